@@ -181,7 +181,7 @@ pub async fn preview_before_init(settings: &Settings, now: Timestamp) -> Result<
     let Evolved { known, plan, approved, refusals, .. } = &evolved;
     let preview = Preview::of(known, plan, approved, refusals);
     let text = format!(
-        "{preview}before `bursar init`: the plan is of the directories alone, as if no cluster had anything yet"
+        "{preview}`bursar init` was not run yet: this plan covers the directories only, as if all clusters were empty"
     );
     Ok(PlanAnswer { text, plan: preview.json(), exit_code: preview.exit_code() })
 }

@@ -58,7 +58,7 @@ pub enum DaemonError {
         source: std::io::Error,
     },
     /// The schedule.
-    #[error("the schedule")]
+    #[error("cannot start the schedule; check [schedule] in the configuration")]
     Schedule(#[from] JobSchedulerError),
 }
 

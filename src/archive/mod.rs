@@ -37,7 +37,7 @@ const LEVEL: i32 = 3;
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// A file or folder cannot be used.
-    #[error("{path}")]
+    #[error("cannot read or write {path}")]
     File {
         /// Which.
         path: PathBuf,

@@ -78,7 +78,7 @@ pub enum AccessError {
         path: PathBuf,
     },
     /// The administrator's kubeconfig is one only by what is to be removed.
-    #[error("{} is a credential that Bursar gives; use the cluster's own administrator", .0.display())]
+    #[error("{} is a credential that Bursar issued; name a kubeconfig of the cluster's administrator", .0.display())]
     OfBursar(PathBuf),
     /// There is nothing to remove: most likely it is another cluster.
     #[error("cluster {cluster}: the cluster of {} has nothing of Bursar; nothing was removed", path.display())]
@@ -101,10 +101,10 @@ pub enum AccessError {
         kind: ObjectKind,
     },
     /// No key was made.
-    #[error("no key could be made")]
+    #[error("cannot generate a private key")]
     Key(#[source] rcgen::Error),
     /// No certificate was issued.
-    #[error("no certificate for bursar:daemon")]
+    #[error("cannot obtain a certificate for bursar:daemon")]
     Signing(#[source] SigningError),
     /// The webhook's certificate was not signed for the daemon.
     #[error(
@@ -119,7 +119,7 @@ pub enum AccessError {
     #[error("the daemon's own certificate ended at {0:.0}; run bursar init")]
     Ended(jiff::Timestamp),
     /// The new credential is not taken for what it is.
-    #[error("the API server takes the holder of the new certificate for {0:?}, not bursar:daemon")]
+    #[error("the API server identifies the holder of the new certificate as {0:?} instead of bursar:daemon")]
     Stranger(String),
     /// The API server let the daemon's credential do what the daemon admission policy must refuse.
     #[error(
@@ -131,7 +131,9 @@ pub enum AccessError {
     #[error("the daemon's new role is not in force after 15 s: {0}")]
     NoRights(String),
     /// The daemon's rights are those of an older `init`.
-    #[error("{what}: the daemon may not; run `bursar init` again, for an older one gave it no rights for the webhook")]
+    #[error(
+        "{what}: the daemon may not, because an older `bursar init` gave it no rights for the webhook; run: bursar init"
+    )]
     Outdated {
         /// What was to be done.
         what: String,
@@ -188,7 +190,7 @@ pub enum AccessError {
     NoWebhook,
     /// The API server does not believe any authority of this host yet.
     #[error(
-        "the API server is told of this host's new authority; try again in an hour, or uninstall the webhook before"
+        "the API server does not trust this host's new CA yet; try again in an hour, or uninstall the webhook first"
     )]
     NotBelieved,
     /// A file could not be read.

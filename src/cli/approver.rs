@@ -38,7 +38,10 @@ async fn site(context: &Context, arguments: &WebhookCluster) -> Result<Site, Fai
     let settings = context.settings()?;
     let cluster = cluster(&settings, arguments)?;
     if !may_act() {
-        return Err(Failure::new(Exit::Forbidden, "this needs root or user bursar, who has the ledger and the seal"));
+        return Err(Failure::new(
+            Exit::Forbidden,
+            "this command needs root or user bursar, because it reads the ledger and seal.key",
+        ));
     }
     let opened = as_bursar(async {
         let sealer = runtime::read_seal(&settings.state_dir)?;
@@ -114,7 +117,7 @@ fn by_digest(image: Option<&String>) -> Result<String, Failure> {
     let digest = image.rsplit_once("@sha256:").map_or("", |(_, digest)| digest);
     if digest.len() != 64 || !digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         let text = format!(
-            "image {image} has no digest: whoever moves its tag would approve certificates; name it by digest, {EXAMPLE}"
+            "image {image} has no digest: a moved tag could approve certificates for an attacker; add the digest, {EXAMPLE}"
         );
         return Err(Failure::new(Exit::Configuration, text));
     }

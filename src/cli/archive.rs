@@ -60,7 +60,7 @@ async fn show(context: &Context, file: &str) -> Result<Exit, Failure> {
     }
     let mut kinds: BTreeMap<&String, Vec<&str>> = BTreeMap::new();
     names.for_each(|(kind, name)| kinds.entry(kind).or_default().push(name));
-    output::line(format!("{file}: whole, and as it was written\n{}", said(&about)));
+    output::line(format!("{file}: intact\n{}", said(&about)));
     for (kind, names) in kinds {
         output::line(format!("{kind:<32} {}", output::clean(&names.join(", "))));
     }

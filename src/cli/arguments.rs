@@ -52,16 +52,16 @@ fn duration(text: &str) -> Result<Duration, String> {
 /// Options of every command.
 #[derive(Debug, Args)]
 pub struct Global {
-    /// The configuration
+    /// Configuration file
     #[arg(long, global = true, env = "BURSAR_CONFIG", hide_env_values = true, default_value = crate::settings::DEFAULT_PATH, value_name = "FILE")]
     pub config: PathBuf,
     /// The command line or the environment named the configuration.
     #[arg(skip)]
     pub config_is_named: bool,
-    /// Another ledger to read
+    /// Ledger file to read instead of the configured one
     #[arg(long, global = true, env = "BURSAR_LEDGER", hide_env_values = true, value_name = "FILE")]
     pub ledger: Option<PathBuf>,
-    /// For programs
+    /// Print JSON
     #[arg(long, global = true)]
     pub json: bool,
     /// Do not fold lines and tables into the terminal's columns
@@ -74,79 +74,79 @@ pub struct Global {
 pub enum Command {
     /// Give the daemon its access to a cluster, as that cluster's administrator
     Init(Init),
-    /// Check the configuration, and reach nothing
+    /// Check the configuration without contacting anything
     Check,
-    /// Reach everything: directory, cluster, permissions, homes, clock; each finding with its cure
+    /// Check the connections, permissions, homes and clocks, and name a remedy for each problem
     Doctor,
-    /// Show what would be done, also by another configuration (--config), or until a day (--at)
+    /// Show what the next cycle would do; with --config, by another configuration; with --at, until a day
     Plan(Plan),
-    /// Ask for a cycle now and follow it
+    /// Start a cycle now and follow it
     Sync(Sync),
-    /// How things stand
+    /// Show sources, clusters, the last cycle, failures and refusals
     Status,
     /// List tools
     Tools(Filter),
     /// List users
     Users(Filter),
-    /// Everything about one account, or about yourself
+    /// Show everything about an account, or about yourself
     Show(Own),
-    /// Directory attribute, rule, object; or the step that is missing
+    /// Explain an account from directory entry to objects, or name the missing step
     Why(Own),
-    /// What was done, and who asked for it
+    /// Show what was done and who ordered it
     History(History),
-    /// Certificates that end soon, or the holder of one
+    /// List certificates that expire soon, or find the holder of one
     Certs(Certs),
-    /// Make every older certificate worth nothing, and deliver a new one
+    /// Invalidate all credentials of an account and deliver new ones
     Revoke(Revoke),
-    /// Wait for a working kubeconfig, and note the use: for login hooks
+    /// Wait for a working kubeconfig and record the use (for login hooks)
     Ensure(Ensure),
     /// Take the access away until `resume`, or until a time
     Suspend(Suspend),
     /// End an ordered suspension
     Resume(Resume),
-    /// Plan for it, show it, and leave it alone
+    /// Stop all changes to an account, but keep planning and showing them
     Hold(Reasoned),
     /// End a hold
     Release(MaybeReasoned),
-    /// What in a home is Bursar's, and the way back
+    /// Show what Bursar wrote in a home, or restore what it replaced
     #[command(subcommand)]
     Home(Home),
-    /// Other amounts for one account than its class gives
+    /// Override the quota of an account
     #[command(subcommand)]
     Quota(Quota),
-    /// Let exactly what was refused through, once, within the hour
+    /// Allow exactly one refused set of changes, once, within the hour
     Approve {
-        /// As printed by `plan` and `status`
+        /// Hash that `plan` and `status` print
         hash: String,
     },
-    /// Let an account have what the directory says now, and Bursar did not take by itself
+    /// Let Bursar take over a uid, an entry, a namespace or an object that it left alone
     #[command(subcommand)]
     Adopt(Adopt),
-    /// What the directories say: whether it is believed, and what another configuration or server would say
+    /// Accept a directory's next read, or compare configurations and servers
     #[command(subcommand)]
     Directory(Directory),
-    /// Namespaces that were deleted: what is in their files, and the way back
+    /// List, show and restore archives of deleted namespaces
     #[command(subcommand)]
     Archive(Archive),
     /// Make this host's ledger the owner of the clusters; the former owner stops writing at once
     Takeover(Takeover),
-    /// Take Bursar out of a cluster; what tenants have stays
+    /// Remove Bursar from a cluster; tenants keep their namespaces and data
     Uninstall(Uninstall),
-    /// The webhook that refuses pods which would run as somebody else
+    /// Manage the webhook that refuses pods with another tenant's uid
     #[command(subcommand)]
     Webhook(Webhook),
     /// The approver of certificate requests, which takes `approve` away from the daemon
     #[command(subcommand)]
     Approver(Approver),
-    /// The ledger's file
+    /// Verify, back up, restore or rebuild the ledger
     #[command(subcommand)]
     Ledger(Ledger),
-    /// Completions for a shell
+    /// Print shell completions
     Completions {
         /// Which shell
         shell: Shell,
     },
-    /// The manual page, in roff
+    /// Print the manual page, in roff
     Man(Man),
     /// Names for the completions of shells
     #[command(hide = true)]
@@ -168,7 +168,7 @@ pub struct Plan {
 /// `man`.
 #[derive(Debug, Args)]
 pub struct Man {
-    /// A file for each command, into this folder
+    /// Write a file for each command into this folder
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
 }
@@ -182,8 +182,8 @@ pub struct Init {
     /// The cluster's name in the configuration
     #[arg(long, value_name = "NAME")]
     pub cluster: String,
-    /// The only accounts that may hold admin and impersonation roles, with commas; kept by a later `init` without it, and
-    /// ended by ""
+    /// Accounts, separated by commas, that alone may hold admin and impersonation roles; a later `init` keeps them, and ""
+    /// removes the restriction
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub administrators: Option<Vec<String>>,
     /// Print as YAML what it would make in the cluster, and write nothing
@@ -200,7 +200,7 @@ pub struct Uninstall {
     /// The administrator's kubeconfig: read once, and not kept
     #[arg(long, value_name = "FILE")]
     pub admin_kubeconfig: PathBuf,
-    /// Say what would go, and remove nothing
+    /// Show what would be removed, and remove nothing
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -217,7 +217,7 @@ pub struct Takeover {
 /// `sync`.
 #[derive(Debug, Args)]
 pub struct Sync {
-    /// Without a daemon: one cycle by this process
+    /// Run one cycle in this process, without a daemon
     #[arg(long)]
     pub once: bool,
     /// Wait for the cycle's end (the default)
@@ -254,7 +254,7 @@ pub struct History {
     pub kind: Option<AccountKind>,
     /// Its name in the directory
     pub name: Option<String>,
-    /// Only so many, the newest
+    /// Show only the newest COUNT events
     #[arg(long, value_name = "COUNT")]
     pub last: Option<usize>,
 }
@@ -274,7 +274,7 @@ pub struct Certs {
 /// Commands of `certs`.
 #[derive(Debug, Subcommand)]
 pub enum CertsCommand {
-    /// The holder of the certificate that an audit event names
+    /// Find the holder of the credential that an audit event names
     Who {
         /// `credential-id` of the audit event: X509SHA256=…, or the digits alone
         fingerprint: String,
@@ -315,7 +315,7 @@ pub struct Ensure {
     /// Whose.
     #[command(flatten)]
     pub account: Account,
-    /// Not longer than this
+    /// Wait at most this long
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub timeout: Duration,
 }
@@ -375,9 +375,9 @@ pub struct Resume {
 pub enum Archive {
     /// Every archive, or those of one account
     List(ArchiveList),
-    /// What is in a file; refused if it is not as it was written
+    /// Show the contents of an archive, if its digest is right
     Show(ArchiveFile),
-    /// Make what is in a file again, in an empty namespace of its account
+    /// Restore an archive into an empty namespace of its account
     Apply(ArchiveApply),
 }
 
@@ -403,7 +403,7 @@ pub struct ArchiveFile {
 pub struct ArchiveApply {
     /// As `archive list` names it
     pub file: String,
-    /// What `age-keygen` wrote for the recipient; without it Secrets are left out
+    /// Identity file from `age-keygen`; without it, Secrets are left out
     #[arg(long, value_name = "FILE")]
     pub identity: Option<PathBuf>,
     /// The administrator's kubeconfig, read once and not kept. Without it: $KUBECONFIG, or ~/.kube/config
@@ -429,13 +429,13 @@ pub enum Home {
 /// Commands of `quota`.
 #[derive(Debug, Subcommand)]
 pub enum Quota {
-    /// Give other amounts
+    /// Set amounts
     Set(QuotaSet),
-    /// Give the class's amounts again
+    /// Go back to the amounts of the class
     Unset(QuotaUnset),
-    /// What is given, to whom, on which ticket, and until when
+    /// List the overrides with account, ticket and end
     List(QuotaList),
-    /// Give all that a file says
+    /// Set all overrides of a file
     Import {
         /// Lines as after `quota set`, or what `quota list --json` printed
         file: PathBuf,
@@ -498,22 +498,22 @@ pub struct QuotaList {
 /// Commands of `ledger`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Ledger {
-    /// Prove that nothing of the history was changed
+    /// Verify that the history was not changed
     Verify {
-        /// A hash that the journal told: the history must still have its event
+        /// Hash from the journal; the history must still contain its event
         #[arg(long, value_name = "HASH", value_parser = super::ledger::event_hash)]
         head: Option<String>,
     },
     /// Copy the ledger as it is now into a new file, beside a running daemon
     Backup {
-        /// Must not be there yet
+        /// File to write; it must not exist
         file: PathBuf,
     },
-    /// Put a backup in the place of the ledger; what is there stays beside it
+    /// Replace the ledger by a backup, and keep the old ledger beside it
     Restore {
         /// The backup
         file: PathBuf,
-        /// Also if the ledger that is there is whole and knows more
+        /// Restore even if the current ledger is intact and has more events
         #[arg(long)]
         older: bool,
     },
@@ -529,13 +529,13 @@ pub enum Ledger {
 /// Commands of `webhook`.
 #[derive(Debug, Subcommand)]
 pub enum Webhook {
-    /// Put it in force, in the cluster or outside of it; again, to bring it up to date
+    /// Install or update the webhook, inside or outside the cluster
     Install(WebhookInstall),
-    /// Remove it; pods of other uids stay refused, by the backstop
+    /// Remove the webhook; the backstop policy still refuses pods with other uids
     Uninstall(WebhookUninstall),
     /// Send dry-run requests that must pass and that must be refused
     Selftest(WebhookCluster),
-    /// Print what would be there, as YAML
+    /// Print the objects of the webhook as YAML
     Manifests(WebhookManifests),
     /// Judge what runs already, also by another --config, and write nothing
     Audit(WebhookAudit),
@@ -544,7 +544,7 @@ pub enum Webhook {
 /// Selects the cluster.
 #[derive(Debug, Clone, Args)]
 pub struct WebhookCluster {
-    /// The cluster's name in the configuration; needless if there is one only
+    /// Cluster of the configuration; may be left out if there is only one
     #[arg(long, value_name = "NAME")]
     pub cluster: Option<String>,
 }
@@ -579,7 +579,7 @@ pub struct WebhookUninstall {
     /// Which cluster.
     #[command(flatten)]
     pub cluster: WebhookCluster,
-    /// The backstop too: from then on nothing looks at uids
+    /// Remove the backstop policy too; then nothing checks uids
     #[arg(long)]
     pub backstop: bool,
     /// The administrator's kubeconfig, read once and not kept: the daemon may not remove its webhooks. Without it:

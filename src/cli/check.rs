@@ -41,7 +41,7 @@ fn judged(context: &Context) -> Result<Exit, Failure> {
     }
     let count = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
     output::line(format!(
-        "{}: good. {}, {}, {}",
+        "{}: valid: {}, {}, {}",
         context.global.config.display(),
         count(sources.len(), "source"),
         count(policy.clusters.len(), "cluster"),
@@ -65,7 +65,7 @@ fn of_egress(Egress { reached, unknown }: &Egress) -> Vec<String> {
         )
     });
     let unknown = unknown.iter().map(|server| {
-        format!("{server} does not resolve here, so nobody knows whether a class's pods reach it; see /etc/resolv.conf")
+        format!("{server} does not resolve here, so Bursar cannot tell whether pods reach it; see /etc/resolv.conf")
     });
     reached.chain(unknown).collect()
 }

@@ -52,7 +52,7 @@ impl Context {
         let path = &self.global.config;
         // It names no password, but who may not read it is not one of us: another thing than a wrong configuration.
         if std::fs::File::open(path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied) {
-            return Err(Failure::new(Exit::Forbidden, format!("{} is not for you; {READING}", path.display())));
+            return Err(Failure::new(Exit::Forbidden, format!("you may not read {}; {READING}", path.display())));
         }
         Ok(Settings::load(path)?)
     }
@@ -82,7 +82,9 @@ impl Context {
                     std::io::ErrorKind::NotFound if self.global.ledger.is_some() => {
                         (Exit::Failed, "--ledger names a ledger, or a backup of one")
                     }
-                    std::io::ErrorKind::NotFound => (Exit::Failed, "the first cycle makes it: bursar sync --once"),
+                    std::io::ErrorKind::NotFound => {
+                        (Exit::Failed, "the first cycle creates it; run: bursar sync --once")
+                    }
                     std::io::ErrorKind::PermissionDenied => (Exit::Forbidden, READING),
                     _ => (Exit::Failed, "see --ledger"),
                 };
@@ -109,13 +111,13 @@ async fn named(path: &Path) -> Result<ReadStore, Failure> {
 
 /// Opens a ledger, or a backup of one, to be read.
 async fn opened(path: &Path) -> Result<ReadStore, Failure> {
-    if !backup::is_packed(path).context("the ledger")? {
+    if !backup::is_packed(path).context("cannot read the ledger")? {
         return Ok(ReadStore::open(path).await?);
     }
-    let folder = Temporary::new().context("a folder for the backup")?;
+    let folder = Temporary::new().context("cannot create a temporary folder for the backup")?;
     let plain = folder.0.join(FILE);
     let unpacked = File::open(path).and_then(|mut packed| backup::unpack(&mut packed, &mut File::create(&plain)?));
-    unpacked.context("the backup")?;
+    unpacked.context("cannot unpack the backup")?;
     // The folder goes, and the file with it when it is closed.
     Ok(ReadStore::open(&plain).await?)
 }

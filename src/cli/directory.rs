@@ -50,7 +50,7 @@ async fn diff(context: &Context, Diff { source, server }: Diff) -> Result<Exit, 
     let in_force = std::env::var_os("BURSAR_CONFIG").map_or_else(|| PathBuf::from(DEFAULT_PATH), PathBuf::from);
     let other = &context.global.config;
     if server.is_none() && *other == in_force {
-        let text = "nothing to compare with; say --config FILE (another configuration) or --server URL".to_owned();
+        let text = "nothing to compare with; add --config FILE (another configuration) or --server URL".to_owned();
         return Err(Failure::new(Exit::Usage, text));
     }
     // With a server alone, whatever is named is the configuration.
@@ -134,7 +134,7 @@ fn compared((name, before, after): (&str, Option<&SourceRead>, Option<&SourceRea
     };
     let trouble = |which: &str, read: &SourceRead| {
         let why = read.completeness.trouble()?;
-        Some(format!("source {name} {which} is not complete, so that what it lacks may be there: {why}"))
+        Some(format!("the read of source {name} {which} is incomplete, so missing entries may exist: {why}"))
     };
     let troubles = [trouble("before", before), trouble("after", after)].into_iter().flatten();
     troubles.chain(differences(before, after).into_iter().map(|line| format!("{name}: {line}"))).collect()

@@ -33,7 +33,7 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
 fn line(Finding { subject, text, cure }: &Finding) -> String {
     match cure {
         None => format!("+ {subject}: {}", clean(text)),
-        Some(cure) => format!("! {subject}: {}\n    cure: {}", clean(text), clean(cure)),
+        Some(cure) => format!("! {subject}: {}\n    remedy: {}", clean(text), clean(cure)),
     }
 }
 

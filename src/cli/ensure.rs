@@ -20,7 +20,7 @@ pub(super) async fn run(context: &Context, arguments: Ensure) -> Result<Exit, Fa
     let Ensure { account, timeout } = arguments;
     let client = context.daemon()?;
     let request = EnsureRequest { kind: account.kind, name: account.name, since: Some(crate::daemon::now()) };
-    let progress = output::progress("the kubeconfig is made ready");
+    let progress = output::progress("waiting for the kubeconfig");
     let deadline = Instant::now() + timeout;
     let mut last = "bursard has no place for another question".to_owned();
     loop {

@@ -45,7 +45,7 @@ pub(super) async fn run(context: &Context, arguments: &History) -> Result<Exit, 
     if context.global.json {
         output::json(&rows)?;
     } else if rows.is_empty() {
-        output::line("nothing yet");
+        output::line("no events");
     } else {
         output::line(output::table(&rows, &["at", "actor", "account", "action", "reason", "ticket"]));
     }

@@ -19,7 +19,7 @@ use crate::store::ReadStore;
 
 pub(super) async fn run(context: &Context, command: Home) -> Result<Exit, Failure> {
     if !may_act() {
-        return Err(Failure::new(Exit::Forbidden, "homes are looked into by root and user bursar".to_owned()));
+        return Err(Failure::new(Exit::Forbidden, "this command needs root or user bursar".to_owned()));
     }
     let settings = context.settings()?;
     become_bursar()?;
@@ -96,7 +96,7 @@ async fn ask(client: &HomedClient, home: &HomeTarget, work: Work) -> Result<Answ
 }
 
 fn misunderstood() -> Failure {
-    Failure::new(Exit::Failed, "bursar-homed is of another version: restart it".to_owned())
+    Failure::new(Exit::Failed, "bursar-homed has another version; run: systemctl restart bursar-homed".to_owned())
 }
 
 async fn show(client: &HomedClient, home: &HomeTarget) -> Result<(Value, String), Failure> {

@@ -88,7 +88,7 @@ pub(super) fn administrators(given: Option<&[String]>) -> Result<Option<BTreeSet
         given.iter().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect();
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._@-".contains(&byte);
     if let Some(wrong) = names.iter().find(|name| !name.bytes().all(is_allowed)) {
-        let text = format!("--administrators: {wrong:?} is no name of an account; for example alice,bob");
+        let text = format!("--administrators: {wrong:?} is not the name of an account; for example alice,bob");
         return Err(Failure::new(Exit::Usage, text));
     }
     Ok(Some(names))
@@ -149,11 +149,11 @@ fn print(context: &Context, cluster: &ClusterName, report: &InitReport) -> anyho
     }
     output::line(format!("created  {}, good until {not_after:.0}; the daemon renews it", kubeconfig.display()));
     if *seal_key_drawn {
-        output::line("created  seal.key: it belongs into your backups, apart from the ledger's");
+        output::line("created  seal.key; back it up, but not together with the ledger");
     }
     if *approver_outdated {
         output::line(format!(
-            "the approver goes by older rules: run bursar approver install --cluster {cluster} --admin-kubeconfig FILE"
+            "the approver has older rules; run: bursar approver install --cluster {cluster} --admin-kubeconfig FILE"
         ));
     }
     output::line(format!("cluster {cluster} is ready; next: bursar doctor, bursar plan"));

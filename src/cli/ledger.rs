@@ -24,14 +24,14 @@ pub(super) async fn verify(context: &Context, told: Option<String>) -> Result<Ex
         let found = store.rows("SELECT id FROM event WHERE hash = ?1", std::slice::from_ref(&told)).await?;
         if found.is_empty() {
             let text =
-                format!("no event has the hash {told}: since it was told, the history was cut off or written anew");
+                format!("no event has the hash {told}: it is mistyped, or the history was truncated or rewritten");
             return Err(Failure::new(Exit::Failed, text));
         }
     }
     if context.global.json {
         output::json(&json!({"ok": true, "events": last, "head": hash}))?;
     } else {
-        output::line(format!("the history holds: {last} events, the last of hash {hash}"));
+        output::line(format!("the history is intact: {last} events, head {hash}"));
     }
     Ok(Exit::Done)
 }
@@ -65,7 +65,7 @@ pub(super) async fn backup(context: &Context, path: &Path) -> Result<Exit, Failu
 
 async fn copy(context: &Context, file: &mut File) -> Result<i64, Failure> {
     let mut store = context.store().await?;
-    let folder = Temporary::new().context("a folder for the copy")?;
+    let folder = Temporary::new().context("cannot create a temporary folder for the copy")?;
     let copy = folder.0.join(FILE);
     store.copy_into(&copy).await?;
     let verified = ReadStore::open(&copy).await?.verify().await;

@@ -41,7 +41,7 @@ fn of_line<T>(line: &str, before: &[&str], meant: impl Fn(Command) -> Option<T>)
         let said: Vec<&str> = said.filter(|line| !line.is_empty()).collect();
         said.join(" ").trim_start_matches("error: ").to_owned()
     })?;
-    meant(parsed.command).ok_or_else(|| format!("it is no `{}`", before.join(" ")))
+    meant(parsed.command).ok_or_else(|| format!("it is not a line of `bursar {}`", before.join(" ")))
 }
 
 /// Words apart by blanks; `"a reason"` is one.

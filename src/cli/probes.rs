@@ -74,7 +74,7 @@ pub(super) async fn sources(settings: &Settings) -> (Vec<Finding>, Vec<PathBuf>)
         // Every directory has some that are not tenants; they are no trouble of the site's.
         let rejected = match read.rejected.len() {
             0 => String::new(),
-            count => format!(", {count} rejected (`bursar status` names each with what is wrong)"),
+            count => format!("; rejected entries: {count} (`bursar plan` lists each with the reason)"),
         };
         if let Some(pem) = ca(&sources, &read.source) {
             findings.extend(authority::of_source(&subject, pem));
@@ -129,7 +129,7 @@ fn untold(sources: &[SourceConfig], read: &SourceRead) -> Option<Finding> {
     (source.persists() && !is_told).then(|| {
         Finding::bad(
             format!("source {}, persist", source.name),
-            "its server tells no changes: all is read in each cycle",
+            "the server does not report changes, so each cycle reads everything",
             "OpenLDAP: `overlay syncprov` on the database, and no limit on the size of our searches; else take persist out",
         )
     })
@@ -146,7 +146,7 @@ pub(super) async fn evidence(settings: &Settings) -> Vec<Finding> {
             Err(error) => Finding::bad(
                 subject,
                 format!("{}: {}", evidence.url, chain(&error)),
-                "until it answers no namespace of the cluster counts as idle; see url, ca, token, query, control",
+                "check url, ca, token, query and control; until it answers, no namespace of the cluster counts as idle",
             ),
         });
     }
@@ -158,11 +158,12 @@ pub(super) fn egress(settings: &Settings) -> Vec<Finding> {
     let Egress { reached, unknown } = settings::egress(settings);
     let reached = reached.into_iter().map(|(class, what)| {
         let cure = "leave it out by except or ports of the class's [network.NAME]; a pod that reaches a file server can \
-                    read every home (docs/threat-model.md)";
+                    read every home (/usr/share/doc/bursar/threat-model.md)";
         Finding::bad(format!("class {class}, network"), format!("its pods reach {what}"), cure)
     });
     let unknown = unknown.into_iter().map(|server| {
-        let text = format!("{server} does not resolve here: nobody knows whether tenants' pods reach it");
+        let text =
+            format!("{server} does not resolve on this host, so Bursar cannot tell whether tenants' pods reach it");
         Finding::bad("networks of tenants", text, "see /etc/resolv.conf, or name the server by its address")
     });
     reached.chain(unknown).collect()

@@ -47,10 +47,10 @@ pub(super) async fn restore(context: &Context, path: &Path, older: bool) -> Resu
     }
     output::line(format!("restored: {events} events, verified; {NEXT}"));
     if let Some(replaced) = replaced {
-        output::line(format!("what was there is {}", replaced.display()));
+        output::line(format!("the previous ledger is now {}", replaced.display()));
     }
     match forgotten {
-        Some(events) if events > 0 => output::line(format!("{events} events are only there")),
+        Some(events) if events > 0 => output::line(format!("{events} events are in that file only")),
         _ => {}
     }
     Ok(Exit::Done)
@@ -77,12 +77,12 @@ pub(super) async fn rebuild(context: &Context, given: &[String]) -> Result<Exit,
         return Ok(Exit::Done);
     }
     output::line(format!(
-        "rebuilt: {accounts} accounts, of which {tenants} are served, {certificates} certificates that are still good; \
+        "rebuilt: {accounts} accounts, {tenants} of them with a namespace or home, {certificates} valid certificates; \
          {NEXT}"
     ));
     if let Some(file) = quotas {
         output::line(format!(
-            "quotas in the clusters differ from their classes', and the first cycle would take them back: read {file}, then, \
+            "some quotas in the clusters differ from their classes, and the first cycle would revert them; review {file} and, \
              before bursard starts: bursar quota import {file}",
             file = file.display()
         ));
@@ -131,7 +131,7 @@ pub(super) async fn takeover(context: &Context, arguments: &Takeover) -> Result<
     }
     let clusters: Vec<&str> = admins.keys().map(|cluster| cluster.0.as_str()).collect();
     output::line(format!(
-        "this host's ledger owns {} from now on; whoever did stops, and their credential is worth nothing; {learned} \
+        "this host's ledger now owns {}; the former owner stops writing, and its credential is no longer valid; {learned} \
          accounts learned from the clusters; next: systemctl start bursard",
         clusters.join(", ")
     ));
@@ -176,7 +176,7 @@ fn admins(settings: &Settings, given: &[String]) -> Result<BTreeMap<ClusterName,
         return Ok(admins);
     }
     let names: Vec<String> = known.iter().map(|name| format!("--admin-kubeconfig {name}=FILE")).collect();
-    Err(Failure::new(Exit::Usage, format!("each cluster has its administrator: {}", names.join(" "))))
+    Err(Failure::new(Exit::Usage, format!("name the administrator's kubeconfig of each cluster: {}", names.join(" "))))
 }
 
 /// The administrator's kubeconfig of one cluster: the one that is given, or where `kubectl` looks.
@@ -185,7 +185,9 @@ pub(super) fn admin_of(settings: &Settings, cluster: &ClusterName, given: Option
         let text = format!("cluster {cluster} is not in the configuration");
         return Err(Failure::new(Exit::Failed, text));
     }
-    given.or_else(usual).ok_or_else(|| Failure::new(Exit::Usage, "--admin-kubeconfig is missing"))
+    given.or_else(usual).ok_or_else(|| {
+        Failure::new(Exit::Usage, "no administrator's kubeconfig; add --admin-kubeconfig FILE, or set KUBECONFIG")
+    })
 }
 
 /// Where `kubectl` looks; a file in the home of root that does not exist was not meant by anybody.

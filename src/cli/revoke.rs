@@ -97,7 +97,7 @@ async fn followed(client: &ControlClient, first: Progress) -> Result<Ended, Fail
         tokio::time::sleep(LOOK).await;
         let status = client.status().await.map_err(|error| {
             let Failure { exit, text } = error.into();
-            let on = "what is ordered goes on when bursard runs; this command, given again, follows it";
+            let on = "the revocation continues when bursard runs; run this command again to follow it";
             Failure::new(exit, format!("{text}\n{on}"))
         })?;
         let Some(progress) = status.revocations.into_iter().find(|progress| progress.class == last.class) else {
@@ -122,7 +122,9 @@ fn told(context: &Context, answer: &OrderAnswer, end: Ended, open: &[String]) ->
     }
     let mut texts: Vec<String> = Vec::new();
     if stopped {
-        texts.push("it stopped by itself, and goes on when what fails is cured: `bursar status`".to_owned());
+        texts.push(
+            "it stopped by itself, and goes on when the failing step works again; see `bursar status`".to_owned(),
+        );
     }
     if !open.is_empty() {
         let open: Vec<String> = open.iter().map(|line| output::clean(line)).collect();

@@ -72,7 +72,7 @@ fn text(status: &Status, running: bool, now: Timestamp) -> String {
         if by_state.is_empty() { "none".to_owned() } else { by_state.join(", ") }
     )];
     if !running {
-        lines.push("bursard does not run; this is what the ledger last knew".to_owned());
+        lines.push("bursard is not running; this is the last state in the ledger".to_owned());
     }
     lines.extend(configuration.as_deref().map(clean));
     lines.extend(ledger.as_ref().map(|LedgerTrouble { why, since, waiting }| {
@@ -187,9 +187,7 @@ fn of_realm(realm: &RealmStatus) -> Vec<String> {
     let mut lines = vec![format!("realm {name}: {users} users of ours, {read}{left}")];
     lines.extend(trouble.as_ref().map(|RealmTrouble { why, since, attempts, next_try }| {
         let why = clean(why);
-        format!(
-            "realm {name}: nothing is done there since {since:.0}: {why} ({attempts} times, again at {next_try:.0})"
-        )
+        format!("realm {name}: no changes are made since {since:.0}: {why} ({attempts} times, again at {next_try:.0})")
     }));
     lines.extend(notices.iter().map(|notice| format!("{}: {}", notice.account, clean(&notice.text))));
     lines
@@ -205,7 +203,7 @@ fn source(name: &str, state: &SourceState) -> String {
     let way = match state.way {
         Way::Full => "",
         Way::Incremental => " by its changes",
-        Way::Persist => ", changes told at once",
+        Way::Persist => ", changes pushed by the server",
     };
     let repaired = state.compared.as_ref().filter(|compared| compared.found.differences > 0).map(|compared| {
         let Comparison { differences, examples } = &compared.found;

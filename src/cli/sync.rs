@@ -17,7 +17,7 @@ use crate::control::client::ControlClient;
 const LOOK: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(context: &Context, arguments: &Sync) -> Result<Exit, Failure> {
-    let progress = output::progress("a cycle is under way");
+    let progress = output::progress("running a cycle");
     let report = if arguments.once {
         Box::pin(local::cycle(context.settings()?)).await?
     } else {

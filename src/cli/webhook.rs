@@ -61,7 +61,7 @@ pub(super) async fn site(context: &Context, arguments: &WebhookCluster) -> Resul
     let settings = context.settings()?;
     let cluster = cluster(&settings, arguments)?;
     if !may_act() {
-        let text = "this needs root or user bursar, who has the daemon's access to the cluster";
+        let text = "this command needs root or user bursar, because it uses the daemon's access to the cluster";
         return Err(Failure::new(Exit::Forbidden, text));
     }
     let opened = as_bursar(async {
@@ -131,11 +131,11 @@ fn checked(url: &str) -> Result<String, Failure> {
     let wrong = |why: &str| Failure::new(Exit::Usage, format!("--url {url}: {why}; for example https://10.0.0.5:9443"));
     let parsed = reqwest::Url::parse(url).map_err(|error| wrong(&error.to_string()))?;
     if parsed.scheme() != "https" || parsed.host_str().is_none() {
-        return Err(wrong("the API server asks by https"));
+        return Err(wrong("the scheme must be https"));
     }
     let more = !parsed.username().is_empty() || parsed.query().is_some() || parsed.fragment().is_some();
     if more || !matches!(parsed.path(), "" | "/") {
-        return Err(wrong("it is a host and a port, and no more"));
+        return Err(wrong("it must have a host and a port only"));
     }
     Ok(url.trim_end_matches('/').to_owned())
 }
@@ -189,7 +189,7 @@ async fn uninstall(context: &Context, arguments: &WebhookUninstall) -> Result<Ex
     }
     lines(&wrote);
     let what = if arguments.backstop {
-        "nothing looks at what tenants' pods run as any more"
+        "nothing checks the uids of tenants' pods any more"
     } else {
         "the backstop still refuses pods of other uids; `bursar webhook uninstall --backstop` removes that too"
     };

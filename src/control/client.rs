@@ -22,7 +22,7 @@ pub enum ClientError {
         socket: PathBuf,
     },
     /// The socket is not for this user.
-    #[error("{} is not for you; ask an administrator for group bursar", socket.display())]
+    #[error("you may not use {}; ask an administrator to add you to group bursar", socket.display())]
     Forbidden {
         /// The socket.
         socket: PathBuf,
@@ -34,7 +34,7 @@ pub enum ClientError {
     #[error("the connection to bursard broke; see `journalctl -u bursard`")]
     Broken(#[source] reqwest::Error),
     /// What came back is nothing we know.
-    #[error("bursar and bursard do not understand each other; restart bursard")]
+    #[error("bursar cannot read the answer of bursard, whose version may differ; run: systemctl restart bursard")]
     Answer(#[source] serde_json::Error),
 }
 

@@ -147,7 +147,7 @@ impl Inbox {
                     patience = None;
                 }
                 () = at(deadline) => {
-                    tracing::error!("what was under way did not end in time");
+                    tracing::error!("work in progress did not finish in time after the stop; exiting");
                     std::process::exit(1);
                 }
             }

@@ -45,7 +45,7 @@ pub struct Delivering<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
     /// No key or no request; the system's random numbers failed.
-    #[error("no key could be made")]
+    #[error("cannot generate a private key")]
     Key(#[source] rcgen::Error),
     /// The signer changed what was asked for.
     #[error("{0}; it is not delivered; check which signer answers for kubernetes.io/kube-apiserver-client")]

@@ -65,10 +65,10 @@ pub enum StepError {
         kind: ObjectKind,
     },
     /// A request was not carried out.
-    #[error("no answer")]
+    #[error("a request to the API server failed")]
     Request(#[from] RequestError),
     /// A workload could not be stopped or resumed.
-    #[error("workload {}", named(key))]
+    #[error("cannot stop or start {}", named(key))]
     Workload {
         /// Which.
         key: ObjectKey,
@@ -77,7 +77,7 @@ pub enum StepError {
         source: RequestError,
     },
     /// Nothing was done in a home.
-    #[error("home")]
+    #[error("bursar-homed cannot do the work in the account's home")]
     Home(#[from] HomedClientError),
     /// `bursar-homed` answered another question.
     #[error("bursar-homed gave an answer to another request")]
@@ -100,7 +100,7 @@ pub enum StepError {
         source: Box<RequestError>,
     },
     /// The archive's file.
-    #[error("the archive")]
+    #[error("cannot write the archive of the namespace")]
     Archive(#[from] ArchiveError),
     /// What wrote the archive's file ended.
     #[error("the archive was not written")]
@@ -239,11 +239,11 @@ impl StepError {
         match self {
             Self::Foreign { key } => Some(adopt(key)),
             Self::Deleting { .. } | Self::NamespaceDeleting { .. } | Self::NoNamespace { .. } => {
-                Some("it is made again when it is gone; finalizers that hang are shown by `kubectl get -o yaml`".into())
+                Some("Bursar creates it again after the deletion; `kubectl get -o yaml` shows finalizers that block it".into())
             }
             Self::VolumeMoved { key, .. } => Some(format!(
                 "write the old server and path back into the configuration; to move the data, copy it, delete the claim \
-                 and `kubectl delete persistentvolume {}` (the data stays): both are made anew",
+                 and `kubectl delete persistentvolume {}` (the data stays); Bursar then creates both",
                 key.name
             )),
             Self::UnknownKind { kind, .. } => {
@@ -252,12 +252,12 @@ impl StepError {
             Self::Refused { key, source } | Self::Workload { key, source } => remedy_of_refusal(&key.cluster, source),
             Self::Request(source) => remedy_of_request(source),
             Self::Home(HomedClientError::Home(error)) => Some(error.cure()),
-            Self::HomeAnswer => Some("restart bursard and bursar-homed: they are not of one version".into()),
+            Self::HomeAnswer => Some("restart bursard and bursar-homed: their versions differ".into()),
             Self::StillAllowed { .. } => {
-                Some("somebody bound its user or its group: take them out of that binding".into())
+                Some("remove this user or group from the binding, which Bursar did not create".into())
             }
             Self::Unmarked { cluster, .. } => Some(format!(
-                "no binding names a new generation before; `bursar init --cluster {cluster}` gives the daemon the rights"
+                "no binding gets a new generation until then; to give the daemon the rights: bursar init --cluster {cluster}"
             )),
             Self::NoCluster(cluster) => Some(format!("see `bursar status` for cluster {cluster}")),
             Self::Restarting { namespace } => Some(format!(
@@ -267,16 +267,16 @@ impl StepError {
             Self::NotRecorded => Some("see the daemon's log; free space in state_dir if there is none".into()),
             Self::Eviction { cluster, source, .. } | Self::Listing { cluster, source, .. } => {
                 remedy_of_refusal(cluster, source)
-                    .or_else(|| Some("let that API answer, or remove its APIService; nothing is deleted before".into()))
+                    .or_else(|| Some("repair that API, or remove its APIService; nothing is deleted until then".into()))
             }
-            Self::Archive(_) => Some("see to state_dir/archive; nothing is deleted before it can be written".into()),
+            Self::Archive(_) => Some("make state_dir/archive writable; nothing is deleted until then".into()),
             Self::Data { namespace, claims } => Some(format!(
                 "copy what is worth keeping, then `kubectl delete pvc {} -n {namespace}`; or keep it: {}",
                 claims.iter().map(|(claim, _)| claim.as_str()).collect::<Vec<_>>().join(" "),
                 retain(claims)
             )),
             Self::Terminating { stuck: true, .. } => Some(
-                "it ends by itself when whoever set the finalizer removes it; Bursar removes nobody's finalizers"
+                "it ends when the controller that set the finalizer removes it; Bursar never removes finalizers of others"
                     .into(),
             ),
             Self::Home(_)
@@ -336,7 +336,7 @@ fn remedy_of_request(source: &RequestError) -> Option<String> {
         RequestError::Refused(status) if lacks_rights(status) => {
             Some("`bursar init` gives the daemon the rights that this version needs".into())
         }
-        RequestError::Overloaded => Some("it is tried again by itself, more slowly".into()),
+        RequestError::Overloaded => Some("it is retried automatically, at longer intervals".into()),
         _ => None,
     }
 }

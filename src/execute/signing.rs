@@ -55,19 +55,21 @@ pub struct Unsigned<'a> {
 #[derive(Debug, Error)]
 pub enum SigningError {
     /// The API server did not carry out a request.
-    #[error("request for a certificate")]
+    #[error("cannot create or read the certificate request")]
     Request(#[from] RequestError),
     /// Somebody else's request has the name.
-    #[error("a certificate request {0} of somebody else is in the way; `kubectl delete csr {0}` if nobody needs it")]
+    #[error("certificate request {0} exists and is not Bursar's; if nobody needs it, run: kubectl delete csr {0}")]
     Foreign(String),
     /// Somebody denied it.
-    #[error("the certificate request was denied: {0}; ask whoever denies requests of user bursar:daemon")]
+    #[error(
+        "the certificate request was denied: {0}; find out which controller or administrator denies requests of user bursar:daemon"
+    )]
     Denied(String),
     /// The signer refused it.
     #[error("the signer refused the certificate request: {0}")]
     Failed(String),
     /// It was deleted before it was signed.
-    #[error("the certificate request was deleted before it was signed; it is made again by itself")]
+    #[error("the certificate request was deleted before it was signed; Bursar creates it again")]
     Gone,
     /// Nobody signed it.
     #[error(

@@ -56,7 +56,7 @@ pub fn connect(mut config: kube::Config) -> Result<Client, WatchError> {
 #[derive(Debug, Error)]
 pub enum WatchError {
     /// URL, certificates or keys of the kubeconfig cannot be used.
-    #[error("no client can be made from its kubeconfig")]
+    #[error("the cluster's kubeconfig cannot be used")]
     Client(#[source] kube::Error),
     /// It was not ready in time.
     #[error("cluster {cluster} did not show all its objects within {} s: {why}", waited.as_secs())]
@@ -350,7 +350,7 @@ impl Shared {
             Ok(Ok(_)) => self.works(index),
             Ok(Err(error)) => self.failed(index, explain(&self.cluster, &error, &error)),
             Err(_) => {
-                self.failed(index, format!("cluster {} does not answer; it is tried again by itself", self.cluster));
+                self.failed(index, format!("cluster {} does not answer; it is retried automatically", self.cluster));
             }
         }
     }

@@ -25,10 +25,10 @@ const EVERY: Duration = Duration::from_mins(5);
 #[derive(Debug, thiserror::Error)]
 pub enum EvidenceError {
     /// The bearer token cannot be read.
-    #[error("its token cannot be read")]
+    #[error("cannot read the token for Prometheus")]
     Token(#[source] std::io::Error),
     /// Not asked, or not answered.
-    #[error("it does not answer")]
+    #[error("Prometheus does not answer")]
     Request(#[source] reqwest::Error),
     /// It answered with an error, or with a part only.
     #[error("it answered: {0}")]

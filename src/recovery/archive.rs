@@ -22,7 +22,7 @@ pub enum RestoreError {
     #[error("namespace {0} is not there: it is made when its account is in the directory again")]
     Absent(String),
     /// Whose it is cannot be told.
-    #[error("whose namespace {namespace} is cannot be told")]
+    #[error("cannot determine the owner of namespace {namespace}")]
     Unsealed {
         /// Which.
         namespace: String,
@@ -41,10 +41,12 @@ pub enum RestoreError {
         account: String,
     },
     /// Nobody works there.
-    #[error("namespace {0} is suspended: what would be made could not run; resume its account first")]
+    #[error("namespace {0} is suspended, and restored workloads could not run; first run: bursar resume")]
     Suspended(String),
     /// What is there is not overwritten.
-    #[error("namespace {namespace} is not empty: {found}; nothing of it is overwritten")]
+    #[error(
+        "namespace {namespace} is not empty: {found}; delete them first, because `archive apply` overwrites nothing"
+    )]
     NotEmpty {
         /// Which.
         namespace: String,
@@ -52,7 +54,7 @@ pub enum RestoreError {
         found: String,
     },
     /// It cannot be looked into.
-    #[error("namespace {namespace} cannot be looked into")]
+    #[error("cannot list the objects of namespace {namespace}")]
     Look {
         /// Which.
         namespace: String,
@@ -61,7 +63,7 @@ pub enum RestoreError {
         source: StepError,
     },
     /// The API server did not answer.
-    #[error("the API server")]
+    #[error("a request to the API server failed")]
     Request(#[from] RequestError),
 }
 

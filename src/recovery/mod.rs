@@ -51,13 +51,15 @@ pub enum RecoveryError {
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
     /// There is one.
-    #[error("{0} is there: if it is damaged, move it aside, with its -wal and -shm; `bursar ledger verify` checks it")]
+    #[error(
+        "{0} exists already; check it with `bursar ledger verify`; if it is damaged, move it, its -wal and its -shm aside"
+    )]
     There(PathBuf),
     /// There is none.
-    #[error("{0} is not there: bring it with `bursar ledger restore FILE`, or `bursar ledger rebuild`")]
+    #[error("{0} does not exist; run: bursar ledger restore FILE, or: bursar ledger rebuild")]
     Absent(PathBuf),
     /// A directory does not prove who is absent.
-    #[error("source {name} does not answer completely ({why}); nothing depends on haste: try again when it does")]
+    #[error("the read of source {name} was incomplete ({why}); try again when the source answers completely")]
     Partial {
         /// Which.
         name: String,
@@ -65,7 +67,7 @@ pub enum RecoveryError {
         why: String,
     },
     /// A cluster does not tell what it has.
-    #[error("cluster {cluster} cannot be read, and what it knows of its tenants would be lost")]
+    #[error("cannot read cluster {cluster}; without it, a rebuilt ledger would not know the cluster's tenants")]
     Cluster {
         /// Which.
         cluster: ClusterName,
@@ -77,6 +79,6 @@ pub enum RecoveryError {
     #[error("the quotas that differ from the classes' cannot be listed")]
     Quotas(#[source] Box<AccessError>),
     /// Homes cannot be looked into.
-    #[error("homes cannot be looked into, and every certificate would be issued again")]
+    #[error("cannot read the homes; without them, every certificate would be issued again")]
     Homes(#[source] HomedClientError),
 }

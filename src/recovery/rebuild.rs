@@ -34,7 +34,7 @@ const LOST: [&str; 4] = [
     "the history up to now: the journal and older backups have what there was",
     "holds, orders and approvals that were in force: give them again",
     "names, and uids of tools and people, that have no namespace any more: nothing keeps a new account from getting one",
-    "what the workloads of suspended tenants were scaled to: whoever is resumed starts them themselves",
+    "the former replica counts of suspended workloads: after a resume, the tenant scales them up again",
 ];
 
 /// What was made.
@@ -239,7 +239,10 @@ impl Work<'_> {
                 }
             };
             if !self.ledger.accounts.contains_key(&about.account_id) {
-                self.doubts.push(format!("archive {file} is of {}, whom nobody knows any more", about.account));
+                self.doubts.push(format!(
+                    "archive {file} belongs to {}, which is in no directory and no cluster",
+                    about.account
+                ));
                 continue;
             }
             self.ledger.archives.insert(file, written.row(about));

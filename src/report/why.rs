@@ -48,7 +48,9 @@ pub fn unknown(kind: AccountKind, name: &str, ledger: &LedgerState) -> Vec<Step>
             let why = match &state.completeness {
                 Completeness::Complete => "has no such entry".to_owned(),
                 Completeness::Partial { why } => format!("is partial, and may have it: {why}"),
-                Completeness::Stale { server, why } => format!("did not answer, for {server} is behind: {why}"),
+                Completeness::Stale { server, why } => {
+                    format!("was not used, because server {server} is behind: {why}")
+                }
             };
             Step::new(format!("source {source}"), false, format!("{why} (read {:.0})", state.read_at))
         }));
@@ -154,7 +156,7 @@ fn realm(account: &Account, ledger: &LedgerState) -> Vec<Step> {
         let Some(id) = &user.user_id else {
             return Step::new("realm", false, format!("{realm}: its user is not made yet"));
         };
-        let state = if user.enabled { "enabled" } else { "disabled, for its account is" };
+        let state = if user.enabled { "enabled" } else { "disabled, because its account is disabled" };
         let origin = if user.adopted { "adopted" } else { "made by Bursar" };
         let mail = match (user.mail_due, user.mailed_at) {
             (_, Some(at)) => format!(", mail accepted {at:.0}"),
@@ -228,7 +230,7 @@ fn overrides(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<St
         let note = &given.note;
         let why = if note.reason.is_empty() { String::new() } else { format!(": {}", note.reason) };
         let locked = class.is_some_and(|class| class.quota_locked.contains(&key.resource));
-        let lock = if locked { "; it does not hold, for the class locks this" } else { "" };
+        let lock = if locked { "; not in force, because the class locks this resource" } else { "" };
         let text = format!(
             "{} {} instead of {before}{place}, {}, given by {} {:.0}{why}{lock}",
             key.resource,
@@ -299,7 +301,7 @@ fn credentials(account: &Account, ledger: &LedgerState) -> Vec<Step> {
                 certificate.subject, certificate.not_after, certificate.generation
             );
             let what = if certificate.bound_to.is_some() { "token" } else { "certificate" };
-            Step::new(what, good, if good { text } else { text + ": worth nothing any more" })
+            Step::new(what, good, if good { text } else { text + ": no longer valid" })
         });
     let deliveries = ledger.deliveries.iter().filter(|(key, _)| key.account == account.id).map(|(key, delivery)| {
         let place = place(key);
@@ -312,7 +314,7 @@ fn credentials(account: &Account, ledger: &LedgerState) -> Vec<Step> {
             None => Step::new(
                 "kubeconfig",
                 false,
-                format!("{path} for {place}: not seen as it should be; it is written anew"),
+                format!("{path} for {place}: missing or changed at the last check; bursard writes it again"),
             ),
         }
     });

@@ -60,7 +60,9 @@ impl Confinement {
             Some(Probed::LetThrough) => {
                 Some("the API server does not enforce bursar-cage against this daemon; run bursar init".to_owned())
             }
-            Some(Probed::ByAnother(why)) => Some(format!("nobody knows whether bursar-cage is enforced: {why}")),
+            Some(Probed::ByAnother(why)) => {
+                Some(format!("cannot check whether ValidatingAdmissionPolicy bursar-cage is enforced: {why}"))
+            }
         };
         breaches.chain(bites).chain(self.trouble.clone()).collect()
     }

@@ -31,7 +31,7 @@ pub(super) fn adopts(table: &Table<'_>) -> Option<Adopts> {
     for key in STRANGE.iter().filter(|key| table.has(key)) {
         table.wrong(
             key,
-            "others make the namespaces of this class, and their owner has a class of users; it only binds",
+            "not allowed with from = \"adopted\": set it in the class of the namespaces' owners (from = \"users\")",
         );
     }
     if table.section("drift").value("quota").is_some_and(|mode| mode == "adopt") {

@@ -95,7 +95,7 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
     let home = home(table, from, known);
     let credential = credential::credential(table, from, &clusters, known);
     if credential.is_some() && home.is_none() && !table.has("home") {
-        table.wrong("home", "missing: the credential has to go somewhere; for example { prefix = \"/home\" }");
+        table.wrong("home", "missing; the credential is written there; for example { prefix = \"/home\" }");
     }
     fitting(table, from);
     let adopts = if from == From::Adopted { Some(adopted::adopts(table)?) } else { None };
@@ -146,7 +146,7 @@ fn fitting(table: &Table<'_>, from: From) {
         return;
     }
     for key in OF_ADOPTED.iter().filter(|key| table.has(key)) {
-        table.wrong(key, "it goes with from = \"adopted\"");
+        table.wrong(key, "is allowed only with from = \"adopted\"");
     }
     let (strange, why) = match from {
         From::Groups => (&OF_A_HOLDER[..], "the people of a group have credentials of their own, by a class of users"),
@@ -226,7 +226,7 @@ fn when(table: &Table<'_>) -> Option<When> {
 fn pattern(table: &Table<'_>) -> Pattern {
     let given = table.parsed("name_pattern", PATTERN, |text| Regex::new(text).ok());
     if let Some(regex) = given.as_ref().filter(|regex| !is_anchored(regex.as_str())) {
-        table.wrong("name_pattern", format!("{:?} needs ^ at its begin and $ at its end", regex.as_str()));
+        table.wrong("name_pattern", format!("{:?} must begin with ^ and end with $", regex.as_str()));
     }
     Pattern(given.unwrap_or_else(default_pattern))
 }

@@ -62,7 +62,7 @@ pub(super) fn credential(
         Word::Oidc => {
             fields.only(&["kind", "endpoints", "issuer", "client_id", "scopes", "grant", "user"]);
             if from != From::Users {
-                fields.wrong("kind", "a tool logs in nowhere: kind = \"oidc\" is for classes from users");
+                fields.wrong("kind", "kind = \"oidc\" needs from = \"users\", because a tool cannot log in");
             }
             CredentialKind::Oidc(oidc(&fields)?)
         }
@@ -73,7 +73,7 @@ pub(super) fn credential(
 fn lifetime(fields: &Table<'_>, default: Duration, most: Duration, said: &str, example: &str) -> Duration {
     let lifetime = fields.duration("lifetime", default);
     if !(LIFETIME_MIN..=most).contains(&lifetime) {
-        fields.wrong("lifetime", format!("is not between 10m and {said}; for example {example:?}"));
+        fields.wrong("lifetime", format!("must be between 10m and {said}; for example {example:?}"));
     }
     lifetime
 }
@@ -92,7 +92,7 @@ fn hosts(fields: &Table<'_>) -> Vec<HostName> {
             let what = "has other than lower case letters, digits and '-', or more than 40; for example \"ce1\"";
             fields.wrong("hosts", format!("{host:?} {what}"));
         } else if hosts[..index].contains(host) {
-            fields.wrong("hosts", format!("{host:?} is there twice"));
+            fields.wrong("hosts", format!("{host:?} is listed twice"));
         }
     }
     hosts.into_iter().map(HostName).collect()

@@ -23,7 +23,9 @@ pub(super) fn one_owner(table: &Table<'_>, class: &Class, others: &[Class]) {
     let hosts = &class.admission.hosts.allow;
     for (index, host) in hosts.iter().enumerate() {
         if let Some(earlier) = hosts.iter().take(index).find(|earlier| have_two_owners(host, earlier)) {
-            wrong(format!("{host:?} meets {earlier:?}: one host would be two tenants'; keep {{name}} at one place"));
+            wrong(format!(
+                "{host:?} and {earlier:?} overlap: a host could belong to two tenants; put {{name}} in one place"
+            ));
         }
     }
     let shared = |other: &&Class| other.clusters.iter().any(|cluster| class.clusters.contains(cluster));
@@ -33,10 +35,13 @@ pub(super) fn one_owner(table: &Table<'_>, class: &Class, others: &[Class]) {
         for host in hosts {
             for theirs in &other.admission.hosts.allow {
                 if host == theirs && are_strangers {
-                    wrong(format!("{host:?} is class {}'s too: two accounts of one name would meet", other.name));
+                    wrong(format!(
+                        "{host:?} is also listed in class {}: two accounts with the same name would share it",
+                        other.name
+                    ));
                 } else if have_two_owners(host, theirs) || (are_strangers && meet(host, theirs)) {
                     let domain = "give each class a domain of its own";
-                    wrong(format!("{host:?} meets {theirs:?} of class {}: {domain}", other.name));
+                    wrong(format!("{host:?} overlaps {theirs:?} of class {}: {domain}", other.name));
                 }
             }
         }

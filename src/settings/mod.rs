@@ -196,7 +196,7 @@ impl Settings {
             Ok(_) => Some(format!("{differs}; to put it in force: systemctl reload bursard")),
             Err(SettingsErrors(errors)) => {
                 let first = errors.first().map(String::as_str).unwrap_or_default();
-                Some(format!("{differs}, and is wrong; `bursar check` says all of it: {first}"))
+                Some(format!("{differs}, and has errors; `bursar check` lists all of them; the first: {first}"))
             }
         }
     }

@@ -49,7 +49,7 @@ fn peer(table: &Table<'_>, direction: &str) -> Option<Peer> {
     let who = who(table, direction)?;
     let goes_with = |key: &str, what: &str| {
         if table.has(key) {
-            table.wrong(key, format!("goes with {what} only"));
+            table.wrong(key, format!("is allowed only with {what}"));
         }
     };
     match &who {

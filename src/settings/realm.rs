@@ -75,7 +75,7 @@ fn is_action(text: &str) -> bool {
 /// The realm of the source that is named.
 fn of_source(table: &Table<'_>, sources: &[(SourceConfig, Option<SecretPlace>)]) -> Option<String> {
     for key in CONNECTION.iter().filter(|key| table.has(key)) {
-        table.wrong(key, "is said by the source already; leave one of the two out");
+        table.wrong(key, "is set by the source already; remove one of the two");
     }
     let name = table.text("source")?;
     let realms = || sources.iter().filter_map(|(source, _)| Some((&source.name, keycloak_of(source)?)));
@@ -83,7 +83,7 @@ fn of_source(table: &Table<'_>, sources: &[(SourceConfig, Option<SecretPlace>)])
     if found.is_none() {
         let known: Vec<&str> = realms().map(|(source, _)| source.as_str()).collect();
         let known = if known.is_empty() {
-            "there is none: say url, realm, client_id and client_secret here instead".to_owned()
+            "there is none; set url, realm, client_id and client_secret here instead".to_owned()
         } else {
             format!("there are: {}", known.join(", "))
         };

@@ -112,7 +112,7 @@ fn detailed<'a>(table: &Table<'a>, rule: &str) -> Option<Table<'a>> {
 fn host_fields(table: &Table<'_>) -> BTreeSet<HostField> {
     let Some(hosts) = detailed(table, "hosts").filter(|hosts| hosts.has("fields")) else { return BTreeSet::new() };
     if !hosts.has("allow") {
-        hosts.wrong("fields", "goes with allow: whose hosts the fields may name");
+        hosts.wrong("fields", "needs allow, the hosts that the fields may name");
     }
     let fields = hosts.section("fields");
     let mut found = BTreeSet::new();

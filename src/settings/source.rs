@@ -115,7 +115,7 @@ pub(super) fn sources(root: &Table<'_>, folder: &Path) -> Vec<(SourceConfig, Opt
         let name = table.required("name", "people");
         if let Some(name) = &name {
             if names.contains(name) {
-                table.wrong("name", format!("{name:?} is another source's name too"));
+                table.wrong("name", format!("{name:?} is also the name of another source; names must be unique"));
             }
             names.push(name.clone());
         }
@@ -190,7 +190,7 @@ fn preset(table: &Table<'_>, of_type: Type) -> Preset {
         return own;
     }
     if own.is_none() && told == Some(Preset::Keycloak) {
-        table.wrong("preset", "is of a realm (type = \"keycloak\")");
+        table.wrong("preset", "keycloak needs type = \"keycloak\"");
     }
     own.or(told).unwrap_or(Preset::Rfc2307)
 }
@@ -235,7 +235,7 @@ fn ldap(table: &Table<'_>, folder: &Path) -> (SourceKind, Option<SecretPlace>) {
         (true, true) => Way::Persist,
         (false, false) => Way::Full,
         (false, true) => {
-            table.wrong("persist", "incremental = false reads all of it each time: take one of the two out");
+            table.wrong("persist", "cannot be combined with incremental = false; remove one of the two");
             Way::Full
         }
     };
@@ -270,11 +270,12 @@ fn ldap(table: &Table<'_>, folder: &Path) -> (SourceKind, Option<SecretPlace>) {
         table.wrong(key, "a source that is a server has none; do you mean urls?");
     }
     if table.has("interval") {
-        table.wrong("interval", "is of a realm (type = \"keycloak\"); others are read in each cycle: schedule.cycle");
+        table
+            .wrong("interval", "is for type = \"keycloak\" only; other sources are read in each cycle: schedule.cycle");
     }
     let key = if ldap.identity.is_some() { "client_key" } else { "password" };
     if ldap.identity.is_some() && table.has("password") {
-        table.wrong("password", "client_certificate says who we are: there is no password beside it");
+        table.wrong("password", "cannot be combined with client_certificate; remove one of the two");
     }
     (SourceKind::Ldap(ldap), SecretPlace::of(table, key))
 }

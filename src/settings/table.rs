@@ -196,7 +196,7 @@ impl<'a> Table<'a> {
     pub(super) fn table(&self, key: &str) -> Option<Table<'a>> {
         let fields = self.fields.get(key)?.as_object();
         if fields.is_none() {
-            self.wrong(key, "is a table; for example { key = \"value\" }");
+            self.wrong(key, "must be a table; for example { key = \"value\" }");
         }
         fields.map(|fields| Self::new(self.at(key), fields.clone(), self.errors))
     }
@@ -226,7 +226,7 @@ impl<'a> Table<'a> {
     pub(super) fn list(&self, key: &str) -> Vec<Table<'a>> {
         let Some(value) = self.fields.get(key) else { return Vec::new() };
         let Value::Array(items) = value else {
-            self.wrong(key, "is a list of tables; for example [{ key = \"value\" }]");
+            self.wrong(key, "must be a list of tables; for example [{ key = \"value\" }]");
             return Vec::new();
         };
         let tables = items.iter().enumerate().filter_map(|(index, item)| {
@@ -235,7 +235,7 @@ impl<'a> Table<'a> {
                 _ => format!("{key}[{index}]"),
             });
             let Value::Object(fields) = item else {
-                self.errors.add(path, "is a table; for example { key = \"value\" }");
+                self.errors.add(path, "must be a table; for example { key = \"value\" }");
                 return None;
             };
             Some(Self::new(path, fields.clone(), self.errors))

@@ -229,7 +229,7 @@ fn limit(table: &Table<'_>, key: &str, default: Limit) -> Limit {
     }
     let percent = fields.number("percent");
     if percent.is_some_and(|percent| percent > 100) {
-        fields.wrong("percent", "is more than all; for example 5");
+        fields.wrong("percent", "is more than 100 percent; for example 5");
     }
     Limit { count: fields.number("count").unwrap_or(default.count), percent }
 }

@@ -43,7 +43,7 @@ pub enum StoreError {
     #[error("another process holds the ledger's lock: bursard runs, or a `bursar` that changes something")]
     Busy,
     /// A file or folder cannot be used.
-    #[error("{path}")]
+    #[error("cannot use {path}")]
     File {
         /// Which.
         path: PathBuf,
@@ -52,13 +52,13 @@ pub enum StoreError {
         source: io::Error,
     },
     /// Somebody reads a ledger that no daemon had open, and SQLite cannot begin its WAL meanwhile.
-    #[error("somebody reads {0} and keeps it from being opened for writing; it is free when they are done")]
+    #[error("{0} is locked by a reader; retry when the reader has closed it")]
     Read(PathBuf),
     /// The file is not as SQLite left it.
     #[error("the ledger is damaged ({0}). Stop bursard, move ledger.db aside and run: bursar ledger restore BACKUP")]
     Corrupt(String),
     /// There is no room to remember what would be done.
-    #[error("{path}: {free} MiB are free, and {needed} MiB must be")]
+    #[error("{path}: only {free} MiB are free, but {needed} MiB are needed; free some space")]
     Room {
         /// Where.
         path: PathBuf,
@@ -68,13 +68,13 @@ pub enum StoreError {
         needed: u64,
     },
     /// An earlier write failed.
-    #[error("the ledger did not take the last write, and is tried again")]
+    #[error("the last write to the ledger failed; it is retried")]
     Stuck,
     /// SQLite refused.
-    #[error("the ledger")]
+    #[error("the ledger's database refuses the operation")]
     Sqlite(#[from] sqlx::Error),
     /// The schema could not be brought up to date.
-    #[error("the ledger's schema")]
+    #[error("cannot bring the ledger's schema up to date")]
     Migrate(#[from] sqlx::migrate::MigrateError),
     /// A row does not parse: somebody wrote to the file, or a newer Bursar did.
     #[error("a row of table {table} does not parse")]

@@ -27,21 +27,21 @@ pub enum RestoreError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// It is no backup, or not whole.
-    #[error("the backup cannot be used")]
+    #[error("the backup cannot be used; choose another one")]
     Backup(#[source] StoreError),
     /// It is not as SQLite or the compression left it. The remedy of a damaged ledger would be wrong: only the backup is bad.
     #[error("the backup cannot be used: {0}; choose another one")]
     Damaged(String),
     /// Its history was changed.
-    #[error("the backup's history does not hold; take another one")]
+    #[error("the backup's history was altered or is incomplete; choose another backup")]
     Chain(#[source] Broken),
     /// A newer version of Bursar wrote it, which this one does not know.
-    #[error("the backup is of a newer version of Bursar; install that one")]
+    #[error("the backup was written by a newer version of Bursar; install that version")]
     Newer,
     /// What is there knows more.
     #[error(
-        "the backup ends with event {backup}, and the ledger that is there is whole and ends with event {current}: what \
-         happened in between would be forgotten; if that is meant: --older"
+        "the backup ends with event {backup}, but the current ledger is intact and ends with event {current}: all events \
+         in between would be lost; to restore the backup anyway, add --older"
     )]
     Older {
         /// Its last event.

@@ -1,6 +1,7 @@
 //! Pods past their lifetime, on a real control plane. There is no node: that a pod started is written by the test.
 
 use bursar::control::api::CycleReport;
+use bursar::execute::request::{ApiServer, Ask};
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::prometheus::Prometheus;
 use bursar_testkit::ready::wait_for;
@@ -182,13 +183,18 @@ fn pods_of_a_class_with_a_longest_lifetime_end_whatever_they_say_and_whatever_ma
     // The right to write that annotation is none to change what runs.
     let kubeconfig = world.settings().clusters.values().next().expect("a cluster").clone();
     for change in [
-        json!({"spec": {"containers": [{"name": "c", "image": "example.org/other"}]}}),
+        json!({"spec": {"activeDeadlineSeconds": 5}}),
         json!({"metadata": {"labels": {"app": "stolen"}}}),
         json!({"metadata": {"annotations": {"other": "x"}}}),
     ] {
-        let output = world.kubectl_with(&kubeconfig, &["patch", "pod", "near", "-n", &foo, "-p", &change.to_string()]);
-        let text = crate::world::stderr(&output);
-        assert!(!output.status.success() && text.contains("changes nothing but the annotation"), "{change}: {text}");
+        let refused = tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+            let client = bursar::bootstrap::client(&kubeconfig).await.expect("a client");
+            let cluster = bursar::identity::ClusterName("test".to_owned());
+            let server = ApiServer::new(cluster, client, std::sync::Arc::default());
+            server.ask(&format!("/api/v1/namespaces/{foo}/pods/near"), Ask::Merge(&change)).await
+        });
+        let text = bursar::errors::chain(&refused.expect_err("refused"));
+        assert!(text.contains("changes nothing but the annotation"), "{change}: {text}");
     }
 }
 

@@ -191,7 +191,7 @@ uid_range     = [63701, 63702]
     assert!(settled, "{:?}", world.rows("SELECT * FROM failing"));
     assert_eq!(["uid", "gid"].map(|key| annotation(&world, "optics", key)), ["63701", "63721"]);
 
-    // Of two new groups one is left without, and a person cannot have a workspace's uid.
+    // The range has one uid left for two new groups, and a person cannot have a workspace's uid.
     world.add(&posix_group_ldif(&world.base, "waves", 63_722, &["emmy"]));
     world.cycle();
     world.add(&posix_group_ldif(&world.base, "zeta", 63_723, &["emmy"]));

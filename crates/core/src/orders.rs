@@ -264,7 +264,9 @@ fn order(
         }
         OrderKind::Suspend | OrderKind::Evict if is_going(account) => {
             let state = if account.state == Lifecycle::Deleted { "deleted" } else { "being deleted" };
-            return refused(format!("{name} is {state}, and has no access; `bursar hold` keeps it from coming back"));
+            return refused(format!(
+                "{name} is {state} and has no access; to keep it from coming back, run: bursar hold"
+            ));
         }
         OrderKind::AdoptUid if !has_another_uid(ledger, account) => {
             return refused(format!(
@@ -371,7 +373,7 @@ fn release(ledger: &LedgerState, account: &Account, note: &Note) -> Result<Order
 
 fn approve(ledger: &LedgerState, actor: &str, hash: &str, now: Timestamp) -> Result<OrderOutcome, Refusal> {
     let Some(changes) = guard::approve(ledger, hash, now) else {
-        let text = format!("nothing of hash {hash:?} waits for approval; `bursar status` shows what does");
+        let text = format!("no refusal with hash {hash:?} waits for approval; `bursar status` shows those that do");
         return Err(Refusal { exit_code: 1, text });
     };
     let note = Note { actor: actor.to_owned(), reason: format!("refused set {hash}"), ticket: None, at: now };

@@ -32,13 +32,13 @@ pub enum LdifError {
         source: io::Error,
     },
     /// A folder without LDIF files is a wrong path, not an empty directory.
-    #[error("{}: holds no *.ldif", path.display())]
+    #[error("{} contains no *.ldif file", path.display())]
     EmptyFolder {
         /// Which.
         path: PathBuf,
     },
     /// Somebody writes it.
-    #[error("{}: changes while it is read; write another file and rename it", path.display())]
+    #[error("{} changed during the read; write a new file and rename it over the old one", path.display())]
     Written {
         /// Which.
         path: PathBuf,

@@ -276,7 +276,7 @@ impl SourceConfig {
         match ldap.urls.iter().find(is_catalogue) {
             Some(text) if self.attributes.windows => {
                 let why = format!(
-                    "{text:?} is a global catalogue, which lacks members and uids; name ldaps://HOST, port 636"
+                    "{text:?} is a global catalogue, which has no members and uids; use ldaps://HOST, port 636"
                 );
                 Err(SourceError::new("urls", why))
             }
@@ -305,7 +305,7 @@ impl SourceConfig {
                 self.check_members(ldap)?;
             }
             SourceKind::Ldif(ldif) if ldif.paths.is_empty() => {
-                return Err(SourceError::new("paths", "names no file and no folder".to_owned()));
+                return Err(SourceError::new("paths", "empty; name at least one LDIF file or folder".to_owned()));
             }
             SourceKind::Ldif(_) => {}
             SourceKind::Keycloak(realm) => realm.check()?,

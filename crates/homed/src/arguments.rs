@@ -10,7 +10,7 @@ use crate::bounds::{Bounds, Prefix};
 use crate::breaker::BreakerSettings;
 use crate::server::{self, HomedError, HomedSettings};
 
-/// Writes kubeconfigs in homes, as their owners, on request of bursard alone.
+/// Writes kubeconfigs in homes as their owners, for bursard only.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "bursar-homed", version)]
 pub struct Arguments {

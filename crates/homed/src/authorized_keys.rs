@@ -6,7 +6,7 @@ use bursar_protocol::SshKey;
 const BEGIN: &str = "# BEGIN bursar";
 const END: &str = "# END bursar";
 /// What stands behind [`BEGIN`], for people.
-const ADVICE: &str = ": from the directory, written anew; own keys go above or below";
+const ADVICE: &str = ": from the directory, overwritten; put your own keys above or below";
 
 /// The file with exactly these keys in our block, or without a block if there are none. `None`: it says so already.
 /// Everything else stays byte for byte; a last line without its end gets one. `Err`: the block cannot be told.

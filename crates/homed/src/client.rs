@@ -38,7 +38,7 @@ pub enum HomedClientError {
     #[error("bursar-homed gave no answer within {} s: see `journalctl -u bursar-homed`", .0.as_secs())]
     TimedOut(Duration),
     /// What came back is no answer, or the request cannot be sent.
-    #[error("bursar-homed and bursard do not understand each other: {0}; restart both")]
+    #[error("bursar-homed and bursard have different versions ({0}); restart both")]
     Protocol(String),
     /// It answered, and could not do it.
     #[error(transparent)]

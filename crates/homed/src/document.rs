@@ -54,7 +54,7 @@ pub enum DocumentError {
     #[error("it has more than one YAML document")]
     SeveralDocuments,
     /// See [`MAX_NODES`].
-    #[error("it has more than {MAX_NODES} nodes, or its aliases stand for that many")]
+    #[error("it has more than {MAX_NODES} nodes, counting those that its aliases expand to")]
     TooMuch,
     /// See [`MAX_DEPTH`].
     #[error("it is nested more than {MAX_DEPTH} deep")]
@@ -63,7 +63,7 @@ pub enum DocumentError {
     #[error("a mapping key is itself a list or a mapping")]
     ComplexKey,
     /// Nothing that kubectl wrote; rather not touched than changed.
-    #[error("it is laid out in a way that cannot be edited without a loss")]
+    #[error("its layout cannot be edited without losing content")]
     NotWritable,
 }
 

@@ -75,7 +75,7 @@ pub enum HomedError {
     #[error("no socket: start bursar-homed.socket, or give --socket PATH")]
     NoSocket,
     /// The socket cannot be made or used.
-    #[error("socket {}", path.display())]
+    #[error("cannot use socket {}", path.display())]
     Socket {
         /// Its path.
         path: PathBuf,
@@ -245,7 +245,7 @@ enum NoAnswer {
 impl From<NoAnswer> for HomeError {
     fn from(no_answer: NoAnswer) -> Self {
         let detail = match no_answer {
-            NoAnswer::NotTaken => "it ended before it was asked".to_owned(),
+            NoAnswer::NotTaken => "it exited before it got the request".to_owned(),
             NoAnswer::Died(detail) => detail,
         };
         Self::WorkerDied { detail }
@@ -344,7 +344,7 @@ impl Server {
             }
             Outcome::Late => {
                 if breaker.timed_out(target.uid, Instant::now()) {
-                    tracing::error!(prefix = %prefix.path.display(), "does not answer: its homes wait");
+                    tracing::error!(prefix = %prefix.path.display(), "the file system does not answer; its homes wait");
                 }
                 Err(HomeError::TimedOut { home: target.home.clone(), seconds: self.settings.deadline.as_secs() })
             }
@@ -390,7 +390,7 @@ impl Server {
             Ok(Err(error)) => none(error),
             Err(_) if worker.kill().is_err() => {
                 self.spawner.end();
-                unavailable("no worker was made in time".to_owned())
+                unavailable("no worker process started in time".to_owned())
             }
             Err(_) => {
                 // Until it is gone it keeps its place and its home.

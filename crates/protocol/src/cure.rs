@@ -55,10 +55,8 @@ impl HomeError {
     #[must_use]
     pub fn cure(&self) -> String {
         match self {
-            Self::NoSpace { .. } => "free space on the file server; the delivery is tried again by itself".into(),
-            Self::NoInodes { .. } => {
-                "have files deleted, or make the file system with more inodes (`df -i` shows them)".into()
-            }
+            Self::NoSpace { .. } => "free some space on the file server; the delivery is retried automatically".into(),
+            Self::NoInodes { .. } => "delete files, or recreate the file system with more inodes (see `df -i`)".into(),
             Self::Quota { uid, .. } => quota(*uid),
             Self::Stale { path } => {
                 format!("remount the export that holds `{}` on this host", shown(path))
@@ -69,13 +67,17 @@ impl HomeError {
                 shown(path)
             ),
             Self::Immutable { path } => {
-                format!("on the file server: lsattr -d `{0}`; chattr -i -a `{0}` if nobody meant it", shown(path))
+                format!(
+                    "on the file server: lsattr -d `{0}`; then, if the flag was set by mistake: chattr -i -a `{0}`",
+                    shown(path)
+                )
             }
             Self::NoTicket { .. } => {
-                "export the homes to this host with sec=sys too: nobody gives the daemon a user's ticket".into()
+                "export the homes to this host with sec=sys as well: the daemon has no Kerberos ticket of the user"
+                    .into()
             }
             Self::NotConnected { path, .. } => format!(
-                "check the file server and the network; if both are well, unmount and mount what holds `{}`",
+                "check the file server and the network; if both work, remount the file system that holds `{}`",
                 shown(path)
             ),
             Self::Damaged { .. } => {
@@ -139,8 +141,8 @@ impl HomeError {
             Self::NothingKept { .. } => "nothing: the file in the home is the user's own".into(),
             Self::NotYaml { .. } => NOT_YAML.into(),
             Self::TimedOut { .. } => "check the file server and the mount; other exports are not affected".into(),
-            Self::Unavailable { .. } => "nothing: it is tried again by itself".into(),
-            Self::BadRequest { .. } => "restart bursard and bursar-homed: they are not of one version".into(),
+            Self::Unavailable { .. } => "no action needed: it is retried automatically".into(),
+            Self::BadRequest { .. } => "restart bursard and bursar-homed: their versions differ".into(),
             Self::Forbidden { .. } => "ask as the daemon's user, or correct --client-user of bursar-homed".into(),
             Self::WorkerDied { .. } => "read `journalctl -u bursar-homed`".into(),
             Self::SshKeysNotAllowed => {

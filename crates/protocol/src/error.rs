@@ -190,7 +190,7 @@ pub enum HomeError {
         detail: String,
     },
     /// The file is YAML that stands for more than any kubeconfig: nested or aliased without end.
-    #[error("`{}` is no kubeconfig that can be read: {detail}", shown(path))]
+    #[error("`{}` is too complex to be read as a kubeconfig: {detail}", shown(path))]
     TooComplex {
         /// The file.
         path: PathBuf,
@@ -234,13 +234,13 @@ pub enum HomeError {
         detail: String,
     },
     /// The request itself is wrong.
-    #[error("bad request: {detail}")]
+    #[error("bursar-homed cannot read the request: {detail}")]
     BadRequest {
         /// What is wrong with it.
         detail: String,
     },
     /// Someone else than the daemon asks.
-    #[error("uid {uid} may not ask: only the user of the daemon may")]
+    #[error("uid {uid} may not send requests: only the daemon's user may")]
     Forbidden {
         /// Who asked.
         uid: u32,

@@ -291,7 +291,7 @@ impl Index {
 enum Broken {
     #[error("the API server does not answer")]
     Silent,
-    #[error("the API server")]
+    #[error("a request to the API server failed")]
     Request(#[source] kube::Error),
     #[error("the history is no longer kept")]
     Expired,

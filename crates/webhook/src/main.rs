@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
-/// Refuses what would run as somebody else: answers the admission reviews of a Kubernetes API server.
+/// Admission webhook of Bursar: refuses pods that would run with another tenant's uid.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Arguments {
@@ -28,7 +28,7 @@ struct Serve {
     /// Folder with tls.crt, tls.key, rules.json, seal.pub and, outside of the cluster, kubeconfig
     #[arg(long, value_name = "FOLDER", required = true)]
     dir: Option<PathBuf>,
-    /// Where the API server asks
+    /// Address that answers the API server's reviews
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9443")]
     listen: SocketAddr,
     /// Where probes and Prometheus ask
@@ -50,7 +50,7 @@ enum LogFormat {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Approve the certificate requests of the daemon that are as they should be, and no others
+    /// Approve the valid certificate requests of the daemon, and no others
     Approve(Approve),
 }
 

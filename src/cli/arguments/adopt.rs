@@ -9,17 +9,17 @@ use super::MaybeReasoned;
 /// Commands of `adopt`.
 #[derive(Debug, Subcommand)]
 pub enum Adopt {
-    /// The uid that the directory has now becomes the account's; its home must belong to that uid
+    /// Accept the account's new uid from the directory; its home must belong to that uid
     Uid(MaybeReasoned),
-    /// Another entry of the directory that has the account's name gets what is the account's: names, uid, volumes
+    /// Give the account's names, uid and volumes to another directory entry with the same name
     Account(MaybeReasoned),
     /// A namespace that is there already becomes a tenant's, also one whose name was made of the tenant's by another
     /// rule. The admission policy asks for consent in the cluster, too: kubectl label namespace NAME
     /// bursar.dev/adopt=true
     Namespace(AdoptNamespace),
-    /// What somebody else made where an object of a tenant's should be becomes the tenant's, and is as Bursar wants it
+    /// Take over an object that has the name of a tenant's object, and change it to what Bursar expects
     Object(AdoptObject),
-    /// All that a file says, in one cycle
+    /// Adopt everything that a file lists, in one cycle
     Import {
         /// Lines as after `adopt`: namespace tool-foo --tool foo --ticket T14
         file: PathBuf,
@@ -32,13 +32,13 @@ pub enum Adopt {
 pub struct AdoptNamespace {
     /// Its name
     pub namespace: String,
-    /// The tool whose it becomes
+    /// Tool that gets the namespace
     #[arg(long, value_name = "NAME")]
     pub tool: Option<String>,
-    /// The user whose it becomes
+    /// User that gets the namespace
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
-    /// The group whose it becomes
+    /// Group that gets the namespace
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
     /// Why; the history keeps it

@@ -9,7 +9,7 @@ use super::WebhookCluster;
 /// Commands of `approver`.
 #[derive(Debug, Subcommand)]
 pub enum Approver {
-    /// Put it in force, in the cluster or outside of it; again, to tell it of other classes
+    /// Install or update the approver, inside or outside the cluster; run it again after a change of classes
     Install(ApproverInstall),
     /// Give the daemon its `approve` back, and remove the approver
     Uninstall(ApproverUninstall),

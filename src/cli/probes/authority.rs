@@ -37,9 +37,9 @@ pub(super) async fn bundle(subject: &str, endpoint: &Endpoint) -> Finding {
         );
     }
     let cure = if lasting.is_empty() {
-        "make a new CA, put it beside the old one in the file of `ca`, and reload: docs/operations.md, \"Another CA\""
+        "add the new CA to the file of `ca`, keep the old one, and reload: /usr/share/doc/bursar/clusters.md, \"Another CA\""
     } else {
-        "the new one stands beside it already: give the API server a certificate of the new CA"
+        "the file of `ca` has a newer CA already: give the API server a certificate of the new CA"
     };
     Finding::bad(subject, format!("its CA ends {first}"), cure)
 }
@@ -48,7 +48,7 @@ pub(super) async fn bundle(subject: &str, endpoint: &Endpoint) -> Finding {
 pub(super) fn of_source(subject: &str, pem: &str) -> Option<Finding> {
     let soon = daemon::now().as_second() + ENDS_SOON;
     let last = certificates(pem).into_iter().map(|(_, ends)| ends).max()?;
-    let cure = "put the directory's new CA beside the old one in the file of `ca`, and reload";
+    let cure = "add the directory's new CA to the file of `ca`, keep the old one, and reload";
     (last.as_second() < soon).then(|| Finding::bad(subject, format!("its CA ends {last}"), cure))
 }
 

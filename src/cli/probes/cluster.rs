@@ -58,7 +58,7 @@ async fn reached(subject: &str, endpoint: &Endpoint, own: Option<&AuthInfo>) -> 
         Verdict::Refused(why) => Finding::bad(
             subject,
             format!("{url} answers and does not take the daemon's credential: {why}"),
-            "what stands before the API server must let TLS through to it, and it must trust its signer (--client-ca-file)",
+            "a proxy before the API server must pass TLS through, and the API server must trust the signer (--client-ca-file)",
         ),
     }
 }
@@ -86,7 +86,7 @@ async fn as_daemon(settings: &Settings, name: &ClusterName) -> Vec<Finding> {
         Err(error) => vec![Finding::bad(&subject, chain(&error), "see the API server's load and log")],
         Ok(missing) if !missing.is_empty() => vec![Finding::bad(&subject, may_not(&missing), init)],
         Ok(_) => {
-            let mut findings = vec![Finding::good(&subject, "may do what it has to")];
+            let mut findings = vec![Finding::good(&subject, "has all the rights that it needs")];
             findings.extend(confinement(settings, name, &client, (&ledger, &init)).await);
             findings.extend(kinds(&settings.policy, name, &client, &init).await);
             findings.extend(webhook(settings, name, &client, init).await);

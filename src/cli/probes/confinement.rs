@@ -65,7 +65,11 @@ async fn look(
         Probed::Refused => {}
         Probed::LetThrough => findings.push(Finding::bad(subject, "bursar-cage is not enforced", init)),
         Probed::ByAnother(why) => {
-            findings.push(Finding::bad(subject, format!("nobody knows whether bursar-cage is enforced: {why}"), init));
+            findings.push(Finding::bad(
+                subject,
+                format!("cannot check whether ValidatingAdmissionPolicy bursar-cage is enforced: {why}"),
+                init,
+            ));
         }
     }
     findings.extend(approver(settings, cluster, subject, &said));

@@ -29,7 +29,7 @@ pub(in crate::cli) async fn realm(settings: &Settings) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         config.ca_pem.iter().filter_map(|pem| authority::of_source(&subject, pem)).collect();
     findings.extend(look(&subject, &realm.rules, &config).await.unwrap_or_else(|error| {
-        let cure = "until then nothing is done there, and all else goes on; see [realm]";
+        let cure = "correct [realm]; until then the realm is left alone, and everything else continues";
         vec![Finding::bad(&subject, chain(&error), cure)]
     }));
     findings
@@ -53,7 +53,7 @@ async fn look(subject: &str, rules: &Realm, config: &KeycloakConfig) -> Result<V
         findings.push(Finding::bad(subject, format!("{account} may not write users"), cure));
     }
     if rules.client.is_some() && !has(CLIENTS) {
-        let text = format!("{account} may not make roles: without {CLIENTS} they are made by somebody else");
+        let text = format!("{account} may not create roles: it lacks {CLIENTS}, so somebody else has to create them");
         findings.push(Finding::good(subject, text));
     }
     Ok(findings)

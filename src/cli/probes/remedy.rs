@@ -45,7 +45,7 @@ const REMEDIES: [(&[&str], &str); 6] = [
     ),
 ];
 /// For any other cause.
-const OTHER: &str = "see the reason, and the log of the directory; until it answers completely nobody of this source is suspended for absence";
+const OTHER: &str = "see the reason and the directory's log; until a read is complete, no account of this source is suspended for absence";
 
 /// The remedy for a read that was not complete because of `why`.
 pub(in crate::cli) fn of(why: &str) -> &'static str {

@@ -22,7 +22,7 @@ pub(super) async fn webhook(
     match webhook_found(settings, cluster, client).await {
         Ok(None) => vec![Finding::good(
             &subject,
-            "not installed: nothing looks at what tenants' pods run as (`bursar webhook install`)",
+            "not installed: nothing checks the uids of tenants' pods; run: bursar webhook install",
         )],
         Ok(Some(Installed { found, is_given, question, older_than_rules })) => {
             let url_and_end = (&found.url, found.not_after);
@@ -63,7 +63,7 @@ fn unchosen(subject: &str, keys: &[String]) -> Option<Finding> {
     (!keys.is_empty()).then(|| {
         Finding::bad(
             subject,
-            format!("{} only audit: this ledger is older than these rules, and nobody chose their mode", keys.join(", ")),
+            format!("{} only audit, because this ledger is older than these rules and their modes are not set", keys.join(", ")),
             "look for bursar-rules-audit in the API server's audit log, then set each to a mode; for example services = \
              \"enforce\"",
         )
@@ -96,9 +96,9 @@ fn installed(
         Some(ends) if ends <= now + ENDS_SOON => {
             Finding::bad(subject, format!("its files are good until {ends:.0}"), again)
         }
-        _ if !is_given => Finding::bad(subject, "it has rules of an older configuration", again),
+        _ if !is_given => Finding::bad(subject, "its rules are from an older configuration", again),
         Some(ends) => Finding::good(subject, format!("installed, its files are good until {ends:.0}")),
-        None => Finding::bad(subject, "nobody knows until when its files are good", again),
+        None => Finding::bad(subject, "the expiry of its certificate is unknown", again),
     }
 }
 

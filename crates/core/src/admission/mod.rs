@@ -148,11 +148,11 @@ fn is_same(new: &Json<'_>, old: &Json<'_>) -> bool {
 fn tenant_of<'a>(rules: &'a Rules, resolved: &'a Resolved, review: &Review<'_>) -> Result<Tenant<'a>, Finding> {
     let nobody = |why: String, cure: &str| Finding {
         rule: Rule::Identity,
-        what: format!("nobody knows whose namespace {} is", quoted(&review.namespace)),
+        what: format!("the tenant of namespace {} is unknown", quoted(&review.namespace)),
         why,
         cure: cure.to_owned(),
     };
-    let restore = "an administrator restores it with `bursar sync`";
+    let restore = "ask an administrator to restore it with `bursar sync`";
     match resolved {
         Resolved::Sealed(identity)
             if identity.namespace.as_str() != review.namespace || identity.cluster != rules.cluster =>
@@ -162,12 +162,12 @@ fn tenant_of<'a>(rules: &'a Rules, resolved: &'a Resolved, review: &Review<'_>) 
         Resolved::Sealed(identity) => {
             rules.classes.get(&identity.class).map(|rules| Tenant { identity, rules }).ok_or_else(|| {
                 let why = format!("the webhook has no rules for class {}", quoted(&identity.class));
-                nobody(why, "an administrator looks at `bursar status`")
+                nobody(why, "ask an administrator to look at `bursar status`")
             })
         }
         Resolved::Unresolved(why @ Unresolved::Stale { .. }) => Err(nobody(why.to_string(), "try again in a minute")),
         Resolved::Unresolved(why @ Unresolved::Unknown) => {
-            Err(nobody(why.to_string(), "an administrator looks at `bursar status`"))
+            Err(nobody(why.to_string(), "ask an administrator to look at `bursar status`"))
         }
         Resolved::Unresolved(why) => Err(nobody(why.to_string(), restore)),
     }

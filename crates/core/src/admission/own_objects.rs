@@ -45,7 +45,7 @@ pub(super) fn check(rules: &Rules, review: &Review<'_>, decision: &mut Decision)
     };
     let label = format!("label {MANAGED_BY}={MANAGER}");
     let finding = if is_ours(old) {
-        ours(&name, format!("its {label} says that it is Bursar's"))
+        ours(&name, format!("{label} marks it as Bursar's"))
     } else {
         Finding {
             rule: Rule::Objects,
@@ -98,13 +98,18 @@ fn namespace(
         return Ok(());
     }
     let what = format!("namespace {}", quoted(&review.name));
-    let why = || "it is a tenant's, and Bursar keeps it".to_owned();
+    let why = || "it belongs to a tenant, and Bursar manages it".to_owned();
     match review.operation {
         Operation::Create => {
             let cure =
                 format!("remove the labels {CLASS} and {MANAGED_BY}; a namespace becomes a tenant's by the directory");
             let what = format!("{what} would be a tenant's");
-            decision.refuse(Finding { rule: Rule::Objects, what, why: "only Bursar makes those".to_owned(), cure });
+            decision.refuse(Finding {
+                rule: Rule::Objects,
+                what,
+                why: "only Bursar creates namespaces of tenants".to_owned(),
+                cure,
+            });
         }
         Operation::Delete => decision.refuse(ours(&what, why())),
         Operation::Update if !review.subresource.is_empty() => {

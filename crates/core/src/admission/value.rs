@@ -301,7 +301,7 @@ impl<'de> Visitor<'de> for Reader {
         }
         fields.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         if fields.windows(2).any(|pair| pair[0].0 == pair[1].0) {
-            return Err(A::Error::custom("a key stands twice"));
+            return Err(A::Error::custom("a key occurs twice"));
         }
         Ok(Json::Object(Object(fields)))
     }

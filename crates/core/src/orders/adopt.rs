@@ -24,11 +24,14 @@ pub(super) fn object(
         {
             return Ok(ordered(ledger, find(ledger, owner.kind, &owner.name)?, wanted, None, (note, changes)));
         }
-        let text = format!("{object} stands in nobody's way; `bursar status` shows what does, and the command for it");
+        let text = format!("{object} blocks no account; `bursar status` shows what does, with the command to adopt it");
         return Err(refused(text));
     };
     let Some(account) = ledger.accounts.get(id) else {
-        return Err(Refusal { exit_code: 4, text: format!("whose way {object} stands in is not known any more") });
+        return Err(Refusal {
+            exit_code: 4,
+            text: format!("the account that {object} blocked is no longer in the ledger"),
+        });
     };
     let over = vec![Change::Failure(id.clone(), cluster.clone(), None)];
     Ok(ordered(ledger, account, wanted, Some(cluster), (note, over)))

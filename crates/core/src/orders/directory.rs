@@ -25,6 +25,6 @@ pub(super) fn accept(ledger: &LedgerState, source: &str, note: &Note) -> Result<
     Ok(OrderOutcome {
         changes: vec![Change::SourceMark(source.to_owned(), Some(mark))],
         events: vec![event],
-        text: format!("source {source}: what it says next is taken as it is"),
+        text: format!("source {source}: the next read is accepted as it is"),
     })
 }

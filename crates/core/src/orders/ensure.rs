@@ -152,7 +152,7 @@ fn hopeless(ledger: &LedgerState, policy: &Policy, account: &Account) -> Option<
     match account.state {
         // An account that is suspended because it was not used comes back by being used.
         Lifecycle::Suspended if matches!(account.suspension, Some(Suspension::Idle { .. })) => {}
-        Lifecycle::Suspended => return Some("suspended; `bursar why` says for what".to_owned()),
+        Lifecycle::Suspended => return Some("suspended; `bursar why` shows the reason".to_owned()),
         Lifecycle::Archived | Lifecycle::Deleted => return Some(format!("its state is {}", account.state.as_str())),
         Lifecycle::New | Lifecycle::Active => {}
     }
@@ -163,7 +163,8 @@ fn hopeless(ledger: &LedgerState, policy: &Policy, account: &Account) -> Option<
         return Some("not in the directory".to_owned());
     }
     let has_place = !places(ledger, &account.id).is_empty();
-    (!has_place && !takes(ledger, policy, account)).then(|| "no class takes it".to_owned())
+    (!has_place && !takes(ledger, policy, account))
+        .then(|| "no [class.NAME] of the configuration selects it".to_owned())
 }
 
 fn asked(caller: &Asker, account: &Account) -> Event {

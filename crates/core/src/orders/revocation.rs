@@ -39,7 +39,7 @@ pub(super) fn is_possible<'a>(
 pub(super) fn all(ledger: &LedgerState, class: &str, note: &Note) -> Result<OrderOutcome, Refusal> {
     if let Some(BulkRevocation { note, .. }) = ledger.revocations.get(class) {
         let Note { actor, reason, at, .. } = note;
-        let text = format!("class {class}: under way already, ordered by {actor} at {at:.0}: {reason}");
+        let text = format!("class {class}: a revocation is running already, ordered by {actor} at {at:.0}: {reason}");
         return Ok(OrderOutcome { text, ..OrderOutcome::default() });
     }
     let of_class = ledger.tenants.iter().filter(|(_, tenant)| tenant.class == class).map(|((id, _), _)| id);
@@ -64,11 +64,11 @@ pub(super) fn all(ledger: &LedgerState, class: &str, note: &Note) -> Result<Orde
     let held = if held.is_empty() {
         String::new()
     } else {
-        format!("; held, so not before their release: {}", held.join(", "))
+        format!("; held, and revoked only after `bursar release`: {}", held.join(", "))
     };
     Ok(OrderOutcome {
         changes: orders.chain([begun]).collect(),
         events: vec![told],
-        text: format!("class {class}: revocation of {} accounts ordered{held}", accounts.len()),
+        text: format!("class {class}: revocation ordered, accounts: {}{held}", accounts.len()),
     })
 }

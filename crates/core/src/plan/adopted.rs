@@ -203,8 +203,8 @@ impl Look<'_> {
         }
         let Some(account) = self.ledger.accounts.get(named).filter(|account| !has_ended(account)) else {
             return Some(
-                "whom its annotation named is gone; whoever has the name now is somebody else: give it to \
-                         them by user:NAME, or take the annotation off and put it on again"
+                "the account that its annotation named is gone, and another account has the name now: assign the namespace \
+                         by user:NAME, or remove the annotation and set it again"
                     .to_owned(),
             );
         };

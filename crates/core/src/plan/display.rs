@@ -315,7 +315,7 @@ fn lines(plan: &Plan, refusals: &[Refusal]) -> String {
         text.trim_end().to_owned()
     });
     let waiting = waiting.iter().map(|(cluster, count)| {
-        format!("! cluster {cluster}  does not answer: {} wait for it", counted(*count, "tenant"))
+        format!("! cluster {cluster}  does not answer: {} waiting for it", counted(*count, "tenant"))
     });
     let abandoned = abandoned.iter().map(|(cluster, count)| {
         let what = counted(*count, "tenant");
@@ -599,7 +599,7 @@ fn written(plan: &AccountPlan) -> Vec<String> {
         })
     };
     let adopted = plan.adopted.iter().map(|adoption| {
-        format!("{} becomes an override, by whoever used {}", adoption.said(), adoption.editors.join(", "))
+        format!("{} becomes an override; it was edited with {}", adoption.said(), adoption.editors.join(", "))
     });
     let amounts = applied().flat_map(|(_, amounts)| amounts.iter().cloned());
     let others = placed(plan, applied().filter(|(_, amounts)| amounts.is_empty()).map(|(key, _)| key));

@@ -66,7 +66,10 @@ impl Progress {
             return String::new();
         }
         let names: Vec<String> = self.stopped_by.iter().map(ToString::to_string).collect();
-        format!("; stopped, for since they got it these fail: {}. It goes on when that is cured", names.join(", "))
+        format!(
+            "; paused, because these fail since they got it: {}. It continues when they are fixed",
+            names.join(", ")
+        )
     }
 }
 
@@ -207,11 +210,11 @@ fn told(class: &str, before: Option<&PaceRecord>, after: Option<&PaceRecord>) ->
     let (action, reason) = match (before, after) {
         (Some(before), Some(after)) if before.revision == after.revision => match (before.stopped, after.stopped) {
             (false, true) => ("policy change stopped", "a tenant that got it fails"),
-            (true, false) => ("policy change goes on", "what failed is cured"),
+            (true, false) => ("policy change goes on", "the failures are fixed"),
             _ => return None,
         },
         (_, Some(_)) => ("policy change begun", "the configuration, or the program, is another one"),
-        (Some(_), None) => ("policy change done", "nobody waits for it any more"),
+        (Some(_), None) => ("policy change done", "no account waits for it any more"),
         (None, None) => return None,
     };
     let record = after.or(before)?;

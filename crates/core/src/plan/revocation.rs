@@ -60,7 +60,7 @@ impl std::fmt::Display for Progress {
             return Ok(());
         }
         let names: Vec<String> = stopped_by.iter().map(ToString::to_string).collect();
-        write!(f, "; stopped, for these fail: {}. It goes on when that is cured", names.join(", "))
+        write!(f, "; paused, because these fail: {}. It continues when they are fixed", names.join(", "))
     }
 }
 

@@ -88,9 +88,9 @@ impl fmt::Display for Spread {
         let Self { class, what, wanted, limit, cycles, days } = self;
         write!(f, "limit {limit}: {wanted} {what} of class {class} take ")?;
         match (cycles, days) {
-            (None, _) => write!(f, "for ever: the limit allows none"),
-            (Some(cycles), 1) => write!(f, "{cycles} cycles"),
-            (Some(cycles), days) => write!(f, "{cycles} cycles on {days} days"),
+            (None, _) => write!(f, "forever: the limit allows none"),
+            (Some(cycles), 1) => f.write_str(&super::wording::counted(*cycles, "cycle")),
+            (Some(cycles), days) => write!(f, "{} over {days} days", super::wording::counted(*cycles, "cycle")),
         }
     }
 }

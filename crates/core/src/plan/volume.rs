@@ -60,7 +60,7 @@ pub(super) fn immovable(key: &ObjectKey, record: &ObjectRecord, manifest: &Value
 pub(super) fn kept(key: &ObjectKey) -> String {
     let Some(namespace) = &key.namespace else {
         return format!(
-            "volume {} outlives its account and stays; `kubectl delete pv {}` is yours to say",
+            "volume {} is kept after its account was deleted; if nobody needs its data, run: kubectl delete pv {}",
             key.name, key.name
         );
     };

@@ -57,7 +57,9 @@ pub(super) async fn refresh(
                 let (server, marks) = (connection.server.clone(), connection.marks.clone());
                 return Ok(Kept { asked: source.clone(), server, marks, behind: Vec::new(), mark, mirror });
             }
-            Ok(None) => tracing::info!(source = source.name, server = connection.server, "changes begin anew"),
+            Ok(None) => {
+                tracing::info!(source = source.name, server = connection.server, "incremental reads start over")
+            }
             Err(error) => connection = after(error, connection, search, config, source).await?,
         }
     }
@@ -90,7 +92,7 @@ async fn after(
 ) -> Result<Connection, RawRead> {
     let error = connection.diagnose(error).await;
     let (server, why) = (&connection.server, chain(&error));
-    tracing::warn!(source = source.name, server, why, "changes could not be asked for; all is read");
+    tracing::warn!(source = source.name, server, why, "cannot read changes; reading everything");
     if !error.ends_connection() {
         return Ok(connection);
     }
@@ -115,7 +117,10 @@ async fn mark(ldap: &mut Ldap, config: &LdapConfig, source: &SourceConfig) -> Re
     // Without objectClass the schema is hidden from us.
     let hidden = !told.contains_key("objectclass") || asked.iter().any(|name| told.get(name) == Some(&false));
     if !ours || hidden {
-        tracing::info!(source = source.name, "changes of some attributes are not told; all is read each time");
+        tracing::info!(
+            source = source.name,
+            "the server does not report changes of some attributes; each cycle reads everything"
+        );
         return Ok(None);
     }
     let by_usn = Mark::Usn { controller: controller.id.clone(), usn: controller.usn };
@@ -125,7 +130,7 @@ async fn mark(ldap: &mut Ldap, config: &LdapConfig, source: &SourceConfig) -> Re
     match dirsync::now(ldap, &controller.root, config.timeout).await {
         Ok(cookie) => Ok(Some(Mark::DirSync { controller: controller.id, cookie })),
         Err(ReadError::Answer(why)) => {
-            tracing::info!(source = source.name, why, "DirSync is refused: uSNChanged instead");
+            tracing::info!(source = source.name, why, "the server refuses DirSync; using uSNChanged instead");
             Ok(Some(by_usn))
         }
         Err(error) => Err(error),

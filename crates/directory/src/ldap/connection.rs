@@ -25,10 +25,10 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// `ldap://` as it is; `SourceConfig::check` finds this first, too.
-    #[error("would send the password in the clear: set starttls, or allow_plaintext")]
+    #[error("the connection would send the password in plain text; set starttls or allow_plaintext")]
     Plaintext,
     /// RFC 4513, 5.1.2: many servers answer a name without a password with success, and then show what strangers see.
-    #[error("there is no password for bind_dn")]
+    #[error("bind_dn has no password; set password")]
     NoPassword,
     /// No usable issuer.
     #[error("cannot use TLS")]

@@ -52,7 +52,7 @@ pub async fn follow(source: SourceConfig, memory: SyncCache, changed: Arc<Notify
         if now() - began > GOOD {
             pause = FIRST_PAUSE;
         }
-        tracing::warn!(source = source.name, why, again_in = ?pause, "changes are not told, and asked for meanwhile");
+        tracing::warn!(source = source.name, why, again_in = ?pause, "the server does not push changes; polling for them");
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
@@ -104,7 +104,7 @@ async fn begun(
     servers: &ServerHistory,
 ) -> Result<Arc<Kept>, String> {
     let kept = super::refresh(config, source, None, servers).await.map_err(|raw| match why(&raw) {
-        none if none.is_empty() => format!("{server} does not tell changes"),
+        none if none.is_empty() => format!("{server} does not push changes"),
         why => why,
     })?;
     if kept.server != server {
@@ -201,7 +201,7 @@ impl Following<'_> {
         if !self.live {
             believe(&self.known, &self.trees)?;
             if self.trees.values().any(|told| told.news.is_by_silence()) {
-                return Err(ReadError::Answer("who is gone is not told".to_owned()));
+                return Err(ReadError::Answer("the server does not report deleted entries".to_owned()));
             }
         }
         let trees: BTreeMap<_, _> = self.trees.iter_mut().map(|(kind, told)| (*kind, told.next())).collect();
@@ -209,7 +209,7 @@ impl Following<'_> {
         self.known = Arc::new(taken(self.source, self.server, &self.known, trees)?);
         self.memory.follow(&self.source.name, Arc::clone(&self.known));
         if !self.live {
-            tracing::info!(source = self.source.name, server = self.server, "changes are told at once");
+            tracing::info!(source = self.source.name, server = self.server, "the server pushes changes");
         }
         if is_news || !self.live {
             self.changed.notify_one();
@@ -221,7 +221,7 @@ impl Following<'_> {
     /// A comparison with a full read may have found that what is kept is wrong.
     fn look(&self) -> Result<(), ReadError> {
         if self.live && !self.memory.holds(&self.source.name, &self.known) {
-            return Err(ReadError::Answer("what was told is taken for wrong and asked for anew".to_owned()));
+            return Err(ReadError::Answer("the pushed changes are inconsistent and are read again".to_owned()));
         }
         Ok(())
     }

@@ -101,7 +101,7 @@ fn told_not(error: &ReadError, connection: &Connection, source: &SourceConfig) -
         let problems = vec![format!("{server}: changes: {why}")];
         return Err(RawRead { server: Some(server.clone()), problems, ..super::unread(source) });
     }
-    tracing::info!(source = source.name, server, why, "changes are not told: all is read");
+    tracing::info!(source = source.name, server, why, "the server does not report changes; reading everything");
     Ok(())
 }
 
@@ -173,7 +173,7 @@ fn uuid(text: &str) -> Option<Id> {
 pub(super) fn believe(known: &Kept, trees: &BTreeMap<AccountKind, Told>) -> Result<(), ReadError> {
     let again = |(kind, told): (&AccountKind, &Told)| known.mirror.is_told_again_by(*kind, &told.news);
     if trees.iter().any(again) {
-        return Err(ReadError::Answer("all is told again, instead of what changed".to_owned()));
+        return Err(ReadError::Answer("the server sent all entries instead of the changes".to_owned()));
     }
     Ok(())
 }
@@ -187,7 +187,7 @@ pub(super) fn taken(
 ) -> Result<Kept, ReadError> {
     let mark = Mark::Syncrepl(cookies(&trees)?);
     let mirror = known.mirror.with(trees.into_iter().map(|(kind, told)| (kind, told.news)).collect());
-    let unknown = || ReadError::Answer("an entry is said to be unchanged that was never shown".to_owned());
+    let unknown = || ReadError::Answer("the server reports an entry as unchanged that it never sent".to_owned());
     let mirror = mirror.ok_or_else(unknown)?;
     let (asked, server, marks) = (source.clone(), server.to_owned(), known.marks.clone());
     Ok(Kept { asked, server, marks, behind: Vec::new(), mark, mirror })
@@ -299,7 +299,7 @@ impl Told {
         let done = answer.ctrls.iter().find_map(|Control(kind, raw)| {
             matches!(kind, Some(ControlType::SyncDone)).then(|| raw.parse::<SyncDone>())
         });
-        let done = done.ok_or_else(|| ReadError::Answer("the answer does not say up to where it goes".to_owned()))?;
+        let done = done.ok_or_else(|| ReadError::Answer("the answer has no sync cookie".to_owned()))?;
         if !done.refresh_deletes {
             self.only_what_was_told(done.cookie.as_ref())?;
         }
@@ -311,7 +311,9 @@ impl Told {
     /// All that is left was named. Where something is gone the server's state is another than before, and has its cookie.
     fn only_what_was_told(&mut self, cookie: Option<&Vec<u8>>) -> Result<(), ReadError> {
         if self.cookie.is_some() && cookie.is_none() {
-            return Err(ReadError::Answer("all that is not named is said to be gone, in the state before".to_owned()));
+            return Err(ReadError::Answer(
+                "the server requests deletion of all unnamed entries in the wrong phase".to_owned(),
+            ));
         }
         self.news.only([]);
         Ok(())
@@ -341,7 +343,7 @@ impl Told {
                 // RFC 4533, 2.2: the syncUUID is the entryUUID. Kept under another id, an entry would never go.
                 if let Some(own) = entry.texts(ENTRY_UUID).next().and_then(uuid).filter(|own| *own != id) {
                     let (own, told) = (hex::encode(own), hex::encode(&id));
-                    let why = format!("{} has the entryUUID {own}, and is told as {told}", entry.dn);
+                    let why = format!("{} has entryUUID {own}, but the server reports it as {told}", entry.dn);
                     return Err(ReadError::Answer(why));
                 }
                 if self.keeps {

@@ -168,7 +168,10 @@ impl Approver {
     fn is_listed(&self, trouble: Option<String>) {
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(why) = trouble.as_ref().filter(|_| listed.as_ref() != trouble.as_ref()) {
-            tracing::warn!(error = why, "nothing is approved meanwhile");
+            tracing::warn!(
+                error = why,
+                "the watch of certificate requests failed; no request is approved until it works again"
+            );
         }
         *listed = trouble;
     }

@@ -224,7 +224,7 @@ impl ReviewHandler {
         let decided = std::panic::catch_unwind(AssertUnwindSafe(|| decide(&in_force.rules, tenant, review)));
         let decision = decided.unwrap_or_else(|_| {
             tracing::error!(uid = %review.uid, "a decision panicked; the request is refused");
-            refused("the webhook failed over this object", "a fault of Bursar's", "report it, with the object")
+            refused("the webhook failed to check this object", "this is a bug in Bursar", "report it, with the object")
         });
         settle(phase, review, decision)
     }
@@ -290,7 +290,7 @@ async fn read(
 ) -> Result<Vec<u8>, (StatusCode, &'static str)> {
     let mut bytes = Vec::with_capacity(length);
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| (StatusCode::BAD_REQUEST, "the body broke off"))?;
+        let frame = frame.map_err(|_| (StatusCode::BAD_REQUEST, "the request body is incomplete"))?;
         let Some(data) = frame.data_ref() else { continue };
         if bytes.len() + data.len() > length {
             discard(version, body);
@@ -351,8 +351,8 @@ fn settle(phase: Phase, review: &Review<'_>, mut decision: Decision) -> Decision
             let fields: Vec<&str> = patch.iter().map(|change| change.path.as_str()).collect();
             decision.refusals = refused(
                 &format!("{} {:?} lacks {}", review.resource, review.name, fields.join(", ")),
-                "another admission webhook or policy took off what Bursar had filled in",
-                "set it, or let that one leave it alone",
+                "another admission webhook or policy removed what Bursar had set",
+                "set them in the object, or exclude tenants' objects from the other webhook or policy",
             )
             .refusals;
         }

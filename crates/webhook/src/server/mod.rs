@@ -77,7 +77,7 @@ pub enum ServerError {
     #[error("the API server: {0}; outside of a cluster --dir needs a kubeconfig, which `bursar webhook install` makes")]
     ApiServer(String),
     /// A port.
-    #[error("{address}")]
+    #[error("cannot listen on {address}; check that the address is local and that no other program uses the port")]
     Listen {
         /// Which.
         address: SocketAddr,

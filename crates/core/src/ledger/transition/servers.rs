@@ -98,7 +98,9 @@ impl Memory<'_> {
             account: None,
             account_id: None,
             action: "directory server changed".to_owned(),
-            reason: format!("{server} answers for source {source} instead of {former}, and nothing says how far it is"),
+            reason: format!(
+                "{server} answers for source {source} instead of {former}, and its replication state is unknown"
+            ),
             ticket: None,
             plan: None,
             detail: json!({"source": source, "before": former, "after": server}),

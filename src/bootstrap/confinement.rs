@@ -125,8 +125,8 @@ impl ConfinementWatch {
                     .map(|field| format!("is not what this version makes it: {field} differs")),
             };
             if let Some(what) = what {
-                let cure = if *repairable { "it is written again" } else { "run bursar init" };
-                breaches.push(Breach { object, what: format!("{what}; {cure}"), repairable: *repairable, outdated });
+                let remedy = if *repairable { "it is written again" } else { "run bursar init" };
+                breaches.push(Breach { object, what: format!("{what}; {remedy}"), repairable: *repairable, outdated });
             }
         }
         Some(breaches)

@@ -78,7 +78,7 @@ impl Context {
             Ok(_) if self.global.ledger.is_some() => named(&path).await,
             Ok(_) => opened(&path).await,
             Err(error) => {
-                let (exit, cure) = match error.kind() {
+                let (exit, remedy) = match error.kind() {
                     std::io::ErrorKind::NotFound if self.global.ledger.is_some() => {
                         (Exit::Failed, "--ledger names a ledger, or a backup of one")
                     }
@@ -88,7 +88,7 @@ impl Context {
                     std::io::ErrorKind::PermissionDenied => (Exit::Forbidden, READING),
                     _ => (Exit::Failed, "see --ledger"),
                 };
-                Err(Failure::new(exit, format!("{}: {error}; {cure}", path.display())))
+                Err(Failure::new(exit, format!("{}: {error}; {remedy}", path.display())))
             }
         }
     }

@@ -19,7 +19,7 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
     findings.extend(probes::homes(&settings, &homes).await);
     findings.extend(probes::daemon(&settings).await);
     progress.finish_and_clear();
-    let good = findings.iter().all(|finding| finding.cure.is_none());
+    let good = findings.iter().all(|finding| finding.remedy.is_none());
     if context.global.json {
         output::json(&findings)?;
     } else {
@@ -30,10 +30,10 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
     Ok(if good { Exit::Done } else { Exit::Failed })
 }
 
-fn line(Finding { subject, text, cure }: &Finding) -> String {
-    match cure {
+fn line(Finding { subject, text, remedy }: &Finding) -> String {
+    match remedy {
         None => format!("+ {subject}: {}", clean(text)),
-        Some(cure) => format!("! {subject}: {}\n    remedy: {}", clean(text), clean(cure)),
+        Some(remedy) => format!("! {subject}: {}\n    remedy: {}", clean(text), clean(remedy)),
     }
 }
 
@@ -43,10 +43,10 @@ mod tests {
 
     #[test]
     fn findings_are_the_golden_at_80_columns() {
-        let finding = |subject: &str, text: &str, cure: Option<&str>| Finding {
+        let finding = |subject: &str, text: &str, remedy: Option<&str>| Finding {
             subject: subject.to_owned(),
             text: text.to_owned(),
-            cure: cure.map(str::to_owned),
+            remedy: remedy.map(str::to_owned),
         };
         let why = "ldap1.example.org: bind as cn=bursar,dc=example,dc=org refused: invalidCredentials";
         let findings = [

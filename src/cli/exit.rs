@@ -66,7 +66,7 @@ impl From<Exit> for ExitCode {
 pub struct Failure {
     /// The exit code.
     pub exit: Exit,
-    /// For people, with the cure.
+    /// For people, with the remedy.
     pub text: String,
 }
 

@@ -83,15 +83,15 @@ fn homes(settings: &Settings, ledger: &LedgerState, account: &Account) -> Result
 
 async fn ask(client: &HomedClient, home: &HomeTarget, work: Work) -> Result<Answer, Failure> {
     client.call(&Request::new(target(home), work)).await.map_err(|error| {
-        let cure = match &error {
-            HomedClientError::Home(error) => format!("; {}", error.cure()),
+        let remedy = match &error {
+            HomedClientError::Home(error) => format!("; {}", error.remedy()),
             _ => String::new(),
         };
         let exit = match &error {
             HomedClientError::Home(HomeError::InUse { .. }) => Exit::Busy,
             _ => Exit::Failed,
         };
-        Failure::new(exit, format!("{}{cure}", crate::errors::chain(&error)))
+        Failure::new(exit, format!("{}{remedy}", crate::errors::chain(&error)))
     })
 }
 

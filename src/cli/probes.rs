@@ -43,16 +43,16 @@ pub(super) struct Finding {
     /// What was found.
     pub(super) text: String,
     /// What to do; nothing where all is well.
-    pub(super) cure: Option<String>,
+    pub(super) remedy: Option<String>,
 }
 
 impl Finding {
     fn good(subject: impl Into<String>, text: impl Into<String>) -> Self {
-        Self { subject: subject.into(), text: text.into(), cure: None }
+        Self { subject: subject.into(), text: text.into(), remedy: None }
     }
 
-    fn bad(subject: impl Into<String>, text: impl Into<String>, cure: impl Into<String>) -> Self {
-        Self { subject: subject.into(), text: text.into(), cure: Some(cure.into()) }
+    fn bad(subject: impl Into<String>, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { subject: subject.into(), text: text.into(), remedy: Some(remedy.into()) }
     }
 }
 
@@ -61,8 +61,8 @@ pub(super) async fn sources(settings: &Settings) -> (Vec<Finding>, Vec<PathBuf>)
     let sources = match settings.sources() {
         Ok(sources) => sources,
         Err(errors) => {
-            let cure = "put the password where the configuration says, 0640 root:bursar";
-            return (errors.0.iter().map(|error| Finding::bad("password", error, cure)).collect(), Vec::new());
+            let remedy = "put the password where the configuration says, 0640 root:bursar";
+            return (errors.0.iter().map(|error| Finding::bad("password", error, remedy)).collect(), Vec::new());
         }
     };
     let pass = Pass::Changes(SyncCache::default());
@@ -157,9 +157,9 @@ pub(super) async fn evidence(settings: &Settings) -> Vec<Finding> {
 pub(super) fn egress(settings: &Settings) -> Vec<Finding> {
     let Egress { reached, unknown } = settings::egress(settings);
     let reached = reached.into_iter().map(|(class, what)| {
-        let cure = "leave it out by except or ports of the class's [network.NAME]; a pod that reaches a file server can \
+        let remedy = "leave it out by except or ports of the class's [network.NAME]; a pod that reaches a file server can \
                     read every home (/usr/share/doc/bursar/threat-model.md)";
-        Finding::bad(format!("class {class}, network"), format!("its pods reach {what}"), cure)
+        Finding::bad(format!("class {class}, network"), format!("its pods reach {what}"), remedy)
     });
     let unknown = unknown.into_iter().map(|server| {
         let text =

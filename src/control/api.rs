@@ -161,7 +161,7 @@ pub struct ClusterStatus {
     pub trouble: Option<String>,
     /// Objects of ours.
     pub objects: u64,
-    /// Endpoints that do not take credentials, with why and the cure.
+    /// Endpoints that do not take credentials, with why and the remedy.
     #[serde(default)]
     pub endpoints: BTreeMap<String, String>,
     /// What is wrong with what confines the daemon there.
@@ -200,7 +200,7 @@ pub struct Failing {
     pub cluster: String,
     /// Which step.
     pub step: String,
-    /// Why, with the cure.
+    /// Why, with the remedy.
     pub reason: String,
     /// Since when.
     pub since: Timestamp,

@@ -251,7 +251,7 @@ impl StepError {
             }
             Self::Refused { key, source } | Self::Workload { key, source } => remedy_of_refusal(&key.cluster, source),
             Self::Request(source) => remedy_of_request(source),
-            Self::Home(HomedClientError::Home(error)) => Some(error.cure()),
+            Self::Home(HomedClientError::Home(error)) => Some(error.remedy()),
             Self::HomeAnswer => Some("restart bursard and bursar-homed: their versions differ".into()),
             Self::StillAllowed { .. } => {
                 Some("remove this user or group from the binding, which Bursar did not create".into())

@@ -26,7 +26,7 @@ pub struct Unfinished {
     pub what: String,
     /// Who ordered it; absent: nobody did, or the order is in the history only.
     pub by: Option<Note>,
-    /// For people, with the cure.
+    /// For people, with the remedy.
     pub waits_for: Vec<String>,
     /// A limit, or a read that was not complete, holds it back.
     pub refused: bool,

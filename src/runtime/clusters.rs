@@ -383,8 +383,8 @@ impl Clusters {
                 Ok(Kept::Outside { not_after, outdated }) => {
                     link.weakened = false;
                     if outdated {
-                        let cure = "bursar webhook install --url … --write …";
-                        tracing::warn!(%cluster, cure, "the webhook outside of the cluster has older rules");
+                        let remedy = "bursar webhook install --url … --write …";
+                        tracing::warn!(%cluster, remedy, "the webhook outside of the cluster has older rules");
                     }
                     if let Some(not_after) = not_after.filter(|ends| *ends <= now + webhook::ENDS_SOON) {
                         tracing::warn!(%cluster, %not_after, "the files of the webhook outside of the cluster end soon");
@@ -480,10 +480,10 @@ async fn claimed(
         let (owner, found) = &reached.mark;
         match found {
             Found::Hidden => {
-                tracing::warn!(%cluster, cure = "bursar init", "the daemon may not read bursar-mark: a ledger that is rolled back is not noticed");
+                tracing::warn!(%cluster, remedy = "bursar init", "the daemon may not read bursar-mark: a ledger that is rolled back is not noticed");
             }
             Found::Unproven { .. } => {
-                tracing::warn!(%cluster, cure = "bursar init", "bursar-mark was edited: a ledger that is rolled back is not noticed");
+                tracing::warn!(%cluster, remedy = "bursar init", "bursar-mark was edited: a ledger that is rolled back is not noticed");
             }
             Found::Absent | Found::Own(_) => {}
         }

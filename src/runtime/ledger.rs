@@ -90,7 +90,7 @@ impl Ledger {
     /// Whether what is done can be remembered; tried again where it could not. Without it nothing is written anywhere.
     ///
     /// # Errors
-    /// The ledger's; [`StoreError::is_of_the_disk`] while waiting may cure it.
+    /// The ledger's; [`StoreError::is_of_the_disk`] while waiting may resolve it.
     pub async fn must_write(&mut self) -> Result<(), StoreError> {
         if self.store.is_stuck() {
             self.store.recover(&self.lock).await?;

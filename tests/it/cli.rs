@@ -410,7 +410,7 @@ fn doctor_reaches_everything_after_init() {
     assert_eq!((exit, report["cluster"].as_str()), (Some(0), Some("test")), "{report}");
     let (exit, findings) = bursar(&["doctor"]);
     let bad: Vec<&Value> =
-        findings.as_array().into_iter().flatten().filter(|finding| !finding["cure"].is_null()).collect();
+        findings.as_array().into_iter().flatten().filter(|finding| !finding["remedy"].is_null()).collect();
     // The daemon was never started here: that is the next step, and no problem.
     assert_eq!((exit, bad.len()), (Some(0), 0), "{findings:#}");
     let daemon = findings.as_array().into_iter().flatten().find(|finding| finding["subject"] == "daemon");

@@ -24,27 +24,27 @@ fn run(world: &World, around: &[&str], json: bool) -> Output {
     command.output().expect("it runs")
 }
 
-/// What it finds wrong (subject, text, cure), and its exit code. That no daemon runs is left out: most tests have none.
+/// What it finds wrong (subject, text, remedy), and its exit code. That no daemon runs is left out: most tests have none.
 pub fn wrong(world: &World, around: &[&str]) -> (Vec<(String, String, String)>, Option<i32>) {
     let output = run(world, around, true);
     let said = String::from_utf8_lossy(&output.stderr);
     let findings: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
     let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
-    let wrong = findings.iter().filter(|finding| !finding["cure"].is_null() && finding["subject"] != "daemon");
+    let wrong = findings.iter().filter(|finding| !finding["remedy"].is_null() && finding["subject"] != "daemon");
     (
-        wrong.map(|found| (text(found, "subject"), text(found, "text"), text(found, "cure"))).collect(),
+        wrong.map(|found| (text(found, "subject"), text(found, "text"), text(found, "remedy"))).collect(),
         output.status.code(),
     )
 }
 
 /// Exactly one thing is wrong, and the text for people has the same three lines.
-fn only(world: &World, around: &[&str], subject: &str, text: &str, cure: &str) {
+fn only(world: &World, around: &[&str], subject: &str, text: &str, remedy: &str) {
     let (found, exit) = wrong(world, around);
     let [(about, said, cured)] = &found[..] else { panic!("{found:#?}") };
-    assert!(about.contains(subject) && said.contains(text) && cured.contains(cure), "{found:#?}");
+    assert!(about.contains(subject) && said.contains(text) && cured.contains(remedy), "{found:#?}");
     assert_eq!(exit, Some(1));
     let people = String::from_utf8_lossy(&run(world, around, false).stdout).into_owned();
-    assert!(people.contains(&format!("! {about}: ")) && people.contains(&format!("    cure: {cured}")), "{people}");
+    assert!(people.contains(&format!("! {about}: ")) && people.contains(&format!("    remedy: {cured}")), "{people}");
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn nothing_is_wrong_where_all_is_well() {
     {
         assert!(text.contains(line), "{line}: {text}");
     }
-    assert!(!text.contains("cure:"), "{text}");
+    assert!(!text.contains("remedy:"), "{text}");
     daemon.stop();
 }
 
@@ -123,8 +123,8 @@ fn an_export_that_is_not_mounted() {
     let private = ["unshare", "-m", "--propagation", "private", "sh", "-c"];
     let (fstab, place) = (fstab.to_str().expect("UTF-8"), prefix.to_str().expect("UTF-8"));
     let around = [&private[..], &["mount --bind \"$0\" /etc/fstab && exec \"$@\"", fstab]].concat();
-    let cure = format!("mount {}", prefix.display());
-    only(&world, &around, "homes/data/project", "nfs.example.org:/srv/project (nfs4) is not mounted at", &cure);
+    let remedy = format!("mount {}", prefix.display());
+    only(&world, &around, "homes/data/project", "nfs.example.org:/srv/project (nfs4) is not mounted at", &remedy);
 
     // Mounted, it is well. A mount of the folder on itself stands in for the export: it is the table that is looked at.
     let script = "mount --bind \"$0\" /etc/fstab && mount --bind \"$1\" \"$1\" && shift && exec \"$@\"";
@@ -134,9 +134,9 @@ fn an_export_that_is_not_mounted() {
     let away = world.folder.join("homes/data/away");
     fs::rename(&prefix, &away).expect("moved");
     fs::create_dir(&prefix).expect("an empty mount point");
-    only(&world, &[], "homes/data/project", "is empty: the export with the homes is not mounted there", &cure);
+    only(&world, &[], "homes/data/project", "is empty: the export with the homes is not mounted there", &remedy);
     fs::remove_dir(&prefix).expect("removed");
-    only(&world, &[], "homes/data/project", "No such file or directory", &cure);
+    only(&world, &[], "homes/data/project", "No such file or directory", &remedy);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn an_export_that_squashes_whom_it_should_not() {
     let (found, _) = wrong(&world, &[]);
     let about: Vec<&str> = found.iter().map(|(subject, _, _)| subject.as_str()).collect();
     assert!(about.iter().any(|subject| subject.contains("homes/data/project")), "{found:#?}");
-    assert!(found.iter().all(|(_, _, cure)| cure.contains("add --create-prefix")), "{found:#?}");
+    assert!(found.iter().all(|(_, _, remedy)| remedy.contains("add --create-prefix")), "{found:#?}");
 }
 
 #[test]
@@ -190,8 +190,8 @@ fn a_right_that_is_missing() {
     wait_for("the API server notices", std::time::Duration::from_mins(1), || {
         (!wrong(&world, &[]).0.is_empty()).then_some(())
     });
-    let cure = "bursar init --admin-kubeconfig FILE --cluster other";
-    only(&world, &[], "cluster other, as the daemon", "may not patch certificatesigningrequests/approval", cure);
+    let remedy = "bursar init --admin-kubeconfig FILE --cluster other";
+    only(&world, &[], "cluster other, as the daemon", "may not patch certificatesigningrequests/approval", remedy);
     world.initialise("other", other);
-    assert_eq!(wrong(&world, &[]).0, [], "the cure cures it");
+    assert_eq!(wrong(&world, &[]).0, [], "the remedy cures it");
 }

@@ -123,7 +123,7 @@ fn an_endpoint_that_fails_is_a_finding_and_costs_nobody_a_credential() {
     world.cycle();
     assert!(works(&world, "new", "test"), "a new tool does not wait for an endpoint");
 
-    // The cure: everybody gets the context, and nothing is found any more.
+    // The remedy: everybody gets the context, and nothing is found any more.
     world.configure(&foreign.display().to_string(), &ca());
     bursar_testkit::ready::wait_for("contexts of all", std::time::Duration::from_mins(2), || {
         world.cycle();

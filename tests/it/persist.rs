@@ -104,7 +104,7 @@ fn doctor_says_that_a_server_tells_nothing() {
     let mut world = persistent("nottold");
     let _bare = apart(&mut world, SlapdOptions { syncprov: false, ..SlapdOptions::default() });
     let (found, exit) = wrong(&world, &[]);
-    let [(subject, text, cure)] = &found[..] else { panic!("{found:#?}") };
+    let [(subject, text, remedy)] = &found[..] else { panic!("{found:#?}") };
     assert_eq!((subject.as_str(), exit), ("source people, persist", Some(1)));
-    assert!(text.contains("tells no changes") && cure.contains("overlay syncprov"), "{found:#?}");
+    assert!(text.contains("tells no changes") && remedy.contains("overlay syncprov"), "{found:#?}");
 }

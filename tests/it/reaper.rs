@@ -267,13 +267,13 @@ fn evidence(world: &mut World) {
         findings.as_array().and_then(|findings| findings.iter().find(about)).expect("a finding").clone()
     };
     let finding = doctor(world);
-    assert!(finding["cure"].as_str().is_some_and(|cure| cure.contains("control")), "{finding}");
+    assert!(finding["remedy"].as_str().is_some_and(|remedy| remedy.contains("control")), "{finding}");
     assert_eq!(world.rows("SELECT * FROM idle WHERE account = 'tool:unseen'").len(), 0, "nothing is known of it");
 
     prometheus.show(&["gateway", &seen]);
     let finding = wait_for("the control namespace shows", DEADLINE, || {
         let finding = doctor(world);
-        finding["cure"].is_null().then_some(finding)
+        finding["remedy"].is_null().then_some(finding)
     });
     assert!(finding["text"].as_str().is_some_and(|text| text.contains("2 namespaces in use")), "{finding}");
     wait_for("who is not in use is suspended", DEADLINE, || {

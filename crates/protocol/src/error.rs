@@ -1,4 +1,4 @@
-//! Why something could not be done in a home: a closed list. What cures each stands in [`cure`](HomeError::cure).
+//! Why something could not be done in a home: a closed list. What cures each stands in [`remedy`](HomeError::remedy).
 
 use std::path::{Path, PathBuf};
 
@@ -306,13 +306,13 @@ mod tests {
     #[test]
     fn a_missing_home_names_the_command_that_makes_it() {
         let missing = HomeError::MissingHome { home: "/srv/homes/foo".into(), uid: 52503, gid: 52504 };
-        assert!(missing.cure().contains("install -d -o 52503 -g 52504 -m 0700 /srv/homes/foo"));
+        assert!(missing.remedy().contains("install -d -o 52503 -g 52504 -m 0700 /srv/homes/foo"));
     }
 
     #[test]
     fn a_path_cannot_write_a_line_of_the_journal() {
         let error = HomeError::NotBeneathPrefix { home: "/home/a\nerror: all is lost\u{1b}[2J".into() };
         assert!(!error.to_string().contains(['\n', '\u{1b}']), "{error}");
-        assert!(!error.cure().contains('\n'));
+        assert!(!error.remedy().contains('\n'));
     }
 }

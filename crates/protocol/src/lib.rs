@@ -6,12 +6,12 @@
 //! This crate has types, limits and checks of values only: no file, no socket, no clock. The daemon's decisions and
 //! `bursar-homed`, which runs as root, share it and nothing else; so it depends on serde and small helpers alone.
 
-mod cure;
 mod entries;
 mod error;
 mod limits;
 mod notice;
 mod proof;
+mod remedy;
 mod secret;
 mod ssh_key;
 mod token;

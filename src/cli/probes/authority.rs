@@ -36,20 +36,20 @@ pub(super) async fn bundle(subject: &str, endpoint: &Endpoint) -> Finding {
             format!("the CA that ends {first} is not needed any more: the other one in the file of `ca` is in use"),
         );
     }
-    let cure = if lasting.is_empty() {
+    let remedy = if lasting.is_empty() {
         "add the new CA to the file of `ca`, keep the old one, and reload: /usr/share/doc/bursar/clusters.md, \"Another CA\""
     } else {
         "the file of `ca` has a newer CA already: give the API server a certificate of the new CA"
     };
-    Finding::bad(subject, format!("its CA ends {first}"), cure)
+    Finding::bad(subject, format!("its CA ends {first}"), remedy)
 }
 
 /// The CA of a directory.
 pub(super) fn of_source(subject: &str, pem: &str) -> Option<Finding> {
     let soon = daemon::now().as_second() + ENDS_SOON;
     let last = certificates(pem).into_iter().map(|(_, ends)| ends).max()?;
-    let cure = "add the directory's new CA to the file of `ca`, keep the old one, and reload";
-    (last.as_second() < soon).then(|| Finding::bad(subject, format!("its CA ends {last}"), cure))
+    let remedy = "add the directory's new CA to the file of `ca`, keep the old one, and reload";
+    (last.as_second() < soon).then(|| Finding::bad(subject, format!("its CA ends {last}"), remedy))
 }
 
 /// Until when a directory takes us for who we are.

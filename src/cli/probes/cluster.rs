@@ -37,10 +37,10 @@ pub(crate) async fn cluster(settings: &Settings, name: &ClusterName, cluster: &C
 /// Asks for the version, which needs no account, compares clocks by the answer, and shows the daemon's certificate.
 async fn reached(subject: &str, endpoint: &Endpoint, own: Option<&AuthInfo>) -> Finding {
     let url = &endpoint.url;
-    let cure = "see url, ca, tls_server_name and proxy of this endpoint, and the firewall";
+    let remedy = "see url, ca, tls_server_name and proxy of this endpoint, and the firewall";
     let there = match endpoint::time(endpoint).await {
         Ok(there) => there,
-        Err(why) => return Finding::bad(subject, format!("{url}: {why}"), cure),
+        Err(why) => return Finding::bad(subject, format!("{url}: {why}"), remedy),
     };
     let skew = there.map(|there| there.as_second() - daemon::now().as_second());
     if let Some(skew) = skew.filter(|skew| skew.abs() > SKEW) {
@@ -54,7 +54,7 @@ async fn reached(subject: &str, endpoint: &Endpoint, own: Option<&AuthInfo>) -> 
     let Some(own) = own else { return Finding::good(subject, format!("{url} answers{clocks}")) };
     match endpoint::verdict(endpoint, own.clone(), None).await {
         Verdict::Accepted => Finding::good(subject, format!("{url} answers and knows the daemon{clocks}")),
-        Verdict::NotReached(why) => Finding::bad(subject, format!("{url}: {why}"), cure),
+        Verdict::NotReached(why) => Finding::bad(subject, format!("{url}: {why}"), remedy),
         Verdict::Refused(why) => Finding::bad(
             subject,
             format!("{url} answers and does not take the daemon's credential: {why}"),

@@ -57,8 +57,8 @@ async fn look(
     match breaches {
         None => findings.push(Finding::bad(subject, "what confines the daemon cannot be read", init)),
         Some(breaches) => findings.extend(breaches.into_iter().map(|Breach { object, what, repairable, .. }| {
-            let cure = if repairable { "systemctl status bursard: the daemon writes it again" } else { init };
-            Finding::bad(subject, format!("{object} {what}"), cure)
+            let remedy = if repairable { "systemctl status bursard: the daemon writes it again" } else { init };
+            Finding::bad(subject, format!("{object} {what}"), remedy)
         })),
     }
     match confinement::probe(client).await? {
@@ -73,7 +73,7 @@ async fn look(
         }
     }
     findings.extend(approver(settings, cluster, subject, &said));
-    if findings.iter().all(|finding| finding.cure.is_none()) {
+    if findings.iter().all(|finding| finding.remedy.is_none()) {
         let sentence = confinement::sentence(&ways).map(|sentence| format!("; {sentence}")).unwrap_or_default();
         findings.push(Finding::good(subject, format!("the daemon is held to its work{sentence}")));
     } else if let Some(sentence) = confinement::sentence(&ways) {

@@ -32,8 +32,8 @@ pub(crate) async fn homes(settings: &Settings, named: &[PathBuf]) -> Vec<Finding
             let awaited = known.into_iter().any(|home| home.starts_with(prefix)) && (!use_.made || !sample.is_empty());
             let text = match looked_at(prefix, (use_.made, awaited), &tables, &client, &sample).await {
                 Ok(()) => format!("there{}", tables.kind(prefix)),
-                Err((text, cure)) => {
-                    findings.push(Finding::bad(subject(prefix), text, cure));
+                Err((text, remedy)) => {
+                    findings.push(Finding::bad(subject(prefix), text, remedy));
                     continue;
                 }
             };
@@ -99,7 +99,7 @@ fn sample(settings: &Settings, ledger: &LedgerState, prefix: &Path) -> Vec<Targe
     delivered.take(SAMPLE).collect()
 }
 
-/// What is wrong, and its cure; `made`: homes are to be made there; `awaited`: some should be there.
+/// What is wrong, and its remedy; `made`: homes are to be made there; `awaited`: some should be there.
 async fn looked_at(
     prefix: &Path,
     (made, awaited): (bool, bool),
@@ -107,7 +107,7 @@ async fn looked_at(
     client: &HomedClient,
     sample: &[Target],
 ) -> Result<(), (String, String)> {
-    let wrong = |text: &str, cure: String| Err((text.to_owned(), cure));
+    let wrong = |text: &str, remedy: String| Err((text.to_owned(), remedy));
     if let Some(Mount { point, kind, source }) = mounts::absent(&tables.wanted, &tables.mounted, prefix) {
         let point = point.display();
         return wrong(
@@ -126,19 +126,19 @@ async fn looked_at(
         return wrong("is empty: the export with the homes is not mounted there", mount);
     }
     if let Some(error) = all_fail(client, sample).await {
-        return Err((error.to_string(), cure(&error, sample.len())));
+        return Err((error.to_string(), remedy(&error, sample.len())));
     }
     let probe = Target::new(prefix.join("bursar-doctor"), UID_FLOOR, UID_FLOOR);
     if made && let Some(error) = refused(client, probe, Work::TestCreate).await {
-        let cure = match &error {
+        let remedy = match &error {
             HomeError::CreateNotAllowed { .. } => format!(
                 "the classes want homes or directories made there: add --create-prefix {} to /etc/bursar/homed.env, unless \
                  the export squashes root; the folder must be root's, and nobody else's to write in",
                 prefix.display()
             ),
-            other => other.cure(),
+            other => other.remedy(),
         };
-        return Err((error.to_string(), cure));
+        return Err((error.to_string(), remedy));
     }
     Ok(())
 }
@@ -172,12 +172,12 @@ async fn refused(client: &HomedClient, target: Target, work: Work) -> Option<Hom
 }
 
 /// Remedy for a trouble that several homes have.
-fn cure(error: &HomeError, homes: usize) -> String {
+fn remedy(error: &HomeError, homes: usize) -> String {
     let squash = "its export may squash root, but no user (`root_squash`, not `all_squash`: exports(5)), and both sides must \
                   map the same names to the same uids (`Domain` in /etc/idmapd.conf)";
     match error {
         HomeError::WrongOwner { .. } | HomeError::AccessDenied { .. } if homes > 1 => squash.to_owned(),
-        other => other.cure(),
+        other => other.remedy(),
     }
 }
 

@@ -22,15 +22,15 @@ pub(in crate::cli) async fn realm(settings: &Settings) -> Vec<Finding> {
         Ok(Some(config)) => config,
         Ok(None) => return Vec::new(),
         Err(errors) => {
-            let cure = "put the secret where the configuration says, 0640 root:bursar";
-            return errors.0.iter().map(|error| Finding::bad(&subject, error, cure)).collect();
+            let remedy = "put the secret where the configuration says, 0640 root:bursar";
+            return errors.0.iter().map(|error| Finding::bad(&subject, error, remedy)).collect();
         }
     };
     let mut findings: Vec<Finding> =
         config.ca_pem.iter().filter_map(|pem| authority::of_source(&subject, pem)).collect();
     findings.extend(look(&subject, &realm.rules, &config).await.unwrap_or_else(|error| {
-        let cure = "correct [realm]; until then the realm is left alone, and everything else continues";
-        vec![Finding::bad(&subject, chain(&error), cure)]
+        let remedy = "correct [realm]; until then the realm is left alone, and everything else continues";
+        vec![Finding::bad(&subject, chain(&error), remedy)]
     }));
     findings
 }
@@ -49,8 +49,8 @@ async fn look(subject: &str, rules: &Realm, config: &KeycloakConfig) -> Result<V
     let has = |role: &str| rights.iter().any(|right| right == role);
     let account = format!("the service account of client {}", config.client_id);
     if !has(USERS) {
-        let cure = format!("give it the role {USERS} of realm-management");
-        findings.push(Finding::bad(subject, format!("{account} may not write users"), cure));
+        let remedy = format!("give it the role {USERS} of realm-management");
+        findings.push(Finding::bad(subject, format!("{account} may not write users"), remedy));
     }
     if rules.client.is_some() && !has(CLIENTS) {
         let text = format!("{account} may not create roles: it lacks {CLIENTS}, so somebody else has to create them");

@@ -27,7 +27,7 @@ pub(super) async fn webhook(
         Ok(Some(Installed { found, is_given, question, older_than_rules })) => {
             let url_and_end = (&found.url, found.not_after);
             let mut first = installed(subject.clone(), cluster, url_and_end, is_given, daemon::now());
-            if let Some(question) = question.filter(|_| first.cure.is_none()) {
+            if let Some(question) = question.filter(|_| first.remedy.is_none()) {
                 first = match question.ask().await {
                     Ok(()) => Finding::good(&subject, format!("{}; it answers a review", first.text)),
                     Err(why) => Finding::bad(
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(unchosen("webhook", &[]), None);
         let found = unchosen("webhook", &["class.tool.admission.services".to_owned()]).expect("a finding");
         assert!(
-            found.cure.is_some() && found.text.starts_with("class.tool.admission.services only audit"),
+            found.remedy.is_some() && found.text.starts_with("class.tool.admission.services only audit"),
             "{found:?}"
         );
     }
@@ -142,9 +142,9 @@ mod tests {
             installed("webhook".to_owned(), &cluster, (&url, Some(ends)), is_given, now.parse().expect("a time"))
         };
         let again = "bursar webhook install --cluster prod --url https://hook.example.org:9443 --write FOLDER";
-        assert_eq!(found("2026-11-21T05:59:59Z", true).cure, None);
+        assert_eq!(found("2026-11-21T05:59:59Z", true).remedy, None);
         let soon = found("2026-11-21T06:00:00Z", true);
-        assert_eq!(soon.cure.as_deref(), Some(again));
+        assert_eq!(soon.remedy.as_deref(), Some(again));
         assert_eq!(soon.text, "its files are good until 2026-12-21T06:00:00Z");
         assert_eq!(found("2026-11-20T06:00:00Z", false).text, "it has rules of an older configuration");
     }

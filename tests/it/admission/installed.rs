@@ -48,12 +48,12 @@ fn doctor_warns_30_days_before_the_files_end() {
         let found = findings.into_iter().find(|finding| finding["subject"] == "cluster test, webhook");
         found.expect("a finding about the webhook")
     };
-    assert_eq!(webhook()["cure"], Value::Null, "{}", webhook());
+    assert_eq!(webhook()["remedy"], Value::Null, "{}", webhook());
     // They are for a year.
     site.install_at(bursar::daemon::now() - jiff::SignedDuration::from_hours(336 * 24));
     let soon = webhook();
     let again = format!("bursar webhook install --cluster test --url {} --write FOLDER", site.url());
-    assert_eq!(soon["cure"], json!(again), "{soon}");
+    assert_eq!(soon["remedy"], json!(again), "{soon}");
     assert!(soon["text"].as_str().is_some_and(|text| text.starts_with("its files are good until")), "{soon}");
 }
 

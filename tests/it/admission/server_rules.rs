@@ -354,7 +354,7 @@ fn a_ledger_that_is_older_than_the_rules_audits_until_somebody_chooses() {
     let webhook = || {
         let findings: Vec<Value> = serde_json::from_str(&out(&site.bursar(&["--json", "doctor"]))).expect("JSON");
         let text = |finding: &Value| finding["text"].as_str().unwrap_or_default().to_owned();
-        findings.iter().filter(|finding| !finding["cure"].is_null()).map(text).collect::<Vec<_>>()
+        findings.iter().filter(|finding| !finding["remedy"].is_null()).map(text).collect::<Vec<_>>()
     };
     let named = |findings: &[String]| findings.iter().any(|text| text.contains("class.tool.admission.services"));
     let findings = webhook();

@@ -32,8 +32,8 @@ fn with_bundle(world: &World, bundle: &str) -> usize {
 /// `bursar doctor` says that the CA ends, and what is next.
 fn ends(world: &World, next: &str) {
     let (found, _) = wrong(world, &[]);
-    let [(_, text, cure)] = &found[..] else { panic!("{found:#?}") };
-    assert!(text.contains("its CA ends") && cure.contains(next), "{found:#?}");
+    let [(_, text, remedy)] = &found[..] else { panic!("{found:#?}") };
+    assert!(text.contains("its CA ends") && remedy.contains(next), "{found:#?}");
 }
 
 #[test]

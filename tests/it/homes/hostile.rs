@@ -1,4 +1,4 @@
-//! Hostile homes, one after the other, through the socket: each is refused for a reason of its own, with a cure, and
+//! Hostile homes, one after the other, through the socket: each is refused for a reason of its own, with a remedy, and
 //! left as it was; or it is harmless, and delivered to. The cases themselves are in `hostile_cases`.
 //!
 //! `BURSAR_TEST_HOMES=ASKED:PLANTED` runs them elsewhere than in a temporary folder: ASKED is where homed finds the homes
@@ -139,10 +139,10 @@ async fn hostile_homes_are_refused_with_a_reason_and_left_as_they_were() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), CASES.len(), wrong.join("\n"));
 }
 
-/// A reason is a word of its own, and its cure says more than that something is wrong.
+/// A reason is a word of its own, and its remedy says more than that something is wrong.
 fn check_cure(case: &str, error: &HomeError, wrong: &mut Vec<String>) {
     let odd = matches!(error, HomeError::WorkerDied { .. } | HomeError::TimedOut { .. } | HomeError::Io { .. });
-    if odd || error.cure().len() < 20 || error.to_string().contains(char::is_control) {
-        wrong.push(format!("{case}: {error:?}: {}", error.cure()));
+    if odd || error.remedy().len() < 20 || error.to_string().contains(char::is_control) {
+        wrong.push(format!("{case}: {error:?}: {}", error.remedy()));
     }
 }

@@ -54,7 +54,7 @@ impl Mounted {
         let before = state();
         let target = self.target(name);
         let error = self.homed.ask(&target, write(entries("9"))).await.expect_err(name);
-        assert!(error.cure().len() > 20, "{}", error.cure());
+        assert!(error.remedy().len() > 20, "{}", error.remedy());
         let tried = self.homed.ask(&target, Work::TestWrite { replace_unparsable: false }).await;
         assert_eq!(tried.expect_err(name).reason(), error.reason(), "{name}");
         assert_eq!(state(), before, "{name}");
@@ -102,7 +102,7 @@ async fn full_read_only_and_foreign_file_systems_are_their_own_reasons() {
     let nowhere = HomeTarget::new("/nonexistent/bursar-homes/foo", UID, UID);
     let error = world.homed.write(&nowhere).await.expect_err("no prefix");
     assert_eq!(error.reason(), "missing-prefix");
-    assert!(error.cure().contains("RequiresMountsFor=/nonexistent/bursar-homes"), "{}", error.cure());
+    assert!(error.remedy().contains("RequiresMountsFor=/nonexistent/bursar-homes"), "{}", error.remedy());
 }
 
 #[tokio::test]
@@ -146,7 +146,7 @@ async fn marks_of_the_file_system_are_their_own_reason() {
         mark(&format!("-{how}"), &marked);
         let error = answer.expect_err(name);
         assert_eq!(error.reason(), "immutable", "{name}: {error}");
-        assert!(error.cure().contains("chattr -i -a"), "{}", error.cure());
+        assert!(error.remedy().contains("chattr -i -a"), "{}", error.remedy());
         homed.ask(&target, write(entries("3"))).await.expect("the mark is gone");
         let left: Vec<String> = names_in(&target.home.join(".kube"));
         assert_eq!(left, ["config"], "{name}");

@@ -34,7 +34,7 @@ async fn what_an_nfs_server_refuses_is_its_own_reason() {
     let creating = Homed::start(&["--create-prefix", prefix.to_str().expect("UTF-8")]);
     let error = creating.ask(&target, Work::EnsureHome { create: true, skeleton: true }).await.expect_err("squashed");
     assert_eq!(error.reason(), "create-not-allowed");
-    assert!(error.cure().contains("install -d -o 52503"), "{}", error.cure());
+    assert!(error.remedy().contains("install -d -o 52503"), "{}", error.remedy());
     // What `bursar doctor` asks: nobody may, where root is squashed; where it is not, nothing is left behind.
     let probe = |prefix: &std::path::Path| HomeTarget::new(prefix.join("probe"), UID, UID);
     let squashed = creating.ask(&probe(&prefix), Work::TestCreate).await.expect_err("squashed");

@@ -30,7 +30,7 @@ async fn reason(homed: &Homed, target: &HomeTarget, work: Work) -> String {
     match homed.ask(target, work).await {
         Ok(answer) => format!("{answer:?}"),
         Err(error) => {
-            assert!(error.cure().len() > 20 && !error.to_string().contains(char::is_control), "{error:?}");
+            assert!(error.remedy().len() > 20 && !error.to_string().contains(char::is_control), "{error:?}");
             error.reason().to_owned()
         }
     }

@@ -64,8 +64,8 @@ fn who_may_not_make_roles_gives_those_that_somebody_else_makes() {
     let report = world.cycle();
     let [failing] = report.failing.as_slice() else { panic!("{report:#?}") };
     assert_eq!((failing.account.name.as_str(), failing.step.as_str()), ("rrm-lab", "realm role"));
-    let cure = "needs the role manage-clients of realm-management; or make the role yourself";
-    assert!(failing.reason.contains(cure), "{}", failing.reason);
+    let remedy = "needs the role manage-clients of realm-management; or make the role yourself";
+    assert!(failing.reason.contains(remedy), "{}", failing.reason);
     assert_eq!(user(&realm, "rrm-ada")["enabled"], true, "people have theirs");
     for role in ["member", "manager"] {
         let path = format!("/clients/{}/roles", client(&realm));

@@ -28,8 +28,8 @@ pub(super) fn check(claim: &Json<'_>, tenant: &Tenant<'_>, decision: &mut Decisi
     }
     let what = "the claim is for several nodes and names no storage class".to_owned();
     let why = format!("claims of {} that do so get {}", tenant.who(), quoted(class));
-    let cure = format!("write spec.storageClassName: {class}");
-    decision.found(rules.mode, Finding { rule: Rule::Claims, what, why, cure });
+    let remedy = format!("write spec.storageClassName: {class}");
+    decision.found(rules.mode, Finding { rule: Rule::Claims, what, why, remedy });
     Ok(())
 }
 

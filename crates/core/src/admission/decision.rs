@@ -1,4 +1,4 @@
-//! What is decided of a review: refusals, warnings and audit annotations, each with what, why and cure, and the patch.
+//! What is decided of a review: refusals, warnings and audit annotations, each with what, why and remedy, and the patch.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +25,7 @@ pub struct Decision {
     pub patch: Vec<PatchOperation>,
 }
 
-/// One rule that one part of an object breaks. Its text is one sentence: `what; why: cure`.
+/// One rule that one part of an object breaks. Its text is one sentence: `what; why: remedy`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// Which rule.
@@ -35,12 +35,12 @@ pub struct Finding {
     /// `tool foo runs as 52503`.
     pub why: String,
     /// `remove securityContext.runAsUser`.
-    pub cure: String,
+    pub remedy: String,
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {}: {}", self.what, self.why, self.cure)
+        write!(f, "{}; {}: {}", self.what, self.why, self.remedy)
     }
 }
 
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_message_ends() {
-        let finding = Finding { rule: Rule::Uid, what: "a".to_owned(), why: "b".to_owned(), cure: "c".to_owned() };
+        let finding = Finding { rule: Rule::Uid, what: "a".to_owned(), why: "b".to_owned(), remedy: "c".to_owned() };
         let mut decision = Decision::default();
         (0..1000).for_each(|_| decision.refuse(finding.clone()));
         assert_eq!(decision.message().lines().count(), MOST + 1);

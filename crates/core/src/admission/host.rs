@@ -19,9 +19,9 @@ pub(super) fn check(
     if mode == Mode::Off {
         return Ok(());
     }
-    let mut found = |what: String, cure: String| {
+    let mut found = |what: String, remedy: String| {
         let why = format!("{} has no part in the node", tenant.who());
-        decision.found(mode, Finding { rule: Rule::Host, what, why, cure });
+        decision.found(mode, Finding { rule: Rule::Host, what, why, remedy });
     };
     let spec = pod.spec()?;
     for key in spec.as_object().into_iter().flat_map(Object::iter).map(|(key, _)| key).filter(|key| is_of_the_host(key))

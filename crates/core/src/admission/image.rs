@@ -63,9 +63,9 @@ pub(super) fn check(
         return Ok(());
     }
     let mut found = |who: String, image: &str| {
-        if let Err((why, cure)) = judged(image, tenant) {
+        if let Err((why, remedy)) = judged(image, tenant) {
             let what = format!("{who} has the image {}", quoted(image));
-            decision.found(tenant.rules.images.mode, Finding { rule: Rule::Images, what, why, cure });
+            decision.found(tenant.rules.images.mode, Finding { rule: Rule::Images, what, why, remedy });
         }
     };
     for container in containers {

@@ -131,12 +131,12 @@ fn finding(used: &Use<'_>, tenant: &Tenant<'_>, hosts: &[String]) -> Finding {
         (Place::Tls, host) => format!("TLS host {} is somebody else's", quoted(host)),
         (_, host) => format!("host {} is somebody else's", quoted(host)),
     };
-    let (why, cure) = match hosts {
+    let (why, remedy) = match hosts {
         [] => (format!("{} has no host", tenant.who()), "ask an administrator for one".to_owned()),
         [host] => (format!("{} has {host}", tenant.who()), format!("use {host}")),
         _ => (format!("{} has {}", tenant.who(), hosts.join(", ")), "use one of them".to_owned()),
     };
-    Finding { rule: Rule::Hosts, what, why, cure }
+    Finding { rule: Rule::Hosts, what, why, remedy }
 }
 
 fn annotations(
@@ -157,8 +157,8 @@ fn annotations(
             allowed => format!("allowed are {}", allowed.join(", ")),
         };
         let what = format!("annotation {} may not be set", quoted(key));
-        let cure = "remove it, or ask an administrator to allow it".to_owned();
-        decision.found(rules.mode, Finding { rule: Rule::Hosts, what, why, cure });
+        let remedy = "remove it, or ask an administrator to allow it".to_owned();
+        decision.found(rules.mode, Finding { rule: Rule::Hosts, what, why, remedy });
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ impl Malformed {
             rule: Rule::Malformed,
             what: self.0,
             why: "no such object can be checked".to_owned(),
-            cure: "send it as Kubernetes defines it".to_owned(),
+            remedy: "send it as Kubernetes defines it".to_owned(),
         }
     }
 }

@@ -146,11 +146,11 @@ fn is_same(new: &Json<'_>, old: &Json<'_>) -> bool {
 }
 
 fn tenant_of<'a>(rules: &'a Rules, resolved: &'a Resolved, review: &Review<'_>) -> Result<Tenant<'a>, Finding> {
-    let nobody = |why: String, cure: &str| Finding {
+    let nobody = |why: String, remedy: &str| Finding {
         rule: Rule::Identity,
         what: format!("the tenant of namespace {} is unknown", quoted(&review.namespace)),
         why,
-        cure: cure.to_owned(),
+        remedy: remedy.to_owned(),
     };
     let restore = "ask an administrator to restore it with `bursar sync`";
     match resolved {
@@ -178,7 +178,7 @@ fn suspended(tenant: &Tenant<'_>) -> Finding {
         rule: Rule::Suspended,
         what: "no new pods start here".to_owned(),
         why: format!("{} is suspended", tenant.who()),
-        cure: "ask an administrator for `bursar resume`".to_owned(),
+        remedy: "ask an administrator for `bursar resume`".to_owned(),
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) fn check(rules: &Rules, review: &Review<'_>, decision: &mut Decision)
             rule: Rule::Objects,
             what: format!("{name} would carry {label}"),
             why: "only Bursar's own objects do".to_owned(),
-            cure: "remove the label".to_owned(),
+            remedy: "remove the label".to_owned(),
         }
     };
     decision.refuse(finding);
@@ -72,8 +72,8 @@ fn is_drivers_work(review: &Review<'_>, new: Option<&Json<'_>>, old: Option<&Jso
 }
 
 fn ours(what: &str, why: String) -> Finding {
-    let cure = "ask an administrator to change the configuration, or to exempt you".to_owned();
-    Finding { rule: Rule::Objects, what: format!("{what} may not be changed or deleted"), why, cure }
+    let remedy = "ask an administrator to change the configuration, or to exempt you".to_owned();
+    Finding { rule: Rule::Objects, what: format!("{what} may not be changed or deleted"), why, remedy }
 }
 
 /// Whether the client keeps the cluster going, or is trusted with it by the administrators.
@@ -101,14 +101,14 @@ fn namespace(
     let why = || "it belongs to a tenant, and Bursar manages it".to_owned();
     match review.operation {
         Operation::Create => {
-            let cure =
+            let remedy =
                 format!("remove the labels {CLASS} and {MANAGED_BY}; a namespace becomes a tenant's by the directory");
             let what = format!("{what} would be a tenant's");
             decision.refuse(Finding {
                 rule: Rule::Objects,
                 what,
                 why: "only Bursar creates namespaces of tenants".to_owned(),
-                cure,
+                remedy,
             });
         }
         Operation::Delete => decision.refuse(ours(&what, why())),

@@ -223,8 +223,8 @@ fn deadline(pod: &Pod<'_>) -> Result<Option<Duration>, Malformed> {
 fn check_lifetime(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<(), Malformed> {
     let rules = &tenant.rules.lifetimes;
     let max = rules.max.map(Duration::from_secs);
-    let mut found = |what: String, why: String, cure: String| {
-        decision.found(tenant.rules.lifetime, Finding { rule: Rule::Lifetime, what, why, cure });
+    let mut found = |what: String, why: String, remedy: String| {
+        decision.found(tenant.rules.lifetime, Finding { rule: Rule::Lifetime, what, why, remedy });
     };
     let at_most = |max: Duration| format!("pods of {} live {} at most", tenant.who(), format_duration(max));
     let keys = ["metadata", "annotations", LIFETIME];
@@ -233,8 +233,8 @@ fn check_lifetime(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -
         let what = format!("annotation {LIFETIME} is {}", quoted(given));
         match (lifetime(given), max) {
             (None, _) => {
-                let cure = "write a duration like \"90m\", \"24h\" or \"7d\"".to_owned();
-                found(what, "that is no time to live".to_owned(), cure);
+                let remedy = "write a duration like \"90m\", \"24h\" or \"7d\"".to_owned();
+                found(what, "that is no time to live".to_owned(), remedy);
             }
             (Some(own), Some(max)) if own > max => found(what, at_most(max), "write a shorter time".to_owned()),
             (Some(_), _) => {}
@@ -260,8 +260,8 @@ fn check_lifetime(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -
     } else if is_made && rules.required {
         let what = if pod.is_template() { "a pod of the template" } else { "the pod" };
         let why = format!("pods of {} have to", tenant.who());
-        let cure = format!("set annotation {LIFETIME} to a duration like \"90m\" or \"24h\"");
-        found(format!("{what} does not say how long it lives"), why, cure);
+        let remedy = format!("set annotation {LIFETIME} to a duration like \"90m\" or \"24h\"");
+        found(format!("{what} does not say how long it lives"), why, remedy);
     }
     Ok(())
 }

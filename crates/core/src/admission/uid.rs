@@ -154,13 +154,13 @@ fn without_uid(tenant: &Tenant<'_>) -> Finding {
         rule: Rule::Uid,
         what: "the pod would run as its image's user".to_owned(),
         why: format!("{} has no uid", tenant.who()),
-        cure: "ask an administrator for one (`bursar status` says what is missing)".to_owned(),
+        remedy: "ask an administrator for one (`bursar status` says what is missing)".to_owned(),
     }
 }
 
 impl Judge<'_> {
-    fn found(&mut self, what: String, why: String, cure: String) {
-        self.findings.push(Finding { rule: Rule::Uid, what, why, cure });
+    fn found(&mut self, what: String, why: String, remedy: String) {
+        self.findings.push(Finding { rule: Rule::Uid, what, why, remedy });
     }
 
     /// `container "web"`.
@@ -288,8 +288,8 @@ impl Judge<'_> {
 
     fn windows(&mut self, system: &Json<'_>) {
         let what = format!("{} is for {}", self.subject(), quoted(system.as_str().unwrap_or_default()));
-        let cure = format!("remove {}os", self.path().trim_end_matches("securityContext."));
-        self.found(what, format!("{}, and only Linux knows uids", self.runs_as()), cure);
+        let remedy = format!("remove {}os", self.path().trim_end_matches("securityContext."));
+        self.found(what, format!("{}, and only Linux knows uids", self.runs_as()), remedy);
     }
 
     fn silent(&mut self) {

@@ -21,7 +21,7 @@ struct Outside<'a> {
     what: String,
     /// What the class allows of this kind.
     allowed: Vec<&'a AllowedVolume>,
-    cure: &'static str,
+    remedy: &'static str,
 }
 
 /// Looks at the volumes that are new or changed.
@@ -44,7 +44,7 @@ pub(super) fn check(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision)
                     [] => format!("{} may have none of that kind", tenant.who()),
                     _ => format!("of that kind {} may have {}", tenant.who(), own.join(", ")),
                 };
-                decision.found(mode, Finding { rule: Rule::Volumes, what, why, cure: outside.cure.to_owned() });
+                decision.found(mode, Finding { rule: Rule::Volumes, what, why, remedy: outside.remedy.to_owned() });
             }
         }
     }
@@ -109,7 +109,7 @@ fn projected<'a>(value: &Json<'_>, tenant: &Tenant<'a>) -> Result<Vec<Outside<'a
 fn unless<'a>(
     tenant: &Tenant<'a>,
     what: String,
-    cure: &'static str,
+    remedy: &'static str,
     is_it: impl Fn(&AllowedVolume) -> Option<bool>,
 ) -> Option<Outside<'a>> {
     let of_kind: Vec<(&AllowedVolume, bool)> =
@@ -117,11 +117,11 @@ fn unless<'a>(
     if of_kind.iter().any(|(_, is_it)| *is_it) {
         return None;
     }
-    Some(Outside { what, allowed: of_kind.into_iter().map(|(allowed, _)| allowed).collect(), cure })
+    Some(Outside { what, allowed: of_kind.into_iter().map(|(allowed, _)| allowed).collect(), remedy })
 }
 
-fn named<'a>(tenant: &Tenant<'a>, what: String, cure: &'static str, source: &str) -> Option<Outside<'a>> {
-    unless(tenant, what, cure, |allowed| match allowed {
+fn named<'a>(tenant: &Tenant<'a>, what: String, remedy: &'static str, source: &str) -> Option<Outside<'a>> {
+    unless(tenant, what, remedy, |allowed| match allowed {
         AllowedVolume::Source(own) => Some(own == source),
         _ => None,
     })

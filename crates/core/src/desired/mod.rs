@@ -64,7 +64,7 @@ pub struct DesiredState {
 pub struct Notice {
     /// Whom it is about.
     pub account: AccountName,
-    /// For people, with the cure.
+    /// For people, with the remedy.
     pub text: String,
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Failure {
     /// Which: `apply`, `certificate`, `home`, …
     pub step: String,
-    /// Why, for people, with the cure.
+    /// Why, for people, with the remedy.
     pub reason: String,
     /// When it first failed.
     pub since: Timestamp,

@@ -194,7 +194,7 @@ pub struct EnsureAnswer {
 pub struct Refusal {
     /// The exit code `bursar` should end with: 4 no such account, 64 usage, 77 not allowed, 1 anything else.
     pub exit_code: u8,
-    /// For people, with the cure.
+    /// For people, with the remedy.
     pub text: String,
 }
 

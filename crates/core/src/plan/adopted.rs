@@ -30,7 +30,7 @@ pub struct Unowned {
     pub namespace: NamespaceName,
     /// The class.
     pub class: String,
-    /// For people, with the cure.
+    /// For people, with the remedy.
     pub why: String,
 }
 

@@ -361,8 +361,9 @@ fn settle(phase: Phase, review: &Review<'_>, mut decision: Decision) -> Decision
     decision
 }
 
-fn refused(what: &str, why: &str, cure: &str) -> Decision {
-    let finding = Finding { rule: Rule::Malformed, what: what.to_owned(), why: why.to_owned(), cure: cure.to_owned() };
+fn refused(what: &str, why: &str, remedy: &str) -> Decision {
+    let finding =
+        Finding { rule: Rule::Malformed, what: what.to_owned(), why: why.to_owned(), remedy: remedy.to_owned() };
     Decision { refusals: vec![finding], ..Decision::default() }
 }
 

@@ -53,7 +53,7 @@ impl HomeError {
 
     /// What the administrator can do about it.
     #[must_use]
-    pub fn cure(&self) -> String {
+    pub fn remedy(&self) -> String {
         match self {
             Self::NoSpace { .. } => "free some space on the file server; the delivery is retried automatically".into(),
             Self::NoInodes { .. } => "delete files, or recreate the file system with more inodes (see `df -i`)".into(),

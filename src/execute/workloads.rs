@@ -178,10 +178,8 @@ pub async fn running_suspended(effects: &Effects, ledger: &LedgerState) -> BTree
     let is_suspended = |record: &ObjectRecord| {
         ledger.accounts.get(&record.account).is_some_and(|account| account.state == Lifecycle::Suspended)
     };
-    let namespaces = ledger
-        .objects
-        .iter()
-        .filter(|(key, record)| key.kind == ObjectKind::from(ManagedKind::Namespace) && is_suspended(record));
+    let namespaces =
+        ledger.objects.iter().filter(|(key, record)| key.kind == ManagedKind::Namespace && is_suspended(record));
     let namespaces: Vec<&ObjectKey> = namespaces.map(|(key, _)| key).collect();
     let counts = effects.clusters.iter().map(async |(cluster, effects)| {
         let mut running = 0;

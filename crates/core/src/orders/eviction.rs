@@ -131,7 +131,7 @@ mod tests {
         world.cycle();
         let refused =
             left_stopped(&world.ledger, &world.ledger.accounts[&foo], Some(&vec!["deployment/web".to_owned()]));
-        let refusal = refused.err().expect("refused");
+        let refusal = refused.expect_err("refused");
         assert!(refusal.exit_code == 64 && refusal.text.ends_with("without --start"), "{}", refusal.text);
     }
 

@@ -336,16 +336,7 @@ impl World {
                 Vec::new()
             }
             Action::Delete { key, uid, .. } => {
-                let shown = self.in_cluster(&key.cluster).objects.get(key).cloned();
-                let is_binding = key.kind.stage() == Stage::Access;
-                assert!(is_binding || shown.is_some(), "{key:?} is there");
-                assert!(shown.as_ref().is_none_or(|found| found.uid.to_string() == *uid), "{key:?} is the one meant");
-                assert!(key.kind != ManagedKind::Namespace, "no namespace is deleted");
-                // One that a finalizer keeps names nobody any more.
-                if !shown.is_some_and(|found| found.deleting) {
-                    self.in_cluster(&key.cluster).objects.remove(key);
-                }
-                self.bound.remove(key);
+                self.delete(key, uid);
                 vec![Change::Object(key.clone(), None)]
             }
             Action::WarnIdle { cluster, until, counted, .. } => {
@@ -393,6 +384,19 @@ impl World {
                 vec![Change::Delivery(key, checked)]
             }
         }
+    }
+
+    fn delete(&mut self, key: &ObjectKey, uid: &str) {
+        let shown = self.in_cluster(&key.cluster).objects.get(key).cloned();
+        let is_binding = key.kind.stage() == Stage::Access;
+        assert!(is_binding || shown.is_some(), "{key:?} is there");
+        assert!(shown.as_ref().is_none_or(|found| found.uid == uid), "{key:?} is the one meant");
+        assert!(key.kind != ManagedKind::Namespace, "no namespace is deleted");
+        // One that a finalizer keeps names nobody any more.
+        if !shown.is_some_and(|found| found.deleting) {
+            self.in_cluster(&key.cluster).objects.remove(key);
+        }
+        self.bound.remove(key);
     }
 
     fn delete_namespace(&mut self, key: &ObjectKey, uid: &str) {

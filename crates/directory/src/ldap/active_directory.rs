@@ -58,7 +58,7 @@ pub(super) async fn refresh(
                 return Ok(Kept { asked: source.clone(), server, marks, behind: Vec::new(), mark, mirror });
             }
             Ok(None) => {
-                tracing::info!(source = source.name, server = connection.server, "incremental reads start over")
+                tracing::info!(source = source.name, server = connection.server, "incremental reads start over");
             }
             Err(error) => connection = after(error, connection, search, config, source).await?,
         }

@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(by_digest(Some(&right)).expect("right"), right);
         for wrong in ["registry.example.org/w:1", "registry.example.org/w@sha256:0a", "w@sha512:00"] {
             let failure = by_digest(Some(&wrong.to_owned())).expect_err(wrong);
-            assert!(failure.exit == Exit::Configuration && failure.text.contains("by digest"), "{}", failure.text);
+            assert!(failure.exit == Exit::Configuration && failure.text.contains("add the digest"), "{}", failure.text);
         }
     }
 }

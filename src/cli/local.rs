@@ -44,7 +44,7 @@ pub(super) async fn orders(settings: &Settings, actor: &str, orders: &[OrderRequ
     if !ledger.exists() {
         // An empty ledger in the place of a lost one would look like the good one.
         let text = format!(
-            "{}: there is no ledger, and so no account; the first cycle makes it: bursar sync --once. To bring a lost ledger \
+            "{}: there is no ledger, and so no account; the first cycle creates it; run: bursar sync --once. To bring a lost ledger \
              back, run: bursar ledger restore FILE, or bursar ledger rebuild",
             ledger.display()
         );

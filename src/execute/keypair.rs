@@ -1,4 +1,4 @@
-//! A new private key and the request for a certificate of it. The key is overwritten when it is dropped.
+//! A new private key and the cannot create or read the certificate request of it. The key is overwritten when it is dropped.
 
 use bursar_protocol::SecretText;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData as _};

@@ -476,7 +476,7 @@ fn explain(cluster: &ClusterName, cause: &kube::Error, whole: &dyn std::error::E
             format!("the daemon's credential is not accepted: `bursar init --cluster {cluster}` makes a new one")
         }
         kube::Error::Api(status) if status.code == 403 => {
-            format!("`bursar init --cluster {cluster}` gives the daemon the rights that this configuration needs")
+            format!("`bursar init --cluster {cluster} that this configuration needs")
         }
         kube::Error::Api(_) => "see the API server's log".to_owned(),
         _ => "check that the API server runs and is reached from this host; it is tried again by itself".to_owned(),

@@ -53,7 +53,7 @@ pub enum RestoreError {
         /// What is there.
         found: String,
     },
-    /// It cannot be looked into.
+    /// It .
     #[error("cannot list the objects of namespace {namespace}")]
     Look {
         /// Which.

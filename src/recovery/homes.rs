@@ -72,7 +72,7 @@ impl Search<'_> {
                 Err(error @ HomedClientError::NotListening { .. }) => return Err(RecoveryError::Homes(error)),
                 Err(error) => {
                     let why = chain(&error);
-                    doubts.push(format!("the home of {account} cannot be looked into: {why}"));
+                    doubts.push(format!("the home of {account} : {why}"));
                 }
             }
         }

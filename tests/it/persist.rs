@@ -40,7 +40,7 @@ fn what_a_directory_tells_is_done_without_a_schedule() {
 
     let metrics = curl(&world, "GET", "/metrics");
     assert!(metrics.contains("bursar_source_way{source=\"people\",way=\"persist\"} 1"), "{metrics}");
-    assert!(world.bursar("status").contains(", changes told at once"));
+    assert!(world.bursar("status").contains(", changes pushed by the server"));
     // A disabled account loses access as fast.
     let account = tool_account_dn(&world.base, "foo");
     world.servers.slapd.modify_ldif(&replace_ldif(&account, "pwdPolicySubentry", &[DISABLED_POLICY_DN]));

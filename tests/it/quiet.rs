@@ -326,7 +326,7 @@ fn labelled_again(world: &mut World) {
     assert_eq!(labelled.lines().filter(|line| line.starts_with("namespace/")).count(), 2, "{labelled}");
 }
 
-/// A request for a certificate of an earlier life of ours is in the way, and goes.
+/// A cannot create or read the certificate request of an earlier life of ours is in the way, and goes.
 fn revoked_past_a_leftover(world: &mut World) {
     let asked = asked(world, 0);
     let approved = asked.iter().rev().find_map(|request| {

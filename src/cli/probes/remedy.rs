@@ -4,7 +4,10 @@
 /// Causes by words of the reason, as the reader of directories says them; the first that fits. A wrong password comes first: a
 /// server that is not reached either is then the smaller trouble.
 const REMEDIES: [(&[&str], &str); 6] = [
-    (&["there is no password"], "put the password where source.password says, 0640 root:bursar, and run: bursar check"),
+    (
+        &["bind_dn has no password"],
+        "put the password where source.password says, 0640 root:bursar, and run: bursar check",
+    ),
     (
         &["bind as", "invalidCredentials", "unauthorized_client", "invalid_client"],
         "the directory does not take the name or the password; try both: ldapwhoami -x -D BIND_DN -W -H URL, and correct \
@@ -60,14 +63,14 @@ mod tests {
     #[test]
     fn every_cause_has_its_own_remedy() {
         let whys = [
-            ("ldap1: there is no password for bind_dn", "0640 root:bursar"),
+            ("ldap1: bind_dn has no password; set password", "0640 root:bursar"),
             ("ldap1: bind as cn=bursar,dc=x refused: invalidCredentials", "ldapwhoami"),
             ("ldap1: its certificate is not from an issuer in ca (UnknownIssuer)", "set ca"),
             ("ou=tols,dc=x: noSuchObject (rc=32)", "correct base"),
             ("ldap1: cannot connect: Connection refused (os error 111)", "check urls"),
             ("ldap1: cannot connect: failed to lookup address information", "check urls"),
             ("the sentinel uid=novaadmin is not there", "sentinels"),
-            ("sizeLimitExceeded", "the log of the directory"),
+            ("sizeLimitExceeded", "the directory's log"),
         ];
         for (why, remedy) in whys {
             assert!(of(why).contains(remedy), "{why}: {}", of(why));

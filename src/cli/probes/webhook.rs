@@ -146,6 +146,6 @@ mod tests {
         let soon = found("2026-11-21T06:00:00Z", true);
         assert_eq!(soon.remedy.as_deref(), Some(again));
         assert_eq!(soon.text, "its files are good until 2026-12-21T06:00:00Z");
-        assert_eq!(found("2026-11-20T06:00:00Z", false).text, "it has rules of an older configuration");
+        assert_eq!(found("2026-11-20T06:00:00Z", false).text, "its rules are from an older configuration");
     }
 }

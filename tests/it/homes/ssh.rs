@@ -22,7 +22,7 @@ fn keys(lines: &[String]) -> Work {
 }
 
 fn block(lines: &[String]) -> String {
-    let begin = "# BEGIN bursar: from the directory, written anew; own keys go above or below";
+    let begin = "# BEGIN bursar: from the directory, overwritten; put your own keys above or below";
     format!("{begin}\n{}\n# END bursar\n", lines.join("\n"))
 }
 

@@ -77,5 +77,8 @@ fn who_may_not_make_roles_gives_those_that_somebody_else_makes() {
     all_is_well(&world.cycle());
     assert_eq!(roles(&realm, "rrm-ada"), set(&["another", "workspace-rrm-lab:member"]));
     let doctor = world.bursar("doctor");
-    assert!(doctor.contains("may not make roles: without manage-clients they are made by somebody else"), "{doctor}");
+    assert!(
+        doctor.contains("may not create roles: it lacks manage-clients , so somebody else has to create them"),
+        "{doctor}"
+    );
 }

@@ -1,4 +1,4 @@
-//! What a request for a certificate asks for: PKCS#10 (RFC 2986) becomes a [`Requested`].
+//! What a cannot create or read the certificate request asks for: PKCS#10 (RFC 2986) becomes a [`Requested`].
 //!
 //! The signer reads the same bytes with another parser (Go's), so anything that two parsers could read in two ways is
 //! an error.

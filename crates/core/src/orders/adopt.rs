@@ -152,6 +152,6 @@ mod tests {
         assert_eq!(refusal(&world, "tool-x", "tool:nobody").exit_code, 4);
         world.account(&plain).state = Lifecycle::Active;
         let late = refusal(&world, "tool-jane", "tool:jane");
-        assert!(late.text.contains("stands in nobody's way"), "{}", late.text);
+        assert!(late.text.contains("blocks no account"), "{}", late.text);
     }
 }

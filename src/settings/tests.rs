@@ -210,7 +210,7 @@ fn a_realm_has_keys_of_its_own() {
     let preset = "preset = \"toolforge\"";
     let ldap = |line: &str| load(&BASE.replace(preset, line)).expect_err("an error").to_string();
     assert!(ldap("interval = \"1m\"").contains("source.people.interval: is for type = \"keycloak\" only"));
-    assert!(ldap("preset = \"keycloak\"").contains("source.people.preset: "));
+    assert!(ldap("preset = \"keycloak\"").contains("source.people.preset: keycloak needs"));
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn main() {
     command.arg("--config").arg(world.config());
     let daemon = Process::start("bursard", &command, &world.folder.join("bursard.log"));
     wait_for("bursard is told of changes", DEADLINE, || {
-        daemon.log_end().contains("changes are told at once").then_some(())
+        daemon.log_end().contains("the server pushes changes").then_some(())
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let mut times: Vec<Duration> = (0..CHANGES).map(|number| change(&world, &runtime, number)).collect();

@@ -30,8 +30,9 @@ pub async fn delete(server: &ApiServer, key: &ObjectKey, uid: &str) -> Result<De
     }
     match deleted {
         Ok(Deleted::Going) => Ok(emptied(server, key, &path, uid).await?.unwrap_or(Deleted::Going)),
-        // The confinement lets the daemon delete only what carries its label, which somebody may have taken off.
-        Err(StepError::Refused { key: of, source }) if source.code() == Some(403) => {
+        // The confinement lets the daemon delete only what carries its label, which somebody may have taken off. A policy
+        // refuses with 422 unless it names another reason.
+        Err(StepError::Refused { key: of, source }) if matches!(source.code(), Some(403 | 422)) => {
             match emptied(server, key, &path, uid).await {
                 Ok(None) => once(server, key, &path, uid).await,
                 Ok(Some(gone)) => Ok(gone),

@@ -161,7 +161,7 @@ fn before_init_the_plan_is_of_the_directories() {
     std::fs::remove_file(site.path("state/seal.key")).expect("removed");
     site.configure(&site.student());
     let said = text(&site.command("plan").output().expect("bursar runs"));
-    assert!(said.contains("+ user alice") && said.contains("before `bursar init`"), "{said}");
+    assert!(said.contains("+ user alice") && said.contains("`bursar init` was not run yet"), "{said}");
     assert!(!site.path("state/ledger.db").exists(), "a preview makes no ledger");
 }
 
@@ -302,7 +302,7 @@ fn a_wrong_configuration_keeps_nobody_from_orders() {
     site.run("sync", 0);
     site.run("approve 00000000", 1);
     let said = site.run("status", 0);
-    assert!(said.contains("differs from the configuration in force, and is wrong"), "{said}");
+    assert!(said.contains("differs from the configuration in force, and has errors"), "{said}");
     std::fs::write(site.path("bursar.toml"), "").expect("written");
     let mut named = site.command("release user alice");
     ended(named.env("BURSAR_CONTROL__SOCKET", site.path("control.sock")), 0, "the socket by the environment");

@@ -74,6 +74,7 @@ fn nothing_is_wrong_where_all_is_well() {
 #[test]
 fn homed_that_does_not_listen() {
     let mut world = World::new("noears");
+    world.cycle();
     world.kill_homed();
     only(&world, &[], "homes", "does not listen at", "systemctl enable --now bursar-homed.socket");
 }

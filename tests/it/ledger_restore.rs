@@ -79,7 +79,7 @@ fn verify_says_which_event_was_changed_is_missing_or_stands_elsewhere_and_knows_
     site.run(&format!("ledger verify --head {head}"), 0);
     site.run("ledger verify --head 00", 64);
     let said = site.run(&format!("ledger verify --head {head} --ledger {}", backup.display()), 1);
-    assert!(said.contains("cut off or written anew"), "{said}");
+    assert!(said.contains("truncated or rewritten"), "{said}");
     let swap = format!(
         "UPDATE event SET id = 0 WHERE id = {last}; UPDATE event SET id = {last} WHERE id = {last} - 1; \
          UPDATE event SET id = {last} - 1 WHERE id = 0"

@@ -72,8 +72,8 @@ fn a_namespace_that_somebody_is_deleting_keeps_no_kubeconfig_and_no_workload() {
     let gone = poll(Duration::from_mins(1), || {
         world.cycle();
         let state = world.rows("SELECT state FROM tools")[0]["state"].clone();
-        let delivered = world.rows("SELECT * FROM delivery");
-        state == "suspended" && delivered.is_empty()
+        let kubeconfig = std::fs::read_to_string(world.home("foo").join(".kube/config")).unwrap_or_default();
+        state == "suspended" && !kubeconfig.contains("client-key")
     });
     assert!(gone, "{:?} {:?}", world.rows("SELECT * FROM failing"), world.plan().text);
     let none = r#"{"metadata":{"finalizers":null}}"#;

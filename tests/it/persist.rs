@@ -106,5 +106,5 @@ fn doctor_says_that_a_server_tells_nothing() {
     let (found, exit) = wrong(&world, &[]);
     let [(subject, text, remedy)] = &found[..] else { panic!("{found:#?}") };
     assert_eq!((subject.as_str(), exit), ("source people, persist", Some(1)));
-    assert!(text.contains("tells no changes") && remedy.contains("overlay syncprov"), "{found:#?}");
+    assert!(text.contains("does not report changes") && remedy.contains("overlay syncprov"), "{found:#?}");
 }

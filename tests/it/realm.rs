@@ -221,7 +221,7 @@ fn people_and_workspaces_of_a_directory_are_users_and_roles_of_the_realm() {
     untouched(&mut world);
 
     let status = world.bursar("status");
-    assert!(status.contains("bursard does not run"), "{status}");
+    assert!(status.contains("bursard is not running"), "{status}");
     let said = world.bursar("doctor");
     assert!(said.contains("+ realm rlm: client workspaces: "), "{said}");
 }

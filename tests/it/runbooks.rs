@@ -97,7 +97,7 @@ fn directory_down() {
         done(&world, "bursar status").contains("complete; ").then_some(())
     });
     assert_eq!(state(&world, "foo"), "suspended", "ends only by resume");
-    assert!(done(&world, accept).contains("is taken as it is"));
+    assert!(done(&world, accept).contains("is accepted as it is"));
     assert!(!world.rows("SELECT action FROM event WHERE action = 'directory accepted'").is_empty());
     done(&world, hold);
     world.servers.slapd.modify_ldif(&format!("dn: {}\nchangetype: delete\n", tool_account_dn(&world.base, "bar")));

@@ -58,7 +58,7 @@ fn a_ca_is_replaced_and_nobodys_kubeconfig_ever_stops_working() {
     assert_eq!(world.cycle().exit_code(), 0);
     assert_eq!(with_bundle(&world, &old), 4);
 
-    ends(&world, "beside the old one in the file of `ca`");
+    ends(&world, "to the file of `ca`, keep the old one");
 
     // Too early, and so the wrong order: nobody gets a file that does not work.
     put(&new);

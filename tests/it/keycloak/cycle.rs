@@ -98,7 +98,7 @@ fn a_person_of_the_realm_has_a_namespace_until_disabled_and_has_it_back() {
         let said = world.bursar(command);
         assert!(said.contains(": complete, 4 entries") || said.contains(": complete; 4 entries"), "{command}: {said}");
     }
-    assert!(world.bursar("check").contains(": good. 2 sources"), "{}", world.bursar("check"));
+    assert!(world.bursar("check").contains(": valid: 2 sources"), "{}", world.bursar("check"));
 }
 
 #[test]

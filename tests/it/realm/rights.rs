@@ -78,7 +78,7 @@ fn who_may_not_make_roles_gives_those_that_somebody_else_makes() {
     assert_eq!(roles(&realm, "rrm-ada"), set(&["another", "workspace-rrm-lab:member"]));
     let doctor = world.bursar("doctor");
     assert!(
-        doctor.contains("may not create roles: it lacks manage-clients , so somebody else has to create them"),
+        doctor.contains("may not create roles: it lacks manage-clients, so somebody else has to create them"),
         "{doctor}"
     );
 }

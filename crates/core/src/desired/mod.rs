@@ -97,7 +97,7 @@ pub struct DesiredAccount {
     pub leaving: BTreeMap<DirectoryId, AccountName>,
     /// Groups whose loss of a member, or of themselves, this rests on.
     pub rests_on: BTreeSet<AccountId>,
-    /// Of a workspace: people of it whose own creation or return may still be refused, and what its bindings call them.
+    /// People of a workspace whose own creation or return may still be refused, and what its bindings call them.
     pub returning: BTreeMap<AccountId, BTreeMap<ClusterName, Value>>,
     /// What it should have while the guard does not let the removal through that this is. Without it an account that a
     /// limit holds back would lose its access after all, when its certificate ends.

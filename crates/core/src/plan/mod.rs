@@ -156,7 +156,7 @@ pub struct AccountPlan {
     /// Groups whose loss of a member, or of themselves, this rests on.
     #[serde(skip)]
     pub rests_on: BTreeSet<AccountId>,
-    /// Of a workspace: people whose own creation or return may still be refused, and what its bindings call them.
+    /// People of a workspace whose own creation or return may still be refused, and what its bindings call them.
     #[serde(skip)]
     pub returning: BTreeMap<AccountId, BTreeMap<ClusterName, serde_json::Value>>,
     /// What stands there of the bindings that it writes.

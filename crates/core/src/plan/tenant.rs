@@ -349,8 +349,8 @@ fn deletes(look: Look<'_>, notices: &mut Vec<String>) -> Vec<Action> {
         .collect()
 }
 
-/// What nobody wants any more and is gone already, or is another object by now: the ledger need not know of it. Of a
-/// binding only the answer to its deletion proves that it is gone; one in a namespace that is deleted goes with it.
+/// What nobody wants any more and is gone already, or is another object by now: the ledger need not know of it. Only the
+/// answer to its deletion proves that a binding is gone; one in a namespace that is deleted goes with it.
 pub(super) fn forgotten(look: Look<'_>) -> Vec<ObjectKey> {
     let gone = look.scan.orphans((look.id, look.cluster), look.tenant).filter(|key| {
         let known = look.ledger.objects.get(key).map(|record| &record.uid);

@@ -106,22 +106,22 @@ fn a_held_tool_is_revoked_and_suspended_by_order_and_by_nothing_else() {
 /// A tool with a copy of its kubeconfig, and the name of the binding that gives it access.
 fn with_a_copy(name: &str, uid: u32) -> (World, std::path::PathBuf, String) {
     let mut world = World::new(name);
-    world.tool("foo", uid, &[]);
+    world.tool("kept", uid, &[]);
     all_is_well(&world.cycle());
     let stolen = world.folder.join("stolen");
-    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("a copy");
+    std::fs::copy(world.home("kept").join(".kube/config"), &stolen).expect("a copy");
     assert!(world.works(&stolen));
-    let binding = world.kubectl(&["get", "rolebindings", "-n", &world.namespace("foo"), "-o", "name"]);
+    let binding = world.kubectl(&["get", "rolebindings", "-n", &world.namespace("kept"), "-o", "name"]);
     (world, stolen, binding.trim().to_owned())
 }
 
 #[test]
 fn a_binding_that_lost_its_label_while_the_daemon_was_stopped_goes_with_a_suspension() {
     let (mut world, stolen, binding) = with_a_copy("unlabel", 62_728);
-    let namespace = world.namespace("foo");
+    let namespace = world.namespace("kept");
     world.stop();
     world.kubectl(&["label", &binding, "-n", &namespace, "app.kubernetes.io/managed-by-"]);
-    Servers::shared().slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "foo")));
+    Servers::shared().slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "kept")));
     let gone = poll(Duration::from_mins(1), || {
         world.cycle();
         world.kubectl(&["get", "rolebindings", "-n", &namespace, "-o", "name"]).is_empty()
@@ -134,12 +134,12 @@ fn a_binding_that_lost_its_label_while_the_daemon_was_stopped_goes_with_a_suspen
 #[test]
 fn a_binding_that_a_finalizer_keeps_names_nobody_after_a_suspension() {
     let (mut world, stolen, binding) = with_a_copy("finalize", 62_729);
-    let namespace = world.namespace("foo");
+    let namespace = world.namespace("kept");
     let kept = r#"{"metadata":{"finalizers":["example.org/keep"]}}"#;
     world.kubectl(&["patch", &binding, "-n", &namespace, "--type=merge", "-p", kept]);
     world.kubectl(&["delete", &binding, "-n", &namespace, "--wait=false"]);
     assert!(world.works(&stolen), "RBAC honours it until it is gone");
-    world.order(&OrderRequest::Suspend(target("foo"))).expect("suspended");
+    world.order(&OrderRequest::Suspend(target("kept"))).expect("suspended");
     let refused = world.kubectl_with(&stolen, &["get", "pods"]);
     assert!(stderr(&refused).contains("Forbidden"), "{}", stderr(&refused));
     assert_eq!(world.kubectl(&["get", &binding, "-n", &namespace, "-o", "jsonpath={.subjects}"]), "");

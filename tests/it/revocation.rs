@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::Arc;
 use std::time::Duration;
 
+use bursar_testkit::Servers;
 use bursar_testkit::process::Process;
 use bursar_testkit::ready::wait_for;
 
@@ -33,7 +35,11 @@ fn stolen(world: &World, tool: &str) -> PathBuf {
 
 /// Kubeconfigs that somebody took along.
 fn site(name: &str, first_uid: u32, tools: &[&str]) -> World {
-    let mut world = World::with(name, "\n[limits]\nchange_per_cycle = { count = 2 }\n");
+    site_on(Servers::shared().clone(), name, first_uid, tools)
+}
+
+fn site_on(servers: Arc<Servers>, name: &str, first_uid: u32, tools: &[&str]) -> World {
+    let mut world = World::on(servers, name, "\n[limits]\nchange_per_cycle = { count = 2 }\n");
     for (uid, tool) in (first_uid..).zip(tools) {
         world.tool(tool, uid, &[]);
     }
@@ -64,7 +70,8 @@ fn revoked(world: &World) -> BTreeMap<String, i64> {
 
 #[test]
 fn a_revocation_returns_when_the_old_is_refused_and_the_new_is_there() {
-    let world = site("revoke", 62_801, &["foo"]);
+    // Its own cluster: the bindings by hand are everybody's who is revoked there.
+    let world = site_on(Arc::new(Servers::start()), "revoke", 62_801, &["foo"]);
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
     let done = bursar(&world, &["revoke", "tool", "foo", "--reason", "laptop stolen"]);

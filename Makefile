@@ -29,7 +29,7 @@ bench:
 soak: servers build new-kind
 	BURSAR_TEST_PODS=2000 $(CARGO) test --locked -p bursar --test it admission::agreement
 	PROPTEST_CASES=20000 $(CARGO) test --locked -p bursar-core --lib admission::property_tests
-	BURSAR_SOAK=1 $(CARGO) test --locked -p bursar --test it homes::
+	BURSAR_SOAK=1 $(CARGO) test --locked -p bursar --test it homes:: keycloak::a_large_realm
 	BURSAR_SOAK=1 tests/nfs.sh
 
 # LDAP, a control plane, Bursar and its webhook with sample people, until Ctrl-C; DEMO=once checks it and ends.

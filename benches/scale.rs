@@ -18,10 +18,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bursar::contract::Sealer;
-use bursar::desired::Deriver;
+
 use bursar::evolve::{Evolved, Inputs, evolve};
 use bursar::inventory::{ClusterInventory, Inventory, ObservedObject};
 use bursar::ledger::LedgerState;
+use bursar::plan::Planner;
 use bursar::snapshot::DirectorySnapshot;
 use bursar::store::{FILE, Store};
 use bursar_testkit::folder::Folder;
@@ -90,12 +91,12 @@ async fn start(folder: &Path, tenants: u32) {
     let sealer = Sealer::from_seed(&[7; 32]).expect("32 bytes are a seed");
     let directory = site::directory(tenants);
     let now = "2026-11-21T06:00:00Z".parse().expect("a time");
-    let mut deriver = Deriver::default();
+    let mut planner = Planner::default();
     let mut cycle = |heard: Option<&DirectorySnapshot>| {
         let before = (own_cpu(), Instant::now());
         let ledger = store.state();
         let inputs = Inputs { ledger, heard, inventory: &inventory, policy: &policy, sealer: &sealer, now };
-        let Evolved { plan, .. } = evolve(inputs, &mut deriver);
+        let Evolved { plan, .. } = evolve(inputs, &mut planner);
         assert!(plan.is_empty(), "there is nothing to do: {:?}", plan.accounts.first());
         (before.1.elapsed(), own_cpu() - before.0)
     };

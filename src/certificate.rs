@@ -322,14 +322,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_taken() {
+    fn a_certificate_as_requested_is_accepted() {
         let key = KeyPair::generate().expect("a key");
         let issued = verified(&params(), &key, &key).expect("as asked");
         assert_eq!(issued.fingerprint.len(), 64);
     }
 
     #[test]
-    fn everything_else_is_refused() {
+    fn certificates_that_differ_from_the_request_are_refused() {
         let key = KeyPair::generate().expect("a key");
         let other = KeyPair::generate().expect("a key");
         assert_eq!(verified(&params(), &other, &key), Err(CertificateError::ForeignKey));

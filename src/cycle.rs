@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use crate::bootstrap::Reserved;
 use crate::contract::Sealer;
 use crate::control::api::{CycleReport, PlanAnswer};
-use crate::desired::Deriver;
+
 use crate::evolve::{Evolved, Followed, Inputs, evolve};
 use crate::execute::{self, Extent, Recorder, Run};
 use crate::inventory::Inventory;
@@ -18,7 +18,7 @@ use crate::ledger::change::Event;
 use crate::orders::request::Trigger;
 use crate::outlook::{self, Difference, Lookahead, Outlook};
 use crate::plan::display::Preview;
-use crate::plan::{ApprovedPlan, Plan, Refusal};
+use crate::plan::{ApprovedPlan, Plan, Planner, Refusal};
 use crate::policy::Policy;
 use crate::report;
 use crate::runtime::directories::Reader;
@@ -41,12 +41,15 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     runtime.ledger.must_write().await?; // what cannot be remembered is not done
     let heard = hear(runtime, trigger).await?; // clusters: connect; directories: read
     runtime.confine().await; // what confines the daemon: compared with what the watches heard, and repaired
-    let Runtime { settings, sealer, deriver, ledger, clusters, realm, work, metrics, .. } = runtime;
+    let Runtime { settings, sealer, planner, ledger, clusters, realm, work, metrics, .. } = runtime;
     work.progress.step();
+    if trigger == Trigger::FullRead {
+        planner.forget();
+    }
 
     let (inventory, now) = (clusters.inventory(), ledger.now()); // watch caches: read
     let readings = Readings { heard, inventory, policy: &settings.policy, sealer, now };
-    let decided = decide(ledger, deriver, readings).await?; // pure; ledger: two transactions
+    let decided = decide(ledger, planner, readings).await?; // pure; ledger: two transactions
     clusters.reserve(&Reserved::of(ledger.state(), &settings.policy)); // clusters: the mark, if something was given out
     let done = carry_out(ledger, &decided.approved, &work.progress, async |ledger, now, recorder| {
         let run = Run { ledger, now, extent, stop: &work.interrupt, slice_over: &work.slice_over };
@@ -115,14 +118,14 @@ pub async fn preview_of(runtime: &mut Runtime, ask: &Ask) -> Result<PlanAnswer, 
         }
         None => None,
     };
-    let Runtime { settings, sealer, deriver, ledger, clusters, realm, work, .. } = runtime;
+    let Runtime { settings, sealer, planner, ledger, clusters, realm, work, .. } = runtime;
     let (inventory, now) = (clusters.inventory(), ledger.now()); // watch caches: read
     let mut readings = Readings { heard: Some(heard), inventory, policy: &settings.policy, sealer, now };
-    let mut evolved = evolve(readings.with(ledger.state()), deriver); // pure
+    let mut evolved = evolve(readings.with(ledger.state()), planner); // pure
     let mut difference = None;
     if let Some((other, heard)) = other {
         readings = Readings { heard: Some(heard), policy: &other.policy, ..readings };
-        let theirs = evolve(readings.with(ledger.state()), &mut Deriver::default()); // pure
+        let theirs = evolve(readings.with(ledger.state()), &mut Planner::default()); // pure
         difference = Some(Difference::of(&evolved, &theirs, &other.policy, now));
         evolved = theirs;
     }
@@ -177,7 +180,7 @@ pub async fn preview_before_init(settings: &Settings, now: Timestamp) -> Result<
     let clusters = settings.policy.clusters.keys().map(|cluster| (cluster.clone(), Arc::default())).collect();
     let inventory = Inventory { clusters, ..Inventory::default() };
     let readings = Readings { heard: Some(heard), inventory, policy: &settings.policy, sealer: &sealer, now };
-    let evolved = evolve(readings.with(&LedgerState::default()), &mut Deriver::default()); // pure
+    let evolved = evolve(readings.with(&LedgerState::default()), &mut Planner::default()); // pure
     let Evolved { known, plan, approved, refusals, .. } = &evolved;
     let preview = Preview::of(known, plan, approved, refusals);
     let text = format!(
@@ -190,10 +193,10 @@ pub async fn preview_before_init(settings: &Settings, now: Timestamp) -> Result<
 /// Nothing is written.
 pub async fn read_on(runtime: &mut Runtime) -> Result<(), RuntimeError> {
     let Some(heard) = ask(runtime, Trigger::Schedule).await else { return Ok(()) }; // directories: read
-    let Runtime { settings, sealer, deriver, ledger, clusters, .. } = runtime;
+    let Runtime { settings, sealer, planner, ledger, clusters, .. } = runtime;
     let (inventory, now) = (clusters.inventory(), ledger.now()); // watch caches: read
     let readings = Readings { heard: Some(heard), inventory, policy: &settings.policy, sealer, now };
-    let Evolved { seen, approved, .. } = evolve(readings.with(ledger.state()), deriver); // pure
+    let Evolved { seen, approved, .. } = evolve(readings.with(ledger.state()), planner); // pure
     ledger.hear(&seen.changes, approved.accounts().len() as u64);
     Ok(())
 }
@@ -257,9 +260,9 @@ struct Decided {
 
 /// Decides, and writes down what was seen and what will be done, each in one transaction: before anything is done the ledger
 /// has state and generation of it.
-async fn decide(ledger: &mut Ledger, deriver: &mut Deriver, readings: Readings<'_>) -> Result<Decided, StoreError> {
+async fn decide(ledger: &mut Ledger, planner: &mut Planner, readings: Readings<'_>) -> Result<Decided, StoreError> {
     let now = readings.now;
-    let evolved = evolve(readings.with(ledger.state()), deriver);
+    let evolved = evolve(readings.with(ledger.state()), planner);
     let Evolved { seen, known, plan, approved, refusals, intended, after } = evolved;
     // What is shared would be copied at the first write.
     drop((readings, known, after));

@@ -136,7 +136,7 @@ mod tests {
     use crate::plan::testing::{World, prod};
 
     #[test]
-    fn what_is_left_takes_as_long_as_what_was_done() {
+    fn the_remaining_time_follows_the_pace_so_far() {
         let world = World::new();
         let (began, ended) = (world.now, world.now + jiff::SignedDuration::from_secs(30));
         let (plan, (approved, _)) = (world.plan(), world.guarded());

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_is_unpacked_without_status_and_managed_fields() {
+    fn an_archive_drops_status_and_managed_fields() {
         let packed = pack(content(), None).expect("packed");
         assert_eq!((packed.about.objects, packed.about.secrets, packed.about.left_out), (2, 0, 1));
         let unpacked = unpack(&packed.bytes).expect("unpacked");

@@ -57,10 +57,9 @@ pub struct Expected {
     pub manifest: Value,
     /// The daemon may write it.
     pub repairable: bool,
-    /// It depends on the configuration that `init` was given, so it is compared with what `init` noted on it.
+    /// It depends on the configuration that `init` was given, so it is compared with what `init` noted on it. If that
+    /// configuration was another, it is outdated.
     pub noted: bool,
-    /// It is told if `init` made it from another configuration.
-    pub current: bool,
 }
 
 /// Kind and name.
@@ -109,7 +108,7 @@ impl ConfinementWatch {
     pub fn compare(&self, expected: &[Expected]) -> Option<Vec<Breach>> {
         let seen = lock(&self.seen);
         let mut breaches = Vec::new();
-        for Expected { manifest, repairable, noted, current } in expected {
+        for Expected { manifest, repairable, noted } in expected {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let (kind, name) = (text(&manifest["kind"]), text(&manifest["metadata"]["name"]));
             let object = format!("{kind} {name}");
@@ -118,7 +117,7 @@ impl ConfinementWatch {
                 Seen::NotYet => return None,
                 Seen::Absent => Some("is gone".to_owned()),
                 Seen::Present(stored) if *noted => changed_since_noted(manifest, &stored).or_else(|| {
-                    outdated = *current && digest(&manifest["spec"]) != digest(&stored["spec"]);
+                    outdated = digest(&manifest["spec"]) != digest(&stored["spec"]);
                     outdated.then(|| "is of an older configuration".to_owned())
                 }),
                 Seen::Present(stored) => difference(manifest, &stored)
@@ -344,22 +343,21 @@ pub async fn expected(
 ) -> Result<(Vec<Expected>, Vec<String>), AccessError> {
     let needs = Needs::of(request.policy, request.cluster, request.ledger);
     let ways = ways_to_administrator(&needs, said);
-    let fixed = |manifest| Expected { manifest, repairable: false, noted: false, current: true };
+    let fixed = |manifest| Expected { manifest, repairable: false, noted: false };
     let [mut policy, binding] = daemon_admission_policy(&needs, &said.confinement());
     note(&mut policy);
-    let mut expected =
-        vec![Expected { manifest: policy, repairable: false, noted: true, current: false }, fixed(binding)];
+    let mut expected = vec![Expected { manifest: policy, repairable: false, noted: true }, fixed(binding)];
     expected.extend(backstop::validating().into_iter().map(fixed));
     expected.extend(server_rules::policies(&needs.rules).into_iter().map(|mut manifest| {
         note(&mut manifest);
-        Expected { manifest, repairable: false, noted: true, current: true }
+        Expected { manifest, repairable: false, noted: true }
     }));
     let has_mutating = mutates(client).await?;
     if has_mutating {
         expected.extend(backstop::mutating().into_iter().map(fixed));
     }
     if let Some(remembered) = remembered(request)? {
-        let kept = |manifest| Expected { manifest, repairable: true, noted: false, current: true };
+        let kept = |manifest| Expected { manifest, repairable: true, noted: false };
         expected.extend(webhook::expected(client, request, &remembered).await?.into_iter().map(kept));
     }
     if !has_mutating {
@@ -387,6 +385,14 @@ pub fn ways_to_administrator(needs: &Needs, said: &Said) -> Vec<String> {
     if needs.levels.contains("privileged") {
         ways.push("a class has pod_security = \"privileged\"".to_owned());
     }
+    if !needs.adopted.is_empty() {
+        let classes: Vec<&str> = needs.adopted.keys().map(String::as_str).collect();
+        ways.push(format!(
+            "class {} adopts namespaces whose Pod Security level others choose: in one without a level it may let any \
+             credential run privileged pods",
+            classes.join(", ")
+        ));
+    }
     if !needs.impersonated.is_empty() && needs.admin_groups {
         let classes: Vec<&str> = needs.impersonated.keys().map(String::as_str).collect();
         ways.push(format!(
@@ -407,9 +413,10 @@ pub fn sentence(ways: &[String]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap::needs::Adopting;
 
     #[test]
-    fn what_the_server_adds_is_no_difference_and_what_weakens_is() {
+    fn defaults_of_the_server_are_no_difference_and_weakenings_are() {
         let wanted = json!({"spec": {
             "failurePolicy": "Fail", "rules": [{"resources": ["pods"], "scope": "Namespaced"}], "objectSelector": {},
         }});
@@ -457,5 +464,41 @@ mod tests {
                 .expect("a sentence")
                 .contains("approver install")
         );
+    }
+
+    #[test]
+    fn namespaces_of_others_are_a_way_to_administrator() {
+        let selector = crate::policy::Selector::parse("a=b").expect("a selector");
+        let adopting = Adopting {
+            selector,
+            roles: BTreeSet::new(),
+            service_account_roles: BTreeSet::new(),
+            resources: BTreeSet::new(),
+        };
+        let needs = Needs { adopted: BTreeMap::from([("profile".to_owned(), adopting)]), ..Needs::default() };
+        let ways = ways_to_administrator(&needs, &Said::default());
+        assert!(ways.iter().any(|way| way.contains("class profile adopts namespaces")), "{ways:?}");
+    }
+
+    /// What a thief can do is said of the configuration; until `init` the policy of the former one is in force.
+    #[test]
+    fn a_policy_that_init_made_from_a_wider_configuration_is_told() {
+        let made_of = |needs: &Needs| {
+            let [mut policy, _] = daemon_admission_policy(needs, &Confinement::default());
+            note(&mut policy);
+            policy
+        };
+        let wider = made_of(&Needs { levels: BTreeSet::from(["privileged"]), ..Needs::default() });
+        let name = ("ValidatingAdmissionPolicy".to_owned(), DAEMON_ADMISSION_POLICY.to_owned());
+        let seen = BTreeMap::from([(name, Seen::Present(Box::new(wider)))]);
+        let watch = ConfinementWatch {
+            seen: Arc::new(Mutex::new(seen)),
+            version: Arc::new(AtomicU64::new(1)),
+            _tasks: Vec::new(),
+        };
+        let expected = Expected { manifest: made_of(&Needs::default()), repairable: false, noted: true };
+        let breaches = watch.compare(&[expected]).expect("it was heard of");
+        let [Breach { outdated: true, what, .. }] = &breaches[..] else { panic!("{breaches:?}") };
+        assert_eq!(what, "is of an older configuration; run bursar init");
     }
 }

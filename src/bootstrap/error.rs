@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::execute::authority::VerifyError;
+use crate::execute::request::RequestError;
 use crate::execute::signing::SigningError;
 use crate::identity::ClusterName;
 use crate::kinds::ObjectKind;
@@ -48,6 +49,15 @@ pub enum AccessError {
         /// What came of it.
         #[source]
         source: Box<kube::Error>,
+    },
+    /// What is to be judged is not known.
+    #[error("{what} cannot be listed")]
+    Unlisted {
+        /// Which objects.
+        what: &'static str,
+        /// What came of it.
+        #[source]
+        source: RequestError,
     },
     /// No answer in time.
     #[error("{what}: no answer within 30 s; check that the API server runs and is reached from this host")]

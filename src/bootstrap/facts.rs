@@ -1,6 +1,6 @@
 //! What a cluster shows of the ledger that made its tenants: sealed namespaces, and the generations that bindings name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, ResourceQuota};
@@ -23,7 +23,7 @@ pub async fn facts(client: &Client, cluster: &ClusterName, public_keys: &[[u8; 3
     let bindings = answered("role bindings", Api::<RoleBinding>::all(client.clone()).list(&ours)).await?;
     let cluster_bindings = Api::<ClusterRoleBinding>::all(client.clone());
     let cluster_bindings = answered("cluster role bindings", cluster_bindings.list(&ours)).await?;
-    let mut facts = Facts::default();
+    let mut facts = Facts { clusters: BTreeSet::from([cluster.clone()]), ..Facts::default() };
     match super::mark::proven(client, cluster, public_keys).await? {
         Ok(Reserved { generation, uids }) => (facts.marked, facts.marked_uids) = (generation, uids),
         Err(doubt) => facts.doubts.push(doubt),

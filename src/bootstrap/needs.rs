@@ -9,7 +9,7 @@ use crate::desired::credential;
 pub use crate::desired::rbac::ARCHIVE_ROLE;
 use crate::desired::rbac::impersonation_role;
 use crate::desired::watched::site_kinds;
-use crate::identity::{ClusterName, HostName};
+use crate::identity::{ClusterName, HostName, NamespaceName, name_in};
 use crate::kinds::{ManagedKind, ObjectKind, WatchedKind};
 use crate::ledger::LedgerState;
 use crate::policy::{Class, CredentialKind, PodSecurity, Policy, Selector};
@@ -73,6 +73,8 @@ pub struct Needs {
     pub users: BTreeSet<String>,
     /// Storage that outlives its account: claims in a namespace of their own.
     pub personal_storage: bool,
+    /// Namespaces of tenants, with `{name}` where others of the class differ: only claims there are given a volume.
+    pub namespaces: BTreeSet<String>,
     /// Pods end by themselves, with what belongs to their job.
     pub reaps_pods: bool,
     /// People are told before their pods end.
@@ -104,11 +106,29 @@ impl Needs {
         for class in policy.classes.values().filter(|class| class.clusters.contains(cluster)) {
             needs.add(class);
         }
+        needs.add_namespaces(cluster, ledger);
         needs
     }
 
+    /// Namespaces that classes of today would not make: their names are frozen, or an administrator had them adopted.
+    fn add_namespaces(&mut self, cluster: &ClusterName, ledger: &LedgerState) {
+        for ((id, at), tenant) in &ledger.tenants {
+            let Some(namespace) = tenant.namespace.as_ref().filter(|_| at == cluster).map(NamespaceName::as_str) else {
+                continue;
+            };
+            let known = |pattern: &String| pattern == namespace || name_in(pattern, namespace).is_some();
+            if self.namespaces.iter().any(known) {
+                continue;
+            }
+            // Many of one former pattern are one entry: the API server limits the length of an expression.
+            let name = ledger.accounts.get(id).map(|account| account.kubernetes_name.as_str());
+            let before = name.and_then(|name| namespace.strip_suffix(name)).filter(|before| !before.is_empty());
+            self.namespaces.insert(before.map_or_else(|| namespace.to_owned(), |before| format!("{before}{{name}}")));
+        }
+    }
+
     fn add(&mut self, class: &Class) {
-        if let Some(adopts) = &class.adopts {
+        if let Some(adopts) = class.adopts() {
             let adopting = Adopting {
                 selector: adopts.selector.clone(),
                 roles: class.roles.iter().cloned().collect(),
@@ -120,9 +140,10 @@ impl Needs {
                     .collect(),
             };
             self.adopted.insert(class.name.clone(), adopting);
-        } else if class.namespace.is_some() {
+        } else if let Some(namespace) = &class.namespace {
+            self.namespaces.insert(namespace.clone());
             self.levels.insert(class.pod_security.as_str());
-            let workspace = class.workspace.iter().flat_map(|roles| roles.members.iter().chain(&roles.managers));
+            let workspace = class.workspace().into_iter().flat_map(|roles| roles.members.iter().chain(&roles.managers));
             self.roles.extend(class.roles.iter().chain(workspace).cloned());
             self.service_account_roles.extend(class.service_account_roles.iter().cloned());
         } else {
@@ -180,5 +201,35 @@ fn limits(class: &Class, kind: ManagedKind) -> bool {
         | ManagedKind::ClusterRoleBinding
         | ManagedKind::ServiceAccount
         | ManagedKind::Secret => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::AccountKind;
+    use crate::ledger::Tenant;
+    use crate::plan::testing::{World, prod};
+
+    #[test]
+    fn claims_are_given_volumes_in_namespaces_of_classes_and_of_the_ledger() {
+        let mut world = World::new();
+        let tools = ["foo", "bar", "web"].map(|name| world.add(AccountKind::Tool, name, None));
+        let tenant = |namespace: &str| Tenant {
+            class: "tool".to_owned(),
+            namespace: Some(NamespaceName::try_from(namespace.to_owned()).expect("a name")),
+            created_at: world.now,
+        };
+        // Two of a former pattern, and one that an administrator had adopted; of another cluster none.
+        let (of_foo, of_bar, of_web) = (tenant("old-foo"), tenant("old-bar"), tenant("legacy"));
+        let elsewhere = ClusterName("other".to_owned());
+        let [foo, bar, web] = tools;
+        for (id, cluster, tenant) in
+            [(&foo, prod(), of_foo), (&bar, prod(), of_bar), (&web, prod(), of_web), (&foo, elsewhere, tenant("gone"))]
+        {
+            world.ledger.tenants.insert((id.clone(), cluster), tenant);
+        }
+        let namespaces = Needs::of(&world.policy, &prod(), &world.ledger).namespaces;
+        assert_eq!(namespaces.into_iter().collect::<Vec<_>>(), ["legacy", "old-{name}", "tool-{name}", "user-{name}"]);
     }
 }

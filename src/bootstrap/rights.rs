@@ -122,7 +122,8 @@ mod tests {
     fn every_rule_is_asked_for_and_named() {
         let [role, _] = roles::daemon_in_selftest("id");
         let said: Vec<String> = wanted(&role).iter().map(text).collect();
-        assert_eq!(said, ["create pods in bursar-selftest"]);
+        let kinds = ["pods", "services", "ingresses"].map(|kind| format!("create {kind} in bursar-selftest"));
+        assert_eq!(said, kinds);
         let said: Vec<String> =
             wanted(&roles::daemon(&Needs::default(), &Confinement::default(), &[])).iter().map(text).collect();
         for right in ["patch certificatesigningrequests/approval", "bind clusterroles bursar-archive", "list pods"] {

@@ -195,10 +195,11 @@ pub fn daemon_in_namespace(ledger_id: &str) -> [Value; 2] {
     role_of_daemon(ledger_id, NAMESPACE, &rules)
 }
 
-/// Where the daemon tries what the webhook does: pods, and by the admission policy without effect.
+/// Where the daemon tries what the webhook and the API server refuse: by the admission policy without effect.
 #[must_use]
 pub fn daemon_in_selftest(ledger_id: &str) -> [Value; 2] {
-    role_of_daemon(ledger_id, SELFTEST, &[rule("", &["pods"], &["create"])])
+    let tried = [rule("", &["pods", "services"], &["create"]), rule("networking.k8s.io", &["ingresses"], &["create"])];
+    role_of_daemon(ledger_id, SELFTEST, &tried)
 }
 
 fn role_of_daemon(ledger_id: &str, namespace: &str, rules: &[Value]) -> [Value; 2] {

@@ -15,6 +15,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use jiff::Timestamp;
 
+use crate::contract::exception::ExceptedRule;
 use crate::identity::AccountKind;
 
 pub use self::adopt::{Adopt, AdoptNamespace, AdoptObject};
@@ -114,6 +115,9 @@ pub enum Command {
     /// Override the quota of an account
     #[command(subcommand)]
     Quota(Quota),
+    /// Except an account from admission rules, for a time
+    #[command(subcommand)]
+    Exception(Exception),
     /// Allow exactly one refused set of changes, once, within the hour
     Approve {
         /// Hash that `plan` and `status` print
@@ -488,6 +492,70 @@ pub struct QuotaUnset {
 /// `quota list`.
 #[derive(Debug, Args)]
 pub struct QuotaList {
+    /// What it is; without it, everybody's
+    #[arg(requires = "name", value_parser = kind())]
+    pub kind: Option<AccountKind>,
+    /// Its name in the directory
+    pub name: Option<String>,
+}
+
+/// Commands of `exception`.
+#[derive(Debug, Subcommand)]
+pub enum Exception {
+    /// Except an account from rules
+    Set(ExceptionSet),
+    /// Let the rules hold again
+    Unset(ExceptionUnset),
+    /// List the exceptions with account, ticket and end
+    List(ExceptionList),
+}
+
+/// `exception set`.
+#[derive(Debug, Args)]
+pub struct ExceptionSet {
+    /// Who.
+    #[command(flatten)]
+    pub account: Account,
+    /// The rules, as `webhook audit` names them
+    #[arg(required = true, value_name = "RULE", value_parser = super::exception::rule())]
+    pub rules: Vec<ExceptedRule>,
+    /// The rules hold again from the beginning of this day (UTC), or from this moment
+    #[arg(long, value_name = "DAY", value_parser = super::quota::moment)]
+    pub until: jiff::Timestamp,
+    /// Only in this cluster
+    #[arg(long, value_name = "NAME")]
+    pub cluster: Option<String>,
+    /// Why; the history keeps it
+    #[arg(long, value_name = "TEXT", required_unless_present = "ticket")]
+    pub reason: Option<String>,
+    /// Your ticket
+    #[arg(long, value_name = "TEXT")]
+    pub ticket: Option<String>,
+}
+
+/// `exception unset`.
+#[derive(Debug, Args)]
+pub struct ExceptionUnset {
+    /// Who.
+    #[command(flatten)]
+    pub account: Account,
+    /// The rules
+    #[arg(required = true, value_name = "RULE", value_parser = super::exception::rule())]
+    pub rules: Vec<ExceptedRule>,
+    /// Only what was given for this cluster
+    #[arg(long, value_name = "NAME")]
+    pub cluster: Option<String>,
+    /// Why; the history keeps it
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Your ticket
+    #[arg(long, value_name = "TEXT")]
+    pub ticket: Option<String>,
+}
+
+/// `exception list`.
+#[derive(Debug, Args)]
+pub struct ExceptionList {
     /// What it is; without it, everybody's
     #[arg(requires = "name", value_parser = kind())]
     pub kind: Option<AccountKind>,

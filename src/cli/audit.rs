@@ -39,21 +39,24 @@ pub(super) async fn run(context: &Context, arguments: &WebhookAudit) -> Result<E
     } else {
         output::line(text(&audit));
     }
-    Ok(if audit.found.is_empty() && audit.unread.is_empty() { Exit::Done } else { Exit::Failed })
+    let is_fine = audit.found.iter().all(|found| found.excepted);
+    Ok(if is_fine && audit.unread.is_empty() { Exit::Done } else { Exit::Failed })
 }
 
 fn text(audit: &Audit) -> String {
     let Audit { namespaces, objects, found, off, not_judged, unread } = audit;
     let mut lines: Vec<String> = found.iter().map(line).collect();
     let mut counts: BTreeMap<(&str, &str, &str), u64> = BTreeMap::new();
-    for Found { class, broken, .. } in found {
-        *counts.entry((class, broken.rule, broken.mode.as_str())).or_default() += 1;
+    for found in found {
+        *counts.entry((&found.class, found.broken.rule, says(found))).or_default() += 1;
     }
+    let excepted = found.iter().filter(|found| found.excepted).count();
     let counts = counts.into_iter();
     lines
         .extend(counts.map(|((class, rule, mode), count)| format!("class {}, {rule} ({mode}): {count}", clean(class))));
-    lines
-        .push(format!("{} findings in {objects} objects of {namespaces} namespaces; nothing was written", found.len()));
+    let (open, of) = (found.len() - excepted, format!("{objects} objects of {namespaces} namespaces"));
+    let excepted = if excepted > 0 { format!(", and {excepted} by exceptions") } else { String::new() };
+    lines.push(format!("{open} findings in {of}{excepted}; nothing was written"));
     lines.extend(off.iter().map(|(class, rules)| format!("not judged: class {class}: {} (off)", rules.join(", "))));
     lines.extend(not_judged.iter().map(|what| format!("not judged: {what}")));
     lines.extend(unread.iter().map(|(kind, why)| {
@@ -62,11 +65,17 @@ fn text(audit: &Audit) -> String {
     lines.join("\n")
 }
 
-fn line(Found { account, class: _, namespace, object, broken }: &Found) -> String {
+/// What happens to a new object like it.
+fn says(found: &Found) -> &'static str {
+    if found.excepted { "excepted" } else { found.broken.mode.as_str() }
+}
+
+fn line(found: &Found) -> String {
+    let Found { account, class: _, namespace, object, broken, excepted: _ } = found;
     let whose = if account.is_empty() { "nobody" } else { account.as_str() };
     format!(
         "{}  {}  {}/{}  {}: {}",
-        broken.mode.as_str(),
+        says(found),
         clean(whose),
         clean(namespace),
         clean(object),
@@ -82,7 +91,7 @@ mod tests {
     use crate::rules::Mode;
 
     #[test]
-    fn what_is_not_judged_is_said_and_findings_are_counted() {
+    fn the_audit_lists_what_it_did_not_judge_and_counts_findings() {
         let broken = Broken { rule: "uid", mode: Mode::Warn, text: "as \u{1b}root".to_owned() };
         let found = Found {
             account: "tool:foo".to_owned(),
@@ -90,18 +99,21 @@ mod tests {
             namespace: "tool-foo".to_owned(),
             object: "pods/web".to_owned(),
             broken,
+            excepted: false,
         };
+        let excepted = Found { excepted: true, ..found.clone() };
         let said = text(&Audit {
             namespaces: 1,
             objects: 3,
-            found: vec![found.clone(), found],
+            found: vec![found.clone(), found, excepted],
             not_judged: vec!["hosts.fields"],
             off: [("tool".to_owned(), vec!["hosts".to_owned()])].into(),
             unread: [("services".to_owned(), "forbidden".to_owned())].into(),
         });
         assert!(said.starts_with("warn  tool:foo  tool-foo/pods/web  uid: as "), "{said}");
         assert!(!said.contains('\u{1b}') && said.contains("class tool, uid (warn): 2"), "{said}");
-        assert!(said.contains("2 findings in 3 objects of 1 namespaces"), "{said}");
+        assert!(said.contains("2 findings in 3 objects of 1 namespaces, and 1 by exceptions"), "{said}");
+        assert!(said.contains("class tool, uid (excepted): 1"), "{said}");
         assert!(said.contains("class tool: hosts (off)") && said.contains("services: forbidden"), "{said}");
     }
 }

@@ -7,6 +7,7 @@ use super::exit::{Exit, Failure};
 use super::output;
 use crate::desired::quota::without_default;
 use crate::policy::{Class, Policy};
+use crate::rules::AllowedVolume;
 use crate::settings::{Egress, SettingsErrors, egress};
 
 pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
@@ -92,13 +93,57 @@ fn warnings(policy: &Policy) -> Vec<String> {
         })
     };
     let classes = policy.classes.values();
-    classes.clone().filter(may_escalate).map(escalation).chain(classes.filter_map(trap)).collect()
+    let volumes = classes.clone().flat_map(volumes);
+    classes.clone().filter(may_escalate).map(escalation).chain(volumes).chain(classes.filter_map(trap)).collect()
+}
+
+/// Allowed volumes whose text does not say what is mounted.
+fn volumes(class: &Class) -> Vec<String> {
+    let warned = class.admission.volumes.allow.iter().filter_map(|volume| {
+        let why = match volume {
+            AllowedVolume::HostPath(path) => {
+                let (own, beneath) = path.rsplit_once('}')?;
+                let folder = format!("{own}}}{}", beneath.split_once('/')?.0);
+                format!(
+                    "who can write in {folder} can put a link there to any place of the node, so pods may mount nothing beneath \
+                     it; allow {folder}, and mount what is beneath it by subPath"
+                )
+            }
+            AllowedVolume::Csi(_) | AllowedVolume::Source(_) => {
+                "pods say what server and path it mounts, and nothing judges that; allow it only if all that it can mount is \
+                 for all tenants of the class"
+                    .to_owned()
+            }
+            AllowedVolume::Nfs { .. } | AllowedVolume::Token(_) => return None,
+        };
+        Some(format!("class.{}.admission.volumes.allow: {volume}: {why}", class.name))
+    });
+    warned.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::plan::testing::policy;
+
+    #[test]
+    fn volumes_whose_text_does_not_say_what_is_mounted_are_warned_of() {
+        let mut policy = policy();
+        let mut said = |volume: AllowedVolume| {
+            let class = policy.classes.get_mut("student").expect("a class of the sample");
+            class.admission.volumes.allow = vec![volume];
+            warnings(&policy).join("\n")
+        };
+        let path = |path: &str| AllowedVolume::HostPath(path.to_owned());
+        for folder in ["/scratch/{name}/", "/scratch/{name}/data"] {
+            assert!(said(path(folder)).contains("allow /scratch/{name}, and mount"), "{folder}");
+        }
+        for fine in ["/scratch/{name}", "/scratch/of-{name}", "/public/dumps/"] {
+            assert_eq!(said(path(fine)), "", "{fine}");
+        }
+        assert!(said(AllowedVolume::Csi("nfs.csi.k8s.io".to_owned())).contains("allow: csi:nfs.csi.k8s.io: pods say"));
+        assert_eq!(said(AllowedVolume::Token("vault".to_owned())), "");
+    }
 
     #[test]
     fn a_quota_without_a_default_is_warned_of() {

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_ours_is_said_and_nothing_else() {
+    fn only_our_entries_of_a_home_are_shown() {
         let one = |name: &str| BTreeSet::from([name.to_owned()]);
         let mut found = Inspection { exists: true, parses: true, kept: Some(7), ..Inspection::default() };
         assert_eq!(said(&found), "nothing in it is Bursar's; the user's part of the file before is kept (7 bytes)");

@@ -27,14 +27,14 @@ pub(super) async fn plan(settings: Settings, at: Option<Timestamp>) -> Result<Pl
     }
     let mut runtime = open(settings).await?;
     let answer = cycle::preview_of(&mut runtime, &Ask { other: None, at }).await;
-    close(runtime, answer).await
+    Box::pin(close(runtime, answer)).await
 }
 
 /// One cycle to its end.
 pub(super) async fn cycle(settings: Settings) -> Result<CycleReport, Failure> {
     let mut runtime = open(settings).await?;
     let report = cycle::run(&mut runtime, Trigger::Sync, Extent::All).await;
-    close(runtime, report).await
+    Box::pin(close(runtime, report)).await
 }
 
 /// Writes orders down; the next cycle carries them out. That takes the ledger alone: no cluster has to answer.

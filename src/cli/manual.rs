@@ -8,7 +8,7 @@ use std::path::Path;
 use super::arguments;
 
 /// Examples by command, each as one types it, with what it does.
-const EXAMPLES: [(&str, &[(&str, &str)]); 24] = [
+const EXAMPLES: [(&str, &[(&str, &str)]); 25] = [
     ("", &[("bursar plan", "shows what the next cycle does"), ("bursar status", "shows how things stand")]),
     (
         "init",
@@ -79,6 +79,13 @@ const EXAMPLES: [(&str, &[(&str, &str)]); 24] = [
             ("bursar quota set tool foo limits.cpu=8 --ticket T123 --until 2027-01-01", "another amount until a day"),
             ("bursar quota import FILE", "gives all that a file says"),
         ],
+    ),
+    (
+        "exception",
+        &[(
+            "bursar exception set tool foo images --ticket T123 --until 2027-01-01",
+            "rule images lets the pods of tool foo pass until a day",
+        )],
     ),
     ("approve", &[("bursar approve 7f3a9c21", "permits exactly what was refused, once, within the hour")]),
     ("adopt", &[("bursar adopt namespace tool-foo --tool foo", "takes over an existing namespace")]),

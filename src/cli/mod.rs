@@ -11,6 +11,7 @@ mod context;
 mod directory;
 mod doctor;
 mod ensure;
+mod exception;
 pub mod exit;
 mod generate;
 mod history;
@@ -100,6 +101,7 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Resume(arguments) => order::resume(&context, arguments).await,
         Command::Hold(arguments) => order::reasoned(&context, Order::Hold, arguments).await,
         Command::Release(arguments) => order::maybe_reasoned(&context, Order::Release, arguments).await,
+        Command::Exception(arguments) => exception::run(&context, arguments).await,
         Command::Quota(arguments) => quota::run(&context, arguments).await,
         Command::Approve { hash } => order::approve(&context, hash).await,
         Command::Adopt(command) => order::adopt(&context, command).await,

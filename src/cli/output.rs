@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn names_do_not_drive_the_terminal() {
+    fn control_characters_in_names_are_escaped() {
         assert_eq!(clean("a\u{1b}[31mb"), "a\u{fffd}[31mb");
     }
 }

@@ -13,6 +13,7 @@ use crate::control::client::ControlClient;
 use crate::daemon;
 use crate::orders::request::{Evict, OrderRequest, RevokeClass, Target};
 use crate::plan::revocation::Progress;
+use crate::report::unfinished::Unfinished;
 
 /// Between two looks how far it is.
 const LOOK: Duration = Duration::from_millis(500);
@@ -43,23 +44,31 @@ async fn of_class(context: &Context, request: RevokeClass) -> Result<Exit, Failu
     let first = of_class(report.revocations);
     let end = match first {
         Some(first) => followed(&context.daemon()?, first).await?,
-        None => Ended { progress: None, stopped: false },
+        None => Ended { progress: None, stopped: false, unfinished: report.unfinished },
     };
-    let open = match bound_by_others(context, &class).await {
-        Ok(open) => open,
+    let bound = match bound_by_others(context, &class).await {
+        Ok(bound) => bound,
         Err(error) => vec![format!("whether bindings of others name their holders is not known: {}", error.text)],
     };
-    told(context, &answer, end, &open)
+    let open = unfinished(&end.unfinished);
+    told(context, &answer, end, &Open { bound, open })
 }
 
-/// The newest answer about each account of the class and cluster since its last revocation was ordered, if bindings of others
-/// still name the holder.
+/// Revocations and suspensions that are not done to their end: an account that was suspended meanwhile may still be bound
+/// where its cluster does not answer. Those of other classes are included, because a row of `tenant` has only the class that
+/// came first.
+fn unfinished(all: &[Unfinished]) -> Vec<String> {
+    let open = all.iter().filter(|one| ["revoke", "suspend"].contains(&one.what.as_str()));
+    open.map(ToString::to_string).collect()
+}
+
+/// The newest answer about each account and cluster since the last revocation of the class was ordered, if bindings of others
+/// still name the holder. Other accounts are included, because a row of `tenant` has only the class that came first.
 const BOUND: &str = "WITH began AS (
       SELECT max(id) AS id FROM event WHERE action = 'revocation of a class ordered' AND detail ->> 'class' = ?1
     ), asked AS (
       SELECT account, account_id, detail ->> 'cluster' AS cluster, max(id) AS id FROM event
       WHERE action IN ('old credentials refused', 'old credentials bound by others') AND id > (SELECT id FROM began)
-        AND account_id IN (SELECT account_id FROM tenant WHERE class = ?1)
       GROUP BY account_id, cluster
     )
     SELECT asked.account, asked.cluster, e.detail ->> 'foreign' AS bindings FROM asked JOIN event e ON e.id = asked.id
@@ -81,18 +90,28 @@ struct Ended {
     /// As it was last seen; absent: it was over before anybody looked.
     progress: Option<Progress>,
     stopped: bool,
+    /// What is not done to its end, for all accounts.
+    unfinished: Vec<Unfinished>,
+}
+
+/// What of it does not prove that old credentials are refused.
+struct Open {
+    /// By bindings that are not ours.
+    bound: Vec<String>,
+    /// By what waits.
+    open: Vec<String>,
 }
 
 /// Looks until nothing of it is left, or it stops.
 async fn followed(client: &ControlClient, first: Progress) -> Result<Ended, Failure> {
     let bar = output::bar(first.all(), "accounts are revoked");
-    let mut last = first;
+    let (mut last, mut unfinished) = (first, Vec::new());
     loop {
         bar.set_length(last.all());
         bar.set_position(last.done);
         if !last.stopped_by.is_empty() {
             bar.finish_and_clear();
-            return Ok(Ended { progress: Some(last), stopped: true });
+            return Ok(Ended { progress: Some(last), stopped: true, unfinished });
         }
         tokio::time::sleep(LOOK).await;
         let status = client.status().await.map_err(|error| {
@@ -100,21 +119,22 @@ async fn followed(client: &ControlClient, first: Progress) -> Result<Ended, Fail
             let on = "the revocation continues when bursard runs; run this command again to follow it";
             Failure::new(exit, format!("{text}\n{on}"))
         })?;
+        unfinished = status.unfinished;
         let Some(progress) = status.revocations.into_iter().find(|progress| progress.class == last.class) else {
             bar.finish_and_clear();
             let progress = Progress { done: last.all(), under_way: 0, waiting: 0, ..last };
-            return Ok(Ended { progress: Some(progress), stopped: false });
+            return Ok(Ended { progress: Some(progress), stopped: false, unfinished });
         };
         last = progress;
     }
 }
 
-fn told(context: &Context, answer: &OrderAnswer, end: Ended, open: &[String]) -> Result<Exit, Failure> {
-    let Ended { progress, stopped } = end;
+fn told(context: &Context, answer: &OrderAnswer, end: Ended, left: &Open) -> Result<Exit, Failure> {
+    let (Ended { progress, stopped, unfinished: _ }, Open { bound, open }) = (end, left);
     if context.global.json {
         let (text, refused) = (&answer.text, &answer.refused);
         output::json(&serde_json::json!({
-            "text": text, "refused": refused, "revocation": progress, "bound_by_others": open,
+            "text": text, "refused": refused, "revocation": progress, "bound_by_others": bound, "unfinished": open,
         }))?;
     } else {
         output::line(&answer.text);
@@ -126,13 +146,16 @@ fn told(context: &Context, answer: &OrderAnswer, end: Ended, open: &[String]) ->
             "it stopped by itself, and goes on when the failing step works again; see `bursar status`".to_owned(),
         );
     }
-    if !open.is_empty() {
-        let open: Vec<String> = open.iter().map(|line| output::clean(line)).collect();
+    let lines = |lines: &[String]| lines.iter().map(|line| output::clean(line)).collect::<Vec<_>>().join("\n");
+    if !bound.is_empty() {
         texts.push(format!(
             "bindings that are not Bursar's name holders of older credentials; delete them, then run `bursar revoke` \
              again:\n{}",
-            open.join("\n")
+            lines(bound)
         ));
+    }
+    if !open.is_empty() {
+        texts.push(format!("older credentials may still be accepted until this is done:\n{}", lines(open)));
     }
     if texts.is_empty() { Ok(Exit::Done) } else { Err(Failure::new(Exit::Failed, texts.join("\n"))) }
 }

@@ -168,6 +168,7 @@ fn of_cluster(name: &str, cluster: &ClusterStatus, now: Timestamp) -> Vec<String
             .map(|ends| format!("cluster {name}: the daemon's own certificate ends {ends:.0}")),
     );
     lines.extend(cluster.webhook.iter().map(|answer| webhook(name, answer, now)));
+    lines.extend(cluster.unenforced.iter().map(|what| format!("cluster {name}: webhook: {}", clean(what))));
     lines.extend(cluster.unknown_certificates.iter().map(|certificate| {
         format!(
             "cluster {name}: a certificate that Bursar did not ask for was signed for the daemon's request; treat the \
@@ -233,8 +234,9 @@ fn source(name: &str, state: &SourceState) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::desired::rules::unenforced;
     use crate::identity::AccountKind;
-    use crate::plan::testing::World;
+    use crate::plan::testing::{World, prod};
 
     #[test]
     fn how_things_stand_is_the_golden_at_80_columns() {
@@ -247,7 +249,13 @@ mod tests {
             ClusterStatus { ready: true, objects: 12, webhook, ..ClusterStatus::default() }
         };
         let refused = "failed calling webhook \"pods.bursar.dev\": connection refused";
-        let clusters = [("prod".to_owned(), asked(3, None)), ("test".to_owned(), asked(14, Some(refused)))];
+        let bare = ClusterStatus { unenforced: unenforced(&world.policy, &prod(), &world.ledger), ..asked(0, None) };
+        let bare = ClusterStatus { webhook: None, ..bare };
+        let clusters = [
+            ("bare".to_owned(), bare),
+            ("prod".to_owned(), asked(3, None)),
+            ("test".to_owned(), asked(14, Some(refused))),
+        ];
         let status = report::status("example", &world.ledger, clusters.into(), None);
         output::is_golden("status", &text(&status, true, world.now));
     }

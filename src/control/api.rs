@@ -180,6 +180,9 @@ pub struct ClusterStatus {
     /// asked yet.
     #[serde(default)]
     pub webhook: Option<WebhookAnswer>,
+    /// What nobody enforces, because no webhook is installed.
+    #[serde(default)]
+    pub unenforced: Option<String>,
 }
 
 /// An answer of the webhook.

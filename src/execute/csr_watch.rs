@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_new_list_does_not_show_any_more_is_gone() {
+    async fn a_new_list_ends_requests_that_it_lacks() {
         let watch = watch();
         watch.shared.event(Event::Apply(request("1", &json!({}))));
         let (seen, unseen) = (watch.outcome("1"), watch.outcome("2"));

@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_holds_a_namespace_is_named() {
+    fn the_finalizer_that_keeps_a_namespace_is_named() {
         let condition =
             |kind: &str, status: &str, message: &str| json!({"type": kind, "status": status, "message": message});
         let going = json!({

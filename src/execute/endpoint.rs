@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_an_answer_is_read() {
+    fn the_date_header_of_an_answer_is_parsed() {
         let there = parsed("Sat, 21 Nov 2026 06:01:00 GMT").expect("a time");
         assert_eq!(there.to_string(), "2026-11-21T06:01:00Z");
         assert_eq!(parsed("yesterday"), None);

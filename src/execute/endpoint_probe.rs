@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_no_objection() {
+    fn an_endpoint_that_was_not_reached_decides_nothing() {
         assert_eq!(decided(None, None, Old::Good), None);
         assert_eq!(decided(None, Some(&Verdict::NotReached("nobody".to_owned())), Old::Good), None);
     }

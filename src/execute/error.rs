@@ -76,6 +76,16 @@ pub enum StepError {
         #[source]
         source: RequestError,
     },
+    /// A pod past its lifetime, its controller, or what belongs to its job could not be ended. A tenant can make so much of it
+    /// that the cluster gives no answer in time, so it is no loss of the cluster.
+    #[error("cannot end {}, past its lifetime", named(key))]
+    Outlived {
+        /// Which.
+        key: ObjectKey,
+        /// Why.
+        #[source]
+        source: RequestError,
+    },
     /// Nothing was done in a home.
     #[error("bursar-homed cannot do the work in the account's home")]
     Home(#[from] HomedClientError),
@@ -177,7 +187,7 @@ impl StepError {
             Self::VolumeMoved { .. } => "volume",
             Self::Refused { .. } | Self::UnknownKind { .. } => "apply",
             Self::Request(_) | Self::NoCluster(_) | Self::Unmarked { .. } => "cluster",
-            Self::Workload { .. } | Self::Restarting { .. } => "workloads",
+            Self::Workload { .. } | Self::Outlived { .. } | Self::Restarting { .. } => "workloads",
             Self::Home(_) | Self::HomeAnswer => "home",
             Self::Credential(_) | Self::SignerNotAsked(_) => "certificate",
             Self::StillAllowed { .. } => "revocation",
@@ -192,7 +202,7 @@ impl StepError {
     #[must_use]
     pub const fn is_loss(&self) -> bool {
         let (Self::Request(source) | Self::Workload { source, .. }) = self else { return false };
-        matches!(source, RequestError::Unreachable { .. } | RequestError::TimedOut { .. })
+        source.is_loss()
     }
 
     /// It is about the cluster, not about a home.
@@ -249,7 +259,9 @@ impl StepError {
             Self::UnknownKind { kind, .. } => {
                 Some(format!("install what defines {kind}, or take it out of the class's manifests"))
             }
-            Self::Refused { key, source } | Self::Workload { key, source } => remedy_of_refusal(&key.cluster, source),
+            Self::Refused { key, source } | Self::Workload { key, source } | Self::Outlived { key, source } => {
+                remedy_of_refusal(&key.cluster, source)
+            }
             Self::Request(source) => remedy_of_request(source),
             Self::Home(HomedClientError::Home(error)) => Some(error.remedy()),
             Self::HomeAnswer => Some("restart bursard and bursar-homed: their versions differ".into()),

@@ -39,13 +39,6 @@ impl TenantExecution<'_> {
         let path = format!("{core}/secrets");
         let removing = when_suspended(server, &path, Ask::DeleteSelected { selector: &by_type });
         let removed = self.with_archive_role(effects, namespace, done, removing).await?;
-        let removed = removed.map_err(failed)?.object;
-        let secrets: Vec<&str> = removed["items"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|secret| secret["metadata"]["name"].as_str())
-            .collect();
         let path = format!("{core}/serviceaccounts/{DEFAULT_ACCOUNT}");
         match server.ask(&path, Ask::Get).await {
             Ok(found) => {
@@ -59,6 +52,10 @@ impl TenantExecution<'_> {
             Err(error) if error.code() == Some(404) => {}
             Err(error) => return Err(failed(error)),
         }
+        // Only now: a Secret that cannot be deleted, which a tenant can see to, keeps no other token.
+        let removed = removed.map_err(failed)?.object;
+        let items = removed["items"].as_array().into_iter().flatten();
+        let secrets: Vec<&str> = items.filter_map(|secret| secret["metadata"]["name"].as_str()).collect();
         let generation = self.account.generation;
         let mut detail = json!({"namespace": namespace, "generation": generation, "secrets": secrets});
         // Before the list, which may fail: their names are nowhere else.

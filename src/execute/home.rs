@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_broken_is_said() {
+    fn a_broken_home_is_described() {
         let key = rcgen::KeyPair::generate().expect("a key");
         let pem = rcgen::CertificateParams::default().self_signed(&key).expect("a certificate").pem();
         let good = Inspection {

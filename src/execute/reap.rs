@@ -1,56 +1,93 @@
-//! Deletes a pod whose life is over, and before it what belongs to its job: a daemon that is killed in between finds the pod
-//! again. What belongs to it is deleted by its label and read by nobody, so the daemon need not be allowed to read Secrets.
+//! Deletes a pod whose life is over, and before it what would make it again and what belongs to its job: a daemon that is
+//! killed in between finds the pod again. What belongs to it is deleted by its label and read by nobody, so the daemon need
+//! not be allowed to read Secrets.
+//!
+//! Tenants make all of it, and can make a write fail (an object as large as etcd takes, more objects than are deleted in
+//! time): the pod goes whatever else stays.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::StepError;
 use super::request::{ApiServer, Ask, RequestError};
+use super::{StepError, workloads};
 use crate::contract::{ENDS_AT, JOB, MANAGED_BY, MANAGER};
 use crate::identity::NamespaceName;
+use crate::inventory::pods::Maker;
 use crate::kinds::{ObjectKey, ObjectKind, ObjectName, everywhere};
 
 /// What may belong to a job.
 const COMPANIONS: [&str; 3] = ["Service", "ConfigMap", "Secret"];
 
-/// The pod with this uid, and with `job` its companions. Answers with `kind/name` of what is gone.
+/// What was ended with a pod.
+#[derive(Debug, Default)]
+pub struct Reaped {
+    /// `kind/name` of what is gone.
+    pub gone: Vec<String>,
+    /// The same of the controllers that were stopped.
+    pub stopped: Vec<String>,
+    /// The first thing that could not be ended although the pod is gone.
+    pub failed: Option<StepError>,
+}
+
+/// The pod with this uid, the controller that would make it again, and with `job` its companions.
 pub async fn reap(
     server: &ApiServer,
     namespace: &NamespaceName,
     (name, uid): (&str, &str),
     job: Option<&str>,
-) -> Result<Vec<String>, StepError> {
-    let mut gone = Vec::new();
+    maker: Option<&Maker>,
+) -> Result<Reaped, StepError> {
+    let mut reaped = Reaped::default();
+    if let Some(maker) = maker {
+        match workloads::stop_maker(server, namespace, maker).await {
+            Ok(stopped) => reaped.stopped = stopped,
+            Err(error) => reaped.failed = Some(error),
+        }
+    }
     for kind in COMPANIONS.iter().filter(|_| job.is_some()) {
         let Some(known) = everywhere(&ObjectKind::of("v1", kind)) else { continue };
         let selector = format!("labelSelector={JOB}={},{MANAGED_BY}!={MANAGER}", job.unwrap_or_default());
         let path = known.path(Some(namespace.as_str()), None);
-        let answer = server.ask(&path, Ask::DeleteSelected { selector: &selector }).await;
-        let answer = answer.map_err(|error| failed(server, kind, namespace, "", error))?;
-        let items = answer.object["items"].as_array().into_iter().flatten();
-        gone.extend(items.filter_map(|item| Some(format!("{kind}/{}", item["metadata"]["name"].as_str()?))));
+        match server.ask(&path, Ask::DeleteSelected { selector: &selector }).await {
+            Ok(answer) => {
+                let items = answer.object["items"].as_array().into_iter().flatten();
+                let names = items.filter_map(|item| Some(format!("{kind}/{}", item["metadata"]["name"].as_str()?)));
+                reaped.gone.extend(names);
+            }
+            Err(source) => {
+                let key = key(server, kind, namespace, "");
+                reaped.failed.get_or_insert(StepError::Outlived { key, source });
+                break;
+            }
+        }
     }
-    let Some(pod) = everywhere(&ObjectKind::of("v1", "Pod")) else { return Ok(gone) };
-    match server.ask(&pod.path(Some(namespace.as_str()), Some(name)), Ask::Delete { uid }).await {
-        Ok(_) => gone.push(format!("Pod/{name}")),
+    let Some(pod) = everywhere(&ObjectKind::of("v1", "Pod")) else { return Ok(reaped) };
+    match workloads::end(server, &pod.path(Some(namespace.as_str()), Some(name)), uid).await {
+        Ok(()) => reaped.gone.push(format!("Pod/{name}")),
         // Gone already, or another one by that name.
         Err(error) if error.code() == Some(404) || error.is_other_uid() => {}
         Err(error) => return Err(failed(server, "Pod", namespace, name, error)),
     }
-    Ok(gone)
+    Ok(reaped)
 }
 
-fn failed(server: &ApiServer, kind: &str, namespace: &NamespaceName, name: &str, source: RequestError) -> StepError {
-    let key = ObjectKey::from(ObjectName {
+fn key(server: &ApiServer, kind: &str, namespace: &NamespaceName, name: &str) -> ObjectKey {
+    ObjectKey::from(ObjectName {
         cluster: server.cluster.clone(),
         kind: ObjectKind::of("v1", kind),
         namespace: Some(namespace.to_string()),
         name: name.to_owned(),
-    });
-    StepError::Workload { key, source }
+    })
 }
 
-/// Tells the people of a pod when it ends: by an event, and by its annotation, which also keeps them from being told twice.
+/// One small request failed: if it got no answer, no other will.
+fn failed(server: &ApiServer, kind: &str, namespace: &NamespaceName, name: &str, source: RequestError) -> StepError {
+    let key = key(server, kind, namespace, name);
+    if source.is_loss() { StepError::Workload { key, source } } else { StepError::Outlived { key, source } }
+}
+
+/// Tells the people of a pod when it ends: by its annotation, which also keeps them from being told twice, then by an event.
+/// A pod whose annotations leave no room for it is its people's own choice: they are told nothing.
 pub async fn warn(
     server: &ApiServer,
     namespace: &NamespaceName,
@@ -60,6 +97,13 @@ pub async fn warn(
 ) -> Result<(), StepError> {
     let Some(pods) = everywhere(&ObjectKind::of("v1", "Pod")) else { return Ok(()) };
     let (until, at) = (format!("{until:.0}"), format!("{now:.0}"));
+    let change = json!({"metadata": {"uid": uid, "annotations": {ENDS_AT: until}}});
+    match server.ask(&pods.path(Some(namespace.as_str()), Some(name)), Ask::Merge(&change)).await {
+        Ok(_) => {}
+        // A right that is not there is no choice of theirs.
+        Err(error) if error.code().is_some_and(|code| code != 403) => return Ok(()),
+        Err(error) => return Err(failed(server, "Pod", namespace, name, error)),
+    }
     let event = json!({
         "apiVersion": "v1",
         "kind": "Event",
@@ -75,21 +119,19 @@ pub async fn warn(
     });
     let events = format!("/api/v1/namespaces/{namespace}/events");
     let told = server.ask(&events, Ask::Create(&event)).await.map(drop);
-    told.map_err(|error| failed(server, "Event", namespace, "bursar-lifetime", error))?;
-    let change = json!({"metadata": {"uid": uid, "annotations": {ENDS_AT: until}}});
-    match server.ask(&pods.path(Some(namespace.as_str()), Some(name)), Ask::Merge(&change)).await {
-        Ok(_) => Ok(()),
-        Err(error) if error.code() == Some(404) || error.is_other_uid() => Ok(()),
-        Err(error) => Err(failed(server, "Pod", namespace, name, error)),
-    }
+    told.map_err(|error| failed(server, "Event", namespace, "bursar-lifetime", error))
 }
 
 /// For the history.
 #[must_use]
-pub fn detail(namespace: &NamespaceName, job: Option<&str>, gone: &[String], stopped: &[String]) -> Value {
+pub fn detail(namespace: &NamespaceName, job: Option<&str>, reaped: &Reaped) -> Value {
+    let Reaped { gone, stopped, failed } = reaped;
     let mut detail = json!({"namespace": namespace, "job": job, "deleted": gone});
     if !stopped.is_empty() {
         detail["stopped"] = json!(stopped);
+    }
+    if let Some(error) = failed {
+        detail["failed"] = json!(error.reason());
     }
     detail
 }

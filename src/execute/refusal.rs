@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_rule_of_a_role_is_asked_for_as_the_old_generation_alone() {
+    fn an_access_review_asks_as_the_old_generation_alone() {
         let group = Holder::Group("bursar:tool:foo#3".to_owned());
         let spec = |rule: Value| review(&group, Some("tool-foo"), &rule).map(|mut review| review["spec"].take());
         let asked = spec(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]})).expect("a review");

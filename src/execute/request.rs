@@ -198,6 +198,12 @@ impl RequestError {
         }
     }
 
+    /// There was no answer at all.
+    #[must_use]
+    pub const fn is_loss(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::TimedOut { .. })
+    }
+
     /// The uid that was named is not that of the object there. Measured on 1.36: an object that is gone conflicts
     /// (409); for an object that was recreated, `metadata.uid` is reported as an immutable field that changed (422).
     #[must_use]
@@ -299,29 +305,43 @@ impl ApiServer {
 
     /// All objects of a kind in a namespace, page by page.
     pub async fn list(&self, path: &str) -> Result<Vec<Value>, RequestError> {
-        self.pages(path, "", Ask::Get).await
+        self.collect(path, "", Ask::Get).await
     }
 
     /// Those of them whose labels this selector names.
     pub async fn list_selected(&self, path: &str, labels: &str) -> Result<Vec<Value>, RequestError> {
-        self.pages(path, &format!("&labelSelector={labels}"), Ask::Get).await
+        self.collect(path, labels, Ask::Get).await
     }
 
     /// The metadata of all of them, and nothing else.
     pub async fn list_metadata(&self, path: &str) -> Result<Vec<Value>, RequestError> {
-        self.pages(path, "", Ask::ListMetadata).await
+        self.collect(path, "", Ask::ListMetadata).await
     }
 
-    async fn pages(&self, path: &str, selector: &str, ask: Ask<'_>) -> Result<Vec<Value>, RequestError> {
+    async fn collect(&self, path: &str, labels: &str, ask: Ask<'_>) -> Result<Vec<Value>, RequestError> {
         let mut items = Vec::new();
+        self.pages(path, labels, ask, |item| items.push(item)).await.map(|()| items)
+    }
+
+    /// Hands over each object of a list, page by page: those whose labels `labels` names, or all if that is empty.
+    pub async fn pages(
+        &self,
+        path: &str,
+        labels: &str,
+        ask: Ask<'_>,
+        mut each: impl FnMut(Value),
+    ) -> Result<(), RequestError> {
+        let selector = if labels.is_empty() { String::new() } else { format!("&labelSelector={labels}") };
         let mut next = String::new();
         loop {
-            let page = self.ask_page(&format!("{path}?limit={PAGE}{selector}{next}"), ask).await?;
-            items.extend(page.object["items"].as_array().into_iter().flatten().cloned());
-            match page.object["metadata"]["continue"].as_str() {
+            let mut page = self.ask_page(&format!("{path}?limit={PAGE}{selector}{next}"), ask).await?.object;
+            if let Some(Value::Array(items)) = page.get_mut("items").map(Value::take) {
+                items.into_iter().for_each(&mut each);
+            }
+            match page["metadata"]["continue"].as_str() {
                 // A token is URL-safe base64 (apiserver `storage.EncodeContinue`).
                 Some(token) if !token.is_empty() => next = format!("&continue={token}"),
-                _ => return Ok(items),
+                _ => return Ok(()),
             }
         }
     }

@@ -48,7 +48,8 @@ pub(super) struct TenantExecution<'a> {
     pub(super) actions: Vec<&'a Action>,
     /// Nothing of the plan is left to a later cycle.
     pub(super) is_whole: bool,
-    /// A home that kept what should be taken out of it: the only failure of `narrowing` after which `actions` go on.
+    /// A home that kept what should be taken out of it, or a workload past its lifetime that is not ended: the only failures
+    /// of `narrowing` after which `actions` go on.
     pub(super) narrowed: Option<Failure>,
     /// The cluster's bindings of others.
     pub(super) others: &'a Others,
@@ -79,9 +80,9 @@ impl TenantExecution<'_> {
         let (mut done, errors) = begun;
         let errors = self.narrow_steps(errors, &mut done).await;
         let (actions, drift_repaired) = (self.narrowing.len() as u64, done.drift_repaired);
-        let counted = Report { actions, drift_repaired, ..Report::default() };
-        let goes_on = !self.actions.is_empty() && errors.iter().all(is_of_homes);
-        let failed = errors.iter().find(|error| !is_of_homes(error)).or(errors.first());
+        let counted = Report { actions, drift_repaired, reaped: done.reaped, ..Report::default() };
+        let goes_on = !self.actions.is_empty() && errors.iter().all(is_of_the_tenant);
+        let failed = errors.iter().find(|error| !is_of_the_tenant(error)).or(errors.first());
         if let (Some(error), Some(effects)) = (failed, self.effects.clusters.get(self.cluster))
             && error.is_loss()
         {
@@ -134,7 +135,7 @@ impl TenantExecution<'_> {
         };
         for action in self.narrowing.iter().copied().filter(|action| rank(action).is_none()) {
             // A cluster that gave no answer is not asked for workloads.
-            if matches!(action, Action::StopWorkloads { .. } | Action::Evict { .. })
+            if matches!(action, Action::StopWorkloads { .. } | Action::Evict { .. } | Action::ReapPod { .. })
                 && errors.iter().any(StepError::is_loss)
             {
                 continue;
@@ -417,15 +418,11 @@ impl TenantExecution<'_> {
                 reap::warn(&effects.server, namespace, (name, uid), *until, self.run.now).await
             }
             Action::ReapPod { namespace, name, uid, job, maker, reason, .. } => {
-                let mut stopped = Vec::new();
-                if let Some(maker) = maker {
-                    stopped = workloads::stop_maker(&effects.server, namespace, maker).await?;
-                }
-                let gone = reap::reap(&effects.server, namespace, (name, uid), job.as_deref()).await?;
+                let (job, maker) = (job.as_deref(), maker.as_ref());
+                let reaped = reap::reap(&effects.server, namespace, (name, uid), job, maker).await?;
                 done.reaped += 1;
-                let detail = reap::detail(namespace, job.as_deref(), &gone, &stopped);
-                done.events.push(self.event("pod reaped", reason.to_string(), detail));
-                Ok(())
+                done.events.push(self.event("pod reaped", reason.to_string(), reap::detail(namespace, job, &reaped)));
+                reaped.failed.map_or(Ok(()), Err)
             }
             Action::ProveRevoked { alone, known_as, bound, .. } => {
                 refusal::refused(&effects.server, alone, bound).await?;
@@ -501,9 +498,14 @@ impl TenantExecution<'_> {
     ) -> Result<(), StepError> {
         for _ in 0..STOPS {
             let found = workloads::find(&effects.server, namespace, self.run.now).await?;
-            let replaced = if found.is_empty() { Vec::new() } else { self.stop_found(effects, &found, done).await? };
+            let stopped = if found.is_empty() { Ok(Vec::new()) } else { self.stop_found(effects, &found, done).await };
+            // A workload that cannot be stopped, which a tenant can see to, keeps no pod alive.
+            let goes_on = |error: &StepError| matches!(error, StepError::Workload { .. }) && !error.is_loss();
+            if stopped.as_ref().is_err_and(|error| !goes_on(error)) {
+                return stopped.map(drop);
+            }
             let running = workloads::end_pods(&effects.server, namespace).await?;
-            if replaced.is_empty() && running == 0 {
+            if stopped?.is_empty() && running == 0 {
                 return Ok(());
             }
         }
@@ -660,9 +662,10 @@ impl TenantExecution<'_> {
     }
 }
 
-/// A home kept what should be taken out of it. A tenant can see to that, so it holds up nothing else.
-fn is_of_homes(error: &StepError) -> bool {
-    matches!(error, StepError::Home(_) | StepError::HomeAnswer)
+/// A home kept what should be taken out of it, or a workload past its lifetime goes on. A tenant can see to that, so it
+/// holds up nothing else.
+fn is_of_the_tenant(error: &StepError) -> bool {
+    matches!(error, StepError::Home(_) | StepError::HomeAnswer | StepError::Outlived { .. })
 }
 
 /// An object that was written, or is gone.

@@ -13,16 +13,12 @@ use serde_json::{Value, json};
 use super::request::{ApiServer, Ask, RequestError};
 use super::{Effects, StepError};
 use crate::identity::{ClusterName, NamespaceName};
-use crate::inventory::pods::Maker;
+use crate::inventory::pods::{GRACE, Maker};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind, ObjectName, everywhere};
 use crate::ledger::{LedgerState, Lifecycle, ObjectRecord, StoppedWorkload};
 
 /// Makes a `DaemonSet`'s pods fit no node. There is no `/scale` for them.
 pub const PARKED: &str = "bursar.dev/suspended";
-
-/// Seconds that a pod of a suspended tenant may take to end: Kubernetes' default. A tenant may ask for years
-/// (`terminationGracePeriodSeconds`).
-const GRACE: i64 = 30;
 
 /// How a kind is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,7 +113,8 @@ fn makes(controller: &str, kind: &str) -> bool {
 }
 
 /// A controller lets go of what its selector does not match.
-fn selects(controller: &Value, object: &Value) -> bool {
+#[must_use]
+pub fn selects(controller: &Value, object: &Value) -> bool {
     let selector = &controller["spec"]["selector"];
     // The selector of a `ReplicationController` is the labels themselves.
     let labels = selector.get("matchLabels").unwrap_or(selector).as_object();
@@ -192,7 +189,8 @@ pub async fn running_suspended(effects: &Effects, ledger: &LedgerState) -> BTree
     futures::future::join_all(counts).await.into_iter().flatten().collect()
 }
 
-async fn end(server: &ApiServer, path: &str, uid: &str) -> Result<(), RequestError> {
+/// Deletes a pod.
+pub(super) async fn end(server: &ApiServer, path: &str, uid: &str) -> Result<(), RequestError> {
     server.ask(path, Ask::DeleteWithin { uid, seconds: GRACE }).await.map(|_| ())
 }
 
@@ -205,16 +203,11 @@ pub async fn stop_maker(
 ) -> Result<Vec<String>, StepError> {
     let (mut chain, mut next, mut made) = (Vec::new(), Some(maker.clone()), "Pod".to_owned());
     while let Some(maker) = next.take().filter(|maker| makes(&maker.kind, &made)) {
-        let kind = ObjectKind::of(&maker.api_version, &maker.kind);
-        let name = Some(maker.name.as_str());
-        let Some(path) = everywhere(&kind).map(|known| known.path(Some(namespace.as_str()), name)) else { break };
-        let key = key(
-            &server.cluster,
-            &maker.api_version,
-            &maker.kind,
-            &json!({"metadata": {"namespace": namespace, "name": name}}),
-        );
-        let failed = |source| StepError::Workload { key: key.clone(), source };
+        let Some((api_version, kind, _)) = WORKLOADS.iter().find(|known| known.1 == maker.kind) else { break };
+        let named = json!({"metadata": {"namespace": namespace, "name": maker.name}});
+        let key = key(&server.cluster, api_version, kind, &named);
+        let Some(path) = path(&key) else { break };
+        let failed = |source| StepError::Outlived { key: key.clone(), source };
         let found = match server.ask(&path, Ask::Get).await {
             Ok(answer) if answer.object["metadata"]["uid"] == *maker.uid => answer.object,
             Err(error) if error.code() != Some(404) => return Err(failed(error)),
@@ -237,7 +230,7 @@ pub async fn stop_maker(
             Some(How::Delete) | None => continue,
         };
         match done {
-            Err(error) if !is_gone(&error) => return Err(StepError::Workload { key, source: error }),
+            Err(error) if !is_gone(&error) => return Err(StepError::Outlived { key, source: error }),
             _ => stopped.push(format!("{}/{}", maker.kind, maker.name)),
         }
     }
@@ -395,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_run_is_not_stopped_and_so_not_resumed() {
+    fn only_running_workloads_are_stopped() {
         assert!(runs(How::Scale, &json!({"spec": {}})));
         assert!(!runs(How::Scale, &json!({"spec": {"replicas": 0}})));
         assert!(!runs(How::Suspend, &json!({"spec": {"suspend": true}})));

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rival_is_who_else_wrote_the_object_last() {
+    fn the_rival_is_the_last_other_writer_of_the_object() {
         let entry = |manager: &str, minute: u8, subresource: Value| {
             json!({"manager": manager, "operation": "Update", "subresource": subresource,
                 "time": format!("2026-05-03T12:{minute:02}:00Z")})
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_has_the_key_of_the_ledger_or_of_our_own_write() {
+    fn the_cache_shares_the_keys_of_ledger_and_writes() {
         let (mut cache, known, written) = (cache(), key("a"), key("b"));
         cache.share(BTreeSet::from([known.clone()]));
         cache.write_begins(&written);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_concern_the_plan_is_no_news() {
+    fn changes_that_no_plan_uses_start_no_cycle() {
         let mut cache = cache();
         cache.seen(&key("a"), object(1, "same"));
         assert!(!cache.seen(&key("a"), object(2, "same")));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_did_right_after_our_write_is_news() {
+    fn a_change_right_after_our_own_write_starts_a_cycle() {
         let mut cache = cache();
         cache.write_begins(&key("a"));
         assert!(!cache.seen(&key("a"), object(6, "theirs")), "told at the end of the write");

@@ -16,9 +16,9 @@ use serde::Deserialize;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::discovery::resource;
-use crate::contract::{ENDS_AT, JOB, LIFETIME, MANAGED_BY, MANAGER};
+use crate::contract::{ENDS_AT, JOB, LIFETIME};
 use crate::errors::chain;
-use crate::inventory::pods::{Lifetime, Maker, ObservedPod, PodInventory};
+use crate::inventory::pods::{GRACE, Lifetime, Maker, ObservedPod, PodInventory};
 use crate::kinds::{ObjectKind, everywhere};
 
 /// After an error the pods are listed again: what was missed meanwhile would not be told.
@@ -133,13 +133,11 @@ fn seen(pod: &Pod) -> Option<((String, String), Option<ObservedPod>)> {
     Some((key, observe(&pod.metadata, started, phase)))
 }
 
-/// A pod from what the API server shows; `None` for one of ours.
+/// A pod from what the API server shows; `None` if it is no stored object. No label excludes one: Bursar makes no pods, and
+/// controllers copy labels that tenants write.
 fn observe(metadata: &ObjectMeta, started: Option<Timestamp>, phase: Option<&str>) -> Option<ObservedPod> {
     let labels = metadata.labels.as_ref();
     let label = |key: &str| labels.and_then(|labels| labels.get(key)).filter(|value| !value.is_empty());
-    if label(MANAGED_BY).is_some_and(|manager| manager == MANAGER) {
-        return None;
-    }
     let annotation = |key: &str| metadata.annotations.as_ref().and_then(|annotations| annotations.get(key));
     Some(ObservedPod {
         uid: metadata.uid.clone()?,
@@ -148,7 +146,7 @@ fn observe(metadata: &ObjectMeta, started: Option<Timestamp>, phase: Option<&str
         lifetime: Lifetime::read(annotation(LIFETIME).map(String::as_str)),
         job: label(JOB).cloned(),
         finished: matches!(phase, Some("Succeeded" | "Failed")),
-        deleting: metadata.deletion_timestamp.is_some(),
+        deleting: metadata.deletion_timestamp.is_some() && metadata.deletion_grace_period_seconds.unwrap_or(0) <= GRACE,
         told: annotation(ENDS_AT).cloned(),
         maker: maker(metadata),
     })
@@ -157,6 +155,36 @@ fn observe(metadata: &ObjectMeta, started: Option<Timestamp>, phase: Option<&str
 fn maker(metadata: &ObjectMeta) -> Option<Maker> {
     let owners = metadata.owner_references.iter().flatten();
     let owner = owners.into_iter().find(|owner| owner.controller == Some(true))?;
-    let OwnerReference { api_version, kind, name, uid, .. } = owner.clone();
-    Some(Maker { api_version, kind, name, uid })
+    let OwnerReference { kind, name, uid, .. } = owner.clone();
+    Some(Maker { kind, name, uid })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::contract::{MANAGED_BY, MANAGER};
+
+    fn observed(mut metadata: Value) -> Option<ObservedPod> {
+        metadata["uid"] = json!("uid");
+        metadata["creationTimestamp"] = json!("2026-05-01T00:00:00Z");
+        observe(&serde_json::from_value(metadata).expect("metadata"), None, None)
+    }
+
+    #[test]
+    fn a_pod_with_our_label_is_seen_as_any_other() {
+        assert!(observed(json!({"labels": {MANAGED_BY: MANAGER}})).is_some());
+    }
+
+    #[test]
+    fn a_pod_that_takes_years_to_end_is_still_there() {
+        let deleting = |seconds: i64| {
+            let metadata = json!({"deletionTimestamp": "2026-05-01T01:00:00Z", "deletionGracePeriodSeconds": seconds});
+            observed(metadata).expect("a pod").deleting
+        };
+        assert!(deleting(0) && deleting(GRACE));
+        assert!(!deleting(GRACE + 1) && !deleting(315_360_000));
+        assert!(!observed(json!({})).expect("a pod").deleting);
+    }
 }

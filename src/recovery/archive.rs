@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_gave_a_service_or_a_job_is_not_asked_for_again() {
+    fn restored_services_and_jobs_lose_fields_that_the_server_assigned() {
         let service = |ip: &str| json!({"kind": "Service", "spec": {"clusterIP": ip, "clusterIPs": [ip], "ports": []}});
         assert_eq!(fresh(&service("10.0.0.7"), &[])["spec"], json!({"ports": []}));
         assert_eq!(fresh(&service("None"), &[])["spec"], service("None")["spec"]);

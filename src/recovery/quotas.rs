@@ -1,5 +1,5 @@
-//! Quotas that stand in the clusters and differ from what the classes give: the overrides that a lost ledger had, as lines for
-//! `bursar quota import`. The first cycle of the new ledger would take them back.
+//! Finds the overrides that a lost ledger had: quotas in the clusters that differ from those of the classes. They become
+//! lines for `bursar quota import`; without the import, the first cycle of the new ledger would revert them.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -16,10 +16,10 @@ use crate::kinds::{ManagedKind, ObjectKey, ObjectName};
 use crate::policy::Policy;
 use crate::quantity::compare;
 
-/// Its name in the state folder.
+/// Name of the file in the state folder.
 pub const FILE: &str = "quotas-to-import.txt";
 
-/// A line for each tenant whose quota differs.
+/// Returns the lines for each tenant whose quota differs.
 ///
 /// # Errors
 /// A cluster does not answer.
@@ -61,7 +61,7 @@ fn amounts(hard: &serde_json::Value) -> BTreeMap<String, String> {
     hard.filter_map(|(resource, amount)| Some((resource.clone(), amount.as_str()?.to_owned()))).collect()
 }
 
-/// What can be imported, and what no override can say as a comment.
+/// Returns one line of the amounts that can be imported, and a comment for those that no override can express.
 fn of_tenant(
     account: &AccountName,
     cluster: &ClusterName,
@@ -90,7 +90,7 @@ fn of_tenant(
     let gone: Vec<&str> = wanted.keys().filter(|resource| !found.contains_key(*resource)).map(String::as_str).collect();
     if !gone.is_empty() {
         let gone = gone.join(", ");
-        lines.push(format!("# {kind} {name} in {cluster}: has no limit of {gone}, which no override can say"));
+        lines.push(format!("# {kind} {name} in {cluster}: has no limit of {gone}, which no override can express"));
     }
     lines
 }
@@ -115,7 +115,7 @@ mod tests {
     use crate::identity::AccountKind;
 
     #[test]
-    fn what_differs_becomes_a_line_that_can_be_imported() {
+    fn a_quota_that_differs_becomes_an_importable_line() {
         let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
             pairs.iter().map(|(resource, amount)| ((*resource).to_owned(), (*amount).to_owned())).collect()
         };
@@ -127,7 +127,7 @@ mod tests {
         let expected = [
             "tool foo limits.cpu=8 --cluster prod --reason \"in the cluster when the ledger was lost\"",
             "# tool foo in prod: services.nodeports=1 is locked by its class",
-            "# tool foo in prod: has no limit of pods, which no override can say",
+            "# tool foo in prod: has no limit of pods, which no override can express",
         ];
         assert_eq!(lines, expected);
         assert_eq!(of_tenant(&account, &cluster, (&wanted, &wanted), |_| false), Vec::<String>::new());

@@ -32,7 +32,7 @@ use crate::telemetry::Metrics;
 /// What nobody can tell of a ledger that was lost.
 const LOST: [&str; 4] = [
     "the history up to now: the journal and older backups have what there was",
-    "holds, orders and approvals that were in force: give them again",
+    "holds, orders, approvals, and suspensions of accounts without a namespace that were in force: give them again",
     "names, and uids of tools and people, that have no namespace any more: nothing keeps a new account from getting one",
     "the former replica counts of suspended workloads: after a resume, the tenant scales them up again",
 ];

@@ -98,7 +98,7 @@ mod tests {
     use crate::plan::testing::World;
 
     #[test]
-    fn nobody_learns_of_more_than_their_own() {
+    fn people_see_only_their_own_accounts() {
         let mut world = World::new();
         let alice = world.add(AccountKind::User, "alice", Some(20_001));
         let bob = world.add(AccountKind::User, "bob", Some(20_002));

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cluster_that_is_away_keeps_waiting_is_said_until_it_is_done() {
+    fn work_that_waits_for_an_unreachable_cluster_is_shown_until_it_is_done() {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();

@@ -9,7 +9,8 @@ use crate::desired::quota::class_of;
 use crate::desired::{classes_of, credential};
 use crate::identity::{AccountId, AccountKind};
 use crate::ledger::adopted::AdoptedNamespace;
-use crate::ledger::quota::{OverrideKey, QuotaOverride};
+use crate::ledger::exception::{Exception, ExceptionKey};
+use crate::ledger::quota::{OverrideKey, QuotaOverride, day};
 use crate::ledger::realm::RealmAccount;
 use crate::ledger::{Account, CredentialKey, Ending, LedgerState, Lifecycle, Suspension};
 use crate::plan::pace::Progress;
@@ -73,6 +74,7 @@ pub fn chain(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<St
     }
     steps.extend(rules);
     steps.extend(overrides(account, ledger, policy));
+    steps.extend(exceptions(account, ledger, policy));
     steps.extend(pace(account, ledger));
     steps.extend(adopted(account, ledger));
     let objects = objects(account, ledger);
@@ -242,6 +244,24 @@ fn overrides(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<St
         Step::new("quota", !locked, text)
     };
     ledger.overrides_of(&account.id).map(step).collect()
+}
+
+/// The admission rules that it is excepted from, and by whom.
+fn exceptions(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<Step> {
+    let classes = classes_of(account, ledger, policy);
+    let class = classes.iter().find(|class| class.namespace.is_some());
+    let step = |(key, given): (&ExceptionKey, &Exception)| {
+        let place = key.cluster.as_ref().map(|cluster| format!(" in {cluster}")).unwrap_or_default();
+        let Exception { until, note, proved: _ } = given;
+        let by = note.ticket.clone().unwrap_or_else(|| note.reason.clone());
+        let why_not = class.and_then(|class| class.excepts(key.rule).err());
+        let not = why_not.map(|why| format!("; not in force: {why}")).unwrap_or_default();
+        let (until, actor, at) = (day(*until), &note.actor, note.at);
+        let text =
+            format!("excepted from rule {}{place} until {until} ({by}), given by {actor} {at:.0}{not}", key.rule);
+        Step::new("exception", why_not.is_none(), text)
+    };
+    ledger.exceptions_of(&account.id).map(step).collect()
 }
 
 /// A change of the policy that it may wait for.

@@ -36,6 +36,8 @@ const FIRST_LISTING: Duration = Duration::from_secs(30);
 
 /// Between two tries to renew the daemon's own certificate: there are days left, and each try may wait for a signer.
 const RENEWAL_AGAIN: SignedDuration = SignedDuration::from_hours(1);
+/// Approval and signature take a second.
+const RENEWED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Between two looks whether a webhook was installed, and is well. Its certificate is replaced ten days before it ends.
 const WEBHOOK_AGAIN: SignedDuration = SignedDuration::from_hours(24);
@@ -93,6 +95,7 @@ pub(super) struct Link {
     file: Option<[u8; 32]>,
     /// When the webhook is to be looked at; `None`: now.
     pub(super) webhook_due: Option<Timestamp>,
+    pub(super) is_without_webhook: bool,
     pub(super) review: Review,
     /// The configuration was read again: the daemon's own kubeconfig may have to follow it.
     reconfigured: bool,
@@ -370,7 +373,9 @@ impl Clusters {
             let (policy, state_dir) = (&settings.policy, settings.state_dir.as_path());
             let request = WebhookRequest { policy, cluster, ledger, state_dir, sealer, now };
             let again = now + WEBHOOK_AGAIN;
-            link.webhook_due = Some(match Box::pin(webhook::keep(&link.client, request, link.weakened)).await {
+            let kept = Box::pin(webhook::keep(&link.client, request, link.weakened)).await;
+            link.is_without_webhook = matches!(kept, Ok(Kept::Absent));
+            link.webhook_due = Some(match kept {
                 Ok(Kept::Absent) => again,
                 Ok(Kept::Well { due, wrote }) => {
                     link.weakened = false;
@@ -422,6 +427,7 @@ impl Clusters {
             credential,
             file,
             webhook_due: None,
+            is_without_webhook: false,
             review: Review::default(),
             reconfigured: false,
             weakened: false,
@@ -544,7 +550,7 @@ async fn reach(
     let renewal = match renew {
         // It may be the credential that keeps the cluster from answering.
         Some(now) if first.as_ref().map_or(true, is_ours) => {
-            Some(bootstrap::renew(&kubeconfig, &mark.cluster, now).await?)
+            renewed(kubeconfig.clone(), mark.cluster.clone(), now).await?
         }
         _ => None,
     };
@@ -557,6 +563,16 @@ async fn reach(
     let credential = bootstrap::credential(&kubeconfig).await?;
     let (file, own) = (digest(&kubeconfig), bootstrap::own_certificate(&kubeconfig)?);
     Ok(Reached { client, owner, said, mark: (mark, found), proven, renewal, credential, file, own })
+}
+
+/// Renews the daemon's own certificate, where that is due. `None`: nobody approved it yet. It is still waited for, but not
+/// here: a revocation waits for no approver.
+async fn renewed(kubeconfig: PathBuf, cluster: ClusterName, now: Timestamp) -> Result<Option<Renewal>, AccessError> {
+    let renewing = tokio::spawn(async move { bootstrap::renew(&kubeconfig, &cluster, now).await });
+    match tokio::time::timeout(RENEWED_WITHIN, renewing).await {
+        Ok(Ok(renewal)) => renewal.map(Some),
+        Ok(Err(_)) | Err(_) => Ok(None),
+    }
 }
 
 /// A former owner stops writing at once: what is under way is finished, nothing more is begun.

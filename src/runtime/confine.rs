@@ -163,6 +163,7 @@ impl Clusters {
         status.administrator = confinement::sentence(&link.confinement.ways);
         status.own_certificate_until = link.own.as_ref().map(|own| own.1);
         status.webhook = link.review.answer();
+        status.unenforced.clone_from(&link.review.unenforced);
         let told = link.suspects.values().filter(|(_, told, _)| *told);
         status.unknown_certificates = told.map(|(_, _, text)| text.clone()).collect();
     }

@@ -92,10 +92,14 @@ impl Directories {
     pub(crate) async fn read(&self, trigger: Trigger, reader: Reader<'_>) -> DirectorySnapshot {
         let (due, unasked) = self.due(trigger, reader);
         self.reads.keep(&self.sources);
+        if let (Some(cache), Trigger::Sync) = (&self.cache, trigger) {
+            cache.forget_refusals();
+        }
+        let pass = self.pass(trigger);
         for source in due {
             let Some(asked) = self.sources.iter().find(|asked| asked.name == source.name) else { continue };
             let (policy, changed) = (reader.policy.clone(), Arc::clone(&self.changed));
-            let (pass, known) = (self.pass(trigger), known(reader.ledger));
+            let (pass, known) = (pass.clone(), known(reader.ledger));
             self.reads.begin(Question { asked, source, pass, known, policy, now: reader.now, changed });
         }
         // Who asks for a cycle waits for all sources; what begins by itself leaves the slow ones to a cycle of their own.
@@ -110,7 +114,7 @@ impl Directories {
             let mut snapshot = merge(reads, reader.policy);
             let answered: BTreeSet<String> = snapshot.reads.iter().map(|read| read.source.clone()).collect();
             snapshot.unasked = unasked.union(&wanted).filter(|source| !answered.contains(*source)).cloned().collect();
-            confirm(&self.sources, reader, &mut snapshot).await;
+            confirm(&self.sources, &pass, reader, &mut snapshot).await;
             snapshot
         };
         let snapshot = self.reads.take(&self.sources, confirmed).await;
@@ -128,14 +132,11 @@ impl Directories {
 
     /// Reads all of them, for a preview.
     pub(crate) async fn read_all(&self, reader: Reader<'_>) -> DirectorySnapshot {
-        preview(&self.sources, &self.pass(Trigger::Sync), reader).await
+        preview(&self.sources, &self.pass(Trigger::Schedule), reader).await
     }
 
     /// How much a cycle asks its directories for.
     fn pass(&self, trigger: Trigger) -> Pass {
-        if let (Some(cache), Trigger::Sync) = (&self.cache, trigger) {
-            cache.forget_refusals();
-        }
         match (&self.cache, trigger) {
             (None, _) => Pass::Once,
             (Some(cache), Trigger::FullRead) => Pass::Whole(cache.clone()),
@@ -170,7 +171,7 @@ async fn preview(sources: &[SourceConfig], pass: &Pass, reader: Reader<'_>) -> D
     let all: Vec<SourceConfig> = sources.iter().map(|source| as_read(source, reader)).collect();
     let known = known(reader.ledger);
     let mut snapshot = bursar_directory::fetch_after(&all, pass, &known, reader.policy, reader.now).await;
-    confirm(&all, reader, &mut snapshot).await;
+    confirm(&all, pass, reader, &mut snapshot).await;
     snapshot
 }
 
@@ -180,9 +181,9 @@ fn known(ledger: &LedgerState) -> Known {
 }
 
 /// Asks the servers for each account alone whose absence would be due.
-async fn confirm(sources: &[SourceConfig], reader: Reader<'_>, snapshot: &mut DirectorySnapshot) {
+async fn confirm(sources: &[SourceConfig], pass: &Pass, reader: Reader<'_>, snapshot: &mut DirectorySnapshot) {
     let due = transition::due(reader.ledger, snapshot, reader.policy, reader.now);
-    Box::pin(bursar_directory::confirm(sources, &known(reader.ledger), &due, snapshot)).await;
+    Box::pin(bursar_directory::confirm(sources, pass, &known(reader.ledger), &due, snapshot)).await;
 }
 
 fn as_read(source: &SourceConfig, reader: Reader<'_>) -> SourceConfig {

@@ -28,9 +28,9 @@ use self::realm::RealmTarget;
 use crate::bootstrap::SEAL_KEY;
 use crate::contract::Sealer;
 use crate::control::api::OrderAnswer;
-use crate::desired::Deriver;
 use crate::identity::ClusterName;
 use crate::orders::request::OrderRequest;
+use crate::plan::Planner;
 use crate::settings::{Settings, SettingsErrors};
 use crate::store::StoreError;
 use crate::telemetry::SharedMetrics;
@@ -99,7 +99,7 @@ pub enum RuntimeError {
 pub struct Runtime {
     pub(crate) settings: Settings,
     pub(crate) sealer: Arc<Sealer>,
-    pub(crate) deriver: Deriver,
+    pub(crate) planner: Planner,
     pub(crate) ledger: Ledger,
     pub(crate) directories: Directories,
     pub(crate) clusters: Clusters,
@@ -177,8 +177,8 @@ impl Runtime {
         let work = Work { interrupt, stop, slice_over, slice: None, progress: Progress::default() };
         let clusters = Clusters::of(&settings, work.stop.clone());
         let directories = Directories::of(sources, work.progress.counter());
-        let deriver = Deriver::default();
-        Ok(Self { settings, sealer, deriver, ledger, directories, clusters, realm, work, metrics })
+        let planner = Planner::default();
+        Ok(Self { settings, sealer, planner, ledger, directories, clusters, realm, work, metrics })
     }
 
     /// Connects to all clusters, and waits until they have shown their objects, or an order arrived. A cluster that does

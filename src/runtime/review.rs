@@ -11,6 +11,7 @@ use super::reads::locked;
 use crate::bootstrap::webhook::remembered::remembered;
 use crate::bootstrap::webhook::{Question, WebhookRequest};
 use crate::control::api::WebhookAnswer;
+use crate::desired::rules::unenforced;
 
 /// Between two reviews.
 const EVERY: SignedDuration = SignedDuration::from_mins(15);
@@ -20,6 +21,8 @@ const EVERY: SignedDuration = SignedDuration::from_mins(15);
 pub(super) struct Review {
     asked_at: Option<Timestamp>,
     answer: Arc<Mutex<Option<WebhookAnswer>>>,
+    /// What nobody enforces, because there is no webhook.
+    pub(super) unenforced: Option<String>,
     asking: Option<AbortOnDropHandle<()>>,
 }
 
@@ -37,6 +40,10 @@ impl Review {
 impl Clusters {
     /// Has the webhooks asked that are due. No cycle waits for an answer.
     pub(super) fn review_webhooks(&mut self, Context { settings, ledger, sealer, now, .. }: Context<'_>) {
+        for (cluster, link) in &mut self.links {
+            let unenforced = link.is_without_webhook.then(|| unenforced(&settings.policy, cluster, ledger));
+            link.review.unenforced = unenforced.flatten();
+        }
         let away = |cluster| self.effects.clusters.get(cluster).is_none_or(|it| it.watch.health().error.is_some());
         let due = self.links.iter_mut().filter(|(cluster, link)| link.review.is_due(now) && !away(cluster));
         for (cluster, link) in due {
@@ -46,7 +53,7 @@ impl Clusters {
             let installed = remembered(request).is_ok_and(|installed| installed.is_some());
             let question = if installed { Question::of(&link.client, request) } else { None };
             let Some(question) = question else {
-                link.review = Review::default();
+                link.review = Review { unenforced: link.review.unenforced.take(), ..Review::default() };
                 continue;
             };
             let (answer, cluster) = (Arc::clone(&link.review.answer), cluster.clone());

@@ -7,7 +7,8 @@ use super::host::{has_name_as_label, is_host};
 use super::server_rules::server_rules;
 use super::table::Table;
 use crate::admission::image::is_place;
-use crate::policy::{Admission, Class, ClassLifetimes, From, PodSecurity, Reapers, VolumeRule};
+use crate::identity::AccountKind;
+use crate::policy::{Admission, Class, ClassLifetimes, PodSecurity, Reapers, VolumeRule};
 use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Lifetimes, Mode, UidRules};
 
 const RULES: [&str; 11] =
@@ -16,14 +17,14 @@ const MODES: [(&str, Mode); 4] =
     [("enforce", Mode::Enforce), ("warn", Mode::Warn), ("audit", Mode::Audit), ("off", Mode::Off)];
 
 /// What the table says, with [`Admission::default`] for what it does not.
-pub(super) fn admission(table: &Table<'_>, from: From, has_uids: bool) -> Admission {
+pub(super) fn admission(table: &Table<'_>, kind: Option<AccountKind>, has_uids: bool) -> Admission {
     table.only(&RULES);
     let default = Admission::default();
     let claims = claims(table);
     let (lifetime, lifetimes, lifetime_warning) = lifetime(table, default.lifetime);
     Admission {
         server: server_rules(table, claims.mode),
-        uid: uid(table, default.uid, from, has_uids),
+        uid: uid(table, default.uid, kind, has_uids),
         host: rule(table, "host", &[]).0.unwrap_or(default.host),
         images: images(table),
         hosts: hosts(table, default.hosts),
@@ -47,8 +48,8 @@ pub(super) fn rule<'a>(table: &Table<'a>, rule: &str, keys: &[&str]) -> (Option<
 
 /// Without a range of uids for them, workspaces have none that their pods could run as; Pod Security still lets none run
 /// as root.
-fn uid(table: &Table<'_>, default: UidRules, from: From, has_uids: bool) -> UidRules {
-    if from == From::Groups && !has_uids {
+fn uid(table: &Table<'_>, default: UidRules, kind: Option<AccountKind>, has_uids: bool) -> UidRules {
+    if kind == Some(AccountKind::Group) && !has_uids {
         let is_off = table.value("uid").is_some_and(|value| value == Mode::Off.as_str());
         if table.has("uid") && !is_off {
             let why = "a group has no uid: give the class one for each workspace, for example uid_range = [70000, 79999]; \

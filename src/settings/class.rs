@@ -12,7 +12,7 @@ use super::profile;
 use super::table::{Kind, Table, absolute_path, is_none_of};
 use super::uid_range;
 use super::volume;
-use crate::identity::{ClusterName, KUBERNETES_NAME_MAX, NamespaceName};
+use crate::identity::{AccountKind, ClusterName, KUBERNETES_NAME_MAX, NamespaceName};
 use crate::kinds::DriftKey;
 use crate::policy::{
     Class, Cluster, DriftMode, From, FromWorkspaces, HomeRule, Pattern, PodSecurity, Provision, When, Workspace,
@@ -89,25 +89,29 @@ pub(super) struct Known<'a> {
 /// The class in `table`, without its manifests.
 pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<Class> {
     table.only(&KEYS);
-    let from = from(table)?;
-    let namespace = namespace(table, from);
+    let kind = kind(table)?;
+    let namespace = namespace(table, kind);
     let clusters = clusters(table, known);
-    let home = home(table, from, known);
-    let credential = credential::credential(table, from, &clusters, known);
+    let home = home(table, kind, known);
+    let credential = credential::credential(table, kind, &clusters, known);
     if credential.is_some() && home.is_none() && !table.has("home") {
         table.wrong("home", "missing; the credential is written there; for example { prefix = \"/home\" }");
     }
-    fitting(table, from);
-    let adopts = if from == From::Adopted { Some(adopted::adopts(table)?) } else { None };
+    fitting(table, kind);
+    let quota_from_workspaces = quota_from_workspaces(table, kind);
+    let from = match kind {
+        Some(AccountKind::Tool) => From::Tools,
+        Some(AccountKind::User) => From::Users(quota_from_workspaces),
+        Some(AccountKind::Group) => From::Groups(workspace(table)),
+        None => From::Adopted(adopted::adopts(table)?),
+    };
     Some(Class {
         name: name.to_owned(),
         from,
         when: when(table),
         clusters,
         name_pattern: pattern(table),
-        roles: if from == From::Groups { Vec::new() } else { roles(table, from, namespace.as_ref()) },
-        workspace: (from == From::Groups).then(|| workspace(table)),
-        adopts,
+        roles: if kind == Some(AccountKind::Group) { Vec::new() } else { roles(table, kind, namespace.as_ref()) },
         namespace,
         home,
         service_account_roles: table.texts("service_account_roles").unwrap_or_default(),
@@ -115,23 +119,29 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
         drift: drift(&table.section("drift")),
         pod_security: pod_security(table),
         quota: profile::quota(&table.section("quota")),
-        quota_from_workspaces: quota_from_workspaces(table, from),
         quota_locked: profile::quota_locked(table),
         limit_range: table.has("limit_range").then(|| profile::limit_range(&table.section("limit_range"))),
-        network: network(table, from, known),
+        network: network(table, kind, known),
         credential,
-        volumes: volume::volumes(table, known.prefixes, from),
-        admission: admission::admission(&table.section("admission"), from, table.has("uid_range")),
+        volumes: volume::volumes(table, known.prefixes, kind),
+        admission: admission::admission(&table.section("admission"), kind, table.has("uid_range")),
         provision: provision(table),
         manifests: Vec::new(),
     })
 }
 
-fn from(table: &Table<'_>) -> Option<From> {
+/// The kind of account that the class is for; `Some(None)`: it adopts namespaces.
+#[expect(clippy::option_option, reason = "the outer is what every reader of a key returns")]
+fn kind(table: &Table<'_>) -> Option<Option<AccountKind>> {
     if !table.has("from") {
         table.wrong("from", "missing; one of: tools, users, groups, adopted");
     }
-    let kinds = [("tools", From::Tools), ("users", From::Users), ("groups", From::Groups), ("adopted", From::Adopted)];
+    let kinds = [
+        ("tools", Some(AccountKind::Tool)),
+        ("users", Some(AccountKind::User)),
+        ("groups", Some(AccountKind::Group)),
+        ("adopted", None),
+    ];
     table.choice("from", &kinds)
 }
 
@@ -141,15 +151,17 @@ fn provision(table: &Table<'_>) -> Provision {
 }
 
 /// Keys that fit what the class is from.
-fn fitting(table: &Table<'_>, from: From) {
-    if from == From::Adopted {
+fn fitting(table: &Table<'_>, kind: Option<AccountKind>) {
+    if kind.is_none() {
         return;
     }
     for key in OF_ADOPTED.iter().filter(|key| table.has(key)) {
         table.wrong(key, "is allowed only with from = \"adopted\"");
     }
-    let (strange, why) = match from {
-        From::Groups => (&OF_A_HOLDER[..], "the people of a group have credentials of their own, by a class of users"),
+    let (strange, why) = match kind {
+        Some(AccountKind::Group) => {
+            (&OF_A_HOLDER[..], "the people of a group have credentials of their own, by a class of users")
+        }
         _ => (&OF_GROUPS[..], "only a class with from = \"groups\" has members"),
     };
     for key in strange.iter().filter(|key| table.has(key)) {
@@ -166,12 +178,10 @@ fn fitting(table: &Table<'_>, from: From) {
 }
 
 /// `PREFIX{name}SUFFIX`, short enough for every name.
-fn namespace(table: &Table<'_>, from: From) -> Option<String> {
-    if from == From::Adopted {
-        return None;
-    }
-    if from != From::Users && !table.has("namespace") {
-        let example = if from == From::Tools { "tool-{name}" } else { "workspace-{name}" };
+fn namespace(table: &Table<'_>, kind: Option<AccountKind>) -> Option<String> {
+    let kind = kind?;
+    if kind != AccountKind::User && !table.has("namespace") {
+        let example = if kind == AccountKind::Tool { "tool-{name}" } else { "workspace-{name}" };
         table.wrong("namespace", format!("missing; for example {example:?}"));
     }
     let text = table.text("namespace")?;
@@ -240,15 +250,15 @@ fn default_pattern() -> Regex {
 }
 
 /// A class without a namespace is bound in the whole cluster, so its roles are never a default.
-fn roles(table: &Table<'_>, from: From, namespace: Option<&String>) -> Vec<String> {
-    if from != From::Adopted && namespace.is_none() && !table.has("roles") && !table.has("namespace") {
+fn roles(table: &Table<'_>, kind: Option<AccountKind>, namespace: Option<&String>) -> Vec<String> {
+    if kind.is_some() && namespace.is_none() && !table.has("roles") && !table.has("namespace") {
         table.wrong("roles", "missing: without namespace they hold in the whole cluster; for example [\"view\"]");
     }
     table.texts("roles").unwrap_or_else(|| ROLES.map(str::to_owned).to_vec())
 }
 
-fn quota_from_workspaces(table: &Table<'_>, from: From) -> Option<FromWorkspaces> {
-    if from != From::Users && table.has("quota_from_workspaces") {
+fn quota_from_workspaces(table: &Table<'_>, kind: Option<AccountKind>) -> Option<FromWorkspaces> {
+    if kind != Some(AccountKind::User) && table.has("quota_from_workspaces") {
         table.wrong("quota_from_workspaces", "only people belong to workspaces; from = \"users\"");
     }
     let ways = [("sum", FromWorkspaces::Sum), ("max", FromWorkspaces::Max), ("tier", FromWorkspaces::Tier)];
@@ -307,8 +317,8 @@ fn pod_security(table: &Table<'_>) -> PodSecurity {
 }
 
 /// In a namespace that others made the default is `open`, because its makers have policies of their own.
-fn network(table: &Table<'_>, from: From, known: &Known<'_>) -> String {
-    let default = if from == From::Adopted { "open" } else { "isolated" };
+fn network(table: &Table<'_>, kind: Option<AccountKind>, known: &Known<'_>) -> String {
+    let default = if kind.is_none() { "open" } else { "isolated" };
     let name = table.text("network").unwrap_or_else(|| default.to_owned());
     if !known.networks.contains(&name) {
         table.wrong("network", unknown(&name, known.networks.iter().map(String::as_str), "[network.NAME]"));
@@ -316,7 +326,7 @@ fn network(table: &Table<'_>, from: From, known: &Known<'_>) -> String {
     name
 }
 
-fn home(table: &Table<'_>, from: From, known: &Known<'_>) -> Option<HomeRule> {
+fn home(table: &Table<'_>, kind: Option<AccountKind>, known: &Known<'_>) -> Option<HomeRule> {
     let fields = table.has("home").then(|| table.section("home"))?;
     fields.only(&["prefix", "kubeconfig", "create", "ssh_keys", "replace_unparsable"]);
     if !fields.has("prefix") {
@@ -332,7 +342,7 @@ fn home(table: &Table<'_>, from: From, known: &Known<'_>) -> Option<HomeRule> {
     }
     let kubeconfig = fields.parsed("kubeconfig", RELATIVE, within).unwrap_or_else(|| PathBuf::from(KUBECONFIG));
     let ssh_keys = fields.switch("ssh_keys", false);
-    if ssh_keys && from != From::Users {
+    if ssh_keys && kind != Some(AccountKind::User) {
         fields.wrong("ssh_keys", "only people have keys of their own; from = \"users\"");
     }
     let (create, replace_unparsable) = (fields.switch("create", false), fields.switch("replace_unparsable", false));

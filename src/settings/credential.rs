@@ -8,8 +8,8 @@ use regex::Regex;
 
 use super::class::{Known, absolute, unknown};
 use super::table::{Table, absolute_path};
-use crate::identity::{ClusterName, HostName};
-use crate::policy::{Cluster, CredentialKind, CredentialRule, From, OidcRule, TOKEN_LIFETIME_MAX};
+use crate::identity::{AccountKind, ClusterName, HostName};
+use crate::policy::{Cluster, CredentialKind, CredentialRule, OidcRule, TOKEN_LIFETIME_MAX};
 
 /// A week: short enough that a lost certificate is worth little, long enough to survive a long weekend.
 pub(super) const LIFETIME: Duration = Duration::from_hours(7 * 24);
@@ -36,13 +36,13 @@ const WORDS: [(&str, Word); 3] =
 /// The credential of a class of these accounts.
 pub(super) fn credential(
     table: &Table<'_>,
-    from: From,
+    kind: Option<AccountKind>,
     clusters: &[ClusterName],
     known: &Known<'_>,
 ) -> Option<CredentialRule> {
     let fields = table.has("credential").then(|| table.section("credential"))?;
     let word = if fields.has("kind") { fields.choice("kind", &WORDS)? } else { Word::Certificate };
-    let kind = match word {
+    let proof = match word {
         Word::Certificate => {
             fields.only(&["kind", "lifetime", "endpoints"]);
             CredentialKind::Certificate { lifetime: lifetime(&fields, LIFETIME, LIFETIME_MAX, "10y", "7d") }
@@ -61,13 +61,13 @@ pub(super) fn credential(
         }
         Word::Oidc => {
             fields.only(&["kind", "endpoints", "issuer", "client_id", "scopes", "grant", "user"]);
-            if from != From::Users {
+            if kind != Some(AccountKind::User) {
                 fields.wrong("kind", "kind = \"oidc\" needs from = \"users\", because a tool cannot log in");
             }
             CredentialKind::Oidc(oidc(&fields)?)
         }
     };
-    Some(CredentialRule { kind, endpoints: endpoints(&fields, clusters, known) })
+    Some(CredentialRule { kind: proof, endpoints: endpoints(&fields, clusters, known) })
 }
 
 fn lifetime(fields: &Table<'_>, default: Duration, most: Duration, said: &str, example: &str) -> Duration {

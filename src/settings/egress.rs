@@ -57,7 +57,7 @@ pub fn egress(settings: &Settings) -> Egress {
 
 /// Classes in whose namespaces pods run.
 fn with_pods(policy: &Policy) -> impl Iterator<Item = &Class> {
-    policy.classes.values().filter(|class| class.namespace.is_some() || class.adopts.is_some())
+    policy.classes.values().filter(|class| class.namespace.is_some() || class.adopts().is_some())
 }
 
 fn targets(settings: &Settings) -> Vec<Target> {

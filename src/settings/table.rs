@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_of_the_finger_is_understood() {
+    fn a_near_miss_of_a_key_is_suggested() {
         assert_eq!(nearest("bindn", &["base", "bind_dn", "url"]), Some("bind_dn"));
         assert_eq!(nearest("bindd_n", &["base", "bind_dn", "url"]), Some("bind_dn"));
         assert_eq!(nearest("quotas", &["quota", "roles"]), Some("quota"));

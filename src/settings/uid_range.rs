@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::table::Table;
-use crate::identity::{ID_MAX, UID_MIN, Uid};
-use crate::policy::{Class, From, UidRange, VolumeKind};
+use crate::identity::{AccountKind, ID_MAX, UID_MIN, Uid};
+use crate::policy::{Class, UidRange, VolumeKind};
 use crate::rules::AllowedVolume;
 
 const EXAMPLE: &str = "[70000, 79999]";
@@ -31,7 +31,7 @@ pub(super) fn uid_range(table: &Table<'_>) -> Option<UidRange> {
 
 /// Notes ranges that meet, and volumes of classes with a range that may be somebody's home.
 pub(super) fn one_identity(root: &Table<'_>, classes: &[Class]) {
-    let ranged = |class: &Class| class.workspace.as_ref().and_then(|workspace| workspace.uid_range);
+    let ranged = |class: &Class| class.workspace().and_then(|workspace| workspace.uid_range);
     for (index, class) in classes.iter().enumerate() {
         let Some(range) = ranged(class) else { continue };
         let table = root.section("class").section(&class.name);
@@ -40,7 +40,23 @@ pub(super) fn one_identity(root: &Table<'_>, classes: &[Class]) {
             let why = format!("{range} meets the range of class {}: one uid would be two workspaces'", other.name);
             table.wrong("uid_range", why);
         }
-        for home in classes.iter().filter(|other| other.from == From::Users).flat_map(homes) {
+        let homes: Vec<Homes<'_>> = classes
+            .iter()
+            .filter(|other| other.from.account_kind() == Some(AccountKind::User))
+            .flat_map(homes)
+            .collect();
+        // Nobody judges what server and path such a volume names.
+        for volume in class.admission.volumes.allow.iter().filter(|allowed| allowed.is_judged_by_name_only()) {
+            if let Some(home) = homes.first() {
+                let why = format!(
+                    "{volume} may mount any server and path, and so a home of class {}, and no home is mounted in a \
+                     workspace with a uid of its own; give the class a volume instead (volumes)",
+                    home.class
+                );
+                table.section("admission").section("volumes").wrong("allow", why);
+            }
+        }
+        for home in homes {
             let why = |what: &str| {
                 format!(
                     "{what} may be a home of class {}, and no home is mounted in a workspace with a uid of its own; keep its \

@@ -104,8 +104,7 @@ pub(super) fn settings(root: &Table<'_>, path: &Path) -> Option<Settings> {
 
 /// Every directory is asked for the attribute by which the classes know managers.
 fn managers(root: &Table<'_>, policy: &Policy, sources: &mut [(SourceConfig, Option<SecretPlace>)]) {
-    let mut named =
-        policy.classes.values().filter_map(|class| Some((class, class.workspace.as_ref()?.named_by.as_ref()?)));
+    let mut named = policy.classes.values().filter_map(|class| Some((class, class.workspace()?.named_by.as_ref()?)));
     let Some((_, attribute)) = named.next() else { return };
     for (class, _) in named.filter(|(_, other)| *other != attribute) {
         let why =
@@ -126,7 +125,7 @@ fn classes(root: &Table<'_>, folder: &Path, known: &Known<'_>) -> Vec<Class> {
         let Some(mut class) = class::class(&name, &table, known) else { continue };
         class.manifests = manifests::manifests(root, folder, &name);
         let other = classes.iter().find(|other| {
-            other.from != class.from
+            other.from.account_kind() != class.from.account_kind()
                 && other.namespace.is_some()
                 && other.namespace == class.namespace
                 && other.clusters.iter().any(|cluster| class.clusters.contains(cluster))

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use super::class::absolute;
 use super::profile::QUANTITY;
 use super::table::{Kind, Table, is_name};
-use crate::policy::{From, NfsVolume, Provisioned, Volume, VolumeKind};
+use crate::identity::AccountKind;
+use crate::policy::{NfsVolume, Provisioned, Volume, VolumeKind};
 use crate::quantity::is_quantity;
 
 const ABSOLUTE: Kind = Kind("an absolute path", "\"/srv/project/{name}\"");
@@ -24,7 +25,7 @@ enum Word {
 }
 
 /// Every volume of a class; directories must lie beneath one of `prefixes`.
-pub(super) fn volumes(table: &Table<'_>, prefixes: &[PathBuf], from: From) -> Vec<Volume> {
+pub(super) fn volumes(table: &Table<'_>, prefixes: &[PathBuf], kind: Option<AccountKind>) -> Vec<Volume> {
     let mut names = BTreeSet::new();
     let mut personal = 0;
     let tables = table.list("volumes");
@@ -49,21 +50,21 @@ pub(super) fn volumes(table: &Table<'_>, prefixes: &[PathBuf], from: From) -> Ve
                 volume.wrong(key, fits);
             }
         }
-        if from == From::Groups && word != Word::Shared && volume.has("directory") {
+        if kind == Some(AccountKind::Group) && word != Word::Shared && volume.has("directory") {
             volume.wrong("directory", "of a group is shared by its people; kind = \"shared\"");
         }
         personal += u32::from(word == Word::Personal);
         if word == Word::Personal && personal > 1 {
             volume.wrong("kind", "a class has one personal volume at most: its Secret names one");
         }
-        let kind = match word {
+        let behind = match word {
             Word::Static => VolumeKind::Static(nfs(volume, prefixes)?),
             Word::Shared => VolumeKind::Shared(nfs(volume, prefixes)?),
             Word::Personal if provisioned => VolumeKind::PersonalDynamic(self::provisioned(volume)?),
             Word::Personal => VolumeKind::Personal(nfs(volume, prefixes)?),
             Word::Dynamic => VolumeKind::Dynamic(self::provisioned(volume)?),
         };
-        Some(Volume { name: name?, kind, mount })
+        Some(Volume { name: name?, kind: behind, mount })
     });
     volumes.collect()
 }

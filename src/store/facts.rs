@@ -1,4 +1,4 @@
-//! Everything that the views say of one account.
+//! Reads what the views of the ledger show about one account.
 
 use serde_json::{Map, Value, json};
 
@@ -8,8 +8,8 @@ use crate::identity::AccountKind;
 /// A row of a view.
 pub type Row = Map<String, Value>;
 
-/// What is shown beside the account itself: title, columns, query by `?1` = `tool:foo`.
-const PARTS: [(&str, &[&str], &str); 10] = [
+/// What is shown beside the account itself: title, columns, and the query (`?1` is `tool:foo`).
+const PARTS: [(&str, &[&str], &str); 11] = [
     (
         "members",
         &["member", "role", "since"],
@@ -29,6 +29,11 @@ const PARTS: [(&str, &[&str], &str); 10] = [
         "quotas",
         &["namespace", "resource", "amount", "override_ticket", "override_until"],
         "SELECT * FROM quotas WHERE namespace IN (SELECT namespace FROM namespaces WHERE account = ?1) ORDER BY 1, 2",
+    ),
+    (
+        "exceptions",
+        &["cluster", "rule", "ticket", "until", "reason"],
+        "SELECT cluster, rule, ticket, until, reason FROM exceptions WHERE account = ?1 ORDER BY rule, cluster",
     ),
     (
         "certificates",
@@ -65,12 +70,12 @@ const PARTS: [(&str, &[&str], &str); 10] = [
 /// Columns for quotas that gave less than was in use.
 const OVER_QUOTA: (&str, &[&str]) = ("over_quota", &["namespace", "resource", "amount", "used"]);
 
-/// What stands beside the account, in this order: title and columns.
+/// Title and columns of what is shown beside the account, in this order.
 pub fn titles() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
     PARTS.iter().map(|(title, columns, _)| (*title, *columns)).chain([OVER_QUOTA])
 }
 
-/// Rows of accounts of this name or id.
+/// Returns the rows of the accounts with this name or id.
 pub async fn named(store: &mut ReadStore, kind: AccountKind, name: &str) -> Result<Vec<Row>, StoreError> {
     let query = match kind {
         AccountKind::Tool => "SELECT * FROM tools WHERE ?1 IN (name, id) ORDER BY since",
@@ -83,7 +88,7 @@ pub async fn named(store: &mut ReadStore, kind: AccountKind, name: &str) -> Resu
     store.rows(query, &[name.to_owned()]).await
 }
 
-/// The account of `row`, which [`named`] gave; with everything that stands beside it by its name, if that is wanted.
+/// Returns the account of `row`, a result of [`named`]; with `beside`, also the rows of each title.
 pub async fn of(store: &mut ReadStore, kind: AccountKind, row: Row, beside: bool) -> Result<Value, StoreError> {
     let name = format!("{kind}:{}", row.get("name").and_then(Value::as_str).unwrap_or_default());
     let mut facts = json!({"account": name, "ledger": row});
@@ -100,7 +105,7 @@ pub async fn of(store: &mut ReadStore, kind: AccountKind, row: Row, beside: bool
     Ok(facts)
 }
 
-/// Quotas of the account that gave less than was in use, when the last cycle looked.
+/// Returns the quotas of the account that the last cycle found below what was in use.
 async fn over_quota(store: &mut ReadStore, name: &str) -> Result<Vec<Row>, StoreError> {
     let report = store.last_report().await?.unwrap_or_default();
     let all = report["over_quota"].as_array().cloned().unwrap_or_default();

@@ -8,11 +8,11 @@ use sqlx::SqliteConnection;
 use super::StoreError;
 use super::record::{
     ACCOUNT, ADOPTED_NAMESPACE, APPROVAL, ARCHIVE, AccountRow, AdoptedRow, ApprovalRow, ArchiveRow, BULK_REVOCATION,
-    CERTIFICATE, CertificateRow, DELIVERY, DOUBT, DoubtRow, FAILURE, HOLD, HOMES_SHOWN, HoldRow, HomesRow, IDLENESS,
-    InCluster, LAST_USE, MEMBERSHIP, MarkRow, MembershipRow, OBJECT, ORDER, ObjectRow, OfAccount, OfCredential,
-    OrderRow, OverrideRow, Own, PACE, PERSON, PaceRow, PersonRow, QUOTA_OVERRIDE, REALM_ACCOUNT, REFUSAL,
-    REJECTED_ENTRY, RealmRow, RevocationRow, SETTLED, SOURCE_MARK, SPENT, SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow,
-    TENANT, UID_HISTORY, USED_UID, UidRow, UseRow, UsedUidRow,
+    CERTIFICATE, CertificateRow, DELIVERY, DOUBT, DoubtRow, EXCEPTION, ExceptionRow, FAILURE, HOLD, HOMES_SHOWN,
+    HoldRow, HomesRow, IDLENESS, InCluster, LAST_USE, MEMBERSHIP, MarkRow, MembershipRow, OBJECT, ORDER, ObjectRow,
+    OfAccount, OfCredential, OrderRow, OverrideRow, Own, PACE, PERSON, PaceRow, PersonRow, QUOTA_OVERRIDE,
+    REALM_ACCOUNT, REFUSAL, REJECTED_ENTRY, RealmRow, RevocationRow, SETTLED, SOURCE_MARK, SPENT, SSH_DELIVERY,
+    STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, USED_UID, UidRow, UseRow, UsedUidRow,
 };
 use super::table::Table;
 use crate::identity::{AccountId, ClusterName};
@@ -63,6 +63,12 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
             .await?
             .into_iter()
             .filter_map(OverrideRow::read)
+            .collect(),
+        exceptions: EXCEPTION
+            .load::<ExceptionRow>(connection, ALL)
+            .await?
+            .into_iter()
+            .filter_map(ExceptionRow::read)
             .collect(),
         paces: PACE.load::<PaceRow>(connection, ALL).await?.into_iter().map(PaceRow::read).collect(),
         idle: in_clusters(IDLENESS.load(connection, ALL).await?),

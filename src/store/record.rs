@@ -8,10 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use super::interval::OPEN_END;
 use super::table::{Table, row};
+use crate::contract::exception::ExceptedRule;
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid};
 use crate::kinds::{ObjectKey, ObjectKind, ObjectName};
 use crate::ledger::adopted::AdoptedNamespace;
 use crate::ledger::doubt::{Doubt, DoubtKey};
+use crate::ledger::exception::{Exception, ExceptionKey};
 use crate::ledger::gaps::Proved;
 use crate::ledger::pace::PaceRecord;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
@@ -41,6 +43,7 @@ tables! {
     TENANT = "tenant", key ["account_id", "cluster"], plain ["class", "namespace", "created_at"], json [];
     SETTLED = "settled", key ["account_id", "cluster"], plain ["own"], json [];
     QUOTA_OVERRIDE = "quota_override", key ["account_id", "resource", "cluster"], plain ["amount", "until"], json ["note", "proved"];
+    EXCEPTION = "exception", key ["account_id", "rule", "cluster"], plain ["until"], json ["note", "proved"];
     PACE = "pace", key ["class"], plain ["revision", "began", "at", "done", "waiting", "stopped"], json ["last"];
     BULK_REVOCATION = "bulk_revocation", key ["class"], plain ["at", "done"], json ["last", "note"];
     LAST_USE = "last_use", key ["account_id"], plain ["at"], json [];
@@ -442,6 +445,36 @@ impl OverrideRow {
         let key = OverrideKey { account: self.account_id, resource: self.resource, cluster };
         let until = self.until.parse().ok().filter(|_| self.until != OPEN_END);
         Some((key, QuotaOverride { amount: self.amount, until, note: self.note?, proved: self.proved }))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct ExceptionRow {
+    account_id: AccountId,
+    rule: ExceptedRule,
+    /// Empty: every cluster.
+    cluster: String,
+    #[serde(default)]
+    until: Timestamp,
+    note: Option<Note>,
+    #[serde(default)]
+    proved: Option<Proved>,
+}
+
+impl ExceptionRow {
+    pub fn new(key: ExceptionKey, given: Option<Exception>) -> Self {
+        let cluster = key.cluster.map(|cluster| cluster.0).unwrap_or_default();
+        let (until, note, proved) = match given {
+            Some(Exception { until, note, proved }) => (until, Some(note), proved),
+            None => (Timestamp::UNIX_EPOCH, None, None),
+        };
+        Self { account_id: key.account, rule: key.rule, cluster, until, note, proved }
+    }
+
+    pub fn read(self) -> Option<(ExceptionKey, Exception)> {
+        let cluster = Some(self.cluster).filter(|cluster| !cluster.is_empty()).map(ClusterName);
+        let key = ExceptionKey { account: self.account_id, rule: self.rule, cluster };
+        Some((key, Exception { until: self.until, note: self.note?, proved: self.proved }))
     }
 }
 

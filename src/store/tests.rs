@@ -9,11 +9,13 @@ use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
 
 use super::*;
+use crate::contract::exception::ExceptedRule;
 use crate::errors::chain;
-use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, HostName, PosixIdentity};
+use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, DirectoryId, HostName, PosixIdentity};
 use crate::json_text::JsonText;
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind, ObjectName};
 use crate::ledger::change::{Change, Event, RefusalRecord};
+use crate::ledger::exception::{Exception, ExceptionKey};
 use crate::ledger::gaps::Proved;
 use crate::ledger::idle::Idleness;
 use crate::ledger::pace::PaceRecord;
@@ -37,31 +39,16 @@ pub(super) fn at(second: i64) -> Timestamp {
 pub(super) fn account(number: u8, members: &[u8], leaving: bool, state: Lifecycle, second: i64) -> Account {
     let members: BTreeMap<_, _> =
         members.iter().map(|member| (DirectoryId(format!("d{member}")), Role::Member)).collect();
+    let (id, entry) = (AccountId(format!("a{number}").into()), DirectoryId(format!("d{number}")));
+    let name = AccountName { kind: AccountKind::Tool, name: format!("tool{number}") };
     Account {
-        id: AccountId(format!("a{number}").into()),
-        kind: AccountKind::Tool,
-        name: format!("tool{number}"),
-        kubernetes_name: format!("tool{number}"),
-        source: "people".to_owned(),
-        directory_id: DirectoryId(format!("d{number}")),
         dn: format!("cn=tool{number}"),
-        posix: None,
         home: Some("/home/x".into()),
-        gid: None,
-        mail: None,
-        display_name: None,
-        ssh_keys: std::collections::BTreeSet::new(),
-        disabled: None,
         leaving: if leaving { members.keys().cloned().collect() } else { BTreeSet::new() },
         members,
-        absence: None,
         state,
-        since: at(second),
-        suspension: None,
         generation: second.unsigned_abs(),
-        revocation: None,
-        ending: None,
-        sid: None,
+        ..Account::new(id, name, "people", entry, at(second))
     }
 }
 
@@ -224,6 +211,12 @@ fn quota_and_pace() -> impl Strategy<Value = Change> {
                 QuotaOverride { amount: "8".to_owned(), until: ends.then(|| at(9)), note: note("more"), proved };
             Change::Override(key, there.then_some(given))
         }),
+        (id(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(move |(account, there, counted, here)| {
+            let rule = if counted { ExceptedRule::Images } else { ExceptedRule::Volumes };
+            let proved = counted.then(|| Proved { counted_at: at(3), seconds: 7 });
+            let given = Exception { until: at(9), note: note("a course"), proved };
+            Change::Exception(ExceptionKey { account, rule, cluster: here.then(cluster) }, there.then_some(given))
+        }),
         (any::<bool>(), any::<bool>()).prop_map(|(there, stopped)| {
             let pace = PaceRecord {
                 revision: "r".to_owned(),
@@ -298,7 +291,7 @@ fn cycle_end(ended: Timestamp) -> CycleEnd {
 }
 
 #[tokio::test]
-async fn of_older_cycles_the_shorter_report_is_kept_and_of_what_ended_whose_it_was() {
+async fn old_cycles_keep_a_short_report_and_old_certificates_their_owner() {
     let folder = tempfile::tempdir().expect("a folder");
     let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
     store.write(&lock, &everybody(), &[event("seen")], at(0)).await.expect("written");
@@ -376,7 +369,7 @@ async fn a_second_writer_is_told_to_wait() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_ledger_is_refused_with_the_cure() {
+async fn a_file_that_is_no_ledger_is_refused_with_the_remedy() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join(FILE), vec![b'x'; 8192]).expect("a file");
     let error = Store::open(folder.path()).await.expect_err("no ledger");
@@ -501,7 +494,7 @@ async fn a_cycle_without_news_writes_one_row() {
 }
 
 #[tokio::test]
-async fn what_was_spent_long_ago_is_forgotten() {
+async fn spending_older_than_the_window_is_deleted() {
     let folder = tempfile::tempdir().expect("a folder");
     let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
     let week = 7 * 24 * 3600;

@@ -181,7 +181,7 @@ async fn an_absent_account_is_asked_for_by_its_guid() {
     let mut snapshot = DirectorySnapshot { reads: vec![read(source.clone()).await], ..DirectorySnapshot::default() };
     let due = all.entries.iter().map(|entry| Due { id: entry.id.clone(), kind: entry.kind, dn: entry.dn.clone() });
     let due = [(source.name.clone(), due.collect())].into();
-    confirm(std::slice::from_ref(&source), &Known::new(), &due, &mut snapshot).await;
+    confirm(std::slice::from_ref(&source), &Pass::Once, &Known::new(), &due, &mut snapshot).await;
     let proofs = snapshot.reads[0].proofs.clone().expect("asked");
     let place = |name: &str| {
         let id = &all.entries.iter().find(|entry| entry.name == name).expect("read").id;
@@ -240,7 +240,7 @@ async fn a_refused_bind_says_why_in_words() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_hides_the_account_control_is_rejected_and_present() {
+async fn an_entry_that_hides_user_account_control_is_rejected_and_present() {
     let samba = Samba::shared();
     let base = samba.unit("hide");
     samba.add_ldif(&person_ldif(&base, "hide-alice", "userAccountControl: 546\n"));

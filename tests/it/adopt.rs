@@ -117,7 +117,7 @@ fn reason(world: &World) -> String {
 }
 
 #[test]
-fn what_is_somebody_elses_is_taken_over_when_an_administrator_says_so_and_the_cluster_agrees() {
+fn a_foreign_object_is_taken_over_by_order_if_the_cluster_agrees() {
     let mut world = World::new("takes");
     world.tool("foo", 63_081, &[]);
     world.tool("bar", 63_082, &[]);

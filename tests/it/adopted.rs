@@ -240,7 +240,7 @@ fn a_mistyped_selector_releases_what_the_limit_allows_and_nobody_loses_more() {
 }
 
 #[test]
-fn the_cage_opens_namespaces_of_others_to_the_class_that_adopts_them_and_no_further() {
+fn the_confinement_opens_foreign_namespaces_only_to_the_class_that_adopts_them() {
     let mut world = site("profcage", MANY);
     profile(&world, "lab-a", "ada");
     let settled = poll(DEADLINE, || {

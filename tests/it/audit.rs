@@ -43,7 +43,7 @@ fn pod(uid: u32) -> Value {
 }
 
 #[test]
-fn what_runs_already_is_judged_and_nothing_is_written() {
+fn the_audit_judges_existing_objects_and_writes_nothing() {
     let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "auditing", RULES);
     world.tool("foo", 62_901, &[]);
     world.tool("bar", 62_902, &[]);
@@ -84,6 +84,23 @@ fn what_runs_already_is_judged_and_nothing_is_written() {
             "spec": {"rules": [{"host": "bar.tools.example.org"}]},
         }),
     );
+    // Whose they are, its people wrote: nothing of it scales them.
+    let uid_of = |kind: &str, name: &str| {
+        world.kubectl(&["get", kind, name, "-n", &namespace, "-o", "jsonpath={.metadata.uid}"])
+    };
+    let owner = |api_version: &str, kind: &str, name: &str, uid: String| json!([{"apiVersion": api_version, "kind": kind, "name": name, "uid": uid, "controller": true}]);
+    let mine = json!({"app": "mine"});
+    for (name, owners) in [
+        ("forged", owner("v1", "ConfigMap", "kube-root-ca.crt", uid_of("configmap", "kube-root-ca.crt"))),
+        ("unselected", owner("apps/v1", "Deployment", "root", uid_of("deployment", "root"))),
+    ] {
+        let spec = json!({
+            "replicas": 0, "selector": {"matchLabels": mine},
+            "template": {"metadata": {"labels": mine}, "spec": pod(0)},
+        });
+        let metadata = json!({"name": name, "namespace": namespace, "labels": mine, "ownerReferences": owners});
+        make(&world, &json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": spec}));
+    }
     let versions = || world.kubectl(&["get", "all,ingress,pvc,quota", "-n", &namespace, "-o", "json"]);
     let stored = versions();
     let (code, audited) = audit(&world, &world.config());
@@ -104,6 +121,8 @@ fn what_runs_already_is_judged_and_nothing_is_written() {
         ("ingresses/theft", "hosts", "warn"),
         ("pods/other", "uid", "enforce"),
         ("pods/plain", "filled in", "enforce"),
+        ("replicasets/forged", "uid", "enforce"),
+        ("replicasets/unselected", "uid", "enforce"),
         ("services/taker", "services", "enforce"),
     ];
     for one in expected {

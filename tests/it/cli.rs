@@ -277,7 +277,7 @@ fn an_error_does_not_drive_the_terminal() {
 }
 
 #[test]
-fn check_answers_in_json_right_or_wrong() {
+fn check_prints_json_for_valid_and_invalid_configurations() {
     let site = Site::new();
     let mut stray = site.command("--json check");
     let warned = ended(stray.env("BURSAR_LIMTS__X", "1"), 0, "a stray variable");

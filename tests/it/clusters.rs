@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use bursar::identity::AccountKind;
@@ -30,17 +30,22 @@ pub fn other() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
 
 /// A site with class `tool` on both clusters, class `admin` on one, class `local` on the other.
 pub fn world(name: &str, other: &ControlPlane) -> World {
-    let folder = Servers::shared().folder().join(name);
+    world_on(Servers::shared().clone(), name, other, "")
+}
+
+/// The same on other servers, with more lines of configuration.
+pub fn world_on(servers: Arc<Servers>, name: &str, other: &ControlPlane, more: &str) -> World {
+    let folder = servers.folder().join(name);
     let more = format!(
         "\n[cluster.other]\ndefault_endpoint = \"main\"\n[cluster.other.endpoint.main]\nurl = \"{}\"\nca = \"{}\"\n\
          [class.local]\nfrom = \"users\"\nwhen = {{ group = \"locals\" }}\nclusters = [\"other\"]\n\
          namespace = \"{name}-u-{{name}}\"\nhome = {{ prefix = \"{}/homes/home\" }}\n\
-         credential = {{ kind = \"certificate\", endpoints = [\"main\"] }}\n",
+         credential = {{ kind = \"certificate\", endpoints = [\"main\"] }}\n{more}",
         other.url,
         other.ca_pem.display(),
         folder.display()
     );
-    let mut world = World::with(name, &more);
+    let mut world = World::on(servers, name, &more);
     world.configure("clusters     = [\"test\"]", "clusters     = [\"test\", \"other\"]");
     world.configure(
         "7d\", endpoints = [\"internal\"] }\nvolumes",
@@ -228,6 +233,37 @@ fn an_order_for_a_cluster_that_is_away_ends_with_1_and_is_shown_until_it_is_done
     assert!(!world.kubectl_with(&stolen, &["get", "pods", "--context", "other"]).status.success());
     let (code, said) = given("bursar resume tool foo");
     assert_eq!(code, Some(0), "{said}");
+    daemon.stop();
+}
+
+#[test]
+fn a_class_is_not_revoked_while_one_of_it_is_suspended_and_its_cluster_away() {
+    let (other, _turn) = other();
+    let mut world = world("bulkaw", other);
+    world.tool("foo", 62_893, &[]);
+    assert_eq!(world.cycle().exit_code(), 0);
+    world.stop();
+    let server = other.api_server().expect("of our own");
+    server.signal(Signal::STOP);
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    let (code, said) = std::thread::scope(|scope| {
+        let class = "bursar revoke --all --class tool --reason stolen";
+        let revoking = scope.spawn(|| crate::runbooks::follow(&world, class));
+        wait_for("it is revoked where it can be", Duration::from_mins(2), || {
+            (status(&world)["revocations"][0]["under_way"] == 1).then_some(())
+        });
+        let (code, said) = crate::runbooks::follow(&world, "bursar suspend tool foo --reason stolen");
+        assert_eq!(code, Some(1), "{said}");
+        revoking.join().expect("it ends")
+    });
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("tool:foo: suspend") && said.contains("cluster other"), "{said}");
+    server.signal(Signal::CONT);
+    wait_for("it is done there too", Duration::from_mins(2), || {
+        crate::runbooks::follow(&world, "bursar sync");
+        (status(&world)["unfinished"] == serde_json::json!([])).then_some(())
+    });
     daemon.stop();
 }
 

@@ -115,7 +115,7 @@ fn a_certificate_that_nobody_here_asked_for_is_told_with_its_subject() {
 }
 
 #[test]
-fn the_end_of_the_daemons_own_certificate_is_said_at_once() {
+fn an_expired_certificate_of_the_daemon_is_reported_at_once() {
     let servers = own_servers(&ControlPlaneOptions::default());
     let mut world = World::on(servers, "ended", "");
     world.cycle();

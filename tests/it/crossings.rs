@@ -1,20 +1,31 @@
 //! The crossings of `tests/data/crossings.txt` on real servers: each state against each event of those that can be made
-//! here, one tool a cell, all cells side by side in one site.
+//! here, one tool a cell, all cells of a site side by side. States of clusters have a site of two clusters, one state
+//! after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::chown;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use bursar::daemon;
+use bursar::desired::of_generation_group;
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, QuotaSet, Target};
-use bursar_testkit::control_plane::ControlPlaneOptions;
+use bursar_testkit::control_plane::{ControlPlane, ControlPlaneOptions};
 use bursar_testkit::ldif::{disable_ldif, replace_ldif, tool_account_dn, tool_group_dn};
 use bursar_testkit::ready::wait_for;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::quiet::own_servers;
-use crate::world::{World, all_is_well, stderr};
+use crate::world::{World, all_is_well};
 
 const MATRIX: &str = include_str!("../data/crossings.txt");
 const FIRST_UID: u32 = 66_000;
@@ -22,8 +33,12 @@ const DEADLINE: Duration = Duration::from_mins(5);
 const LIMITS: &str = "\n[limits]\nsuspend_per_cycle = { count = 1000 }\nsuspend_per_day = { count = 1000 }\n\
     disable_per_cycle = { count = 1000 }\ndisable_per_day = { count = 1000 }\n\
     remove_members_per_cycle = { count = 1000 }\nresume_per_cycle = { count = 1000 }\nresume_per_day = { count = 1000 }\n";
+/// The API server learns of bindings by a watch of its own.
+const AUTHORIZER: Duration = Duration::from_millis(500);
+/// What absence is proved by: reads of an hour each.
+const READS: usize = 30;
 
-/// What is done to a tool: `hold`, `release`, …, with the words after its name.
+/// What is done to a tool: `hold`, `release`, …, with the words after its name; or `cluster`, with its name and `down`.
 type Step = (String, Vec<String>);
 
 #[derive(Clone)]
@@ -35,27 +50,53 @@ struct Happening {
     ends: Vec<Step>,
 }
 
-/// States and events of which every step can be made here, and the cells that may wait.
-fn matrix() -> (Vec<Happening>, Vec<Happening>, BTreeSet<(String, String)>) {
-    let (mut states, mut events, mut waits) = (Vec::new(), Vec::new(), BTreeSet::new());
-    for line in MATRIX.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let (head, rest) = line.split_once(':').expect("a colon");
-        let head: Vec<&str> = head.split_whitespace().collect();
-        if let ["waits", state, event] = head[..] {
-            waits.insert((state.to_owned(), event.to_owned()));
-            continue;
-        }
-        let (begins, ends) = rest.split_once('|').expect("what begins it | what ends it");
-        let (Some(begins), Some(ends)) = (steps(begins, false), steps(ends, true)) else { continue };
-        let meaning = head.get(2).copied().unwrap_or_default().to_owned();
-        let happening = Happening { name: head[1].to_owned(), meaning, begins, ends };
-        if head[0] == "state" { states.push(happening) } else { events.push(happening) }
+impl Happening {
+    fn begins_with(&self, step: &str) -> bool {
+        self.begins.iter().any(|(verb, _)| verb == step)
     }
-    (states, events, waits)
+}
+
+/// States and events of which every step can be made here, and the cells that may wait.
+struct Matrix {
+    states: Vec<Happening>,
+    events: Vec<Happening>,
+    waits: BTreeSet<(String, String)>,
+}
+
+impl Matrix {
+    fn read() -> Self {
+        let mut matrix = Self { states: Vec::new(), events: Vec::new(), waits: BTreeSet::new() };
+        for line in MATRIX.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let (head, rest) = line.split_once(':').expect("a colon");
+            let head: Vec<&str> = head.split_whitespace().collect();
+            if let ["waits", state, event] = head[..] {
+                matrix.waits.insert((state.to_owned(), event.to_owned()));
+                continue;
+            }
+            let (begins, ends) = rest.split_once('|').expect("what begins it | what ends it");
+            let (Some(begins), Some(ends)) = (steps(begins, false), steps(ends, true)) else { continue };
+            let meaning = head.get(2).copied().unwrap_or_default().to_owned();
+            let happening = Happening { name: head[1].to_owned(), meaning, begins, ends };
+            if head[0] == "state" { matrix.states.push(happening) } else { matrix.events.push(happening) }
+        }
+        matrix
+    }
+
+    /// A tool for each of these states and each event.
+    fn cells(&self, world: &World, is_of: impl Fn(&Happening) -> bool) -> Vec<Cell> {
+        let states = self.states.iter().filter(|state| is_of(state));
+        let pairs = states.flat_map(|state| self.events.iter().map(move |event| (state, event)));
+        let cell = |(uid, (state, event)): (u32, (&Happening, &Happening))| {
+            let tool = format!("x{uid}");
+            let (old, namespace) = (world.folder.join(format!("old-{tool}")), world.namespace(&tool));
+            Cell { state: state.clone(), event: event.clone(), tool, namespace, uid, old, had_access: true }
+        };
+        (FIRST_UID..).zip(pairs).map(cell).collect()
+    }
 }
 
 /// Steps that can be made here.
-const KNOWN: [&str; 14] = [
+const KNOWN: [&str; 18] = [
     "cycle",
     "quota",
     "break",
@@ -70,7 +111,13 @@ const KNOWN: [&str; 14] = [
     "vanish",
     "drift",
     "terminating",
+    "unlabelled",
+    "finalizer",
+    "absent",
+    "rename",
 ];
+/// What ends some of them.
+const ENDS: [&str; 3] = ["remade", "finalized", "back"];
 
 /// `None`: one of them cannot be made on real servers, or concerns more than one tool.
 fn steps(text: &str, of_an_end: bool) -> Option<Vec<Step>> {
@@ -82,12 +129,13 @@ fn steps(text: &str, of_an_end: bool) -> Option<Vec<Step>> {
             // A home takes what is due when it is whole again; nobody has to wait for that here.
             ["time", _] if of_an_end => continue,
             ["cycle"] => ("cycle", &[][..]),
+            ["cluster", _, "up" | "down"] => ("cluster", &words[1..]),
             ["quota", "set", "tool", "foo", ..] => ("quota", &words[4..]),
             ["fails", "tool", "foo", "home", ..] => ("break", &[][..]),
             [verb, "tool", "foo", ..] => (verb, &words[3..]),
             _ => return None,
         };
-        if !KNOWN.contains(&verb) && verb != "remade" {
+        if verb != "cluster" && !KNOWN.contains(&verb) && !ENDS.contains(&verb) {
             return None;
         }
         steps.push((verb.to_owned(), rest.iter().map(|word| (*word).to_owned()).collect()));
@@ -95,10 +143,20 @@ fn steps(text: &str, of_an_end: bool) -> Option<Vec<Step>> {
     Some(steps)
 }
 
+/// How far the clocks of the two sites are ahead, in hours.
+static AHEAD: [AtomicI64; 2] = [const { AtomicI64::new(0) }; 2];
+
+fn ahead(site: usize) -> Timestamp {
+    daemon::now() + SignedDuration::from_hours(AHEAD[site].load(Ordering::Relaxed))
+}
+
+#[derive(Clone)]
 struct Cell {
     state: Happening,
     event: Happening,
+    /// As it is called now.
     tool: String,
+    namespace: String,
     uid: u32,
     /// What it had at the beginning.
     old: PathBuf,
@@ -108,20 +166,83 @@ struct Cell {
 struct Site {
     world: World,
     orders: Vec<OrderRequest>,
+    other: Option<ControlPlane>,
+    /// Clusters that do not answer.
+    away: BTreeSet<&'static str>,
+    ahead: &'static AtomicI64,
+    runtime: tokio::runtime::Runtime,
+}
+
+/// Moves an entry, which keeps its id.
+fn moved(rdn: &str, from: &str, to: &str) -> String {
+    format!("dn: {rdn},{from}\nchangetype: modrdn\nnewrdn: {rdn}\ndeleteoldrdn: 0\nnewsuperior: {to}\n\n")
 }
 
 impl Site {
-    fn tell(&mut self, cell: (&str, u32), steps: &[Step]) {
-        let (tool, uid) = cell;
-        let world = &mut self.world;
-        let target =
-            || Target { kind: AccountKind::Tool, name: tool.to_owned(), reason: Some("x".to_owned()), ticket: None };
-        let (base, namespace) = (world.base.clone(), world.namespace(tool));
+    fn new(world: World, other: Option<ControlPlane>, ahead: &'static AtomicI64) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        Self { world, orders: Vec::new(), other, away: BTreeSet::new(), ahead, runtime }
+    }
+
+    /// Everybody, their first cycle, and what they have by it.
+    fn begin(&mut self, cells: &[Cell]) {
+        for (uid, name) in (FIRST_UID - 10..).zip(["ann", "bob"]) {
+            self.world.person(name, uid);
+        }
+        for cell in cells {
+            self.world.tool(&cell.tool, cell.uid, &["ann", "bob"]);
+        }
+        self.world.tool("stays", FIRST_UID - 1, &["ann", "bob"]);
+        all_is_well(&self.world.cycle());
+        for cell in cells {
+            fs::copy(self.kubeconfig(&cell.tool), &cell.old).expect("a copy");
+        }
+    }
+
+    /// Clusters that answer, by the context in kubeconfigs.
+    fn answering(&self) -> Vec<(&'static str, &ControlPlane)> {
+        let all = [("test", Some(&self.world.servers.cluster)), ("other", self.other.as_ref())];
+        let all = all.into_iter().filter_map(|(name, cluster)| Some((name, cluster?)));
+        all.filter(|(name, _)| !self.away.contains(name)).collect()
+    }
+
+    /// What happens to clusters.
+    fn tell_clusters(&mut self, steps: &[Step]) {
+        for (_, words) in steps.iter().filter(|(verb, _)| verb == "cluster") {
+            let (name, cluster) = match words[0].as_str() {
+                "prod" => ("test", &self.world.servers.cluster),
+                _ => ("other", self.other.as_ref().expect("a site of two clusters")),
+            };
+            let server = cluster.api_server().expect("of our own");
+            if words[1] == "down" {
+                server.signal(Signal::STOP);
+                self.away.insert(name);
+            } else {
+                server.signal(Signal::CONT);
+                self.away.remove(name);
+            }
+        }
+    }
+
+    /// What happens to one tool.
+    fn tell(&mut self, cell: &mut Cell, steps: &[Step]) {
+        let world = &self.world;
         for (verb, rest) in steps {
+            let (tool, namespace, base) = (&cell.tool, &cell.namespace, &world.base);
+            let target =
+                || Target { kind: AccountKind::Tool, name: tool.clone(), reason: Some("x".to_owned()), ticket: None };
+            let (account, group) = (tool_account_dn(base, tool), tool_group_dn(base, tool));
             let modify = |ldif: &str| world.servers.slapd.modify_ldif(ldif);
+            let in_namespace = |arguments: &[&str]| world.kubectl(&[arguments, &["-n", namespace]].concat());
+            let binding = || in_namespace(&["get", "rolebindings", "-o", "name"]).trim().to_owned();
+            let finalizers = |object: &str, finalizers: &str| {
+                let patch = format!(r#"{{"metadata":{{"finalizers":{finalizers}}}}}"#);
+                in_namespace(&["patch", object, "--type=merge", "-p", &patch]);
+            };
+            let (kept, none) = (r#"["example.org/keep"]"#, "null");
             match verb.as_str() {
-                // All cells have their cycle together.
-                "cycle" => {}
+                // All cells have their cycle together, and all clusters are there or away for all.
+                "cycle" | "cluster" => {}
                 "hold" => self.orders.push(OrderRequest::Hold(target())),
                 "release" => self.orders.push(OrderRequest::Release(target())),
                 "suspend" => self.orders.push(OrderRequest::Suspend(target())),
@@ -134,161 +255,309 @@ impl Site {
                     self.orders.push(OrderRequest::QuotaSet(set));
                 }
                 "break" => chown(world.home(tool), Some(1), Some(1)).expect("given away"),
-                "mend" => chown(world.home(tool), Some(uid), Some(uid)).expect("given back"),
-                "disabled" => modify(&disable_ldif(&tool_account_dn(&base, tool))),
-                "enabled" => modify(&replace_ldif(&tool_account_dn(&base, tool), "pwdPolicySubentry", &[])),
+                "mend" => chown(world.home(tool), Some(cell.uid), Some(cell.uid)).expect("given back"),
+                "disabled" => modify(&disable_ldif(&account)),
+                "enabled" => modify(&replace_ldif(&account, "pwdPolicySubentry", &[])),
                 "loses" => modify(&format!(
-                    "dn: {}\nchangetype: modify\ndelete: member\nmember: uid={},ou=people,{base}\n\n",
-                    tool_group_dn(&base, tool),
+                    "dn: {group}\nchangetype: modify\ndelete: member\nmember: uid={},ou=people,{base}\n\n",
                     rest[0]
                 )),
-                "vanish" => drop(world.kubectl(&["delete", "namespace", &namespace])),
+                "absent" | "back" => {
+                    for dn in [account, group] {
+                        let (rdn, place) = dn.split_once(',').expect("a DN of several parts");
+                        let (from, to) = if verb == "absent" { (place, base.as_str()) } else { (base.as_str(), place) };
+                        modify(&moved(rdn, from, to));
+                    }
+                }
+                "rename" => {
+                    let name = format!("{tool}r");
+                    let home = world.home(&name);
+                    fs::rename(world.home(tool), &home).expect("its home moves with it");
+                    for (dn, attribute) in [(account, "uid"), (group, "cn")] {
+                        modify(&format!(
+                            "dn: {dn}\nchangetype: modrdn\nnewrdn: {attribute}=tools.{name}\ndeleteoldrdn: 1\n\n"
+                        ));
+                    }
+                    let account = tool_account_dn(base, &name);
+                    modify(&replace_ldif(&account, "cn", &[&format!("tools.{name}")]));
+                    modify(&replace_ldif(&account, "homeDirectory", &[&home.display().to_string()]));
+                    cell.tool = name;
+                }
+                "vanish" => drop(world.kubectl(&["delete", "namespace", namespace])),
                 "drift" => {
                     let patch = r#"{"spec":{"hard":{"pods":"99"}}}"#;
-                    world.kubectl(&["patch", "resourcequota", "bursar", "-n", &namespace, "--type=merge", "-p", patch]);
+                    in_namespace(&["patch", "resourcequota", "bursar", "--type=merge", "-p", patch]);
                 }
                 "terminating" => {
-                    world.kubectl(&["create", "configmap", "keep", "-n", &namespace]);
-                    let kept = r#"{"metadata":{"finalizers":["example.org/keep"]}}"#;
-                    world.kubectl(&["patch", "configmap", "keep", "-n", &namespace, "--type=merge", "-p", kept]);
-                    world.kubectl(&["delete", "namespace", &namespace, "--wait=false"]);
+                    in_namespace(&["create", "configmap", "keep"]);
+                    finalizers("configmap/keep", kept);
+                    world.kubectl(&["delete", "namespace", namespace, "--wait=false"]);
                 }
                 "remade" => {
-                    let none = r#"{"metadata":{"finalizers":null}}"#;
-                    world.kubectl(&["patch", "configmap", "keep", "-n", &namespace, "--type=merge", "-p", none]);
+                    finalizers("configmap/keep", none);
                     world.kubectl(&["wait", "--for=delete", &format!("namespace/{namespace}"), "--timeout=60s"]);
+                }
+                "unlabelled" => drop(in_namespace(&["label", &binding(), "app.kubernetes.io/managed-by-"])),
+                "finalizer" => {
+                    let binding = binding();
+                    finalizers(&binding, kept);
+                    in_namespace(&["delete", &binding, "--wait=false"]);
+                }
+                "finalized" => {
+                    let binding = binding();
+                    if !binding.is_empty() {
+                        finalizers(&binding, none);
+                    }
                 }
                 other => panic!("no such step: {other}"),
             }
         }
     }
 
-    fn cycle(&mut self) {
+    fn tell_all(&mut self, cells: &mut [Cell], steps: impl Fn(&Cell) -> Vec<Step>) {
+        for cell in cells {
+            let steps = steps(cell);
+            self.tell(cell, &steps);
+        }
+    }
+
+    /// Gives the orders that were told.
+    fn order(&mut self) {
         let mut orders = std::mem::take(&mut self.orders);
         // Nothing is resumed that is held.
         orders.sort_by_key(|order| !matches!(order, OrderRequest::Release(_)));
         self.world.give(&orders);
+    }
+
+    fn cycle(&mut self) {
+        self.order();
         self.world.cycle();
+        std::thread::sleep(AUTHORIZER);
+        assert!(self.is_whole(&self.kubeconfig("stays")), "nothing happened to this one");
     }
 
-    fn opens(&self, kubeconfig: &std::path::Path) -> bool {
-        let said = self.world.kubectl_with(kubeconfig, &["get", "pods"]);
-        // A namespace that is gone, or a role that is, is answered in the same way.
-        assert!(said.status.success() || stderr(&said).contains("Forbidden"), "{}", stderr(&said));
-        said.status.success()
+    /// Thirty reads, an hour apart: what is not in the directory is proved to be gone.
+    fn hours_pass(&mut self) {
+        for _ in 0..READS {
+            self.ahead.fetch_add(1, Ordering::Relaxed);
+            self.world.cycle();
+        }
     }
 
-    fn has_access(&self, tool: &str) -> bool {
-        let kubeconfig = self.world.home(tool).join(".kube/config");
-        let has_user = fs::read_to_string(&kubeconfig).is_ok_and(|text| text.contains("client-certificate-data"));
-        has_user && self.opens(&kubeconfig)
+    fn kubeconfig(&self, tool: &str) -> PathBuf {
+        self.world.home(tool).join(".kube/config")
     }
 
-    /// What each tool has in the end, but for the generation.
+    /// In how many of the clusters that answer a kubeconfig opens its namespace.
+    fn opens(&self, kubeconfig: &Path) -> usize {
+        let contexts = self.answering();
+        contexts.into_iter().filter(|(context, _)| self.runtime.block_on(opens(kubeconfig, context))).count()
+    }
+
+    fn is_whole(&self, kubeconfig: &Path) -> bool {
+        self.opens(kubeconfig) == self.answering().len()
+    }
+
+    /// What is wrong of the four promises but the last, by cell; `waits`: what may be so for now.
+    fn wrong(&self, cells: &[Cell], waits: &BTreeSet<(String, String)>) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let granted = self.granted_wrongly();
+        for cell in cells {
+            if waits.contains(&(cell.state.name.clone(), cell.event.name.clone())) {
+                continue;
+            }
+            let kubeconfig = self.kubeconfig(&cell.tool);
+            let (present, old) = (self.opens(&kubeconfig), self.opens(&cell.old));
+            let lost = cell.had_access && present < self.answering().len();
+            // A home that takes no file gets no replacement, and what a finalizer keeps is made again when it is gone.
+            let has_replacement = !cell.state.begins_with("break") && !cell.state.begins_with("finalizer");
+            let why = match cell.event.meaning.as_str() {
+                "takes" if present + old > 0 => "still has access",
+                "replaces" if old > 0 => "what it had still opens it",
+                "replaces" if lost && has_replacement => "lost its access",
+                "keeps" if lost => "lost its access",
+                _ if granted.contains(&cell.namespace) => "somebody is bound who should not be",
+                _ => continue,
+            };
+            wrong.push(format!("{} x {} ({}): {why}", cell.state.name, cell.event.name, cell.tool));
+        }
+        wrong
+    }
+
+    /// Namespaces with a binding of a generation that is not the present one of an active account.
+    fn granted_wrongly(&self) -> BTreeSet<String> {
+        let tools = self.world.rows("SELECT name, generation FROM tools WHERE state = 'active'");
+        let present: BTreeSet<(&str, u64)> = tools
+            .iter()
+            .map(|row| (row["name"].as_str().expect("a name"), row["generation"].as_u64().expect("a number")))
+            .collect();
+        let mut wrong = BTreeSet::new();
+        for (_, cluster) in self.answering() {
+            let bindings = cluster.run(&["get", "rolebindings", "-A", "-o", "json"], "");
+            let bindings: Value = serde_json::from_str(&bindings).expect("JSON");
+            for binding in bindings["items"].as_array().expect("a list") {
+                let subjects = binding["subjects"].as_array().into_iter().flatten();
+                let mut groups = subjects.filter_map(|subject| of_generation_group(subject["name"].as_str()?));
+                if groups.any(|(account, generation)| !present.contains(&(account.name.as_str(), generation))) {
+                    wrong.insert(binding["metadata"]["namespace"].as_str().expect("a namespace").to_owned());
+                }
+            }
+        }
+        wrong
+    }
+
+    /// What each tool has in the end, but for its name and the generation; by namespace.
     fn ends(&self) -> BTreeMap<String, String> {
         let rows = self.world.rows(
-            "SELECT t.name, t.state, (SELECT count(*) FROM memberships m WHERE m.account = 'tool:' || t.name) AS members
-             FROM tools t",
+            "SELECT t.name, t.namespace, t.state,
+               (SELECT count(*) FROM memberships m WHERE m.account = 'tool:' || t.name) AS members FROM tools t",
         );
         let pods = "jsonpath={range .items[*]}{.metadata.namespace} {.metadata.name} {.spec.hard.pods}{\"\\n\"}{end}";
-        let quotas = self.world.kubectl(&["get", "resourcequota", "-A", "-o", pods]);
+        let quotas: Vec<String> = self
+            .answering()
+            .iter()
+            .map(|(_, cluster)| cluster.run(&["get", "resourcequota", "-A", "-o", pods], ""))
+            .collect();
         let mut ends = BTreeMap::new();
         for row in rows {
-            let tool = row["name"].as_str().expect("a name").to_owned();
-            let prefix = format!("{} ", self.world.namespace(&tool));
-            let mut own: Vec<&str> = quotas.lines().filter_map(|line| line.strip_prefix(&prefix)).collect();
+            let namespace = row["namespace"].as_str().expect("a namespace").to_owned();
+            let prefix = format!("{namespace} ");
+            let lines = quotas.iter().flat_map(|quotas| quotas.lines());
+            let mut own: Vec<&str> = lines.filter_map(|line| line.strip_prefix(&prefix)).collect();
             own.sort_unstable();
-            let access = self.has_access(&tool);
-            ends.insert(tool, format!("{} {} {own:?} access {access}", row["state"], row["members"]));
+            let access = self.opens(&self.kubeconfig(row["name"].as_str().expect("a name")));
+            ends.insert(namespace, format!("{} {} {own:?} access {access}", row["state"], row["members"]));
         }
         ends
+    }
+
+    /// Ends all states and events, and waits until each cell is as the one without a state.
+    fn end(&mut self, mut cells: Vec<Cell>) {
+        // An entry is back before something is changed in it.
+        self.tell_all(&mut cells, |cell| [ends(&cell.event), ends(&cell.state)].concat());
+        let undisturbed = |event: &str| {
+            let found = cells.iter().find(|cell| cell.state.name == "none" && cell.event.name == event);
+            found.expect("a state of nothing").namespace.clone()
+        };
+        wait_for("all is as if no state had been", DEADLINE, || {
+            self.ahead.fetch_add(1, Ordering::Relaxed);
+            self.cycle();
+            let ends = self.ends();
+            let wrong: Vec<String> = cells
+                .iter()
+                .filter_map(|cell| {
+                    let (end, wanted) = (&ends[&cell.namespace], &ends[&undisturbed(&cell.event.name)]);
+                    (end != wanted).then(|| format!("{} x {}: {end}, not {wanted}", cell.state.name, cell.event.name))
+                })
+                .collect();
+            if !wrong.is_empty() {
+                println!("{} cells:\n{}\n", wrong.len(), wrong.join("\n"));
+            }
+            wrong.is_empty().then_some(())
+        });
+    }
+}
+
+/// Whether the user of a context gets an answer; a namespace that is gone, or a role that is, is answered like a refusal.
+async fn opens(kubeconfig: &Path, context: &str) -> bool {
+    let Ok(file) = Kubeconfig::read_from(kubeconfig) else { return false };
+    let user =
+        file.contexts.iter().find(|named| named.name == context).and_then(|named| named.context.as_ref()?.user.clone());
+    let user = file.auth_infos.iter().find(|named| Some(&named.name) == user.as_ref());
+    if user.and_then(|named| named.auth_info.as_ref()?.client_certificate_data.as_ref()).is_none() {
+        return false;
+    }
+    let options = KubeConfigOptions { context: Some(context.to_owned()), ..KubeConfigOptions::default() };
+    let config = Config::from_custom_kubeconfig(file, &options).await.expect("a context");
+    let namespace = config.default_namespace.clone();
+    let pods: Api<Pod> = Api::namespaced(Client::try_from(config).expect("a client"), &namespace);
+    match pods.list(&ListParams::default().limit(1)).await {
+        Ok(_) => true,
+        Err(kube::Error::Api(status)) if status.code == 403 => false,
+        Err(error) => panic!("{} in {context}: {error:?}", kubeconfig.display()),
     }
 }
 
 /// A home that is whole again ends its state, whatever the text says of the time until the next try.
 fn ends(happening: &Happening) -> Vec<Step> {
-    let broken = happening.begins.iter().any(|(verb, _)| verb == "break");
-    happening.ends.iter().cloned().chain(broken.then(|| ("mend".to_owned(), Vec::new()))).collect()
+    let broken = happening.begins_with("break").then(|| ("mend".to_owned(), Vec::new()));
+    happening.ends.iter().cloned().chain(broken).collect()
 }
 
 #[test]
 fn in_a_sample_of_all_crossings_access_goes_that_should_and_no_other() {
-    let (states, events, waits) = matrix();
+    let matrix = Matrix::read();
     let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "cross", LIMITS);
-    for (uid, name) in (FIRST_UID - 10..).zip(["ann", "bob"]) {
-        world.person(name, uid);
-    }
-    let pairs = events.iter().flat_map(|event| states.iter().map(move |state| (state, event)));
-    let mut cells: Vec<Cell> = (FIRST_UID..)
-        .zip(pairs)
-        .map(|(uid, (state, event))| {
-            let tool = format!("x{uid}");
-            let old = world.folder.join(format!("old-{tool}"));
-            Cell { state: state.clone(), event: event.clone(), tool, uid, old, had_access: false }
-        })
-        .collect();
-    assert!(cells.len() >= 60, "{} cells", cells.len());
-    for cell in &cells {
-        world.tool(&cell.tool, cell.uid, &["ann", "bob"]);
-    }
-    world.tool("stays", FIRST_UID - 1, &["ann", "bob"]);
-    all_is_well(&world.cycle());
-    let stays = world.home("stays").join(".kube/config");
-    let mut site = Site { world, orders: Vec::new() };
-    for cell in &cells {
-        fs::copy(site.world.home(&cell.tool).join(".kube/config"), &cell.old).expect("a copy");
-        site.tell((&cell.tool, cell.uid), &cell.state.begins);
-    }
+    world.clock = || ahead(0);
+    let mut cells = matrix.cells(&world, |state| !state.begins_with("cluster"));
+    assert!(cells.len() >= 100, "{} cells", cells.len());
+    println!("{} cells in one cluster", cells.len());
+    let mut site = Site::new(world, None, &AHEAD[0]);
+    site.begin(&cells);
+    // Those whose text has a cycle come first: nobody repairs what the others break before their events happen.
+    site.tell_all(
+        &mut cells,
+        |cell| if cell.state.begins_with("cycle") { cell.state.begins.clone() } else { Vec::new() },
+    );
     site.cycle();
+    site.tell_all(
+        &mut cells,
+        |cell| if cell.state.begins_with("cycle") { Vec::new() } else { cell.state.begins.clone() },
+    );
+    site.order();
     for cell in &mut cells {
-        cell.had_access = site.has_access(&cell.tool);
+        cell.had_access = site.is_whole(&site.kubeconfig(&cell.tool));
     }
-    for cell in &cells {
-        site.tell((&cell.tool, cell.uid), &cell.event.begins);
-    }
-    let mut wrong = Vec::new();
-    for _ in 0..2 {
-        site.cycle();
-        assert!(site.opens(&stays), "nothing happened to this one");
-    }
-    for cell in &cells {
-        let (access, old) = (site.has_access(&cell.tool), site.opens(&cell.old));
-        let name = format!("{} x {} ({})", cell.state.name, cell.event.name, cell.tool);
-        let has_replacement = cell.state.name != "home-full";
-        match cell.event.meaning.as_str() {
-            _ if waits.contains(&(cell.state.name.clone(), cell.event.name.clone())) => {}
-            "takes" if access || old => wrong.push(format!("{name}: still has access")),
-            "replaces" if old => wrong.push(format!("{name}: what it had still opens it")),
-            "replaces" if cell.had_access && !access && has_replacement => {
-                wrong.push(format!("{name}: lost its access"));
-            }
-            "keeps" if cell.had_access && !access => wrong.push(format!("{name}: lost its access")),
-            _ => {}
-        }
-    }
+    site.tell_all(&mut cells, |cell| cell.event.begins.clone());
+    (0..2).for_each(|_| site.cycle());
+    let (mut absent, others): (Vec<Cell>, Vec<Cell>) =
+        cells.into_iter().partition(|cell| cell.event.begins_with("absent"));
+    let wrong = site.wrong(&others, &matrix.waits);
     assert!(wrong.is_empty(), "{} cells:\n{}", wrong.len(), wrong.join("\n"));
-    for cell in &cells {
-        site.tell((&cell.tool, cell.uid), &ends(&cell.state));
-        site.tell((&cell.tool, cell.uid), &ends(&cell.event));
-    }
-    let undisturbed = |event: &str| {
-        let found = cells.iter().find(|cell| cell.state.name == "none" && cell.event.name == event);
-        found.expect("a state of nothing").tool.clone()
-    };
-    wait_for("all is as if no state had been", DEADLINE, || {
-        site.cycle();
-        let ends = site.ends();
-        wrong = cells
-            .iter()
-            .filter_map(|cell| {
-                let (end, wanted) = (&ends[&cell.tool], &ends[&undisturbed(&cell.event.name)]);
-                (end != wanted).then(|| format!("{} x {}: {end}, not {wanted}", cell.state.name, cell.event.name))
-            })
-            .collect();
-        if !wrong.is_empty() {
-            println!("{} cells:\n{}\n", wrong.len(), wrong.join("\n"));
+    site.hours_pass();
+    (0..2).for_each(|_| site.cycle());
+    let wrong = [site.wrong(&others, &matrix.waits), site.wrong(&absent, &matrix.waits)].concat();
+    assert!(wrong.is_empty(), "{} cells:\n{}", wrong.len(), wrong.join("\n"));
+    absent.extend(others);
+    site.end(absent);
+}
+
+#[test]
+fn a_cluster_that_was_away_gives_nobody_access_who_lost_it_meanwhile() {
+    let matrix = Matrix::read();
+    let other = ControlPlane::start(&ControlPlaneOptions::default());
+    let mut world = crate::clusters::world_on(own_servers(&ControlPlaneOptions::default()), "crossaw", &other, LIMITS);
+    world.clock = || ahead(1);
+    let all = matrix.cells(&world, |state| state.name == "none" || state.begins_with("cluster"));
+    assert!(all.len() >= 33, "{} cells", all.len());
+    println!("{} cells in two clusters", all.len());
+    let mut site = Site::new(world, Some(other), &AHEAD[1]);
+    site.begin(&all);
+    let mut done: Vec<Cell> = Vec::new();
+    for state in matrix.states.iter().filter(|state| state.name == "none" || state.begins_with("cluster")) {
+        let mut cells: Vec<Cell> = all.iter().filter(|cell| cell.state.name == state.name).cloned().collect();
+        site.tell_clusters(&state.begins);
+        site.tell_all(&mut cells, |cell| cell.event.begins.clone());
+        (0..2).for_each(|_| site.cycle());
+        site.hours_pass();
+        (0..2).for_each(|_| site.cycle());
+        let mut wrong = if site.answering().is_empty() { Vec::new() } else { site.wrong(&cells, &matrix.waits) };
+        if !site.away.is_empty() {
+            let open: BTreeSet<String> =
+                site.world.status().unfinished.iter().map(|one| one.account.name.clone()).collect();
+            let removals = cells.iter().filter(|cell| ["suspend", "revoke"].contains(&cell.event.name.as_str()));
+            let unsaid = removals.filter(|cell| !open.contains(&cell.tool));
+            wrong.extend(unsaid.map(|cell| format!("{} x {}: said to be done", state.name, cell.event.name)));
         }
-        wrong.is_empty().then_some(())
-    });
-    assert!(site.opens(&stays));
+        site.tell_clusters(&state.ends);
+        wait_for("all clusters answer", DEADLINE, || {
+            site.world.cycle();
+            site.world.status().clusters.values().all(|cluster| cluster.ready).then_some(())
+        });
+        (0..2).for_each(|_| site.cycle());
+        wrong.extend(site.wrong(&cells, &BTreeSet::new()));
+        assert!(wrong.is_empty(), "{} cells:\n{}", wrong.len(), wrong.join("\n"));
+        done.extend(cells);
+    }
+    site.end(done);
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bursar::cli::arguments::Arguments;
-use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
+use bursar::identity::{AccountId, ClusterName, DirectoryId};
 use bursar::ledger::{Account, Certificate, CredentialKey, Failure, LedgerState, Lifecycle, SourceState};
 use bursar::snapshot::Completeness;
 use bursar::telemetry::Metrics;
@@ -124,31 +124,11 @@ fn state() -> LedgerState {
     let at = Timestamp::UNIX_EPOCH;
     let id = AccountId("a".into());
     let place = (id.clone(), ClusterName("prod".to_owned()));
+    let name = "tool:foo".parse().expect("an account");
     let account = Account {
-        id: id.clone(),
-        kind: AccountKind::Tool,
-        name: "foo".to_owned(),
-        kubernetes_name: "foo".to_owned(),
-        source: "people".to_owned(),
-        directory_id: DirectoryId("d".to_owned()),
-        dn: "cn=foo".to_owned(),
-        posix: None,
-        home: None,
-        gid: None,
-        mail: None,
-        display_name: None,
-        ssh_keys: std::collections::BTreeSet::new(),
-        disabled: None,
-        members: BTreeMap::new(),
-        leaving: BTreeSet::new(),
-        absence: None,
         state: Lifecycle::Active,
-        since: at,
-        suspension: None,
         generation: 1,
-        revocation: None,
-        ending: None,
-        sid: None,
+        ..Account::new(id.clone(), name, "people", DirectoryId("d".to_owned()), at)
     };
     let certificate = Certificate {
         fingerprint: "f".to_owned(),

@@ -175,19 +175,21 @@ async fn lists_that_fill_several_pages_are_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_realm_of_5000_people_is_read_whole() {
+async fn a_large_realm_is_read_whole() {
+    // Twelve pages. Keycloak takes a minute to make 5,000 people.
+    let size: u32 = if std::env::var_os("BURSAR_SOAK").is_some() { 5000 } else { 1120 };
     let people: Vec<_> =
-        (0..5000).map(|n| person(&format!("user{n:05}"), 10_000 + n, &[&format!("/g{}", n % 20)])).collect();
+        (0..size).map(|n| person(&format!("user{n:05}"), 10_000 + n, &[&format!("/g{}", n % 20)])).collect();
     let groups: Vec<_> = (0..20).map(|n| json!({"name": format!("g{n}")})).collect();
     let realm = Realm::new("large", &people, &groups);
     let found = read(realm.source()).await;
     assert_eq!(why(&found), "complete");
-    assert_eq!(names(&found, AccountKind::User).len(), 5000);
-    assert_eq!(members(&found, "g7").len(), 250);
+    assert_eq!(names(&found, AccountKind::User).len(), size as usize);
+    assert_eq!(members(&found, "g7").len(), size as usize / 20);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_renamed_or_made_anew_is_known_by_the_id() {
+async fn renamed_and_recreated_people_are_recognised_by_id() {
     let realm = Realm::new("rename", &[person("before", 2001, &[])], &[]);
     realm.ask("PUT", "", &json!({"editUsernameAllowed": true}));
     let before = read(realm.source()).await;

@@ -1,15 +1,17 @@
 //! The ledger as people read it: with plain `sqlite3`, by the worked examples of `docs/ledger.md`, as a member of the
 //! group, whatever became of the writer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId, PosixIdentity};
+use bursar::contract::exception::ExceptedRule;
+use bursar::identity::{AccountId, AccountKind, AccountName, ClusterName, DirectoryId, PosixIdentity};
 use bursar::kinds::{ManagedKind, ObjectKey, ObjectName};
 use bursar::ledger::change::{Change, Event};
+use bursar::ledger::exception::{Exception, ExceptionKey};
 use bursar::ledger::idle::Idleness;
 use bursar::ledger::quota::{OverrideKey, QuotaOverride};
 use bursar::ledger::realm::RealmAccount;
@@ -23,13 +25,14 @@ use jiff::Timestamp;
 use serde_json::json;
 
 const DOCUMENT: &str = include_str!("../../docs/ledger.md");
-pub const VIEWS: [&str; 14] = [
+pub const VIEWS: [&str; 15] = [
     "tools",
     "users",
     "admins",
     "memberships",
     "namespaces",
     "quotas",
+    "exceptions",
     "expiring_certificates",
     "failing",
     "pending_removals",
@@ -46,13 +49,8 @@ fn day(text: &str) -> Timestamp {
 
 fn account(kind: AccountKind, name: &str, uid: u32) -> Account {
     let number = i64::from(uid);
+    let (id, entry) = (AccountId(format!("id-{name}").into()), DirectoryId(format!("entry-{name}")));
     Account {
-        id: AccountId(format!("id-{name}").into()),
-        kind,
-        name: name.to_owned(),
-        kubernetes_name: name.to_owned(),
-        source: "people".to_owned(),
-        directory_id: DirectoryId(format!("entry-{name}")),
         dn: format!("cn={name}"),
         posix: Some(PosixIdentity {
             uid: number.try_into().expect("a uid"),
@@ -60,21 +58,7 @@ fn account(kind: AccountKind, name: &str, uid: u32) -> Account {
             groups: BTreeSet::new(),
         }),
         home: Some(format!("/data/project/{name}").into()),
-        gid: None,
-        mail: None,
-        display_name: None,
-        ssh_keys: std::collections::BTreeSet::new(),
-        disabled: None,
-        members: BTreeMap::new(),
-        leaving: BTreeSet::new(),
-        absence: None,
-        state: Lifecycle::New,
-        since: day("05-01T08"),
-        suspension: None,
-        generation: 0,
-        revocation: None,
-        ending: None,
-        sid: None,
+        ..Account::new(id, AccountName { kind, name: name.to_owned() }, "people", entry, day("05-01T08"))
     }
 }
 
@@ -151,6 +135,14 @@ fn more_pods(account: &Account) -> Change {
     Change::Override(key, Some(QuotaOverride { amount: "16".to_owned(), until: Some(until), note, proved: None }))
 }
 
+fn excepted(account: &Account) -> Change {
+    let key = ExceptionKey { account: account.id.clone(), rule: ExceptedRule::Images, cluster: None };
+    let ticket = Some("T124".to_owned());
+    let note = Note { actor: "carol".to_owned(), reason: "a course".to_owned(), ticket, at: account.since };
+    let until = "2026-09-01T00:00:00Z".parse().expect("a time");
+    Change::Exception(key, Some(Exception { until, note, proved: None }))
+}
+
 fn unused(account: &Account) -> Change {
     let (since, due) = (day("05-02T06"), day("06-01T06"));
     let idle =
@@ -195,7 +187,7 @@ fn event(account: &Account, actor: &str, action: &str, reason: &str, ticket: Opt
 }
 
 /// The story that the document tells.
-pub async fn story(state_dir: &Path) -> Store {
+async fn story(state_dir: &Path) -> Store {
     let (mut store, lock) = Store::open(state_dir).await.expect("a new ledger");
     let people = [
         Account { mail: Some("alice@example.org".to_owned()), ..account(AccountKind::User, "alice", 3001) },
@@ -210,6 +202,7 @@ pub async fn story(state_dir: &Path) -> Store {
     begin.extend([tenant(&carol, "admin", None), tenant(&web, "tool", Some("tool-foo"))]);
     begin.extend([tenant(&old, "tool", Some("tool-old")), quota(&web, "tool-foo"), quota(&old, "tool-old")]);
     begin.push(more_pods(&web));
+    begin.push(excepted(&web));
     begin.push(Change::Used(carol.id.clone(), day("05-30T07")));
     begin.push(unused(&old));
     begin.push(in_realm(&people[0]));
@@ -334,6 +327,7 @@ fn every_view_has_the_columns_that_people_rely_on() {
         "account member role since",
         "cluster namespace class account uid state created_at",
         "namespace resource amount from_class override_ticket override_until",
+        "account cluster rule until ticket actor reason at",
         "account cluster fingerprint not_after renew_after kind host",
         "account step reason since attempts next_try",
         "account what absent_since on",
@@ -352,7 +346,7 @@ fn every_view_has_the_columns_that_people_rely_on() {
 }
 
 #[test]
-fn who_reads_while_the_wal_grows_is_named_and_it_shrinks_when_they_are_done() {
+fn a_reader_that_makes_the_wal_grow_is_named_and_the_wal_shrinks_afterwards() {
     let folder = Folder::create("ledger-wal");
     let runtime = runtime();
     let (mut store, lock) = runtime.block_on(Store::open(folder.path())).expect("a new ledger");

@@ -135,7 +135,7 @@ fn a_running_daemon_keeps_its_ledger() {
 }
 
 #[test]
-fn what_is_no_whole_backup_is_refused_and_nothing_is_touched() {
+fn an_incomplete_backup_is_refused_and_changes_nothing() {
     let (site, backup) = site();
     let before = fs::read(ledger(&site)).expect("a ledger");
     let spoiled = |name: &str, spoil: &dyn Fn(&Path)| {

@@ -1,18 +1,19 @@
-//! Every schema that a ledger ever had, with data, becomes the present one. A migration adds a sample, a dump of a ledger
-//! of its schema, and nothing here.
+//! Every schema that a ledger ever had, with data, becomes the present one.
 //!
-//! The newest sample is written by
-//! `cargo test --test it -- --ignored --exact ledger_upgrade::write_the_sample_of_this_schema`.
+//! The sample of a schema is made by all migrations up to it, each followed by its own file in `tests/data/ledgers`: what
+//! sqlx recorded of the migration, checksum included, so that an edited migration is refused; and rows that only programs
+//! from then on wrote. For a new migration, take the first from a ledger's dump (`sqlite3 ledger.db .dump`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use bursar::store::{FILE, ReadStore, Store};
 use bursar_testkit::folder::Folder;
+use bursar_testkit::process::run;
 use jiff::Timestamp;
 
-use crate::ledger::{VIEWS, printed, runtime, sqlite3, story};
+use crate::ledger::{VIEWS, printed, runtime, sqlite3};
 
 fn beneath(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -27,17 +28,26 @@ fn numbers(folder: &str) -> Vec<String> {
     numbers
 }
 
-fn sample(number: &str) -> PathBuf {
-    beneath("tests/data/ledgers").join(format!("{number}.sql"))
+/// The file of this number.
+fn file(folder: &str, number: &str) -> PathBuf {
+    let mut files = fs::read_dir(beneath(folder)).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let is_it = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(number));
+    files.find(is_it).unwrap_or_else(|| panic!("{number} is not in {folder}"))
 }
 
 /// A ledger as a version of that schema left it.
 fn left_by(number: &str, ledger: &Path) {
-    let dump = fs::File::open(sample(number)).expect("a sample");
     // The checks of a column do not concern NULL, which is no JSON to SQLite 3.40.
-    let lenient = ["-bail", "-cmd", "PRAGMA ignore_check_constraints = ON"];
-    let made = Command::new("sqlite3").args(lenient).arg(ledger).stdin(dump).status().expect("sqlite3");
-    assert!(made.success(), "{number}");
+    let mut script = String::from("PRAGMA ignore_check_constraints = ON;\n");
+    for number in numbers("migrations").iter().filter(|earlier| earlier.as_str() <= number) {
+        for folder in ["migrations", "tests/data/ledgers"] {
+            script += &fs::read_to_string(file(folder, number)).expect("a script");
+        }
+    }
+    let mut command = Command::new("sqlite3");
+    command.arg("-bail").arg(ledger);
+    let made = run(command, &script);
+    assert!(made.status.success(), "{number}: {}", String::from_utf8_lossy(&made.stderr));
 }
 
 #[test]
@@ -78,19 +88,4 @@ fn every_earlier_schema_with_data_becomes_this_one_and_loses_nothing() {
             printed(&sqlite3(&ledger, &format!("SELECT * FROM {view}")));
         }
     }
-}
-
-#[test]
-#[ignore = "writes a file of the sources"]
-fn write_the_sample_of_this_schema() {
-    let folder = Folder::create("sample");
-    let runtime = runtime();
-    let store = runtime.block_on(story(folder.path()));
-    runtime.block_on(store.close()).expect("closed");
-    let number = numbers("migrations").pop().expect("a migration");
-    fs::create_dir_all(beneath("tests/data/ledgers")).expect("a folder");
-    let dump = fs::File::create(sample(&number)).expect("a file");
-    let mut command = Command::new("sqlite3");
-    let made = command.arg(folder.path().join(FILE)).arg(".dump").stdout(Stdio::from(dump)).status();
-    assert!(made.expect("sqlite3").success());
 }

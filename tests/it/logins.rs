@@ -99,7 +99,7 @@ fn in_7_hours() -> Timestamp {
 }
 
 #[test]
-fn people_log_in_and_may_what_the_role_says_until_they_are_suspended() {
+fn people_log_in_with_their_roles_until_they_are_suspended() {
     let keycloak = Keycloak::shared();
     keycloak.realm("site", "kubernetes");
     for name in ["ann", "eve"] {

@@ -2,6 +2,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "waits for real servers, with deadlines, and measures them")]
 
+mod approver_site;
 mod template;
 mod workspace;
 mod world;
@@ -10,6 +11,7 @@ mod active_directory;
 mod admission;
 mod adopt;
 mod adopted;
+mod approver;
 mod architecture;
 mod archive;
 mod audit;
@@ -28,6 +30,7 @@ mod egress;
 mod endpoints;
 mod ensure;
 mod eviction;
+mod exceptions;
 mod execute;
 mod harness;
 mod homes;

@@ -132,6 +132,24 @@ fn a_binding_that_lost_its_label_while_the_daemon_was_stopped_goes_with_a_suspen
 }
 
 #[test]
+fn a_held_tool_whose_binding_lost_its_label_is_revoked() {
+    let (mut world, stolen, binding) = with_a_copy("unlabheld", 62_730);
+    let namespace = world.namespace("kept");
+    world.order(&OrderRequest::Hold(target("kept"))).expect("held");
+    world.stop();
+    world.kubectl(&["label", &binding, "-n", &namespace, "app.kubernetes.io/managed-by-"]);
+    world.order(&OrderRequest::Revoke(target("kept"))).expect("revoked");
+    let gone = poll(Duration::from_mins(1), || {
+        world.cycle();
+        stderr(&world.kubectl_with(&stolen, &["get", "pods"])).contains("Forbidden")
+    });
+    assert!(gone, "{:?} {:?}", world.rows("SELECT * FROM failing"), world.plan().text);
+    all_is_well(&world.order(&OrderRequest::Release(target("kept"))).expect("released"));
+    assert!(world.works(&world.home("kept").join(".kube/config")));
+    assert!(!world.works(&stolen));
+}
+
+#[test]
 fn a_binding_that_a_finalizer_keeps_names_nobody_after_a_suspension() {
     let (mut world, stolen, binding) = with_a_copy("finalize", 62_729);
     let namespace = world.namespace("kept");

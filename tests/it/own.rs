@@ -37,7 +37,7 @@ fn refused(world: &World, uid: u32, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn people_ask_about_their_own_and_learn_of_nothing_else() {
+fn people_can_query_only_their_own_accounts() {
     let mut world = World::new("own");
     world.person("own-ann", ANN);
     world.person("own-ben", BEN);

@@ -28,7 +28,7 @@ fn way(world: &World) -> String {
 }
 
 #[test]
-fn what_a_directory_tells_is_done_without_a_schedule() {
+fn changes_of_the_directory_are_carried_out_without_a_schedule() {
     let world = persistent("told");
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bursar::daemon;
@@ -16,7 +17,12 @@ use bursar_testkit::ldif::{disable_ldif, person_dn, tool_account_dn};
 use bursar_testkit::ready::wait_for;
 use bursar_testkit::slapd::SlapdOptions;
 use bursar_testkit::{Servers, sample};
+use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, Config};
 use serde_json::{Map, Value, json};
 use sqlx::AssertSqlSafe;
 
@@ -42,15 +48,25 @@ fn asked(world: &World, mark: u64) -> Vec<Request> {
     all.into_iter().filter(|request| request.user == DAEMON).collect()
 }
 
+/// How many seconds the clock of these tests is ahead.
+static AHEAD: AtomicI64 = AtomicI64::new(0);
+
+fn ahead() -> Timestamp {
+    daemon::now() + SignedDuration::from_secs(AHEAD.load(Ordering::Relaxed))
+}
+
 /// Cycles until one of them finds nothing to do, and nothing moves any more.
 fn settle(world: &mut World) {
-    // Each delivery is looked at again after two seconds and after a minute, and the ledger knows when.
+    // Each delivery is looked at again after two seconds and after a minute, and the ledger knows when. The clock need not.
     let looked_at = "SELECT count(*) AS n FROM delivery WHERE digest NOT LIKE 'notice:%' \
                      AND (checked_at IS NULL OR unixepoch(checked_at) < unixepoch(at) + 60)";
-    wait_for("the last look at what was delivered", 3 * DEADLINE, || {
+    wait_for("the last look at what was delivered", DEADLINE, || {
         world.cycle();
-        std::thread::sleep(Duration::from_millis(500));
-        (world.rows(looked_at)[0]["n"] == 0).then_some(())
+        let is_over = world.rows(looked_at)[0]["n"] == 0;
+        if !is_over {
+            AHEAD.fetch_add(61, Ordering::Relaxed);
+        }
+        is_over.then_some(())
     });
     wait_for("a cycle with nothing to do", DEADLINE, || {
         let mark = world.servers.cluster.audit_mark();
@@ -95,6 +111,7 @@ fn mtime(path: PathBuf) -> SystemTime {
 #[test]
 fn a_cycle_with_nothing_to_do_sends_no_request_and_writes_no_row_but_its_own() {
     let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "still", "");
+    world.clock = ahead;
     let tools = ["ta", "tb", "tc", "td", "te"];
     for (uid, tool) in (63_001..).zip(tools) {
         world.tool(tool, uid, &[]);
@@ -154,6 +171,12 @@ const UNSEEN: &[(&str, &[&str], &str, &str)] = &[
     ("rbac.authorization.k8s.io", &["clusterroles"], "bind", "asked for by the API server at each binding's writing"),
     // `certificatesigningrequests/approval` is asked for as well, and that one is seen.
     ("certificates.k8s.io", &["signers"], "approve", "asked for by the admission of each approval"),
+    (
+        "networking.k8s.io",
+        &["bursar-selftest/ingresses"],
+        "create",
+        "the self-test of a class with a rule for ingresses",
+    ),
 ];
 
 const HOOKS: &[&str] = &[
@@ -501,6 +524,7 @@ fn every_verb_of_the_daemons_role_is_used_and_none_is_missing() {
         fs::write(manifests.join(format!("{name}.yaml")), manifest(kind, name)).expect("a manifest");
     }
     let mut world = World::on(servers.clone(), "verbs", "\n[lifecycle]\nretention = \"0s\"\ndelete_after = \"0s\"\n");
+    world.clock = ahead;
     with_tokens(&mut world);
     world.person("verbs-zoe", 63_101);
     world.person("verbs-yan", 63_102);
@@ -532,4 +556,20 @@ fn every_verb_of_the_daemons_role_is_used_and_none_is_missing() {
     assert!(beyond.is_empty(), "asked for without a right of its own: {beyond:#?}");
     let unused: BTreeSet<Right> = granted.difference(&used).cloned().collect();
     assert_eq!(unused, unseen(), "granted and never used, beside what an audit log does not show");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_the_server_ends_at_once_is_begun_again_more_and_more_slowly() {
+    let cluster = &Servers::shared().cluster;
+    let file = Kubeconfig::read_from(&cluster.admin_kubeconfig).expect("a kubeconfig");
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("a context");
+    let client = bursar::observed::cluster::connect(config).expect("a client");
+    let mark = cluster.audit_mark();
+    // The server ends each after a second.
+    let short = watcher::Config::default().labels("example.org/is=paced").timeout(1);
+    let watching = watcher(Api::<ConfigMap>::all(client), short).for_each(|_| std::future::ready(()));
+    tokio::time::timeout(Duration::from_secs(11), watching).await.expect_err("a watcher never ends");
+    let asked = cluster.requests_since(mark);
+    let begun = asked.iter().filter(|request| request.verb == "watch" && request.uri.contains("paced")).count();
+    assert!((2..=6).contains(&begun), "{begun}");
 }

@@ -86,7 +86,7 @@ fn an_override_is_in_the_cluster_at_once_and_ends_by_itself() {
 }
 
 #[test]
-fn what_the_class_locks_nobody_overrides() {
+fn a_locked_resource_cannot_be_overridden() {
     let mut world = World::new("locked");
     configure(&mut world, "quota_locked = [\"services.nodeports\"]");
     world.tool("foo", 62_511, &[]);
@@ -98,7 +98,7 @@ fn what_the_class_locks_nobody_overrides() {
 }
 
 #[test]
-fn what_an_administrator_edits_becomes_an_override_where_the_class_says_adopt() {
+fn an_edited_quota_becomes_an_override_if_the_class_adopts_edits() {
     let mut world = World::new("adopting");
     configure(&mut world, "drift = { quota = \"adopt\" }\nquota_locked = [\"services.nodeports\"]");
     world.tool("foo", 62_521, &[]);
@@ -167,7 +167,7 @@ fn bursar(world: &World, arguments: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn the_command_gives_lists_imports_and_takes_back() {
+fn quota_commands_set_list_import_and_unset() {
     let mut world = World::new("typed");
     world.tool("foo", 62_551, &[]);
     world.tool("bar", 62_552, &[]);

@@ -300,7 +300,7 @@ fn one_realm_is_source_and_target() {
 }
 
 #[test]
-fn what_takes_logins_away_waits_for_its_approval() {
+fn disabling_logins_over_the_limit_waits_for_approval() {
     let realm = realm("rlg", &[], &RIGHTS);
     let own = connection(&realm, &realm.server.url, SECRET);
     let mut world = world("rlg", &format!("[realm]\n{own}[lifecycle]\nabsent_for = \"0s\"\n"));

@@ -155,6 +155,17 @@ fn pods_of_a_class_with_a_longest_lifetime_end_whatever_they_say_and_whatever_ma
     };
     let pods =
         wait_for("the controllers make their pods", DEADLINE, || Some(made(&world)).filter(|pods| pods.len() == 2));
+    // Controllers ignore the version by which they are named.
+    for what in ["pods", "replicasets"] {
+        let listed = world.kubectl(&["get", what, "-n", &foo, "-l", "app=web", "-o", "json"]);
+        let listed: Value = serde_json::from_str(&listed).expect("a list");
+        let object = &listed["items"][0];
+        let mut owners = object["metadata"]["ownerReferences"].clone();
+        owners[0]["apiVersion"] = json!("apps/v2");
+        let change = json!({"metadata": {"ownerReferences": owners}}).to_string();
+        let name = object["metadata"]["name"].as_str().expect("a name");
+        world.kubectl(&["patch", what, name, "-n", &foo, "--type=merge", "-p", &change]);
+    }
     for name in &pods {
         let old = json!({"status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}}).to_string();
         world.kubectl(&["patch", name, "-n", &foo, "--subresource=status", "-p", &old]);
@@ -196,6 +207,139 @@ fn pods_of_a_class_with_a_longest_lifetime_end_whatever_they_say_and_whatever_ma
         let text = bursar::errors::chain(&refused.expect_err("refused"));
         assert!(text.contains("changes nothing but the annotation"), "{change}: {text}");
     }
+}
+
+/// Everything that a tenant may write to keep a pod of theirs: none of it does.
+#[test]
+fn nothing_that_a_tenant_writes_keeps_a_pod_past_its_end() {
+    let servers = crate::quiet::own_servers(&ControlPlaneOptions::default());
+    let more = format!("{MORE}[class.tool.admission]\nlifetime = {{ max = \"1h\", warn = \"45m\" }}\n");
+    let mut world = World::on(servers, "keepsit", &more);
+    world.tool("foo", 62_921, &[]);
+    assert_eq!(world.cycle().exit_code(), 0);
+    let foo = world.namespace("foo");
+    create(&world, &json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}));
+    // A pod of a node ends when the node says so: there is none.
+    for name in ["slow", "asked"] {
+        let spec = json!({"nodeName": "n1", "terminationGracePeriodSeconds": TEN_YEARS});
+        started(&world, &foo, &json!({"metadata": {"name": name}, "spec": spec}), LONG_AGO);
+    }
+    world.kubectl(&["delete", "pod", "asked", "-n", &foo, "--wait=false"]);
+    let labels = json!({"app.kubernetes.io/managed-by": "bursar"});
+    started(&world, &foo, &json!({"metadata": {"name": "ours", "labels": labels}}), LONG_AGO);
+    let uid = padded_job(&world, &foo);
+    let owner = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "padded", "uid": uid, "controller": true}]);
+    let labels = json!({"batch.kubernetes.io/controller-uid": uid});
+    for (name, start) in [("of-padded", LONG_AGO), ("young", &*ago(1))] {
+        let metadata = json!({"name": name, "labels": labels, "ownerReferences": owner});
+        started(&world, &foo, &json!({"metadata": metadata}), start);
+    }
+    let full = json!({"pad": "x".repeat((256 << 10) - 10)});
+    started(&world, &foo, &json!({"metadata": {"name": "full", "annotations": full}}), &ago(30));
+    let field = |world: &World, what: &str, path: &str| {
+        world.kubectl(&["get", what, "-n", &foo, "-o", &format!("jsonpath={path}")])
+    };
+    assert_eq!(field(&world, "pod/asked", "{.metadata.deletionGracePeriodSeconds}"), TEN_YEARS.to_string());
+    wait_for("all of them end", DEADLINE, || {
+        world.cycle();
+        let left = left(&world, &foo);
+        let seconds = ["slow", "asked"]
+            .map(|name| field(&world, &format!("pod/{name}"), "{.metadata.deletionGracePeriodSeconds}"));
+        let gone = ["pod/ours", "pod/of-padded"].iter().all(|name| !left.contains(name));
+        (gone && seconds == ["30", "30"]).then_some(())
+    });
+    let told = world.rows("SELECT detail FROM history WHERE action = 'pod reaped'");
+    let details: String = told.iter().filter_map(|row| row["detail"].as_str()).collect();
+    assert!(details.contains("Pod/of-padded"), "{details}");
+    assert_eq!(
+        world.kubectl(&["get", "events", "-n", &foo]).matches("This pod ends").count(),
+        0,
+        "pod full has no room"
+    );
+    let quiet = wait_for("nothing fails any more", DEADLINE, || {
+        let report = world.cycle();
+        (report.exit_code() == 0).then_some(report)
+    });
+    assert_eq!(quiet.exit_code(), 0, "{quiet:#?}");
+    // A suspension, too, ends the pods of what cannot be stopped.
+    let target = bursar::orders::request::Target {
+        kind: bursar::identity::AccountKind::Tool,
+        name: "foo".to_owned(),
+        reason: Some("mining".to_owned()),
+        ticket: None,
+    };
+    assert!(left(&world, &foo).contains("pod/young"));
+    world.order(&bursar::orders::request::OrderRequest::Suspend(target)).expect("suspended");
+    world.cycle();
+    assert!(!left(&world, &foo).contains("pod/young"));
+}
+
+const TEN_YEARS: i64 = 315_360_000;
+const LONG_AGO: &str = "2026-01-01T00:00:00Z";
+
+fn ago(minutes: i64) -> String {
+    format!("{:.0}", bursar::daemon::now() - jiff::SignedDuration::from_mins(minutes))
+}
+
+/// A pod that started then.
+fn started(world: &World, namespace: &str, with: &Value, start: &str) {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": namespace},
+        "spec": {
+            "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{
+                "name": "c", "image": "example.org/i",
+                "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}, "limits": {"cpu": "1m", "memory": "1Mi"}},
+                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+            }],
+        },
+    });
+    for part in ["metadata", "spec"] {
+        let more = with[part].as_object().cloned().unwrap_or_default();
+        pod[part].as_object_mut().expect("an object").extend(more);
+    }
+    create(world, &pod);
+    let name = with["metadata"]["name"].as_str().expect("a name");
+    let started = json!({"status": {"phase": "Running", "startTime": start}}).to_string();
+    world.kubectl(&["patch", "pod", name, "-n", namespace, "--subresource=status", "-p", &started]);
+}
+
+/// The largest size that is taken.
+async fn fullest(mut takes: impl AsyncFnMut(usize) -> bool, (mut most, mut refused): (usize, usize)) -> usize {
+    while most + 1 < refused {
+        let size = usize::midpoint(most, refused);
+        if takes(size).await { most = size } else { refused = size }
+    }
+    most
+}
+
+async fn admin(world: &World) -> ApiServer {
+    let client = bursar::bootstrap::client(&world.servers.cluster.admin_kubeconfig).await.expect("a client");
+    ApiServer::new(bursar::identity::ClusterName("test".to_owned()), client, std::sync::Arc::default())
+}
+
+/// A Job of which etcd takes not one byte more, so that it cannot be changed; its uid.
+fn padded_job(world: &World, namespace: &str) -> String {
+    tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+        let server = admin(world).await;
+        let jobs = format!("/apis/batch/v1/namespaces/{namespace}/jobs");
+        let make = async |size: usize| {
+            let container = json!({"name": "c", "image": "example.org/i", "args": ["x".repeat(size)]});
+            let template = json!({"spec": {"restartPolicy": "Never", "containers": [container]}});
+            // Nobody acts on it.
+            let spec = json!({"managedBy": "example.org/nobody", "template": template});
+            let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "padded"}, "spec": spec});
+            let made = server.ask(&jobs, Ask::Create(&job)).await.ok()?;
+            Some(made.object["metadata"]["uid"].as_str().expect("a uid").to_owned())
+        };
+        let takes = async |size| {
+            let Some(uid) = make(size).await else { return false };
+            server.ask(&format!("{jobs}/padded"), Ask::Delete { uid: &uid }).await.expect("deleted");
+            true
+        };
+        let size = fullest(takes, (1 << 20, 2 << 20)).await;
+        make(size).await.expect("it was taken before")
+    })
 }
 
 fn state(world: &World, tool: &str) -> String {

@@ -69,7 +69,7 @@ fn state(world: &World, tool: &str) -> String {
 }
 
 #[test]
-fn directory_down() {
+fn directory_down_steps_work() {
     let mut world = World::with("dirdown", "\n[lifecycle]\nabsent_for = \"0s\"\n");
     world.tool("foo", 65_301, &[]);
     world.tool("bar", 65_302, &[]);
@@ -107,7 +107,7 @@ fn directory_down() {
 }
 
 #[test]
-fn signer_down() {
+fn signer_down_steps_work() {
     let mut world = World::on(Arc::new(Servers::start()), "nosigner", "");
     world.tool("foo", 65_311, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
@@ -139,7 +139,7 @@ fn signer_down() {
 }
 
 #[test]
-fn tool_owner_left() {
+fn tool_owner_left_steps_work() {
     let mut world = World::new("ownerless");
     world.person("olga", 65_320);
     world.tool("foo", 65_321, &["olga"]);
@@ -170,7 +170,7 @@ fn tool_owner_left() {
 }
 
 #[test]
-fn cluster_rebuilt() {
+fn cluster_rebuilt_steps_work() {
     let (lost, made) = (Arc::new(Servers::start()), Arc::new(Servers::start()));
     let mut world = World::on(lost.clone(), "rebuilt", "");
     world.tool("foo", 65_331, &[]);

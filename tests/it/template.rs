@@ -42,9 +42,9 @@ fn make(world: &World) -> PathBuf {
         store.close().await.expect("closed");
         state
     });
-    let settings = world.settings();
+    let policy = world.policy_for_init();
     let request = InitRequest {
-        policy: &settings.policy,
+        policy: &policy,
         cluster: &ClusterName("test".to_owned()),
         admin_kubeconfig: &servers.cluster.admin_kubeconfig,
         daemon_kubeconfig: &state.join("clusters/test.kubeconfig"),

@@ -237,7 +237,7 @@ fn a_suspended_tenant_has_no_token_and_a_host_that_is_not_named_has_none_left() 
 }
 
 #[test]
-fn neither_the_daemon_nor_a_tenant_mints_other_tokens() {
+fn daemon_and_tenants_cannot_mint_other_tokens() {
     let mut world = site("mints");
     world.tool("foo", 62_931, &[]);
     good(&mut world);

@@ -13,6 +13,7 @@ use bursar::control::api::{CycleReport, PlanAnswer, Status};
 use bursar::execute::Extent;
 use bursar::identity::ClusterName;
 use bursar::orders::request::{OrderRequest, Refusal, Trigger};
+use bursar::policy::Policy;
 use bursar::runtime::{Clock, Runtime as Bursar};
 use bursar::settings::Settings;
 use bursar::store::{ReadStore, Store};
@@ -210,16 +211,26 @@ impl World {
         self.initialise("test", &self.servers.cluster);
     }
 
+    /// The policy that `init` is given. A cluster that worlds share has namespaces of all of them.
+    pub fn policy_for_init(&self) -> Policy {
+        let mut policy = self.settings().policy;
+        if Arc::strong_count(&self.servers) > 1 {
+            let namespaces = policy.classes.values_mut().filter_map(|class| class.namespace.as_mut());
+            namespaces.for_each(|namespace| "{name}".clone_into(namespace));
+        }
+        policy
+    }
+
     /// `bursar init --cluster NAME`.
     pub fn initialise(&self, name: &str, cluster: &ControlPlane) {
-        let settings = self.settings();
+        let (settings, policy) = (self.settings(), self.policy_for_init());
         let state = self.state_dir();
         let made = self.runtime.block_on(async {
             let (store, _lock) = Store::open(&state).await.expect("a ledger");
             let ledger = store.state().clone();
             store.close().await.expect("closed");
             let request = InitRequest {
-                policy: &settings.policy,
+                policy: &policy,
                 cluster: &ClusterName(name.to_owned()),
                 admin_kubeconfig: &cluster.admin_kubeconfig,
                 daemon_kubeconfig: &settings.clusters[&ClusterName(name.to_owned())],

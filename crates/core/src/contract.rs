@@ -3,6 +3,7 @@
 //! Daemon and webhook share [`identity_of`], the one function that reads the contract. An annotation that somebody
 //! edited is no identity: the signature does not hold.
 
+pub mod exception;
 pub mod mark;
 
 use serde_json::Value;
@@ -14,6 +15,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 
+use self::exception::ExceptedRule;
 use crate::identity::{
     AccountId, AccountName, ClusterName, DirectoryId, Gid, IdentityError, NamespaceName, PosixIdentity, Uid,
 };
@@ -56,6 +58,8 @@ const UID: &str = "bursar.dev/uid";
 const GID: &str = "bursar.dev/gid";
 const GROUPS: &str = "bursar.dev/groups";
 const GENERATION: &str = "bursar.dev/generation";
+/// Annotation with the rules that the account is excepted from; absent: none.
+const EXCEPTIONS: &str = "bursar.dev/exceptions";
 /// Annotation with the state: `active` or `suspended`.
 pub const STATE: &str = "bursar.dev/state";
 /// Annotation of a certificate request: a namespace of the account that it is for. It proves nothing; it says where the
@@ -87,6 +91,8 @@ pub struct Identity {
     pub generation: u64,
     /// Whether new pods may start.
     pub state: TenantState,
+    /// The rules that it is excepted from.
+    pub exceptions: BTreeSet<ExceptedRule>,
 }
 
 /// The state of a tenant as its namespace shows it.
@@ -248,6 +254,12 @@ fn claimed(
             .into_iter()
             .find(|known| known.as_str() == state)
             .ok_or_else(|| ContractError::Unknown { key: STATE, value: state.to_owned() })?,
+        exceptions: match annotations.get(EXCEPTIONS) {
+            None => BTreeSet::new(),
+            Some(text) => {
+                exception::read(text).map_err(|_| ContractError::Unknown { key: EXCEPTIONS, value: text.clone() })?
+            }
+        },
     })
 }
 
@@ -263,6 +275,10 @@ fn unsealed(identity: &Identity) -> BTreeMap<String, String> {
         annotations.insert(UID.to_owned(), posix.uid.to_string());
         annotations.insert(GID.to_owned(), posix.gid.to_string());
         annotations.insert(GROUPS.to_owned(), groups_text(&posix.groups));
+    }
+    // Most have none, and a seal that is older than exceptions stays good.
+    if !identity.exceptions.is_empty() {
+        annotations.insert(EXCEPTIONS.to_owned(), exception::text_of(&identity.exceptions));
     }
     annotations
 }
@@ -326,6 +342,7 @@ mod tests {
             generation: u64,
             suspended: bool,
             class in "[a-z]{1,10}",
+            exceptions in prop::sample::subsequence(ExceptedRule::ALL.to_vec(), 0..=4),
         ) -> Identity {
             let gid = |number| Gid::try_from(number).expect("in range");
             Identity {
@@ -342,6 +359,7 @@ mod tests {
                 }),
                 generation,
                 state: if suspended { TenantState::Suspended } else { TenantState::Active },
+                exceptions: exceptions.into_iter().collect(),
             }
         }
     }
@@ -358,12 +376,28 @@ mod tests {
         }
 
         #[test]
-        fn no_edited_annotation_is_an_identity(identity in identity(), key in 0_usize..9, edit in "[0-9a-z]{1,6}") {
+        fn no_edited_annotation_is_an_identity(identity in identity(), key in 0_usize..10, edit in "[0-9a-z]{1,6}") {
             let mut annotations = annotate(&identity, &sealer());
             let key = annotations.keys().nth(key % annotations.len()).cloned().expect("below the length");
             let before = annotations.insert(key, edit.clone());
             prop_assume!(before != Some(edit));
             prop_assert!(read(&identity, &annotations).is_err());
+        }
+    }
+
+    #[test]
+    fn no_exception_is_added_or_taken_away_without_the_seal() {
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        let identity = identity().new_tree(&mut runner).expect("a value").current();
+        for exceptions in [BTreeSet::new(), BTreeSet::from([ExceptedRule::Images])] {
+            let identity = Identity { exceptions, ..identity.clone() };
+            let sealed = annotate(&identity, &sealer());
+            for forged in [None, Some(""), Some("images"), Some("images,volumes"), Some("uid")] {
+                let mut annotations = sealed.clone();
+                annotations.remove(EXCEPTIONS);
+                annotations.extend(forged.map(|text| (EXCEPTIONS.to_owned(), text.to_owned())));
+                assert_eq!(read(&identity, &annotations).is_ok(), annotations == sealed, "{forged:?}");
+            }
         }
     }
 

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_we_manage_counts() {
+    fn only_our_fields_enter_the_managed_digest() {
         let all = json!({"f:metadata": {"f:labels": {"f:app": {}}}, "f:spec": {"f:hard": {"f:pods": {}}}});
         let less = json!({"f:metadata": {"f:labels": {"f:app": {}}}});
         let before = managed_digest(&quota("16", &all, "1"));

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use crate::contract::Sealer;
-use crate::desired::{Deriver, groups_without_uid};
+use crate::desired::groups_without_uid;
 use crate::inventory::Inventory;
 use crate::inventory::realm::RealmInventory;
 use crate::ledger::LedgerState;
@@ -19,7 +19,7 @@ use crate::plan::quota::lapsed;
 use crate::plan::realm::RealmPlan;
 use crate::plan::realm::guard::{ApprovedRealmPlan, RealmBounds};
 use crate::plan::revocation::advance;
-use crate::plan::{self, ApprovedPlan, Plan, Refusal, adopted, idle};
+use crate::plan::{self, ApprovedPlan, Plan, Planner, Refusal, adopted, idle};
 use crate::policy::{Policy, Realm};
 use crate::snapshot::DirectorySnapshot;
 
@@ -69,14 +69,14 @@ pub struct Evolved {
     pub after: LedgerState,
 }
 
-/// Decides. `deriver` only saves work: any gives the same result.
+/// Decides. `planner` only saves work: any gives the same result.
 #[must_use]
-pub fn evolve(inputs: Inputs<'_>, deriver: &mut Deriver) -> Evolved {
+pub fn evolve(inputs: Inputs<'_>, planner: &mut Planner) -> Evolved {
     let Inputs { ledger: _, heard: _, inventory, policy, sealer, now } = inputs;
     let (seen, known) = observe(inputs);
-    let plan = plan::derived(deriver, &known, inventory, (policy, sealer), now);
+    let plan = planner.plan(&known, inventory, (policy, sealer), now);
     let unconfined = if policy.require_confinement { inventory.unconfined.clone() } else { BTreeSet::new() };
-    let bounds = Bounds { unconfined, ..Bounds::of(&known, policy) };
+    let bounds = Bounds { unconfined, ..planner.bounds(&known, policy) };
     let (approved, refusals) = guard(plan.clone(), &bounds, now);
     let intended = intend(&plan, &approved, &known, inventory, now);
     let mut after = known.clone();

@@ -329,6 +329,20 @@ pub fn name_in<'a>(pattern: &str, namespace: &'a str) -> Option<&'a str> {
     namespace.strip_prefix(before)?.strip_suffix(after).filter(|name| !name.is_empty())
 }
 
+/// The generation group of an account: `bursar:tool:foo#1042`. Bindings name it, so raising the generation takes
+/// every older certificate's access away in one write.
+#[must_use]
+pub fn generation_group(account: &AccountName, generation: u64) -> String {
+    format!("bursar:{account}#{generation}")
+}
+
+/// What [`generation_group`] was made of.
+#[must_use]
+pub fn of_generation_group(group: &str) -> Option<(AccountName, u64)> {
+    let (account, generation) = group.strip_prefix("bursar:")?.rsplit_once('#')?;
+    Some((account.parse().ok()?, generation.parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -345,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_look_alike_stay_apart() {
+    fn similar_directory_names_become_distinct_kubernetes_names() {
         assert_eq!(kubernetes_name("a-b"), "a-b");
         assert_ne!(kubernetes_name("a.b"), kubernetes_name("a-b"));
         assert_ne!(kubernetes_name("Alice"), kubernetes_name("alice"));

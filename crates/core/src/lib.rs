@@ -24,6 +24,7 @@ pub mod policy;
 pub mod quantity;
 pub mod rules;
 pub mod select;
+pub mod shared_map;
 pub mod snapshot;
 
 #[cfg(test)]

@@ -171,83 +171,23 @@ fn age(entry: &Entry) -> (Reverse<bool>, Option<jiff::Timestamp>, &DirectoryId) 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::time::Duration;
 
     use regex::Regex;
 
     use super::*;
     use crate::identity::{Gid, PosixIdentity, Uid};
-    use crate::policy::{Class, From, Lifecycle, Limit, Limits, Pattern, PodSecurity, When};
+    use crate::plan::testing;
+    use crate::policy::{Class, From, Pattern, When};
     use crate::snapshot::Role;
 
     fn class(name: &str, from: From, when: Option<When>, pattern: &str) -> Class {
-        Class {
-            name: name.to_owned(),
-            from,
-            when,
-            clusters: Vec::new(),
-            name_pattern: Pattern(Regex::new(pattern).expect("a pattern")),
-            namespace: None,
-            home: None,
-            roles: Vec::new(),
-            workspace: None,
-            adopts: None,
-            quota_from_workspaces: None,
-            service_account_roles: Vec::new(),
-            impersonate: Vec::new(),
-            drift: BTreeMap::new(),
-            pod_security: PodSecurity::Restricted,
-            quota: BTreeMap::new(),
-            quota_locked: BTreeSet::new(),
-            limit_range: None,
-            network: "open".to_owned(),
-            credential: None,
-            volumes: Vec::new(),
-            admission: crate::policy::Admission::default(),
-            provision: crate::policy::Provision::default(),
-            manifests: Vec::new(),
-        }
+        let name_pattern = Pattern(Regex::new(pattern).expect("a pattern"));
+        Class { name: name.to_owned(), from, when, name_pattern, ..testing::profile() }
     }
 
     fn policy(classes: Vec<Class>) -> Policy {
-        let limit = Limit { count: 1, percent: None };
-        Policy {
-            contact: None,
-            site: "test".to_owned(),
-            classes: classes.into_iter().map(|class| (class.name.clone(), class)).collect(),
-            networks: BTreeMap::new(),
-            clusters: BTreeMap::new(),
-            limits: Limits {
-                suspend_per_cycle: limit,
-                suspend_per_day: limit,
-                disable_per_cycle: limit,
-                disable_per_day: limit,
-                remove_access_per_cycle: limit,
-                remove_access_per_day: limit,
-                delete_per_cycle: limit,
-                delete_per_day: limit,
-                remove_members_per_cycle: limit,
-                remove_members_per_day: limit,
-                realm_disable_per_cycle: limit,
-                realm_disable_per_day: limit,
-                realm_remove_roles_per_cycle: limit,
-                realm_remove_roles_per_day: limit,
-                resume_per_cycle: limit,
-                resume_per_day: limit,
-                change_per_cycle: limit,
-            },
-            lifecycle: Lifecycle {
-                absent_for: Duration::ZERO,
-                retention: Duration::ZERO,
-                delete_after: Duration::ZERO,
-                revoke_on_member_removed: true,
-            },
-            home_prefixes: Vec::new(),
-            reapers: crate::policy::Reapers::default(),
-            require_confinement: false,
-            strict_egress: false,
-            exempt: Vec::new(),
-        }
+        let classes = classes.into_iter().map(|class| (class.name.clone(), class)).collect();
+        Policy { classes, ..testing::policy() }
     }
 
     fn entry(kind: AccountKind, name: &str, id: &str, uid: i64, created: Option<i64>) -> Entry {
@@ -284,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_entries_with_one_uid_the_older_wins_then_the_lower_id() {
+    fn the_older_of_two_entries_with_one_uid_wins_then_the_lower_id() {
         let one = |created: Option<i64>, other: Option<i64>| {
             let entries = vec![entry(USER, "a", "1", 2001, created), entry(TOOL, "b", "2", 2001, other)];
             outcome(&merge(vec![read("s", entries)], &policy(Vec::new()))).0.concat()
@@ -299,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lost_their_name_holds_no_uid() {
+    fn an_entry_rejected_for_its_name_holds_no_uid() {
         let first = read("first", vec![entry(USER, "alice", "1", 2001, Some(9))]);
         let second =
             read("second", vec![entry(USER, "alice", "2", 2002, Some(1)), entry(USER, "bob", "3", 2002, Some(5))]);
@@ -311,7 +251,7 @@ mod tests {
         let mut admins = entry(AccountKind::Group, "admins", "g", 0, None);
         admins.members.insert(DirectoryId("2".to_owned()), Role::Member);
         let entries = vec![entry(USER, "Alice", "1", 2001, None), entry(USER, "Bob", "2", 2002, None), admins];
-        let admin = class("admin", From::Users, Some(When::Group("admins".to_owned())), "^[a-z]+$");
+        let admin = class("admin", From::Users(None), Some(When::Group("admins".to_owned())), "^[a-z]+$");
         let tool = class("tool", From::Tools, None, "^[a-z]+$");
         let snapshot = merge(vec![read("s", entries)], &policy(vec![admin, tool]));
         let why = "name \"Bob\" does not fit ^[a-z]+$ (class admin)";
@@ -321,7 +261,7 @@ mod tests {
     #[test]
     fn a_class_selects_by_kind_group_and_base() {
         let selected = |when, kind, dn: &str, groups: &[&str]| {
-            selects(&class("c", From::Users, when, ""), kind, dn, |group| groups.contains(&group))
+            selects(&class("c", From::Users(None), when, ""), kind, dn, |group| groups.contains(&group))
         };
         let group = || Some(When::Group("admins".to_owned()));
         let base = || Some(When::Base("ou=Courses, dc=x".to_owned()));
@@ -331,6 +271,6 @@ mod tests {
         assert!(!selected(group(), USER, "uid=a", &["others"]));
         assert!(selected(base(), USER, "uid=a,OU=courses,dc=x", &[]));
         assert!(!selected(base(), USER, "uid=a,ou=others,dc=x", &[]));
-        assert!(!selects(&class("c", From::Adopted, None, ""), USER, "uid=a", |_| true));
+        assert!(!selects(&testing::profile(), USER, "uid=a", |_| true));
     }
 }

@@ -5,6 +5,7 @@ mod adopt;
 mod directory;
 pub mod ensure;
 mod eviction;
+mod exception;
 mod quota;
 pub mod request;
 mod revocation;
@@ -15,6 +16,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::desired::classes_of;
 use crate::identity::{AccountKind, AccountName, kubernetes_name};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::{Account, Ending, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
@@ -52,11 +54,13 @@ pub fn write_all(
     let mut all = Written::default();
     for request in requests {
         match write(&ledger, policy, actor, request, now) {
-            Ok(outcome) => {
+            Ok(mut outcome) => {
+                outcome.changes.extend(burnt(&ledger, &outcome.changes));
                 for change in &outcome.changes {
                     let (id, of_access) = match change {
                         Change::Order(order) if order.bulk.is_none() => (&order.account, order.what.is_of_access()),
                         Change::Override(key, _) => (&key.account, false),
+                        Change::Exception(key, _) => (&key.account, false),
                         _ => continue,
                     };
                     let Some(account) = ledger.accounts.get(id).map(Account::account_name) else { continue };
@@ -74,6 +78,17 @@ pub fn write_all(
         }
     }
     all
+}
+
+/// A generation that nobody gets, for an order that takes access away or keeps it away: the clusters' marks rise with it,
+/// so a ledger that was rolled back to before the order is noticed, also where the order itself raises no generation.
+fn burnt(ledger: &LedgerState, changes: &[Change]) -> Option<Change> {
+    let takes = |change: &Change| match change {
+        Change::Order(order) => order.what.takes_access(),
+        Change::Hold(_, hold) => hold.is_some(),
+        _ => false,
+    };
+    changes.iter().any(takes).then(|| Change::LastGeneration(ledger.last_generation + 1))
 }
 
 #[derive(Default)]
@@ -116,10 +131,20 @@ fn write(
             let note = note(actor, &unset.target, now, false)?;
             return quota::unset(ledger, account, unset, &note);
         }
+        OrderRequest::ExceptionSet(set) => {
+            let account = find(ledger, set.target.kind, &set.target.name)?;
+            let note = note(actor, &set.target, now, false)?;
+            return exception::set(ledger, policy, account, set, &note);
+        }
+        OrderRequest::ExceptionUnset(unset) => {
+            let account = find(ledger, unset.target.kind, &unset.target.name)?;
+            let note = note(actor, &unset.target, now, false)?;
+            return exception::unset(ledger, account, unset, &note);
+        }
         OrderRequest::RevokeClass(RevokeClass { class, reason, ticket }) => {
             let note = note_of(actor, reason.as_deref(), ticket.as_deref(), now, true)?;
             revocation::is_possible(policy, class, [class.as_str()])?;
-            return revocation::all(ledger, class, &note);
+            return revocation::all(ledger, policy, class, &note);
         }
         OrderRequest::AdoptObject(wanted) => {
             let note = note_of(actor, wanted.reason.as_deref(), wanted.ticket.as_deref(), now, false)?;
@@ -137,9 +162,9 @@ fn write(
         || kind.is_some_and(OrderKind::is_of_reads);
     let note = note(actor, target, now, !need_not_say)?;
     if kind == Some(OrderKind::Revoke) {
-        let tenants = ledger.tenants.iter().filter(|((id, _), _)| *id == account.id);
+        let classes = classes_of(account, ledger, policy);
         let name = account.account_name().to_string();
-        revocation::is_possible(policy, &name, tenants.map(|(_, tenant)| tenant.class.as_str()))?;
+        revocation::is_possible(policy, &name, classes.into_iter().map(|class| class.name.as_str()))?;
     }
     match (kind, request) {
         (Some(OrderKind::Evict), OrderRequest::Evict(Evict { since, .. })) => {
@@ -396,11 +421,14 @@ fn event(account: Option<&Account>, action: &str, note: &Note) -> Event {
 
 #[cfg(test)]
 mod tests {
+    use bursar_protocol::Grant;
+
     use super::*;
     use crate::plan::testing::World;
+    use crate::policy::{CredentialKind, OidcRule};
 
     #[test]
-    fn who_is_deleted_and_in_no_directory_is_not_resumed() {
+    fn a_deleted_account_without_a_directory_entry_cannot_be_resumed() {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         let note = Note { actor: "ann".to_owned(), reason: "gone".to_owned(), ticket: None, at: world.now };
@@ -415,8 +443,77 @@ mod tests {
         assert!(refusal.text.contains("in no directory"), "{}", refusal.text);
     }
 
+    fn target(name: &str) -> Target {
+        let (kind, name) = (AccountKind::User, name.to_owned());
+        Target { kind, name, reason: Some("stolen".to_owned()), ticket: None }
+    }
+
     #[test]
-    fn of_several_accounts_with_one_name_nobody_is_guessed() {
+    fn each_order_that_takes_access_away_raises_what_the_marks_have() {
+        let mut world = World::new();
+        let bob = world.add(AccountKind::User, "bob", Some(20_002));
+        world.account(&bob).generation = 7;
+        let last = world.ledger.last_generation;
+        let written = |world: &World, requests: &[OrderRequest]| {
+            let mut ledger = world.ledger.clone();
+            let written = write_all(&ledger, &world.policy, "ann", requests, world.now);
+            assert_eq!(written.refused, []);
+            ledger.apply_all(&written.changes);
+            ledger.last_generation
+        };
+        let (suspend, hold) = (OrderRequest::Suspend(target("bob")), OrderRequest::Hold(target("bob")));
+        for request in [&suspend, &hold, &OrderRequest::Revoke(target("bob"))] {
+            assert_eq!(written(&world, std::slice::from_ref(request)), last + 1, "{request:?}");
+        }
+        assert_eq!(written(&world, &[suspend, hold]), last + 2);
+        let note = Note { actor: "ann".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
+        world.ledger.holds.insert(bob, note);
+        assert_eq!(written(&world, &[OrderRequest::Release(target("bob"))]), last, "it keeps nothing away");
+    }
+
+    /// Alice is a student by the directory, and became a tenant by a class of people who logged in at an issuer.
+    #[test]
+    fn an_account_is_revoked_with_each_class_that_takes_it() {
+        let mut world = World::new();
+        let alice = world.add(AccountKind::User, "alice", Some(20_001));
+        "uid=alice,ou=students,dc=example,dc=org".clone_into(&mut world.account(&alice).dn);
+        (0..2).for_each(|_| drop(world.cycle()));
+        assert_eq!(world.ledger.accounts[&alice].state, Lifecycle::Active);
+        let mut oidc = world.policy.classes["admin"].clone();
+        "oidc".clone_into(&mut oidc.name);
+        oidc.credential.as_mut().expect("a credential").kind = CredentialKind::Oidc(OidcRule {
+            issuer: "https://login.example.org".to_owned(),
+            client_id: "kubernetes".to_owned(),
+            scopes: Vec::new(),
+            grant: Grant::Auto,
+            user: "oidc:{name}".to_owned(),
+        });
+        world.policy.classes.insert(oidc.name.clone(), oidc);
+        for tenant in world.ledger.tenants.values_mut() {
+            "oidc".clone_into(&mut tenant.class);
+        }
+        let refused = |world: &World, request: OrderRequest| {
+            let written = write_all(&world.ledger, &world.policy, "ann", &[request], world.now);
+            (written.refused, written.changes.iter().filter(|it| matches!(it, Change::Order(_))).count())
+        };
+        assert_eq!(refused(&world, OrderRequest::Revoke(target("alice"))), (vec![], 1));
+        let of = |class: &str| {
+            let (class, reason) = (class.to_owned(), Some("stolen".to_owned()));
+            OrderRequest::RevokeClass(RevokeClass { class, reason, ticket: None })
+        };
+        assert_eq!(refused(&world, of("student")), (vec![], 1));
+        let (unknown, _) = refused(&world, of("studnet"));
+        assert!(matches!(&unknown[..], [Refusal { exit_code: 4, text }] if text.contains("no class")), "{unknown:?}");
+        // One that the configuration has no more.
+        let Some(student) = world.policy.classes.remove("student") else { panic!("a class") };
+        for tenant in world.ledger.tenants.values_mut() {
+            tenant.class.clone_from(&student.name);
+        }
+        assert_eq!(refused(&world, of("student")), (vec![], 1));
+    }
+
+    #[test]
+    fn an_ambiguous_name_is_refused() {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         let bar = world.add(AccountKind::Tool, "bar", Some(52_504));

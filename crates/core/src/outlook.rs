@@ -8,10 +8,11 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::desired::{Deriver, Transition};
+use crate::desired::Transition;
 use crate::evolve::{Evolved, Inputs, evolve};
 use crate::identity::{AccountId, AccountName};
 use crate::kinds::Stage;
+use crate::ledger::exception::Exception;
 use crate::ledger::gaps::{LONGEST_GAP, later};
 use crate::ledger::quota::QuotaOverride;
 use crate::ledger::term::Term;
@@ -19,7 +20,7 @@ use crate::ledger::{Absence, Account, Ending, LedgerState, Suspension};
 use crate::plan::display::headline;
 use crate::plan::guard::Bounds;
 use crate::plan::spread::Spread;
-use crate::plan::{AccountPlan, Action, Reason};
+use crate::plan::{AccountPlan, Action, Planner, Reason};
 use crate::policy::Policy;
 use crate::snapshot::{Completeness, DirectorySnapshot};
 
@@ -152,7 +153,7 @@ pub struct Lookahead {
     heard: Option<DirectorySnapshot>,
     now: Timestamp,
     shortest: i64,
-    deriver: Deriver,
+    planner: Planner,
     told: BTreeSet<(AccountId, String)>,
     /// Whose state is another than when it began.
     moved: BTreeSet<AccountId>,
@@ -178,7 +179,7 @@ impl Lookahead {
             heard,
             now: inputs.now,
             shortest: (span / MOMENTS).max(1),
-            deriver: Deriver::default(),
+            planner: Planner::default(),
             told: BTreeSet::new(),
             moved: BTreeSet::new(),
             decided: false,
@@ -214,8 +215,8 @@ impl Lookahead {
     }
 
     fn look(&mut self, inputs: Inputs<'_>) {
-        let Self { ledger, heard, now, deriver, told, moved, decided, outlook, .. } = self;
-        let evolved = evolve(Inputs { ledger, heard: heard.as_ref(), now: *now, ..inputs }, deriver);
+        let Self { ledger, heard, now, planner, told, moved, decided, outlook, .. } = self;
+        let evolved = evolve(Inputs { ledger, heard: heard.as_ref(), now: *now, ..inputs }, planner);
         for plan in evolved.plan.accounts.iter().filter(|plan| plan.changes_something()) {
             let (sign, what) = headline(plan);
             if !told.insert((plan.id.clone(), follows(plan).unwrap_or(&what).to_owned())) {
@@ -266,7 +267,8 @@ fn next_due(ledger: &LedgerState, now: Timestamp) -> Option<Timestamp> {
     });
     let overrides = ledger.overrides.values().map(QuotaOverride::term);
     let suspensions = ledger.accounts.values().filter_map(|account| account.suspension.as_ref()?.term());
-    let terms = overrides.chain(suspensions).filter_map(Term::due);
+    let exceptions = ledger.exceptions.values().map(Exception::term);
+    let terms = overrides.chain(exceptions).chain(suspensions).filter_map(Term::due);
     let idle = ledger.idle.values().map(|idle| idle.due);
     accounts.chain(terms).chain(idle).filter(|due| *due > now).min()
 }
@@ -294,6 +296,10 @@ fn count_until(ledger: &mut LedgerState, now: Timestamp, next: Timestamp) {
         ledger.overrides.iter().filter(|(_, given)| given.term().due().is_some()).map(|(key, _)| key.clone()).collect();
     for key in given {
         ledger.overrides.get_mut(&key).into_iter().for_each(|given| given.proved = Some(given.term().after(skipped)));
+    }
+    let excepted: Vec<_> = ledger.exceptions.keys().cloned().collect();
+    for key in excepted {
+        ledger.exceptions.get_mut(&key).into_iter().for_each(|given| given.proved = Some(given.term().after(skipped)));
     }
     let ending =
         |account: &&Account| account.suspension.as_ref().and_then(Suspension::term).and_then(Term::due).is_some();
@@ -377,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_override_is_foreseen() {
+    fn the_outlook_shows_the_end_of_an_override() {
         let mut world = World::new();
         let account = world.add(AccountKind::Tool, "foo", Some(52_503));
         let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: world.now };
@@ -394,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_suspension_is_foreseen() {
+    fn the_outlook_shows_the_end_of_a_suspension() {
         let mut world = World::new();
         let account = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
@@ -424,14 +430,14 @@ mod tests {
         other.classes.get_mut("tool").expect("a class").when = Some(kept);
         other.limits.suspend_per_cycle = Limit { count: 2, percent: None };
         other.limits.suspend_per_day = Limit { count: 20, percent: None };
-        let in_force = evolve(inputs(&world, None), &mut Deriver::default());
-        let evolved = evolve(Inputs { policy: &other, ..inputs(&world, None) }, &mut Deriver::default());
+        let in_force = evolve(inputs(&world, None), &mut Planner::default());
+        let evolved = evolve(Inputs { policy: &other, ..inputs(&world, None) }, &mut Planner::default());
         let difference = Difference::of(&in_force, &evolved, &other, world.now);
         let expected = "gain access: nobody\nlose access: 3: tool aa, tool ab, tool ac\n\
                         limit suspend_per_cycle: 3 suspensions of class tool take 2 cycles\n";
         assert_eq!(difference.to_string(), expected);
         other.limits.suspend_per_day = Limit { count: 1, percent: None };
-        let evolved = evolve(Inputs { policy: &other, ..inputs(&world, None) }, &mut Deriver::default());
+        let evolved = evolve(Inputs { policy: &other, ..inputs(&world, None) }, &mut Planner::default());
         let said = Difference::of(&in_force, &evolved, &other, world.now).to_string();
         assert!(
             said.contains("limit suspend_per_day: 3 suspensions of class tool take 3 cycles over 3 days"),

@@ -15,6 +15,7 @@ use regex::Regex;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::contract::exception::ExceptedRule;
 use crate::identity::{AccountKind, ClusterName};
 use crate::kinds::DriftKey;
 use crate::rules::server::ServerRules;
@@ -80,28 +81,28 @@ pub struct Endpoint {
     pub proxy: Option<String>,
 }
 
-/// Which directory entries a class is made from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Which directory entries a class is made from, and what only such a class can say.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum From {
     /// Tools.
     Tools,
-    /// People.
-    Users,
-    /// Groups: workspaces.
-    Groups,
-    /// Namespaces that others create.
-    Adopted,
+    /// People, whose workspaces may change the quota of the class.
+    Users(Option<FromWorkspaces>),
+    /// Groups: what their people may do in the workspace.
+    Groups(Workspace),
+    /// Namespaces that others create: which of them, and whose each is.
+    Adopted(Adopts),
 }
 
 impl From {
     /// The kind of account such a class is for; adopted namespaces are for none.
     #[must_use]
-    pub const fn account_kind(self) -> Option<AccountKind> {
+    pub const fn account_kind(&self) -> Option<AccountKind> {
         match self {
             Self::Tools => Some(AccountKind::Tool),
-            Self::Users => Some(AccountKind::User),
-            Self::Groups => Some(AccountKind::Group),
-            Self::Adopted => None,
+            Self::Users(_) => Some(AccountKind::User),
+            Self::Groups(_) => Some(AccountKind::Group),
+            Self::Adopted(_) => None,
         }
     }
 }
@@ -144,10 +145,6 @@ pub struct Class {
     pub home: Option<HomeRule>,
     /// ClusterRoles bound in the namespace; cluster-wide where there is none.
     pub roles: Vec<String>,
-    /// What its people may do there; only for a class from groups.
-    pub workspace: Option<Workspace>,
-    /// Which namespaces of others the class adopts, and whose each is.
-    pub adopts: Option<Adopts>,
     /// ClusterRoles bound to the namespace's `default` service account.
     pub service_account_roles: Vec<String>,
     /// Users that a holder of the credential may impersonate (`kubectl --as`).
@@ -158,8 +155,6 @@ pub struct Class {
     pub pod_security: PodSecurity,
     /// ResourceQuota `spec.hard`.
     pub quota: BTreeMap<String, String>,
-    /// How the workspaces that its users belong to change it; only for a class of users.
-    pub quota_from_workspaces: Option<FromWorkspaces>,
     /// Keys that no override may change.
     pub quota_locked: BTreeSet<String>,
     /// LimitRange `spec.limits`, ready to be sent; absent: none.
@@ -179,10 +174,51 @@ pub struct Class {
 }
 
 impl Class {
+    /// What its people may do in the workspace, if the class is from groups.
+    #[must_use]
+    pub const fn workspace(&self) -> Option<&Workspace> {
+        match &self.from {
+            From::Groups(workspace) => Some(workspace),
+            From::Tools | From::Users(_) | From::Adopted(_) => None,
+        }
+    }
+
+    /// Which namespaces of others it adopts, and whose each is.
+    #[must_use]
+    pub const fn adopts(&self) -> Option<&Adopts> {
+        match &self.from {
+            From::Adopted(adopts) => Some(adopts),
+            From::Tools | From::Users(_) | From::Groups(_) => None,
+        }
+    }
+
+    /// How the workspaces of its users change their quota.
+    #[must_use]
+    pub const fn quota_from_workspaces(&self) -> Option<FromWorkspaces> {
+        match &self.from {
+            From::Users(way) => *way,
+            From::Tools | From::Groups(_) | From::Adopted(_) => None,
+        }
+    }
+
     /// Whether its people hold ClusterRoles in the whole cluster.
     #[must_use]
     pub fn has_cluster_roles(&self) -> bool {
-        (self.namespace.is_none() && self.adopts.is_none() && !self.roles.is_empty()) || !self.impersonate.is_empty()
+        (self.namespace.is_none() && self.adopts().is_none() && !self.roles.is_empty()) || !self.impersonate.is_empty()
+    }
+
+    /// Whether an account of the class may be excepted from a rule, or why not.
+    ///
+    /// # Errors
+    /// The rule is a part of what keeps its pods from running as others.
+    pub fn excepts(&self, rule: ExceptedRule) -> Result<(), &'static str> {
+        let uid = &self.admission.uid;
+        match rule {
+            ExceptedRule::Images if uid.mode != Mode::Off && !uid.strict_groups => {
+                Err("its class has strict_groups = false, and an image of others could add any group to its pods")
+            }
+            ExceptedRule::Images | ExceptedRule::Hosts | ExceptedRule::Volumes | ExceptedRule::Lifetime => Ok(()),
+        }
     }
 }
 
@@ -499,7 +535,7 @@ pub struct ClassLifetimes {
 impl Policy {
     /// The classes whose workspaces have uids of their own, with the ranges.
     pub fn uid_ranges(&self) -> impl Iterator<Item = (&Class, UidRange)> {
-        self.classes.values().filter_map(|class| Some((class, class.workspace.as_ref()?.uid_range?)))
+        self.classes.values().filter_map(|class| Some((class, class.workspace()?.uid_range?)))
     }
 
     /// Names everything that a tenant's objects may differ by without the tenant's doing: its class, what that refers

@@ -8,6 +8,7 @@ pub mod approver;
 pub mod server;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -163,6 +164,12 @@ impl Lifetimes {
         *self == Self::default()
     }
 
+    /// The same for an account that is excepted from the rule, if it is.
+    #[must_use]
+    pub fn unless(self, is_excepted: bool) -> Self {
+        if is_excepted { Self { max: None, required: false, ..self } } else { self }
+    }
+
     /// The longest life of a pod that says `said`, or nothing that can be read.
     #[must_use]
     pub fn of(&self, said: Option<Duration>) -> Option<Duration> {
@@ -248,6 +255,30 @@ pub enum AllowedVolume {
     Token(String),
     /// Any other source, by the name of its field (`iscsi`).
     Source(String),
+}
+
+impl AllowedVolume {
+    /// Whether it says nothing of what is mounted from where: pods do.
+    #[must_use]
+    pub const fn is_judged_by_name_only(&self) -> bool {
+        match self {
+            Self::Csi(_) | Self::Source(_) => true,
+            Self::Nfs { .. } | Self::HostPath(_) | Self::Token(_) => false,
+        }
+    }
+}
+
+impl fmt::Display for AllowedVolume {
+    /// As the configuration writes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nfs { server, path } => write!(f, "{server}:{path}"),
+            Self::HostPath(path) => f.write_str(path),
+            Self::Csi(driver) => write!(f, "csi:{driver}"),
+            Self::Token(audience) => write!(f, "token:{audience}"),
+            Self::Source(source) => f.write_str(source),
+        }
+    }
 }
 
 /// Which containers of a pod are given volumes.

@@ -7,16 +7,18 @@ use bursar_core::identity::DirectoryId;
 use bursar_core::snapshot::proof::{Due, Proof};
 use bursar_core::snapshot::{Completeness, DirectorySnapshot};
 use futures::future::join_all;
+use tokio::time::timeout;
 
-use crate::fetch::Known;
+use crate::fetch::{Known, Pass, apart, servers};
 use crate::source::{SourceConfig, SourceKind};
 use crate::sync::kept::ServerHistory;
 use crate::{keycloak, ldap};
 
 /// Notes in `snapshot` what the servers of `sources` say of the accounts that are `due`. Files have no servers: what was read
-/// of them is all that there is.
+/// of them is all that there is. A source that does not answer within its deadline proves nothing.
 pub async fn confirm(
     sources: &[SourceConfig],
+    pass: &Pass,
     known: &Known,
     due: &BTreeMap<String, Vec<Due>>,
     snapshot: &mut DirectorySnapshot,
@@ -24,11 +26,19 @@ pub async fn confirm(
     let reads = snapshot.reads.iter_mut().filter(|read| read.completeness == Completeness::Complete);
     let asked = reads.filter_map(|read| {
         let source = sources.iter().find(|source| source.name == read.source)?;
-        let due = due.get(&read.source).map_or(&[][..], Vec::as_slice);
+        let due = due.get(&read.source).cloned().unwrap_or_default();
         Some(async move {
-            let history = ServerHistory::after(known.get(&source.name).cloned().unwrap_or_default());
-            let answered = read.server.clone().unwrap_or_default();
-            read.proofs = proofs(source, &history, due, &answered).await;
+            read.proofs = match source.kind {
+                SourceKind::Ldif(_) => None,
+                _ if due.is_empty() => Some(BTreeMap::new()),
+                _ => {
+                    let (source, history) = (source.clone(), servers(source, pass, known));
+                    let answered = read.server.clone().unwrap_or_default();
+                    let steps = history.steps.clone();
+                    let asking = async move || proofs(&source, &history, &due, &answered).await;
+                    Some(apart(steps, asking).await)
+                }
+            };
         })
     });
     join_all(asked).await;
@@ -39,11 +49,17 @@ async fn proofs(
     history: &ServerHistory,
     due: &[Due],
     answered: &str,
-) -> Option<BTreeMap<DirectoryId, Proof>> {
-    match &source.kind {
-        SourceKind::Ldif(_) => None,
-        _ if due.is_empty() => Some(BTreeMap::new()),
-        SourceKind::Ldap(config) => Some(ldap::lookup::look_up(config, source, history, due, answered).await),
-        SourceKind::Keycloak(config) => Some(keycloak::look_up(config, source, due).await),
-    }
+) -> BTreeMap<DirectoryId, Proof> {
+    let asking = async {
+        match &source.kind {
+            SourceKind::Ldif(_) => BTreeMap::new(),
+            SourceKind::Ldap(config) => ldap::lookup::look_up(config, source, history, due, answered).await,
+            SourceKind::Keycloak(config) => keycloak::look_up(config, source, due).await,
+        }
+    };
+    timeout(source.deadline(), asking).await.unwrap_or_else(|_| {
+        let deadline = humantime::format_duration(source.deadline()).to_string();
+        tracing::warn!(source = source.name, deadline, "absent accounts were not looked up in time");
+        BTreeMap::new()
+    })
 }

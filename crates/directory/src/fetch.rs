@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use bursar_core::merge;
 use bursar_core::policy::Policy;
@@ -70,36 +71,47 @@ pub async fn fetch_after(
 ) -> DirectorySnapshot {
     let rules = EntryRules::of(policy, now);
     let reads = sources.iter().map(|source| {
-        let known = known.get(&source.name).cloned().unwrap_or_default();
-        let known = match pass {
-            Pass::Once => ServerHistory::after(known),
-            Pass::Changes(memory) | Pass::Whole(memory) => memory.know(&source.name, known),
-        };
+        let (source, pass, known) = (source.clone(), pass.clone(), servers(source, pass, known));
         let rules = EntryRules { ids: known.marks.ids, ..rules.clone() };
-        apart(source.clone(), pass.clone(), known, rules)
+        apart(known.steps.clone(), async move || read(&source, &pass, &known, &rules).await)
     });
     let reads = join_all(reads).await;
     merge::merge(reads, policy)
 }
 
-/// Reads `source` on a thread of its own. A connection and its reader hand each other every entry, and waking another
-/// thread each time takes longer than reading it; and nothing else of the daemon waits while many are checked.
-async fn apart(source: SourceConfig, pass: Pass, known: ServerHistory, rules: EntryRules) -> SourceRead {
+/// What is known of the servers of `source` before one is asked.
+pub(crate) fn servers(source: &SourceConfig, pass: &Pass, known: &Known) -> ServerHistory {
+    let known = known.get(&source.name).cloned().unwrap_or_default();
+    match pass {
+        Pass::Once => ServerHistory::after(known),
+        Pass::Changes(memory) | Pass::Whole(memory) => memory.know(&source.name, known),
+    }
+}
+
+/// Runs `asking` on a thread of its own, and counts its pages in `steps`. A connection and its reader hand each other every
+/// entry, and waking another thread each time takes longer than reading it; and nothing else of the daemon waits while many
+/// are checked. If it is dropped, `asking` ends.
+pub(crate) async fn apart<T, A>(steps: Option<Arc<AtomicU64>>, asking: A) -> T
+where
+    T: Send + 'static,
+    A: AsyncFnOnce() -> T + Send + 'static,
+{
     let (_wanted, mut unwanted) = oneshot::channel::<()>();
-    let reading = spawn_blocking(move || {
+    let asking = spawn_blocking(move || {
         let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime on this thread");
-        let read = runtime.block_on(async {
+        let _counting = Counting::into(steps);
+        let answer = runtime.block_on(async {
             tokio::select! {
-                read = read(&source, &pass, &known, &rules) => Some(read),
+                answer = asking() => Some(answer),
                 _ = &mut unwanted => None,
             }
         });
         // A name that is still being resolved (getaddrinfo, on a thread of its own) is not waited for.
         runtime.shutdown_background();
-        read
+        answer
     });
-    match reading.await {
-        Ok(read) => read.expect("who waits wants it"),
+    match asking.await {
+        Ok(answer) => answer.expect("who waits wants it"),
         Err(error) => resume_unwind(error.into_panic()),
     }
 }
@@ -107,7 +119,6 @@ async fn apart(source: SourceConfig, pass: Pass, known: ServerHistory, rules: En
 #[expect(clippy::disallowed_methods, reason = "measures how long a read took")]
 async fn read(source: &SourceConfig, pass: &Pass, known: &ServerHistory, rules: &EntryRules) -> SourceRead {
     let begun = Instant::now();
-    let _counting = Counting::into(known.steps.clone());
     let reading = read_by(source, pass, known, rules);
     let mut read = match timeout(source.deadline(), reading).await {
         Ok(read) => read,

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line_and_the_rest_is_kept() {
+    fn a_wrong_record_is_reported_with_its_line_and_the_others_are_kept() {
         for (text, expected) in [
             ("dn: cn=a\n\ncn: b\n", "line 3: an entry begins with dn:, not with cn:"),
             ("dn: cn=a\nnonsense\n", "line 2: neither name: value, nor a comment"),

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn the_block_comes_changes_and_goes_and_the_rest_stays() {
+    fn adding_changing_and_removing_our_block_keeps_other_lines() {
         let own = b"# mine\r\nssh-rsa AAAA me\r\nno end";
         let with = merge(own, &[key(1), key(2)]).expect("no block").expect("a change");
         let text = String::from_utf8(with.clone()).expect("text");

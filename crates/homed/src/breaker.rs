@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn one_account_alone_never_opens_it() {
+    fn one_account_alone_never_opens_the_breaker() {
         let (mut breaker, now) = (Breaker::new(BreakerSettings::default()), Instant::now());
         for _ in 0..100 {
             breaker.timed_out(1001, now);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn three_accounts_open_it_and_an_answer_between_does_not() {
+    fn three_accounts_in_a_row_open_the_breaker() {
         let now = Instant::now();
         assert_eq!(opened(now).admit(now), Err(30 * SECOND));
 
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn one_probe_is_let_through_and_decides() {
+    fn an_open_breaker_lets_one_probe_through_which_decides() {
         let now = Instant::now();
         let mut breaker = opened(now);
         let later = now + 31 * SECOND;

@@ -16,6 +16,8 @@ use crate::worker::CpuLimit;
 
 /// Behind the name of a kubeconfig: the user's part of the last one that we replaced.
 const KEPT: &str = ".bursar-kept";
+/// A file that does not parse and was written less than this long ago (nanoseconds) may be half of what somebody writes.
+const HALF_WRITTEN: i128 = 60_000_000_000;
 
 /// The kubeconfig of a request.
 #[derive(Clone, Copy)]
@@ -73,6 +75,17 @@ fn is_junk(error: &KubeconfigError) -> bool {
     }
 }
 
+/// Refuses to take a file for junk that another program may be writing.
+fn refuse_half_written(directory: &Directory<'_>, name: &Path, existing: &Existing) -> Result<(), HomeError> {
+    // A user may set the time, also to one to come.
+    let age = directory.temporary(b"")?.made_at()? - existing.version.changed_at();
+    if !(0..=HALF_WRITTEN).contains(&age) {
+        return Ok(());
+    }
+    let why = "it does not parse and was written less than a minute ago".to_owned();
+    Err(HomeError::InUse { path: directory.path_of(name), why })
+}
+
 fn text(existing: &Existing) -> Result<&str, KubeconfigError> {
     Ok(std::str::from_utf8(&existing.content).map_err(|error| DocumentError::NotUtf8(error.valid_up_to()))?)
 }
@@ -80,6 +93,14 @@ fn text(existing: &Existing) -> Result<&str, KubeconfigError> {
 fn bytes(text: Zeroizing<String>) -> Zeroizing<Vec<u8>> {
     let mut text = text;
     Zeroizing::new(std::mem::take(&mut *text).into_bytes())
+}
+
+/// What is kept of a file that is replaced.
+struct Beside {
+    /// The user's part of it, if that is worth keeping.
+    kept: Option<Zeroizing<String>>,
+    /// All of it, if it does not parse.
+    junk: Option<Zeroizing<Vec<u8>>>,
 }
 
 impl Place<'_> {
@@ -138,7 +159,13 @@ impl Place<'_> {
                 // Removing nothing asks the same of a text as adding does.
                 None => kubeconfig::remove(text, &EntryNames::default()).map(drop),
             });
-            Ok::<_, HomeError>(tried.err().filter(|error| !(replace_unparsable && is_junk(error))))
+            let error = match tried {
+                Err(error) if replace_unparsable && is_junk(&error) => {
+                    return refuse_half_written(&directory, self.name(), &existing).map(|()| None);
+                }
+                tried => tried.err(),
+            };
+            Ok::<_, HomeError>(error)
         };
         if unmergeable(directory.read(self.name())?)?.is_some() {
             // Another program may be writing it just now.
@@ -160,7 +187,7 @@ impl Place<'_> {
         let directory = self.home.make_directory_of(self.file)?;
         let name = self.name();
         let path = directory.path_of(name);
-        let (mut backup, mut written, mut narrowed) = (None, false, false);
+        let (mut written, mut narrowed) = (false, false);
         let exchanged = exchange(
             &directory,
             name,
@@ -171,11 +198,12 @@ impl Place<'_> {
                     None => kubeconfig::deliver("", entries, taken),
                     Some(existing) => text(existing).and_then(|text| kubeconfig::deliver(text, entries, taken)),
                 };
-                let delivered = match (merged, existing) {
-                    (Ok(delivered), _) => delivered,
+                let (delivered, junk) = match (merged, existing) {
+                    (Ok(delivered), _) => (delivered, None),
                     (Err(error), Some(existing)) if replace_unparsable && is_junk(&error) => {
-                        self.back_up(&directory, existing, &mut backup)?;
-                        kubeconfig::deliver("", entries, taken).map_err(|error| unusable(path.clone(), &error))?
+                        refuse_half_written(&directory, name, existing)?;
+                        let new = kubeconfig::deliver("", entries, taken);
+                        (new.map_err(|error| unusable(path.clone(), &error))?, Some(existing.content.clone()))
                     }
                     (Err(error), _) => return Err(unusable(path.clone(), &error)),
                 };
@@ -188,14 +216,12 @@ impl Place<'_> {
                 }
                 let wrong = || HomeError::BadRequest { detail: "the entries name each other wrongly".into() };
                 let digest = delivered.digest.ok_or_else(wrong)?;
-                Ok((delivered.text.map(bytes), (digest, delivered.kept)))
+                Ok((delivered.text.map(bytes), (digest, Beside { kept: delivered.kept, junk })))
             },
-            |(_, kept)| match kept {
-                Some(kept) => directory.keep_at(&beside_name(name, KEPT), kept.as_bytes()).map(drop),
-                None => Ok(()),
-            },
+            |(_, beside)| self.put_beside(&directory, beside),
         )?;
-        let Exchanged { value: (entries_digest, _), changed, overridden } = exchanged;
+        let Exchanged { value: (entries_digest, beside), changed, overridden } = exchanged;
+        let backup = beside.junk.map(|_| self.backup_name().display().to_string());
         if let UserProof::Notice(_) = &entries.user.proof {
             directory.sweep();
             written |= self.remove_token(&entries.user.name)?;
@@ -203,19 +229,19 @@ impl Place<'_> {
         Ok(Written { changed: changed || written || narrowed, entries_digest, backup, overridden_lock: overridden })
     }
 
-    /// Keeps a file that cannot be read beside, once for a request.
-    fn back_up(
-        &self,
-        directory: &Directory<'_>,
-        existing: &Existing,
-        backup: &mut Option<String>,
-    ) -> Result<(), HomeError> {
-        let kept = beside_name(self.name(), &format!(".bursar-backup-{}", self.date));
-        if backup.is_some() {
-            directory.remove(&kept)?;
+    fn backup_name(&self) -> PathBuf {
+        beside_name(self.name(), &format!(".bursar-backup-{}", self.date))
+    }
+
+    /// Keeps what the rename is about to replace. If it is asked again, the file was changed meanwhile.
+    fn put_beside(&self, directory: &Directory<'_>, Beside { kept, junk }: &Beside) -> Result<(), HomeError> {
+        if let Some(junk) = junk {
+            directory.remove(&self.backup_name())?;
+            directory.write_copy(&self.backup_name(), junk)?;
         }
-        directory.write_copy(&kept, &existing.content)?;
-        *backup = Some(kept.display().to_string());
+        if let Some(kept) = kept {
+            directory.keep_at(&beside_name(self.name(), KEPT), kept.as_bytes())?;
+        }
         Ok(())
     }
 
@@ -258,7 +284,6 @@ impl Place<'_> {
         let kept = directory.read(&kept_name)?.ok_or_else(|| nothing(directory.path_of(&kept_name)))?;
         let wrong = |error: &KubeconfigError| unusable(directory.path_of(&kept_name), error);
         let kept = text(&kept).and_then(kubeconfig::users_part).map_err(|error| wrong(&error))?;
-        let mut backup = None;
         let exchanged = exchange(
             &directory,
             name,
@@ -267,30 +292,22 @@ impl Place<'_> {
                 self.cpu.heed(existing.map_or(0, |existing| existing.content.len()))?;
                 let current =
                     existing.map(|existing| text(existing).and_then(|text| Ok((text, kubeconfig::take(text)?))));
-                let (taken, before) = match current {
-                    None => (kubeconfig::Taken::default(), None),
-                    Some(Ok((text, taken))) => {
-                        (taken, kubeconfig::users_part_worth_keeping(text).map_err(|error| wrong(&error))?)
-                    }
-                    Some(Err(_)) => {
-                        if let Some(existing) = existing {
-                            self.back_up(&directory, existing, &mut backup)?;
-                        }
-                        (kubeconfig::Taken::default(), None)
-                    }
+                let (taken, beside) = if let Some(Ok((text, taken))) = current {
+                    let kept = kubeconfig::users_part_worth_keeping(text).map_err(|error| wrong(&error))?;
+                    (taken, Beside { kept, junk: None })
+                } else {
+                    let junk = existing.map(|existing| existing.content.clone());
+                    (kubeconfig::Taken::default(), Beside { kept: None, junk })
                 };
                 let with_ours = kubeconfig::put_back(&kept, &taken).map_err(|error| wrong(&error))?;
                 let content = with_ours.unwrap_or_else(|| kept.clone());
                 let is_there = existing.is_some_and(|existing| existing.content.as_slice() == content.as_bytes());
                 let content = (!is_there).then(|| bytes(content));
-                Ok((content, (before, taken.is_empty())))
+                Ok((content, (beside, taken.is_empty())))
             },
-            |_| Ok(()),
+            |(beside, _)| self.put_beside(&directory, beside),
         )?;
-        let (before, is_without_ours) = exchanged.value;
-        if let Some(before) = before.filter(|_| exchanged.changed) {
-            directory.replace(&kept_name, before.as_bytes())?;
-        }
+        let (_, is_without_ours) = exchanged.value;
         Ok(Answer::Restored { changed: exchanged.changed, complete: !is_without_ours })
     }
 

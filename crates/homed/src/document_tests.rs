@@ -114,7 +114,7 @@ fn every_node_knows_where_it_stands() {
 }
 
 #[test]
-fn what_kubectl_reads_differently_is_refused_by_name() {
+fn yaml_that_kubectl_reads_differently_is_refused_by_name() {
     for (name, character) in
         [("U+2028", '\u{2028}'), ("U+2029", '\u{2029}'), ("U+0085", '\u{85}'), ("U+FEFF", '\u{feff}')]
     {
@@ -160,7 +160,7 @@ fn deep_nesting_is_refused() {
 }
 
 #[test]
-fn nothing_but_comments_is_nothing() {
+fn a_file_of_comments_is_empty() {
     for text in ["", "\n", "# hi\n", "---\n", "null\n", "\u{feff}", "~"] {
         assert_eq!(Document::parse(text).expect(text).root, None, "{text:?}");
     }

@@ -438,13 +438,8 @@ impl<'d> Config<'d> {
         let standing = self.standing();
         let entries = items(self.list(List::Users)).iter().filter_map(name_of).filter(|name| is_our_user(name));
         let users: BTreeSet<String> = entries.chain(standing.our_users()).map(str::to_owned).collect();
-        let mut ours = OurEntries::default();
-        for user in &users {
-            let all = standing.all_of(&EntryNames { user: user.clone(), ..EntryNames::default() });
-            ours.clusters.extend(all.clusters);
-            ours.contexts.extend(all.contexts);
-        }
-        OurEntries { users, ..ours }
+        let EntryNames { clusters, contexts, user: _ } = standing.all_of_ours();
+        OurEntries { users, clusters: clusters.into_iter().collect(), contexts: contexts.into_iter().collect() }
     }
 
     fn standing(&self) -> Standing<'d> {

@@ -105,18 +105,15 @@ impl<'a> Standing<'a> {
         self.contexts.iter().filter_map(|context| context.user).filter(|user| is_our_user(user))
     }
 
-    /// Contexts that we wrote for our user: `prod` and `prod-NAME` of `bursar-prod`, to clusters of the same name.
+    /// All that we wrote, for whichever of our users.
+    pub(super) fn all_of_ours(&self) -> EntryNames {
+        let ours = self.contexts.iter().filter_map(|context| context.written_for(context.user?));
+        let names: Vec<String> = ours.map(str::to_owned).collect();
+        self.removable(&EntryNames { clusters: names.clone(), user: String::new(), contexts: names })
+    }
+
     fn named_after<'s>(&'s self, user: &'s str) -> impl Iterator<Item = &'a str> + 's {
-        let prefix = user.strip_prefix(USER_PREFIX);
-        let is_of_us = move |name: &str| {
-            prefix
-                .and_then(|prefix| name.strip_prefix(prefix))
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
-        };
-        self.contexts.iter().filter_map(move |context| {
-            let is_ours = context.user == Some(user) && context.cluster == context.name;
-            context.name.filter(|name| is_ours && is_of_us(name))
-        })
+        self.contexts.iter().filter_map(move |context| context.written_for(user))
     }
 
     /// Those of `names` whose entries are ours and that no context of the user needs any longer.
@@ -135,9 +132,17 @@ impl<'a> Standing<'a> {
     }
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
     fn is_ours(&self) -> bool {
         self.user.is_some_and(is_our_user)
+    }
+
+    /// Its name, if we wrote it for this user of ours: `prod` and `prod-NAME` of `bursar-prod`, to clusters of the same
+    /// name.
+    fn written_for(&self, user: &str) -> Option<&'a str> {
+        let rest = self.name?.strip_prefix(user.strip_prefix(USER_PREFIX)?)?;
+        let is_named = rest.is_empty() || rest.starts_with('-');
+        self.name.filter(|_| is_named && self.user == Some(user) && self.cluster == self.name)
     }
 }
 

@@ -30,7 +30,7 @@ fn the_version_is_not_an_error() {
 }
 
 #[test]
-fn what_root_must_set_up_is_named() {
+fn missing_setup_by_root_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("homed.sock");
     let socket = socket.to_str().expect("UTF-8");

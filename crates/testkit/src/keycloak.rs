@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
-use std::time::Duration;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -27,6 +27,8 @@ pub struct Keycloak {
     pub url: String,
     /// The authority of its certificate.
     pub ca_pem: PathBuf,
+    /// The administrator's last token, and when it was asked for.
+    admin_token: Mutex<Option<(Instant, String)>>,
     // Dropped in this order.
     _process: Process,
     _folder: Folder,
@@ -83,7 +85,7 @@ impl Keycloak {
         process.wait_until("200 from /realms/master", START_DEADLINE, || {
             https::get(&trust, port, "/realms/master").is_ok_and(|(status, _)| status == 200)
         });
-        Self { url, ca_pem, _process: process, _folder: folder }
+        Self { url, ca_pem, admin_token: Mutex::default(), _process: process, _folder: folder }
     }
 
     /// What tokens of a realm say of who issued them.
@@ -135,11 +137,20 @@ impl Keycloak {
 
     /// Asks as the administrator, with a body unless it is null, and gives the answer, null if that is empty.
     pub fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
-        let token = self.token("master", "admin-cli", ADMIN, "access_token");
+        let token = self.admin_token();
         let headers = [format!("Authorization: Bearer {token}"), "Content-Type: application/json".to_owned()];
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let answer = self.curl(method, path, &headers, &body);
         if answer.is_empty() { Value::Null } else { serde_json::from_str(&answer).expect("JSON") }
+    }
+
+    /// A login costs Keycloak a slow hash of the password, so a token is used again until shortly before it ends (60 s).
+    fn admin_token(&self) -> String {
+        let mut last = self.admin_token.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.as_ref().is_none_or(|(since, _)| since.elapsed() > Duration::from_secs(30)) {
+            *last = Some((Instant::now(), self.token("master", "admin-cli", ADMIN, "access_token")));
+        }
+        last.as_ref().map(|(_, token)| token.clone()).expect("it was just set")
     }
 
     /// Sends, and gives what it answers.

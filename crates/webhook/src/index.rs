@@ -18,6 +18,8 @@ use kube::api::{ListParams, PartialObjectMeta, WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::Semaphore;
 
+use crate::pace::{AGAIN, now, paced};
+
 /// An index that has heard nothing for so long may have missed a suspension. Bookmarks come once a minute; within this
 /// time a dead connection is found ([`SILENCE`]) and another one tried twice.
 pub const LIMIT: Duration = Duration::from_mins(5);
@@ -37,9 +39,6 @@ const LIVE_READ: Duration = Duration::from_secs(2);
 /// Live reads at a time. A client that makes the API server ask about a namespace that is not there must not make the
 /// webhook ask about it as often.
 const LIVE_READS: usize = 16;
-
-/// Between two tries of a watch that broke, doubled up to the last.
-const AGAIN: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
 
 /// By whom a namespace is sealed, and for which cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,11 +88,6 @@ impl Default for Index {
             trouble: Mutex::default(),
         }
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "measures the silence of a watch")]
-fn now() -> Instant {
-    Instant::now()
 }
 
 impl Index {
@@ -168,7 +162,7 @@ impl Index {
         found.labels().contains_key(CLASS).then(|| resolved(&source.trust, &found)).flatten()
     }
 
-    /// Watches until it is dropped or aborted. What another watch has learned is kept until this one has listed all.
+    /// Watches until it is dropped or aborted, with a client of [`crate::pace`]. What another watch has learned is kept until this one has listed all.
     pub async fn watch(self: Arc<Self>, client: Client, trust: Trust) {
         let source = Arc::new(Source { client, trust });
         *self.source.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&source));
@@ -217,16 +211,14 @@ impl Index {
             let ended = self.follow_once(api, trust, &parameters, &mut version).await;
             let (wait, next) = paced(pause, began.elapsed());
             pause = next;
-            let wait = match ended {
-                Ok(()) => wait,
+            match ended {
+                // The client waits if it was short.
+                Ok(()) => {}
                 Err(Broken::Expired) => return Broken::Expired,
                 Err(broken) => {
                     self.broke(&broken);
-                    Some(wait.unwrap_or(AGAIN[0]))
+                    tokio::time::sleep(wait.unwrap_or(AGAIN[0])).await;
                 }
-            };
-            if let Some(wait) = wait {
-                tokio::time::sleep(wait).await;
             }
         }
     }
@@ -297,12 +289,6 @@ enum Broken {
     Expired,
 }
 
-/// How long to wait after a watch that lasted so long, and after the next one that is short. A server that ends each watch at
-/// once, though without an error, must not be asked without end.
-fn paced(pause: Duration, lasted: Duration) -> (Option<Duration>, Duration) {
-    if lasted >= AGAIN[1] { (None, AGAIN[0]) } else { (Some(pause), (pause * 2).min(AGAIN[1])) }
-}
-
 fn note(known: &mut BTreeMap<Box<str>, Arc<Resolved>>, trust: &Trust, namespace: &PartialObjectMeta<Namespace>) {
     let name = namespace.name_any().into_boxed_str();
     match resolved(trust, namespace) {
@@ -321,19 +307,6 @@ fn resolved(trust: &Trust, namespace: &PartialObjectMeta<Namespace>) -> Option<R
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_watch_that_ends_at_once_is_not_begun_again_at_once() {
-        let (mut pause, mut waited) = (AGAIN[0], Duration::ZERO);
-        for _ in 0..20 {
-            let (wait, next) = paced(pause, Duration::ZERO);
-            waited += wait.expect("a pause");
-            pause = next;
-        }
-        assert!(waited > Duration::from_mins(2), "{waited:?}");
-        assert_eq!(pause, AGAIN[1]);
-        assert_eq!(paced(pause, Duration::from_secs(290)), (None, AGAIN[0]), "as the server ends it every time");
-    }
 
     #[tokio::test]
     async fn an_index_that_listed_nothing_tells_no_identity() {

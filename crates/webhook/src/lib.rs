@@ -2,4 +2,5 @@
 //! [`admission`](bursar_core::admission) decides.
 
 pub mod index;
+pub mod pace;
 pub mod server;

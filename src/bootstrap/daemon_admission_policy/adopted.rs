@@ -3,9 +3,15 @@
 //! file system, no clock.
 
 use super::{text, texts};
+use crate::bootstrap::approver;
 use crate::bootstrap::needs::{Adopting, Needs};
+use crate::bootstrap::roles::NAMESPACE;
+use crate::contract::{CLASS, MANAGED_BY, MANAGER, SELFTEST};
+use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::kinds::ManagedKind;
 use crate::policy::Requirement;
+
+const LABELS: &str = "namespaceObject.metadata.?labels.orValue({})";
 
 /// What the daemon may take away wherever it is, as far as it carries its label: a namespace that is adopted no more
 /// has labels by which nobody knows that it was.
@@ -15,13 +21,19 @@ pub(super) fn left_behind() -> String {
     format!("request.resource.resource in {}", texts(&resources))
 }
 
-/// Whether the request is one that the daemon may make in a namespace of others.
+/// Whether the request is one that the daemon may make in a namespace of others. One with our labels is a tenant's, or one
+/// of Bursar's: the daemon chooses labels and level of some of these itself, so a selector must not open them.
 pub(super) fn place(needs: &Needs) -> String {
     let classes: Vec<String> = needs.adopted.values().map(|class| format!("({})", request(class))).collect();
     let any = if classes.is_empty() { "false".to_owned() } else { classes.join(" || ") };
     format!(
-        "variables.namespaced && !variables.tenantPlace && variables.sub == '' && variables.managedNow && \
-         (variables.managedBefore || variables.empties) && ({any})"
+        "variables.namespaced && !(variables.place in {own}) && !({class} in {labels}) && namespaceObject.metadata.?labels[?{by}].orValue('') != {manager} && \
+         variables.sub == '' && variables.managedNow && (variables.managedBefore || variables.empties) && ({any})",
+        own = texts(&[NAMESPACE, SELFTEST, PERSONAL_NAMESPACE, approver::NAMESPACE].map(str::to_owned)),
+        class = text(CLASS),
+        labels = LABELS,
+        by = text(MANAGED_BY),
+        manager = text(MANAGER),
     )
 }
 
@@ -38,15 +50,14 @@ fn request(class: &Adopting) -> String {
 }
 
 fn requirement(requirement: &Requirement) -> String {
-    let labels = "namespaceObject.metadata.?labels.orValue({})";
     let is_one = |key: &str, values: &[String]| {
-        format!("({key} in {labels} && {labels}[{key}] in {})", texts(values), key = text(key))
+        format!("({key} in {LABELS} && {LABELS}[{key}] in {})", texts(values), key = text(key))
     };
     match requirement {
         Requirement::In(key, values) => is_one(key, values),
         Requirement::NotIn(key, values) => format!("!{}", is_one(key, values)),
-        Requirement::Exists(key) => format!("{} in {labels}", text(key)),
-        Requirement::Absent(key) => format!("!({} in {labels})", text(key)),
+        Requirement::Exists(key) => format!("{} in {LABELS}", text(key)),
+        Requirement::Absent(key) => format!("!({} in {LABELS})", text(key)),
     }
 }
 
@@ -56,7 +67,7 @@ mod tests {
 
     /// The policy of a cluster is compared with this text.
     #[test]
-    fn what_is_left_behind_is_listed_in_the_order_of_the_table() {
+    fn leftovers_in_adopted_namespaces_follow_the_order_of_the_table() {
         let resources = "['rolebindings', 'resourcequotas', 'limitranges', 'networkpolicies']";
         assert_eq!(left_behind(), format!("request.resource.resource in {resources}"));
     }

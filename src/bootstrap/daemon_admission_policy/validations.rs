@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::{is, own_namespace, template_pattern, text, texts};
 use crate::bootstrap::needs::{ARCHIVE_ROLE, Confinement, Needs};
+use crate::bootstrap::roles::NAMESPACE;
 use crate::bootstrap::webhook::{WEBHOOK_HOLDER, WEBHOOK_LIFETIME, WEBHOOK_USER};
 use crate::bootstrap::{OWN_LIFETIME, approver};
 use crate::contract::mark::HIGHEST;
@@ -66,7 +67,11 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
             )
         ),
         rule(&admins_message(confinement), admin_bindings(needs, confinement)),
-        rule("the daemon makes NFS volumes of its own only, each for one claim of a tenant", volumes()),
+        rule(
+            "the daemon makes NFS volumes of its own only, each for one claim of a tenant; for namespaces of another name \
+             run `bursar init` again",
+            volumes(needs)
+        ),
         rule(
             "the daemon makes service accounts of its own name only, and tokens of those that end with a Secret of a host",
             accounts()
@@ -113,7 +118,7 @@ fn places() -> String {
     format!(
         "!variables.namespaced || variables.tenantPlace || variables.adoptedPlace || variables.leftBehind || variables.ownPlace || \
          variables.isMark || \
-         (variables.place == {selftest} && variables.isPod && variables.new) || \
+         (variables.place == {selftest} && variables.new && variables.dryRun) || \
          (variables.place == {storage} && {claims} && !variables.deletes)",
         selftest = text(SELFTEST),
         storage = text(PERSONAL_NAMESPACE),
@@ -225,13 +230,20 @@ fn admin_bindings(needs: &Needs, Confinement { administrators, .. }: &Confinemen
     )
 }
 
-/// A volume without a claim of its own, or with a storage class, would be bound by any claim that waits for a volume.
-fn volumes() -> String {
-    "!variables.isVolume || (variables.managedNow && variables.managedBefore && (!variables.writes || \
-     (has(object.spec.nfs) && object.spec.?storageClassName.orValue('') == '' && \
-     object.spec.?claimRef.?namespace.orValue('') != '' && !object.spec.claimRef.namespace.startsWith('kube-') && \
-     !(object.spec.claimRef.namespace in ['default', 'bursar']))))"
-        .replace("'bursar'", &format!("'bursar', {}", text(approver::NAMESPACE)))
+/// A volume without a claim of its own, or with a storage class, would be bound by any claim that waits for a volume. CEL
+/// sees no other namespace than the request's, and a volume is in none: the claim's is known by its name.
+fn volumes(needs: &Needs) -> String {
+    let own = [text(NAMESPACE), text(approver::NAMESPACE), text(SELFTEST)].join(", ");
+    let mut places: Vec<String> = needs.namespaces.iter().map(|place| template_pattern(place, "[a-z0-9-]+")).collect();
+    places.push(template_pattern(PERSONAL_NAMESPACE, ""));
+    format!(
+        "!variables.isVolume || (variables.managedNow && variables.managedBefore && (!variables.writes || \
+         (has(object.spec.nfs) && object.spec.?storageClassName.orValue('') == '' && \
+         !object.spec.?claimRef.?namespace.orValue('').startsWith('kube-') && \
+         !(object.spec.?claimRef.?namespace.orValue('') in ['', 'default', {own}]) && \
+         {}.exists(p, object.spec.claimRef.namespace.matches(p)))))",
+        texts(&places),
+    )
 }
 
 /// A service account must have the name of a generation. Its tokens must end with the Secret of a host, and within

@@ -1,24 +1,24 @@
 //! What runs in tenants' namespaces already, and which rules it breaks. Reads, and writes nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use http::Request;
 use kube::Client;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::{AccessError, answered};
 use super::WebhookRequest;
 use crate::admission::Resolved;
 use crate::admission::existing::{Broken, KINDS, Kind, NOT_JUDGED, by_server, by_webhook};
+use crate::contract::exception::ExceptedRule;
 use crate::contract::{CLASS, identity_of};
 use crate::desired::server_rules::unchosen;
 use crate::errors::chain;
+use crate::execute::request::{ApiServer, Ask};
+use crate::execute::workloads::selects;
 use crate::identity::NamespaceName;
 use crate::rules::Mode;
-
-/// Objects of a page: 500 pods are a few MiB.
-const PAGE: usize = 500;
+use crate::telemetry::SharedMetrics;
 
 /// A rule that something breaks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -34,6 +34,8 @@ pub struct Found {
     /// Which rule, and what is wrong.
     #[serde(flatten)]
     pub broken: Broken,
+    /// An administrator excepted the account from the rule.
+    pub excepted: bool,
 }
 
 /// What an audit came to.
@@ -58,6 +60,8 @@ struct Tenant {
     account: String,
     class: String,
     resolved: Resolved,
+    /// Taken out of `resolved`, so that all that they let pass is found.
+    exceptions: BTreeSet<ExceptedRule>,
 }
 
 /// Judges everything in tenants' namespaces by the rules of `request.policy`. `step` hears of each page: what is listed,
@@ -73,27 +77,28 @@ pub async fn audit(
     let rules = request.rules();
     let keys = [request.sealer.public_key()];
     let mut tenants: BTreeMap<String, Tenant> = BTreeMap::new();
-    let selector = format!("&labelSelector={}", CLASS.replace('/', "%2F"));
-    pages(client, "/api/v1/namespaces", &selector, |namespace| {
+    let server = ApiServer::new(request.cluster.clone(), client.clone(), SharedMetrics::default());
+    let label = CLASS.replace('/', "%2F");
+    let listed = server.pages("/api/v1/namespaces", &label, Ask::Get, |namespace| {
         let metadata = &namespace["metadata"];
         let map =
             |key: &str| serde_json::from_value::<BTreeMap<String, String>>(metadata[key].clone()).unwrap_or_default();
         let (labels, annotations) = (map("labels"), map("annotations"));
         let name = metadata["name"].as_str().unwrap_or_default().to_owned();
         let Ok(namespace) = NamespaceName::try_from(name.clone()) else { return };
-        let resolved = Resolved::of(identity_of(request.cluster, &namespace, &labels, &annotations, &keys));
-        let account = match &resolved {
-            Resolved::Sealed(identity) => identity.account.to_string(),
-            Resolved::Unresolved(_) => String::new(),
+        let mut resolved = Resolved::of(identity_of(request.cluster, &namespace, &labels, &annotations, &keys));
+        let (account, exceptions) = match &mut resolved {
+            Resolved::Sealed(identity) => (identity.account.to_string(), std::mem::take(&mut identity.exceptions)),
+            Resolved::Unresolved(_) => (String::new(), BTreeSet::new()),
         };
         let class = labels.get(CLASS).cloned().unwrap_or_default();
-        tenants.insert(name, Tenant { account, class, resolved });
-    })
-    .await?;
+        tenants.insert(name, Tenant { account, class, resolved, exceptions });
+    });
+    listed.await.map_err(|source| AccessError::Unlisted { what: "namespaces", source })?;
     let unchosen = unchosen(request.ledger.older_than_rules);
     let (namespaces, not_judged) = (tenants.len() as u64, NOT_JUDGED.to_vec());
     let mut audit = Audit { namespaces, not_judged, off: off(request, unchosen), ..Audit::default() };
-    let mut judged: BTreeSet<String> = BTreeSet::new();
+    let mut deployments: HashMap<String, Value> = HashMap::new();
     for kind in KINDS {
         let name =
             if kind.group.is_empty() { kind.resource.to_owned() } else { format!("{}.{}", kind.resource, kind.group) };
@@ -107,15 +112,19 @@ pub async fn audit(
         };
         step(&name, audit.objects);
         let (mut objects, mut found) = (0, Vec::new());
-        let listed = pages(client, &path, "", |object| {
+        let listed = server.pages(&path, "", Ask::Get, |object| {
             let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
             let Some(tenant) = tenants.get(namespace) else { return };
             objects += 1;
-            // What a controller made of a template was judged with it; what runs is judged itself.
-            if kind.resource != "pods" && made_by(&object).is_some_and(|owner| judged.contains(owner)) {
+            // What a Deployment made of its template was judged with it; pods are judged themselves.
+            if kind.resource == "replicasets" && follows(&object, &deployments) {
                 return;
             }
-            judged.extend(object["metadata"]["uid"].as_str().map(str::to_owned));
+            if kind.resource == "deployments" {
+                let uid = object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+                let selector = &object["spec"]["selector"];
+                deployments.insert(uid, json!({"metadata": {"namespace": namespace}, "spec": {"selector": selector}}));
+            }
             let mut broken = by_webhook(&rules, &tenant.resolved, kind, &object);
             let class = request.policy.classes.get(&tenant.class);
             broken.extend(
@@ -127,6 +136,7 @@ pub async fn audit(
                 class: tenant.class.clone(),
                 namespace: namespace.to_owned(),
                 object: object.clone(),
+                excepted: tenant.exceptions.iter().any(|rule| rule.as_str() == broken.rule),
                 broken,
             }));
         });
@@ -145,10 +155,15 @@ pub async fn audit(
     Ok(audit)
 }
 
-/// uid of the controller that made it.
-fn made_by(object: &Value) -> Option<&str> {
-    let owners = object["metadata"]["ownerReferences"].as_array()?;
-    owners.iter().find(|owner| owner["controller"] == true)?["uid"].as_str()
+/// Whether a `ReplicaSet` is a Deployment's, which scales it. Tenants write `ownerReferences`: one that names anything else
+/// excuses nothing.
+fn follows(object: &Value, deployments: &HashMap<String, Value>) -> bool {
+    let owners = object["metadata"]["ownerReferences"].as_array();
+    let owner = owners.into_iter().flatten().find(|owner| owner["controller"] == true);
+    let found = owner.and_then(|owner| deployments.get(owner["uid"].as_str()?));
+    found.is_some_and(|deployment| {
+        deployment["metadata"]["namespace"] == object["metadata"]["namespace"] && selects(deployment, object)
+    })
 }
 
 /// Where a kind is listed in the whole cluster; `None`: the cluster does not have it.
@@ -172,30 +187,6 @@ async fn path(client: &Client, kind: Kind) -> Result<Option<String>, AccessError
         }
     }
     Ok(None)
-}
-
-/// Every item of a list, page by page.
-async fn pages(client: &Client, path: &str, selector: &str, mut each: impl FnMut(Value)) -> Result<(), AccessError> {
-    let mut token = String::new();
-    loop {
-        let uri = format!("{path}?limit={PAGE}{selector}{token}");
-        let request = Request::get(uri).body(Vec::new()).map_err(|error| AccessError::Api {
-            what: format!("{path} is listed"),
-            source: Box::new(kube::Error::HttpError(error)),
-        })?;
-        let page: Value = answered(&format!("{path} is listed"), client.request(request)).await?;
-        let next = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
-        if let Value::Object(mut page) = page
-            && let Some(Value::Array(items)) = page.remove("items")
-        {
-            items.into_iter().for_each(&mut each);
-        }
-        if next.is_empty() {
-            return Ok(());
-        }
-        let escaped: Vec<String> = next.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        token = format!("&continue={}", escaped.concat());
-    }
 }
 
 /// Rules that are off, by class.

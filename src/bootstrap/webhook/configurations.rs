@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_tenants_waits_and_all_fail_closed() {
+    fn only_tenants_wait_for_the_webhook_and_every_rule_fails_closed() {
         let hooks = hooks();
         assert_eq!(hooks.len(), 9);
         for hook in hooks {

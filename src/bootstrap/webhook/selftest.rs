@@ -1,24 +1,34 @@
 //! `bursar webhook selftest`: dry-run requests that must pass, and that must be refused, in a namespace of its own, sealed
-//! for one class after the other. Nothing of it is stored but the namespace.
+//! for one class after the other. Nothing of it is stored but the namespace. It does not try `claims.storage_classes`:
+//! claims of the daemon pass that rule.
 
 use std::time::Duration;
 
+use http::Request;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::review::is_denied;
+use super::server_rules;
 use super::{AccessError, WEBHOOK, WebhookRequest, found, if_outdated, wait_for};
 use crate::bootstrap::answered;
 use crate::contract::{self, CLASS, Identity, SELFTEST, TenantState};
+use crate::desired::server_rules::unchosen;
+use crate::errors::chain;
 use crate::identity::{AccountId, AccountName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid};
+use crate::rules::server::{ServerRule, ServerRules};
 use crate::rules::{ClassRules, Mode};
 
+/// Decides from which port on a pod may serve; the restricted Pod Security Standard lets everybody set it.
+const PORTS: &str = "net.ipv4.ip_unprivileged_port_start";
 /// Whom the namespace is sealed for: nobody has it, for the directory's uids are tenants'.
 const RUNS_AS: u32 = 65533;
 /// The webhook hears of another seal within a second.
 const HEARD_WITHIN: Duration = Duration::from_secs(30);
+/// So do the policies, in the API server itself.
+const POLICIES_HEAR_WITHIN: Duration = Duration::from_secs(5);
 
 /// One request, and what came of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +53,15 @@ pub async fn selftest(client: &Client, request: WebhookRequest<'_>) -> Result<Ve
     for (class, rules) in &request.rules().classes {
         seal(client, request, class, rules).await?;
         tried.extend(of_class(client, class, rules).await?);
+        let Some(known) = request.policy.classes.get(class) else { continue };
+        let unchosen = unchosen(request.ledger.older_than_rules);
+        // The API server hears of the class by a watch of its own.
+        let mut patience = POLICIES_HEAR_WITHIN;
+        for (what, path, object) in refused_by_server(&known.admission.server, unchosen, &plain(rules)) {
+            let answer = wait_for(patience, async || Ok(must_refuse(client, path, &object).await)).await?;
+            patience = Duration::ZERO;
+            tried.push(Tried { class: class.clone(), what, must_be_refused: true, wrong: answer.err() });
+        }
     }
     Ok(tried)
 }
@@ -74,6 +93,7 @@ pub(super) fn seal_manifest(request: WebhookRequest<'_>, class: &str, rules: &Cl
         posix: Some(PosixIdentity { uid, gid, groups: std::collections::BTreeSet::new() }),
         generation: 0,
         state: TenantState::Active,
+        exceptions: std::collections::BTreeSet::new(),
     };
     // Where the webhook fills in what the restricted level asks for, that must be enough.
     let level = if rules.restricted { "restricted" } else { "privileged" };
@@ -98,8 +118,7 @@ pub(super) async fn seal_with(client: &Client, manifest: &Value) -> Result<(), A
 }
 
 async fn of_class(client: &Client, class: &str, rules: &ClassRules) -> Result<Vec<Tried>, AccessError> {
-    let image = image_for(rules);
-    let plain = || json!({"containers": [{"name": "selftest", "image": image}]});
+    let plain = || plain(rules);
     // Until the webhook has heard of the seal, this one tells.
     let ready = wait_for(HEARD_WITHIN, async || {
         Ok(match create(client, &plain()).await {
@@ -121,6 +140,52 @@ async fn of_class(client: &Client, class: &str, rules: &ClassRules) -> Result<Ve
         }
     }
     Ok(all)
+}
+
+/// The spec of a pod that says nothing but its image.
+fn plain(rules: &ClassRules) -> Value {
+    json!({"containers": [{"name": "selftest", "image": image_for(rules)}]})
+}
+
+/// Objects that break one rule each of those that the API server evaluates and enforces, with where they are made.
+fn refused_by_server(server: &ServerRules, unchosen: Mode, plain: &Value) -> Vec<(&'static str, &'static str, Value)> {
+    let enforces = |rule: &ServerRule, allowed: &str| {
+        rule.mode.unwrap_or(unchosen) == Mode::Enforce && !rule.allow.contains(allowed)
+    };
+    let pod = |key: &str, value: Value| {
+        let mut spec = plain.clone();
+        spec[key] = value;
+        json!({"apiVersion": "v1", "kind": "Pod", "spec": spec})
+    };
+    let ports = json!({"sysctls": [{"name": PORTS, "value": "0"}]});
+    let balancer = json!({"type": "LoadBalancer", "ports": [{"port": 80}]});
+    let backend = json!({"service": {"name": "selftest", "port": {"number": 80}}});
+    let elsewhere = json!({"ingressClassName": "selftest.invalid", "defaultBackend": backend});
+    let ingress = json!({"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "spec": elsewhere});
+    let service = json!({"apiVersion": "v1", "kind": "Service", "spec": balancer});
+    let tried = [
+        (enforces(&server.services, "LoadBalancer"), "a load balancer", "services", service),
+        (enforces(&server.scheduling, "nodeName"), "a pod that names its node", "pods", pod("nodeName", json!("n"))),
+        (enforces(&server.sysctls, PORTS), "a pod that opens low ports", "pods", pod("securityContext", ports)),
+        (enforces(&server.ingress, "ingress *"), "an ingress of another class", "ingresses", ingress),
+    ];
+    tried.into_iter().filter(|tried| tried.0).map(|(_, what, plural, object)| (what, plural, object)).collect()
+}
+
+/// Sends an object that must be refused by a rule of the API server.
+async fn must_refuse(client: &Client, plural: &str, object: &Value) -> Result<(), String> {
+    let mut object = object.clone();
+    object["metadata"] = json!({"name": "selftest"});
+    let version = object["apiVersion"].as_str().unwrap_or_default();
+    let root = if version.contains('/') { "apis" } else { "api" };
+    let uri = format!("/{root}/{version}/namespaces/{SELFTEST}/{plural}?dryRun=All");
+    let request = Request::post(uri).header("content-type", "application/json").body(object.to_string().into_bytes());
+    let request = request.map_err(|error| error.to_string())?;
+    match client.request::<Value>(request).await {
+        Ok(_) => Err("it was let through".to_owned()),
+        Err(kube::Error::Api(status)) if status.message.contains(server_rules::POLICIES[0]) => Ok(()),
+        Err(error) => Err(format!("somebody else refused it: {}", chain(&error))),
+    }
 }
 
 /// What is wrong with a plain pod that was let through.

@@ -20,7 +20,7 @@ use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::policy::Policy;
 use crate::rules::Mode;
-use crate::rules::server::{HostField, SAFE_SYSCTLS, Step};
+use crate::rules::server::{HostField, PORT_SYSCTLS, SAFE_SYSCTLS, Step};
 
 const NAME: &str = "bursar-rules";
 /// Names of the policies and of their bindings, one for each mode.
@@ -293,23 +293,18 @@ fn scheduling() -> Vec<Value> {
     ]
 }
 
-/// A port from 1024 on: a program of a tenant on a lower one could pass for a service of the node, and an NFS server
-/// believes what comes from there.
-const UNPRIVILEGED_PORT: &str =
-    "(102[4-9]|10[3-9][0-9]|1[1-9][0-9][0-9]|[2-9][0-9][0-9][0-9]|[1-9][0-9][0-9][0-9][0-9])";
-
 fn sysctls() -> Vec<Value> {
     let is = format!("!(variables.resource in {WITHOUT_PODS})");
     let list = |of: &str| format!("variables.{of}.?securityContext.?sysctls.orValue([])");
     // Kubernetes takes a slash for a dot.
     let name = "s.name.replace('/', '.')";
+    let ports = PORT_SYSCTLS.map(|(sysctl, pattern)| format!("({name} == '{sysctl}' && s.value.matches('{pattern}'))"));
     let wrong = format!(
-        "{new}.filter(s, !(s in {old} || {name} in variables.sysctls || {name} in ['{safe}'] || \
-         ({name} == 'net.ipv4.ip_unprivileged_port_start' && s.value.matches('^{UNPRIVILEGED_PORT}$')) || \
-         ({name} == 'net.ipv4.ip_local_port_range' && s.value.matches('^{UNPRIVILEGED_PORT}[ \\\\t]+[0-9]+$'))))",
+        "{new}.filter(s, !(s in {old} || {name} in variables.sysctls || {name} in ['{safe}'] || {ports}))",
         new = list("spec"),
         old = list("old"),
         safe = SAFE_SYSCTLS.join("', '"),
+        ports = ports.join(" || "),
     );
     vec![rule(
         ("sysctls", &is),
@@ -445,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_is_text_of_one_line_each() {
+    fn a_cel_literal_has_no_quotes_and_escapes_newlines() {
         let data = BTreeMap::from([("tool.services".to_owned(), "NodePort\nexternalIPs'+x\\".to_owned())]);
         assert_eq!(literal(&data), "{'': '', 'tool.services': 'NodePort\\nexternalIPs+x'}");
     }

@@ -63,7 +63,7 @@ pub(super) async fn kinds(policy: &Policy, cluster: &ClusterName, client: &Clien
 fn roles<'p>(policy: &'p Policy, cluster: &'p ClusterName) -> BTreeSet<&'p str> {
     let roles = classes(policy, cluster).flat_map(|class| {
         let workspace =
-            class.workspace.iter().flat_map(|workspace| workspace.members.iter().chain(&workspace.managers));
+            class.workspace().into_iter().flat_map(|workspace| workspace.members.iter().chain(&workspace.managers));
         class.roles.iter().chain(&class.service_account_roles).chain(workspace)
     });
     roles.map(String::as_str).collect()

@@ -69,14 +69,14 @@ mod tests {
         40 22 0:35 / /data/my\\040tools rw,relatime shared:20 master:3 - nfs4 nfs.example.org:/srv/tools rw,vers=4.2\n";
 
     #[test]
-    fn what_holds_a_path_is_found() {
+    fn the_mount_that_contains_a_path_is_found() {
         let mounted = mounted(MOUNTED);
         assert_eq!(holding(&mounted, Path::new("/data/my tools/foo")).map(|mount| mount.kind.as_str()), Some("nfs4"));
         assert_eq!(holding(&mounted, Path::new("/data")).map(|mount| mount.source.as_str()), Some("/dev/vda"));
     }
 
     #[test]
-    fn what_fstab_wants_and_nobody_mounted_is_found() {
+    fn mounts_of_fstab_that_are_missing_are_found() {
         let wanted = wanted(
             "# homes\n/dev/vda / ext4 defaults 0 1\nnone none swap sw 0 0\n\
              nfs.example.org:/srv/home\t/home  nfs4 hard 0 0\nnfs.example.org:/srv/tools /data/my\\040tools nfs4 hard 0 0\n",

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use super::Finding;
 use crate::bootstrap::webhook::{self, ENDS_SOON, Found, Question, WebhookRequest};
+use crate::desired::rules::unenforced;
 use crate::desired::server_rules::to_be_chosen;
 use crate::errors::chain;
 use crate::identity::ClusterName;
@@ -20,11 +21,8 @@ pub(super) async fn webhook(
 ) -> Vec<Finding> {
     let subject = format!("cluster {cluster}, webhook");
     match webhook_found(settings, cluster, client).await {
-        Ok(None) => vec![Finding::good(
-            &subject,
-            "not installed: nothing checks the uids of tenants' pods; run: bursar webhook install",
-        )],
-        Ok(Some(Installed { found, is_given, question, older_than_rules })) => {
+        Ok(Webhook::Absent { unenforced }) => vec![absent(&subject, cluster, unenforced)],
+        Ok(Webhook::Installed { found, is_given, question, older_than_rules }) => {
             let url_and_end = (&found.url, found.not_after);
             let mut first = installed(subject.clone(), cluster, url_and_end, is_given, daemon::now());
             if let Some(question) = question.filter(|_| first.remedy.is_none()) {
@@ -71,13 +69,28 @@ fn unchosen(subject: &str, keys: &[String]) -> Option<Finding> {
 }
 
 /// A webhook as it was found.
-struct Installed {
-    found: Found,
-    /// Whether it serves what this configuration and ledger say.
-    is_given: bool,
-    /// A review to ask it; `None` where nothing can be asked.
-    question: Option<Question>,
-    older_than_rules: bool,
+#[expect(clippy::large_enum_variant, reason = "there is one for each cluster, for a moment")]
+enum Webhook {
+    Absent {
+        /// What nobody enforces.
+        unenforced: Option<String>,
+    },
+    Installed {
+        found: Found,
+        /// Whether it serves what this configuration and ledger say.
+        is_given: bool,
+        /// A review to ask it; `None` where nothing can be asked.
+        question: Option<Question>,
+        older_than_rules: bool,
+    },
+}
+
+fn absent(subject: &str, cluster: &ClusterName, unenforced: Option<String>) -> Finding {
+    let install = format!("bursar webhook install --cluster {cluster}");
+    match unenforced {
+        Some(what) => Finding::bad(subject, what, format!("{install}; or set the rules of the class to \"off\"")),
+        None => Finding::good(subject, format!("not installed, and no tenant needs it yet; run: {install}")),
+    }
 }
 
 /// Checks an installed webhook: its address, if it has one, and the end of its files.
@@ -102,26 +115,29 @@ fn installed(
     }
 }
 
-async fn webhook_found(
-    settings: &Settings,
-    cluster: &ClusterName,
-    client: &kube::Client,
-) -> Result<Option<Installed>, String> {
+async fn webhook_found(settings: &Settings, cluster: &ClusterName, client: &kube::Client) -> Result<Webhook, String> {
     let chain = |error: &dyn std::error::Error| chain(error);
-    let Some(found) = webhook::found(client).await.map_err(|error| chain(&error))? else { return Ok(None) };
-    let sealer = runtime::read_seal(&settings.state_dir).map_err(|error| chain(&error))?;
+    let found = webhook::found(client).await.map_err(|error| chain(&error))?;
+    if found.is_none() && !settings.ledger().exists() {
+        return Ok(Webhook::Absent { unenforced: None });
+    }
     let mut store = ReadStore::open(&settings.ledger()).await.map_err(|error| chain(&error))?;
     let ledger = store.state().await.map_err(|error| chain(&error))?;
+    let Some(found) = found else {
+        return Ok(Webhook::Absent { unenforced: unenforced(&settings.policy, cluster, &ledger) });
+    };
+    let sealer = runtime::read_seal(&settings.state_dir).map_err(|error| chain(&error))?;
     let (policy, state_dir, now) = (&settings.policy, settings.state_dir.as_path(), daemon::now());
     let request = WebhookRequest { policy, cluster, ledger: &ledger, state_dir, sealer: &sealer, now };
     let is_given = request.is_given(client, &found).await.map_err(|error| chain(&error))?;
     let question = Question::of(client, request);
-    Ok(Some(Installed { found, is_given, question, older_than_rules: ledger.older_than_rules }))
+    Ok(Webhook::Installed { found, is_given, question, older_than_rules: ledger.older_than_rules })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::Mode;
 
     #[test]
     fn rules_that_nobody_chose_are_named_until_somebody_does() {
@@ -131,6 +147,23 @@ mod tests {
             found.remedy.is_some() && found.text.starts_with("class.tool.admission.services only audit"),
             "{found:?}"
         );
+    }
+
+    #[test]
+    fn without_a_webhook_all_is_well_only_while_no_tenant_needs_it() {
+        use crate::plan::testing::{World, prod};
+        let mut world = World::new();
+        let found = |world: &World| absent("webhook", &prod(), unenforced(&world.policy, &prod(), &world.ledger));
+        assert_eq!(found(&world).remedy, None, "nobody is there");
+        world.add(crate::identity::AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        let wrong = found(&world);
+        assert!(wrong.text.contains("the rules for pods of class tool, which has tenants"), "{wrong:?}");
+        assert!(wrong.remedy.is_some_and(|remedy| remedy.starts_with("bursar webhook install --cluster prod;")));
+        let class = &mut world.policy.classes.get_mut("tool").expect("a class").admission;
+        (class.uid.mode, class.host, class.volumes.mode) = (Mode::Audit, Mode::Warn, Mode::Off);
+        (class.claims.mode, class.lifetime) = (Mode::Off, Mode::Off);
+        assert_eq!(found(&world).remedy, None, "its rules enforce nothing");
     }
 
     #[test]

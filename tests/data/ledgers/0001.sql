@@ -1,5 +1,3 @@
-PRAGMA foreign_keys=OFF;
-BEGIN TRANSACTION;
 CREATE TABLE _sqlx_migrations (
     version BIGINT PRIMARY KEY,
     description TEXT NOT NULL,
@@ -8,327 +6,41 @@ CREATE TABLE _sqlx_migrations (
     checksum BLOB NOT NULL,
     execution_time BIGINT NOT NULL
 );
-INSERT INTO _sqlx_migrations VALUES(1,'ledger','2026-11-21 10:54:40',1,X'5beeccece393ceb890914dfa85a43fd2135c2c6f4610aff452357826b6730a0fc93ed81bfeea6a89674e79824237f397',5478566);
-CREATE TABLE ledger (
-  one             INTEGER PRIMARY KEY CHECK (one = 1),
-  id              TEXT NOT NULL,
-  last_generation INTEGER NOT NULL DEFAULT 0 CHECK (last_generation >= 0)
-) STRICT;
+INSERT INTO _sqlx_migrations VALUES(1,'ledger','2026-11-21 10:54:40',1,X'5beeccece393ceb890914dfa85a43fd2135c2c6f4610aff452357826b6730a0fc93ed81bfeea6a89674e79824237f397',0);
 INSERT INTO ledger VALUES(1,'29d0550dc49fd463ede5593f8ebb134b',0);
-CREATE TABLE account (
-  id              TEXT PRIMARY KEY,
-  kind            TEXT NOT NULL CHECK (kind IN ('tool', 'user', 'group')),
-  name            TEXT NOT NULL,
-  kubernetes_name TEXT NOT NULL,
-  source          TEXT NOT NULL,
-  directory_id    TEXT NOT NULL,
-  dn              TEXT NOT NULL,
-  uid             INTEGER CHECK (uid BETWEEN 1000 AND 2147483646),
-  gid             INTEGER CHECK (gid BETWEEN 100 AND 2147483646),
-  groups          TEXT CHECK (json_valid(groups)),
-  home            TEXT,
-  mail            TEXT,
-  display_name    TEXT,
-  disabled        TEXT,
-  absence         TEXT CHECK (json_valid(absence)),
-  state           TEXT NOT NULL CHECK (state IN ('new', 'active', 'suspended', 'archived', 'deleted')),
-  since           TEXT NOT NULL,
-  suspension      TEXT CHECK (json_valid(suspension)),
-  generation      INTEGER NOT NULL CHECK (generation >= 0),
-  revocation      TEXT CHECK (json_valid(revocation)),
-  UNIQUE (source, directory_id),
-  UNIQUE (kind, kubernetes_name)
-) STRICT;
 INSERT INTO account VALUES('id-alice','user','alice','alice','people','entry-alice','cn=alice',3001,3001,'[]','/data/project/alice','alice@example.org',NULL,NULL,NULL,'new','2026-05-01T08:00:00Z',NULL,0,NULL);
 INSERT INTO account VALUES('id-bob','user','bob','bob','people','entry-bob','cn=bob',3002,3002,'[]','/data/project/bob',NULL,NULL,NULL,NULL,'new','2026-05-01T08:00:00Z',NULL,0,NULL);
 INSERT INTO account VALUES('id-carol','user','carol','carol','people','entry-carol','cn=carol',3003,3003,'[]','/data/project/carol',NULL,NULL,NULL,NULL,'active','2026-05-01T08:00:00Z',NULL,1,NULL);
 INSERT INTO account VALUES('id-foo','tool','web','foo','people','entry-foo','cn=foo',52503,52503,'[]','/data/project/foo',NULL,NULL,NULL,NULL,'active','2026-05-12T09:00:00Z',NULL,2,NULL);
 INSERT INTO account VALUES('id-old','tool','old','old','people','entry-old','cn=old',52504,52504,'[]','/data/project/old',NULL,NULL,NULL,'{"counted_at":"2026-05-31T20:00:00Z","due":"2026-06-01T20:00:00Z","seconds":0,"since":"2026-05-31T20:00:00Z"}','active','2026-05-01T08:00:00Z',NULL,1,NULL);
-CREATE TABLE account_name (
-  account_id TEXT NOT NULL REFERENCES account,
-  name       TEXT NOT NULL,
-  at_start   TEXT NOT NULL,
-  at_end     TEXT NOT NULL DEFAULT '9999-12-31T23:59:59Z',
-  PRIMARY KEY (account_id, at_start)
-) STRICT;
 INSERT INTO account_name VALUES('id-alice','alice','2026-05-01T08:00:00Z','9999-12-31T23:59:59Z');
 INSERT INTO account_name VALUES('id-bob','bob','2026-05-01T08:00:00Z','9999-12-31T23:59:59Z');
 INSERT INTO account_name VALUES('id-carol','carol','2026-05-01T08:00:00Z','9999-12-31T23:59:59Z');
 INSERT INTO account_name VALUES('id-foo','foo','2026-05-01T08:00:00Z','2026-05-20T08:00:00Z');
 INSERT INTO account_name VALUES('id-old','old','2026-05-01T08:00:00Z','9999-12-31T23:59:59Z');
 INSERT INTO account_name VALUES('id-foo','web','2026-05-20T08:00:00Z','9999-12-31T23:59:59Z');
-CREATE TABLE membership (
-  account_id    TEXT NOT NULL REFERENCES account,
-  member        TEXT NOT NULL,
-  role          TEXT NOT NULL CHECK (role IN ('member', 'manager')),
-  leaving_since TEXT,   -- complete reads no longer name them, and no plan was allowed to carry it out yet
-  at_start      TEXT NOT NULL,
-  at_end        TEXT NOT NULL DEFAULT '9999-12-31T23:59:59Z',
-  PRIMARY KEY (account_id, member, at_start, role)
-) STRICT;
 INSERT INTO membership VALUES('id-foo','entry-alice','member',NULL,'2026-05-01T08:00:00Z','2026-05-25T08:00:00Z');
 INSERT INTO membership VALUES('id-old','entry-bob','member','2026-05-31T22:00:00Z','2026-05-01T08:00:00Z','9999-12-31T23:59:59Z');
 INSERT INTO membership VALUES('id-foo','entry-bob','member',NULL,'2026-05-05T08:00:00Z','9999-12-31T23:59:59Z');
-CREATE TABLE activity (
-  account_id TEXT NOT NULL REFERENCES account,
-  at_start   TEXT NOT NULL,
-  at_end     TEXT NOT NULL DEFAULT '9999-12-31T23:59:59Z',
-  PRIMARY KEY (account_id, at_start)
-) STRICT;
 INSERT INTO activity VALUES('id-carol','2026-05-01T08:00:00Z','9999-12-31T23:59:59Z');
 INSERT INTO activity VALUES('id-foo','2026-05-01T08:00:00Z','2026-05-10T09:00:00Z');
 INSERT INTO activity VALUES('id-old','2026-05-01T08:00:00Z','9999-12-31T23:59:59Z');
 INSERT INTO activity VALUES('id-foo','2026-05-12T09:00:00Z','9999-12-31T23:59:59Z');
-CREATE TABLE uid_history (
-  uid        INTEGER PRIMARY KEY,
-  account_id TEXT NOT NULL REFERENCES account
-) STRICT;
 INSERT INTO uid_history VALUES(3001,'id-alice');
 INSERT INTO uid_history VALUES(3002,'id-bob');
 INSERT INTO uid_history VALUES(3003,'id-carol');
 INSERT INTO uid_history VALUES(52503,'id-foo');
 INSERT INTO uid_history VALUES(52504,'id-old');
-CREATE TABLE tenant (
-  account_id TEXT NOT NULL REFERENCES account,
-  cluster    TEXT NOT NULL,
-  class      TEXT NOT NULL,
-  namespace  TEXT,
-  created_at TEXT NOT NULL,
-  PRIMARY KEY (account_id, cluster),
-  UNIQUE (cluster, namespace)
-) STRICT;
 INSERT INTO tenant VALUES('id-carol','prod','admin',NULL,'2026-05-01T08:00:00Z');
 INSERT INTO tenant VALUES('id-foo','prod','tool','tool-foo','2026-05-01T08:00:00Z');
 INSERT INTO tenant VALUES('id-old','prod','tool','tool-old','2026-05-01T08:00:00Z');
-CREATE TABLE hold (
-  account_id TEXT PRIMARY KEY REFERENCES account,
-  note       TEXT NOT NULL CHECK (json_valid(note))
-) STRICT;
-CREATE TABLE IF NOT EXISTS "order" (
-  id         INTEGER PRIMARY KEY,
-  account_id TEXT NOT NULL REFERENCES account,
-  what       TEXT NOT NULL CHECK (what IN ('suspend', 'resume', 'revoke')),
-  note       TEXT NOT NULL CHECK (json_valid(note))
-) STRICT;
-CREATE TABLE approval (
-  hash  TEXT PRIMARY KEY,
-  until TEXT NOT NULL
-) STRICT;
-CREATE TABLE refusal (
-  place    INTEGER PRIMARY KEY,
-  hash     TEXT NOT NULL,
-  "limit"  TEXT NOT NULL,
-  why      TEXT NOT NULL,
-  accounts TEXT NOT NULL CHECK (json_valid(accounts)),
-  parts    TEXT NOT NULL CHECK (json_valid(parts))
-) STRICT;
-CREATE TABLE spent (
-  spending TEXT NOT NULL CHECK (spending IN ('suspend', 'delete', 'remove_members')),
-  class    TEXT NOT NULL,
-  amount   INTEGER NOT NULL,
-  at       TEXT NOT NULL
-) STRICT;
-CREATE TABLE object (
-  cluster     TEXT NOT NULL,
-  api_version TEXT NOT NULL,
-  kind        TEXT NOT NULL,
-  namespace   TEXT NOT NULL,   -- '' for what is cluster-scoped, so that the key is one
-  name        TEXT NOT NULL,
-  account_id  TEXT NOT NULL REFERENCES account,
-  uid         TEXT NOT NULL,
-  wanted      TEXT NOT NULL,   -- digest of what we wanted
-  observed    TEXT NOT NULL,   -- digest of the fields we manage in what the server answered
-  detail      TEXT CHECK (json_valid(detail)),   -- what people read of it: a quota's amounts
-  PRIMARY KEY (cluster, api_version, kind, namespace, name)
-) STRICT, WITHOUT ROWID;
 INSERT INTO object VALUES('prod','v1','ResourceQuota','tool-foo','bursar','id-foo','u','w','o','{"limits.memory":"8Gi","pods":"16"}');
 INSERT INTO object VALUES('prod','v1','ResourceQuota','tool-old','bursar','id-old','u','w','o','{"limits.memory":"8Gi","pods":"16"}');
-CREATE TABLE certificate (
-  fingerprint TEXT PRIMARY KEY,
-  account_id  TEXT NOT NULL REFERENCES account,
-  cluster     TEXT NOT NULL,
-  generation  INTEGER NOT NULL,
-  subject     TEXT NOT NULL,
-  not_before  TEXT NOT NULL,
-  not_after   TEXT NOT NULL,
-  renew_after TEXT NOT NULL,
-  newest      INTEGER NOT NULL DEFAULT 1 CHECK (newest IN (0, 1))
-) STRICT;
 INSERT INTO certificate VALUES('11aa22bb11aa22bb11aa22bb11aa22bb11aa22bb11aa22bb11aa22bb11aa22bb','id-carol','prod',1,'user:carol','2026-05-29T08:00:00Z','2026-06-06T08:00:00Z','2026-06-03T18:00:00Z',1);
 INSERT INTO certificate VALUES('9a19ac7c9a19ac7c9a19ac7c9a19ac7c9a19ac7c9a19ac7c9a19ac7c9a19ac7c','id-foo','prod',2,'tool:web','2026-05-29T08:00:00Z','2026-06-05T08:00:00Z','2026-06-02T18:00:00Z',1);
-CREATE TABLE delivery (
-  account_id TEXT NOT NULL REFERENCES account,
-  cluster    TEXT NOT NULL,
-  path       TEXT NOT NULL,
-  digest     TEXT NOT NULL,
-  at         TEXT NOT NULL,
-  checked_at TEXT,
-  PRIMARY KEY (account_id, cluster)
-) STRICT;
 INSERT INTO delivery VALUES('id-foo','prod','/data/project/foo/.kube/config','d','2026-05-29T08:00:00Z',NULL);
-CREATE TABLE stopped_workload (
-  account_id  TEXT NOT NULL REFERENCES account,
-  cluster     TEXT NOT NULL,
-  api_version TEXT NOT NULL,
-  kind        TEXT NOT NULL,
-  namespace   TEXT NOT NULL,
-  name        TEXT NOT NULL,
-  uid         TEXT NOT NULL,
-  replicas    INTEGER,
-  at          TEXT NOT NULL,
-  PRIMARY KEY (account_id, cluster, api_version, kind, namespace, name)
-) STRICT;
-CREATE TABLE failure (
-  account_id TEXT NOT NULL REFERENCES account,
-  cluster    TEXT NOT NULL,
-  step       TEXT NOT NULL,
-  reason     TEXT NOT NULL,
-  since      TEXT NOT NULL,
-  attempts   INTEGER NOT NULL,
-  next_try   TEXT NOT NULL,
-  PRIMARY KEY (account_id, cluster)
-) STRICT;
 INSERT INTO failure VALUES('id-old','prod','home','the disk quota is used up','2026-05-31T21:00:00Z',4,'2026-06-01T01:00:00Z');
-CREATE TABLE rejected_entry (
-  place    INTEGER PRIMARY KEY,
-  source   TEXT NOT NULL,
-  kind     TEXT NOT NULL,
-  dn       TEXT NOT NULL,
-  name     TEXT,
-  id       TEXT,
-  disabled TEXT,
-  why      TEXT NOT NULL
-) STRICT;
-CREATE TABLE cycle (
-  id      INTEGER PRIMARY KEY,
-  began   TEXT NOT NULL,
-  ended   TEXT NOT NULL,
-  trigger TEXT NOT NULL,
-  sources TEXT NOT NULL CHECK (json_valid(sources)),
-  report  TEXT NOT NULL CHECK (json_valid(report))
-) STRICT;
-CREATE TABLE event (
-  id         INTEGER PRIMARY KEY,
-  at         TEXT NOT NULL,
-  actor      TEXT NOT NULL,
-  account    TEXT,
-  account_id TEXT,
-  action     TEXT NOT NULL,
-  reason     TEXT NOT NULL,
-  ticket     TEXT,
-  plan       TEXT,
-  detail     TEXT NOT NULL CHECK (json_valid(detail)),
-  previous   TEXT NOT NULL,
-  hash       TEXT NOT NULL
-) STRICT;
 INSERT INTO event VALUES(1,'2026-05-01T08:00:00Z','bursar','tool:foo','id-foo','created','new',NULL,NULL,'{}','0000000000000000000000000000000000000000000000000000000000000000','27c61201b98ed99782af8343dee2074272a2eaa9bdf167feae0a02a349a00a7f');
 INSERT INTO event VALUES(2,'2026-05-10T09:00:00Z','carol','tool:foo','id-foo','suspended','mining','T9',NULL,'{}','27c61201b98ed99782af8343dee2074272a2eaa9bdf167feae0a02a349a00a7f','7bf440718a19e509af69e0c286768969a76c18ecff9ab1dfaa744e92c1b1f41c');
 INSERT INTO event VALUES(3,'2026-05-12T09:00:00Z','carol','tool:foo','id-foo','resumed','talked to them','T9',NULL,'{}','7bf440718a19e509af69e0c286768969a76c18ecff9ab1dfaa744e92c1b1f41c','a21b8a02eb5e8afe9476e48558f7216f8f51388757ac15a8bc171be5c5d9e6c1');
 INSERT INTO event VALUES(4,'2026-05-20T08:00:00Z','bursar','tool:web','id-foo','renamed','renamed in the directory',NULL,NULL,'{}','a21b8a02eb5e8afe9476e48558f7216f8f51388757ac15a8bc171be5c5d9e6c1','6a0eda5c07ad0660c0d7e1a13ffc0c0521fa26b26f8ae428f8d393c272468cd9');
-CREATE INDEX account_named ON account (kind, name);
-CREATE UNIQUE INDEX membership_open ON membership (account_id, member) WHERE at_end = '9999-12-31T23:59:59Z';
-CREATE INDEX spent_at ON spent (at);
-CREATE INDEX certificate_holder ON certificate (account_id, cluster);
-CREATE INDEX event_account ON event (account_id);
-CREATE TRIGGER event_continues_the_chain BEFORE INSERT ON event
-WHEN NEW.id IS NOT (SELECT coalesce(max(id), 0) + 1 FROM event)
-  OR NEW.previous IS NOT coalesce((SELECT hash FROM event ORDER BY id DESC LIMIT 1), printf('%064d', 0))
-BEGIN SELECT RAISE(ABORT, 'the history is append-only'); END;
-CREATE TRIGGER event_is_never_changed BEFORE UPDATE ON event
-BEGIN SELECT RAISE(ABORT, 'the history is append-only'); END;
-CREATE TRIGGER event_is_never_removed BEFORE DELETE ON event
-BEGIN SELECT RAISE(ABORT, 'the history is append-only'); END;
-CREATE VIEW tools AS
-SELECT a.id, a.name, a.uid, a.gid, a.home,
-       (SELECT min(t.namespace) FROM tenant t WHERE t.account_id = a.id) AS namespace,
-       a.state, a.since, a.generation,
-       (SELECT min(c.not_after) FROM certificate c WHERE c.account_id = a.id AND c.newest = 1
-        AND c.generation = a.generation AND a.state = 'active') AS certificate_until,
-       (SELECT max(d.at) FROM delivery d WHERE d.account_id = a.id) AS delivered_at,
-       a.source, a.directory_id,
-       (SELECT f.reason FROM failure f WHERE f.account_id = a.id AND f.attempts > 0 ORDER BY f.since DESC LIMIT 1)
-         AS last_error
-FROM account a
-WHERE a.kind = 'tool';
-CREATE VIEW users AS
-SELECT a.id, a.name, a.uid, a.gid, a.home, a.mail, a.state, a.since,
-       EXISTS (SELECT 1 FROM tenant t WHERE t.account_id = a.id AND t.namespace IS NULL AND a.state = 'active')
-         AS is_admin,
-       a.source, a.directory_id,
-       (SELECT f.reason FROM failure f WHERE f.account_id = a.id AND f.attempts > 0 ORDER BY f.since DESC LIMIT 1)
-         AS last_error
-FROM account a
-WHERE a.kind = 'user';
-CREATE VIEW admins AS
-SELECT a.name, a.uid, max(a.since, min(t.created_at)) AS since,
-       (SELECT min(c.not_after) FROM certificate c WHERE c.account_id = a.id AND c.newest = 1
-        AND c.generation = a.generation) AS certificate_until
-FROM account a JOIN tenant t ON t.account_id = a.id
-WHERE t.namespace IS NULL AND a.state = 'active'
-GROUP BY a.id;
-CREATE VIEW memberships AS
-SELECT a.kind || ':' || a.name AS account, coalesce(m.kind || ':' || m.name, ms.member) AS member, ms.role,
-       ms.at_start AS since
-FROM membership ms
-JOIN account a ON a.id = ms.account_id
-LEFT JOIN account m ON m.source = a.source AND m.directory_id = ms.member
-WHERE ms.at_end = '9999-12-31T23:59:59Z';
-CREATE VIEW namespaces AS
-SELECT t.cluster, t.namespace, t.class, a.kind || ':' || a.name AS account, a.uid, a.state, t.created_at
-FROM tenant t JOIN account a ON a.id = t.account_id
-WHERE t.namespace IS NOT NULL;
-CREATE VIEW quotas AS
-SELECT o.namespace, amount.key AS resource, amount.value AS amount, t.class AS from_class,
-       NULL AS override_ticket, NULL AS override_until
-FROM object o
-JOIN json_each(o.detail) amount
-JOIN tenant t ON t.account_id = o.account_id AND t.cluster = o.cluster
-WHERE o.kind = 'ResourceQuota';
-CREATE VIEW expiring_certificates AS
-SELECT a.kind || ':' || a.name AS account, c.cluster, c.fingerprint, c.not_after, c.renew_after
-FROM certificate c JOIN account a ON a.id = c.account_id
-WHERE c.newest = 1 AND c.generation = a.generation AND a.state = 'active'
-ORDER BY c.not_after;
-CREATE VIEW failing AS
-SELECT a.kind || ':' || a.name AS account, f.step, f.reason, f.since, f.attempts, f.next_try
-FROM failure f JOIN account a ON a.id = f.account_id
-WHERE f.attempts > 0;
-CREATE VIEW pending_removals AS
-SELECT a.kind || ':' || a.name AS account, 'suspend' AS what, a.absence ->> 'since' AS absent_since,
-       a.absence ->> 'due' AS "on"
-FROM account a
-WHERE a.state = 'active' AND (a.absence IS NOT NULL OR a.disabled IS NOT NULL)
-UNION ALL
-SELECT a.kind || ':' || a.name, 'remove ' || coalesce(m.kind || ':' || m.name, ms.member), ms.leaving_since,
-       ms.leaving_since
-FROM membership ms
-JOIN account a ON a.id = ms.account_id
-LEFT JOIN account m ON m.source = a.source AND m.directory_id = ms.member
-WHERE ms.leaving_since IS NOT NULL AND ms.at_end = '9999-12-31T23:59:59Z';
-CREATE VIEW history AS
-SELECT at, actor, account, action, reason, ticket, plan, detail FROM event;
-CREATE VIEW access_on AS
-WITH named AS (
-  SELECT account_id, name, at_end,
-         CASE at_end WHEN '9999-12-31T23:59:59Z' THEN '' ELSE at_start END AS at_start
-  FROM account_name
-)
-SELECT a.kind || ':' || n.name AS account, coalesce(m.kind || ':' || m.name, ms.member) AS member, t.namespace,
-       ms.role, max(ms.at_start, ac.at_start, t.created_at, n.at_start) AS at_start,
-       min(ms.at_end, ac.at_end, n.at_end) AS at_end
-FROM membership ms
-JOIN account a ON a.id = ms.account_id
-JOIN named n ON n.account_id = a.id
-LEFT JOIN account m ON m.source = a.source AND m.directory_id = ms.member
-JOIN tenant t ON t.account_id = a.id
-JOIN activity ac ON ac.account_id = a.id
-WHERE max(ms.at_start, ac.at_start, t.created_at, n.at_start) < min(ms.at_end, ac.at_end, n.at_end)
-UNION
-SELECT a.kind || ':' || n.name, a.kind || ':' || n.name, t.namespace, 'owner',
-       max(ac.at_start, t.created_at, n.at_start), min(ac.at_end, n.at_end)
-FROM account a
-JOIN named n ON n.account_id = a.id
-JOIN tenant t ON t.account_id = a.id
-JOIN activity ac ON ac.account_id = a.id
-WHERE a.kind = 'user' AND max(ac.at_start, t.created_at, n.at_start) < min(ac.at_end, n.at_end);
-COMMIT;

@@ -73,7 +73,7 @@ fn unit_ldif(dn: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_takes_a_name_that_was_left_has_not_its_groups() {
+async fn a_reused_name_gets_none_of_the_former_owners_groups() {
     let samba = Samba::shared();
     let base = samba.unit("left");
     let away = samba.unit("left-away");
@@ -130,7 +130,7 @@ async fn what_lies_beneath_a_container_moves_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_is_restored_is_who_they_were() {
+async fn a_restored_entry_keeps_its_identity() {
     let samba = Samba::shared();
     let base = samba.unit("restored");
     samba.add_ldif(&person_ldif(&base, "res-alice", ""));

@@ -202,7 +202,7 @@ const ORDINARY_IT_REFUSES: &[&str] = &["approval-by-an-administrator", "old-root
 const ORDINARY_THEY_CHOSE: &[&str] = &["claim-with-the-default-class-of-the-cluster"];
 
 #[test]
-fn attacks_of_tenants_are_refused_with_the_cure() {
+fn attacks_by_tenants_are_refused_with_the_remedy() {
     let site = Site::alone();
     let sender = Sender::new(&site);
     let answers = sent(&site, &sender, "attacks", "restricted");

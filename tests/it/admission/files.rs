@@ -115,7 +115,7 @@ fn health_and_metrics_are_on_the_second_port() {
 }
 
 #[test]
-fn what_is_no_review_gets_a_clean_answer() {
+fn a_malformed_review_gets_a_clean_400() {
     let site = Site::shared();
     let post = |path: &str, body: Vec<u8>, more: &[&str]| {
         let file = tempfile::NamedTempFile::new().expect("a file");
@@ -126,13 +126,17 @@ fn what_is_no_review_gets_a_clean_answer() {
         let answer = command.arg(format!("{}{path}", site.url())).output().expect("curl");
         String::from_utf8(answer.stdout).expect("UTF-8")
     };
-    assert_eq!(post("/validate", b"not JSON".to_vec(), &[]), "400 2");
-    assert_eq!(post("/validate", b"{}".to_vec(), &["--http1.1"]), "400 1.1");
-    assert_eq!(post("/mutate", vec![b' '; 21 << 20], &["--http1.1"]), "413 1.1");
-    assert_eq!(post("/elsewhere", b"{}".to_vec(), &[]), "404 2");
-    assert_eq!(post("/validate", b"{}".to_vec(), &["-X", "PUT"]), "405 2");
+    // Other tests fill the seats of this address, and a connection may have to yield: an API server asks again, too.
+    let answered = |path: &str, body: Vec<u8>, more: &[&str]| {
+        wait_for("an answer", DEADLINE, || Some(post(path, body.clone(), more)).filter(|answer| answer != "000 0"))
+    };
+    assert_eq!(answered("/validate", b"not JSON".to_vec(), &[]), "400 2");
+    assert_eq!(answered("/validate", b"{}".to_vec(), &["--http1.1"]), "400 1.1");
+    assert_eq!(answered("/mutate", vec![b' '; 21 << 20], &["--http1.1"]), "413 1.1");
+    assert_eq!(answered("/elsewhere", b"{}".to_vec(), &[]), "404 2");
+    assert_eq!(answered("/validate", b"{}".to_vec(), &["-X", "PUT"]), "405 2");
     assert_eq!(post("/validate", b"{}".to_vec(), &["--tls-max", "1.1"]), "000 0");
-    assert_eq!(post("/validate", b"{}".to_vec(), &["--tls-max", "1.2"]), "400 2");
+    assert_eq!(answered("/validate", b"{}".to_vec(), &["--tls-max", "1.2"]), "400 2");
 }
 
 #[test]

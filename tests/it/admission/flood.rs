@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
@@ -32,6 +32,10 @@ const IDLE: usize = 1024;
 const ADDRESSES: usize = 4;
 const BODIES: usize = 60;
 const MIB: usize = 1 << 20;
+/// Wrong values of one body: half of those that are read, and a quarter of that in a small body.
+const WRONG: usize = 500_000;
+/// The limit of the webhook's container (`packaging/webhook`).
+const MEMORY: u64 = 512 << 20;
 /// Reviews of the other tenant are timed for so long at least, so that idle connections also end and come again.
 const AT_LEAST: Duration = Duration::from_secs(12);
 /// The large bodies are decided long before, unless the machine has other work.
@@ -99,10 +103,22 @@ async fn slow(target: Target, head: &'static str) -> Infallible {
     }
 }
 
-/// A review of so large a pod, until it is decided; how often the webhook had no room for it.
-async fn large(target: Target, size: usize) -> usize {
+/// A pod with so large an argument.
+fn large_pod(size: usize) -> Value {
     let mut pod = pod_in("tool-bar", "large");
     pod["spec"]["containers"][0]["args"] = json!(["x".repeat(size)]);
+    pod
+}
+
+/// A pod of which so many values are wrong.
+fn wrong_pod(values: usize) -> Value {
+    let mut pod = pod_in("tool-bar", "large");
+    pod["spec"]["securityContext"] = json!({"supplementalGroups": vec![0; values]});
+    pod
+}
+
+/// A review of a pod, until it is decided; how often the webhook had no room for it.
+async fn large(target: Target, pod: Value) -> usize {
     let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
         "uid": "flood", "operation": "CREATE", "resource": {"group": "", "version": "v1", "resource": "pods"},
         "name": "large", "namespace": "tool-bar", "userInfo": {"username": "tool:bar"}, "object": pod,
@@ -151,7 +167,12 @@ fn flood_of_one_tenant_stops_no_other_and_not_the_probes() {
     #[expect(clippy::disallowed_methods, reason = "this test measures")]
     let now = Instant::now;
     let began = now();
-    let bodies = (0..BODIES).map(|number| flood.spawn(large(target.clone(), MIB + number % 7 * MIB)));
+    let pod = |number: usize| match number % 3 {
+        0 => wrong_pod(WRONG),
+        1 => wrong_pod(WRONG / 4),
+        _ => large_pod(MIB + number % 7 * MIB),
+    };
+    let bodies = (0..BODIES).map(|number| flood.spawn(large(target.clone(), pod(number))));
     let bodies = flood.spawn(join_all(bodies.collect::<Vec<_>>()));
     let (mut times, mut slowest_probe) = (Vec::new(), Duration::ZERO);
     sender.runtime.block_on(async {
@@ -179,6 +200,12 @@ fn flood_of_one_tenant_stops_no_other_and_not_the_probes() {
         flood.block_on(bodies).expect("decided").into_iter().map(|times| times.expect("it")).collect();
     assert!(again.iter().any(|times| *times > 0), "the flood was none: there was room for all of it");
     flood.shutdown_background();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", site.webhook().id())).expect("it runs");
+    let peak =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let peak = peak.expect("the kernel says it") << 10;
+    eprintln!("the webhook took {} MiB at most", peak >> 20);
+    assert!(peak < MEMORY, "{peak}");
 }
 
 #[test]

@@ -20,6 +20,11 @@ fn selftest_tries_what_must_pass_and_what_must_be_refused() {
     assert!(text.contains("+ class tool: a pod that runs as root: refused"), "{text}");
     assert!(text.contains("+ class trial: a plain pod: passes"), "{text}");
     assert!(!text.contains("class trial: a pod that runs as root"), "{text}");
+    for what in ["a load balancer", "a pod that names its node", "a pod that opens low ports"] {
+        assert!(text.contains(&format!("+ class tool: {what}: refused")), "{what}: {text}");
+    }
+    assert!(text.contains("+ class shop: an ingress of another class: refused"), "{text}");
+    assert!(!text.contains("class shop: a pod that names its node"), "the class allows it: {text}");
     let rows: Vec<Value> = serde_json::from_str(&site.must(&["webhook", "selftest", "--json"])).expect("JSON");
     assert!(rows.len() > 8 && rows.iter().all(|row| row["wrong"].is_null()), "{rows:#?}");
 
@@ -27,6 +32,14 @@ fn selftest_tries_what_must_pass_and_what_must_be_refused() {
     let image = &format!("--image=registry.example.org/bursar-selftest/x@sha256:{}", "0".repeat(64));
     let real = daemon(&site, &["run", "a", "-n", "bursar-selftest", image], "");
     assert!(said(&real).contains("bursar-cage"), "{}", said(&real));
+
+    // So are rules of the API server that are not in force.
+    site.cluster.run(&["delete", "validatingadmissionpolicybinding", "bursar-rules-enforce"], "");
+    wait_for("the self-test misses the policies", DEADLINE * 3, || {
+        let found = out(&site.bursar(&["webhook", "selftest"]));
+        found.contains("! class tool: a load balancer: not refused").then_some(())
+    });
+    site.install();
 
     // Rules that let root through are found out.
     let file = site.dir().join("rules.json");
@@ -60,7 +73,7 @@ fn doctor_warns_30_days_before_the_files_end() {
 }
 
 #[test]
-fn cage_holds_the_webhooks_that_the_daemon_may_write() {
+fn the_confinement_limits_webhooks_that_the_daemon_writes() {
     let site = Site::shared();
     let hook = |selector: Value, rules: Value| {
         json!({

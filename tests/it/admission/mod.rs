@@ -3,9 +3,11 @@
 mod agreement;
 mod away;
 mod cases;
+mod exceptions;
 mod files;
 mod flood;
 mod installed;
+mod judge;
 mod keeps;
 mod sender;
 mod server_rules;
@@ -38,7 +40,7 @@ fn plain_pod_runs_as_its_tool() {
 }
 
 #[test]
-fn refusal_says_what_why_and_the_cure() {
+fn a_refusal_names_object_problem_and_remedy() {
     let site = Site::shared();
     let mut root = pod("root");
     root["spec"]["containers"][0]["securityContext"] = json!({"runAsUser": 0});

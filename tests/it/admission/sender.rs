@@ -174,7 +174,7 @@ fn path(case: &Case) -> String {
     format!("{}{}?{DRY_RUN}", object(case), parts(case).1.unwrap_or_default())
 }
 
-async fn ask(client: &Client, method: Method, path: &str, who: &[(&str, &str)], body: Option<&Value>) -> Answer {
+pub async fn ask(client: &Client, method: Method, path: &str, who: &[(&str, &str)], body: Option<&Value>) -> Answer {
     let kind = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
     let mut request = Request::builder().method(method).uri(path).header("Content-Type", kind);
     for (name, value) in who {

@@ -353,6 +353,7 @@ pub fn identity(namespace: &str, account: &str, posix: (u32, u32, &[u32]), state
         }),
         generation: 1,
         state,
+        exceptions: std::collections::BTreeSet::new(),
     }
 }
 

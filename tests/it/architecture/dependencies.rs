@@ -89,7 +89,7 @@ fn features(package: &str) -> String {
 }
 
 #[test]
-fn what_is_released_has_no_model_for_tests_and_sorts_its_json() {
+fn release_builds_lack_the_test_model_and_sort_json_keys() {
     let features = features("bursar");
     assert!(features.contains("serde_json feature \"std\""), "{features}");
     // Digests, hashes of approvals and goldens rest on JSON with sorted keys.

@@ -289,7 +289,7 @@ fn daemon_reads_a_suspended_tenant_and_runs_nothing_in_it() {
 }
 
 #[test]
-fn daemon_changes_neither_its_rights_nor_its_cage() {
+fn the_daemon_cannot_change_its_rights_or_its_confinement() {
     let site = Site::shared();
     let patch = r#"{"metadata":{"labels":{"x":"y"}}}"#;
     for what in [

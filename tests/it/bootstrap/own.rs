@@ -29,7 +29,7 @@ async fn times(path: &Path) -> (Timestamp, Timestamp) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn daemon_renews_its_certificate_with_its_own_rights_and_stays_caged() {
+async fn the_daemon_renews_its_certificate_itself_and_stays_confined() {
     let site = Site::shared();
     let folder = TempDir::new().expect("a folder");
     let path = copy(&folder);

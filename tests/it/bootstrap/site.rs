@@ -53,6 +53,17 @@ impersonate = { users = ["bursar:cluster-admin"] }
 enabled = true
 "#;
 
+/// A class that takes namespaces of others.
+const ADOPTING: &str = r#"
+[class.lab]
+from = "adopted"
+clusters = ["test"]
+selector = "lab=yes"
+owner_annotation = "owner"
+roles = ["edit"]
+limit_range = { container = { default = { cpu = "1" } } }
+"#;
+
 const MANIFESTS: &str = "apiVersion: v1
 kind: Secret
 metadata: {name: pull}
@@ -85,22 +96,23 @@ impl Site {
         TURN.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A site of one test's own, whose administrator listed these.
+    /// A site of one test's own, whose administrator listed these, with a class that adopts.
     pub fn alone_with(administrators: &str) -> Self {
         let listed = administrators.split(',').map(str::to_owned).collect();
-        std::thread::spawn(move || Self::start_with(Some(&listed))).join().expect("the site starts")
+        let config = CONFIG.replace("[reaper.pods]", &format!("{ADOPTING}[reaper.pods]"));
+        std::thread::spawn(move || Self::start_with(&config, Some(&listed))).join().expect("the site starts")
     }
 
     fn start() -> Self {
-        Self::start_with(None)
+        Self::start_with(CONFIG, None)
     }
 
-    fn start_with(administrators: Option<&BTreeSet<String>>) -> Self {
+    fn start_with(config: &str, administrators: Option<&BTreeSet<String>>) -> Self {
         let cluster = ControlPlane::start(&ControlPlaneOptions::default());
         let folder = TempDir::new().expect("a folder");
         std::fs::create_dir_all(folder.path().join("manifests/tool")).expect("a folder");
         std::fs::write(folder.path().join("manifests/tool/all.yaml"), MANIFESTS).expect("written");
-        let config = CONFIG
+        let config = config
             .replace("@FOLDER@", &folder.path().display().to_string())
             .replace("@URL@", &cluster.url)
             .replace("@CA@", &cluster.ca_pem.display().to_string());

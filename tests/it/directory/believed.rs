@@ -18,7 +18,7 @@ use bursar_testkit::ldif::person_dn;
 use bursar_testkit::sample;
 use bursar_testkit::slapd::{BASE_DN, SlapdOptions};
 
-/// A ledger that hears a directory again and again.
+/// A ledger that reads a directory repeatedly.
 struct Story {
     source: SourceConfig,
     ledger: LedgerState,
@@ -74,7 +74,7 @@ async fn an_attribute_that_a_rule_hides_stays_until_an_administrator_lets_it_go(
     assert!(mail.contains(&format!("{before} accounts")) && mail.contains("0 do now"), "{mail}");
     assert_eq!(story.completeness(), "complete");
     assert_eq!((mails(&story), homes(&story)), (before, homes_before.clone()));
-    // Again, and it is the same.
+    // A second read changes nothing.
     assert_eq!(story.hears().await, refusals);
 
     let of_mail = refusals.iter().find(|refusal| refusal.what == "mail").and_then(|refusal| refusal.hash.clone());
@@ -146,7 +146,7 @@ async fn a_member_whose_entry_is_gone_stays_while_the_group_names_them() {
 }
 
 #[tokio::test]
-async fn people_who_were_imported_again_are_a_question() {
+async fn reimported_people_are_a_doubt() {
     let slapd = site(SlapdOptions::default());
     let mut story = Story::of(toolforge(ldap(&[&slapd.ldaps_url], &slapd)));
     story.hears().await;

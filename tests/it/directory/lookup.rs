@@ -37,7 +37,7 @@ impl Story {
     /// Asks the servers of `asked` for the accounts that are due.
     async fn confirmed(&self, asked: &SourceConfig, mut snapshot: DirectorySnapshot) -> DirectorySnapshot {
         let due = due(&self.ledger, &snapshot, &policy(), daemon::now());
-        confirm(std::slice::from_ref(asked), &Known::new(), &due, &mut snapshot).await;
+        confirm(std::slice::from_ref(asked), &Pass::Once, &Known::new(), &due, &mut snapshot).await;
         snapshot
     }
 
@@ -61,7 +61,7 @@ fn only_places(snapshot: &DirectorySnapshot) -> Vec<Place> {
 }
 
 #[tokio::test]
-async fn whoever_moved_elsewhere_is_absent_and_the_history_says_where_they_are() {
+async fn an_entry_moved_out_of_the_base_is_absent_and_the_history_says_where_it_is() {
     let slapd = site(SlapdOptions::default());
     let mut story = Story::begin(toolforge(ldap(&[&slapd.ldaps_url], &slapd))).await;
     let (bob, elsewhere) = (person_dn(BASE_DN, "bob"), format!("uid=bob,{BASE_DN}"));
@@ -86,7 +86,7 @@ async fn whoever_moved_elsewhere_is_absent_and_the_history_says_where_they_are()
 }
 
 #[tokio::test]
-async fn whoever_is_there_is_present_whatever_the_read_showed() {
+async fn an_entry_found_by_lookup_is_present_although_the_read_lacked_it() {
     let slapd = site(SlapdOptions::default());
     let mut story = Story::begin(toolforge(ldap(&[&slapd.ldaps_url], &slapd))).await;
     let mut snapshot = story.reads().await;
@@ -99,7 +99,7 @@ async fn whoever_is_there_is_present_whatever_the_read_showed() {
 }
 
 #[tokio::test]
-async fn where_servers_disagree_the_account_waits_alone() {
+async fn only_the_account_on_which_servers_disagree_waits() {
     let (slapd, other) = (site(SlapdOptions::default()), Slapd::start(&SlapdOptions::default()));
     other.start_copy(&slapd.dump());
     let mut story = Story::begin(toolforge(ldap(&[&slapd.ldaps_url], &slapd))).await;
@@ -114,7 +114,7 @@ async fn where_servers_disagree_the_account_waits_alone() {
     policy.lifecycle.absent_for = std::time::Duration::from_secs(1);
     let mut snapshot = story.reads().await;
     let due: BTreeMap<_, _> = due(&story.ledger, &snapshot, &super::policy(), daemon::now());
-    confirm(&[toolforge(both)], &Known::new(), &due, &mut snapshot).await;
+    confirm(&[toolforge(both)], &Pass::Once, &Known::new(), &due, &mut snapshot).await;
     let now = daemon::now();
     let later = now + jiff::SignedDuration::from_secs(10);
     for now in [now, later] {

@@ -12,12 +12,11 @@ mod trouble;
 mod wire;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use bursar::daemon;
 use bursar::identity::AccountKind;
-use bursar::policy::{Lifecycle, Limit, Limits, Policy};
+use bursar::policy::{Lifecycle, Policy};
 use bursar::snapshot::{Completeness, SourceRead};
 use bursar_directory::source::{LdapConfig, Secret, SidMapping};
 use bursar_directory::{Pass, Preset, SourceConfig, SourceKind, fetch};
@@ -54,44 +53,9 @@ fn toolforge(ldap: LdapConfig) -> SourceConfig {
 }
 
 pub fn policy() -> Policy {
-    let limit = Limit { count: 1, percent: None };
-    Policy {
-        contact: None,
-        site: "test".to_owned(),
-        require_confinement: false,
-        strict_egress: false,
-        classes: BTreeMap::new(),
-        networks: BTreeMap::new(),
-        clusters: BTreeMap::new(),
-        limits: Limits {
-            suspend_per_cycle: limit,
-            suspend_per_day: limit,
-            disable_per_cycle: limit,
-            disable_per_day: limit,
-            remove_access_per_cycle: limit,
-            remove_access_per_day: limit,
-            delete_per_cycle: limit,
-            delete_per_day: limit,
-            remove_members_per_cycle: limit,
-            remove_members_per_day: limit,
-            realm_disable_per_cycle: limit,
-            realm_disable_per_day: limit,
-            realm_remove_roles_per_cycle: limit,
-            realm_remove_roles_per_day: limit,
-            resume_per_cycle: limit,
-            resume_per_day: limit,
-            change_per_cycle: limit,
-        },
-        lifecycle: Lifecycle {
-            absent_for: Duration::ZERO,
-            retention: Duration::ZERO,
-            delete_after: Duration::ZERO,
-            revoke_on_member_removed: true,
-        },
-        home_prefixes: vec![PathBuf::from("/data/project"), PathBuf::from("/home")],
-        reapers: bursar::policy::Reapers::default(),
-        exempt: Vec::new(),
-    }
+    let policy = bursar::plan::testing::policy();
+    let lifecycle = Lifecycle { absent_for: Duration::ZERO, ..policy.lifecycle };
+    Policy { classes: BTreeMap::new(), lifecycle, ..policy }
 }
 
 pub async fn read(source: SourceConfig) -> SourceRead {

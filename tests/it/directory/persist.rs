@@ -156,7 +156,7 @@ async fn a_server_that_ends_or_hangs_is_asked_until_it_tells_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_read_that_differs_makes_it_be_told_anew() {
+async fn a_full_read_that_differs_restarts_the_subscription() {
     let slapd = site(SlapdOptions::default());
     let told = Told::by(here(&slapd)).await;
     let pass = Pass::Whole(told.memory.clone());

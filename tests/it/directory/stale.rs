@@ -67,7 +67,7 @@ async fn the_next_server_is_asked_where_the_first_is_behind() {
 }
 
 #[tokio::test]
-async fn where_all_are_behind_the_source_did_not_answer() {
+async fn a_source_whose_servers_are_all_behind_gives_no_answer() {
     let (ahead, behind) = two_servers(&SlapdOptions::default());
     change(&ahead);
     let seen = read(source(&[&ahead])).await;

@@ -89,7 +89,7 @@ async fn each_change_is_told_once() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_what_is_kept_makes_it_begin_anew() {
+async fn inconsistent_kept_state_causes_a_full_read() {
     let slapd = site(SlapdOptions::default());
     let followed = follow(&slapd);
     followed.is_right().await;
@@ -116,7 +116,7 @@ async fn what_is_wrong_with_what_is_kept_makes_it_begin_anew() {
 }
 
 #[tokio::test]
-async fn more_changes_than_the_server_remembers_are_told_by_what_is_left() {
+async fn a_server_that_forgot_changes_reports_the_entries_that_remain() {
     let slapd = site(SlapdOptions { sessionlog: 2, ..SlapdOptions::default() });
     let followed = follow(&slapd);
     followed.is_right().await;
@@ -212,7 +212,7 @@ async fn an_empty_directory_is_a_complete_answer_that_the_sentinel_denies() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_told_is_read_in_full() {
+async fn changes_that_cannot_be_reported_cause_a_full_read() {
     let bare = site(SlapdOptions { syncprov: false, ..SlapdOptions::default() });
     let full = |told: &SourceRead| assert_eq!((why(told), told.way), ("complete", Way::Full));
     full(&follow(&bare).changes().await);

@@ -431,16 +431,16 @@ async fn spoil(nth: usize) {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_to_a_page_is_never_complete() {
+async fn a_page_that_ends_without_an_answer_is_never_complete() {
     spoil(0).await;
 }
 
 #[tokio::test]
-async fn what_is_no_answer_to_a_first_refresh_is_never_complete() {
+async fn a_first_refresh_that_ends_without_an_answer_is_never_complete() {
     spoil(1).await;
 }
 
 #[tokio::test]
-async fn what_is_no_answer_to_a_refresh_is_never_complete() {
+async fn a_refresh_that_ends_without_an_answer_is_never_complete() {
     spoil(2).await;
 }

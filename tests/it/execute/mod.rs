@@ -150,7 +150,7 @@ async fn object_that_somebody_made_meanwhile_is_left_as_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn object_made_anew_by_somebody_else_is_not_taken_over() {
+async fn an_object_recreated_by_somebody_else_is_not_taken_over() {
     let mut world = World::new("execute-anew").await;
     let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&quota("16"))];
     world.must(actions).await;

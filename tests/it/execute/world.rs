@@ -9,14 +9,14 @@ use bursar::desired::watched::managed_kinds;
 use bursar::digest::digest;
 use bursar::execute::request::ApiServer;
 use bursar::execute::{ClusterEffects, Effects, Extent, Recorder, Report, Run, execute};
-use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
+use bursar::identity::{AccountId, AccountKind, AccountName, ClusterName, DirectoryId};
 use bursar::inventory::ObservedObject;
 use bursar::kinds::{ObjectKey, ObjectKind, ObjectName, WatchedKind, everywhere};
 use bursar::ledger::change::Event;
 use bursar::ledger::{Account, Failure, LedgerState, Lifecycle};
 use bursar::observed::cluster::{ClusterWatch, connect};
 use bursar::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Reason, Side, guard};
-use bursar::policy::{Cluster, Limit, Limits};
+use bursar::policy::Cluster;
 use bursar_homed::client::HomedClient;
 use bursar_testkit::Servers;
 use jiff::Timestamp;
@@ -213,30 +213,11 @@ pub fn approved(actions: Vec<Action>) -> ApprovedPlan {
 
 /// A plan for several tools, each with its actions.
 pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>) -> ApprovedPlan {
-    let all = Limit { count: 1000, percent: None };
     let bounds = Bounds {
         unconfined: BTreeSet::new(),
         pods_per_cycle: 0,
         idle_per_cycle: 0,
-        limits: Limits {
-            suspend_per_cycle: all,
-            suspend_per_day: all,
-            disable_per_cycle: all,
-            disable_per_day: all,
-            remove_access_per_cycle: all,
-            remove_access_per_day: all,
-            delete_per_cycle: all,
-            delete_per_day: all,
-            remove_members_per_cycle: all,
-            remove_members_per_day: all,
-            realm_disable_per_cycle: all,
-            realm_disable_per_day: all,
-            realm_remove_roles_per_cycle: all,
-            realm_remove_roles_per_day: all,
-            resume_per_cycle: all,
-            resume_per_day: all,
-            change_per_cycle: all,
-        },
+        limits: bursar::plan::testing::policy().limits,
         tenants: BTreeMap::new(),
         members: BTreeMap::new(),
         completeness: BTreeMap::new(),
@@ -299,31 +280,12 @@ pub fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> Acco
 }
 
 fn before(name: &str) -> Account {
+    let id = AccountId(format!("id-of-{name}").into());
+    let name = AccountName { kind: AccountKind::Tool, name: name.to_owned() };
     Account {
-        id: AccountId(format!("id-of-{name}").into()),
-        kind: AccountKind::Tool,
-        name: name.to_owned(),
-        kubernetes_name: name.to_owned(),
-        source: "ldap".to_owned(),
-        directory_id: DirectoryId("d".to_owned()),
-        dn: String::new(),
-        posix: None,
-        home: None,
-        gid: None,
-        mail: None,
-        display_name: None,
-        ssh_keys: std::collections::BTreeSet::new(),
-        disabled: None,
-        members: BTreeMap::new(),
-        leaving: BTreeSet::new(),
-        absence: None,
         state: Lifecycle::Active,
-        since: NOW,
-        suspension: None,
         generation: 1,
-        revocation: None,
-        ending: None,
-        sid: None,
+        ..Account::new(id, name, "ldap", DirectoryId("d".to_owned()), NOW)
     }
 }
 

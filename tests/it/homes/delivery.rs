@@ -5,6 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, chown, symlink};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
+use std::time::Duration;
 
 use bursar_protocol::{
     Answer, HomeTarget, Inspection, KubeconfigEntries, Notice, SecretText, TokenFiles, UserProof, Work, Written,
@@ -162,7 +163,7 @@ async fn a_users_own_entries_and_current_context_survive() {
 }
 
 #[tokio::test]
-async fn what_does_not_parse_is_kept_beside_only_if_told_so() {
+async fn an_unparsable_kubeconfig_is_replaced_only_if_the_class_allows_it() {
     let homed = Homed::start(&[]);
     let target = homed.home("foo");
     make_directory(&target.home.join(".kube"), UID);
@@ -175,8 +176,16 @@ async fn what_does_not_parse_is_kept_beside_only_if_told_so() {
     assert_eq!(error.reason(), "not-yaml");
     assert_eq!(fs::read(&config).expect("untouched"), b"a: b: c: hunter2\n");
 
-    let work = Work::WriteKubeconfig { entries: entries("1"), replace_unparsable: true };
-    let answer = homed.ask(&target, work).await.expect("replaces");
+    let work = || Work::WriteKubeconfig { entries: entries("1"), replace_unparsable: true };
+    for asked in [work(), Work::TestWrite { replace_unparsable: true }] {
+        let error = homed.ask(&target, asked).await.expect_err("somebody may be writing it");
+        assert_eq!(error.reason(), "in-use", "{error}");
+    }
+    assert_eq!(names_in(&target.home.join(".kube")), ["config"], "no backup for nothing");
+    let file = fs::File::options().write(true).open(&config).expect("opens");
+    file.set_modified(fs::metadata(&config).expect("there").modified().expect("a time") - Duration::from_mins(2))
+        .expect("set");
+    let answer = homed.ask(&target, work()).await.expect("replaces");
     let Answer::Written(Written { backup: Some(backup), changed: true, .. }) = answer else { panic!("{answer:?}") };
     assert!(backup.starts_with("config.bursar-backup-2"), "{backup}");
     assert_eq!(names_in(&target.home.join(".kube")), ["config".to_owned(), backup.clone()]);

@@ -315,7 +315,7 @@ async fn the_users_part_of_the_file_before_is_kept_shown_and_restored() {
 }
 
 #[tokio::test]
-async fn what_stands_in_the_way_is_known_before_there_is_a_credential() {
+async fn the_test_write_finds_obstacles_before_a_credential_is_issued() {
     let homed = Homed::start(&["--kubeconfig", ".kube/k8s"]);
     let target = HomeTarget { kubeconfig: ".kube/k8s".into(), ..homed.home("foo") };
     let ours = entries("1");

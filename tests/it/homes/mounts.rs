@@ -123,7 +123,7 @@ async fn a_used_up_quota_is_its_own_reason_and_other_accounts_go_on() {
 }
 
 #[tokio::test]
-async fn marks_of_the_file_system_are_their_own_reason() {
+async fn immutable_and_append_only_files_have_their_own_reason() {
     let homed = Homed::start(&[]);
     let mark = |how: &str, path: &Path| {
         let marked = Command::new("chattr").arg(how).arg(path).status().expect("chattr");

@@ -22,7 +22,7 @@ fn start(export: &str) -> (Homed, PathBuf) {
 
 #[tokio::test]
 #[ignore = "needs NFS: tests/nfs.sh"]
-async fn what_an_nfs_server_refuses_is_its_own_reason() {
+async fn refusals_of_an_nfs_server_have_their_own_reason() {
     for (export, reason) in [("full", "no-space"), ("read-only", "read-only"), ("stale", "stale")] {
         let (server, prefix) = start(export);
         let target = HomeTarget::new(prefix.join("foo"), UID, UID);

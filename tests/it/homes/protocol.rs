@@ -61,7 +61,7 @@ fn almost(valid: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[tokio::test]
-async fn whatever_is_said_gets_an_answer_or_a_close() {
+async fn every_message_gets_an_answer_or_a_close() {
     let homed = Homed::start(&["--deadline", "5s"]);
     let target = homed.home("foo");
     let socket = homed.folder.path().join("homed.sock");
@@ -180,7 +180,7 @@ async fn a_daemon_that_was_taken_over_reaches_nothing_but_our_entries() {
 }
 
 #[tokio::test]
-async fn what_a_former_system_wrote_is_taken_over_only_if_root_says_so() {
+async fn entries_of_a_former_system_are_taken_over_only_if_root_allows_it() {
     let theirs = b"clusters:\n- {name: toolforge, cluster: {server: 'https://old'}}\ncontexts:\n- {name: toolforge, context: {cluster: toolforge, user: tf-foo}}\nusers:\n- {name: tf-foo, user: {client-certificate: x}}\n";
     for (arguments, expected) in [(&[][..], Err("foreign-entry")), (&["--take-over", "toolforge"][..], Ok(()))] {
         let homed = Homed::start(arguments);

@@ -70,7 +70,7 @@ async fn keys_are_written_as_their_owner_beside_what_is_there_and_taken_out_agai
 }
 
 #[tokio::test]
-async fn who_asks_may_write_plain_keys_only_and_only_if_root_says_so() {
+async fn the_client_writes_plain_keys_only_and_only_if_root_allows_it() {
     let (homed, shut) = (Homed::start(&["--ssh-keys"]), Homed::start(&[]));
     let (target, closed) = (homed.home("foo"), shut.home("foo"));
     assert_eq!(reason(&shut, &closed, keys(&[key(1)])).await, "ssh-keys-not-allowed");

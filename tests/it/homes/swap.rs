@@ -89,7 +89,7 @@ async fn a_directory_swapped_for_a_symlink_while_writing_leads_nowhere() {
 /// Homes in the hands of others: folders, files and whole homes become links to a victim's while homed writes again and again,
 /// into as many homes at a time as it does. The folder in which the homes lie is the attacker's too.
 #[tokio::test]
-async fn nothing_is_written_outside_and_nothing_as_another_while_everything_is_exchanged() {
+async fn no_write_escapes_the_home_or_changes_owner_while_paths_are_swapped() {
     let server = Homed::start(&[]);
     let shared = server.folder.path().join("homes/shared");
     make_directory(&shared, UID + 9);

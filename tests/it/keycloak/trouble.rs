@@ -17,7 +17,7 @@ use crate::directory::{assert_why, names, read, why};
 type Spoilt = (fn() -> Fate, &'static str);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_not_let_in_says_why() {
+async fn a_refused_login_says_why() {
     let realm = Realm::new("wrong", &[person("alice", 2001, &[])], &[]);
     let good = realm.config();
     let wrong = KeycloakConfig { client_secret: Some(Secret::new("hunter2".to_owned())), ..good.clone() };
@@ -99,7 +99,7 @@ async fn a_list_that_changes_while_it_is_read_is_not_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_comes_while_a_realm_is_read_is_no_trouble() {
+async fn a_user_added_during_a_read_of_the_realm_is_no_error() {
     let people: Vec<_> = (0..6).map(|n| person(&format!("m{n}-came"), 2000 + n, &[])).collect();
     // Before the first page's last one, so that all others move; at the end; and after the last page.
     for (name, at, comes) in [
@@ -128,7 +128,7 @@ async fn who_comes_while_a_realm_is_read_is_no_trouble() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_answer_is_never_an_empty_answer() {
+async fn a_missing_answer_is_never_an_empty_answer() {
     let people: Vec<_> = (0..4).map(|n| person(&format!("t{n}-trouble"), 2000 + n, &["/all"])).collect();
     let realm = Realm::new("trouble", &people, &[json!({"name": "all"})]);
     let (config, asked) = between(&realm, |_| Fate::Passed).await;

@@ -101,6 +101,9 @@ fn blocks(page: &'static str, language: &str) -> Vec<&'static str> {
     found
 }
 
+/// The pause of a [`Client`] between two runs: several clients at a time leave the machine to Bursar.
+const PAUSE: Duration = Duration::from_millis(500);
+
 /// Somebody who works all the time with a kubeconfig, as it is at each moment.
 pub struct Client {
     over: Arc<AtomicBool>,
@@ -124,7 +127,7 @@ impl Client {
                     failures.push(crate::world::stderr(&output));
                 }
                 count.fetch_add(1, Ordering::Relaxed);
-                std::thread::sleep(Duration::from_millis(200));
+                std::thread::sleep(PAUSE);
             }
             failures
         });

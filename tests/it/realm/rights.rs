@@ -34,13 +34,13 @@ fn nothing_there(world: &mut World, why: &str) {
 }
 
 #[test]
-fn who_may_not_write_users_is_told_the_role() {
+fn a_client_that_cannot_write_users_is_told_the_missing_role() {
     let (_realm, mut world) = site("rru", &["view-users", "manage-clients"], SECRET);
     nothing_there(&mut world, "the service account of client bursar needs the role manage-users of realm-management");
 }
 
 #[test]
-fn who_may_not_see_clients_is_told_the_role() {
+fn a_client_that_cannot_see_clients_is_told_the_missing_role() {
     let (_realm, mut world) = site("rrc", &["manage-users"], SECRET);
     nothing_there(&mut world, "the service account of client bursar needs the role view-clients of realm-management");
 }
@@ -59,7 +59,7 @@ fn a_wrong_secret_and_a_client_that_is_not_there_are_told() {
 }
 
 #[test]
-fn who_may_not_make_roles_gives_those_that_somebody_else_makes() {
+fn a_client_that_cannot_create_roles_assigns_existing_ones() {
     let (realm, mut world) = site("rrm", &["manage-users", "view-clients"], SECRET);
     let report = world.cycle();
     let [failing] = report.failing.as_slice() else { panic!("{report:#?}") };

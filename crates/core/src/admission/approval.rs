@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn no_other_subject_is() {
+    fn other_subjects_are_refused() {
         for (name, groups) in [
             ("tool:foo", &["system:masters"][..]),
             ("tool:foo", &["bursar:tools", "system:masters"]),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_daemon_is_met_by_its_group_too() {
+    fn the_confinement_matches_the_daemons_group_too() {
         let rules = Rules::parse(
             br#"{"version": 1, "cluster": "prod", "daemon": "bursar:daemon", "exempt": [], "classes": {}}"#,
         );

@@ -329,6 +329,7 @@ mod tests {
             posix: None,
             generation,
             state,
+            exceptions: std::collections::BTreeSet::new(),
         }
     }
 
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_become_right_is_denied() {
+    fn a_request_that_can_never_be_valid_is_denied() {
         let groups = ["bursar:tools", "bursar:tool:foo#1042"];
         for (name, groups, part) in [
             ("mallory", &["bursar:daemon#00ff"][..], "no name of a tenant"),
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_become_right_waits() {
+    fn a_request_that_may_become_valid_waits() {
         waits(&Case { seconds: Some(WEEK + 1), ..foo() }, "bursar approver install");
         waits(&Case::of("tool:Foo", &["bursar:tools", "bursar:tool:Foo#1"], Some("1")), "bursar approver install");
     }

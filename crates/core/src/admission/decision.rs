@@ -1,15 +1,17 @@
 //! What is decided of a review: refusals, warnings and audit annotations, each with what, why and remedy, and the patch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::Serialize;
 use serde_json::Value;
 
 use super::value::Json;
+use crate::contract::exception::ExceptedRule;
 use crate::rules::Mode;
 
-/// Findings of one kind that are told. A pod can have thousands of containers, and an answer must fit into an event.
+/// Findings of one kind that are told, and findings of one rule that are kept. A pod can have thousands of containers, an
+/// answer must fit into an event, and no review may take more memory than its body.
 pub(super) const MOST: usize = 16;
 
 /// What the API server is told.
@@ -21,6 +23,8 @@ pub struct Decision {
     pub warnings: Vec<Finding>,
     /// What only the audit log says.
     pub audit: Vec<Finding>,
+    /// How many findings beyond [`MOST`] each rule had, by what would have become of them.
+    pub left_out: BTreeMap<(Mode, Rule), u64>,
     /// Changes to the object (RFC 6902); empty if it is refused, or as it should be.
     pub patch: Vec<PatchOperation>,
 }
@@ -92,6 +96,27 @@ impl Rule {
             Self::Malformed => "malformed",
         }
     }
+
+    /// The exception that there can be from it.
+    #[must_use]
+    pub const fn exception(self) -> Option<ExceptedRule> {
+        match self {
+            Self::Images => Some(ExceptedRule::Images),
+            Self::Hosts => Some(ExceptedRule::Hosts),
+            Self::Volumes => Some(ExceptedRule::Volumes),
+            Self::Lifetime => Some(ExceptedRule::Lifetime),
+            // Who a pod runs as; and what the node is, a pod on its network is for every NFS server.
+            // `Claims` refuses nothing, and the label of a claim turns it off; the last five are no rules of a class.
+            Self::Uid
+            | Self::Host
+            | Self::Claims
+            | Self::Identity
+            | Self::Suspended
+            | Self::Objects
+            | Self::Approval
+            | Self::Malformed => None,
+        }
+    }
 }
 
 /// An operation of RFC 6902.
@@ -115,26 +140,69 @@ impl Decision {
     /// All refusals, a line each.
     #[must_use]
     pub fn message(&self) -> String {
-        lines(&self.refusals)
+        lines(&self.refusals, self.left_out(Mode::Enforce, |_| true))
     }
 
     /// Annotations of the audit event by rule; the API server puts the webhook's name before each.
     #[must_use]
     pub fn audit_annotations(&self) -> BTreeMap<&'static str, String> {
-        let mut by_rule: BTreeMap<&'static str, Vec<Finding>> = BTreeMap::new();
+        let mut by_rule: BTreeMap<Rule, Vec<Finding>> = BTreeMap::new();
         for finding in &self.audit {
-            by_rule.entry(finding.rule.as_str()).or_default().push(finding.clone());
+            by_rule.entry(finding.rule).or_default().push(finding.clone());
         }
-        by_rule.into_iter().map(|(rule, findings)| (rule, lines(&findings))).collect()
+        let said = |rule, findings: &[Finding]| lines(findings, self.left_out(Mode::Audit, |other| other == rule));
+        by_rule.into_iter().map(|(rule, findings)| (rule.as_str(), said(rule, &findings))).collect()
+    }
+
+    fn left_out(&self, mode: Mode, is_asked: impl Fn(Rule) -> bool) -> usize {
+        let of_mode = self.left_out.iter().filter(|((of, rule), _)| *of == mode && is_asked(*rule));
+        of_mode.map(|(_, count)| usize::try_from(*count).unwrap_or(usize::MAX)).sum()
     }
 
     /// Notes what a rule of `mode` found.
     pub(super) fn found(&mut self, mode: Mode, finding: Finding) {
+        if !self.leaves_out(mode, finding.rule)
+            && let Some(list) = self.list(mode)
+        {
+            list.push(finding);
+        }
+    }
+
+    /// Whether another finding is not kept; it is counted then. Rules that may find one for each value ask before they write
+    /// its text.
+    pub(super) fn leaves_out(&mut self, mode: Mode, rule: Rule) -> bool {
+        if let Some(count) = self.left_out.get_mut(&(mode, rule)) {
+            *count += 1;
+            return true;
+        }
+        let of_rule = self.list(mode).into_iter().flatten().filter(|finding| finding.rule == rule);
+        let is_full = of_rule.count() >= MOST;
+        if is_full {
+            self.left_out.insert((mode, rule), 1);
+        }
+        is_full
+    }
+
+    fn list(&mut self, mode: Mode) -> Option<&mut Vec<Finding>> {
         match mode {
-            Mode::Off => {}
-            Mode::Audit => self.audit.push(finding),
-            Mode::Warn => self.warnings.push(finding),
-            Mode::Enforce => self.refusals.push(finding),
+            Mode::Off => None,
+            Mode::Audit => Some(&mut self.audit),
+            Mode::Warn => Some(&mut self.warnings),
+            Mode::Enforce => Some(&mut self.refusals),
+        }
+    }
+
+    /// Leaves only a note for the audit log of what breaks a rule that the account is excepted from.
+    pub(super) fn except(&mut self, exceptions: &BTreeSet<ExceptedRule>) {
+        let is_excepted = |finding: &Finding| finding.rule.exception().is_some_and(|rule| exceptions.contains(&rule));
+        for findings in [&mut self.refusals, &mut self.warnings] {
+            self.audit.extend(findings.extract_if(.., |finding| is_excepted(finding)));
+        }
+        let is_excepted = |rule: Rule| rule.exception().is_some_and(|rule| exceptions.contains(&rule));
+        let left_out = std::mem::take(&mut self.left_out);
+        for ((mode, rule), count) in left_out {
+            let mode = if is_excepted(rule) { Mode::Audit } else { mode };
+            *self.left_out.entry((mode, rule)).or_default() += count;
         }
     }
 
@@ -144,11 +212,12 @@ impl Decision {
     }
 }
 
-/// Every finding is a line, as far as a message can be read.
-fn lines(findings: &[Finding]) -> String {
+/// Every finding is a line, as far as a message can be read. `left_out`: how many there were besides.
+fn lines(findings: &[Finding], left_out: usize) -> String {
     let mut lines: Vec<String> = findings.iter().take(MOST).map(Finding::to_string).collect();
-    if findings.len() > MOST {
-        lines.push(format!("and {} more", findings.len() - MOST));
+    let more = findings.len().saturating_sub(MOST) + left_out;
+    if more > 0 {
+        lines.push(format!("and {more} more"));
     }
     lines.join("\n")
 }
@@ -220,5 +289,10 @@ mod tests {
         (0..1000).for_each(|_| decision.refuse(finding.clone()));
         assert_eq!(decision.message().lines().count(), MOST + 1);
         assert!(decision.message().ends_with("a; b: c\nand 984 more"));
+        assert_eq!((decision.refusals.len(), decision.left_out.len()), (MOST, 1), "and what is not told is not kept");
+        (0..20).for_each(|_| decision.found(Mode::Audit, Finding { rule: Rule::Images, ..finding.clone() }));
+        decision.found(Mode::Audit, finding);
+        let said = decision.audit_annotations();
+        assert!(said["images"].ends_with("\nand 4 more") && said["uid"] == "a; b: c", "{said:?}");
     }
 }

@@ -4,12 +4,13 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
+use regex::Regex;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::value::Json;
 use super::{Decision, Finding, Operation, Resolved, Review, Rule, User, decide};
-use crate::rules::server::{SAFE_SYSCTLS, ServerRule, ServerRules};
+use crate::rules::server::{PORT_SYSCTLS, SAFE_SYSCTLS, ServerRule, ServerRules};
 use crate::rules::{Mode, Rules};
 
 /// A kind of which objects are judged: API group and resource.
@@ -88,7 +89,7 @@ pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: Kind, object: &Value
         old_object: None,
         dry_run: true,
     };
-    let Decision { refusals, warnings, audit, patch } = decide(rules, resolved, &review);
+    let Decision { refusals, warnings, audit, patch, left_out: _ } = decide(rules, resolved, &review);
     // A tenant who is suspended has what it had.
     let refusals = refusals.into_iter().filter(|finding| finding.rule != Rule::Suspended);
     let of =
@@ -110,9 +111,15 @@ pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: Kind, object: &Value
     broken
 }
 
-/// A pod that has ended runs nothing.
+/// A pod that has ended runs nothing, and a `Job` that has ended makes nothing.
 fn is_over(kind: Kind, object: &Value) -> bool {
-    kind.resource == "pods" && matches!(object["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+    let ended =
+        |condition: &Value| matches!(text(&condition["type"]), "Complete" | "Failed") && condition["status"] == "True";
+    match kind.resource {
+        "pods" => matches!(text(&object["status"]["phase"]), "Succeeded" | "Failed"),
+        "jobs" => list(&object["status"]["conditions"]).any(ended),
+        _ => false,
+    }
 }
 
 /// Judges an object by the rules that the API server evaluates. `unchosen`: the mode of a rule that has none.
@@ -221,12 +228,12 @@ fn scheduling(rule: &ServerRule, spec: &Value, runs: bool) -> Vec<String> {
 fn sysctls(rule: &ServerRule, spec: &Value) -> Vec<String> {
     let wrong = list(&spec["securityContext"]["sysctls"]).filter_map(|sysctl| {
         let (name, value) = (text(&sysctl["name"]).replace('/', "."), text(&sysctl["value"]));
-        let first = value.split([' ', '\t']).next().unwrap_or_default();
-        let is_unprivileged = first.parse::<u32>().is_ok_and(|port| port >= 1024);
-        let of_ports = ["net.ipv4.ip_unprivileged_port_start", "net.ipv4.ip_local_port_range"];
+        let leaves_ports = |(sysctl, pattern): &(&str, &str)| {
+            *sysctl == name && Regex::new(pattern).is_ok_and(|pattern| pattern.is_match(value))
+        };
         let fine = rule.allow.contains(&name)
             || SAFE_SYSCTLS.contains(&name.as_str())
-            || (of_ports.contains(&name.as_str()) && is_unprivileged);
+            || PORT_SYSCTLS.iter().any(leaves_ports);
         (!fine).then(|| format!("it sets sysctl {name} = {value}"))
     });
     wrong.collect()
@@ -261,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_class_does_not_allow_is_found_in_pods_and_templates() {
+    fn violations_are_found_in_pods_and_templates() {
         let mut server = ServerRules::default();
         let (pods, deployments) = (kind("", "pods"), kind("apps", "deployments"));
         let node = json!({"nodeName": "n1"});

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_parsers_could_read_in_two_ways_is_refused() {
+    fn an_ambiguous_image_reference_is_refused() {
         let digest = "f".repeat(64);
         assert_eq!(read("REGISTRY.example.org/x"), "registry and path are in lower case");
         assert_eq!(read("EVIL/x"), "registry and path are in lower case");

@@ -74,6 +74,9 @@ pub fn decide(rules: &Rules, tenant: &Resolved, review: &Review<'_>) -> Decision
     if let Err(malformed) = judge(rules, tenant, review, &mut decision) {
         decision.refuse(malformed.finding());
     }
+    if let Resolved::Sealed(identity) = tenant {
+        decision.except(&identity.exceptions);
+    }
     if !decision.is_allowed() {
         decision.patch.clear();
     }

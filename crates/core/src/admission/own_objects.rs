@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::Concern;
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, at, field, list, object, quoted};
 use super::review::{Operation, Review};
@@ -29,7 +30,18 @@ pub(super) fn check(rules: &Rules, review: &Review<'_>, decision: &mut Decision)
     if review.group.is_empty() && review.resource == "namespaces" {
         return namespace(review, new, old, decision);
     }
-    let is_ours = |object: Option<&Json<'_>>| object.is_some_and(|object| label(object, MANAGED_BY) == Some(MANAGER));
+    let made = |object: Option<&Json<'_>>| {
+        object.map_or(0, |object| made(review, object).filter(|object| is_marked(object)).count())
+    };
+    if made(new) > made(old) {
+        decision.refuse(Finding {
+            rule: Rule::Objects,
+            what: format!("objects made from {} would carry label {MANAGED_BY}={MANAGER}", named(review)),
+            why: "only Bursar's own objects do".to_owned(),
+            remedy: "remove the label from its templates".to_owned(),
+        });
+    }
+    let is_ours = |object: Option<&Json<'_>>| object.is_some_and(is_marked);
     let touched = match review.operation {
         Operation::Create => is_ours(new),
         Operation::Delete => is_ours(old),
@@ -39,10 +51,7 @@ pub(super) fn check(rules: &Rules, review: &Review<'_>, decision: &mut Decision)
     if !touched || is_drivers_work(review, new, old)? {
         return Ok(());
     }
-    let name = match &*review.name {
-        "" => review.resource.to_string(),
-        name => format!("{} {}", review.resource, quoted(name)),
-    };
+    let name = named(review);
     let label = format!("label {MANAGED_BY}={MANAGER}");
     let finding = if is_ours(old) {
         ours(&name, format!("{label} marks it as Bursar's"))
@@ -56,6 +65,33 @@ pub(super) fn check(rules: &Rules, review: &Review<'_>, decision: &mut Decision)
     };
     decision.refuse(finding);
     Ok(())
+}
+
+fn named(review: &Review<'_>) -> String {
+    match &*review.name {
+        "" => review.resource.to_string(),
+        name => format!("{} {}", review.resource, quoted(name)),
+    }
+}
+
+fn is_marked(object: &Json<'_>) -> bool {
+    label(object, MANAGED_BY) == Some(MANAGER)
+}
+
+/// What controllers make the object's pods, jobs and claims from: they copy its labels.
+fn made<'v, 'a>(review: &Review<'_>, object: &'v Json<'a>) -> impl Iterator<Item = &'v Json<'a>> {
+    let (template, pod) = match super::concern(review) {
+        Some(Concern::Template(keys, _)) => (at(object, keys), at(object, keys)),
+        Some(Concern::Pod) => (None, Some(object)),
+        Some(Concern::Served(_) | Concern::Claim) | None => (None, None),
+    };
+    let of_sets = template.and(Some(object));
+    let list = |value: Option<&'v Json<'a>>, key: &str| {
+        value.and_then(|value| at(value, &["spec", key])).and_then(Json::as_list).unwrap_or_default().iter()
+    };
+    let ephemeral = list(pod, "volumes").filter_map(|volume| at(volume, &["ephemeral", "volumeClaimTemplate"]));
+    let job = of_sets.and_then(|object| at(object, &["spec", "jobTemplate"]));
+    template.into_iter().chain(job).chain(list(of_sets, "volumeClaimTemplates")).chain(ephemeral)
 }
 
 /// Whether the controller of a storage driver, a service account outside of the tenant's namespace, does its work on a claim:
@@ -76,12 +112,14 @@ fn ours(what: &str, why: String) -> Finding {
     Finding { rule: Rule::Objects, what: format!("{what} may not be changed or deleted"), why, remedy }
 }
 
-/// Whether the client keeps the cluster going, or is trusted with it by the administrators.
+/// Whether the client keeps the cluster going, or is trusted with it by the administrators. What Kubernetes' controllers make
+/// where a class has rules, they make from what a tenant wrote.
 fn passes(rules: &Rules, review: &Review<'_>) -> bool {
     let user = &review.user;
+    let makes = || review.operation == Operation::Create && super::concern(review).is_some();
     user.name == rules.daemon
         || user.name == "system:apiserver"
-        || user.name.starts_with("system:serviceaccount:kube-system:")
+        || (user.name.starts_with("system:serviceaccount:kube-system:") && !makes())
         || user.groups.iter().any(|group| group == "system:nodes" || rules.exempt.iter().any(|exempt| exempt == group))
 }
 

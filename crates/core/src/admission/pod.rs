@@ -23,6 +23,9 @@ use crate::rules::Mode;
 pub(super) const CONTAINERS: [(&str, &str); 3] =
     [("containers", "container"), ("initContainers", "init container"), ("ephemeralContainers", "ephemeral container")];
 
+/// Containers of one pod: no node runs so many, and each takes many times its text to fill in.
+const MOST_CONTAINERS: usize = 1000;
+
 /// A pod, or what pods are made from.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pod<'a> {
@@ -94,6 +97,9 @@ impl<'a> Pod<'a> {
                 let name = text(value, "name")?;
                 containers.push(Container { list: key, index, kind, name, value, old: before.get(name).copied() });
             }
+        }
+        if containers.len() > MOST_CONTAINERS {
+            return Err(Malformed(format!("{}spec has more than {MOST_CONTAINERS} containers", self.path)));
         }
         Ok(containers)
     }
@@ -197,7 +203,7 @@ pub(super) fn filled<'a>(
 
 /// What of a new pod's `metadata` is filled in: how long it lives, if it does not say.
 pub(super) fn filled_metadata(pod: &Pod<'_>, tenant: &Tenant<'_>) -> Result<Vec<PatchOperation>, Malformed> {
-    let rules = &tenant.rules.lifetimes;
+    let rules = tenant.lifetimes();
     let Some(metadata) =
         field(pod.object, "metadata").filter(|_| tenant.rules.lifetime == Mode::Enforce && pod.is_new())
     else {

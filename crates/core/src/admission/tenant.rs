@@ -1,12 +1,14 @@
 //! Whose namespace a request is in, as the seal proves it, and what the placeholders of rules stand for there.
 
+use crate::contract::exception::ExceptedRule;
 use crate::contract::{ContractError, Identity, SELFTEST};
 use crate::identity::PosixIdentity;
 
-use crate::rules::ClassRules;
+use crate::rules::{ClassRules, Lifetimes};
 
 /// What is known of a request's namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "one for each namespace, and nearly all of them are sealed")]
 pub enum Resolved {
     /// The seal holds.
     Sealed(Identity),
@@ -64,6 +66,11 @@ impl<'a> Tenant<'a> {
 
     pub(super) fn posix(&self) -> Option<&'a PosixIdentity> {
         self.identity.posix.as_ref()
+    }
+
+    /// What its pods are given.
+    pub(super) fn lifetimes(&self) -> Lifetimes {
+        self.rules.lifetimes.unless(self.identity.exceptions.contains(&ExceptedRule::Lifetime))
     }
 
     /// The tenant's values in place of the placeholders; `None` if one is unknown or stands for nothing here, so that

@@ -84,6 +84,7 @@ pub(super) fn identity(class: &str, state: TenantState) -> Identity {
         }),
         generation: 7,
         state,
+        exceptions: std::collections::BTreeSet::new(),
     }
 }
 
@@ -188,7 +189,7 @@ fn decided(part: &str, each: impl Fn(&str, &Case, &Review<'_>, &Decision)) -> us
 }
 
 #[test]
-fn attacks_are_refused_with_a_cure() {
+fn attacks_are_refused_with_a_remedy() {
     let count = decided("attacks", |name, _, review, decision| {
         assert!(!decision.is_allowed(), "{name}");
         let body = answered(review, decision);
@@ -215,7 +216,7 @@ fn ordinary_objects_pass_and_are_as_they_should_be_afterwards() {
 }
 
 #[test]
-fn what_is_no_review_is_an_error_without_its_content() {
+fn a_malformed_review_is_an_error_without_its_content() {
     let error = |text: &str| Review::parse(text.as_bytes()).expect_err("an error").to_string();
     assert_eq!(error("secret"), "the body is no AdmissionReview: wrong at line 1, column 1");
     assert!(!error(r#"{"apiVersion": "admission.k8s.io/v1", "request": "hunter2"}"#).contains("hunter2"));
@@ -227,7 +228,7 @@ fn what_is_no_review_is_an_error_without_its_content() {
 }
 
 #[test]
-fn what_has_a_field_twice_is_no_review() {
+fn a_review_with_a_duplicate_field_is_refused() {
     let review = |object: &str, more: &str| {
         format!(
             r#"{{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {{"uid": "u", "operation":
@@ -249,7 +250,7 @@ fn what_has_a_field_twice_is_no_review() {
 }
 
 #[test]
-fn the_answer_is_what_kubernetes_reads() {
+fn the_response_has_the_form_that_kubernetes_expects() {
     let object =
         json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "image": "registry.example.org/a"}]}});
     let case = Case {
@@ -392,4 +393,51 @@ fn a_required_lifetime_is_asked_for_and_stays() {
     assert!(texts[1].starts_with("the pod does not say how long it lives"), "{texts:?}");
     let texts = required(Some(&short), &none);
     assert!(texts[0].starts_with("annotation pod.kubernetes.io/lifetime is taken off"), "{texts:?}");
+}
+
+/// What is said of a pod of tool foo with this spec.
+fn of_pod(rules: &Rules, spec: &Value) -> Decision {
+    let case: Case = serde_json::from_value(json!({"resource": "v1/pods", "object": {"spec": spec}})).expect("a case");
+    let body = body(&case).to_string();
+    decide(rules, &resolved(&case), &Review::parse(body.as_bytes()).expect("a review"))
+}
+
+#[test]
+fn a_pod_with_many_wrong_values_takes_no_memory_for_each() {
+    let container = json!({"name": "web", "image": "registry.example.org/web:1"});
+    let mut many = container.clone();
+    let add = vec!["SYS_ADMIN"; 10_000];
+    many["securityContext"] =
+        json!({"runAsUser": 52_503, "allowPrivilegeEscalation": false, "capabilities": {"add": add}});
+    let spec = json!({"containers": [many], "securityContext": {"supplementalGroups": vec![0; 200_000]}});
+    for (mode, kept) in [(Mode::Enforce, 0), (Mode::Warn, 1), (Mode::Audit, 2)] {
+        let mut rules = rules();
+        rules.classes.get_mut("tool").expect("a class").uid.mode = mode;
+        let decision = of_pod(&rules, &spec);
+        let lists = [&decision.refusals, &decision.warnings, &decision.audit];
+        assert_eq!(lists[kept].len(), decision::MOST);
+        assert_eq!(decision.left_out[&(mode, Rule::Uid)], 210_000 - decision::MOST as u64);
+    }
+    let said = of_pod(&rules(), &spec).message();
+    assert!(said.ends_with("\nand 209984 more"), "{said}");
+    let said = of_pod(&rules(), &json!({"containers": vec![container; 1001]})).message();
+    assert!(said.starts_with("spec has more than 1000 containers"), "{said}");
+}
+
+#[test]
+fn nothing_is_mounted_from_beneath_a_folder_of_the_node_in_which_the_tenant_writes() {
+    let mut rules = rules();
+    let volumes = &mut rules.classes.get_mut("tool").expect("a class").volumes;
+    volumes.allow = vec![crate::rules::AllowedVolume::HostPath("/scratch/{name}/".to_owned())];
+    let said = |path: &str| {
+        let volume = json!({"name": "scratch", "hostPath": {"path": path}});
+        of_pod(&rules, &json!({"containers": [], "volumes": [volume]})).message()
+    };
+    assert_eq!((said("/scratch/foo"), said("/scratch/foo/")), (String::new(), String::new()));
+    assert_eq!(
+        said("/scratch/foo/link"),
+        "volume \"scratch\" mounts \"/scratch/foo/link\" of the node; of that kind tool foo may have /scratch/foo: mount the \
+         folder itself, and what is beneath it by subPath"
+    );
+    assert!(said("/scratch/bar").ends_with("use a PersistentVolumeClaim"));
 }

@@ -60,7 +60,7 @@ struct Judge<'a> {
     pod: &'a Pod<'a>,
     /// Whose it is; none: the pod's own.
     container: Option<&'a Container<'a>>,
-    findings: Vec<Finding>,
+    decision: &'a mut Decision,
 }
 
 /// Looks at the security contexts that are new or changed.
@@ -80,19 +80,17 @@ pub(super) fn check(
         }
         return Ok(());
     };
-    let judge = |container| Judge { tenant, posix, pod, container, findings: Vec::new() };
-    let mut of_pod = judge(None);
+    let provided = provided(pod, posix)?;
+    let mut of_pod = Judge { tenant, posix, pod, container: None, decision: &mut *decision };
     if let Some(context) = pod.changed_context()? {
         of_pod.pod(&context)?;
     }
     if let Some(system) = pod.changed(&["spec", "os", "name"]).filter(|system| system.as_str() != Some("linux")) {
         of_pod.windows(system);
     }
-    let mut findings = of_pod.findings;
-    let provided = provided(pod, posix)?;
     let moved = pod.differs(&["spec", "securityContext"]);
     for container in containers {
-        let mut of_container = judge(Some(container));
+        let mut of_container = Judge { tenant, posix, pod, container: Some(container), decision: &mut *decision };
         if let Some(context) = container.changed_context()? {
             of_container.container(&context)?;
         }
@@ -105,10 +103,6 @@ pub(super) fn check(
         if loses_escalation(pod, container, mode) {
             of_container.may_escalate();
         }
-        findings.append(&mut of_container.findings);
-    }
-    for finding in findings {
-        decision.found(mode, finding);
     }
     Ok(())
 }
@@ -160,7 +154,12 @@ fn without_uid(tenant: &Tenant<'_>) -> Finding {
 
 impl Judge<'_> {
     fn found(&mut self, what: String, why: String, remedy: String) {
-        self.findings.push(Finding { rule: Rule::Uid, what, why, remedy });
+        self.decision.found(self.tenant.rules.uid.mode, Finding { rule: Rule::Uid, what, why, remedy });
+    }
+
+    /// Whether it need not write the text of another finding.
+    fn leaves_out(&mut self) -> bool {
+        self.decision.leaves_out(self.tenant.rules.uid.mode, Rule::Uid)
     }
 
     /// `container "web"`.
@@ -204,7 +203,7 @@ impl Judge<'_> {
         for group in list(context, "supplementalGroups")? {
             let group =
                 group.as_i64().ok_or_else(|| Malformed("supplementalGroups has what is no number".to_owned()))?;
-            if !own.contains(&group) {
+            if !own.contains(&group) && !self.leaves_out() {
                 let groups = own.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
                 let what = format!("{} would be in group {group}", self.subject());
                 let why = format!("{} has the groups {groups}", self.tenant.who());
@@ -239,6 +238,9 @@ impl Judge<'_> {
             self.found(format!("{} asks to be privileged", self.subject()), self.stays(), self.remove("privileged"));
         }
         for capability in added.into_iter().filter(|capability| *capability != HARMLESS_CAPABILITY) {
+            if self.leaves_out() {
+                continue;
+            }
             let capability = quoted(capability);
             let what = format!("{} adds the capability {capability}", self.subject());
             self.found(what, self.stays(), format!("remove {capability} from {}capabilities.add", self.path()));

@@ -27,16 +27,17 @@ struct Outside<'a> {
 /// Looks at the volumes that are new or changed.
 pub(super) fn check(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<(), Malformed> {
     let rules = &tenant.rules.volumes;
-    // A path of the node is the host's too.
-    let host_path = rules.mode.max(tenant.rules.host);
-    if host_path == Mode::Off {
+    let by_rule = (Rule::Volumes, rules.mode);
+    // A path of the node is the host's too, so that no exception from `volumes` opens one.
+    let host_path = (Rule::Host, tenant.rules.host.max(rules.mode));
+    if host_path.1 == Mode::Off {
         return Ok(());
     }
     for volume in pod.changed_volumes()? {
         let who = format!("volume {}", quoted(text(volume, "name")?));
         let sources = volume.as_object().into_iter().flat_map(Object::iter);
         for (source, value) in sources.filter(|(key, value)| *key != "name" && !value.is_null()) {
-            let mode = if source == "hostPath" { host_path } else { rules.mode };
+            let (rule, mode) = if source == "hostPath" { host_path } else { by_rule };
             for outside in outside(source, value, tenant)? {
                 let what = format!("{who} {}", outside.what);
                 let own: Vec<String> = outside.allowed.iter().filter_map(|allowed| words(tenant, allowed)).collect();
@@ -44,7 +45,7 @@ pub(super) fn check(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision)
                     [] => format!("{} may have none of that kind", tenant.who()),
                     _ => format!("of that kind {} may have {}", tenant.who(), own.join(", ")),
                 };
-                decision.found(mode, Finding { rule: Rule::Volumes, what, why, remedy: outside.remedy.to_owned() });
+                decision.found(mode, Finding { rule, what, why, remedy: outside.remedy.to_owned() });
             }
         }
     }
@@ -64,7 +65,15 @@ fn outside<'a>(source: &str, value: &Json<'_>, tenant: &Tenant<'a>) -> Result<Ve
         }
         "hostPath" => {
             let path = text(value, "path")?;
-            unless(tenant, format!("mounts {} of the node", quoted(path)), claim, |allowed| match allowed {
+            let beneath = tenant.rules.volumes.allow.iter().any(|allowed| match allowed {
+                AllowedVolume::HostPath(place) => is_own(place) && covers(tenant, place, path),
+                _ => false,
+            });
+            let remedy = if beneath { "mount the folder itself, and what is beneath it by subPath" } else { claim };
+            unless(tenant, format!("mounts {} of the node", quoted(path)), remedy, |allowed| match allowed {
+                AllowedVolume::HostPath(place) if is_own(place) => {
+                    Some(covers(tenant, place.trim_end_matches('/'), path))
+                }
                 AllowedVolume::HostPath(place) => Some(covers(tenant, place, path)),
                 _ => None,
             })
@@ -141,6 +150,12 @@ fn covers(tenant: &Tenant<'_>, allowed: &str, path: &str) -> bool {
     }
 }
 
+/// Whether an allowed path of the node is a tenant's own: there the tenant may put links, and the node would follow them to
+/// any place, so nothing beneath it is mounted.
+fn is_own(allowed: &str) -> bool {
+    allowed.contains('{')
+}
+
 /// An absolute path that says where it leads.
 fn is_plain(path: &str) -> bool {
     path == "/"
@@ -151,9 +166,8 @@ fn is_plain(path: &str) -> bool {
 fn words(tenant: &Tenant<'_>, allowed: &AllowedVolume) -> Option<String> {
     Some(match allowed {
         AllowedVolume::Nfs { server, path } => format!("{server}:{}", tenant.fill(path)?),
+        AllowedVolume::HostPath(path) if is_own(path) => tenant.fill(path.trim_end_matches('/'))?,
         AllowedVolume::HostPath(path) => tenant.fill(path)?,
-        AllowedVolume::Csi(driver) => format!("csi:{driver}"),
-        AllowedVolume::Token(audience) => format!("token:{audience}"),
-        AllowedVolume::Source(source) => source.clone(),
+        AllowedVolume::Csi(_) | AllowedVolume::Token(_) | AllowedVolume::Source(_) => allowed.to_string(),
     })
 }

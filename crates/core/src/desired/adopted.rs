@@ -16,7 +16,7 @@ pub(super) type Adopted<'a> = (&'a ClusterName, &'a NamespaceName, &'a Class);
 pub(super) fn by_owner<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> BTreeMap<&'a AccountId, Vec<Adopted<'a>>> {
     let mut owners: BTreeMap<&AccountId, Vec<Adopted<'_>>> = BTreeMap::new();
     for ((cluster, namespace), row) in &ledger.adopted {
-        let class = policy.classes.get(&row.class).filter(|class| class.adopts.is_some());
+        let class = policy.classes.get(&row.class).filter(|class| class.adopts().is_some());
         if let (Some(owner), Some(class)) = (&row.account, class) {
             owners.entry(owner).or_default().push((cluster, namespace, class));
         }

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::identity::{AccountId, AccountKind};
-use crate::ledger::{Account, LedgerState, Lifecycle as LifecycleState};
+use crate::identity::{AccountId, AccountKind, ClusterName};
+use crate::ledger::{Account, LedgerState, Lifecycle as LifecycleState, Tenant};
 use crate::policy::{Class, Lifecycle, Policy, Provision, UidRange, When};
 
 /// Directory groups by name, nested ones resolved; sources may have groups of one name, which then are one.
@@ -19,8 +19,13 @@ impl<'a> Groups<'a> {
     /// Those of the ledger.
     #[must_use]
     pub fn of(ledger: &'a LedgerState, lifecycle: &Lifecycle) -> Self {
+        Self::among(ledger.accounts.values().filter(|account| account.kind == AccountKind::Group), lifecycle)
+    }
+
+    /// These.
+    pub(super) fn among(accounts: impl IntoIterator<Item = &'a Account>, lifecycle: &Lifecycle) -> Self {
         let mut groups: BTreeMap<&str, Vec<Group<'_>>> = BTreeMap::new();
-        for account in ledger.accounts.values().filter(|account| account.kind == AccountKind::Group) {
+        for account in accounts {
             let gone = super::life::is_absent(account, lifecycle);
             groups.entry(&account.name).or_default().push(Group { account, gone });
         }
@@ -110,7 +115,7 @@ pub fn groups_without_uid<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> Ve
         .filter_map(|account| {
             let asked = |_: &Class| true;
             let taken = taken(account, policy, &groups, &asked).now;
-            let ranged = |class: &Class| class.workspace.as_ref().and_then(|workspace| workspace.uid_range);
+            let ranged = |class: &Class| class.workspace().and_then(|workspace| workspace.uid_range);
             taken.into_iter().find_map(|class| Some((account, class, ranged(class)?)))
         })
         .collect()
@@ -119,10 +124,32 @@ pub fn groups_without_uid<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> Ve
 /// The classes that take an account now, and the ones it became a tenant by: what it has, it has of these.
 #[must_use]
 pub fn classes_of<'p>(account: &Account, ledger: &LedgerState, policy: &'p Policy) -> Vec<&'p Class> {
+    classes_by(account, ledger, policy, &Groups::of(ledger, &policy.lifecycle))
+}
+
+/// The accounts of which [`classes_of`] has this class, or that became tenants by a class of this name that the
+/// configuration has no more.
+#[must_use]
+pub fn accounts_of<'a>(class: &str, ledger: &'a LedgerState, policy: &Policy) -> Vec<&'a Account> {
+    let groups = Groups::of(ledger, &policy.lifecycle);
+    let accounts = ledger.accounts.values().filter(|account| {
+        tenancies(account, ledger).any(|tenant| tenant.class == class)
+            || classes_by(account, ledger, policy, &groups).iter().any(|known| known.name == class)
+    });
+    accounts.collect()
+}
+
+/// What it became a tenant by, one for each cluster.
+fn tenancies<'a>(account: &Account, ledger: &'a LedgerState) -> impl Iterator<Item = &'a Tenant> {
+    let id = account.id.clone();
+    let from = (id.clone(), ClusterName(String::new()));
+    ledger.tenants.range(from..).take_while(move |((of, _), _)| *of == id).map(|(_, tenant)| tenant)
+}
+
+fn classes_by<'p>(account: &Account, ledger: &LedgerState, policy: &'p Policy, groups: &Groups<'_>) -> Vec<&'p Class> {
     let asked = |class: &Class| class.provision == Provision::Always || ledger.last_use.contains_key(&account.id);
-    let mut classes = taken(account, policy, &Groups::of(ledger, &policy.lifecycle), &asked).now;
-    let tenants = ledger.tenants.iter().filter(|((id, _), _)| *id == account.id);
-    for class in tenants.filter_map(|(_, tenant)| policy.classes.get(&tenant.class)) {
+    let mut classes = taken(account, policy, groups, &asked).now;
+    for class in tenancies(account, ledger).filter_map(|tenant| policy.classes.get(&tenant.class)) {
         if !classes.iter().any(|known| known.name == class.name) {
             classes.push(class);
         }

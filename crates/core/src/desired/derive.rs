@@ -10,7 +10,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::adopted::{self, Adopted};
-use super::class::{Groups, taken};
+use super::class::{Groups, Taken, taken};
 use super::life::{Evidence, Namespaces, Verdict, verdict};
 use super::subject::{Idle, Inputs, Side, Subject};
 use super::workspace::{Holders, Workspaces, holders, workspaces};
@@ -18,14 +18,15 @@ use super::{DesiredAccount, DesiredState, EndOfTenant, Notice, Transition, quota
 use crate::contract::Sealer;
 use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, DirectoryId, NamespaceName};
 use crate::kinds::ObjectKey;
+use crate::ledger::exception::ExceptionKey;
 use crate::ledger::idle::Idleness;
 use crate::ledger::people::PeopleByEntry;
 use crate::ledger::quota::day;
 use crate::ledger::workspace_uid::why_none;
 use crate::ledger::{Account, LedgerState, Lifecycle, Order, OrderKind, Suspension, Tenant};
-use crate::policy::{Class, Endpoint, Policy, Provision};
+use crate::policy::{Class, Endpoint, Policy, Provision, Reapers};
 
-/// For this time, a person who asked for an account is taken to wait for it; the account is made before others.
+/// How long a person who asked for an account is assumed to wait: for this time, the account is made before others.
 const AWAITED: SignedDuration = SignedDuration::from_mins(2);
 
 /// What all tenants should have. For one plan; a daemon keeps a [`Deriver`].
@@ -36,20 +37,20 @@ pub fn derive(ledger: &LedgerState, policy: &Policy, sealer: &Sealer, now: Times
     deriver.desired
 }
 
-/// Derives again and again, and remembers what it need not build again. It always gives what [`derive`] gives, also after
-/// a ledger that never came to be, but for the manifests of objects that were applied.
+/// Derives repeatedly, and rebuilds only what has a new input. The result equals that of [`derive`], even after a preview of
+/// a hypothetical ledger, except that manifests of applied objects are dropped.
 #[derive(Debug, Default)]
 pub struct Deriver {
     desired: DesiredState,
-    /// Accounts of whose objects all manifests are wanted: something of theirs is not as it was applied.
+    /// Accounts that need all manifests, because one of their objects differs from what was applied.
     whole: BTreeSet<AccountId>,
-    /// The few that there are, shared by all credentials.
+    /// The distinct sets of endpoints, shared by all credentials.
     endpoints: Vec<Arc<BTreeMap<String, Endpoint>>>,
-    /// Accounts in `desired` with manifests that are dropped when they are applied.
+    /// Accounts in `desired` whose manifests are dropped once they are applied.
     heavy: BTreeSet<AccountId>,
     /// Inputs of those accounts in `desired` for which nothing is due.
     inputs: BTreeMap<AccountId, Inputs>,
-    /// The policy and the key everything in `desired` was built with.
+    /// The policy and the public key with which everything in `desired` was built.
     rules: Option<(Policy, [u8; 32])>,
 }
 
@@ -58,13 +59,14 @@ impl Deriver {
     pub fn derive(&mut self, ledger: &LedgerState, policy: &Policy, sealer: &Sealer, now: Timestamp) -> &DesiredState {
         let whole = std::mem::take(&mut self.whole);
         self.forget_unless_built_with(policy, sealer);
-        let world = World::of(ledger, policy, sealer, now);
+        let groups = ledger.accounts.values().filter(|account| account.kind == AccountKind::Group);
+        let world = World::of(ledger, policy, sealer, groups, now);
         let mut generation = ledger.last_generation;
         let mut claimed = Claims::new();
         self.desired.notices.clear();
         self.desired.reaps.clone_from(&policy.reapers);
         self.desired.clusters = policy.clusters.keys().cloned().collect();
-        // A workspace's people have their own part first: what they may do there depends on it.
+        // Workspaces last: the bindings of a workspace depend on its people's own accounts.
         let mut workspaces = Vec::new();
         let (heavy, endpoints) = (&mut self.heavy, &mut self.endpoints);
         let mut derive = |desired: &mut DesiredState, inputs: &mut BTreeMap<_, Inputs>, subject: &Subject<'_>| {
@@ -81,7 +83,7 @@ impl Deriver {
                     share(&mut derived, endpoints);
                     if is_settled(&derived) {
                         inputs.insert(id.clone(), Inputs::of(subject));
-                        // Asked for, they are kept: the next plan would ask again.
+                        // Manifests that were asked for are kept, because the next plan would ask again.
                         let is_heavy = !whole.contains(id) && !derived.lighten(ledger);
                         heavy.extend(is_heavy.then(|| id.clone()));
                     }
@@ -89,7 +91,7 @@ impl Deriver {
                 }
             }
         };
-        for subject in world.subjects() {
+        for subject in ledger.accounts.values().map(|account| world.subject(account)) {
             if subject.is_workspace() {
                 workspaces.push(subject);
             } else {
@@ -104,14 +106,14 @@ impl Deriver {
         self.desired.notices.sort();
         self.desired.notices.dedup();
         self.desired.accounts.retain(|id, _| ledger.accounts.contains_key(id));
-        // A preview's ledger may have had others; what comes again under an id is built again.
+        // The ledger of a preview may have had other accounts: an id that comes back is built again.
         self.inputs.retain(|id, _| self.desired.accounts.contains_key(id));
         let accounts = &mut self.desired.accounts;
         self.heavy.retain(|id| accounts.get_mut(id).is_some_and(|account| !account.lighten(ledger)));
         &self.desired
     }
 
-    /// The next derivation gives these accounts with all their manifests.
+    /// Makes the next derivation return these accounts with all their manifests.
     pub fn want_manifests(&mut self, accounts: BTreeSet<AccountId>) {
         self.whole = accounts;
     }
@@ -124,7 +126,79 @@ impl Deriver {
     }
 }
 
-/// Has its credentials share the endpoints that are known.
+/// Derives accounts one by one, with all their manifests, and keeps nothing: for those of whom something may be due, where
+/// [`is_separable`] says that nobody else's part depends on theirs.
+pub struct Each<'a> {
+    world: World<'a>,
+    generation: u64,
+    claimed: Claims,
+}
+
+/// What one account should have.
+pub struct Derived {
+    /// Absent: it is no tenant, and nothing makes it one.
+    pub account: Option<DesiredAccount>,
+    /// Nothing but a change of the account's own rows, or of its classes, changes it.
+    pub is_settled: bool,
+    /// The classes that take it.
+    pub classes: Vec<String>,
+}
+
+/// Whether what each account should have depends on the ledger's rows about that account, and on directory groups, alone.
+/// Workspaces depend on their people, and reapers on what runs.
+#[must_use]
+pub fn is_separable(ledger: &LedgerState, policy: &Policy) -> bool {
+    let shares = |class: &Class| {
+        class.from.account_kind() == Some(AccountKind::Group)
+            || class.adopts().is_some()
+            || class.quota_from_workspaces().is_some()
+    };
+    ledger.adopted.is_empty() && policy.reapers == Reapers::default() && !policy.classes.values().any(shares)
+}
+
+impl<'a> Each<'a> {
+    /// `groups`: the directory groups of the ledger.
+    #[must_use]
+    pub fn of(
+        ledger: &'a LedgerState,
+        (policy, sealer): (&'a Policy, &'a Sealer),
+        groups: impl IntoIterator<Item = &'a Account>,
+        now: Timestamp,
+    ) -> Self {
+        let world = World::of(ledger, policy, sealer, groups, now);
+        Self { generation: ledger.last_generation, world, claimed: Claims::new() }
+    }
+
+    /// The accounts of one cycle are to be asked for in the order of their ids. `None`: it is a workspace.
+    pub fn derive(&mut self, account: &'a Account, notices: &mut Vec<Notice>) -> Option<Derived> {
+        let Self { world, generation, claimed } = self;
+        let (subject, told) = (world.subject(account), notices.len());
+        if subject.is_workspace() {
+            return None;
+        }
+        let derived = world.account(&subject, generation, claimed, notices);
+        // One that will be awaited was asked for by a clock that was wrong.
+        let used = world.ledger.last_use.get(&account.id);
+        let is_awaited = used.is_some_and(|used| world.now.duration_since(*used) < AWAITED);
+        let is_settled = !is_awaited
+            && told == notices.len()
+            && subject.held.is_none()
+            && subject.orders.is_empty()
+            && subject.taken.rests_on.is_empty()
+            && derived.as_ref().is_none_or(|it| is_settled(it) && it.otherwise.is_none() && it.returning.is_empty());
+        let classes = subject.taken.now.iter().map(|class| class.name.clone()).collect();
+        Some(Derived { account: derived, is_settled, classes })
+    }
+
+    /// Whether exactly these classes take the account, for as long as nobody is about to leave a group.
+    #[must_use]
+    pub fn is_taken_by(&self, account: &'a Account, classes: &[String]) -> bool {
+        let taken = self.world.taken(account, &self.world.tenants(&account.id));
+        taken.rests_on.is_empty() && taken.now.iter().map(|class| &class.name).eq(classes)
+    }
+}
+
+/// Makes the account's credentials share known endpoints.
 fn share(account: &mut DesiredAccount, known: &mut Vec<Arc<BTreeMap<String, Endpoint>>>) {
     for credential in account.clusters.values_mut().flat_map(|tenant| &mut tenant.credentials) {
         match known.iter().find(|known| **known == credential.endpoints) {
@@ -146,7 +220,7 @@ fn is_settled(derived: &DesiredAccount) -> bool {
         && derived.clusters.values().all(|tenant| tenant.end.is_none())
 }
 
-/// New namespaces, and whose they are to be.
+/// New namespaces, and the accounts that get them.
 type Claims = BTreeMap<(ClusterName, NamespaceName), AccountId>;
 
 /// All inputs, indexed.
@@ -157,22 +231,29 @@ struct World<'a> {
     now: Timestamp,
     groups: Groups<'a>,
     orders: BTreeMap<&'a AccountId, Vec<&'a Order>>,
-    /// Namespaces that others created, by whose they are.
+    /// Adopted namespaces by their owner.
     adopted: BTreeMap<&'a AccountId, Vec<Adopted<'a>>>,
-    /// Namespaces in files, with the generation they were left by; looked up only where something ends.
+    /// Archived namespaces, with the generation of the account at that time; computed only if a tenant ends.
     archives: OnceCell<BTreeSet<(&'a AccountId, &'a ClusterName, u64)>>,
-    /// Whose each namespace is, looked up only where somebody needs a new one.
+    /// Namespaces in use; computed only if an account needs a new one.
     namespaces: OnceCell<BTreeSet<(&'a ClusterName, &'a NamespaceName)>>,
-    /// Names of people, only where somebody leaves.
+    /// Names of people; computed only if somebody leaves a group.
     people: OnceCell<BTreeMap<&'a DirectoryId, AccountName>>,
-    /// The workspaces of people, only where they give them something.
+    /// The workspaces of people; computed only if a class takes quota from workspaces.
     workspaces: OnceCell<Workspaces<'a>>,
-    /// People by their entries, only where there are workspaces.
+    /// People by their entries; computed only if there are workspaces.
     entries: OnceCell<PeopleByEntry<'a>>,
 }
 
 impl<'a> World<'a> {
-    fn of(ledger: &'a LedgerState, policy: &'a Policy, sealer: &'a Sealer, now: Timestamp) -> Self {
+    /// `groups`: the directory groups of the ledger.
+    fn of(
+        ledger: &'a LedgerState,
+        policy: &'a Policy,
+        sealer: &'a Sealer,
+        groups: impl IntoIterator<Item = &'a Account>,
+        now: Timestamp,
+    ) -> Self {
         let mut orders: BTreeMap<&AccountId, Vec<&Order>> = BTreeMap::new();
         let due = ledger.orders_due(policy.limits.change_per_cycle);
         for order in due.into_iter().filter(|order| !order.what.is_of_reads()) {
@@ -186,7 +267,7 @@ impl<'a> World<'a> {
             policy,
             sealer,
             now,
-            groups: Groups::of(ledger, &policy.lifecycle),
+            groups: Groups::among(groups, &policy.lifecycle),
             orders,
             adopted: adopted::by_owner(ledger, policy),
             archives: OnceCell::new(),
@@ -199,7 +280,7 @@ impl<'a> World<'a> {
 
     /// What workspaces change of the quota that `classes` give.
     fn granted(&self, account: &Account, classes: &[&Class]) -> BTreeMap<String, String> {
-        let Some(class) = quota::class_of(classes).filter(|class| class.quota_from_workspaces.is_some()) else {
+        let Some(class) = quota::class_of(classes).filter(|class| class.quota_from_workspaces().is_some()) else {
             return BTreeMap::new();
         };
         let all = self.workspaces.get_or_init(|| workspaces(self.ledger, self.policy, self.people_by_entry()));
@@ -207,46 +288,49 @@ impl<'a> World<'a> {
         quota::from_workspaces(class, own.map_or(&[], Vec::as_slice))
     }
 
+    fn exceptions(&self, account: &'a AccountId) -> Vec<&'a ExceptionKey> {
+        let holds = self.ledger.exceptions_of(account).filter(|(_, given)| given.term().is_running());
+        holds.map(|(key, _)| key).collect()
+    }
+
     fn people_by_entry(&self) -> &PeopleByEntry<'a> {
         self.entries.get_or_init(|| PeopleByEntry::of(self.ledger))
     }
 
-    /// Every account, by walking accounts and tenants side by side: both are sorted by the account's id.
-    fn subjects(&self) -> impl Iterator<Item = Subject<'_>> {
-        let mut rows = self.ledger.tenants.iter().peekable();
-        let mut given = self.ledger.overrides.iter().peekable();
-        self.ledger.accounts.values().map(move |account| {
-            while rows.next_if(|((id, _), _)| *id < account.id).is_some() {}
-            let mut tenants = Vec::new();
-            while let Some(((_, cluster), tenant)) = rows.next_if(|((id, _), _)| *id == account.id) {
-                tenants.push((cluster, tenant));
-            }
-            while given.next_if(|(key, _)| key.account < account.id).is_some() {}
-            let mut overrides = Vec::new();
-            while let Some((key, given)) = given.next_if(|(key, _)| key.account == account.id) {
-                overrides.extend(given.is_in_force().then_some((key, given)));
-            }
-            let used = self.ledger.last_use.get(&account.id);
-            let asked_for = |class: &Class| {
-                class.provision == Provision::Always
-                    || used.is_some()
-                    || tenants.iter().any(|(_, tenant)| tenant.class == class.name)
-            };
-            let taken = taken(account, self.policy, &self.groups, &asked_for);
-            Subject {
-                account,
-                overrides,
-                held: self.ledger.holds.get(&account.id),
-                orders: self.orders.get(&account.id).cloned().unwrap_or_default(),
-                idle: self.idle(&account.id, &tenants),
-                awaited: used.is_some_and(|used| self.now.duration_since(*used).abs() < AWAITED),
-                tenants,
-                granted: self.granted(account, &taken.now),
-                taken,
-                holders: Holders::default(),
-                adopted: self.adopted.get(&account.id).cloned().unwrap_or_default(),
-            }
-        })
+    fn subject(&self, account: &'a Account) -> Subject<'_> {
+        let tenants = self.tenants(&account.id);
+        let overrides = self.ledger.overrides_of(&account.id).filter(|(_, given)| given.is_in_force()).collect();
+        let taken = self.taken(account, &tenants);
+        let used = self.ledger.last_use.get(&account.id);
+        Subject {
+            account,
+            overrides,
+            exceptions: self.exceptions(&account.id),
+            held: self.ledger.holds.get(&account.id),
+            orders: self.orders.get(&account.id).cloned().unwrap_or_default(),
+            idle: self.idle(&account.id, &tenants),
+            awaited: used.is_some_and(|used| self.now.duration_since(*used).abs() < AWAITED),
+            tenants,
+            granted: self.granted(account, &taken.now),
+            taken,
+            holders: Holders::default(),
+            adopted: self.adopted.get(&account.id).cloned().unwrap_or_default(),
+        }
+    }
+
+    fn tenants(&self, id: &'a AccountId) -> Vec<(&'a ClusterName, &'a Tenant)> {
+        let from = (id.clone(), ClusterName(String::new()));
+        let rows = self.ledger.tenants.range(from..).take_while(|((account, _), _)| account == id);
+        rows.map(|((_, cluster), tenant)| (cluster, tenant)).collect()
+    }
+
+    fn taken(&self, account: &Account, tenants: &[(&ClusterName, &Tenant)]) -> Taken<'a> {
+        let asked_for = |class: &Class| {
+            class.provision == Provision::Always
+                || self.ledger.last_use.contains_key(&account.id)
+                || tenants.iter().any(|(_, tenant)| tenant.class == class.name)
+        };
+        taken(account, self.policy, &self.groups, &asked_for)
     }
 
     fn account(
@@ -260,7 +344,7 @@ impl<'a> World<'a> {
         let decided = verdict(self.evidence(subject, true));
         let Some(decided) = decided else {
             let mut derived = self.bystander(subject)?;
-            // People who left a held group have left it all the same; an order waits for the release.
+            // A hold does not delay the leaving of members; orders wait until the hold ends.
             derived.otherwise = subject
                 .held
                 .map(|_| Box::new(DesiredAccount { held: None, orders: Vec::new(), ordered: None, ..derived.clone() }));
@@ -288,7 +372,7 @@ impl<'a> World<'a> {
         }
         if removal && let Some(kept) = verdict(self.evidence(subject, false)) {
             let mut places = self.places(subject, &taken.before, &kept, claimed, notices);
-            // What it has there was made by a class that is gone: nobody can say what it should be, so it stays.
+            // A class that is gone made what the account has there; what that should be is unknown, so it stays.
             places.retain(|cluster, _| is_taken(&taken.before, cluster));
             let mut kept = self.derived(subject, subject.side(false), kept, &places, last_generation);
             kept.leaving.clear();
@@ -304,7 +388,7 @@ impl<'a> World<'a> {
         Some(derived)
     }
 
-    /// What is left of its suspension while the guard does not let its return, or its end, through.
+    /// The rest of a suspension that continues while the guard refuses the account's return or its end.
     fn still_suspended(
         &self,
         subject: &Subject<'_>,
@@ -323,8 +407,8 @@ impl<'a> World<'a> {
         kept
     }
 
-    /// What a held account may get: what was ordered to suspend or revoke it, and, with `leavings`, what people lose by
-    /// it who left. Its classes stay what they were.
+    /// The part that passes a hold: suspensions and revocations by order and, with `leavings`, the access that former
+    /// members lose. The classes stay as they were.
     fn through_hold(
         &self,
         subject: &Subject<'_>,
@@ -358,7 +442,7 @@ impl<'a> World<'a> {
         Some(Box::new(derived))
     }
 
-    /// What its people are told while it is suspended; nothing once its end has begun, or if no class takes it.
+    /// The notice for the people of a suspended account; `None` if its end has begun or no class takes it.
     fn notice(&self, account: &Account, transition: Option<&Transition>) -> Option<bursar_protocol::Notice> {
         let (why, since) = match (transition, account.state) {
             (Some(Transition::Suspend(why)), Lifecycle::Suspended) => (why, account.since),
@@ -417,7 +501,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether each namespace is in a file, as the present suspension left it.
+    /// Whether every namespace was archived during the present suspension.
     fn is_archived(&self, subject: &Subject<'_>) -> bool {
         let Subject { account, .. } = subject;
         account.state == Lifecycle::Suspended
@@ -440,7 +524,7 @@ impl<'a> World<'a> {
                 .any(|(cluster, namespace)| self.ledger.objects.contains_key(&ObjectKey::namespace(cluster, namespace)))
     }
 
-    /// No tenant, but its members or an order to it concern the plan: groups, mostly.
+    /// An account that is no tenant, but whose members or orders concern the plan: mostly a directory group.
     fn bystander(&self, subject: &Subject<'_>) -> Option<DesiredAccount> {
         let idle = Verdict { transition: None, regenerated: None, suspended: false, end: None };
         let concerned = !subject.account.leaving.is_empty() || !subject.orders.is_empty();
@@ -467,6 +551,8 @@ impl<'a> World<'a> {
         let clusters = places.iter().map(|(cluster, namespace)| {
             let here = self.classes_in(subject, classes, cluster);
             let overrides = self.ledger.overrides_in(&account.id, cluster);
+            let here_too = |key: &&&ExceptionKey| key.cluster.as_ref().is_none_or(|there| there == *cluster);
+            let exceptions = subject.exceptions.iter().filter(here_too).map(|key| key.rule).collect();
             let order = tenant::Order {
                 cluster,
                 account,
@@ -482,6 +568,7 @@ impl<'a> World<'a> {
                     EndOfTenant::Delete => true,
                 }),
                 overrides: &overrides,
+                exceptions: &exceptions,
                 granted: &subject.granted,
                 holders,
                 adopted: &subject.adopted,
@@ -504,7 +591,7 @@ impl<'a> World<'a> {
             },
             ordered: subject.orders.last().map(|order| order.note.clone()),
             awaited: subject.awaited,
-            // A mark needs nobody's absence: who is locked out does not wait for the limits of somebody else's leaving.
+            // A suspension by a mark rests on no absence, so limits on leaving members must not delay it.
             leaving: if by_mark { BTreeMap::new() } else { self.leaving(account) },
             rests_on: if by_mark { BTreeSet::new() } else { &subject.taken.rests_on | &subject.holders.rests_on },
             returning: subject.holders.returning.clone(),
@@ -514,8 +601,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The classes that make up a tenant. One that no class takes any more keeps the shape of its last class while that
-    /// is still configured: it is suspended, and its quota stays.
+    /// The classes of a tenant in `cluster`. If no class takes the account any more, its last class applies while it is
+    /// still configured: the tenant is suspended and keeps its quota.
     fn classes_in<'s>(&'s self, subject: &Subject<'_>, classes: &[&'s Class], cluster: &ClusterName) -> Vec<&'s Class> {
         let here: Vec<&Class> = classes.iter().filter(|class| class.clusters.contains(cluster)).copied().collect();
         if !here.is_empty() {
@@ -559,7 +646,7 @@ impl<'a> World<'a> {
         places
     }
 
-    /// A new namespace, if nobody has it.
+    /// A new namespace, unless another account has it.
     fn claim(
         &self,
         account: &Account,

@@ -42,9 +42,11 @@ use crate::kinds::{Detail, ManagedKind, ObjectKey, ObjectKind, ObjectName};
 use crate::ledger::{Account, Delivery, LedgerState, Note, Suspension};
 use crate::packed_text::DigestText;
 use crate::policy::{DriftMode, Endpoint, OidcRule, Reapers};
-pub use class::{Groups, classes_if_asked, classes_of, groups_without_uid, takes};
-pub use derive::{Deriver, derive};
+pub use class::{Groups, accounts_of, classes_if_asked, classes_of, groups_without_uid, takes};
+pub use derive::{Derived, Deriver, Each, derive, is_separable};
 pub use ssh::DesiredKeys;
+
+pub use crate::identity::{generation_group, of_generation_group};
 
 /// What all tenants should have.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -462,18 +464,4 @@ impl HomeTarget {
     pub fn file(&self) -> PathBuf {
         self.home.join(&self.kubeconfig)
     }
-}
-
-/// The generation group of an account: `bursar:tool:foo#1042`. Bindings name it, so raising the generation takes
-/// every older certificate's access away in one write.
-#[must_use]
-pub fn generation_group(account: &AccountName, generation: u64) -> String {
-    format!("bursar:{account}#{generation}")
-}
-
-/// What [`generation_group`] was made of.
-#[must_use]
-pub fn of_generation_group(group: &str) -> Option<(AccountName, u64)> {
-    let (account, generation) = group.strip_prefix("bursar:")?.rsplit_once('#')?;
-    Some((account.parse().ok()?, generation.parse().ok()?))
 }

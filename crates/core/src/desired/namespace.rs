@@ -1,14 +1,18 @@
 //! The namespace of a tenant: its sealed identity, its class, its Pod Security level.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::Place;
+use crate::contract::exception::ExceptedRule;
 use crate::contract::{self, Identity, Sealer, TenantState};
 use crate::policy::PodSecurity;
 
-/// The manifest. The seal covers the generation and the state, so each change of life is a change of the namespace.
+/// The manifest. The seal covers the generation, the state and the exceptions, so each change of life is a change of the
+/// namespace.
 #[must_use]
-pub fn namespace(place: &Place<'_>, level: PodSecurity, sealer: &Sealer) -> Value {
+pub fn namespace(place: &Place<'_>, level: PodSecurity, exceptions: BTreeSet<ExceptedRule>, sealer: &Sealer) -> Value {
     let identity = Identity {
         cluster: place.cluster.clone(),
         namespace: place.namespace.clone(),
@@ -19,6 +23,7 @@ pub fn namespace(place: &Place<'_>, level: PodSecurity, sealer: &Sealer) -> Valu
         posix: place.account.posix.clone(),
         generation: place.generation,
         state: if place.suspended { TenantState::Suspended } else { TenantState::Active },
+        exceptions,
     };
     let mut annotations = contract::annotate(&identity, sealer);
     annotations.extend(place.idle_until.map(|until| (contract::IDLE_UNTIL.to_owned(), format!("{until:.0}"))));

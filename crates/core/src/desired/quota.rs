@@ -26,7 +26,7 @@ pub fn class_of<'a>(classes: &[&'a Class]) -> Option<&'a Class> {
 /// The amounts of somebody's own namespace that `workspaces` change, in place of their class's.
 #[must_use]
 pub fn from_workspaces(class: &Class, workspaces: &[&Workspace]) -> BTreeMap<String, String> {
-    let Some(way) = class.quota_from_workspaces else { return BTreeMap::new() };
+    let Some(way) = class.quota_from_workspaces() else { return BTreeMap::new() };
     if way == FromWorkspaces::Tier {
         let highest = workspaces.iter().max_by_key(|workspace| workspace.tier);
         return highest.map(|workspace| workspace.member_quota.clone()).unwrap_or_default();

@@ -1,10 +1,12 @@
 //! What the webhook of a cluster should be told: the policy's classes as `rules.json`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::identity::ClusterName;
-use crate::policy::{Class, DAEMON_USER, PodSecurity, Policy, VolumeRule};
-use crate::rules::{AllowedVolume, ClassRules, Mount, Rules, VERSION, VolumeRules};
+use crate::kinds::ManagedKind;
+use crate::ledger::LedgerState;
+use crate::policy::{Admission, Class, DAEMON_USER, PodSecurity, Policy, VolumeRule};
+use crate::rules::{AllowedVolume, ClassRules, Mode, Mount, Rules, VERSION, VolumeRules};
 
 /// The volume where people's files are: pods that are given it have it as `HOME`.
 const HOME: &str = "home";
@@ -57,6 +59,31 @@ fn volumes(class: &Class, rule: VolumeRule) -> VolumeRules {
         mounts,
         node_selector: rule.node_selector,
     }
+}
+
+/// What nobody enforces in a cluster without a webhook: the rules of classes whose accounts have a namespace there.
+#[must_use]
+pub fn unenforced(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) -> Option<String> {
+    let namespaces =
+        ledger.objects.iter().filter(|(key, _)| key.kind == ManagedKind::Namespace && key.cluster == *cluster);
+    let tenants = namespaces.filter_map(|(_, record)| ledger.tenants.get(&(record.account.clone(), cluster.clone())));
+    let classes: BTreeSet<&str> = tenants.map(|tenant| tenant.class.as_str()).collect();
+    let enforced = |class: &&str| {
+        let Some(Admission { uid, host, images, hosts, volumes, claims, lifetime, .. }) =
+            policy.classes.get(*class).map(|class| &class.admission)
+        else {
+            return false;
+        };
+        let modes = [uid.mode, *host, images.mode, hosts.mode, volumes.mode, claims.mode, *lifetime];
+        modes.contains(&Mode::Enforce)
+    };
+    let classes: Vec<&str> = classes.into_iter().filter(enforced).collect();
+    (!classes.is_empty()).then(|| {
+        format!(
+            "not installed, so nothing enforces the rules for pods of class {}, which has tenants",
+            classes.join(", ")
+        )
+    })
 }
 
 #[cfg(test)]

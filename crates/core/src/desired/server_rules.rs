@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_chosen_is_named_until_it_is() {
+    fn unchosen_rules_are_listed_until_they_are_chosen() {
         let mut policy = policy();
         let all = to_be_chosen(&policy, &prod());
         assert!(all.contains(&"class.tool.admission.services".to_owned()) && all.len() == 6, "{all:?}");

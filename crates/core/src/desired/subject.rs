@@ -8,6 +8,7 @@ use super::adopted::Adopted;
 use super::class::Taken;
 use super::workspace::{Holder, Holders};
 use crate::identity::{AccountKind, ClusterName, NamespaceName};
+use crate::ledger::exception::ExceptionKey;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::{Account, Note, Order, Tenant};
 use crate::policy::Class;
@@ -24,6 +25,8 @@ pub(super) struct Subject<'a> {
     pub(super) idle: Idle,
     /// Those that hold.
     pub(super) overrides: Vec<(&'a OverrideKey, &'a QuotaOverride)>,
+    /// Exceptions that hold.
+    pub(super) exceptions: Vec<&'a ExceptionKey>,
     /// What workspaces change of its class's quota.
     pub(super) granted: BTreeMap<String, String>,
     /// The people of a workspace; empty for other accounts.
@@ -74,6 +77,7 @@ pub(super) struct Inputs {
     tenants: Vec<(ClusterName, Tenant)>,
     classes: Vec<String>,
     overrides: Vec<(OverrideKey, QuotaOverride)>,
+    exceptions: Vec<ExceptionKey>,
     awaited: bool,
     idle: Idle,
     granted: BTreeMap<String, String>,
@@ -98,6 +102,7 @@ impl Inputs {
             tenants: subject.tenants.iter().map(|(cluster, tenant)| ((*cluster).clone(), (*tenant).clone())).collect(),
             classes: subject.taken.now.iter().map(|class| class.name.clone()).collect(),
             overrides: subject.overrides.iter().map(|(key, given)| ((*key).clone(), (*given).clone())).collect(),
+            exceptions: subject.exceptions.iter().copied().cloned().collect(),
             awaited: subject.awaited,
             idle: subject.idle.clone(),
             granted: subject.granted.clone(),
@@ -107,7 +112,8 @@ impl Inputs {
     }
 
     pub(super) fn still(&self, subject: &Subject<'_>) -> bool {
-        let Self { account, held, tenants, classes, overrides, awaited, idle, granted, holders, adopted } = self;
+        let Self { account, held, tenants, classes, overrides, exceptions, awaited, idle, granted, holders, adopted } =
+            self;
         account == subject.account
             && *awaited == subject.awaited
             && *idle == subject.idle
@@ -118,6 +124,7 @@ impl Inputs {
             && tenants.iter().map(|(cluster, tenant)| (cluster, tenant)).eq(subject.tenants.iter().copied())
             && classes.iter().eq(subject.taken.now.iter().map(|class| &class.name))
             && overrides.iter().map(|(key, given)| (key, given)).eq(subject.overrides.iter().copied())
+            && exceptions.iter().eq(subject.exceptions.iter().copied())
             && subject.orders.is_empty()
             && subject.taken.rests_on.is_empty()
     }

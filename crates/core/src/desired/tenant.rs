@@ -1,6 +1,6 @@
 //! Puts together what an account gets in one cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bursar_protocol::Notice;
 use jiff::Timestamp;
@@ -13,6 +13,7 @@ use super::{
     rbac, volume,
 };
 use crate::contract::Sealer;
+use crate::contract::exception::ExceptedRule;
 use crate::digest::digest;
 use crate::identity::{ClusterName, NamespaceName};
 use crate::json_text::JsonText;
@@ -37,6 +38,8 @@ pub(super) struct Order<'a> {
     pub(super) idle_until: Option<Timestamp>,
     pub(super) end: Option<EndOfTenant>,
     pub(super) overrides: &'a quota::Overrides<'a>,
+    /// The rules that it is excepted from, as far as its class lets it be.
+    pub(super) exceptions: &'a BTreeSet<ExceptedRule>,
     /// What workspaces change of the class's quota.
     pub(super) granted: &'a BTreeMap<String, String>,
     /// The people of a workspace; empty for other accounts.
@@ -59,6 +62,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         idle_until,
         end,
         overrides,
+        exceptions,
         granted,
         holders,
         adopted,
@@ -82,7 +86,9 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
     if let Some(namespace) = namespace.filter(|_| end != Some(EndOfTenant::Delete)) {
         let place = Place { cluster, namespace, account, class, generation, suspended, idle_until };
         let level = main.map_or(PodSecurity::Restricted, |main| main.pod_security);
-        add(namespace::namespace(&place, level, sealer), main);
+        let excepts = |rule: &ExceptedRule| main.is_some_and(|class| class.excepts(*rule).is_ok());
+        let exceptions = exceptions.iter().copied().filter(excepts).collect();
+        add(namespace::namespace(&place, level, exceptions, sealer), main);
         if suspended {
             add(quota::no_pods(place.namespace), None);
         }
@@ -95,7 +101,9 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
             for manifest in in_namespace(&place, class, rule, policy) {
                 add(manifest, Some(class));
             }
-            for manifest in class.workspace.iter().flat_map(|roles| workspace::role_bindings(&place, roles, holders)) {
+            for manifest in
+                class.workspace().into_iter().flat_map(|roles| workspace::role_bindings(&place, roles, holders))
+            {
                 add(manifest, Some(class));
             }
             let owner = account.posix.clone().or_else(|| workspace::owner(account, holders));
@@ -159,6 +167,7 @@ fn own(order: &Order<'_>) -> String {
         idle_until,
         end: _,
         overrides,
+        exceptions,
         granted,
         holders,
         adopted,
@@ -181,6 +190,9 @@ fn own(order: &Order<'_>) -> String {
     // Where there are none it stays what it was before anybody had any.
     if let (Some(own), false) = (own.as_array_mut(), account.ssh_keys.is_empty()) {
         own.push(json!(account.ssh_keys));
+    }
+    if let (Some(own), false) = (own.as_array_mut(), exceptions.is_empty()) {
+        own.push(json!({"exceptions": exceptions}));
     }
     // Most have none, and are what they were before there was such a thing.
     for (_, namespace, class) in adopted.iter().filter(|(there, ..)| there == cluster) {

@@ -52,7 +52,7 @@ pub(super) fn workspaces<'a>(
     let mut workspaces = Workspaces::new();
     let mut seen = None;
     for ((id, _), tenant) in &ledger.tenants {
-        let workspace = policy.classes.get(&tenant.class).and_then(|class| class.workspace.as_ref());
+        let workspace = policy.classes.get(&tenant.class).and_then(|class| class.workspace());
         let group = ledger.accounts.get(id).filter(|group| group.state == Lifecycle::Active);
         let (Some(workspace), Some(group)) = (workspace, group) else { continue };
         if seen.replace(id) == Some(id) {

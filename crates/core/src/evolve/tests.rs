@@ -16,7 +16,7 @@ use crate::policy::NamespaceReaper;
 
 fn evolved(world: &World) -> Evolved {
     let World { ledger, inventory, policy, sealer, now, .. } = world;
-    evolve(Inputs { ledger, heard: None, inventory, policy, sealer, now: *now }, &mut Deriver::default())
+    evolve(Inputs { ledger, heard: None, inventory, policy, sealer, now: *now }, &mut Planner::default())
 }
 
 #[test]

@@ -19,6 +19,7 @@ use self::repairs::Repairs;
 use crate::identity::{AccountId, ClusterName};
 use crate::kinds::ObjectKey;
 use crate::packed_text::{DigestText, UuidText};
+use crate::shared_map::SharedMap;
 
 /// What is there, as far as it was looked at.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -43,7 +44,7 @@ pub struct Inventory {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ClusterInventory {
     /// By name.
-    pub objects: BTreeMap<ObjectKey, ObservedObject>,
+    pub objects: SharedMap<ObjectKey, ObservedObject>,
     /// Objects that were repaired not long ago.
     pub repairs: BTreeMap<ObjectKey, Repairs>,
 }

@@ -11,6 +11,10 @@ use crate::contract::lifetime;
 /// Tenants write lifetimes: so many characters of one that does not parse are kept.
 const SHOWN: usize = 40;
 
+/// Seconds that a pod which Bursar ends may take: Kubernetes' default. A tenant may ask for years
+/// (`terminationGracePeriodSeconds`).
+pub const GRACE: i64 = 30;
+
 /// Pods of a cluster by namespace and name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodInventory {
@@ -33,7 +37,7 @@ pub struct ObservedPod {
     pub job: Option<String>,
     /// Succeeded or Failed.
     pub finished: bool,
-    /// It is on its way out.
+    /// It is on its way out, and takes no longer than [`GRACE`].
     pub deleting: bool,
     /// Annotation [`ENDS_AT`](crate::contract::ENDS_AT): its people were told so.
     pub told: Option<String>,
@@ -42,11 +46,9 @@ pub struct ObservedPod {
 }
 
 /// A controller, as the `ownerReferences` of what it made name it. Tenants write these: it is read before it is believed.
+/// Controllers ignore the version in them, so Bursar does, too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Maker {
-    /// `apps/v1`.
-    pub api_version: String,
     /// `ReplicaSet`.
     pub kind: String,
     /// Its name.

@@ -57,7 +57,7 @@ pub struct Row {
     /// The place among other kinds in a list of a plan; kinds of one place keep the order of the actions.
     pub place_in_text: u8,
     pub watch: Watch,
-    /// What the daemon's role allows it.
+    /// The verbs that the daemon's role grants.
     pub verbs: &'static [&'static str],
     /// Whether the daemon creates objects of this kind in namespaces that a class adopts.
     pub in_adopted: bool,
@@ -93,7 +93,7 @@ pub enum DriftKey {
     Manifests,
 }
 
-/// How the daemon hears of changes.
+/// How the daemon notices changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watch {
     /// All objects with our label, in every cluster.
@@ -118,7 +118,7 @@ pub enum Detail {
     None,
     /// `spec.hard`.
     QuotaHard,
-    /// What Kubernetes lets nobody change afterwards.
+    /// The fields of a volume that Kubernetes makes immutable.
     VolumeFixed,
     /// Whom a binding names.
     Subjects,
@@ -145,7 +145,7 @@ impl ManagedKind {
         super::group(self.row().api_version)
     }
 
-    /// Its row of the table.
+    /// The row of this kind.
     #[must_use]
     pub const fn row(self) -> &'static Row {
         match self {
@@ -375,7 +375,7 @@ impl DriftKey {
         }
     }
 
-    /// The key that is written so.
+    /// The key with this name in the configuration.
     #[must_use]
     pub fn named(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|key| key.as_str() == text)

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::adopted::AdoptedNamespace;
 use super::doubt::{Doubt, DoubtKey};
+use super::exception::{Exception, ExceptionKey};
 use super::idle::Idleness;
 use super::pace::PaceRecord;
 use super::quota::{OverrideKey, QuotaOverride};
@@ -72,6 +73,8 @@ pub enum Change {
     Settled(AccountId, ClusterName, String),
     /// An override is given, or ends.
     Override(OverrideKey, Option<QuotaOverride>),
+    /// An exception is given, or ends.
+    Exception(ExceptionKey, Option<Exception>),
     /// How far a change of a class has come; `None`: it is through.
     Pace(String, Option<PaceRecord>),
     /// Nothing runs in a namespace, or something does again.
@@ -147,11 +150,11 @@ impl LedgerState {
     /// Makes the change in memory.
     pub fn apply(&mut self, change: &Change) {
         match change.clone() {
-            Change::Account(account) => set(&mut self.accounts, account.id.clone(), Some(*account)),
-            Change::Uid(uid, account) => set(&mut self.uid_history, uid, Some(account)),
-            Change::UsedUid(uid, at) => set(&mut self.used_uids, uid, Some(at)),
-            Change::Person(account, person) => set(&mut self.persons, account, Some(person)),
-            Change::Tenant(account, cluster, tenant) => set(&mut self.tenants, (account, cluster), Some(tenant)),
+            Change::Account(account) => self.accounts.set(account.id.clone(), Some(*account)),
+            Change::Uid(uid, account) => self.uid_history.set(uid, Some(account)),
+            Change::UsedUid(uid, at) => self.used_uids.set(uid, Some(at)),
+            Change::Person(account, person) => self.persons.set(account, Some(person)),
+            Change::Tenant(account, cluster, tenant) => self.tenants.set((account, cluster), Some(tenant)),
             Change::Rejected(rejected) => self.rejected = rejected,
             Change::Hold(account, note) => set(&mut self.holds, account, note),
             Change::Order(order) => {
@@ -165,20 +168,21 @@ impl LedgerState {
             Change::Spent(spending, class, amount, at) => {
                 self.spent.push(super::Spent { spending, class, amount, at });
             }
-            Change::Object(key, record) => set(&mut self.objects, key, record),
-            Change::Certificate(key, certificate) => set(&mut self.certificates, key, certificate),
-            Change::Delivery(key, delivery) => set(&mut self.deliveries, key, delivery),
-            Change::SshDelivery(account, delivery) => set(&mut self.ssh_deliveries, account, delivery),
-            Change::Stopped(account, key, stopped) => set(&mut self.stopped, (account, key), stopped),
-            Change::Archive(file, archive) => set(&mut self.archives, file, Some(archive)),
-            Change::RealmAccount(id, realm, user) => set(&mut self.realm_accounts, (id, realm), Some(user)),
-            Change::Failure(account, cluster, failure) => set(&mut self.failures, (account, cluster), failure),
-            Change::Settled(account, cluster, own) => set(&mut self.settled, (account, cluster), Some(own)),
-            Change::Override(key, given) => set(&mut self.overrides, key, given),
+            Change::Object(key, record) => self.objects.set(key, record),
+            Change::Certificate(key, certificate) => self.certificates.set(key, certificate),
+            Change::Delivery(key, delivery) => self.deliveries.set(key, delivery),
+            Change::SshDelivery(account, delivery) => self.ssh_deliveries.set(account, delivery),
+            Change::Stopped(account, key, stopped) => self.stopped.set((account, key), stopped),
+            Change::Archive(file, archive) => self.archives.set(file, Some(archive)),
+            Change::RealmAccount(id, realm, user) => self.realm_accounts.set((id, realm), Some(user)),
+            Change::Failure(account, cluster, failure) => self.failures.set((account, cluster), failure),
+            Change::Settled(account, cluster, own) => self.settled.set((account, cluster), Some(own)),
+            Change::Override(key, given) => self.overrides.set(key, given),
+            Change::Exception(key, given) => self.exceptions.set(key, given),
             Change::Pace(class, pace) => set(&mut self.paces, class, pace),
-            Change::Idle(account, cluster, idle) => set(&mut self.idle, (account, cluster), idle),
-            Change::Adopted(cluster, namespace, row) => set(&mut self.adopted, (cluster, namespace), row),
-            Change::Used(account, at) => set(&mut self.last_use, account, Some(at)),
+            Change::Idle(account, cluster, idle) => self.idle.set((account, cluster), idle),
+            Change::Adopted(cluster, namespace, row) => self.adopted.set((cluster, namespace), row),
+            Change::Used(account, at) => self.last_use.set(account, Some(at)),
             Change::Revocation(class, revocation) => set(&mut self.revocations, class, revocation),
             Change::LedgerId(id) => self.ledger_id = id,
             Change::Learned(at) => self.learned_at = Some(at),

@@ -1,22 +1,32 @@
 //! What a cluster still shows of a ledger that was lost, or that is older than what was done since.
 //!
 //! The cluster is believed where it is newer: a generation that is higher there was a revocation, a sealed state is what
-//! was in force. Nobody's certificate is revived and nobody is suspended by it.
+//! was in force. A seal of an older generation than is known by now tells nothing: its cluster was away, or its write
+//! failed. A generation that nothing confirms is not used again, so nobody's certificate is revived.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde_json::json;
 
 use super::change::{Change, Event};
-use super::{Account, LedgerState, Lifecycle, Note, Suspension, Tenant};
+use super::{Account, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension, Tenant};
 use crate::contract::{Identity, TenantState};
-use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Uid, kubernetes_name, name_in};
-use crate::policy::Policy;
+use crate::identity::{
+    AccountId, AccountKind, AccountName, ClusterName, DirectoryId, Uid, generation_group, kubernetes_name, name_in,
+};
+use crate::json_text::JsonText;
+use crate::kinds::Stage;
+use crate::policy::{CredentialKind, Policy};
 
 /// Added to the highest generation that was seen anywhere: those given out since, and of which nothing is left to see,
 /// must not be given out again. More than any site revokes in the time between two backups.
 pub const GENERATIONS_SKIPPED: u64 = 1000;
+
+/// What no cluster shows of the orders that an older ledger lacks.
+const LOST_ORDERS: &str = "holds, and suspensions of accounts that were suspended already, given after this ledger was \
+                           written: give them again; the journal has them";
 
 /// A namespace whose seal holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +40,8 @@ pub struct Tenancy {
 /// What clusters show.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
+    /// The clusters that were read.
+    pub clusters: BTreeSet<ClusterName>,
     /// Namespaces of tenants.
     pub tenancies: Vec<Tenancy>,
     /// The highest generation that a binding of ours names for an account.
@@ -45,7 +57,8 @@ pub struct Facts {
 impl Facts {
     /// Adds what another cluster shows.
     pub fn extend(&mut self, other: Self) {
-        let Self { tenancies, bound, marked, marked_uids, doubts } = other;
+        let Self { clusters, tenancies, bound, marked, marked_uids, doubts } = other;
+        self.clusters.extend(clusters);
         self.tenancies.extend(tenancies);
         for (account, generation) in bound {
             let known = self.bound.entry(account).or_default();
@@ -78,9 +91,22 @@ pub fn learn(
     actor: &str,
     now: Timestamp,
 ) -> Learned {
-    let mut lesson = Lesson { ledger, accounts: BTreeMap::new(), actor, now, learned: Learned::default() };
+    let mut lesson = Lesson {
+        ledger,
+        accounts: BTreeMap::new(),
+        confirmed: BTreeSet::new(),
+        actor,
+        now,
+        learned: Learned::default(),
+    };
     lesson.learned.doubts.extend(facts.doubts.iter().cloned());
-    for tenancy in &facts.tenancies {
+    // The newest first. A suspension raises the generation and a resumption does not: of one generation, the active
+    // state is the newer.
+    let mut tenancies: Vec<&Tenancy> = facts.tenancies.iter().collect();
+    tenancies.sort_by_key(|Tenancy { identity, .. }| {
+        (Reverse(identity.generation), identity.state == TenantState::Suspended)
+    });
+    for tenancy in tenancies {
         lesson.tenancy(tenancy, policy, source_of);
     }
     lesson.used(facts.marked_uids.iter().copied());
@@ -88,7 +114,18 @@ pub fn learn(
         lesson.bound(name, *generation);
     }
     let seen = facts.tenancies.iter().map(|tenancy| tenancy.identity.generation);
-    let highest = seen.chain(facts.bound.values().copied()).fold(ledger.last_generation.max(facts.marked), u64::max);
+    let mut highest =
+        seen.chain(facts.bound.values().copied()).fold(ledger.last_generation.max(facts.marked), u64::max);
+    // A restored ledger has skipped generations, so its counter does not tell its age; nor does a cluster without a mark.
+    let older = highest > ledger.last_generation || ledger.learned_at.is_some();
+    if older || facts.marked == 0 {
+        // A cluster without a mark may be a new one: that it has no bindings proves no suspension.
+        let lost = if older && facts.marked > 0 { lesson.lost_bindings(facts, policy) } else { BTreeSet::new() };
+        highest = lesson.unconfirmed(facts, &lost, highest);
+    }
+    if older && !ledger.accounts.is_empty() {
+        lesson.learned.doubts.push(LOST_ORDERS.to_owned());
+    }
     let Lesson { accounts, mut learned, .. } = lesson;
     let changed = accounts.into_values().filter(|account| ledger.accounts.get(&account.id) != Some(account));
     let accounts: Vec<Change> = changed.map(|account| Change::Account(Box::new(account))).collect();
@@ -100,6 +137,8 @@ pub fn learn(
 struct Lesson<'a> {
     ledger: &'a LedgerState,
     accounts: BTreeMap<AccountId, Account>,
+    /// Accounts whose newest generation a seal or a binding shows.
+    confirmed: BTreeSet<AccountId>,
     actor: &'a str,
     now: Timestamp,
     learned: Learned,
@@ -125,10 +164,15 @@ impl Lesson<'_> {
                 }
             },
         };
-        if account.state == Lifecycle::Suspended && identity.state == TenantState::Active {
-            self.forget_stopped(identity);
+        if identity.generation >= account.generation {
+            self.confirmed.insert(identity.id.clone());
+            if account.state == Lifecycle::Suspended && identity.state == TenantState::Active {
+                self.forget_stopped(identity);
+            }
+            self.stand(account, identity);
+        } else {
+            self.accounts.insert(account.id.clone(), account);
         }
-        self.stand(account, identity);
         let place = (identity.id.clone(), identity.cluster.clone());
         if !self.ledger.tenants.contains_key(&place) {
             let tenant = Tenant {
@@ -197,31 +241,12 @@ impl Lesson<'_> {
             }
             self.learned.changes.push(Change::Uid(posix.uid, identity.id.clone()));
         }
+        let name = identity.account.clone();
         Ok(Account {
-            id: identity.id.clone(),
-            kind: identity.account.kind,
-            name: identity.account.name.clone(),
             kubernetes_name,
-            source,
-            directory_id: identity.directory_id.clone(),
-            dn: String::new(),
             gid: identity.posix.as_ref().map(|posix| posix.gid).filter(|_| identity.account.kind == AccountKind::Group),
             posix: identity.posix.clone(),
-            home: None,
-            mail: None,
-            display_name: None,
-            ssh_keys: std::collections::BTreeSet::new(),
-            disabled: None,
-            members: BTreeMap::new(),
-            leaving: std::collections::BTreeSet::new(),
-            absence: None,
-            state: Lifecycle::New,
-            since: self.now,
-            suspension: None,
-            generation: 0,
-            revocation: None,
-            ending: None,
-            sid: None,
+            ..Account::new(identity.id.clone(), name, &source, identity.directory_id.clone(), self.now)
         })
     }
 
@@ -233,6 +258,74 @@ impl Lesson<'_> {
         self.learned.changes.extend(forgotten);
     }
 
+    /// Accounts of the clusters whose generation neither a seal nor a binding shows: it may have been revoked since, or they
+    /// were suspended and have no namespace that says so. Each gets a generation above `highest`; returns the last one.
+    /// `lost`: those to be suspended.
+    fn unconfirmed(&mut self, facts: &Facts, lost: &BTreeSet<AccountId>, mut highest: u64) -> u64 {
+        let tenants = self.ledger.tenants.iter().filter(|((_, cluster), _)| facts.clusters.contains(cluster));
+        let there: BTreeSet<&AccountId> = tenants.map(|((id, _), _)| id).collect();
+        let unknown: Vec<Account> = there
+            .into_iter()
+            .filter(|id| !self.confirmed.contains(*id))
+            .filter_map(|id| self.known(id))
+            .filter(|account| account.generation > 0)
+            .collect();
+        let mut order = self.ledger.orders.iter().map(|order| order.id).max().unwrap_or(0);
+        let mut again = Vec::new();
+        for before in unknown {
+            highest += 1;
+            self.took(&before, Account { generation: highest, ..before.clone() }, "the lack of its role bindings");
+            let name = before.account_name();
+            if before.state != Lifecycle::Active {
+                continue;
+            }
+            if !lost.contains(&before.id) {
+                again.push(name.to_string());
+                continue;
+            }
+            order += 1;
+            let reason = "its role bindings are gone from the cluster; who asked for it, and why, is lost".to_owned();
+            let note = Note { actor: self.actor.to_owned(), reason, ticket: None, at: self.now };
+            let account = before.id.clone();
+            let order = Order { id: order, account, what: OrderKind::Suspend, note, bulk: None, object: None };
+            self.learned.changes.push(Change::Order(order));
+            self.learned.doubts.push(format!(
+                "why the role bindings of {name} are gone is lost, so it is suspended; `bursar resume {} {}` ends it",
+                name.kind, name.name
+            ));
+        }
+        if let Some((last, others)) = again.split_last() {
+            let others = if others.is_empty() { String::new() } else { format!(" and {} others", others.len()) };
+            self.learned.doubts.push(format!(
+                "whether {last}{others} were revoked or suspended after this ledger was written is not known: they have no \
+                 namespace that says so. They get new credentials; suspend again whom the journal names"
+            ));
+        }
+        highest
+    }
+
+    /// Accounts whose own role bindings are gone while others of their class have theirs: that was a suspension. If nobody
+    /// of a class has any, an administrator removed them all, as after the theft of a control host.
+    fn lost_bindings(&self, facts: &Facts, policy: &Policy) -> BTreeSet<AccountId> {
+        let bindings = self.ledger.objects.iter();
+        let bindings =
+            bindings.filter(|(key, _)| key.kind.stage() == Stage::Access && facts.clusters.contains(&key.cluster));
+        let own = bindings.filter_map(|(key, record)| {
+            let account = self.ledger.accounts.get(&record.account)?;
+            let group = generation_group(&account.account_name(), account.generation);
+            let subjects = record.detail.as_ref().map(JsonText::value)?;
+            subjects.as_array()?.iter().find(|subject| subject["name"] == group.as_str())?;
+            let tenant = self.ledger.tenants.get(&(record.account.clone(), key.cluster.clone()))?;
+            let class = policy.classes.get(&tenant.class)?;
+            let rule =
+                class.credential.as_ref().filter(|_| !class.roles.is_empty() || !class.impersonate.is_empty())?;
+            matches!(rule.kind, CredentialKind::Certificate { .. }).then_some((&class.name, &record.account))
+        });
+        let (kept, lost): (Vec<_>, Vec<_>) = own.partition(|(_, account)| self.confirmed.contains(*account));
+        let kept: BTreeSet<&String> = kept.into_iter().map(|(class, _)| class).collect();
+        lost.into_iter().filter(|(class, _)| kept.contains(class)).map(|(_, account)| account.clone()).collect()
+    }
+
     /// Generation and state as the cluster has them.
     fn stand(&mut self, account: Account, identity: &Identity) {
         let before = account.clone();
@@ -241,7 +334,7 @@ impl Lesson<'_> {
             (TenantState::Active, Lifecycle::New | Lifecycle::Suspended) => {
                 (after.state, after.suspension, after.since) = (Lifecycle::Active, None, self.now);
             }
-            (TenantState::Suspended, Lifecycle::New | Lifecycle::Active) => {
+            (TenantState::Suspended, Lifecycle::New | Lifecycle::Active) if identity.generation > before.generation => {
                 let reason = "it is suspended in the cluster; who asked for it, and why, is lost".to_owned();
                 let note = Note { actor: self.actor.to_owned(), reason, ticket: None, at: self.now };
                 let name = after.account_name();
@@ -259,6 +352,9 @@ impl Lesson<'_> {
         let all = self.accounts.values().chain(self.ledger.accounts.values());
         let named = all.filter(|account| account.account_name() == *name);
         let Some(before) = named.max_by_key(|account| account.generation).cloned() else { return };
+        if before.generation <= generation {
+            self.confirmed.insert(before.id.clone());
+        }
         if before.generation < generation {
             self.took(&before, Account { generation, ..before.clone() }, "a role binding");
         }
@@ -310,6 +406,7 @@ mod tests {
             posix: account.posix.clone(),
             generation,
             state,
+            exceptions: std::collections::BTreeSet::new(),
         };
         Tenancy { identity, created_at: Timestamp::UNIX_EPOCH }
     }
@@ -329,6 +426,7 @@ mod tests {
         world.cycle();
         let (old, policy) = (world.ledger.clone(), world.policy.clone());
         let facts = Facts {
+            clusters: BTreeSet::new(),
             tenancies: vec![
                 tenancy(&old.accounts[&foo], 7000, TenantState::Suspended),
                 tenancy(&old.accounts[&bar], 3, TenantState::Active),
@@ -359,6 +457,112 @@ mod tests {
         let seen = |state| Facts { tenancies: vec![tenancy(&old.accounts[&foo], 7000, state)], ..Facts::default() };
         assert_eq!(applied(old.clone(), &seen(TenantState::Suspended), &policy).stopped.len(), 1);
         assert!(applied(old.clone(), &seen(TenantState::Active), &policy).stopped.is_empty());
+    }
+
+    fn seal(world: &World, id: &AccountId, cluster: &str, generation: u64, state: TenantState) -> Tenancy {
+        let mut sealed = tenancy(&world.ledger.accounts[id], generation, state);
+        sealed.identity.cluster = ClusterName(cluster.to_owned());
+        sealed
+    }
+
+    #[test]
+    fn a_seal_of_an_older_generation_resumes_nobody() {
+        let mut world = World::new();
+        world.another_cluster("b");
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        let before = world.ledger.accounts[&foo].generation;
+        let note = Note { actor: "root".to_owned(), reason: "left".to_owned(), ticket: None, at: world.now };
+        let (what, account) = (OrderKind::Suspend, foo.clone());
+        world.ledger.orders.push(Order { id: 1, account, what, note, bulk: None, object: None });
+        (0..2).for_each(|_| drop(world.cycle()));
+        let suspended = world.ledger.accounts[&foo].clone();
+        assert!(suspended.generation > before && !world.ledger.stopped.is_empty());
+        let of_b = seal(&world, &foo, "b", before, TenantState::Active);
+        let of_prod = seal(&world, &foo, "prod", suspended.generation, TenantState::Suspended);
+        let seen = |tenancies: &[&Tenancy]| Facts {
+            tenancies: tenancies.iter().map(|&tenancy| tenancy.clone()).collect(),
+            ..Facts::default()
+        };
+        // This ledger, one that was lost, and a cluster whose seal's write failed.
+        for (ledger, tenancies) in [
+            (world.ledger.clone(), vec![&of_prod, &of_b]),
+            (world.ledger.clone(), vec![&of_b, &of_prod]),
+            (world.ledger.clone(), vec![&of_b]),
+            (LedgerState::default(), vec![&of_b, &of_prod]),
+            (LedgerState::default(), vec![&of_prod, &of_b]),
+        ] {
+            let stopped = ledger.stopped.clone();
+            let learned = applied(ledger, &seen(&tenancies), &world.policy);
+            let account = &learned.accounts[&foo];
+            assert_eq!((account.state, account.generation), (Lifecycle::Suspended, suspended.generation));
+            assert!(Suspension::is_ordered(account.suspension.as_ref()) && learned.stopped == stopped);
+        }
+        // Resumed while b was away: b has the older state of the same generation, for a ledger that knows it, too.
+        let of_prod = seal(&world, &foo, "prod", suspended.generation, TenantState::Active);
+        let of_b = seal(&world, &foo, "b", suspended.generation, TenantState::Suspended);
+        let learned = applied(world.ledger.clone(), &seen(&[&of_b, &of_prod]), &world.policy);
+        assert_eq!(learned.accounts[&foo].state, Lifecycle::Active);
+        assert_eq!(applied(learned.clone(), &seen(&[&of_b]), &world.policy).accounts[&foo], learned.accounts[&foo]);
+    }
+
+    /// There are two admins, who have no namespace, and two tools; the first ones are gone from the cluster.
+    #[test]
+    fn a_generation_that_nothing_confirms_is_never_bound_again() {
+        let mut world = World::new();
+        let group = world.add(AccountKind::Group, "k8s-admins", None);
+        let [bob, carol] = [("bob", 20_002), ("carol", 20_003)].map(|(name, uid)| {
+            let id = world.add(AccountKind::User, name, Some(uid));
+            world.join(&group, &id);
+            id
+        });
+        let [foo, bar] =
+            [("foo", 52_503), ("bar", 52_504)].map(|(name, uid)| world.add(AccountKind::Tool, name, Some(uid)));
+        (0..2).for_each(|_| drop(world.cycle()));
+        let old = world.ledger.clone();
+        let stands = |id: &AccountId| (old.accounts[id].account_name(), old.accounts[id].generation);
+        assert!([&bob, &carol, &foo, &bar].iter().all(|id| stands(id).1 > 0));
+        let facts = Facts {
+            clusters: BTreeSet::from([ClusterName("prod".to_owned())]),
+            bound: BTreeMap::from([stands(&carol), stands(&bar)]),
+            marked: old.last_generation + 2,
+            ..Facts::default()
+        };
+        let learned = applied(old.clone(), &facts, &world.policy);
+        for id in [&bob, &foo] {
+            assert!(learned.accounts[id].generation > facts.marked);
+            assert!(learned.last_generation >= learned.accounts[id].generation + GENERATIONS_SKIPPED);
+        }
+        for id in [&carol, &bar] {
+            assert_eq!(learned.accounts[id], old.accounts[id]);
+        }
+        world.ledger = learned;
+        (0..2).for_each(|_| drop(world.cycle()));
+        for (id, state) in [
+            (&bob, Lifecycle::Suspended),
+            (&foo, Lifecycle::Suspended),
+            (&carol, Lifecycle::Active),
+            (&bar, Lifecycle::Active),
+        ] {
+            let account = &world.ledger.accounts[id];
+            assert_eq!(account.state, state, "{}", account.account_name());
+            assert_eq!(Suspension::is_ordered(account.suspension.as_ref()), state == Lifecycle::Suspended);
+        }
+
+        let orders = |ledger: &LedgerState, facts: &Facts| {
+            let learned = applied(ledger.clone(), facts, &world.policy);
+            (learned.accounts[&bob].generation > stands(&bob).1, learned.orders.len())
+        };
+        let nobody = Facts { bound: BTreeMap::new(), ..facts.clone() };
+        assert_eq!(orders(&old, &nobody), (true, 0), "an administrator removed all of them");
+        let unmarked = Facts { marked: 0, ..facts.clone() };
+        assert_eq!(orders(&old, &unmarked), (true, 0), "it may be a new cluster");
+        let current = Facts { marked: old.last_generation, ..facts.clone() };
+        assert_eq!(orders(&old, &current), (false, 0), "this ledger is not older");
+        let restored = LedgerState { learned_at: Some(world.now), ..old.clone() };
+        assert_eq!(orders(&restored, &current), (true, 2), "its counter does not tell");
+        let elsewhere = Facts { clusters: BTreeSet::new(), ..facts };
+        assert_eq!(orders(&old, &elsewhere), (false, 0), "its cluster was not asked");
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub enum Question {
     Uid(String),
     /// Accounts are missing, and others have their names and uids.
     Import,
-    /// The servers disagree whether this account is there.
+    /// The servers disagree whether this account is there, or none could be asked for it.
     Absence(AccountId),
 }
 
@@ -45,7 +45,7 @@ pub struct Doubt {
     /// The accounts it is about, if it is about some.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub accounts: BTreeSet<AccountId>,
-    /// What the servers say.
+    /// What the servers say, if one could be asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<String>,
     /// How long complete reads counted it.

@@ -4,11 +4,13 @@
 //! with its rows, so a cycle in which nothing changed reads and writes nothing.
 
 pub mod adopted;
+pub mod approval;
 pub mod chain;
 pub mod change;
 pub mod cluster_recovery;
 mod credential;
 pub mod doubt;
+pub mod exception;
 mod failure;
 pub mod gaps;
 pub mod idle;
@@ -20,7 +22,6 @@ pub mod quota;
 pub mod realm;
 pub mod revocation;
 pub mod server;
-mod shared;
 pub mod suspension;
 pub mod term;
 pub mod transition;
@@ -36,6 +37,7 @@ use serde::{Deserialize, Serialize};
 use self::adopted::AdoptedNamespace;
 pub use self::credential::{Certificate, CredentialKey, Delivery};
 use self::doubt::{Doubt, DoubtKey};
+use self::exception::{Exception, ExceptionKey};
 pub use self::failure::{FOREIGN, Failure, LAST_REMOVAL_RETRY, LAST_RETRY, REMOVAL};
 pub use self::gaps::{Absence, Ending};
 use self::idle::Idleness;
@@ -45,14 +47,16 @@ use self::quota::{OverrideKey, QuotaOverride};
 use self::realm::RealmAccount;
 use self::revocation::BulkRevocation;
 use self::server::{ServerState, SourceMark};
-pub use self::shared::SharedMap;
+
 pub use self::suspension::Suspension;
 use crate::identity::{
     AccountId, AccountKind, AccountName, ClusterName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid,
+    kubernetes_name,
 };
 use crate::json_text::JsonText;
 use crate::kinds::ObjectKey;
 use crate::packed_text::{DigestText, UuidText};
+use crate::shared_map::SharedMap;
 use crate::snapshot::{Comparison, Completeness, RejectedEntry, Role, Way};
 
 /// The ledger's content, as the pure stages see it. What grows with the accounts is shared by its copies.
@@ -100,6 +104,8 @@ pub struct LedgerState {
     pub settled: SharedMap<(AccountId, ClusterName), String>,
     /// What administrators gave beside the classes.
     pub overrides: SharedMap<OverrideKey, QuotaOverride>,
+    /// From which admission rules administrators excepted accounts.
+    pub exceptions: SharedMap<ExceptionKey, Exception>,
     /// Changes of the policy that are under way, by class.
     pub paces: BTreeMap<String, PaceRecord>,
     /// When each account was last asked for.
@@ -290,6 +296,37 @@ pub struct Account {
 }
 
 impl Account {
+    /// One that is seen for the first time, with nothing in it that may be absent.
+    #[must_use]
+    pub fn new(id: AccountId, name: AccountName, source: &str, directory_id: DirectoryId, since: Timestamp) -> Self {
+        Self {
+            id,
+            kind: name.kind,
+            kubernetes_name: kubernetes_name(&name.name),
+            name: name.name,
+            source: source.to_owned(),
+            directory_id,
+            dn: String::new(),
+            posix: None,
+            gid: None,
+            home: None,
+            mail: None,
+            display_name: None,
+            ssh_keys: BTreeSet::new(),
+            disabled: None,
+            members: BTreeMap::new(),
+            leaving: BTreeSet::new(),
+            absence: None,
+            state: Lifecycle::New,
+            since,
+            suspension: None,
+            generation: 0,
+            revocation: None,
+            ending: None,
+            sid: None,
+        }
+    }
+
     /// `tool:foo`.
     #[must_use]
     pub fn account_name(&self) -> AccountName {

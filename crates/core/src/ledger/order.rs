@@ -91,6 +91,15 @@ impl OrderKind {
         matches!(self, Self::AdoptUid | Self::AdoptAccount)
     }
 
+    /// It takes access away, or keeps it from coming back.
+    #[must_use]
+    pub const fn takes_access(self) -> bool {
+        match self {
+            Self::Suspend | Self::Revoke | Self::Evict => true,
+            Self::Resume | Self::AdoptUid | Self::AdoptAccount | Self::AdoptObject => false,
+        }
+    }
+
     /// It takes access away or gives it back, in homes too.
     #[must_use]
     pub const fn is_of_access(self) -> bool {

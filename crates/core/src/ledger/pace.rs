@@ -1,4 +1,4 @@
-//! How far a change of the policy has come among the tenants that were there before it.
+//! How far a change of the policy has reached the tenants that existed before it.
 
 use std::collections::BTreeSet;
 
@@ -15,26 +15,26 @@ pub struct PaceRecord {
     pub revision: String,
     /// When the first tenant was let through.
     pub began: Timestamp,
-    /// When the newest were.
+    /// When the newest tenants were let through.
     pub at: Timestamp,
-    /// The newest. The next wait until these have it, and while one of them fails.
+    /// The newest tenants. The next ones wait until these have the change, and while one of these fails.
     pub last: BTreeSet<AccountId>,
     /// How many were let through.
     pub done: u64,
     /// How many wait.
     pub waiting: u64,
-    /// It stopped by itself.
+    /// A failure stopped the change.
     pub stopped: bool,
 }
 
 impl LedgerState {
-    /// Whose failures are new since they got the change: what stops it.
+    /// Accounts that began to fail after they received the change: these stop it.
     #[must_use]
     pub fn stopped_by(&self, pace: &PaceRecord) -> BTreeSet<AccountName> {
         self.newly_failing(&pace.last, pace.at)
     }
 
-    /// Which of `accounts` fail since then.
+    /// Those of `accounts` whose failure began at `since` or later.
     #[must_use]
     pub fn newly_failing(&self, accounts: &BTreeSet<AccountId>, since: Timestamp) -> BTreeSet<AccountName> {
         let failing = self.failures.iter().filter(|((account, _), failure)| {

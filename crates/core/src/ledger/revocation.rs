@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_first_and_the_next_wait_for_its_certificate() {
+    fn a_bulk_revocation_starts_with_one_account_and_waits_for_its_certificate() {
         let mut world = site();
         assert_eq!(due(&world), ["ta"]);
         let ta = world.id(AccountKind::Tool, "ta");

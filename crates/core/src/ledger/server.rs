@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::freshness::Marks;
+use crate::snapshot::freshness::{Marks, SETTLES};
 
 /// How far the servers of a source were.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +35,28 @@ pub struct Moved {
     pub at: Timestamp,
     /// The server before it.
     pub former: String,
+    /// When the first of the servers began that have taken turns without a pause; `at` if it is absent.
+    #[serde(default)]
+    pub since: Option<Timestamp>,
+}
+
+impl Moved {
+    /// Whether the server may still be behind the former one so that what it does not show proves nothing. Servers that take
+    /// turns must not hold removals back for ever, so it is counted from the first of them.
+    #[must_use]
+    pub fn is_fresh(&self, now: Timestamp) -> bool {
+        is_recent(self.since.unwrap_or(self.at), now)
+    }
+
+    /// Whether the server may still be behind in what it shows. A time to come was given by a clock that was wrong.
+    #[must_use]
+    pub fn stands(&self, now: Timestamp) -> bool {
+        is_recent(self.at, now)
+    }
+}
+
+fn is_recent(at: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(at).abs() < SETTLES
 }
 
 /// How a server was when it was last asked.

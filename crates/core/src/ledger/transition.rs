@@ -27,10 +27,11 @@ use self::person::Person;
 use self::shown::{Attribute, Hidden};
 use super::change::{Change, Event};
 use super::people::PeopleByEntry;
-use super::server::SourceMark;
-use super::{Account, Compared, LedgerState, Lifecycle, OrderKind, SharedMap, SourceState, Suspension};
+use super::server::{Moved, SourceMark};
+use super::{Account, Compared, LedgerState, Lifecycle, OrderKind, SourceState, Suspension};
 use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Uid, kubernetes_name};
 use crate::policy::Policy;
+use crate::shared_map::SharedMap;
 use crate::snapshot::person::{Same, same_people};
 use crate::snapshot::{Comparison, Completeness, DirectorySnapshot, Entry, RejectedEntry, Role, SourceRead};
 
@@ -47,12 +48,26 @@ pub struct Transition {
 #[must_use]
 pub fn transition(ledger: &LedgerState, snapshot: &DirectorySnapshot, policy: &Policy, now: Timestamp) -> Transition {
     let mut memory = Memory::of(ledger, snapshot, policy, now);
-    memory.all_complete =
-        snapshot.unasked.is_empty() && snapshot.reads.iter().all(|read| memory.proved(read) == Completeness::Complete);
-    for read in &snapshot.reads {
-        memory.read(read);
+    memory.judged = snapshot.reads.iter().map(|read| memory.judge(read)).collect();
+    for (at, read) in snapshot.reads.iter().enumerate() {
+        memory.read(read, memory.judged[at].clone());
     }
     memory.finish()
+}
+
+/// How far a read is believed.
+#[derive(Debug, Clone)]
+struct Judged {
+    completeness: Completeness,
+    /// Another server answers, and may be behind the former one.
+    moved: Option<Moved>,
+}
+
+impl Judged {
+    /// Whether what the read does not show is not there.
+    fn is_proof(&self) -> bool {
+        self.completeness == Completeness::Complete && self.moved.is_none()
+    }
 }
 
 struct Memory<'a> {
@@ -75,8 +90,8 @@ struct Memory<'a> {
     snapshot: &'a DirectorySnapshot,
     /// Accounts that other entries have from this read on.
     adopted: BTreeSet<AccountId>,
-    /// Every source was asked, and answered completely.
-    all_complete: bool,
+    /// How far each read of the snapshot is believed.
+    judged: Vec<Judged>,
     /// How far servers are, and whether that alone is worth no row.
     marks: Vec<(String, SourceMark, bool)>,
     result: Transition,
@@ -100,36 +115,47 @@ impl<'a> Memory<'a> {
             sources: BTreeMap::new(),
             snapshot,
             adopted: BTreeSet::new(),
-            all_complete: false,
+            judged: Vec::new(),
             marks: Vec::new(),
             result: Transition::default(),
         }
     }
 
-    fn read(&mut self, read: &SourceRead) {
+    fn judge(&mut self, read: &SourceRead) -> Judged {
         let completeness = self.proved(read);
+        let moved = self.server(read, completeness == Completeness::Complete);
+        Judged { completeness, moved }
+    }
+
+    fn read(&mut self, read: &SourceRead, Judged { completeness, moved }: Judged) {
         let complete = completeness == Completeness::Complete;
-        let holds = self.server(read, complete);
+        let (holds, settles) = (moved.is_some(), moved.is_some_and(|moved| moved.is_fresh(self.now)));
         let shown = read.entries.iter().map(|entry| &entry.id);
         let present: HashSet<&DirectoryId> =
             shown.chain(read.rejected.iter().filter_map(|entry| entry.id.as_ref())).collect();
         let imported = if complete { self.imported(read, &present) } else { Imported::default() };
+        let known: Vec<Option<&Account>> =
+            read.entries.iter().map(|entry| self.known.get(&(read.source.as_str(), &entry.id)).copied()).collect();
         let trust = Trust {
             complete,
             // People's entries say who belongs to what.
             proves_leaving: complete && read.kinds.contains(&AccountKind::User),
             holds,
-            hidden: self.hidden(read, complete),
+            hidden: self.hidden(read, &known, complete),
             named: self.named_members(read),
             imported,
         };
-        for entry in &read.entries {
+        for (entry, known) in read.entries.iter().zip(known) {
             let entry = &*trust.named.with_members_elsewhere(entry);
-            let known = self.known.get(&(read.source.as_str(), &entry.id)).copied();
             if self.is_same(&read.source, entry, known) {
                 continue;
             }
-            match known.or_else(|| self.adopted_by(&read.source, entry)) {
+            let adopted = || if holds { None } else { self.adopted_by(&read.source, entry) };
+            match known.or_else(adopted) {
+                Some(account) if settles => {
+                    let disabled = trust.mark(account, entry.disabled.as_ref());
+                    self.changed(account, Account { disabled, ..account.clone() });
+                }
                 Some(account) => self.seen(account, &read.source, entry, &trust),
                 None if holds => self.wait(&read.source, entry),
                 None => self.new_account(&read.source, entry),
@@ -149,7 +175,9 @@ impl<'a> Memory<'a> {
             }
         }
         if complete {
-            self.count_absences(read, &present, &trust.imported);
+            if !settles {
+                self.count_absences(read, &present, &trust.imported);
+            }
         } else {
             // What a partial read did not show is as it was.
             let shown: BTreeSet<&str> = read.entries.iter().map(|entry| entry.dn.as_str()).collect();
@@ -249,14 +277,9 @@ impl<'a> Memory<'a> {
             let why = format!("its id was {name}'s before an administrator gave that to {}", former.directory_id);
             return self.reject(source, entry, why);
         }
-        self.new_names.insert((entry.kind, kubernetes_name.clone()), id.clone());
+        self.new_names.insert((entry.kind, kubernetes_name), id.clone());
+        let name = AccountName { kind: entry.kind, name: entry.name.clone() };
         let account = Account {
-            id: id.clone(),
-            kind: entry.kind,
-            name: entry.name.clone(),
-            kubernetes_name,
-            source: source.to_owned(),
-            directory_id: entry.id.clone(),
             dn: entry.dn.clone(),
             posix: entry.posix.clone(),
             gid: entry.gid,
@@ -266,15 +289,8 @@ impl<'a> Memory<'a> {
             ssh_keys: entry.ssh_keys.clone(),
             disabled: entry.disabled.clone(),
             members: entry.members.clone(),
-            leaving: BTreeSet::new(),
-            absence: None,
-            state: Lifecycle::New,
-            since: self.now,
-            suspension: None,
-            generation: 0,
-            revocation: None,
-            ending: None,
             sid: entry.sid.clone(),
+            ..Account::new(id.clone(), name, source, entry.id.clone(), self.now)
         };
         self.event(&account, "seen", &format!("new in {source}"), json!({"dn": entry.dn}));
         self.result.changes.push(Change::Account(Box::new(account)));
@@ -295,6 +311,9 @@ impl<'a> Memory<'a> {
             return self.changed(account, Account { absence: None, ..account.clone() });
         }
         self.remember_person(&account.id, entry);
+        if self.is_as_known(account, source, entry) {
+            return;
+        }
         let mut posix = entry.posix.clone().or_else(|| account.posix.clone());
         let order = self.order(&account.id, OrderKind::AdoptUid);
         let moved = Self::uid_moved(account, entry);
@@ -367,6 +386,57 @@ impl<'a> Memory<'a> {
             ..account.clone()
         };
         self.changed(account, after);
+    }
+
+    /// Whether the entry says nothing but what the account is, which has no time to be counted: then [`Self::seen`] would give
+    /// the account as it is, whatever is believed of the read. Most entries of most reads are so.
+    fn is_as_known(&self, account: &Account, source: &str, entry: &Entry) -> bool {
+        // Destructured, so that a new field cannot be forgotten.
+        let Account {
+            id: _,
+            kind,
+            name,
+            kubernetes_name: _,
+            source: from,
+            directory_id,
+            dn,
+            posix,
+            gid,
+            home,
+            mail,
+            display_name,
+            ssh_keys,
+            disabled,
+            members,
+            leaving,
+            absence,
+            state: _,
+            since: _,
+            suspension,
+            generation: _,
+            revocation: _,
+            ending: _,
+            sid,
+        } = account;
+        *name == entry.name
+            && *dn == entry.dn
+            && *posix == entry.posix
+            && *gid == entry.gid
+            && *home == entry.home
+            && *mail == entry.mail
+            && *display_name == entry.display_name
+            && *ssh_keys == entry.ssh_keys
+            && *disabled == entry.disabled
+            && *members == entry.members
+            && *sid == entry.sid
+            && *directory_id == entry.id
+            && from == source
+            && (*kind != AccountKind::Group || posix.is_none())
+            && leaving.is_empty()
+            && absence.is_none()
+            && suspension.is_none()
+            && self.ledger.orders.is_empty()
+            && self.uid_taken(entry, Some(account)).is_none()
     }
 
     /// An entry with an unknown id, from a server that may be behind: it may belong to somebody who left long ago.
@@ -490,7 +560,8 @@ impl<'a> Memory<'a> {
 struct Trust {
     complete: bool,
     proves_leaving: bool,
-    /// Nothing widens: the server may be behind the one before it.
+    /// Nothing widens: the server may be behind the one before it. While that one has just gone, nothing but marks that
+    /// disable is believed.
     holds: bool,
     hidden: Hidden,
     named: Named,

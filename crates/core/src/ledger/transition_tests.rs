@@ -4,54 +4,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
-use crate::identity::{ClusterName, PosixIdentity};
+use crate::identity::PosixIdentity;
 use crate::ledger::change::Change;
 use crate::ledger::{Note, Order};
-use crate::policy::{Lifecycle as Times, Limit, Limits};
+use crate::policy::Lifecycle as Times;
 use crate::snapshot::Role;
 
 const MINUTE: i64 = 60;
 const HOUR: i64 = 3600;
 
 pub(super) fn policy(absent_for: i64) -> Policy {
-    let limit = Limit { count: 5, percent: None };
-    Policy {
-        contact: None,
-        site: "test".to_owned(),
-        classes: BTreeMap::new(),
-        networks: BTreeMap::new(),
-        clusters: BTreeMap::<ClusterName, _>::new(),
-        limits: Limits {
-            suspend_per_cycle: limit,
-            suspend_per_day: limit,
-            disable_per_cycle: limit,
-            disable_per_day: limit,
-            remove_access_per_cycle: limit,
-            remove_access_per_day: limit,
-            delete_per_cycle: limit,
-            delete_per_day: limit,
-            remove_members_per_cycle: limit,
-            remove_members_per_day: limit,
-            realm_disable_per_cycle: limit,
-            realm_disable_per_day: limit,
-            realm_remove_roles_per_cycle: limit,
-            realm_remove_roles_per_day: limit,
-            resume_per_cycle: limit,
-            resume_per_day: limit,
-            change_per_cycle: limit,
-        },
-        lifecycle: Times {
-            absent_for: Duration::from_secs(absent_for.unsigned_abs()),
-            retention: Duration::from_secs(1),
-            delete_after: Duration::ZERO,
-            revoke_on_member_removed: true,
-        },
-        home_prefixes: Vec::new(),
-        reapers: crate::policy::Reapers::default(),
-        require_confinement: false,
-        strict_egress: false,
-        exempt: Vec::new(),
-    }
+    let policy = crate::plan::testing::policy();
+    let absent_for = Duration::from_secs(absent_for.unsigned_abs());
+    Policy { classes: BTreeMap::new(), lifecycle: Times { absent_for, ..policy.lifecycle }, ..policy }
 }
 
 fn tool(id: &str, name: &str, uid: i64) -> Entry {
@@ -200,7 +165,7 @@ fn with_workspaces(mut policy: Policy) -> Policy {
     let range =
         crate::policy::UidRange { first: 70_000.try_into().expect("a uid"), last: 70_999.try_into().expect("a uid") };
     let mut course = crate::plan::testing::course();
-    course.workspace.as_mut().expect("a workspace").uid_range = Some(range);
+    crate::plan::testing::workspace_of(&mut course).uid_range = Some(range);
     policy.classes.insert(course.name.clone(), course);
     policy
 }
@@ -357,7 +322,7 @@ fn a_partial_read_forgets_only_the_rejections_that_it_shows_to_be_over() {
 }
 
 #[test]
-fn marks_are_believed_at_once_and_told_once() {
+fn marks_count_at_once_and_are_recorded_once() {
     let mut marked = tool("1", "foo", 52503);
     marked.disabled = Some("pwdPolicySubentry: cn=disabled".to_owned());
     let mut story = Story::begin(&[tool("1", "foo", 52503)]);
@@ -448,7 +413,7 @@ fn a_former_entry_that_comes_back_is_nobody() {
 }
 
 #[test]
-fn nobody_adopts_an_account_whose_own_entry_is_there() {
+fn an_account_whose_own_entry_exists_cannot_be_adopted() {
     let mut story = Story::begin(&[tool("1", "foo", 52503)]);
     adopt(&mut story, "foo");
     story.later(MINUTE, &[tool("9", "foo", 52999), tool("1", "foo", 52503)]);

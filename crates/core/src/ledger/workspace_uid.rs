@@ -41,7 +41,7 @@ pub fn assign(ledger: &LedgerState, groups: &[(&Account, &Class, UidRange)]) -> 
 /// Why a group of `class` has no uid, with the remedy; `None` if it has one, or needs none.
 #[must_use]
 pub fn why_none(group: &Account, class: &Class) -> Option<String> {
-    let range = class.workspace.as_ref()?.uid_range.filter(|_| group.posix.is_none())?;
+    let range = class.workspace()?.uid_range.filter(|_| group.posix.is_none())?;
     Some(if group.gid.is_none() {
         format!(
             "gets no uid, so no workspace: the group has no gid, and its pods would need one; give its entry a gidNumber, or \

@@ -6,8 +6,7 @@ use super::*;
 use crate::identity::{AccountId, ClusterName, DirectoryId};
 use crate::ledger::Lifecycle;
 use crate::ledger::cluster_recovery::{Facts, Tenancy, learn};
-use crate::plan::testing::{World, course};
-use crate::policy::Workspace;
+use crate::plan::testing::{World, course, workspace_of};
 
 fn uid(number: i64) -> Uid {
     Uid::try_from(number).expect("in range")
@@ -21,7 +20,7 @@ fn range(first: i64, last: i64) -> UidRange {
 fn world(range: UidRange) -> World {
     let mut world = World::new();
     let mut course = course();
-    course.workspace = Some(Workspace { uid_range: Some(range), ..course.workspace.expect("a workspace") });
+    workspace_of(&mut course).uid_range = Some(range);
     world.policy.classes.insert(course.name.clone(), course);
     world
 }
@@ -120,6 +119,7 @@ fn tenancy(world: &World, id: &AccountId) -> Tenancy {
         posix: account.posix.clone(),
         generation: account.generation,
         state: crate::contract::TenantState::Active,
+        exceptions: std::collections::BTreeSet::new(),
     };
     Tenancy { identity, created_at: world.now }
 }

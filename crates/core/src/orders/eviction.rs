@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_was_stopped_nothing_is_named() {
+    fn an_eviction_that_stopped_nothing_names_no_workload() {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_approved_starts_after_an_eviction() {
+    fn only_approved_workloads_start_after_an_eviction() {
         let (mut world, foo) = evicted();
         world.cycle();
         let refused = ordered(&mut world, OrderRequest::Resume(target()));

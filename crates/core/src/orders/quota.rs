@@ -103,7 +103,8 @@ pub(super) fn unset(
     Ok(outcome)
 }
 
-fn known(policy: &Policy, classes: &[&Class], cluster: Option<&ClusterName>) -> Result<(), Refusal> {
+/// Refuses a cluster in which none of the classes is.
+pub(super) fn known(policy: &Policy, classes: &[&Class], cluster: Option<&ClusterName>) -> Result<(), Refusal> {
     let Some(cluster) = cluster else { return Ok(()) };
     let there = policy.clusters.contains_key(cluster);
     if there && classes.iter().any(|class| class.clusters.contains(cluster)) {

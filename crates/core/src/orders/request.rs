@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::contract::exception::ExceptedRule;
 use crate::identity::{AccountKind, AccountName, ClusterName};
 
 /// An administrator's order.
@@ -39,6 +40,12 @@ pub enum OrderRequest {
     /// Give the class's amounts again.
     #[serde(rename = "quota unset")]
     QuotaUnset(QuotaUnset),
+    /// Except an account from admission rules.
+    #[serde(rename = "exception set")]
+    ExceptionSet(ExceptionSet),
+    /// Let the rules hold again.
+    #[serde(rename = "exception unset")]
+    ExceptionUnset(ExceptionUnset),
     /// Take the uid that the directory has now.
     #[serde(rename = "adopt uid")]
     AdoptUid(Target),
@@ -162,6 +169,30 @@ pub struct QuotaUnset {
     pub target: Target,
     /// Which resources.
     pub resources: Vec<String>,
+    /// Only what was given for this cluster; absent: all of it.
+    pub cluster: Option<ClusterName>,
+}
+
+/// `bursar exception set`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExceptionSet {
+    /// Who.
+    pub target: Target,
+    /// From what.
+    pub rules: Vec<ExceptedRule>,
+    /// From then on the rules hold again.
+    pub until: Timestamp,
+    /// Only in this cluster.
+    pub cluster: Option<ClusterName>,
+}
+
+/// `bursar exception unset`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExceptionUnset {
+    /// Who.
+    pub target: Target,
+    /// From what.
+    pub rules: Vec<ExceptedRule>,
     /// Only what was given for this cluster; absent: all of it.
     pub cluster: Option<ClusterName>,
 }

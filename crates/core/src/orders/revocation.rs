@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::{OrderOutcome, event, next_id};
-use crate::identity::AccountId;
+use crate::desired::accounts_of;
 use crate::ledger::change::Change;
 use crate::ledger::revocation::BulkRevocation;
 use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind};
@@ -36,19 +36,22 @@ pub(super) fn is_possible<'a>(
 
 /// An order for each account of the class that has a certificate, to be carried out at a pace. If a revocation of the
 /// class is under way, it is followed, not started again: giving the order a second time revokes nobody twice.
-pub(super) fn all(ledger: &LedgerState, class: &str, note: &Note) -> Result<OrderOutcome, Refusal> {
+pub(super) fn all(ledger: &LedgerState, policy: &Policy, class: &str, note: &Note) -> Result<OrderOutcome, Refusal> {
     if let Some(BulkRevocation { note, .. }) = ledger.revocations.get(class) {
         let Note { actor, reason, at, .. } = note;
         let text = format!("class {class}: a revocation is running already, ordered by {actor} at {at:.0}: {reason}");
         return Ok(OrderOutcome { text, ..OrderOutcome::default() });
     }
-    let of_class = ledger.tenants.iter().filter(|(_, tenant)| tenant.class == class).map(|((id, _), _)| id);
-    let of_class: BTreeSet<&AccountId> = of_class.collect();
+    let of_class = accounts_of(class, ledger, policy);
+    let is_unknown = of_class.is_empty() && !policy.classes.contains_key(class);
     let served = |account: &&Account| account.state == Lifecycle::Active && account.generation > 0;
-    let accounts: Vec<&Account> =
-        of_class.into_iter().filter_map(|id| ledger.accounts.get(id)).filter(served).collect();
+    let accounts: Vec<&Account> = of_class.into_iter().filter(served).collect();
     if accounts.is_empty() {
-        let text = format!("class {class:?} has no account with a certificate");
+        let text = if is_unknown {
+            format!("there is no class {class:?}, and no account has anything of one of this name")
+        } else {
+            format!("class {class:?} has no account with a certificate")
+        };
         return Err(Refusal { exit_code: 4, text });
     }
     let orders = (next_id(ledger)..).zip(&accounts).map(|(id, account)| {

@@ -284,11 +284,12 @@ impl Action {
                     || key.kind == ManagedKind::Secret
                     || key.kind == ManagedKind::ServiceAccount
             }
-            Self::StopWorkloads { .. } | Self::Evict { .. } | Self::RemoveKubeconfig { .. } => true,
+            Self::StopWorkloads { .. } | Self::Evict { .. } | Self::ReapPod { .. } | Self::RemoveKubeconfig { .. } => {
+                true
+            }
             Self::SshKeys { keys, reason, .. } => keys.is_empty() || matches!(reason, Some(Reason::Changed(_))),
             Self::MakeDirectory { .. }
             | Self::WarnIdle { .. }
-            | Self::ReapPod { .. }
             | Self::WarnPod { .. }
             | Self::ResumeWorkloads { .. }
             | Self::ProveRevoked { .. }

@@ -65,7 +65,7 @@ pub fn is_of_others(key: &ObjectKey, is_own: impl Fn(&str) -> bool) -> bool {
 pub fn look(ledger: &LedgerState, inventory: &Inventory, policy: &Policy, now: Timestamp) -> (Vec<Change>, Vec<Event>) {
     let (mut changes, mut events) = (Vec::new(), Vec::new());
     let classes: Vec<(&Class, &Adopts)> =
-        policy.classes.values().filter_map(|class| Some((class, class.adopts.as_ref()?))).collect();
+        policy.classes.values().filter_map(|class| Some((class, class.adopts()?))).collect();
     if classes.is_empty() && ledger.adopted.is_empty() {
         return (changes, events);
     }
@@ -256,7 +256,7 @@ mod tests {
     use crate::plan::testing::{World, prod, profile};
 
     #[test]
-    fn what_comes_in_a_namespace_of_others_keeps_nobody_from_a_certificate() {
+    fn steps_in_adopted_namespaces_follow_the_delivery() {
         let mut world = World::new();
         let alice = world.add(AccountKind::User, "alice", Some(20_001));
         world.account(&alice).dn = "uid=alice,ou=students,dc=example,dc=org".to_owned();

@@ -36,6 +36,24 @@ fn a_binding_without_its_label_is_deleted_and_known_until_then() {
 }
 
 #[test]
+fn a_revocation_of_a_held_account_takes_a_binding_without_its_label() {
+    let (mut world, foo, binding) = world();
+    world.cluster().objects.remove(&binding);
+    let note = Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
+    world.ledger.holds.insert(foo.clone(), note.clone());
+    let order = Order { id: 1, account: foo.clone(), what: OrderKind::Revoke, note, bulk: None, object: None };
+    world.ledger.orders.push(order);
+    world.cycle();
+    assert!(world.bound.is_empty(), "{:?}", world.bound);
+    world.cycle();
+    assert!(world.bound.is_empty(), "a hold stops what gives access: {:?}", world.bound);
+    world.ledger.holds.remove(&foo);
+    (0..2).for_each(|_| drop(world.cycle()));
+    assert!(world.bound.contains_key(&binding));
+    assert!(world.plan().is_empty(), "{}", world.plan());
+}
+
+#[test]
 fn a_binding_that_a_finalizer_keeps_is_emptied() {
     let (mut world, foo, binding) = world();
     world.cluster().objects.get_mut(&binding).expect("it is there").deleting = true;

@@ -7,7 +7,7 @@ use super::{Action, Expected, Reason};
 use crate::desired::{DesiredCredential, DesiredNotice, HomeTarget, Proof, TokenOf};
 use crate::identity::{AccountId, HostName};
 use crate::inventory::HomeFinding;
-use crate::ledger::{Certificate, CredentialKey, Delivery};
+use crate::ledger::{Certificate, CredentialKey, Delivery, LedgerState};
 
 /// How often each home is looked into. Often enough that a person who broke their kubeconfig gets it back the same day,
 /// seldom enough that 10,000 homes are a look every two seconds.
@@ -218,6 +218,20 @@ fn last_slot(id: &AccountId, now: Timestamp) -> i64 {
     now.as_second() - (now.as_second() - hash).rem_euclid(INSPECT_EVERY)
 }
 
+/// Until when nothing is due for an account by the time alone that is not due now: a renewal, or a look into a home. For an
+/// account of whom nothing else is due these are all uses of the time in its plan.
+pub(super) fn next_due(ledger: &LedgerState, id: &AccountId, now: Timestamp) -> Timestamp {
+    let held = ledger.certificates.range(CredentialKey::first_of(id)..).take_while(|(key, _)| key.account == *id);
+    let renewals = held.map(|(_, certificate)| certificate.renew_after);
+    let delivered = ledger.deliveries.range(CredentialKey::first_of(id)..).take_while(|(key, _)| key.account == *id);
+    let delivered: Vec<&Delivery> =
+        delivered.map(|(_, delivery)| delivery).chain(ledger.ssh_deliveries.get(id)).collect();
+    let slot = last_slot(id, now) + INSPECT_EVERY;
+    let slot = delivered.first().and_then(|_| Timestamp::from_second(slot).ok());
+    let looks = delivered.into_iter().filter_map(next_look);
+    renewals.chain(slot).chain(looks).filter(|due| *due > now).min().unwrap_or(Timestamp::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -330,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_issuers_people_nothing_is_renewed() {
+    fn credentials_of_an_oidc_issuer_are_never_renewed() {
         let (mut world, foo) = tokens();
         let rule = OidcRule {
             issuer: "https://sso.example.org".to_owned(),

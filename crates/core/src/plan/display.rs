@@ -264,6 +264,13 @@ impl fmt::Display for Refusal {
                     accounts.first().map_or("", |account| account.name.as_str())
                 );
             }
+            ABSENCE if what.is_empty() => {
+                return write!(
+                    f,
+                    "refused: no server of {class} could be asked for {names} alone. They stay as they are; the next read \
+                     asks again"
+                );
+            }
             ABSENCE => return write!(f, "refused: the servers of {class} disagree whether {names} is there: {what}"),
             _ => write!(f, "refused by limit {limit} ({allowed} left): ")?,
         }

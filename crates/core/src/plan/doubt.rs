@@ -6,9 +6,23 @@ use crate::identity::AccountName;
 use crate::ledger::LedgerState;
 use crate::ledger::doubt::{Doubt, DoubtKey, Question};
 
-/// All that stand.
+/// All that stand; accounts about which the servers say the same are one.
 pub(super) fn refusals(ledger: &LedgerState) -> Vec<Refusal> {
-    ledger.doubts.iter().map(|(key, doubt)| refusal(ledger, key, doubt)).collect()
+    let mut refusals: Vec<Refusal> = Vec::new();
+    for (key, doubt) in &ledger.doubts {
+        let next = refusal(ledger, key, doubt);
+        let is_alike = |known: &&mut Refusal| {
+            next.limit == ABSENCE && (&known.limit, &known.class, &known.what) == (&next.limit, &next.class, &next.what)
+        };
+        match refusals.iter_mut().find(is_alike) {
+            Some(known) => {
+                known.wanted += next.wanted;
+                known.accounts.extend(next.accounts);
+            }
+            None => refusals.push(next),
+        }
+    }
+    refusals
 }
 
 fn refusal(ledger: &LedgerState, key: &DoubtKey, doubt: &Doubt) -> Refusal {

@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::Serialize;
 
 use super::budget::{ACCESS, BUDGETS, Budget, RESUMED};
 use super::confine::confine;
 use super::hold::keeps;
-use super::limit::{Limited, Verdict, is_approved, judge, spent};
+use super::limit::{Limited, Verdict, judge, spent};
 use super::limit_usage::{LimitUse, near_limits};
 use super::pace::{Paced, Progress, pace};
 use super::realm::guard::is_of_realm;
@@ -19,15 +19,14 @@ use super::reaper::{Waiting, cap};
 use super::subjects::without_refused_returns;
 use super::{AccountPlan, Plan, hash, loss};
 use crate::desired::Transition;
-use crate::identity::{AccountId, AccountName, ClusterName};
+use crate::identity::{AccountId, AccountKind, AccountName, ClusterName};
+use crate::ledger::approval::{APPROVAL_HOLDS, is_approved};
 use crate::ledger::change::{Change, RefusalRecord};
 use crate::ledger::pace::PaceRecord;
-use crate::ledger::{Account, LedgerState, Lifecycle, Spending, Spent, Suspension};
+use crate::ledger::{Account, LedgerState, Lifecycle, Spending, Spent, Suspension, Tenant};
 use crate::policy::{Limits, Policy};
+use crate::shared_map::SharedMap;
 use crate::snapshot::Completeness;
-
-/// How long an approval holds: long enough for the next cycle, too short to be forgotten.
-pub const APPROVAL_HOLDS: SignedDuration = SignedDuration::from_hours(1);
 
 /// The reason of a refusal because a read was not complete, in place of a key of `[limits]`.
 pub const COMPLETENESS: &str = "completeness";
@@ -83,14 +82,20 @@ impl Bounds {
     /// As the ledger and the configuration say.
     #[must_use]
     pub fn of(ledger: &LedgerState, policy: &Policy) -> Self {
-        let classes = Classes::of(ledger);
+        let mut counts = Counts::default();
+        counts.follow(ledger);
+        Self::with(&counts, ledger, policy)
+    }
+
+    /// The same where the accounts of `ledger` are counted already.
+    pub(super) fn with(counts: &Counts, ledger: &LedgerState, policy: &Policy) -> Self {
         let (realm_refusals, refusals) = ledger.refusals.iter().cloned().partition(is_of_realm);
-        let mut bounds = Self {
+        Self {
             limits: policy.limits.clone(),
-            tenants: BTreeMap::new(),
-            members: BTreeMap::new(),
+            tenants: counts.classes.iter().map(|(class, count)| (class.clone(), count.served)).collect(),
+            members: counts.classes.iter().map(|(class, count)| (class.clone(), count.members)).collect(),
             completeness: ledger.sources.iter().map(|(name, it)| (name.clone(), it.completeness.clone())).collect(),
-            groups: BTreeMap::new(),
+            groups: counts.groups.clone(),
             spent: ledger.spent.clone(),
             approvals: ledger.approvals.clone(),
             refusals,
@@ -113,21 +118,66 @@ impl Bounds {
                 .collect(),
             doubts: super::doubt::refusals(ledger),
             unconfined: BTreeSet::new(),
-        };
-        for account in ledger.accounts.values() {
-            let class = classes.class(account);
-            *bounds.members.entry(class.clone()).or_default() += account.members.len() as u64;
-            *bounds.tenants.entry(class).or_default() += u64::from(account.state == Lifecycle::Active);
-            if account.kind == crate::identity::AccountKind::Group {
-                bounds.groups.insert(account.id.clone(), account.source.clone());
-            }
         }
-        bounds
     }
 
     fn is_complete(&self, source: &str) -> bool {
         self.completeness.get(source) == Some(&Completeness::Complete)
     }
+}
+
+/// How many accounts there are by class, and the groups, counted on from one ledger to the next.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    accounts: SharedMap<AccountId, Account>,
+    tenants: SharedMap<(AccountId, ClusterName), Tenant>,
+    classes: BTreeMap<String, Count>,
+    groups: BTreeMap<AccountId, String>,
+}
+
+#[derive(Debug, Default)]
+struct Count {
+    accounts: u64,
+    served: u64,
+    members: u64,
+}
+
+impl Counts {
+    /// Counts the accounts of `ledger`.
+    pub(super) fn follow(&mut self, ledger: &LedgerState) {
+        let accounts = std::mem::replace(&mut self.accounts, ledger.accounts.clone());
+        let tenants = std::mem::replace(&mut self.tenants, ledger.tenants.clone());
+        let changed = ledger.accounts.differences(&accounts).into_iter().map(|(id, ..)| id);
+        let moved = ledger.tenants.differences(&tenants).into_iter().map(|((id, _), ..)| id);
+        for id in changed.chain(moved).collect::<BTreeSet<_>>() {
+            if let Some(account) = accounts.get(id) {
+                let (class, served) = (first_class(account, &tenants), u64::from(account.state == Lifecycle::Active));
+                let count = self.classes.entry(class.clone()).or_default();
+                count.accounts -= 1;
+                count.served -= served;
+                count.members -= account.members.len() as u64;
+                if count.accounts == 0 {
+                    self.classes.remove(&class);
+                }
+                self.groups.remove(id);
+            }
+            if let Some(account) = ledger.accounts.get(id) {
+                let count = self.classes.entry(first_class(account, &ledger.tenants)).or_default();
+                count.accounts += 1;
+                count.served += u64::from(account.state == Lifecycle::Active);
+                count.members += account.members.len() as u64;
+                if account.kind == AccountKind::Group {
+                    self.groups.insert(id.clone(), account.source.clone());
+                }
+            }
+        }
+    }
+}
+
+fn first_class(account: &Account, tenants: &SharedMap<(AccountId, ClusterName), Tenant>) -> String {
+    let from = (account.id.clone(), ClusterName(String::new()));
+    let first = tenants.range(from..).next().filter(|((id, _), _)| *id == account.id);
+    first.map_or_else(|| format!("{}s", account.kind), |(_, tenant)| tenant.class.clone())
 }
 
 /// The class by which `[limits]` counts each account: the first that made it a tenant, or its kind.

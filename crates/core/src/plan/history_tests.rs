@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
+use super::Planner;
 use super::testing::{SOURCE, World};
 use crate::desired::Transition;
 use crate::identity::{AccountId, AccountKind, DirectoryId, PosixIdentity, Uid, kubernetes_name};
-use crate::ledger::{Lifecycle, Note, Order, OrderKind, Suspension};
+use crate::ledger::{Account, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::snapshot::freshness::{Marks, Stamp};
 use crate::snapshot::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
 
@@ -117,6 +118,7 @@ fn maintained(name: &str, uid: i64) -> Entry {
 /// A directory, what Bursar makes of it, and what it should know.
 struct Story {
     world: World,
+    planner: Planner,
     entries: BTreeMap<usize, Entry>,
     born: u32,
     /// How long each was missing from complete reads, as one would count it by hand, and until when that was counted.
@@ -137,6 +139,7 @@ impl Story {
     fn new() -> Self {
         let mut story = Self {
             world: World::new(),
+            planner: Planner::default(),
             entries: BTreeMap::new(),
             born: 0,
             absent: BTreeMap::new(),
@@ -177,20 +180,17 @@ impl Story {
 
     fn adopt(&mut self, who: usize) {
         let Some(id) = self.entries.get(&who).map(|entry| entry.id.clone()) else { return };
-        let mut accounts = self.world.ledger.accounts.values();
-        let Some(account) = accounts.find(|account| account.directory_id == id).map(|account| account.id.clone())
-        else {
-            return;
-        };
+        let found = self.world.ledger.accounts.values().find(|account| account.directory_id == id);
+        let Some(account) = found.map(|account| account.id.clone()) else { return };
         self.adopts.insert(account.clone());
         self.order(account, OrderKind::AdoptUid);
     }
 
     fn inherit(&mut self, who: usize) {
         let Some(name) = self.entries.get(&who).map(|entry| kubernetes_name(&entry.name)) else { return };
-        let mut accounts = self.world.ledger.accounts.values();
-        let named = accounts.find(|account| account.kind == AccountKind::Tool && account.kubernetes_name == name);
-        if let Some(account) = named.map(|account| account.id.clone()) {
+        let is_named = |account: &&Account| account.kind == AccountKind::Tool && account.kubernetes_name == name;
+        let named = self.world.ledger.accounts.values().find(is_named).map(|account| account.id.clone());
+        if let Some(account) = named {
             self.order(account, OrderKind::AdoptAccount);
         }
     }
@@ -298,6 +298,9 @@ impl Story {
 
     /// Carries out what may be done, and checks that it may.
     fn cycle(&mut self, complete: bool) -> Result<(), TestCaseError> {
+        let World { ledger, inventory, policy, sealer, now, .. } = &self.world;
+        let incremental = self.planner.plan(ledger, inventory, (policy, sealer), *now);
+        prop_assert_eq!(&self.world.plan(), &incremental, "nobody is left out who was quiet before");
         let (approved, _) = self.world.guarded();
         for plan in approved.accounts() {
             let id = &plan.before.directory_id;

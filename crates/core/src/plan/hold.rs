@@ -75,7 +75,9 @@ fn delivers(action: &Action, replaces: bool) -> bool {
 fn narrowed(action: &Action, loss: Option<&Kept>, ledger: &LedgerState) -> Option<Action> {
     debug_assert_eq!(action.side(), Side::Narrowing);
     match action {
+        // One that is there and that the ledger has no record of may name anybody.
         Action::Apply { key, reason: Reason::Changed(_), .. }
+        | Action::Apply { key, reason: Reason::Missing, uid: Some(_), .. }
         | Action::Delete { key, reason: Reason::Orphaned, .. }
             if key.kind.stage() == Stage::Access =>
         {
@@ -105,8 +107,8 @@ fn narrowed(action: &Action, loss: Option<&Kept>, ledger: &LedgerState) -> Optio
 /// A binding with those of its subjects that it has, and that follow one that it has to another generation.
 fn without_grants(action: &Action, ledger: &LedgerState) -> Option<Action> {
     let Action::Apply { key, manifest, uid, reason, .. } = action else { return None };
-    let before = ledger.objects.get(key)?.detail.as_ref().map(JsonText::value);
-    // A ledger of before it knew subjects: what the binding names now is what can be said.
+    let before = ledger.objects.get(key).and_then(|record| record.detail.as_ref()).map(JsonText::value);
+    // A ledger of before it knew subjects, or of before the binding: what it is to name is all that can be said.
     let Some(before) = before.as_ref().and_then(Value::as_array) else { return Some(action.clone()) };
     let mut manifest = manifest.value();
     let now = manifest["subjects"].as_array().cloned().unwrap_or_default();
@@ -139,8 +141,11 @@ pub(super) fn keeps(plan: &AccountPlan) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::identity::{AccountId, AccountKind};
-    use crate::ledger::Note;
-    use crate::plan::testing::{World, prod};
+    use crate::kinds::Stage;
+    use crate::ledger::change::Change;
+    use crate::ledger::{Note, Order, OrderKind};
+    use crate::plan::testing::{World, prod, workspace_of};
+    use crate::plan::{Bounds, guard};
 
     fn hold(world: &mut World, id: &AccountId) {
         let note = Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
@@ -164,13 +169,47 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_a_held_workspace_loses_it_however_late_its_cluster_answers() {
+    fn the_last_disabled_member_loses_a_held_workspace_even_if_its_cluster_answers_late() {
         assert!(is_bound_after(|_, _, _| {}), "the hold keeps her");
         assert!(!is_bound_after(|world, alice, _| world.account(alice).disabled = Some("mark".to_owned())));
         assert!(!is_bound_after(|world, alice, algebra| {
             let alice = world.account(alice).directory_id.clone();
             world.account(algebra).leaving.insert(alice);
         }));
+    }
+
+    /// A rebuilt ledger has no records, nor has one of a daemon that was killed between a write and its record.
+    #[test]
+    fn a_binding_without_a_record_is_narrowed_under_a_hold_and_without_confinement() {
+        let confined = |world: &mut World| {
+            let unconfined = std::collections::BTreeSet::from([prod()]);
+            let bounds = Bounds { unconfined, ..Bounds::of(&world.ledger, &world.policy) };
+            let approved = guard(world.plan(), &bounds, world.now).0;
+            world.execute(&approved);
+        };
+        for is_held in [true, false] {
+            let (mut world, alice, algebra) = World::in_course();
+            let before = world.ledger.accounts[&alice].generation;
+            let bindings: Vec<_> =
+                world.ledger.objects.keys().filter(|key| key.kind.stage() == Stage::Access).cloned().collect();
+            assert!(!bindings.is_empty());
+            for key in &bindings {
+                world.ledger.apply(&Change::Object(key.clone(), None));
+            }
+            if is_held {
+                hold(&mut world, &algebra);
+                hold(&mut world, &alice);
+            }
+            let note = Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
+            let (account, what) = (alice.clone(), OrderKind::Revoke);
+            world.ledger.orders.push(Order { id: 1, account, what, note, bulk: None, object: None });
+            for _ in 0..2 {
+                if is_held { drop(world.cycle()) } else { confined(&mut world) }
+            }
+            assert!(world.ledger.accounts[&alice].generation > before, "held: {is_held}");
+            let old = format!("bursar:user:alice#{before}");
+            assert!(!world.bound.values().flatten().any(|name| *name == old), "held: {is_held}: {:?}", world.bound);
+        }
     }
 
     #[test]
@@ -189,7 +228,7 @@ mod tests {
         (0..3).for_each(|_| drop(world.cycle()));
         hold(&mut world, &algebra);
         let course = world.policy.classes.get_mut("course").expect("a class");
-        course.workspace.as_mut().expect("a workspace").members.clear();
+        workspace_of(course).members.clear();
         world.account(&alice).disabled = Some("mark".to_owned());
         (0..2).for_each(|_| drop(world.cycle()));
         let bound = world.bound.iter().filter(|(key, _)| key.namespace.as_deref() == Some("workspace-algebra"));

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::guard::APPROVAL_HOLDS;
 use super::hash;
 use crate::ledger::{Spending, Spent};
 use crate::policy::{Limit, Limits};
@@ -37,12 +36,6 @@ impl Limited {
 pub(super) fn spent(all: &[Spent], spending: Spending, class: &str, now: Timestamp) -> u64 {
     let day = all.iter().filter(|spent| spent.spending == spending && spent.class == class);
     day.filter(|spent| now.duration_since(spent.at).abs() < DAY).map(|spent| spent.amount).sum()
-}
-
-/// Whether an administrator approved the hash, and the approval is not over. One that ends later than any approval was
-/// given by a clock that was wrong.
-pub(super) fn is_approved(approvals: &BTreeMap<String, Timestamp>, hash: &str, now: Timestamp) -> bool {
-    approvals.get(hash).is_some_and(|until| *until > now && until.duration_since(now) <= APPROVAL_HOLDS)
 }
 
 /// What a limit says of several amounts; places in their list.
@@ -87,6 +80,7 @@ pub(super) fn judge(
 mod tests {
     use super::*;
     use crate::identity::AccountKind;
+    use crate::ledger::approval::APPROVAL_HOLDS;
     use crate::ledger::{Lifecycle, Spending};
     use crate::plan::hash;
     use crate::plan::testing::World;
@@ -106,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_wrong_clock_spent_uses_up_no_budget() {
+    fn spending_dated_in_the_future_uses_no_budget() {
         let (mut world, foo) = locked_out();
         let at = |hours| world.now + SignedDuration::from_hours(hours);
         let spent = |at| Spent { spending: Spending::Disable, class: "tool".to_owned(), amount: 1, at };

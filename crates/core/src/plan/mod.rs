@@ -19,6 +19,7 @@ mod limit;
 pub mod limit_usage;
 mod loss;
 pub mod pace;
+mod planner;
 pub mod quota;
 pub mod realm;
 mod reaper;
@@ -63,6 +64,7 @@ pub use action::{Action, Bound, Expected, Holder, Reason, Side};
 
 pub use crate::desired::Notice;
 pub use guard::{ApprovedPlan, Bounds, Refusal, guard};
+pub use planner::Planner;
 pub use quota::{Adoption, OverQuota};
 
 use self::bound::Bindings;
@@ -249,6 +251,38 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// The same of other accounts, to be sorted when all are there.
+    fn add(&mut self, others: Self) {
+        // Destructured, so that a new field cannot be forgotten.
+        let Self { accounts, unchanged, waiting, abandoned, notices, over_quota, unowned, unknown } = others;
+        self.accounts.extend(accounts);
+        self.unchanged += unchanged;
+        for (all, some) in [(&mut self.waiting, waiting), (&mut self.abandoned, abandoned)] {
+            for (cluster, count) in some {
+                *all.entry(cluster).or_default() += count;
+            }
+        }
+        self.notices.extend(notices);
+        self.over_quota.extend(over_quota);
+        self.unowned.extend(unowned);
+        self.unknown.extend(unknown);
+    }
+
+    /// Counts a tenant in a cluster that is not there.
+    fn misses(&mut self, cluster: &ClusterName, is_configured: bool) {
+        let counts = if is_configured { &mut self.waiting } else { &mut self.abandoned };
+        *counts.entry(cluster.clone()).or_default() += 1;
+    }
+
+    fn sort(&mut self) {
+        self.accounts.sort_by(|a, b| (&a.account, &a.id).cmp(&(&b.account, &b.id)));
+        self.notices.sort();
+        self.notices.dedup();
+        self.over_quota.sort();
+    }
+}
+
 /// Derives what should be, and compares it with what is.
 pub fn derived(
     deriver: &mut Deriver,
@@ -311,8 +345,7 @@ fn compare(
     for (id, account) in &desired.accounts {
         let Some(before) = ledger.accounts.get(id) else { continue };
         for cluster in account.clusters.keys().filter(|cluster| !inventory.clusters.contains_key(cluster)) {
-            let counts = if configured.contains(cluster) { &mut plan.waiting } else { &mut plan.abandoned };
-            *counts.entry(cluster.clone()).or_default() += 1;
+            plan.misses(cluster, configured.contains(cluster));
         }
         let Some(mut planned) = world.account(id, account, before, &mut plan.notices) else {
             plan.unchanged += 1;
@@ -322,12 +355,10 @@ fn compare(
         planned.otherwise = otherwise.alternative(id, account, before);
         plan.accounts.push(planned);
     }
-    plan.accounts.sort_by(|a, b| (&a.account, &a.id).cmp(&(&b.account, &b.id)));
-    plan.notices.sort();
-    plan.notices.dedup();
     plan.over_quota = over_quota(desired, scan);
     plan.unowned = adopted::Unowned::of(ledger);
     plan.unknown.clone_from(&scan.strays().said);
+    plan.sort();
     plan
 }
 
@@ -355,9 +386,7 @@ fn over_quota(desired: &DesiredState, scan: &Scan<'_>) -> Vec<OverQuota> {
             used,
         }))
     });
-    let mut over: Vec<OverQuota> = quotas.flatten().collect();
-    over.sort();
-    over
+    quotas.flatten().collect()
 }
 
 /// All inputs of a plan.

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::scan::Scan;
 use super::testing::{World, prod};
-use super::{AccountPlan, Action, compare, derived, hash};
+use super::{AccountPlan, Action, Bounds, Planner, compare, derived, hash};
 use crate::desired::{Deriver, DesiredState, Transition};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
@@ -180,7 +180,7 @@ proptest! {
         history in prop::collection::vec(prop::collection::vec(happening(), 1..5), 1..12),
     ) {
         let (mut world, ids) = site();
-        let mut deriver = Deriver::default();
+        let (mut deriver, mut planner) = (Deriver::default(), Planner::default());
         let mut generations: BTreeSet<u64> = BTreeSet::new();
         for happenings in &history {
             for what in happenings {
@@ -195,6 +195,8 @@ proptest! {
             let remembered = deriver.derive(&world.ledger, &world.policy, &world.sealer, world.now);
             prop_assert_eq!(light(remembered), light(&desired), "what is remembered is what would be derived");
             let rules = (&world.policy, &world.sealer);
+            let incremental = planner.plan(&world.ledger, &world.inventory, rules, world.now);
+            prop_assert_eq!(&world.plan(), &incremental, "nobody is left out who was quiet before");
             let remembered = derived(&mut deriver, &world.ledger, &world.inventory, rules, world.now);
             prop_assert_eq!(&world.plan(), &remembered, "a manifest that was dropped is built again where it is applied");
             let scan = Scan::of(&desired, &world.ledger, &world.inventory, world.now);
@@ -221,6 +223,10 @@ proptest! {
             }
             world.now += SignedDuration::from_mins(1);
             for _ in 0..5 {
+                let rules = (&world.policy, &world.sealer);
+                let incremental = planner.plan(&world.ledger, &world.inventory, rules, world.now);
+                prop_assert_eq!(world.plan(), incremental, "nobody is left out who was quiet before");
+                prop_assert_eq!(planner.bounds(&world.ledger, &world.policy), Bounds::of(&world.ledger, &world.policy));
                 world.cycle();
             }
             let (approved, refusals) = world.guarded();
@@ -396,7 +402,7 @@ fn a_repair_that_a_program_undoes_again_and_again_waits_and_names_it_and_access_
 }
 
 #[test]
-fn what_is_desired_and_applied_has_the_keys_of_the_ledger_and_no_manifest() {
+fn applied_objects_share_the_ledgers_keys_and_keep_no_manifest() {
     let mut world = World::new();
     world.add(AccountKind::Tool, "foo", Some(52_503));
     world.cycle();

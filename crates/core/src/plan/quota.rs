@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::tenant::Look;
 use crate::desired::DesiredObject;
-use crate::identity::{AccountName, ClusterName};
+use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::inventory::ObservedObject;
 use crate::inventory::quota::ObservedQuota;
 use crate::json_text::JsonText;
@@ -108,7 +108,7 @@ impl Adoption {
         step(&self.resource, self.before.as_deref(), Some(&self.amount))
     }
 
-    pub(super) fn given(&self, account: &crate::identity::AccountId, now: Timestamp) -> (OverrideKey, QuotaOverride) {
+    pub(super) fn given(&self, account: &AccountId, now: Timestamp) -> (OverrideKey, QuotaOverride) {
         let key = OverrideKey {
             account: account.clone(),
             resource: self.resource.clone(),
@@ -181,28 +181,42 @@ pub(super) fn over(wanted: &DesiredObject, quota: &ObservedQuota) -> Vec<(String
     more.collect()
 }
 
-/// Overrides that have ended, which the ledger need not keep; of who is held, nothing is touched.
+/// Overrides and exceptions that have ended, which the ledger need not keep; of who is held, nothing is touched.
 #[must_use]
 pub fn lapsed(ledger: &LedgerState) -> (Vec<Change>, Vec<Event>) {
-    let ended = ledger.overrides.iter().filter(|(key, given)| {
-        let touched = !ledger.holds.contains_key(&key.account);
-        touched && !given.is_in_force()
-    });
+    let is_touched = |account: &AccountId| !ledger.holds.contains_key(account);
+    let ended = ledger.overrides.iter().filter(|(key, given)| is_touched(&key.account) && !given.is_in_force());
     let change = |(key, given): (&OverrideKey, &QuotaOverride)| {
-        let account = ledger.accounts.get(&key.account);
-        let event = Event {
-            actor: "bursar".to_owned(),
-            account: account.map(crate::ledger::Account::account_name),
-            account_id: Some(key.account.clone()),
-            action: "quota override ended".to_owned(),
-            reason: format!("it was given until {}", given.until.map(day).unwrap_or_default()),
-            ticket: given.note.ticket.clone(),
-            plan: None,
-            detail: json!({"resource": key.resource, "amount": given.amount, "cluster": key.cluster}),
-        };
+        let detail = json!({"resource": key.resource, "amount": given.amount, "cluster": key.cluster});
+        let event = ended_event(ledger, &key.account, "quota override ended", (given.until, &given.note), detail);
         (Change::Override(key.clone(), None), event)
     };
-    ended.map(change).unzip()
+    let over = ledger.exceptions.iter().filter(|(key, given)| is_touched(&key.account) && !given.term().is_running());
+    let over = over.map(|(key, given)| {
+        let detail = json!({"rule": key.rule, "cluster": key.cluster});
+        let event = ended_event(ledger, &key.account, "exception ended", (Some(given.until), &given.note), detail);
+        (Change::Exception(key.clone(), None), event)
+    });
+    ended.map(change).chain(over).unzip()
+}
+
+fn ended_event(
+    ledger: &LedgerState,
+    id: &AccountId,
+    action: &str,
+    (until, note): (Option<Timestamp>, &Note),
+    detail: Value,
+) -> Event {
+    Event {
+        actor: "bursar".to_owned(),
+        account: ledger.accounts.get(id).map(crate::ledger::Account::account_name),
+        account_id: Some(id.clone()),
+        action: action.to_owned(),
+        reason: format!("it was given until {}", until.map(day).unwrap_or_default()),
+        ticket: note.ticket.clone(),
+        plan: None,
+        detail,
+    }
 }
 
 fn same(one: &str, other: &str) -> bool {

@@ -199,7 +199,7 @@ fn a_person_and_a_workspace_are_made_once() {
 }
 
 #[test]
-fn who_leaves_loses_the_role_and_who_is_suspended_everything() {
+fn leaving_removes_the_role_and_suspension_disables_the_user() {
     let mut story = Story::new();
     story.cycle();
     let entry = story.world.account(&story.alice.clone()).directory_id.clone();
@@ -247,7 +247,7 @@ fn a_workspace_that_ends_gives_nobody_anything_and_loses_its_roles() {
 }
 
 #[test]
-fn what_somebody_changed_there_is_repaired_and_what_people_say_of_themselves_stays() {
+fn changes_of_managed_fields_are_reverted_and_profile_fields_stay() {
     let mut story = Story::new();
     story.cycle();
     let alice = story.alices();
@@ -273,7 +273,7 @@ fn what_somebody_changed_there_is_repaired_and_what_people_say_of_themselves_sta
 }
 
 #[test]
-fn somebody_elses_user_is_left_alone_until_it_may_be_adopted() {
+fn an_unmanaged_user_is_left_alone_until_adoption_is_allowed() {
     let mut story = Story::new();
     story.user("stranger", "alice", Some("alice@example.org"));
     story.user("other", "bob", None);
@@ -299,7 +299,7 @@ fn somebody_elses_user_is_left_alone_until_it_may_be_adopted() {
 }
 
 #[test]
-fn one_whose_making_was_cut_off_is_known_again_by_its_moment() {
+fn a_user_whose_creation_was_interrupted_is_recognised_by_its_creation_time() {
     for (asked, expected) in [(5, "user known again, workspace-lab:member given, mail"), (6, "left alone")] {
         let mut story = Story::new();
         let row = RealmAccount { asked, mail_due: true, adopted: false, ..RealmAccount::sample(false) };
@@ -311,7 +311,7 @@ fn one_whose_making_was_cut_off_is_known_again_by_its_moment() {
 }
 
 #[test]
-fn people_of_the_realm_itself_only_get_roles() {
+fn people_read_from_the_realm_itself_only_get_roles() {
     let mut story = Story::new();
     story.rules.source = Some(SOURCE.to_owned());
     let entry = story.world.account(&story.alice.clone()).directory_id.0.clone();
@@ -327,7 +327,7 @@ fn people_of_the_realm_itself_only_get_roles() {
 }
 
 #[test]
-fn who_is_held_is_left_as_they_are() {
+fn a_held_person_is_not_changed_in_the_realm() {
     let mut story = Story::new();
     story.cycle();
     let alice = story.alice.clone();
@@ -337,7 +337,7 @@ fn who_is_held_is_left_as_they_are() {
 }
 
 #[test]
-fn what_failed_waits_and_holds_up_nothing_that_takes_access_away() {
+fn a_failed_step_waits_and_delays_no_removal_of_access() {
     let mut story = Story::new();
     story.cycle();
     let (alice, now) = (story.alice.clone(), story.world.now);
@@ -427,7 +427,7 @@ fn roles_are_taken_within_limits_of_their_own() {
 }
 
 #[test]
-fn what_an_administrator_orders_is_not_counted_in_the_realm() {
+fn ordered_changes_of_the_realm_use_no_limit() {
     let mut story = Story::new();
     let ids: Vec<AccountId> = ["bob", "carol", "dave"].map(|name| story.another(name)).into();
     story.guarded();
@@ -443,7 +443,7 @@ fn what_an_administrator_orders_is_not_counted_in_the_realm() {
 }
 
 #[test]
-fn what_a_mark_takes_in_the_realm_waits_for_nothing_that_others_used_up() {
+fn disabling_by_a_mark_has_a_budget_of_its_own_in_the_realm() {
     let mut story = Story::new();
     let bob = story.another("bob");
     story.guarded();
@@ -474,7 +474,7 @@ fn a_refusal_in_the_realm_waits_for_its_approval_whatever_is_refused_in_clusters
     assert_eq!(refused.len(), 1);
     let World { ledger, inventory, policy, sealer, now, .. } = &story.world;
     let inputs = Inputs { ledger, heard: None, inventory, policy, sealer, now: *now };
-    assert_eq!(evolve(inputs, &mut crate::desired::Deriver::default()).after.refusals, refused);
+    assert_eq!(evolve(inputs, &mut crate::plan::Planner::default()).after.refusals, refused);
     assert!(approve(ledger, &refused[0].hash, *now).is_some());
     let without = super::realm::guard::forgotten(ledger).expect("the realm's");
     story.world.ledger.apply(&without);

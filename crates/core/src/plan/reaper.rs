@@ -10,6 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::tenant::{Found, Look};
 use super::{AccountPlan, Action, Reason};
+use crate::contract::exception::ExceptedRule;
 use crate::identity::AccountName;
 use crate::inventory::pods::{Lifetime, ObservedPod};
 use crate::policy::{ClassLifetimes, PodReaper};
@@ -42,13 +43,18 @@ pub(super) fn pods(look: Look<'_>, rules: &PodReaper, found: &mut Found) {
             "pod {namespace}/{name}{others}: lifetime {text:?} is no duration; for example \"90m\". It is ignored"
         ));
     }
-    let class = rules.classes.get(&look.tenant.class);
+    let is_excepted = look.ledger.excepted(look.id, look.cluster).contains(&ExceptedRule::Lifetime);
+    let class = rules
+        .classes
+        .get(&look.tenant.class)
+        .map(|class| ClassLifetimes { lifetimes: class.lifetimes.unless(is_excepted), ..*class });
+    let class = class.as_ref();
     let ends = |pod: &ObservedPod| until(pod, rules.lifetime, class);
     let due = |pod: &ObservedPod| ends(pod).filter(|until| *until <= look.now);
     // A job that has a pod which goes on keeps what belongs to it.
     let goes_on: BTreeSet<&str> =
         there.iter().filter(|(_, pod)| due(pod).is_none()).filter_map(|(_, pod)| pod.job.as_deref()).collect();
-    found.actions.extend(there.iter().filter_map(|(name, pod)| {
+    found.take(there.iter().filter_map(|(name, pod)| {
         Some(Action::ReapPod {
             cluster: look.cluster.clone(),
             namespace: namespace.clone(),
@@ -105,8 +111,7 @@ fn to_tell<'p>(
 
 /// Lets so many pods go in one cycle, those first that are due longest. Answers with how many wait.
 pub(super) fn cap(accounts: &mut Vec<AccountPlan>, per_cycle: u64) -> u64 {
-    let mut due: Vec<(Timestamp, String)> =
-        accounts.iter().flat_map(|plan| plan.actions.iter().filter_map(key)).collect();
+    let mut due: Vec<(Timestamp, String)> = accounts.iter().flat_map(|plan| plan.steps().filter_map(key)).collect();
     due.sort();
     let over: BTreeSet<(Timestamp, String)> =
         due.into_iter().skip(usize::try_from(per_cycle).unwrap_or(usize::MAX)).collect();
@@ -114,7 +119,7 @@ pub(super) fn cap(accounts: &mut Vec<AccountPlan>, per_cycle: u64) -> u64 {
         return 0;
     }
     accounts.retain_mut(|plan| {
-        plan.actions.retain(|action| key(action).is_none_or(|key| !over.contains(&key)));
+        plan.retain_steps(|_, action| key(action).is_none_or(|key| !over.contains(&key)));
         !plan.is_idle()
     });
     over.len() as u64
@@ -159,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_class_says_binds_whatever_a_pod_says() {
+    fn the_lifetime_of_the_class_bounds_that_of_the_pod() {
         let hours = |pod: &ObservedPod, class: Option<&ClassLifetimes>| {
             let seconds =
                 until(pod, Some(Duration::from_secs(30 * HOUR)), class)?.duration_since(pod.started?).as_secs();
@@ -178,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_told_once_before_the_end_and_again_if_it_moves() {
+    fn a_pods_end_is_announced_once_and_again_if_it_moves() {
         let class = class(Some(24 * HOUR), None);
         let told = |pod: &ObservedPod, now: &str| {
             let ends = |pod: &ObservedPod| until(pod, None, Some(&class));

@@ -37,7 +37,7 @@ fn is_narrowed(world: &World) -> bool {
 }
 
 #[test]
-fn what_is_left_of_a_suspension_is_done_while_a_limit_refuses_the_return() {
+fn an_unfinished_suspension_continues_while_a_limit_refuses_the_return() {
     let (mut world, foo) = returned();
     (0..2).for_each(|_| drop(world.cycle()));
     assert!(is_narrowed(&world));
@@ -51,7 +51,7 @@ fn what_is_left_of_a_suspension_is_done_while_a_limit_refuses_the_return() {
 }
 
 #[test]
-fn what_is_left_of_a_suspension_is_done_while_a_hold_keeps_the_return() {
+fn an_unfinished_suspension_continues_while_a_hold_blocks_the_return() {
     let (mut world, foo) = returned();
     let note = Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
     world.ledger.holds.insert(foo.clone(), note);

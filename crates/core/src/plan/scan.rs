@@ -43,7 +43,7 @@ type QuotaInUse<'a> = (&'a AccountId, &'a ObjectKey, &'a DesiredObject, &'a Obse
 #[derive(Debug)]
 struct Progress<'a> {
     /// What should be there and was not passed yet.
-    ahead: Walk<'a, DesiredObject>,
+    ahead: Walk<btree_map::Iter<'a, ObjectKey, DesiredObject>>,
     /// How many objects there should be.
     objects: usize,
     /// How many are as they should be.
@@ -70,7 +70,7 @@ impl<'a> Scan<'a> {
         let mut orphans: BTreeMap<PlaceKey<'_>, Vec<&ObjectKey>> = BTreeMap::new();
         let mut known: BTreeMap<PlaceKey<'_>, Vec<&ObjectKey>> = BTreeMap::new();
         let mut quotas = Vec::new();
-        let mut there: Option<(&ClusterName, Option<Walk<'_, _>>)> = None;
+        let mut there: Option<(&ClusterName, Option<Walk<_>>)> = None;
         let (mut passed, mut walked) = (Vec::new(), BTreeSet::new());
         let (mut in_cluster, mut nowhere) = (None, HashMap::new());
         for (key, record) in &ledger.objects {
@@ -118,6 +118,42 @@ impl<'a> Scan<'a> {
         Self { settled, orphans, known, quotas, lacking, strays }
     }
 
+    /// The same of the accounts in `desired` alone, all with their manifests. `objects`: the ledger's objects of an account,
+    /// sorted.
+    pub(super) fn among<'k>(
+        desired: &'a DesiredState,
+        ledger: &'a LedgerState,
+        inventory: &'a Inventory,
+        objects: impl Fn(&AccountId) -> &'k [ObjectKey],
+    ) -> Self {
+        let mut scan = Self::default();
+        for (id, account) in &desired.accounts {
+            let mut settled: BTreeMap<&ClusterName, usize> = account.clusters.keys().map(|it| (it, 0)).collect();
+            for (key, record) in objects(id).iter().filter_map(|key| ledger.objects.get_key_value(key)) {
+                let tenant = account.clusters.get_key_value(&key.cluster);
+                let Some(((cluster, tenant), there)) = tenant.zip(inventory.clusters.get(&key.cluster)) else {
+                    continue;
+                };
+                if account.otherwise.is_some() {
+                    scan.known.entry((id, cluster)).or_default().push(key);
+                }
+                let Some(wanted) = tenant.objects.get(key) else {
+                    scan.orphans.entry((id, cluster)).or_default().push(key);
+                    continue;
+                };
+                let found = there.objects.get(key);
+                scan.quotas.extend(found.and_then(|it| it.quota.as_deref()).map(|quota| (id, key, wanted, quota)));
+                let is_settled = found.is_some_and(|found| super::tenant::is_settled(wanted, record, found));
+                settled.entry(cluster).and_modify(|count| *count += usize::from(is_settled));
+            }
+            let all = account.clusters.iter().filter(|(cluster, tenant)| {
+                settled[*cluster] == tenant.objects.len() && !scan.orphans.contains_key(&(id, *cluster))
+            });
+            scan.settled.extend(all.map(|(cluster, _)| (id, cluster)));
+        }
+        scan
+    }
+
     /// Accounts that cannot be planned for before their manifests are there.
     pub(super) fn lacking(&self) -> &BTreeSet<AccountId> {
         &self.lacking
@@ -152,19 +188,19 @@ impl<'a> Scan<'a> {
 
 /// A sorted map, passed once, in step with another.
 #[derive(Debug)]
-struct Walk<'a, V> {
-    ahead: Peekable<btree_map::Iter<'a, ObjectKey, V>>,
+struct Walk<I: Iterator> {
+    ahead: Peekable<I>,
     /// What was passed and nobody asked for, if that is noted.
-    passed: Option<Vec<(&'a ObjectKey, &'a V)>>,
+    passed: Option<Vec<I::Item>>,
 }
 
-impl<'a, V> Walk<'a, V> {
-    fn along(map: &'a BTreeMap<ObjectKey, V>) -> Self {
-        Self { ahead: map.iter().peekable(), passed: None }
+impl<'a, V: 'a, I: Iterator<Item = (&'a ObjectKey, &'a V)>> Walk<I> {
+    fn along(map: impl IntoIterator<IntoIter = I, Item = I::Item>) -> Self {
+        Self { ahead: map.into_iter().peekable(), passed: None }
     }
 
     /// The same, and what is passed without being asked for is noted.
-    fn noting(map: &'a BTreeMap<ObjectKey, V>) -> Self {
+    fn noting(map: impl IntoIterator<IntoIter = I, Item = I::Item>) -> Self {
         Self { passed: Some(Vec::new()), ..Self::along(map) }
     }
 

@@ -29,9 +29,9 @@ use crate::inventory::quota::ObservedQuota;
 use crate::kinds::{DriftKey, ManagedKind, ObjectKey};
 use crate::ledger::change::Event;
 use crate::ledger::{Absence, Failure, Note, Order, OrderKind};
-use crate::orders::request::{OrderRequest, QuotaSet, QuotaUnset, Target};
+use crate::orders::request::{ExceptionSet, OrderRequest, QuotaSet, QuotaUnset, Target};
 use crate::orders::{Written, write_all};
-use crate::policy::{CredentialKind, DriftMode, Limit, NfsVolume, OidcRule, Volume, VolumeKind, When};
+use crate::policy::{CredentialKind, DriftMode, From, Limit, NfsVolume, OidcRule, Volume, VolumeKind, When};
 use crate::snapshot::{Completeness, Entry};
 
 fn data(folder: &str) -> PathBuf {
@@ -118,6 +118,7 @@ impl Story {
             ["read", "partial", why @ ..] => self.read("1h", Completeness::Partial { why: why.join(" ") }),
             ["site", "tools", from, to] => self.many(from, to),
             ["quota", verb, kind, name, rest @ ..] => self.quota(verb, kind, name, rest),
+            ["exception", "set", kind, name, rules @ ..] => self.exception(kind, name, rules),
             ["revoke", "class", class, reason @ ..] => self.revoke_class(class, reason),
             ["reaper" | "prometheus" | "portal" | "pods" | "pod" | "looks", ..] => self.reaper(words),
             ["pace", count] => self.limit("pace", count),
@@ -199,7 +200,7 @@ impl Story {
                 let class = self.world.policy.classes.get_mut(*class).expect("a class");
                 class.roles.retain(|known| known != role);
                 class.service_account_roles.retain(|known| known != role);
-                if let Some(roles) = &mut class.workspace {
+                if let From::Groups(roles) = &mut class.from {
                     roles.members.retain(|known| known != role);
                     roles.managers.retain(|known| known != role);
                 }
@@ -335,7 +336,9 @@ impl Story {
         let records = &self.world.ledger.objects;
         let (key, _) = records
             .iter()
-            .find(|(key, record)| record.account == *id && key.kind.as_str() == kind && key.name == name)
+            .find(|(key, record)| {
+                record.account == *id && key.cluster == prod() && key.kind.as_str() == kind && key.name == name
+            })
             .expect("an object of the account");
         let key = key.clone();
         let objects = &mut self.world.cluster().objects;
@@ -457,6 +460,21 @@ impl Story {
                 cluster,
             })
         };
+        self.ordered(request);
+    }
+
+    /// For 30 days.
+    fn exception(&mut self, kind: &str, name: &str, rules: &[&str]) {
+        let (kind, ticket) = (kind.parse().expect("a kind"), Some("T1".to_owned()));
+        self.ordered(OrderRequest::ExceptionSet(ExceptionSet {
+            target: Target { kind, name: name.to_owned(), reason: None, ticket },
+            rules: rules.iter().map(|rule| rule.parse().expect("a rule")).collect(),
+            until: self.world.now + jiff::SignedDuration::from_hours(30 * 24),
+            cluster: None,
+        }));
+    }
+
+    fn ordered(&mut self, request: OrderRequest) {
         let Written { changes, texts, refused, .. } =
             write_all(&self.world.ledger, &self.world.policy, "root", &[request], self.world.now);
         for change in &changes {

@@ -65,7 +65,8 @@ pub(super) const fn begins(plan: &AccountPlan) -> bool {
     matches!(plan.transition, Some(Transition::Create | Transition::Resume))
 }
 
-/// Takes out of bindings in these clusters whom they do not name yet, and leaves bindings out of which nothing is known.
+/// Takes out of bindings in these clusters whom they do not name yet, and leaves out bindings that are not there. One that
+/// is there and of which nothing is known may name somebody who has to leave it, so it is written.
 pub(super) fn without_new(plan: &mut AccountPlan, clusters: &BTreeSet<ClusterName>) {
     let standing = plan.standing.clone();
     retain(plan, |key, subject| {
@@ -74,8 +75,8 @@ pub(super) fn without_new(plan: &mut AccountPlan, clusters: &BTreeSet<ClusterNam
         before.is_none_or(|before| before.iter().any(|it| follows(subject, it)))
     });
     plan.retain_steps(|_, action| match action {
-        Action::Apply { key, .. } if key.kind.stage() == Stage::Access && clusters.contains(&key.cluster) => {
-            standing.contains_key(key)
+        Action::Apply { key, uid, .. } if key.kind.stage() == Stage::Access && clusters.contains(&key.cluster) => {
+            uid.is_some() || standing.contains_key(key)
         }
         _ => true,
     });
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_held_returns_in_no_workspace() {
+    fn a_held_person_returns_in_no_workspace() {
         let (mut world, alice, _) = alice_returns();
         let hold = note(&world);
         world.ledger.holds.insert(alice.clone(), hold);
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_held_is_new_in_no_workspace() {
+    fn a_held_person_joins_no_workspace() {
         let (mut world, _, algebra) = World::in_course();
         let dave = student(&mut world, "dave", 20_004);
         world.join(&algebra, &dave);

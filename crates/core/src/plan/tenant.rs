@@ -62,7 +62,7 @@ pub(super) struct Found {
 
 impl Found {
     /// Each action to its side. Objects go before workloads and homes, which take their time.
-    fn take(&mut self, actions: impl IntoIterator<Item = Action>) {
+    pub(super) fn take(&mut self, actions: impl IntoIterator<Item = Action>) {
         let (narrowing, others): (Vec<_>, Vec<_>) =
             actions.into_iter().partition(|action| action.side() == Side::Narrowing);
         self.narrowing.extend(narrowing);
@@ -212,7 +212,8 @@ fn namespace_on_its_way_out(look: Look<'_>) -> Option<String> {
 fn applies(look: Look<'_>, found: &mut Found) -> Vec<Action> {
     let mut objects: Vec<_> = look.tenant.objects.iter().collect();
     objects.sort_by_key(|(key, _)| key.kind.stage());
-    objects.into_iter().filter_map(|(key, object)| apply(look, key, object, found)).collect()
+    let steps = |(key, object)| [unseen(look, key, object), apply(look, key, object, found)];
+    objects.into_iter().flat_map(steps).flatten().collect()
 }
 
 fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Found) -> Option<Action> {
@@ -261,10 +262,22 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
     })
 }
 
-/// A finalizer may keep a binding that somebody deleted for long, and until then it holds: what it should take from
-/// somebody is taken with it. It is made again when it is gone.
+/// A finalizer may keep a binding that somebody deleted for long, and until then it holds. It is made again when it is
+/// gone.
 fn ended(key: &ObjectKey, object: &DesiredObject, record: &ObjectRecord, found: &ObservedObject) -> Option<Action> {
-    if key.kind.stage() != Stage::Access || record.uid != found.uid || record.wanted == object.digest {
+    if record.uid == found.uid { taken(key, object, record) } else { None }
+}
+
+/// A binding that the cluster does not show holds all the same if it lost its label. It is made again at once, unless the
+/// account is held.
+fn unseen(look: Look<'_>, key: &ObjectKey, object: &DesiredObject) -> Option<Action> {
+    let record = look.ledger.objects.get(key).filter(|record| record.account == *look.id)?;
+    if look.there.objects.contains_key(key) { None } else { taken(key, object, record) }
+}
+
+/// The deletion of a binding that names somebody whom it should not name any more.
+fn taken(key: &ObjectKey, object: &DesiredObject, record: &ObjectRecord) -> Option<Action> {
+    if key.kind.stage() != Stage::Access || record.wanted == object.digest {
         return None;
     }
     let manifest = object.manifest.as_ref()?.value();

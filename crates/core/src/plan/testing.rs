@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::contract::Sealer;
 use crate::desired::{DesiredState, derive, detail};
-use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid, kubernetes_name};
+use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, DirectoryId, Gid, PosixIdentity, Uid};
 use crate::inventory::quota::ObservedQuota;
 use crate::inventory::repairs::Repairs;
 use crate::inventory::{ClusterInventory, Inventory, ObservedObject};
@@ -22,8 +22,7 @@ use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
 use crate::ledger::transition::{Transition, transition};
 use crate::ledger::{
-    Account, Archive, CredentialKey, Delivery, LedgerState, Lifecycle, ObjectRecord, SourceState, StoppedWorkload,
-    Unresolved,
+    Account, Archive, CredentialKey, Delivery, LedgerState, ObjectRecord, SourceState, StoppedWorkload, Unresolved,
 };
 use crate::merge::merge;
 use crate::packed_text::{DigestText, UuidText};
@@ -34,7 +33,7 @@ use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Reason, Refus
 use crate::policy::Policy;
 use crate::snapshot::{Completeness, DirectorySnapshot, Entry, Role, SourceRead, Way};
 
-pub use self::policy::{course, policy, profile};
+pub use self::policy::{course, policy, profile, workspace_of};
 
 pub const SOURCE: &str = "people";
 
@@ -104,30 +103,10 @@ impl World {
         });
         let home = if kind == AccountKind::Tool { "/data/project" } else { "/home" };
         let account = Account {
-            id: id.clone(),
-            kind,
-            name: name.to_owned(),
-            kubernetes_name: kubernetes_name(name),
-            source: SOURCE.to_owned(),
-            directory_id,
             dn: format!("cn={name},ou={kind}s,dc=example,dc=org"),
             home: posix.as_ref().map(|_| format!("{home}/{name}").into()),
             posix,
-            gid: None,
-            mail: None,
-            display_name: None,
-            ssh_keys: std::collections::BTreeSet::new(),
-            disabled: None,
-            members: BTreeMap::new(),
-            leaving: BTreeSet::new(),
-            absence: None,
-            state: Lifecycle::New,
-            since: self.now,
-            suspension: None,
-            generation: 0,
-            revocation: None,
-            ending: None,
-            sid: None,
+            ..Account::new(id.clone(), AccountName { kind, name: name.to_owned() }, SOURCE, directory_id, self.now)
         };
         self.ledger.accounts.insert(id.clone(), account);
         id

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_and_not_in_the_ledger_is_written_again_and_not_unknown() {
+    fn a_desired_object_missing_from_the_ledger_is_written_and_not_unknown() {
         let mut world = World::new();
         world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_selects_nearly_everything_is_none() {
+    fn a_selector_without_a_required_label_is_refused() {
         for wrong in ["", "!x", "x!=y", "x notin (y)", "a b", "x=y z", "x in y", "x in (y", "x='", "a=b,"] {
             assert!(Selector::parse(wrong).is_err(), "{wrong}");
         }

@@ -7,6 +7,12 @@ use std::collections::BTreeSet;
 
 use super::Mode;
 
+macro_rules! unprivileged_port {
+    () => {
+        "(102[4-9]|10[3-9][0-9]|1[1-9][0-9][0-9]|[2-9][0-9][0-9][0-9]|[1-9][0-9][0-9][0-9][0-9])"
+    };
+}
+
 /// Stands for every name of its kind in a rule's words.
 pub const ANY: &str = "*";
 
@@ -22,6 +28,13 @@ pub const SAFE_SYSCTLS: [&str; 10] = [
     "net.ipv4.tcp_keepalive_probes",
     "net.ipv4.tcp_rmem",
     "net.ipv4.tcp_wmem",
+];
+
+/// Sysctls that say from which port on a pod may serve, and the values of them that leave the ports below 1024 alone. A
+/// program on a lower one could pass for a service of the node, and an NFS server believes what comes from there.
+pub const PORT_SYSCTLS: [(&str, &str); 2] = [
+    ("net.ipv4.ip_unprivileged_port_start", concat!("^", unprivileged_port!(), "$")),
+    ("net.ipv4.ip_local_port_range", concat!("^", unprivileged_port!(), "[ \\t]+[0-9]+$")),
 ];
 
 /// One rule of a class.

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bits_after_a_unique_member_are_no_part_of_its_name() {
+    fn the_optional_uid_of_a_unique_member_is_ignored() {
         assert_eq!(Dn::parse_with_optional_uid("cn=a,dc=x#'0110'B"), Dn::parse("cn=a,dc=x"));
         assert_eq!(Dn::parse_with_optional_uid("cn=a,dc=x"), Dn::parse("cn=a,dc=x"));
     }

@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_future_raises_nothing() {
+    fn a_mark_from_the_future_is_ignored() {
         let known = vector(&[("001", "20261122090000.0Z")]);
         let future = vector(&[("001", "20301122090000.0Z"), ("002", "20301122090000.0Z")]);
         assert_eq!(known.advanced(&future, now()), known);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_never_goes_back_by_itself() {
+    fn a_known_mark_never_decreases() {
         let known = vector(&[("001", "20261122090000.0Z")]);
         let after = known.advanced(&vector(&[("001", "20261122080000.0Z"), ("002", "20261122070000.0Z")]), now());
         assert_eq!(after, vector(&[("001", "20261122090000.0Z"), ("002", "20261122070000.0Z")]));

@@ -17,7 +17,6 @@ use bursar_core::snapshot::{Completeness, Entry, RejectedEntry, SourceRead};
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
 use crate::entry::groups::{Closed, Flat, Holders, Index, companions_by_name};
-use crate::entry::membership::DEPTH;
 use crate::entry::numbers::Numbers;
 use crate::entry::raw::RawEntry;
 use crate::entry::{Candidate, EntryRules, Reading};
@@ -253,10 +252,11 @@ fn complete(entry: &mut Entry, group: Option<&Dn>, closed: &Closed<'_>, index: &
         posix.groups.remove(&posix.gid);
     }
     let Some(group) = group else { return Ok(()) };
-    if closed.too_deep.contains(group) {
-        return Err(format!("groups are nested deeper than {DEPTH}"));
+    if let Some(refused) = closed.refused.get(group) {
+        return Err(refused.to_string());
     }
-    entry.members = closed.members.get(group).cloned().unwrap_or_default();
+    let members = closed.members.get(group).into_iter().flatten();
+    entry.members = members.map(|(id, role)| ((*id).clone(), *role)).collect();
     if entry.kind == AccountKind::Tool {
         // One tool may be in another's group; that lets it act there, but makes nobody a maintainer.
         entry.members.retain(|id, _| index.people.contains(id));

@@ -10,10 +10,14 @@ use bursar_core::snapshot::named::{Dangling, MemberName};
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
 use crate::entry::assemble::GROUP_CLASSES;
-use crate::entry::membership::{Groups, Member, closure};
+use crate::entry::membership::{DEPTH, Groups, Member, closure};
 use crate::entry::numbers::{by_sid, is_account, primary_group};
 use crate::entry::{Candidate, Reading};
 use crate::source::SourceConfig;
+
+/// Memberships that a read may have by nesting, of all groups together: one large group inside of many multiplies them, and
+/// the owner of one group may nest another. A directory of 100,000 people has some 100 bytes for each.
+const MOST_NESTED: usize = 5_000_000;
 
 /// Accounts by DN and by name. Rejected ones too: who maintains a tool does not depend on a readable uid.
 pub(crate) struct Index<'a> {
@@ -119,11 +123,12 @@ impl Flat {
         companions: &'a [Candidate],
         reading: &Reading<'_>,
     ) -> Closed<'a> {
-        let mut closed = Closed { members: HashMap::default(), too_deep: HashSet::default(), gids: HashMap::default() };
+        let (mut closed, mut gids) = (Closed::default(), Vec::new());
+        let (mut nested, mut total) = (BTreeSet::new(), 0);
         for Candidate { dn, raw, .. } in candidates.iter().chain(companions).filter(|candidate| is_group(candidate)) {
             let closure = closure(&self.groups, dn);
             if closure.too_deep {
-                closed.too_deep.insert(dn);
+                closed.refused.insert(dn, Refused::TooDeep);
             }
             let found = closure.members.into_iter().filter_map(|member| index.find(member));
             let mut members: BTreeMap<&DirectoryId, Role> = found.map(|id| (id, Role::Member)).collect();
@@ -133,11 +138,24 @@ impl Flat {
                 }
             }
             if let Ok(Some(gid)) = reading.group_gid(raw) {
-                for id in members.keys() {
-                    closed.gids.entry(id).or_default().insert(gid);
-                }
+                gids.push((dn, gid));
             }
-            closed.members.insert(dn, members.into_iter().map(|(id, role)| (id.clone(), role)).collect());
+            let direct = self.groups.get(dn).map_or(0, BTreeSet::len);
+            let by_nesting = members.len().saturating_sub(direct);
+            closed.members.insert(dn, members);
+            nested.insert((by_nesting, dn));
+            total += by_nesting;
+            while total > MOST_NESTED {
+                let Some((largest, dn)) = nested.pop_last() else { break };
+                total -= largest;
+                closed.members.remove(dn);
+                closed.refused.insert(dn, Refused::TooLarge { members: largest });
+            }
+        }
+        for (group, gid) in gids {
+            for id in closed.members.get(group).into_iter().flat_map(BTreeMap::keys) {
+                closed.gids.entry(id).or_default().insert(gid);
+            }
         }
         closed
     }
@@ -197,10 +215,24 @@ fn is_group(candidate: &Candidate) -> bool {
 }
 
 /// Groups with their nested members resolved.
+#[derive(Default)]
 pub(crate) struct Closed<'a> {
-    pub(crate) members: HashMap<&'a Dn, BTreeMap<DirectoryId, Role>>,
-    pub(crate) too_deep: HashSet<&'a Dn>,
+    pub(crate) members: HashMap<&'a Dn, BTreeMap<&'a DirectoryId, Role>>,
+    /// Those whose members are not known.
+    pub(crate) refused: HashMap<&'a Dn, Refused>,
     pub(crate) gids: HashMap<&'a DirectoryId, BTreeSet<Gid>>,
+}
+
+/// Why the members of a group are not resolved.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refused {
+    #[error("groups are nested deeper than {DEPTH}")]
+    TooDeep,
+    #[error(
+        "groups inside of it give it {members} members, and all groups have more than {MOST_NESTED} by nesting; nest fewer \
+         groups in it"
+    )]
+    TooLarge { members: usize },
 }
 
 /// For each tool's full name the group of that name: from the tools' tree, else from the groups' tree.

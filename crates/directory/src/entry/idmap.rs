@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_domains_with_one_slice_the_second_needs_to_be_told() {
+    fn the_second_domain_of_one_slice_needs_configuration() {
         let (first, second) = (sid("S-1-5-21-123-456-789"), sid("S-1-5-21-1-2-10082"));
         let range = IdRange { lower: 10_000, upper: 30_000, size: 10_000 };
         let both = BTreeSet::from([first.clone(), second.clone(), sid("S-1-5-21-1-2-3")]);

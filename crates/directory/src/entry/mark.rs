@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_expired_is_disabled() {
+    fn an_expired_account_is_disabled() {
         let expires = |value| mark("accountExpires<now", &[("accountExpires", value)]);
         assert_eq!(expires("134396064000000000"), yes("accountExpires: 2026-11-20T00:00:00Z"));
         for not_yet in ["0", "9223372036854775807", "134400000000000000"] {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mark_is_refused() {
+    fn a_malformed_mark_is_refused() {
         for wrong in ["", "=a", "a b", "userAccountControl&x", "&2", "<now", "a&-1"] {
             assert!(wrong.parse::<DisabledMark>().is_err(), "{wrong}");
         }

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_first_complete_read_decided_stays() {
+    fn the_first_complete_read_decides_between_sids_and_attributes_for_good() {
         let names = Preset::Ad.attributes();
         let by = |accounts: &[RawEntry], whole, decided| {
             let trees = trees(AccountKind::User, accounts, whole);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn where_numbers_come_from_is_said() {
+    fn the_source_of_numbers_is_shown() {
         let names = Preset::Ad.attributes();
         let said = |ids, accounts: &[RawEntry], whole| {
             let mapping = SidMapping { ids, ..SidMapping::default() };

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_used_is_asked_for() {
+    fn only_used_attributes_are_requested() {
         let names = Preset::Rfc2307.attributes();
         assert!(!names.wanted(AccountKind::User).contains(&"memberUid".to_owned()));
         assert!(!names.wanted(AccountKind::Group).contains(&"homeDirectory".to_owned()));

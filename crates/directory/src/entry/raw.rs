@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_is_gone_alone() {
+    fn removing_an_attribute_keeps_the_others() {
         let mut entry = RawEntry::from_texts("cn=a", &[("cn", "a"), ("member", "b"), ("member", "c"), ("sn", "d")]);
         entry.remove("MEMBER");
         assert_eq!(entry, RawEntry::from_texts("cn=a", &[("cn", "a"), ("sn", "d")]));

@@ -97,14 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn what_every_domain_has_is_of_none() {
+    fn well_known_sids_belong_to_no_domain() {
         for text in ["S-1-5-32-544", "S-1-1-0", "S-1-5-21-1-2-3", "S-1-5-21-1-2-3-4-5", "S-1-16-21-1-2-3-4"] {
             assert_eq!(Sid::parse(text).expect(text).in_domain(), None, "{text}");
         }
     }
 
     #[test]
-    fn what_is_no_sid_is_none() {
+    fn a_malformed_sid_is_refused() {
         for text in
             ["", "S-1-", "S-2-5-21", "S-1-5-", "S-1-5-4294967296", "S-1-5-+1", "S-1-5--1", "S-1-281474976710656"]
         {

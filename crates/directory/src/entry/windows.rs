@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_holds_people_is_missed() {
+    fn referrals_to_dns_zones_and_configuration_hold_no_people() {
         for none in [
             "ldap://ad.example.org/CN=Configuration,DC=ad,DC=example,DC=org",
             "ldap://DomainDnsZones.ad.example.org/DC=DomainDnsZones,DC=ad,DC=example,DC=org??base",

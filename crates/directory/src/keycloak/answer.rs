@@ -1,8 +1,8 @@
 //! What Keycloak's administration API answers, and the entries it becomes. PURE: no runtime, no client, no file system,
 //! no clock.
 //!
-//! A realm has no DNs. Its entries get those that one would have given them, so that everything that speaks of DNs
-//! (sentinels, a class's `base`) speaks of realms as well: `uid=alice,ou=users,o=REALM`, and for the group `/staff/lab`
+//! A realm has no DNs. Its entries get invented ones, so that everything that is configured with DNs (sentinels, a class's
+//! `base`) works for realms too: `uid=alice,ou=users,o=REALM`, and for the group `/staff/lab`
 //! `cn=lab,cn=staff,ou=groups,o=REALM`.
 
 use std::collections::BTreeMap;
@@ -16,11 +16,11 @@ use serde::Deserialize;
 use crate::entry::raw::RawEntry;
 use crate::source::AttributeNames;
 
-/// Members of a group, by DN: what [`Scribe`] writes them as.
+/// The attribute in which [`Scribe`] writes the DNs of a group's members.
 pub const MEMBER: &str = "member";
-/// What every entry has by itself. A person's own attribute of such a name says nothing.
+/// Attributes that `Scribe` sets on every entry. A user attribute of such a name is ignored.
 const BUILT_IN: [&str; 8] = ["id", "username", "email", "name", "enabled", "createdTimestamp", "path", MEMBER];
-/// Longest text of the server's that is repeated.
+/// How many characters of the server's error text are repeated.
 const WORDS: usize = 200;
 
 /// The answer to a login (RFC 6749, 5.1).
@@ -33,13 +33,13 @@ pub(super) struct Token {
 }
 
 impl Token {
-    /// The shortest that Keycloak gives by itself.
+    /// Keycloak's default lifetime of an access token, for an answer that names none.
     const fn lifetime() -> u64 {
         60
     }
 }
 
-/// Why there is no other answer; each part of Keycloak has its own words for it.
+/// An error. Each part of Keycloak names the field of the reason differently.
 #[derive(Deserialize)]
 pub(super) struct Refusal {
     error_description: Option<String>,
@@ -49,7 +49,7 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// The words in `body`.
+    /// The reason that `body` gives.
     pub(super) fn of(body: &[u8]) -> String {
         let refusal = serde_json::from_slice::<Self>(body).ok();
         let words = refusal.and_then(|it| it.error_description.or(it.message).or(it.error));
@@ -57,9 +57,9 @@ impl Refusal {
     }
 }
 
-/// Something that comes in pages.
+/// An object that Keycloak lists in pages.
 pub(super) trait Listed {
-    /// What they are, for people.
+    /// The noun in messages.
     const WHAT: &'static str;
     fn id(&self) -> &str;
 }
@@ -70,7 +70,7 @@ pub(super) trait Listed {
 pub(super) struct User {
     pub(super) id: String,
     username: String,
-    // Not to be shown is not to be enabled.
+    // Required: an answer that hides it must not count as enabled.
     enabled: bool,
     email: Option<String>,
     first_name: Option<String>,
@@ -119,7 +119,7 @@ impl Listed for Member {
     }
 }
 
-/// Groups of a realm, those within others among them.
+/// The number of a realm's groups, nested ones included.
 #[derive(Deserialize)]
 pub(super) struct GroupCount {
     pub(super) count: usize,
@@ -157,8 +157,8 @@ impl Profile {
         }
     }
 
-    /// The attributes that make an identity and cannot be believed, because whose they are may change them; and what is
-    /// to be said about those, and about those that nobody can have.
+    /// Returns the identity attributes that people may change themselves, which are not believed; and the problems to
+    /// report, among them attributes that no user can have.
     pub(super) fn judge(&self, names: &AttributeNames) -> (Vec<String>, Vec<String>) {
         let (mut unbelieved, mut problems) = (Vec::new(), Vec::new());
         let identity = [&names.user_name, &names.uid, &names.gid, &names.home];
@@ -199,7 +199,7 @@ pub fn base(realm: &str, kind: AccountKind) -> String {
     format!("ou={unit},o={}", escape(realm))
 }
 
-/// Makes entries of answers.
+/// Turns answers into entries.
 pub(super) struct Scribe<'a> {
     realm: &'a str,
     names: &'a AttributeNames,
@@ -247,7 +247,7 @@ impl<'a> Scribe<'a> {
         raw
     }
 
-    /// `within`: the group that it is a part of.
+    /// `within`: its parent group.
     pub(super) fn group(&mut self, group: &Group, within: Option<&RawEntry>) -> RawEntry {
         let base = within.map_or_else(|| base(self.realm, AccountKind::Group), |parent| parent.dn.clone());
         let dn = format!("cn={},{base}", escape(&group.name));
@@ -259,7 +259,7 @@ impl<'a> Scribe<'a> {
         raw.add(b"path", path.as_bytes());
         add(&mut raw, &self.wanted_of_groups, &group.attributes);
         if let Some(attribute) = &self.names.managers {
-            // A realm's administrators know names, and no DNs.
+            // The administrators of a realm write names, because there are no DNs.
             for name in group.attributes.get(attribute).into_iter().flatten() {
                 raw.add(attribute.as_bytes(), self.person(name).as_bytes());
             }
@@ -267,7 +267,7 @@ impl<'a> Scribe<'a> {
         raw
     }
 
-    /// Notes that a person belongs to a group. One that was not listed came meanwhile.
+    /// Adds a person to a group. A member who is unknown was created after the users were listed, and is left out.
     pub(super) fn member(&self, group: &mut RawEntry, member: &Member) {
         if let Some(dn) = self.people.get(&member.id) {
             group.add(MEMBER.as_bytes(), dn.as_bytes());
@@ -278,13 +278,13 @@ impl<'a> Scribe<'a> {
         format!("uid={},{}", escape(name), base(self.realm, AccountKind::User))
     }
 
-    /// Groups that differ in case alone are two, and so have two names here.
+    /// Gives two groups whose names differ only in case two different DNs.
     fn unique(&mut self, dn: String, id: &str) -> String {
         if self.taken.insert(Dn::parse(&dn)) { dn } else { format!("id={},{dn}", escape(id)) }
     }
 }
 
-/// Adds the attributes of these very names. Keycloak's names have case: who may write `UIDNUMBER` says nothing by it.
+/// Adds the attributes with exactly these names. Keycloak's names are case-sensitive: `UIDNUMBER` is not `uidNumber`.
 fn add(raw: &mut RawEntry, wanted: &[String], attributes: &BTreeMap<String, Vec<String>>) {
     for name in wanted {
         for value in attributes.get(name).into_iter().flatten() {
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_writes_what_keycloak_says_itself_nor_another_spelling() {
+    fn reserved_attributes_of_keycloak_are_refused_in_any_spelling() {
         let names = Preset::Keycloak.attributes();
         let attributes =
             json!({"id": ["x"], "enabled": ["true"], "username": ["root"], "UIDNUMBER": ["1"], "name": ["N"]});
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_may_change_is_not_who_they_are() {
+    fn attributes_that_people_can_edit_identify_nobody() {
         let names = Preset::Keycloak.attributes();
         let judge = |profile: Profile| {
             let (unbelieved, problems) = profile.judge(&names);

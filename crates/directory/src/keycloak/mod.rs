@@ -24,6 +24,7 @@ pub use self::session::RealmError;
 use self::session::Session;
 use crate::entry::assemble::{RawRead, RawTree};
 use crate::entry::raw::RawEntry;
+use crate::progress;
 use crate::source::SourceConfig;
 
 /// Entries with their attributes, and without.
@@ -56,6 +57,7 @@ pub async fn look_up(config: &KeycloakConfig, source: &SourceConfig, due: &[Due]
                 return proofs;
             }
         };
+        progress::page();
         proofs.insert(id.clone(), Proof { servers: vec![(session.server(), place)] });
     }
     proofs

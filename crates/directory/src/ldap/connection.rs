@@ -125,26 +125,27 @@ pub(super) async fn connect_next(
     next: &mut usize,
     failures: &mut Vec<String>,
 ) -> Option<Connection> {
-    if let Some(why) = refusals.standing(config, now()) {
-        failures.push(why);
-        *next = servers.len();
-        return None;
-    }
     while let Some(url) = servers.get(*next) {
         *next += 1;
+        let server = url.to_string();
+        if let Some(why) = refusals.standing(config, &server, now()) {
+            // The refusal of one server keeps us from the others, and is said once.
+            if !failures.iter().any(|known| why.starts_with(known)) {
+                failures.push(why);
+            }
+            continue;
+        }
         let connecting = AssertUnwindSafe(connect(config, url)).catch_unwind();
-        let (server, outcome) = (url.to_string(), connecting.await.unwrap_or(Err(ReadError::Unparsable)));
-        match outcome {
+        match connecting.await.unwrap_or(Err(ReadError::Unparsable)) {
             Ok(connection) => {
-                refusals.forget();
+                refusals.accepted(config, &server);
                 return Some(connection);
             }
             Err(error) => {
                 let why = format!("{server}: {}", chain(&error));
                 let for_good = matches!(error, ReadError::BindRefused { for_good: true, .. });
                 if for_good {
-                    refusals.refused(config, &why, now());
-                    *next = servers.len();
+                    refusals.refused(config, &server, &why, now());
                 }
                 failures.push(why);
             }

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_of_samba_is_read() {
+    fn an_answer_of_samba_is_parsed() {
         let value = "3074020100020100046c4d53445303000000";
         let mut bytes = hex::decode(value).expect("hex");
         bytes.resize(118, 1);

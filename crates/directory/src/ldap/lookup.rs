@@ -18,6 +18,7 @@ use super::raw;
 use super::search::Search;
 use crate::entry::raw::RawEntry;
 use crate::entry::windows;
+use crate::progress;
 use crate::source::{LdapConfig, SourceConfig};
 use crate::sync::kept::ServerHistory;
 
@@ -156,6 +157,7 @@ async fn search(
     let asking = ldap.search(base, Scope::Subtree, filter, vec![source.attributes.id.as_str()]);
     let SearchResult(items, answer) =
         timeout(limit, asking).await.map_err(|_| ReadError::Timeout(limit))?.map_err(ReadError::Lost)?;
+    progress::page();
     if answer.rc != 0 {
         return Err(ReadError::Answer(meaning(&answer)));
     }

@@ -1,6 +1,7 @@
 //! Binds that were refused, and when the next one may be tried: each counts as a wrong password, and some servers lock an
 //! account after five.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,48 +14,81 @@ const FIRST_PAUSE: Duration = Duration::from_mins(5);
 /// After the password is put right, the next try comes within this time, and a lock that ends by itself is noticed.
 const LONGEST_PAUSE: Duration = Duration::from_hours(1);
 
-/// What is known of the refusals of one source. Clones share it.
+/// What the servers of one source answered to binds. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct Refusals(Arc<Mutex<Option<Refused>>>);
+pub struct Refusals(Arc<Mutex<Answers>>);
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Default)]
+struct Answers {
+    /// Which credentials: others are tried at once.
+    asked: Option<LdapConfig>,
+    refused: BTreeMap<String, Refused>,
+    /// Servers that let us in. While another one refuses, only these are asked: the account is most likely the same.
+    accepted: BTreeSet<String>,
+}
+
+#[derive(Debug)]
 struct Refused {
-    /// Who was refused: other credentials are tried at once.
-    asked: LdapConfig,
     why: String,
     pause: Duration,
     until: Instant,
 }
 
 impl Refusals {
-    /// Why no bind is tried now.
+    /// Why no bind is tried at `server` now.
     #[must_use]
-    pub fn standing(&self, config: &LdapConfig, now: Instant) -> Option<String> {
-        let refused = self.lock();
-        let refused = refused.as_ref().filter(|refused| refused.asked == *config)?;
-        let left = refused.until.checked_duration_since(now).filter(|left| !left.is_zero())?;
-        let left = humantime::format_duration(Duration::from_secs(left.as_secs() + 1));
+    pub fn standing(&self, config: &LdapConfig, server: &str, now: Instant) -> Option<String> {
+        let answers = self.of(config);
+        let left = |refused: &Refused| refused.until.checked_duration_since(now).filter(|left| !left.is_zero());
+        let own = answers.refused.get(server);
+        let any = answers.refused.values().filter(|_| !answers.accepted.contains(server)).max_by_key(|one| one.until);
+        let refused = own.filter(|refused| left(refused).is_some()).or(any)?;
+        let left = humantime::format_duration(Duration::from_secs(left(refused)?.as_secs() + 1));
         Some(format!(
             "{}; not tried again for {left}, so that the account is not locked (bursar sync tries now)",
             refused.why
         ))
     }
 
-    /// Notes that a bind was refused for good.
-    pub fn refused(&self, config: &LdapConfig, why: &str, now: Instant) {
-        let mut refused = self.lock();
-        let known = refused.as_ref().filter(|refused| refused.asked == *config);
+    /// Whether the last bind at `server` was refused: servers that may let us in come before it.
+    #[must_use]
+    pub fn has_refused(&self, config: &LdapConfig, server: &str) -> bool {
+        self.of(config).refused.contains_key(server)
+    }
+
+    /// Notes that `server` refused a bind for good.
+    pub fn refused(&self, config: &LdapConfig, server: &str, why: &str, now: Instant) {
+        let mut answers = self.of(config);
+        if answers.accepted.remove(server) {
+            // The password is another one now, for the other servers too.
+            answers.accepted.clear();
+        }
+        let known = answers.refused.get(server);
         let pause = known.map_or(FIRST_PAUSE, |known| (known.pause * 2).min(LONGEST_PAUSE));
-        *refused = Some(Refused { asked: config.clone(), why: why.to_owned(), pause, until: now + pause });
+        answers.refused.insert(server.to_owned(), Refused { why: why.to_owned(), pause, until: now + pause });
+    }
+
+    /// Notes that `server` let us in.
+    pub fn accepted(&self, config: &LdapConfig, server: &str) {
+        let mut answers = self.of(config);
+        answers.refused.remove(server);
+        answers.accepted.insert(server.to_owned());
     }
 
     /// The next bind is tried, as if none had been refused.
     pub fn forget(&self) {
-        *self.lock() = None;
+        *self.lock() = Answers::default();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Refused>> {
-        // A value is replaced in one step: a thread that panicked left it whole.
+    fn of(&self, config: &LdapConfig) -> MutexGuard<'_, Answers> {
+        let mut answers = self.lock();
+        if answers.asked.as_ref() != Some(config) {
+            *answers = Answers { asked: Some(config.clone()), ..Answers::default() };
+        }
+        answers
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Answers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -63,25 +97,55 @@ impl Refusals {
 mod tests {
     use super::*;
 
+    fn config() -> LdapConfig {
+        LdapConfig::new(vec!["ldaps://a".to_owned(), "ldaps://b".to_owned()])
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "any moment will do")]
+    fn clock() -> impl Fn(u64) -> Instant {
+        let began = Instant::now();
+        move |minutes| began + Duration::from_mins(minutes)
+    }
+
     #[test]
     fn pauses_grow_and_other_credentials_do_not_wait() {
-        let (refusals, config) = (Refusals::default(), LdapConfig::new(vec!["ldaps://a".to_owned()]));
-        #[expect(clippy::disallowed_methods, reason = "any moment will do")]
-        let began = Instant::now();
-        let minutes = |count| began + Duration::from_mins(count);
-        assert_eq!(refusals.standing(&config, began), None);
+        let (refusals, config, minutes) = (Refusals::default(), config(), clock());
+        assert_eq!(refusals.standing(&config, "a", minutes(0)), None);
         let mut at = 0;
         for pause in [5, 10, 20, 40, 60, 60] {
-            refusals.refused(&config, "bind refused", minutes(at));
-            assert!(refusals.standing(&config, minutes(at + pause - 1)).is_some(), "{pause}");
-            assert_eq!(refusals.standing(&config, minutes(at + pause)), None, "{pause}");
+            refusals.refused(&config, "a", "bind refused", minutes(at));
+            for server in ["a", "b"] {
+                assert!(refusals.standing(&config, server, minutes(at + pause - 1)).is_some(), "{pause}");
+                assert_eq!(refusals.standing(&config, server, minutes(at + pause)), None, "{pause}");
+            }
             at += pause;
         }
-        refusals.refused(&config, "bind refused", minutes(at));
+        refusals.refused(&config, "a", "bind refused", minutes(at));
+        assert!(refusals.standing(&config, "a", minutes(at)).is_some_and(|why| why.contains("bind refused")));
         let other = LdapConfig { bind_dn: Some("cn=other".to_owned()), ..config.clone() };
-        assert_eq!(refusals.standing(&other, minutes(at)), None);
-        assert!(refusals.standing(&config, minutes(at)).is_some_and(|why| why.contains("bind refused")));
+        assert_eq!(refusals.standing(&other, "a", minutes(at)), None);
+        refusals.refused(&config, "a", "bind refused", minutes(at));
         refusals.forget();
-        assert_eq!(refusals.standing(&config, minutes(at)), None);
+        assert_eq!(refusals.standing(&config, "a", minutes(at)), None);
+    }
+
+    #[test]
+    fn a_server_that_lets_us_in_does_not_shorten_the_pause_of_another() {
+        let (refusals, config, minutes) = (Refusals::default(), config(), clock());
+        let mut at = 0;
+        for pause in [5, 10, 20] {
+            refusals.accepted(&config, "a");
+            refusals.refused(&config, "b", "bind refused", minutes(at));
+            assert_eq!(refusals.standing(&config, "a", minutes(at)), None, "it lets us in");
+            assert!(refusals.standing(&config, "b", minutes(at + pause - 1)).is_some());
+            assert!(refusals.standing(&config, "c", minutes(at + pause - 1)).is_some(), "nobody knows");
+            at += pause;
+        }
+        refusals.refused(&config, "a", "bind refused", minutes(at));
+        assert!(refusals.has_refused(&config, "a") && !refusals.has_refused(&config, "c"));
+        refusals.accepted(&config, "b");
+        assert_eq!(refusals.standing(&config, "b", minutes(at)), None);
+        refusals.refused(&config, "b", "bind refused", minutes(at));
+        assert!(refusals.standing(&config, "a", minutes(at + 4)).is_some(), "the password is another one now");
     }
 }

@@ -32,9 +32,12 @@ impl<'a> Search<'a> {
     /// Connects to the next server that lets us in and says of itself that it is not behind. `Err` is the read of which
     /// there is none.
     pub(super) async fn open(&mut self, config: &LdapConfig, source: &SourceConfig) -> Result<Connection, RawRead> {
-        let servers = match self.servers.take() {
-            Some(servers) => servers,
-            None => service::servers(config, &mut self.failures).await,
+        let servers = if let Some(servers) = self.servers.take() {
+            servers
+        } else {
+            let mut servers = service::servers(config, &mut self.failures).await;
+            servers.sort_by_key(|server| self.history.refusals.has_refused(config, &server.to_string()));
+            servers
         };
         let servers = self.servers.insert(servers);
         while let Some(mut connection) =

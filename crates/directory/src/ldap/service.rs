@@ -27,7 +27,19 @@ pub(super) async fn servers(config: &LdapConfig, failures: &mut Vec<String>) -> 
         match ServerUrl::parse(text) {
             None => failures.push(format!("{text} is not a usable URL")),
             Some(url) if url.is_service() => match timeout(config.connect_timeout, find(&url, config.dns)).await {
-                Ok(Ok(found)) => servers.extend(found),
+                Ok(Ok(found)) => {
+                    let (trusted, others): (Vec<_>, Vec<_>) = found
+                        .into_iter()
+                        .partition(|found| config.ca_pem.is_some() || is_of_zone(&url.host, &found.host));
+                    failures.extend(others.iter().map(|other| {
+                        format!(
+                            "{}: not asked: {other} is outside of the zone, and without `ca` any public certificate of \
+                             its name would do; set `ca`, or name the server in `urls`",
+                            url.host
+                        )
+                    }));
+                    servers.extend(trusted);
+                }
                 Ok(Err(why)) => failures.push(format!("{}: {why}", url.host)),
                 Err(_) => failures.push(format!("{}: no SRV records within {:?}", url.host, config.connect_timeout)),
             },
@@ -35,6 +47,16 @@ pub(super) async fn servers(config: &LdapConfig, failures: &mut Vec<String>) -> 
         }
     }
     servers
+}
+
+/// Whether `host` lies in the zone of `service`. TLS proves a target's name only, and a forged answer chooses it.
+fn is_of_zone(service: &str, host: &str) -> bool {
+    let labels = |name: &str| name.trim_end_matches('.').to_ascii_lowercase();
+    let (service, host) = (labels(service), labels(host));
+    // Active Directory has sites and roles of servers between: `_ldap._tcp.dc._msdcs.example.org`.
+    let after = service.rfind('_').unwrap_or(0);
+    let zone = service[after..].split_once('.').map_or("", |(_, zone)| zone);
+    !zone.is_empty() && host.strip_suffix(zone).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
 async fn find(url: &ServerUrl, dns: Option<SocketAddr>) -> Result<Vec<ServerUrl>, String> {
@@ -248,7 +270,25 @@ mod tests {
     }
 
     #[test]
-    fn nameservers_are_those_of_the_system() {
+    fn a_target_outside_of_the_zone_is_told_apart() {
+        let services =
+            ["_ldap._tcp.example.org", "_ldap._tcp.dc._msdcs.example.org", "_ldap._tcp.Site._sites.Example.org."];
+        for (host, inside) in [
+            ("dc1.example.org", true),
+            ("DC1.Prod.Example.ORG.", true),
+            ("example.org", true),
+            ("dc.evil.example", false),
+            ("evilexample.org", false),
+            ("example.org.evil.example", false),
+        ] {
+            for service in services {
+                assert_eq!(is_of_zone(service, host), inside, "{host} of {service}");
+            }
+        }
+    }
+
+    #[test]
+    fn nameservers_come_from_resolv_conf() {
         let text = "# x\nsearch example.org\nnameserver 192.0.2.1\n nameserver fe80::1%eth0\nnameserver nobody\n";
         let servers: Vec<String> = nameservers(text).iter().map(ToString::to_string).collect();
         assert_eq!(servers, ["192.0.2.1:53", "[fe80::1]:53"]);

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_told_and_what_changes_meanwhile_is_not() {
+    fn a_comparison_reports_differences_and_ignores_concurrent_changes() {
         let full = read(&[("1", "same"), ("2", "new"), ("3", "other name"), ("5", "renamed just now")]);
         let before = read(&[("1", "same"), ("3", "old name"), ("4", "dead"), ("5", "not renamed yet")]);
         let after = read(&[("1", "same"), ("3", "old name"), ("4", "dead"), ("5", "renamed again")]);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn many_differences_are_a_number() {
+    fn many_differences_are_counted_and_not_listed() {
         let names: Vec<(String, String)> = (0..50).map(|at| (at.to_string(), format!("g{at}"))).collect();
         let names: Vec<(&str, &str)> = names.iter().map(|(id, name)| (id.as_str(), name.as_str())).collect();
         let found = compare(&read(&[]), &read(&names), &read(&[]));

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_entry_the_last_word_counts() {
+    fn the_last_change_of_an_entry_counts() {
         let mut news = News::default();
         news.put(id("a"), entry("a2"));
         news.remove(id("a"));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_present_nor_told_is_gone() {
+    fn an_entry_neither_present_nor_changed_is_deleted() {
         let mut news = News::default();
         news.only([id("a")]);
         news.put(id("d"), entry("d"));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_that_is_told_again_is_no_news() {
+    fn a_repeated_refresh_is_no_change() {
         let names: Vec<String> = (0..40).map(|at| format!("p{at}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mirror = whole(&names);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_anew_leaves_nothing_of_before() {
+    fn a_full_refresh_replaces_everything() {
         let before = whole(&["a", "b"]);
         let mut news = News::of_everything();
         news.put(id("c"), entry("c"));

@@ -5,6 +5,7 @@
 //! Two of them may run beside each other: the second one's approval conflicts, and that is an answer too.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -50,6 +51,12 @@ struct Pending {
     why: Option<String>,
     /// It is being judged now.
     judged: bool,
+}
+
+impl Pending {
+    fn is_newer_than(&self, request: &CertificateSigningRequest) -> bool {
+        self.request.metadata.resource_version != request.metadata.resource_version
+    }
 }
 
 struct Approver {
@@ -184,9 +191,13 @@ impl Approver {
         }
         let rules = approver.rules();
         if judge(&rules, &asked(&request)) == Judgement::NotOurs {
+            approver.pending().remove(&uid);
             return;
         }
-        approver.pending().entry(uid.clone()).or_insert(Pending { request, why: None, judged: false });
+        match approver.pending().entry(uid.clone()) {
+            Entry::Occupied(mut known) => known.get_mut().request = request,
+            Entry::Vacant(place) => drop(place.insert(Pending { request, why: None, judged: false })),
+        }
         Self::judge_one(approver, &uid, changed);
     }
 
@@ -213,7 +224,9 @@ impl Approver {
                 Err(_) => return,
             };
             let outcome = outcome.unwrap_or_else(|_| Outcome::Waits("the API server does not answer".to_owned()));
-            approver.note(&uid, &request, outcome);
+            if approver.note(&uid, &request, outcome) {
+                Self::judge_one(&approver, &uid, &changed);
+            }
             changed.notify_one();
         });
     }
@@ -290,25 +303,32 @@ impl Approver {
         }
     }
 
-    fn note(&self, uid: &str, request: &CertificateSigningRequest, outcome: Outcome) {
+    /// Whether it changed while it was judged, and is to be judged again.
+    fn note(&self, uid: &str, request: &CertificateSigningRequest, outcome: Outcome) -> bool {
         let name = request.metadata.name.as_deref().unwrap_or_default();
         let count = |verdict| self.metrics.judged(verdict);
+        let mut all = self.pending();
+        let mut known = all.get_mut(uid);
+        if let Some(pending) = &mut known {
+            pending.judged = false;
+        }
         match outcome {
-            Outcome::Gone => drop(self.pending().remove(uid)),
+            Outcome::Gone | Outcome::Waits(_) if known.as_ref().is_some_and(|it| it.is_newer_than(request)) => {
+                return true;
+            }
+            Outcome::Gone => drop(all.remove(uid)),
             Outcome::Decided { condition: "Approved", .. } => {
-                self.pending().remove(uid);
+                all.remove(uid);
                 count("approved");
                 tracing::info!(request = name, "approved");
             }
             Outcome::Decided { why, .. } => {
-                self.pending().remove(uid);
+                all.remove(uid);
                 count("denied");
                 tracing::warn!(request = name, reason = why, "denied");
             }
             Outcome::Waits(why) => {
-                let mut pending = self.pending();
-                let Some(pending) = pending.get_mut(uid) else { return };
-                pending.judged = false;
+                let Some(pending) = known else { return false };
                 if pending.why.as_ref() != Some(&why) {
                     tracing::warn!(request = name, reason = why, "not approved yet");
                     if pending.why.is_none() {
@@ -318,6 +338,7 @@ impl Approver {
                 }
             }
         }
+        false
     }
 
     fn health<B>(&self, request: &Request<B>) -> Answer {

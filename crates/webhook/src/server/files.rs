@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_at_the_start_is_named() {
+    fn errors_at_the_start_name_the_file() {
         let folder = tempfile::TempDir::new().expect("a folder");
         let error = || Files::open(folder.path()).expect_err("wrong");
         assert!(error().contains("tls.crt"), "{}", error());

@@ -9,7 +9,7 @@ use bursar_core::admission::decision::{Decision, Finding, Rule};
 use bursar_core::admission::review::{Review, answer};
 use bursar_core::admission::tenant::{Resolved, Unresolved};
 use bursar_core::admission::{Operation, decide};
-use bursar_core::rules::Rules;
+use bursar_core::rules::{Mode, Rules};
 use http::{Method, Request, Response, StatusCode, Version, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body as _, Bytes, Incoming};
@@ -345,6 +345,7 @@ fn settle(phase: Phase, review: &Review<'_>, mut decision: Decision) -> Decision
         Phase::Mutate => {
             decision.warnings.clear();
             decision.audit.clear();
+            decision.left_out.retain(|(mode, _), _| *mode == Mode::Enforce);
         }
         Phase::Validate if decision.is_allowed() && !decision.patch.is_empty() => {
             let patch = std::mem::take(&mut decision.patch);
@@ -433,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_took_off_again_is_refused() {
+    fn a_filled_in_field_that_was_removed_again_is_refused() {
         let change = PatchOperation { op: "add", path: "/spec/x".to_owned(), value: json!(1) };
         let decision = Decision { patch: vec![change], ..Decision::default() };
         assert_eq!(settle(Phase::Mutate, &review(), decision.clone()), decision);

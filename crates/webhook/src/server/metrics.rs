@@ -76,6 +76,9 @@ impl Metrics {
                 self.found.get_or_create(&labels).inc();
             }
         }
+        for ((mode, rule), count) in &decision.left_out {
+            self.found.get_or_create(&Found { rule: rule.as_str(), mode: mode.as_str() }).inc_by(*count);
+        }
     }
 
     /// One body that was none of a review, or too large, or too slow.

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_being_decided_keeps_its_place_and_a_newcomer_hears_at_once() {
+    async fn a_body_that_does_not_fit_is_refused_at_once() {
         let room = Room::new(4 * MIB, Duration::ZERO);
         let first = room.reserve(3 * MIB).await.expect("room");
         assert!(room.reserve(2 * MIB).await.is_none());

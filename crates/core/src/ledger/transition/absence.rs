@@ -80,22 +80,19 @@ impl Memory<'_> {
         let proof = proofs.get(&account.directory_id).unwrap_or(&nobody);
         let gone = match proof.verdict() {
             // It is asked again by the next read.
-            Verdict::Unknown => return account.absence,
+            Verdict::Unknown => {
+                let counted = self.ledger.doubts.get(&key).and_then(|known| known.counted);
+                self.doubt_absence(key, account, None, counted);
+                return account.absence;
+            }
             Verdict::There => false,
             Verdict::Gone => true,
             Verdict::Disagreement { freshest_has_it } => {
                 let limit = self.policy.lifecycle.absent_for.as_secs();
-                let known = self.ledger.doubts.get(&key);
-                let counted = known.and_then(|known| known.counted);
+                let counted = self.ledger.doubts.get(&key).and_then(|known| known.counted);
                 let counted = self.counted(counted.as_ref(), limit, COUNT_EVERY).or(counted);
                 if counted.is_none_or(|counted| counted.seconds < limit) {
-                    let since = known.map_or(self.now, |known| known.since);
-                    let proof = Some(proof.to_string());
-                    let doubt =
-                        Doubt { since, before: 1, now: 0, accounts: [account.id.clone()].into(), proof, counted };
-                    if known != Some(&doubt) {
-                        self.result.changes.push(Change::Doubt(key, Some(doubt)));
-                    }
+                    self.doubt_absence(key, account, Some(proof.to_string()), counted);
                     return account.absence;
                 }
                 !freshest_has_it
@@ -112,6 +109,16 @@ impl Memory<'_> {
             self.event(account, "absence proved", &proof.to_string(), detail);
         }
         self.absence(account)
+    }
+
+    /// `proof` is what the servers say, if one could be asked.
+    fn doubt_absence(&mut self, key: DoubtKey, account: &Account, proof: Option<String>, counted: Option<Absence>) {
+        let known = self.ledger.doubts.get(&key);
+        let since = known.map_or(self.now, |known| known.since);
+        let doubt = Doubt { since, before: 1, now: 0, accounts: [account.id.clone()].into(), proof, counted };
+        if known != Some(&doubt) {
+            self.result.changes.push(Change::Doubt(key, Some(doubt)));
+        }
     }
 
     pub(super) fn count_absences(&mut self, read: &SourceRead, present: &HashSet<&DirectoryId>, imported: &Imported) {
@@ -161,7 +168,7 @@ impl Memory<'_> {
             (Lifecycle::Suspended, _) => self.policy.lifecycle.retention.as_secs(),
             (Lifecycle::Archived, _) => self.policy.lifecycle.delete_after.as_secs(),
         };
-        let proved = complete && (self.all_complete || account.suspension != Some(Suspension::Left));
+        let proved = complete && (self.all_proved() || account.suspension != Some(Suspension::Left));
         if !proved || matches!(account.ending, Some(Ending::Deletion { .. })) {
             return account.ending;
         }

@@ -5,11 +5,11 @@
 
 use serde_json::{Value, json};
 
-use super::Memory;
+use super::{Judged, Memory};
 use crate::identity::{AccountId, PosixIdentity, kubernetes_name};
 use crate::ledger::change::Change;
-use crate::ledger::{Account, Order, OrderKind};
-use crate::snapshot::Entry;
+use crate::ledger::{Account, Lifecycle, Order, OrderKind};
+use crate::snapshot::{Completeness, Entry};
 
 impl<'a> Memory<'a> {
     pub(super) fn order(&self, account: &AccountId, what: OrderKind) -> Option<&'a Order> {
@@ -26,7 +26,7 @@ impl<'a> Memory<'a> {
         let named = || self.ledger.accounts.get(self.named(entry.kind, &kubernetes_name(&entry.name))?);
         let account = same_person.or_else(named)?;
         let order = self.order(&account.id, OrderKind::AdoptAccount)?;
-        if self.adopted.contains(&account.id) || (self.is_there(account) && same_person.is_none()) {
+        if self.adopted.contains(&account.id) || (same_person.is_none() && !self.is_gone(account)) {
             return None;
         }
         self.adopted.insert(account.id.clone());
@@ -36,6 +36,31 @@ impl<'a> Memory<'a> {
         self.event(account, "account adopted", &order.note.reason, detail);
         self.by(order);
         Some(account)
+    }
+
+    /// Whether it is proved that its own entry is not in its source, or that its source is no longer configured.
+    fn is_gone(&self, account: &Account) -> bool {
+        let mut reads = self.snapshot.reads.iter().zip(&self.judged).filter(|(read, _)| read.source == account.source);
+        let unasked = self.snapshot.unasked.contains(&account.source);
+        let missed = || account.absence.is_some() && self.was_complete(&account.source);
+        account.state == Lifecycle::Deleted
+            || (!self.is_there(account) && reads.all(|(_, judged)| judged.is_proof()) && (!unasked || missed()))
+    }
+
+    /// Whether the last read of a source that was not asked now was complete.
+    fn was_complete(&self, source: &str) -> bool {
+        self.ledger.sources.get(source).is_some_and(|known| known.completeness == Completeness::Complete)
+    }
+
+    /// Whether a source proved what it does not show: by this snapshot or, if it was not asked, by its last read.
+    pub(super) fn is_proved(&self, source: &str) -> bool {
+        let mut reads =
+            self.snapshot.reads.iter().zip(&self.judged).filter(|(read, _)| read.source == source).peekable();
+        if reads.peek().is_none() { self.was_complete(source) } else { reads.all(|(_, judged)| judged.is_proof()) }
+    }
+
+    pub(super) fn all_proved(&self) -> bool {
+        self.judged.iter().all(Judged::is_proof) && self.snapshot.unasked.iter().all(|source| self.was_complete(source))
     }
 
     pub(super) fn is_there(&self, account: &Account) -> bool {
@@ -64,9 +89,9 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Orders that nothing in a complete read answers to.
+    /// Orders that nothing answers to in a snapshot of all sources.
     pub(super) fn lapse(&mut self) {
-        if !self.all_complete {
+        if !self.snapshot.unasked.is_empty() || !self.judged.iter().all(Judged::is_proof) {
             return;
         }
         let done =

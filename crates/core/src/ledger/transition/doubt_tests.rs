@@ -140,6 +140,11 @@ fn an_attribute_is_gone_only_if_half_of_those_who_showed_it_still_do() {
     let text = &story.ledger.refusals[0].why;
     assert!(text.contains("mail: 12 accounts of people showed it, 2 do now"), "{text}");
     story.approve("mail");
+    let part = story.ledger.approvals.keys().next().expect("approved").clone();
+    let given = story.ledger.approvals.insert(part.clone(), story.now + SignedDuration::from_hours(60 * 24));
+    story.hears(read(without(&all, 2, no_mail)));
+    assert_eq!(mails(&story), 12, "an approval of a wrong clock");
+    story.ledger.approvals.extend(given.map(|until| (part, until)));
     story.hears(read(without(&all, 2, no_mail)));
     assert_eq!((mails(&story), story.ledger.refusals.len(), story.ledger.approvals.len()), (2, 0, 0));
     // Back, without anybody's help.
@@ -239,7 +244,7 @@ fn a_member_who_is_named_and_not_there_stays_until_they_are_due() {
 }
 
 #[test]
-fn five_who_come_again_under_other_ids_are_a_question() {
+fn five_people_who_return_under_new_ids_are_a_doubt() {
     let again = |from: i64, count: i64| {
         let renewed = |entry: Entry| Entry { id: DirectoryId(format!("again-{}", entry.id)), ..entry };
         people(8)
@@ -296,7 +301,7 @@ fn proved(mut read: SourceRead, id: &str, places: &[(&str, Place)]) -> SourceRea
 }
 
 #[test]
-fn nobody_is_due_before_their_servers_were_asked() {
+fn no_absence_is_due_before_every_server_was_asked() {
     let there = || Place::Inside { dn: "uid=p0".to_owned() };
     let gone = |story: &mut Story| {
         for _ in 0..24 {
@@ -321,8 +326,9 @@ fn nobody_is_due_before_their_servers_were_asked() {
     };
     let missing = |places: &[(&str, Place)]| proved(read(people(3).split_off(1)), "u0", places);
     let mut story = begin();
-    story.hears(missing(&[]));
+    let refusals = story.hears(missing(&[]));
     assert!(!is_due(&story), "no server could be asked");
+    assert!(refusals[0].to_string().contains("no server of people could be asked for p0 alone"), "{}", refusals[0]);
     story.hears(missing(&[("a", Place::Nowhere), ("b", Place::Outside { dn: "uid=p0,ou=left".to_owned() })]));
     assert!(is_due(&story) && story.events.contains(&"absence proved".to_owned()));
 
@@ -345,7 +351,7 @@ fn nobody_is_due_before_their_servers_were_asked() {
 }
 
 #[test]
-fn of_a_stale_answer_nothing_is_used() {
+fn a_stale_answer_is_not_used() {
     let mut story = Story::begin(people(12));
     let before = story.ledger.accounts.clone();
     let behind = Behind { lag: Some(SignedDuration::from_hours(3)), why: "contextCSN".to_owned() };
@@ -431,6 +437,64 @@ fn another_controller_behind_the_same_name_widens_nothing_until_the_former_one_a
     story.later(60);
     story.hears(of("dc1", &other));
     assert_eq!(widened(&story), (Role::Manager, true));
+}
+
+#[test]
+fn what_another_controller_does_not_show_proves_nothing_for_half_an_hour() {
+    let mut all = people(3);
+    all.push(group("a", &[0, 1]));
+    all[0].home = Some(PathBuf::from("/home/new"));
+    let of = |server: &str, entries: &[Entry]| SourceRead {
+        server: Some(server.to_owned()),
+        marks: controller(server),
+        ..read(entries.to_vec())
+    };
+    let mut former = all.clone();
+    former[0].home = Some(PathBuf::from("/home/old"));
+    former[0].name = "q0".to_owned();
+    former[3].members.remove(&DirectoryId("u1".to_owned()));
+    former.remove(2);
+    let begin = || {
+        let mut story = Story::begin(all.clone());
+        story.hears(of("dc1", &all));
+        story
+    };
+    let mut story = begin();
+    let before = story.ledger.accounts.clone();
+    for _ in 0..29 {
+        story.later(60);
+        story.hears(of("dc2", &former));
+        assert_eq!(story.ledger.accounts, before);
+    }
+    story.hears(of("dc1", &all));
+    assert_eq!(story.ledger.accounts, before, "the former one agrees");
+
+    // Three that take turns hold removals back for half an hour, and additions for longer.
+    let mut story = begin();
+    former.push(person(9));
+    for turn in 0..12 {
+        story.later(180);
+        story.hears(of(["dc2", "dc3", "dc1"][turn % 3], &former));
+        let has_left = !story.account("a").leaving.is_empty();
+        assert_eq!(has_left, turn >= 10, "{turn}");
+    }
+    assert_eq!(story.count(|account| account.name == "p9"), 0);
+}
+
+#[test]
+fn a_change_of_controllers_that_a_wrong_clock_dated_holds_nothing_up() {
+    let of = |server: &str, entries: Vec<Entry>| SourceRead {
+        server: Some(server.to_owned()),
+        marks: controller(server),
+        ..read(entries)
+    };
+    let mut story = Story::begin(people(3));
+    story.hears(of("dc1", people(3)));
+    story.later(365 * 24 * HOUR);
+    story.hears(of("dc2", people(3)));
+    story.later(-365 * 24 * HOUR);
+    story.hears(of("dc2", people(4)));
+    assert_eq!(story.count(|account| account.name == "p3"), 1);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::ledger::{Account, LedgerState};
 use crate::policy::Policy;
 use crate::snapshot::dn::Dn;
 use crate::snapshot::named::MemberName;
-use crate::snapshot::{DirectorySnapshot, Entry, Role, SourceRead};
+use crate::snapshot::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
 
 struct Forest {
     ledger: LedgerState,
@@ -174,4 +174,29 @@ fn a_group_of_another_domain_stands_for_its_members() {
     forest.hears(root(&[("cn=lab,dc=child", Role::Member)]));
     assert_eq!(forest.members(), ["p1"]);
     assert_eq!(forest.staff().members[&DirectoryId("u1".to_owned())], Role::Member);
+}
+
+#[test]
+fn a_dn_means_nobody_if_two_domains_have_its_suffix() {
+    let stranger = Entry { sid: Some("s-1-5-21-7-7-7-1".to_owned()), ..person(3) };
+    for (others, members) in [(vec![person(1)], vec!["p1"]), (vec![person(1), stranger], vec![])] {
+        let mut forest = Forest::new();
+        forest.hears(child(others));
+        forest.hears(root(&[(BY_DN, Role::Member)]));
+        assert_eq!(forest.members(), members);
+    }
+}
+
+#[test]
+fn nobody_joins_from_a_domain_whose_last_read_was_not_whole() {
+    let mut forest = Forest::new();
+    forest.hears(child(vec![person(1), person(2)]));
+    forest.hears(root(&[(BY_SID, Role::Member)]));
+    let why = "down".to_owned();
+    forest.hears(SourceRead { completeness: Completeness::Partial { why }, ..child(Vec::new()) });
+    forest.hears(root(&[(BY_DN, Role::Member), (BY_SID, Role::Member)]));
+    assert_eq!(forest.members(), ["p2"], "who belongs to it stays");
+    forest.hears(child(vec![person(1), person(2)]));
+    forest.hears(root(&[(BY_DN, Role::Member), (BY_SID, Role::Member)]));
+    assert_eq!(forest.members(), ["p1", "p2"]);
 }

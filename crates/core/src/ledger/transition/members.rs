@@ -100,33 +100,68 @@ impl Memory<'_> {
         let is_there = |account: &&Account| {
             account.state != Lifecycle::Deleted && account.absence.map_or(0, |absence| absence.seconds) < limit
         };
+        let domains = self.domains();
         let mut unresolved: BTreeSet<&MemberName> = read.dangling.members.keys().collect();
         for account in self.ledger.accounts.values().filter(is_there) {
-            let dn = || MemberName::Dn(Dn::parse(&account.dn).canonical().to_owned());
+            let dn = Dn::parse(&account.dn);
+            let by_dn = || MemberName::Dn(dn.canonical().to_owned());
             let called = if account.source != read.source {
                 let Some(sid) = account.sid.as_ref().filter(|_| is_of_forest) else { continue };
-                [dn(), MemberName::Sid(sid.clone())]
+                // Forests that do not trust each other may have one and the same suffix.
+                let is_unique = domains.get(suffix(&dn)).is_some_and(|sids| sids.len() == 1);
+                [is_unique.then(by_dn), Some(MemberName::Sid(sid.clone()))]
             } else if present.contains(&account.directory_id) {
                 continue;
             } else {
-                [dn(), MemberName::Name(account.name.clone())]
+                [Some(by_dn()), Some(MemberName::Name(account.name.clone()))]
             };
-            for name in &called {
+            for name in called.iter().flatten() {
                 unresolved.remove(name);
                 for (holder, role) in read.dangling.holders(name) {
-                    named.add(&read.source, holder, account, role);
+                    // What the source says now may be another account: its last read must be whole before anybody joins.
+                    let known = self.known.get(&(read.source.as_str(), holder));
+                    let is_member = |id: &DirectoryId| known.is_some_and(|known| known.members.contains_key(id));
+                    let may_join = account.source == read.source || self.is_proved(&account.source);
+                    named.add(&read.source, holder, account, role, |id: &DirectoryId| may_join || is_member(id));
                 }
             }
         }
         named.unresolved = counted(read, &unresolved);
         named
     }
+
+    /// The SIDs of the domains that have accounts beneath each suffix.
+    fn domains(&self) -> BTreeMap<String, BTreeSet<&str>> {
+        let known = self.ledger.accounts.values().filter(|account| account.state != Lifecycle::Deleted);
+        let known = known.filter_map(|account| Some((account.dn.as_str(), account.sid.as_deref()?)));
+        let entries = self.snapshot.reads.iter().flat_map(|read| &read.entries);
+        let shown = entries.filter_map(|entry| Some((entry.dn.as_str(), entry.sid.as_deref()?)));
+        let mut domains: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+        for (dn, sid) in known.chain(shown) {
+            let domain = sid.rsplit_once('-').map_or(sid, |(domain, _)| domain);
+            domains.entry(suffix(&Dn::parse(dn)).to_owned()).or_default().insert(domain);
+        }
+        domains
+    }
+}
+
+/// The DN of the domain: what begins with the first `dc`.
+fn suffix(dn: &Dn) -> &str {
+    let text = dn.canonical();
+    if text.starts_with("dc=") { text } else { text.find(",dc=").map_or("", |at| &text[at + 1..]) }
 }
 
 impl Named {
     /// A group stands for its members.
-    fn add(&mut self, source: &str, holder: &DirectoryId, account: &Account, role: Role) {
-        let nested = staying(account).filter(|_| account.kind == AccountKind::Group);
+    fn add(
+        &mut self,
+        source: &str,
+        holder: &DirectoryId,
+        account: &Account,
+        role: Role,
+        may: impl Fn(&DirectoryId) -> bool,
+    ) {
+        let nested = staying(account).filter(|member| account.kind == AccountKind::Group && may(member));
         if account.source == source {
             let kept = self.kept.entry(holder.clone()).or_default();
             kept.insert(account.directory_id.clone());
@@ -134,7 +169,7 @@ impl Named {
             return;
         }
         let members = self.elsewhere.entry(holder.clone()).or_default();
-        if account.kind == AccountKind::User {
+        if account.kind == AccountKind::User && may(&account.directory_id) {
             members.insert(account.directory_id.clone(), role);
         }
         for member in nested {

@@ -89,7 +89,7 @@ fn the_earlier_source_serves_and_the_later_one_makes_no_second_account() {
 }
 
 #[test]
-fn who_leaves_the_earlier_source_is_absent_until_an_administrator_gives_them_the_later_entry() {
+fn a_person_who_leaves_the_earlier_source_is_absent_until_given_the_later_entry() {
     let mut story = Story::default();
     let guests: People<'_> = &[("a.smith", 2001, "1"), ("carol", 2003, "3")];
     story.reads(Some(&[("alice", 2001, "1"), ("bob", 2002, "2")]), guests);
@@ -126,7 +126,7 @@ fn an_account_of_the_later_source_does_not_move_by_itself() {
 }
 
 #[test]
-fn who_had_two_accounts_keeps_both_and_of_several_nobody_is_taken() {
+fn two_existing_accounts_stay_separate_and_an_ambiguous_person_matches_none() {
     let mut story = Story::default();
     story.reads(Some(&[("alice", 2001, "")]), &[("a.smith", 2011, "1")]);
     story.reads(Some(&[("alice", 2001, "1")]), &[("a.smith", 2011, "1")]);
@@ -136,4 +136,18 @@ fn who_had_two_accounts_keeps_both_and_of_several_nobody_is_taken() {
     story.reads(Some(&[("alice", 2001, "1"), ("bob", 2002, "1")]), &[("c", 2003, "1")]);
     assert_eq!(story.accounts(), [("alice", "staff"), ("bob", "staff")]);
     assert!(story.rejected()[0].contains("several entries of an earlier source"), "{:?}", story.rejected());
+}
+
+#[test]
+fn an_account_is_given_to_another_person_only_if_its_own_entry_is_proved_to_be_gone() {
+    let mut story = Story::default();
+    let other: People<'_> = &[("alice", 2001, "9")];
+    story.reads(Some(&[("alice", 2001, "1"), ("bob", 2002, "2")]), other);
+    story.adopt("alice");
+    for _ in 0..3 {
+        story.reads(None, other);
+        assert_eq!((story.account("alice").source.as_str(), story.ledger.orders.len()), ("staff", 1));
+    }
+    story.reads(Some(&[("bob", 2002, "2")]), other);
+    assert_eq!((story.account("alice").source.as_str(), story.ledger.orders.len()), ("guests", 0));
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::Memory;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::server::{Moved, ServerState, SourceMark};
-use crate::snapshot::freshness::{Marks, SETTLES};
+use crate::snapshot::freshness::Marks;
 use crate::snapshot::{Completeness, SourceRead};
 
 /// How far a server is, is written down at most this often, unless something else is: directories change all the time, and
@@ -18,21 +18,21 @@ const MARK_EVERY: SignedDuration = SignedDuration::from_mins(5);
 const FORGOTTEN: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 impl Memory<'_> {
-    /// Remembers how far the server is. Whether nothing may widen, because another one answers that cannot be compared with
+    /// Remembers how far the server is. The change of servers that stands, if another one answers that cannot be compared with
     /// the former and may be behind it.
-    pub(super) fn server(&mut self, read: &SourceRead, complete: bool) -> bool {
+    pub(super) fn server(&mut self, read: &SourceRead, complete: bool) -> Option<Moved> {
         let known = self.ledger.marks.get(&read.source);
-        let standing = known.and_then(|known| known.moved.clone()).filter(|moved| self.now < moved.at + SETTLES);
+        let standing = known.and_then(|known| known.moved.clone()).filter(|moved| moved.stands(self.now));
         let says_nothing = read.marks.says_nothing() && read.marks.ids.is_none();
         let (Some(server), false) = (&read.server, says_nothing) else {
             if let Some(known) = known.filter(|known| known.accepted && complete) {
                 let used = SourceMark { accepted: false, at: self.now, ..known.clone() };
                 self.marks.push((read.source.clone(), used, false));
             }
-            return standing.is_some();
+            return standing;
         };
         if matches!(read.completeness, Completeness::Stale { .. }) {
-            return standing.is_some();
+            return standing;
         }
         // One name may stand for several domain controllers; they say which one answers.
         let controller = |server: &str, marks: &Marks| match &marks.controller {
@@ -47,17 +47,18 @@ impl Memory<'_> {
         let moved = match (other, standing) {
             // The former one answers again.
             (Some(_), Some(standing)) if standing.former == shown => None,
-            (Some(known), _) => {
+            (Some(known), standing) => {
                 let former = controller(&known.server, &known.marks);
                 self.moved(&read.source, &former, &shown);
-                Some(Moved { at: self.now, former })
+                let since = standing.map_or(self.now, |standing| standing.since.unwrap_or(standing.at)).min(self.now);
+                Some(Moved { at: self.now, former, since: Some(since) })
             }
             (None, standing) => standing,
         };
         let marks = known.map(|known| known.marks.clone()).unwrap_or_default().advanced(&read.marks, self.now);
         let accepted = known.is_some_and(|known| known.accepted && !complete);
         let after = SourceMark { server: server.clone(), marks, at: self.now, moved, accepted };
-        let holds = after.moved.is_some();
+        let moved = after.moved.clone();
         let same = known.is_some_and(|known| SourceMark { at: known.at, ..after.clone() } == *known);
         if !same {
             let small = known.is_some_and(|known| {
@@ -66,7 +67,7 @@ impl Memory<'_> {
             });
             self.marks.push((read.source.clone(), after, small));
         }
-        holds
+        moved
     }
 
     /// Writes down how far servers are: what is new and matters, or whatever is new beside other changes.

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use super::Memory;
 use crate::identity::AccountKind;
 use crate::ledger::Account;
+use crate::ledger::approval::is_approved;
 use crate::ledger::change::Change;
 use crate::ledger::doubt::{Doubt, DoubtKey, Question};
 use crate::snapshot::{Entry, SourceRead};
@@ -41,8 +42,8 @@ impl Count {
 }
 
 impl Memory<'_> {
-    /// What is hidden in a read, for which the ledger then has a doubt.
-    pub(super) fn hidden(&mut self, read: &SourceRead, complete: bool) -> Hidden {
+    /// What is hidden in a read, for which the ledger then has a doubt. `known`: the account of each of its entries.
+    pub(super) fn hidden(&mut self, read: &SourceRead, known: &[Option<&Account>], complete: bool) -> Hidden {
         let mut hidden = Hidden::new();
         for kind in [AccountKind::Tool, AccountKind::User].into_iter().filter(|kind| read.kinds.contains(kind)) {
             for attribute in ATTRIBUTES {
@@ -57,8 +58,8 @@ impl Memory<'_> {
                     Attribute::Home | Attribute::SshKeys | Attribute::Mail => Question::Attribute(label.clone()),
                 };
                 let key = DoubtKey { source: read.source.clone(), kind, question };
-                let count = self.count(read, kind, attribute);
-                let approved = self.ledger.approvals.get(&key.part()).is_some_and(|until| *until > self.now);
+                let count = self.count(read, known, kind, attribute);
+                let approved = is_approved(&self.ledger.approvals, &key.part(), self.now);
                 if count.is_hidden() && !approved {
                     hidden.insert((kind, attribute));
                     self.doubt(key, count.before, count.now);
@@ -86,11 +87,10 @@ impl Memory<'_> {
     }
 
     /// Counts only accounts in the read: a missing account proves nothing about an attribute.
-    fn count(&self, read: &SourceRead, kind: AccountKind, attribute: Attribute) -> Count {
-        let mut count = Count::default();
-        let (mut present, known) = (0, |id| self.known.get(&(read.source.as_str(), id)).copied());
-        for entry in read.entries.iter().filter(|entry| entry.kind == kind) {
-            let Some(account) = known(&entry.id) else { continue };
+    fn count(&self, read: &SourceRead, known: &[Option<&Account>], kind: AccountKind, attribute: Attribute) -> Count {
+        let (mut count, mut present) = (Count::default(), 0);
+        for (entry, account) in read.entries.iter().zip(known).filter(|(entry, _)| entry.kind == kind) {
+            let Some(account) = account else { continue };
             present += 1;
             count.before += u64::from(attribute.had(account));
             count.now += u64::from(attribute.had(account) && attribute.has(entry));
@@ -104,8 +104,9 @@ impl Memory<'_> {
             Attribute::Uid => {
                 let rejected =
                     read.rejected.iter().filter(|entry| entry.kind == kind && entry.why.contains(&read.labels.uid));
+                let account = |id| self.known.get(&(read.source.as_str(), id)).copied();
                 let had =
-                    rejected.filter_map(|entry| known(entry.id.as_ref()?)).filter(|account| attribute.had(account));
+                    rejected.filter_map(|entry| account(entry.id.as_ref()?)).filter(|account| attribute.had(account));
                 Count { before: count.before + had.count() as u64, ..count }
             }
             Attribute::SshKeys | Attribute::Mail => count,

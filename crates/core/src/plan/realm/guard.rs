@@ -12,12 +12,13 @@ use sha2::{Digest, Sha256};
 use super::{RealmAction, RealmPlan, RealmStep, lost_with, user_of, workspaces};
 use crate::identity::{AccountId, AccountKind, AccountName};
 use crate::inventory::realm::RealmInventory;
+use crate::ledger::approval::is_approved;
 use crate::ledger::change::{Change, RefusalRecord};
 use crate::ledger::realm::RealmAccount;
 use crate::ledger::{LedgerState, Lifecycle, Spending, Spent};
 use crate::plan::guard::{Classes, Refusal};
 use crate::plan::hash;
-use crate::plan::limit::{Limited, Verdict, is_approved, judge, spent};
+use crate::plan::limit::{Limited, Verdict, judge, spent};
 use crate::plan::limit_usage::{LimitUse, tighter, worth_saying};
 use crate::policy::{Limits, Realm};
 

@@ -6,7 +6,7 @@ use super::Story;
 use crate::identity::NamespaceName;
 use crate::inventory::adopted::FoundNamespace;
 use crate::plan::testing::{prod, profile};
-use crate::policy::{Selector, When};
+use crate::policy::{Class, From, Selector, When};
 
 impl Story {
     pub(super) fn profiles(&mut self, words: &[&str]) {
@@ -19,7 +19,7 @@ impl Story {
             }
             ["profiles", "select", selector] => {
                 let class = self.world.policy.classes.get_mut("profile").expect("a class");
-                class.adopts.as_mut().expect("it adopts").selector = Selector::parse(selector).expect("a selector");
+                select(class, selector);
             }
             ["profiles", "for", group] => {
                 let class = self.world.policy.classes.get_mut("profile").expect("a class");
@@ -28,8 +28,7 @@ impl Story {
             ["profiles", "twice"] => {
                 let mut twin = profile();
                 "another".clone_into(&mut twin.name);
-                let selector = Selector::parse("team").expect("a selector");
-                twin.adopts.as_mut().expect("it adopts").selector = selector;
+                select(&mut twin, "team");
                 self.world.policy.classes.insert(twin.name.clone(), twin);
                 for one in found.values_mut() {
                     one.selectors.insert("team".to_owned());
@@ -65,4 +64,10 @@ fn one(uid: &str, owner: &[&str]) -> FoundNamespace {
         annotations: owner.iter().map(|owner| ("owner".to_owned(), (*owner).to_owned())).collect::<BTreeMap<_, _>>(),
         ..FoundNamespace::default()
     }
+}
+
+/// The class adopts what this selector takes.
+fn select(class: &mut Class, selector: &str) {
+    let From::Adopted(adopts) = &mut class.from else { panic!("class {} adopts nothing", class.name) };
+    adopts.selector = Selector::parse(selector).expect("a selector");
 }

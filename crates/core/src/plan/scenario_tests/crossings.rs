@@ -3,10 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::sync::Arc;
 
 use super::{Story, data};
 use crate::desired::of_generation_group;
-use crate::identity::{AccountId, AccountKind};
+use crate::identity::{AccountId, AccountKind, ClusterName};
+use crate::inventory::{ClusterInventory, ObservedObject};
 use crate::kinds::{ManagedKind, ObjectKey};
 use crate::ledger::Lifecycle;
 use crate::plan::testing::prod;
@@ -74,17 +76,20 @@ impl Matrix {
 struct Cell {
     story: Story,
     foo: AccountId,
-    away: Option<std::sync::Arc<crate::inventory::ClusterInventory>>,
+    /// What the clusters have that do not answer.
+    away: BTreeMap<ClusterName, Arc<ClusterInventory>>,
 }
 
 impl Cell {
     fn new() -> Self {
         let mut story = Story::new();
-        for line in ["add user ann 20001", "add tool foo 52503 ann", "add tool stays 52504 ann", "settle"] {
+        let site =
+            ["cluster new b", "add user ann 20001", "add tool foo 52503 ann", "add tool stays 52504 ann", "settle"];
+        for line in site {
             story.line(&line.split_whitespace().collect::<Vec<_>>());
         }
         let foo = story.world.id(AccountKind::Tool, "foo");
-        Self { story, foo, away: None }
+        Self { story, foo, away: BTreeMap::new() }
     }
 
     fn tell(&mut self, lines: &[String]) {
@@ -93,9 +98,11 @@ impl Cell {
             let world = &mut self.story.world;
             match words.as_slice() {
                 ["cycle"] => drop(world.cycle()),
-                ["cluster", "down"] => self.away = world.inventory.clusters.remove(&prod()),
-                ["cluster", "up"] => {
-                    world.inventory.clusters.extend(self.away.take().map(|cluster| (prod(), cluster)));
+                ["cluster", name, "down"] => {
+                    self.away.extend(world.inventory.clusters.remove_entry(&ClusterName((*name).to_owned())));
+                }
+                ["cluster", name, "up"] => {
+                    world.inventory.clusters.extend(self.away.remove_entry(&ClusterName((*name).to_owned())));
                 }
                 // The cluster shows what carries the label; the binding holds.
                 ["unlabelled", ..] => {
@@ -113,9 +120,12 @@ impl Cell {
                 ["terminating", ..] => self.namespace().deleting = true,
                 ["remade", ..] => {
                     let key = self.key();
+                    let is_in = |known: &ObjectKey| {
+                        known.cluster == key.cluster && known.namespace.as_deref() == Some(key.name.as_str())
+                    };
                     let objects = &mut self.story.world.cluster().objects;
-                    objects.retain(|known, _| *known != key && known.namespace.as_deref() != Some(key.name.as_str()));
-                    self.story.world.bound.retain(|known, _| known.namespace.as_deref() != Some(key.name.as_str()));
+                    objects.retain(|known, _| *known != key && !is_in(known));
+                    self.story.world.bound.retain(|known, _| !is_in(known));
                 }
                 // The name may be another by now; the account is the same.
                 [verb, "tool", "foo" | "food", rest @ ..] if *verb != "quota" && *verb != "killed" => {
@@ -135,17 +145,19 @@ impl Cell {
     fn binding(&self) -> ObjectKey {
         let namespace = Some(self.key().name.clone());
         let mut bound = self.story.world.bound.keys();
-        bound.find(|key| key.namespace == namespace).expect("it is bound").clone()
+        bound.find(|key| key.cluster == prod() && key.namespace == namespace).expect("it is bound").clone()
     }
 
-    fn namespace(&mut self) -> &mut crate::inventory::ObservedObject {
+    fn namespace(&mut self) -> &mut ObservedObject {
         let key = self.key();
         self.story.world.cluster().objects.get_mut(&key).expect("it is there")
     }
 
-    /// The subjects that bindings in namespaces of this name name.
+    /// The subjects that bindings in namespaces of this name name, in the clusters that answer.
     fn bound(&self, namespace: &str) -> BTreeSet<String> {
-        let bound = self.story.world.bound.iter().filter(|(key, _)| key.namespace.as_deref() == Some(namespace));
+        let answers = |key: &ObjectKey| !self.away.contains_key(&key.cluster);
+        let bound = self.story.world.bound.iter();
+        let bound = bound.filter(|(key, _)| answers(key) && key.namespace.as_deref() == Some(namespace));
         bound.flat_map(|(_, names)| names.iter().cloned()).collect()
     }
 
@@ -162,31 +174,34 @@ impl Cell {
             let quotas = account.members.len();
             end.insert(format!("members of {}", account.name), quotas.to_string());
         }
-        for key in world.inventory.clusters[&prod()].objects.keys() {
-            end.insert(format!("{} {:?} {}", key.kind, key.namespace, key.name), String::new());
+        let name = |key: &ObjectKey| format!("{} {} {:?} {}", key.cluster, key.kind, key.namespace, key.name);
+        for key in world.inventory.clusters.values().flat_map(|cluster| cluster.objects.keys()) {
+            end.insert(name(key), String::new());
         }
         for (key, names) in &world.bound {
             let accounts: Vec<String> =
                 names.iter().filter_map(|name| Some(of_generation_group(name)?.0.to_string())).collect();
-            end.insert(format!("{} {:?} {}", key.kind, key.namespace, key.name), accounts.join(", "));
+            end.insert(name(key), accounts.join(", "));
         }
         for key in world.ledger.deliveries.keys() {
-            end.insert(format!("kubeconfig of {}", world.ledger.accounts[&key.account].name), String::new());
+            let name = &world.ledger.accounts[&key.account].name;
+            end.insert(format!("kubeconfig of {name} for {}", key.cluster), String::new());
         }
         end.insert("plan".to_owned(), world.plan().to_string());
         end
     }
 }
 
-fn crossed(state: &Happening, event: &Happening, waits: bool) -> Result<BTreeMap<String, String>, String> {
-    let mut cell = Cell::new();
-    let (own, others) = (cell.bound("tool-foo"), cell.bound("tool-stays"));
-    cell.tell(&state.begins);
-    let before = cell.bound("tool-foo");
-    cell.tell(&event.begins);
+/// What holds after two cycles; `own`, `others`: what foo and stays had at the beginning.
+fn promised(
+    cell: &mut Cell,
+    meaning: Option<Meaning>,
+    (own, others): (&BTreeSet<String>, &BTreeSet<String>),
+    had_access: bool,
+) -> Result<(), String> {
     for _ in 0..2 {
         cell.story.world.cycle();
-        if cell.bound("tool-stays") != others {
+        if cell.bound("tool-stays") != *others {
             return Err("stays lost its access".to_owned());
         }
     }
@@ -196,19 +211,31 @@ fn crossed(state: &Happening, event: &Happening, waits: bool) -> Result<BTreeMap
         let group = of_generation_group(name);
         account.state == Lifecycle::Active && group.is_none_or(|(_, generation)| generation == account.generation)
     };
-    let wrong = match event.meaning {
-        _ if waits => None,
-        Meaning::Takes if !after.is_empty() => Some(format!("foo still has {after:?}")),
-        Meaning::Replaces if own.iter().any(|old| after.contains(old)) => Some(format!("{own:?} still opens it")),
-        Meaning::Keeps if !before.is_empty() && after.is_empty() && state.name != "suspending" => {
-            Some("foo lost its access".to_owned())
-        }
-        _ => after.iter().find(|name| !is_present(name)).map(|name| format!("{name} is bound")),
+    let wrong = match meaning {
+        None => None,
+        Some(Meaning::Takes) if !after.is_empty() => Some(format!("foo still has {after:?}")),
+        Some(Meaning::Replaces) if own.iter().any(|old| after.contains(old)) => Some(format!("{own:?} still opens it")),
+        Some(Meaning::Keeps) if had_access && after.is_empty() => Some("foo lost its access".to_owned()),
+        Some(_) => after.iter().find(|name| !is_present(name)).map(|name| format!("{name} is bound")),
     };
-    if let Some(wrong) = wrong.filter(|_| cell.away.is_none()) {
-        return Err(wrong);
-    }
+    wrong.map_or(Ok(()), Err)
+}
+
+fn crossed(state: &Happening, event: &Happening, waits: bool) -> Result<BTreeMap<String, String>, String> {
+    let mut cell = Cell::new();
+    let (own, others) = (cell.bound("tool-foo"), cell.bound("tool-stays"));
+    cell.tell(&state.begins);
+    let had_access = !cell.bound("tool-foo").is_empty() && state.name != "suspending";
+    let others_then = cell.bound("tool-stays");
+    cell.tell(&event.begins);
+    let meaning = (!waits).then_some(event.meaning);
+    promised(&mut cell, meaning, (&own, &others_then), had_access)?;
+    let was_away = !cell.away.is_empty();
     cell.tell(&state.ends);
+    if was_away {
+        promised(&mut cell, Some(event.meaning), (&own, &others), true)
+            .map_err(|why| format!("{why} when it is back"))?;
+    }
     cell.tell(&event.ends);
     Ok(cell.end())
 }
@@ -216,7 +243,7 @@ fn crossed(state: &Happening, event: &Happening, waits: bool) -> Result<BTreeMap
 #[test]
 fn in_every_crossing_access_goes_that_should_and_no_other() {
     let Matrix { states, events, waits } = Matrix::read();
-    assert!(states.len() * events.len() >= 180, "{} cells", states.len() * events.len());
+    assert!(states.len() * events.len() >= 280, "{} cells", states.len() * events.len());
     let mut wrong = Vec::new();
     for event in &events {
         let undisturbed = crossed(&states[0], event, false).unwrap_or_else(|why| panic!("{}: {why}", event.name));

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::Story;
 use crate::identity::AccountKind;
 use crate::plan::testing::course;
-use crate::policy::FromWorkspaces;
+use crate::policy::{From, FromWorkspaces};
 use crate::snapshot::Role;
 
 impl Story {
@@ -23,7 +23,7 @@ impl Story {
                 };
                 let student = self.world.policy.classes.get_mut("student").expect("a class");
                 student.quota.insert("requests.cpu".to_owned(), "1500m".to_owned());
-                student.quota_from_workspaces = Some(way);
+                student.from = From::Users(Some(way));
             }
             ["manages", person, group] => {
                 let person = self.world.id(AccountKind::User, person);

@@ -97,14 +97,11 @@ fn class(name: &str, from: From) -> Class {
             replace_unparsable: false,
         }),
         roles: Vec::new(),
-        workspace: None,
-        adopts: None,
         service_account_roles: Vec::new(),
         impersonate: Vec::new(),
         drift: BTreeMap::new(),
         pod_security: PodSecurity::Restricted,
         quota: BTreeMap::new(),
-        quota_from_workspaces: None,
         quota_locked: BTreeSet::new(),
         limit_range: None,
         network: "open".to_owned(),
@@ -143,7 +140,7 @@ fn admin() -> Class {
         when: Some(When::Group("k8s-admins".to_owned())),
         roles: vec!["view".to_owned()],
         impersonate: vec!["bursar:cluster-admin".to_owned()],
-        ..class("admin", From::Users)
+        ..class("admin", From::Users(None))
     }
 }
 
@@ -171,39 +168,42 @@ fn student() -> Class {
             "metadata": {"name": "about-{name}", "namespace": "kube-system"},
             "data": {"who": "{account} is {uid}:{gid} in {namespace} ({class})", "left": "{alone} {", "{class}": "key"},
         })],
-        ..class("student", From::Users)
+        ..class("student", From::Users(None))
     }
 }
 
 /// A tenant for each group.
 pub fn course() -> Class {
     let named = |roles: &[&str]| roles.iter().map(|role| (*role).to_owned()).collect();
+    let workspace = Workspace {
+        members: named(&["bursar-tenant"]),
+        managers: named(&["bursar-tenant", "workspace-manager"]),
+        member_quota: BTreeMap::from([("requests.cpu".to_owned(), "2".to_owned())]),
+        ..Workspace::default()
+    };
     Class {
         namespace: Some("workspace-{name}".to_owned()),
         home: None,
         credential: None,
-        workspace: Some(Workspace {
-            members: named(&["bursar-tenant"]),
-            managers: named(&["bursar-tenant", "workspace-manager"]),
-            named_by: None,
-            member_quota: BTreeMap::from([("requests.cpu".to_owned(), "2".to_owned())]),
-            tier: 0,
-            uid_range: None,
-        }),
-        ..class("course", From::Groups)
+        ..class("course", From::Groups(workspace))
     }
+}
+
+/// What the people of a class from groups get.
+pub fn workspace_of(class: &mut Class) -> &mut Workspace {
+    let From::Groups(workspace) = &mut class.from else { panic!("class {} is not from groups", class.name) };
+    workspace
 }
 
 /// Namespaces that others create.
 pub fn profile() -> Class {
     let selector = Selector::parse("part-of=profiles").expect("a selector");
     Class {
-        adopts: Some(Adopts { selector, owner_annotation: "owner".to_owned() }),
         home: None,
         credential: None,
         roles: vec!["bursar-tenant".to_owned()],
         service_account_roles: vec!["view".to_owned()],
         quota: BTreeMap::from([("pods".to_owned(), "9".to_owned())]),
-        ..class("profile", From::Adopted)
+        ..class("profile", From::Adopted(Adopts { selector, owner_annotation: "owner".to_owned() }))
     }
 }

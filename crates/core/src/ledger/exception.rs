@@ -1,0 +1,95 @@
+//! Exceptions: from which admission rules an administrator excepted one account, and until when.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::change::Change;
+use super::gaps::Proved;
+use super::term::Term;
+use super::{LedgerState, Note};
+use crate::contract::exception::ExceptedRule;
+use crate::identity::{AccountId, ClusterName};
+
+/// Who is excepted, and from what.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ExceptionKey {
+    /// Who.
+    pub account: AccountId,
+    /// From what.
+    pub rule: ExceptedRule,
+    /// Absent: in every cluster.
+    pub cluster: Option<ClusterName>,
+}
+
+/// For how long, and by whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exception {
+    /// From then on the rule holds again.
+    pub until: Timestamp,
+    /// Who gave it, why, on which ticket, and when.
+    pub note: Note,
+    /// The time since then that counts towards `until`; absent: nothing was counted yet.
+    pub proved: Option<Proved>,
+}
+
+impl Exception {
+    /// How long it holds.
+    #[must_use]
+    pub const fn term(&self) -> Term {
+        Term { from: self.note.at, until: Some(self.until), proved: self.proved }
+    }
+}
+
+impl LedgerState {
+    pub(super) fn count_exceptions(&self, now: Timestamp) -> Vec<Change> {
+        let counted = self.exceptions.iter().filter_map(|(key, given)| {
+            let proved = Some(given.term().counted(now)?);
+            Some(Change::Exception(key.clone(), Some(Exception { proved, ..given.clone() })))
+        });
+        counted.collect()
+    }
+
+    /// Every exception of an account, sorted by rule, also one that has ended and was not removed yet.
+    pub fn exceptions_of<'a>(
+        &'a self,
+        account: &'a AccountId,
+    ) -> impl Iterator<Item = (&'a ExceptionKey, &'a Exception)> {
+        let from = ExceptionKey { account: account.clone(), rule: ExceptedRule::ALL[0], cluster: None };
+        self.exceptions.range(from..).take_while(move |(key, _)| key.account == *account)
+    }
+
+    /// The rules that an account is excepted from in one cluster.
+    #[must_use]
+    pub fn excepted(&self, account: &AccountId, cluster: &ClusterName) -> BTreeSet<ExceptedRule> {
+        let here = |key: &ExceptionKey| key.cluster.as_ref().is_none_or(|there| there == cluster);
+        let holds = self.exceptions_of(account).filter(|(key, given)| here(key) && given.term().is_running());
+        holds.map(|(key, _)| key.rule).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exception_holds_in_its_cluster_until_its_end_and_counts_only_time_that_was_looked_at() {
+        let at = |second: i64| Timestamp::from_second(second).expect("a time");
+        let mut ledger = LedgerState::default();
+        let (account, prod) = (AccountId("a".into()), ClusterName("prod".to_owned()));
+        let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: at(0) };
+        for (rule, cluster) in [(ExceptedRule::Volumes, Some(&prod)), (ExceptedRule::Images, None)] {
+            let key = ExceptionKey { account: account.clone(), rule, cluster: cluster.cloned() };
+            ledger.exceptions.insert(key, Exception { until: at(7200), note: note.clone(), proved: None });
+        }
+        let of = |ledger: &LedgerState, cluster: &str| ledger.excepted(&account, &ClusterName(cluster.to_owned()));
+        assert_eq!(of(&ledger, "prod"), BTreeSet::from([ExceptedRule::Images, ExceptedRule::Volumes]));
+        assert_eq!(of(&ledger, "test"), BTreeSet::from([ExceptedRule::Images]));
+        assert!(ledger.excepted(&AccountId("b".into()), &prod).is_empty());
+        // The daemon was off for a year: an hour of it counts.
+        ledger.apply_all(&ledger.count_exceptions(at(31_536_000)));
+        assert_eq!(of(&ledger, "prod").len(), 2);
+        ledger.apply_all(&ledger.count_exceptions(at(31_539_600)));
+        assert!(of(&ledger, "prod").is_empty());
+    }
+}

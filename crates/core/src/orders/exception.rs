@@ -1,0 +1,116 @@
+//! Exceptions from admission rules that an administrator gives and takes back.
+
+use serde_json::json;
+
+use super::quota::known;
+use super::{OrderOutcome, event, is_to_come};
+use crate::desired::{classes_if_asked, classes_of};
+use crate::ledger::change::{Change, Event};
+use crate::ledger::exception::{Exception, ExceptionKey};
+use crate::ledger::quota::day;
+use crate::ledger::{Account, LedgerState, Lifecycle, Note};
+use crate::orders::request::{ExceptionSet, ExceptionUnset, Refusal};
+use crate::policy::Policy;
+
+/// An exception from each rule; all of them, or none.
+pub(super) fn set(
+    ledger: &LedgerState,
+    policy: &Policy,
+    account: &Account,
+    set: &ExceptionSet,
+    note: &Note,
+) -> Result<OrderOutcome, Refusal> {
+    let ExceptionSet { target: _, rules, until, cluster } = set;
+    let name = account.account_name();
+    if account.state == Lifecycle::Deleted {
+        return refused(1, format!("{name} is deleted: no rule applies to it"));
+    }
+    let mut classes = classes_of(account, ledger, policy);
+    if classes.is_empty() {
+        classes = classes_if_asked(account, ledger, policy);
+    }
+    let Some(class) = classes.iter().find(|class| class.namespace.is_some()) else {
+        return refused(1, format!("{name} gets no namespace from any class, so no rule applies to it"));
+    };
+    known(policy, &classes, cluster.as_ref())?;
+    is_to_come(*until, note.at)?;
+    if note.reason.is_empty() && note.ticket.is_none() {
+        return refused(64, "--reason or --ticket is missing: the history keeps it".to_owned());
+    }
+    let mut outcome = OrderOutcome::default();
+    for rule in rules {
+        class.excepts(*rule).or_else(|why| refused(1, format!("{name} cannot be excepted from rule {rule}: {why}")))?;
+        let key = ExceptionKey { account: account.id.clone(), rule: *rule, cluster: cluster.clone() };
+        let detail = json!({"rule": rule, "until": until, "cluster": cluster});
+        outcome.events.push(Event { detail, ..event(Some(account), "exception set", note) });
+        let given = Exception { until: *until, note: note.clone(), proved: None };
+        outcome.changes.push(Change::Exception(key, Some(given)));
+    }
+    let rules: Vec<&str> = rules.iter().map(|rule| rule.as_str()).collect();
+    outcome.text = format!("{name}: excepted from {} until {}", rules.join(", "), day(*until));
+    Ok(outcome)
+}
+
+/// The rules hold again; all of them, or none.
+pub(super) fn unset(
+    ledger: &LedgerState,
+    account: &Account,
+    unset: &ExceptionUnset,
+    note: &Note,
+) -> Result<OrderOutcome, Refusal> {
+    let ExceptionUnset { target: _, rules, cluster } = unset;
+    let name = account.account_name();
+    let mut outcome = OrderOutcome::default();
+    for rule in rules {
+        let is_meant = |key: &ExceptionKey| key.rule == *rule && (cluster.is_none() || key.cluster == *cluster);
+        let before = outcome.changes.len();
+        for (key, _) in ledger.exceptions_of(&account.id).filter(|(key, _)| is_meant(key)) {
+            let detail = json!({"rule": rule, "cluster": key.cluster});
+            outcome.events.push(Event { detail, ..event(Some(account), "exception unset", note) });
+            outcome.changes.push(Change::Exception(key.clone(), None));
+        }
+        if outcome.changes.len() == before {
+            let place = cluster.as_ref().map(|cluster| format!(" for cluster {cluster}")).unwrap_or_default();
+            return refused(
+                1,
+                format!("{name} has no exception from {rule}{place}; `bursar exception list` shows what there is"),
+            );
+        }
+    }
+    let rules: Vec<&str> = rules.iter().map(|rule| rule.as_str()).collect();
+    outcome.text = format!("{name}: no exception from {} any more", rules.join(", "));
+    Ok(outcome)
+}
+
+fn refused<T>(exit_code: u8, text: String) -> Result<T, Refusal> {
+    Err(Refusal { exit_code, text })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::exception::ExceptedRule;
+    use crate::identity::AccountKind;
+    use crate::orders::request::Target;
+    use crate::plan::testing::World;
+
+    #[test]
+    fn nobody_is_excepted_without_a_reason_or_from_what_keeps_the_groups_of_images_away() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let until = world.now + jiff::SignedDuration::from_hours(24);
+        let given = |world: &World, rule, reason: &str| {
+            let target = Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: None, ticket: None };
+            let note = Note { actor: "root".to_owned(), reason: reason.to_owned(), ticket: None, at: world.now };
+            let order = ExceptionSet { target, rules: vec![rule], until, cluster: None };
+            set(&world.ledger, &world.policy, &world.ledger.accounts[&foo], &order, &note)
+                .map(|outcome| outcome.text)
+                .map_err(|refusal| refusal.exit_code)
+        };
+        assert_eq!(given(&world, ExceptedRule::Images, ""), Err(64));
+        assert!(given(&world, ExceptedRule::Images, "a course").is_ok_and(|text| text.contains("images until 2026-")));
+        world.policy.classes.get_mut("tool").expect("a class").admission.uid.strict_groups = false;
+        assert_eq!(given(&world, ExceptedRule::Images, "a course"), Err(1));
+        assert!(given(&world, ExceptedRule::Hosts, "a course").is_ok());
+    }
+}

@@ -1,0 +1,500 @@
+//! Plans again and again, and looks only at accounts of which something may be due: those with another row, object or order
+//! than before, those whose time has come, and those who were not quiet.
+//!
+//! An account is quiet if nothing was to be done for it and nothing to be told of it, and if all that this depended on is
+//! compared with what it was. Any other account is looked at each time. What changed is told by the maps themselves
+//! ([`SharedMap::differences`]), so no writer can forget to tell. Property tests compare each such plan with a whole one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::credential::next_due;
+use super::guard::Counts;
+use super::scan::Scan;
+use super::{Bounds, Plan, compare, derived};
+use crate::contract::Sealer;
+use crate::desired::{Derived, Deriver, DesiredState, Each, is_separable};
+use crate::identity::{AccountId, AccountKind, AccountName, ClusterName};
+use crate::inventory::{Inventory, ObservedObject};
+use crate::kinds::ObjectKey;
+use crate::ledger::LedgerState;
+use crate::policy::Policy;
+use crate::shared_map::SharedMap;
+
+/// Accounts that are planned for at a time: what they should have is kept with all manifests meanwhile.
+const AT_A_TIME: usize = 256;
+
+/// Plans, and remembers who is quiet. Any planner gives the same plan; one that has planned before only saves work.
+#[derive(Debug, Default)]
+pub struct Planner {
+    /// Plans for a site where what accounts should have depends on others.
+    deriver: Deriver,
+    known: Option<Known>,
+    counts: Counts,
+}
+
+/// What the last plan was made of, and who was quiet in it.
+#[derive(Debug)]
+struct Known {
+    policy: Policy,
+    key: [u8; 32],
+    at: Timestamp,
+    ledger: LedgerState,
+    clusters: BTreeMap<ClusterName, SharedMap<ObjectKey, ObservedObject>>,
+    accounts: BTreeMap<AccountId, Remembered>,
+    groups: BTreeSet<AccountId>,
+    /// One of them is another since the last plan.
+    is_regrouped: bool,
+    /// What clusters show with our label and the ledger does not have.
+    strays: BTreeSet<ObjectKey>,
+    /// The few combinations of classes that there are.
+    classes: BTreeSet<Arc<[String]>>,
+}
+
+#[derive(Debug, Default)]
+struct Remembered {
+    /// What the ledger has of it, sorted.
+    objects: Vec<ObjectKey>,
+    /// `None`: it is looked at in the next plan.
+    quiet: Option<Quiet>,
+}
+
+/// Nothing is to be done for an account.
+#[derive(Debug)]
+struct Quiet {
+    /// When that may end by itself.
+    until: Timestamp,
+    /// The classes that take it.
+    classes: Arc<[String]>,
+    /// It is, or was, a tenant.
+    is_tenant: bool,
+    /// Clusters of its that do not answer, or that the configuration does not name any more.
+    away: Box<[ClusterName]>,
+}
+
+impl Planner {
+    /// The plan, as [`super::plan`] makes it of everything.
+    pub fn plan(
+        &mut self,
+        ledger: &LedgerState,
+        inventory: &Inventory,
+        (policy, sealer): (&Policy, &Sealer),
+        now: Timestamp,
+    ) -> Plan {
+        if let Some(plan) = self.incremental(ledger, inventory, (policy, sealer), now) {
+            self.deriver = Deriver::default();
+            return plan;
+        }
+        self.known = None;
+        derived(&mut self.deriver, ledger, inventory, (policy, sealer), now)
+    }
+
+    /// What bounds the plan of this ledger.
+    pub fn bounds(&mut self, ledger: &LedgerState, policy: &Policy) -> Bounds {
+        self.counts.follow(ledger);
+        Bounds::with(&self.counts, ledger, policy)
+    }
+
+    /// Everything is looked at by the next plan.
+    pub fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// `None`: what one account should have may depend on others.
+    fn incremental(
+        &mut self,
+        ledger: &LedgerState,
+        inventory: &Inventory,
+        (policy, sealer): (&Policy, &Sealer),
+        now: Timestamp,
+    ) -> Option<Plan> {
+        let known = self.known.take().filter(|_| is_separable(ledger, policy));
+        let holds = |known: &Known| {
+            let key = sealer.public_key();
+            known.policy == *policy
+                && known.key == key
+                && known.at <= now
+                && known.clusters.keys().eq(inventory.clusters.keys())
+        };
+        let mut known = known.filter(holds).or_else(|| {
+            is_separable(ledger, policy).then(|| Known::nothing(policy.clone(), sealer.public_key(), inventory, now))
+        })?;
+        known.mark(ledger, inventory, now);
+        let plan = known.plan(ledger, inventory, (policy, sealer), now)?;
+        self.known = Some(known);
+        Some(plan)
+    }
+}
+
+impl Known {
+    /// Compared with it everything is new.
+    fn nothing(policy: Policy, key: [u8; 32], inventory: &Inventory, at: Timestamp) -> Self {
+        Self {
+            policy,
+            key,
+            at,
+            ledger: LedgerState::default(),
+            clusters: inventory.clusters.keys().map(|cluster| (cluster.clone(), SharedMap::default())).collect(),
+            accounts: BTreeMap::new(),
+            groups: BTreeSet::new(),
+            is_regrouped: false,
+            strays: BTreeSet::new(),
+            classes: BTreeSet::new(),
+        }
+    }
+
+    /// Finds everybody who may not be quiet any more.
+    fn mark(&mut self, ledger: &LedgerState, inventory: &Inventory, now: Timestamp) {
+        let before = std::mem::replace(&mut self.ledger, ledger.clone());
+        self.mark_objects(&before, ledger, inventory);
+        self.mark_rows(&before, ledger);
+        for (id, _) in inventory.homes.keys() {
+            self.look_at(id);
+        }
+        for it in self.accounts.values_mut() {
+            it.quiet.take_if(|quiet| quiet.until <= now);
+        }
+        self.at = now;
+    }
+
+    fn look_at(&mut self, id: &AccountId) {
+        match self.accounts.get_mut(id) {
+            Some(known) => known.quiet = None,
+            None => drop(self.accounts.insert(id.clone(), Remembered::default())),
+        }
+    }
+
+    fn mark_objects(&mut self, before: &LedgerState, ledger: &LedgerState, inventory: &Inventory) {
+        for (key, was, is) in ledger.objects.differences(&before.objects) {
+            if let Some(was) = was {
+                self.look_at(&was.account);
+                let objects = self.accounts.get_mut(&was.account).map(|it| &mut it.objects);
+                if let Some((objects, at)) = objects.and_then(|it| it.binary_search(key).ok().map(|at| (it, at))) {
+                    objects.remove(at);
+                }
+            }
+            if let Some(is) = is {
+                let known = self.accounts.entry(is.account.clone()).or_default();
+                known.quiet = None;
+                if let Err(at) = known.objects.binary_search(key) {
+                    known.objects.insert(at, key.clone());
+                }
+            }
+            let shown = || inventory.clusters.get(&key.cluster).and_then(|there| there.objects.get(key));
+            self.look_for_stray(key, is.is_none() && shown().is_some_and(|found| !found.deleting));
+        }
+        for (cluster, there) in &inventory.clusters {
+            let seen = self.clusters.insert(cluster.clone(), there.objects.clone()).unwrap_or_default();
+            for (key, _, is) in there.objects.differences(&seen) {
+                let record = ledger.objects.get(key);
+                if let Some(record) = record {
+                    self.look_at(&record.account);
+                }
+                self.look_for_stray(key, record.is_none() && is.is_some_and(|found| !found.deleting));
+            }
+        }
+    }
+
+    fn look_for_stray(&mut self, key: &ObjectKey, is_stray: bool) {
+        if is_stray {
+            self.strays.insert(key.clone());
+        } else if !self.strays.is_empty() {
+            self.strays.remove(key);
+        }
+    }
+
+    fn mark_rows(&mut self, before: &LedgerState, ledger: &LedgerState) {
+        // Destructured, so that a new field cannot be forgotten.
+        let LedgerState {
+            ledger_id: _,
+            older_than_rules: _,
+            last_generation: _,
+            // It says only what becomes of strays.
+            learned_at: _,
+            sources: _,
+            marks: _,
+            doubts: _,
+            homes_shown: _,
+            accounts,
+            persons: _,
+            uid_history: _,
+            used_uids: _,
+            holds,
+            orders,
+            approvals: _,
+            refusals: _,
+            spent: _,
+            tenants,
+            settled,
+            overrides,
+            exceptions,
+            paces: _,
+            last_use,
+            idle,
+            // A site that has one is not planned for here.
+            adopted: _,
+            // Their orders are in `orders`.
+            revocations: _,
+            objects: _,
+            certificates,
+            deliveries,
+            ssh_deliveries,
+            stopped,
+            archives,
+            rejected: _,
+            realm_accounts: _,
+            failures,
+        } = ledger;
+        for (id, was, is) in accounts.differences(&before.accounts) {
+            let [was_group, is_group] = [was, is].map(|it| it.is_some_and(|it| it.kind == AccountKind::Group));
+            if is_group {
+                self.groups.insert(id.clone());
+            } else if was_group {
+                self.groups.remove(id);
+            }
+            self.is_regrouped |= was_group || is_group;
+            self.look_at(id);
+        }
+        macro_rules! look {
+            ($($map:ident by $id:expr;)*) => {$(
+                for (key, ..) in $map.differences(&before.$map) {
+                    self.look_at(&$id(key));
+                }
+            )*};
+        }
+        let of_place = |(id, _): &(AccountId, _)| -> AccountId { id.clone() };
+        look! {
+            tenants by of_place;
+            settled by of_place;
+            overrides by |key: &crate::ledger::quota::OverrideKey| key.account.clone();
+            exceptions by |key: &crate::ledger::exception::ExceptionKey| key.account.clone();
+            last_use by AccountId::clone;
+            idle by of_place;
+            certificates by |key: &crate::ledger::CredentialKey| key.account.clone();
+            deliveries by |key: &crate::ledger::CredentialKey| key.account.clone();
+            ssh_deliveries by AccountId::clone;
+            stopped by |(id, _): &(AccountId, ObjectKey)| id.clone();
+            failures by of_place;
+        }
+        for (_, was, is) in archives.differences(&before.archives) {
+            was.into_iter().chain(is).for_each(|archive| self.look_at(&archive.account));
+        }
+        let ordered = orders.iter().map(|order| &order.account);
+        ordered.chain(holds.keys()).for_each(|id| self.look_at(id));
+    }
+
+    fn plan(
+        &mut self,
+        ledger: &LedgerState,
+        inventory: &Inventory,
+        (policy, sealer): (&Policy, &Sealer),
+        now: Timestamp,
+    ) -> Option<Plan> {
+        if !self.strays.is_empty() {
+            return None;
+        }
+        let groups: Vec<_> = self.groups.iter().filter_map(|id| ledger.accounts.get(id)).collect();
+        let mut each = Each::of(ledger, (policy, sealer), groups, now);
+        if std::mem::take(&mut self.is_regrouped) {
+            // Another group may give other classes.
+            for (id, known) in &mut self.accounts {
+                let account = ledger.accounts.get(id);
+                let is_taken = |quiet: &Quiet| account.is_some_and(|it| each.is_taken_by(it, &quiet.classes));
+                known.quiet.take_if(|quiet| !is_taken(quiet));
+            }
+        }
+        self.accounts
+            .retain(|id, known| known.quiet.is_some() || ledger.accounts.contains_key(id) || !known.objects.is_empty());
+        let mut plan = Plan::default();
+        for quiet in self.accounts.values().filter_map(|known| known.quiet.as_ref()) {
+            plan.unchanged += u64::from(quiet.is_tenant);
+            for cluster in &quiet.away {
+                plan.misses(cluster, policy.clusters.contains_key(cluster));
+            }
+        }
+        let others = self.accounts.iter().filter(|(id, it)| it.quiet.is_none() && ledger.accounts.contains_key(id));
+        let others: Vec<AccountId> = others.map(|(id, _)| id.clone()).collect();
+        for some in others.chunks(AT_A_TIME) {
+            let (mut desired, mut settled) = (DesiredState::default(), BTreeMap::new());
+            desired.clusters = policy.clusters.keys().cloned().collect();
+            for id in some {
+                let Derived { account, is_settled, classes } =
+                    each.derive(&ledger.accounts[id], &mut desired.notices)?;
+                if is_settled {
+                    settled.insert(id, (account.is_some(), classes));
+                }
+                desired.accounts.extend(account.map(|account| (id.clone(), account)));
+            }
+            let scan =
+                Scan::among(&desired, ledger, inventory, |id| self.accounts.get(id).map_or(&[][..], |it| &it.objects));
+            let planned = compare(&desired, ledger, inventory, &scan, now, false);
+            let quiet: Vec<_> = settled
+                .into_iter()
+                .filter(|(id, _)| is_quiet(id, &desired, &planned, ledger) && is_whole(id, &desired, &scan, inventory))
+                .map(|(id, (is_tenant, classes))| {
+                    let classes = Arc::from(classes);
+                    let classes = Arc::clone(self.classes.get(&classes).unwrap_or(&classes));
+                    let clusters = desired.accounts.get(id).into_iter().flat_map(|it| it.clusters.keys());
+                    let away = clusters.filter(|it| !inventory.clusters.contains_key(*it)).cloned().collect();
+                    (id, Quiet { until: next_due(ledger, id, now), classes, is_tenant, away })
+                })
+                .collect();
+            for (id, quiet) in quiet {
+                self.classes.insert(Arc::clone(&quiet.classes));
+                self.accounts.entry(id.clone()).or_default().quiet = Some(quiet);
+            }
+            plan.add(planned);
+        }
+        plan.sort();
+        Some(plan)
+    }
+}
+
+/// Whether every object of the account is as it should be in each cluster that answers. An object that is on its way out and
+/// has no row is nothing to do, and nobody is told when it is gone.
+fn is_whole(id: &AccountId, desired: &DesiredState, scan: &Scan<'_>, inventory: &Inventory) -> bool {
+    let clusters = desired.accounts.get(id).into_iter().flat_map(|it| it.clusters.keys());
+    clusters.filter(|it| inventory.clusters.contains_key(*it)).all(|it| scan.is_settled(id, it))
+}
+
+/// Whether a plan in which `desired` is all that should be has nothing to do for the account, and nothing to say of it.
+fn is_quiet(id: &AccountId, desired: &DesiredState, planned: &Plan, ledger: &LedgerState) -> bool {
+    let told = |account: &AccountName| {
+        planned.notices.iter().any(|notice| notice.account == *account)
+            || planned.over_quota.iter().any(|over| over.account == *account)
+    };
+    let first = (id.clone(), ClusterName(String::new()));
+    let fails = ledger.failures.range(first..).next().is_some_and(|((failing, _), _)| failing == id);
+    let is_told = desired.accounts.get(id).is_some_and(|it| told(&it.account));
+    !fails && !is_told && !planned.accounts.iter().any(|plan| plan.id == *id)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use super::*;
+    use crate::inventory::HomeFinding;
+    use crate::ledger::{Failure, Note, Order, OrderKind};
+    use crate::plan::testing::{World, prod};
+
+    type Happens<'a> = &'a dyn Fn(&mut World, &AccountId);
+
+    /// A site at rest, and its planner.
+    fn site() -> (World, Planner) {
+        let mut world = World::new();
+        let alice = world.add(AccountKind::User, "alice", Some(20_001));
+        let admins = world.add(AccountKind::Group, "k8s-admins", None);
+        world.join(&admins, &alice);
+        world.add(AccountKind::User, "bob", Some(20_002));
+        for (uid, name) in (52_500..).zip(["foo", "bar", "gone"]) {
+            world.add(AccountKind::Tool, name, Some(uid));
+        }
+        let gone = world.id(AccountKind::Tool, "gone");
+        world.account(&gone).disabled = Some("mark".to_owned());
+        world.cycle();
+        world.account(&gone).disabled = None;
+        (0..2).for_each(|_| drop(world.cycle()));
+        world.account(&gone).disabled = Some("mark".to_owned());
+        // The looks that follow a delivery are over.
+        for _ in 0..3 {
+            world.cycle();
+            world.now += SignedDuration::from_mins(2);
+        }
+        world.cycle();
+        let mut planner = Planner::default();
+        assert!(plan(&mut planner, &world).is_empty());
+        (world, planner)
+    }
+
+    fn plan(planner: &mut Planner, world: &World) -> Plan {
+        let plan = planner.plan(&world.ledger, &world.inventory, (&world.policy, &world.sealer), world.now);
+        assert_eq!(plan, world.plan());
+        plan
+    }
+
+    /// Whom the next plan looks at.
+    fn looked_at(planner: &mut Planner, world: &World) -> Vec<String> {
+        let known = planner.known.as_mut().expect("it is kept");
+        known.mark(&world.ledger, &world.inventory, world.now);
+        let all = known.accounts.iter().filter(|(_, known)| known.quiet.is_none());
+        let mut names: Vec<String> = all.map(|(id, _)| world.ledger.accounts[id].name.clone()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn only_accounts_are_looked_at_of_which_something_may_be_due() {
+        let (world, mut planner) = site();
+        assert!(looked_at(&mut planner, &world).is_empty(), "the suspended tool and people without access, too");
+        let note = || Note { actor: "root".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
+        let failure = || Failure::begun(world.now);
+        let happenings: [(&str, Happens<'_>); 8] = [
+            ("an entry", &|world, foo| world.account(foo).disabled = Some("mark".to_owned())),
+            ("an object", &|world, foo| {
+                let key = world.ledger.objects.iter().find(|(_, it)| it.account == *foo).map(|(key, _)| key.clone());
+                world.cluster().objects.get_mut(&key.expect("an object")).expect("shown").digest = "edited".into();
+            }),
+            ("an object that is gone", &|world, foo| {
+                let key = world.ledger.objects.iter().find(|(_, it)| it.account == *foo).map(|(key, _)| key.clone());
+                world.cluster().objects.remove(&key.expect("an object"));
+            }),
+            ("an order", &|world, foo| {
+                let (account, what) = (foo.clone(), OrderKind::Revoke);
+                world.ledger.orders.push(Order { id: 1, account, what, note: note(), bulk: None, object: None });
+            }),
+            ("a hold", &|world, foo| drop(world.ledger.holds.insert(foo.clone(), note()))),
+            ("a failure", &|world, foo| drop(world.ledger.failures.insert((foo.clone(), prod()), failure()))),
+            ("a home", &|world, foo| {
+                let broken = HomeFinding::Broken { why: "no entry".to_owned() };
+                world.inventory.homes.insert((foo.clone(), prod()), broken);
+            }),
+            ("a row that is gone", &|world, foo| {
+                world.ledger.deliveries.retain(|key, _| key.account != *foo);
+            }),
+        ];
+        for (what, happens) in happenings {
+            let (mut world, mut planner) = site();
+            let foo = world.id(AccountKind::Tool, "foo");
+            happens(&mut world, &foo);
+            assert_eq!(looked_at(&mut planner, &world), ["foo"], "{what}");
+            plan(&mut planner, &world);
+        }
+    }
+
+    #[test]
+    fn who_leaves_a_group_is_looked_at_and_nobody_else() {
+        let (mut world, mut planner) = site();
+        let admins = world.id(AccountKind::Group, "k8s-admins");
+        let alice = world.id(AccountKind::User, "alice");
+        let alice = world.account(&alice).directory_id.clone();
+        world.account(&admins).leaving.insert(alice);
+        let plan = plan(&mut planner, &world);
+        assert!(plan.accounts.iter().any(|plan| plan.account.name == "alice"), "{plan}");
+        assert_eq!(looked_at(&mut planner, &world), ["alice", "k8s-admins"]);
+    }
+
+    #[test]
+    fn a_renewal_and_a_look_into_a_home_come_by_the_time_alone() {
+        let (mut world, mut planner) = site();
+        let due = world.ledger.certificates.values().map(|it| it.renew_after).min().expect("certificates");
+        let mut looks = 0;
+        while world.now < due {
+            world.now += SignedDuration::from_hours(1);
+            looks += plan(&mut planner, &world).accounts.len();
+        }
+        assert!(looks > 0);
+        assert!(plan(&mut planner, &world).accounts.iter().any(super::super::AccountPlan::changes_something));
+    }
+
+    #[test]
+    fn a_clock_that_was_put_back_and_another_policy_forget_what_was_known() {
+        let (mut world, mut planner) = site();
+        world.now -= SignedDuration::from_hours(1);
+        plan(&mut planner, &world);
+        world.policy.classes.get_mut("tool").expect("a class").quota.insert("pods".to_owned(), "3".to_owned());
+        assert!(!plan(&mut planner, &world).is_empty());
+    }
+}

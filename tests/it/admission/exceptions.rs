@@ -1,0 +1,81 @@
+//! An exception turns off its rule for one account, and nothing that keeps its pods from being somebody else's.
+
+use bursar::contract::TenantState;
+use bursar::contract::exception::ExceptedRule;
+use bursar_testkit::ready::wait_for;
+use serde_json::{Value, json};
+
+use super::site::{DEADLINE, Site, identity, out, pod_in, said};
+
+#[test]
+fn an_excepted_account_passes_its_rules_and_stays_itself_and_nobody_writes_an_exception() {
+    let site = Site::shared();
+    let namespace = "tool-course";
+    let mut course = identity(namespace, "tool:course", (52_520, 52_520, &[]), TenantState::Active);
+    let seal = |course: &bursar::contract::Identity| site.sealed(course, "privileged");
+    seal(&course);
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut pod = pod_in(namespace, "web");
+        change(&mut pod["spec"]);
+        pod
+    };
+    let ask = |pod: &Value, more: &[&str]| {
+        let asked = site.tool("course", &[&["create", "-f", "-", "-o", "json"], more].concat(), &pod.to_string());
+        if asked.status.success() { Ok(out(&asked)) } else { Err(said(&asked)) }
+    };
+    let dry = |pod: &Value| ask(pod, &["--dry-run=server"]);
+    let elsewhere = with(&|spec| spec["containers"][0]["image"] = json!("elsewhere.example.org/image"));
+    let mounts = |volume: Value| with(&|spec| spec["volumes"] = json!([volume]));
+    let export = mounts(json!({"name": "data", "nfs": {"server": "other.example.org", "path": "/data"}}));
+    let path = mounts(json!({"name": "data", "hostPath": {"path": "/var/lib/kubelet"}}));
+    for refused in [&elsewhere, &export] {
+        assert!(dry(refused).is_err(), "{refused}");
+    }
+
+    // Who may annotate the namespace writes no exception: the identity is gone instead.
+    let forge = ["annotate", "namespace", namespace, "bursar.dev/exceptions=images", "--overwrite"];
+    let refused = site.meddler(&forge, "");
+    assert!(said(&refused).contains("namespaces.bursar.dev"), "{}", said(&refused));
+    site.cluster.run(&forge, "");
+    let why = wait_for("the webhook hears of it", DEADLINE, || dry(&pod_in(namespace, "web")).err());
+    assert!(why.contains("seal does not hold"), "{why}");
+
+    course.exceptions = [ExceptedRule::Images, ExceptedRule::Volumes].into();
+    seal(&course);
+    let stored = wait_for("the webhook hears of the exception", DEADLINE, || dry(&elsewhere).ok());
+    let stored: Value = serde_json::from_str(&stored).expect("JSON");
+    assert_eq!(stored["spec"]["securityContext"]["runAsUser"], 52_520, "it is filled in as before");
+    dry(&export).expect("excepted");
+    for (pod, text) in [
+        (with(&|spec| spec["securityContext"] = json!({"runAsUser": 52_503})), "tool course runs as 52520"),
+        (with(&|spec| spec["securityContext"] = json!({"supplementalGroups": [50_000]})), "50000"),
+        (
+            with(&|spec| spec["containers"][0]["securityContext"] = json!({"allowPrivilegeEscalation": true})),
+            "allowPrivilegeEscalation",
+        ),
+        (with(&|spec| spec["hostNetwork"] = json!(true)), "hostNetwork"),
+        (path, "of the node"),
+    ] {
+        let why = dry(&pod).expect_err("refused");
+        assert!(why.contains("pods.bursar.dev") && why.contains(text), "{pod}: {why}");
+    }
+
+    // The audit counts it apart.
+    ask(&elsewhere, &[]).expect("stored");
+    let admin = site.cluster.admin_kubeconfig.to_str().expect("UTF-8");
+    let audited = || {
+        let audited = site.bursar(&["--json", "webhook", "audit", "--cluster", "test", "--admin-kubeconfig", admin]);
+        let audited: Value = serde_json::from_str(&out(&audited)).unwrap_or_else(|_| panic!("{}", said(&audited)));
+        let found = audited["found"].as_array().cloned().unwrap_or_default();
+        found.into_iter().filter(|found| found["namespace"] == namespace).collect::<Vec<_>>()
+    };
+    let found = audited();
+    assert_eq!((found.len(), &found[0]["rule"], &found[0]["excepted"]), (1, &"images".into(), &true.into()));
+
+    // It ends, and the rule holds again.
+    course.exceptions.clear();
+    seal(&course);
+    wait_for("the webhook hears of its end", DEADLINE, || dry(&elsewhere).err());
+    assert_eq!(audited()[0]["excepted"], false);
+    site.delete("pod", "web", namespace);
+}

@@ -1,0 +1,195 @@
+//! `bursar webhook audit` and the policies of the API server say the same of random objects.
+
+use std::collections::BTreeMap;
+
+use bursar::admission::existing::{KINDS, Kind, by_server};
+use bursar::bootstrap;
+use bursar::rules::Mode;
+use futures::StreamExt as _;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::strategy::ValueTree as _;
+use proptest::test_runner::{Config, TestRunner};
+use serde_json::{Value, json};
+
+use super::server_rules::{SHOP, TOOL, object, pods, prepare};
+use super::site::{Site, runtime};
+
+/// In each run of `make test`; `BURSAR_TEST_PODS` says otherwise (2,000 in the daily one).
+const OBJECTS: usize = 300;
+
+/// Absent, or one of these.
+fn maybe(values: &'static [&'static str]) -> impl Strategy<Value = Option<&'static str>> {
+    prop_oneof![3 => Just(None), 2 => select(values).prop_map(Some)]
+}
+
+fn set(fields: &mut Value, key: &str, value: Option<&str>) {
+    if let Some(value) = value {
+        fields[key] = json!(value);
+    }
+}
+
+/// Fields of the spec of a pod, and in which of the kinds that have such a spec.
+fn of_pods() -> impl Strategy<Value = Value> {
+    let sysctls = (
+        select(&[
+            "net.ipv4.ip_unprivileged_port_start",
+            "net/ipv4/ip_unprivileged_port_start",
+            "net.ipv4.ip_local_port_range",
+            "kernel.shm_rmid_forced",
+            "kernel.msgmax",
+            "net.core.somaxconn",
+        ]),
+        select(&[
+            "0",
+            "1023",
+            "1024",
+            "+1024",
+            "01024",
+            "65535",
+            "100000",
+            "1024 60999",
+            "1024\t60999",
+            "1024 x",
+            "512 60999",
+        ]),
+    );
+    let toleration = (maybe(&["gpu", "control-plane", "node.kubernetes.io/not-ready"]), any::<bool>());
+    (
+        select(&[TOOL, SHOP]),
+        0..8_usize,
+        maybe(&["batch", "urgent", "system-node-critical"]),
+        maybe(&["gvisor", "kata"]),
+        maybe(&["volcano", "mine", "default-scheduler"]),
+        maybe(&["node-1"]),
+        proptest::option::of(toleration),
+        proptest::option::of(sysctls),
+    )
+        .prop_map(|(namespace, kind, priority, runtime, scheduler, node, toleration, sysctl)| {
+            let mut fields = json!({});
+            set(&mut fields, "priorityClassName", priority);
+            set(&mut fields, "runtimeClassName", runtime);
+            set(&mut fields, "schedulerName", scheduler);
+            // The scheduler writes it into pods, so it is judged in templates only.
+            set(&mut fields, "nodeName", node.filter(|_| kind != 0));
+            if let Some((key, is_equal)) = toleration {
+                let mut toleration = json!({"operator": "Exists"});
+                set(&mut toleration, "key", key);
+                if let (true, Some(_)) = (is_equal, key) {
+                    toleration["operator"] = json!("Equal");
+                    toleration["value"] = json!("x");
+                }
+                fields["tolerations"] = json!([toleration]);
+            }
+            if let Some((name, value)) = sysctl {
+                fields["securityContext"] = json!({"sysctls": [{"name": name, "value": value}]});
+            }
+            pods(namespace, fields).swap_remove(kind)
+        })
+}
+
+fn of_services() -> impl Strategy<Value = Value> {
+    let kinds = maybe(&["ClusterIP", "NodePort", "LoadBalancer", "ExternalName"]);
+    (select(&[TOOL, SHOP]), kinds, any::<bool>()).prop_map(|(namespace, kind, takes)| {
+        let mut spec = json!({"ports": [{"port": 80}]});
+        set(&mut spec, "type", kind);
+        if kind == Some("ExternalName") {
+            spec["externalName"] = json!("db.example.org");
+        }
+        if takes {
+            spec["externalIPs"] = json!(["192.0.2.7"]);
+        }
+        object("v1", "Service", namespace, spec)
+    })
+}
+
+fn of_classes() -> impl Strategy<Value = Value> {
+    let modes = select(&["ReadWriteOnce", "ReadWriteMany"]);
+    let (old, classes) = (maybe(&["nginx", "traefik"]), maybe(&["nginx", "traefik"]));
+    let (old_storage, storage) = (maybe(&["fast", "gold"]), maybe(&["", "standard", "fast", "gold"]));
+    let ingress = (select(&[TOOL, SHOP]), old, classes).prop_map(|(namespace, old, class)| {
+        let mut spec = json!({"rules": [{"host": "ann.shop.example.org"}]});
+        set(&mut spec, "ingressClassName", class);
+        let mut ingress = object("networking.k8s.io/v1", "Ingress", namespace, spec);
+        set(&mut ingress["metadata"]["annotations"], "kubernetes.io/ingress.class", old);
+        ingress
+    });
+    let claim = (select(&[TOOL, SHOP]), modes, old_storage, storage).prop_map(|(namespace, mode, old, class)| {
+        let mut spec = json!({"accessModes": [mode], "resources": {"requests": {"storage": "1Gi"}}});
+        set(&mut spec, "storageClassName", class);
+        let mut claim = object("v1", "PersistentVolumeClaim", namespace, spec);
+        set(&mut claim["metadata"]["annotations"], "volume.beta.kubernetes.io/storage-class", old);
+        claim
+    });
+    let gateway = (select(&[TOOL, SHOP]), select(&["internal", "external"])).prop_map(|(namespace, class)| {
+        let listeners = json!([{"name": "web", "port": 443, "protocol": "HTTPS", "hostname": "ann.shop.example.org"}]);
+        let spec = json!({"gatewayClassName": class, "listeners": listeners});
+        object("gateway.networking.k8s.io/v1", "Gateway", namespace, spec)
+    });
+    prop_oneof![ingress, claim, gateway]
+}
+
+fn kind_of(object: &Value) -> Kind {
+    let group =
+        object["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group);
+    let kind = object["kind"].as_str().unwrap_or_default().to_lowercase();
+    let plural = if kind.ends_with('s') { format!("{kind}es") } else { format!("{kind}s") };
+    let known = KINDS.into_iter().find(|known| known.group == group && known.resource == plural);
+    known.unwrap_or_else(|| panic!("{group} {plural}"))
+}
+
+/// What the API server would store of each, or why not.
+fn asked(site: &Site, objects: &[Value]) -> Vec<Result<Value, String>> {
+    runtime().block_on(async {
+        let client = bootstrap::client(&site.cluster.admin_kubeconfig).await.expect("a client");
+        let ask = async |object: &Value| {
+            let (kind, namespace) = (kind_of(object), object["metadata"]["namespace"].as_str().expect("a namespace"));
+            let version = object["apiVersion"].as_str().expect("a version");
+            let root = if version.contains('/') { "apis" } else { "api" };
+            let uri = format!("/{root}/{version}/namespaces/{namespace}/{}?dryRun=All", kind.resource);
+            let request = http::Request::post(uri).header("content-type", "application/json");
+            let request = request.body(object.to_string().into_bytes()).expect("a request");
+            match client.request::<Value>(request).await {
+                Ok(stored) => Ok(stored),
+                Err(kube::Error::Api(status)) => Err(status.message.clone()),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        futures::stream::iter(objects.iter().map(ask)).buffered(8).collect().await
+    })
+}
+
+#[test]
+fn the_audit_and_the_policies_of_the_api_server_agree_on_random_objects() {
+    let site = Site::shared();
+    prepare(&site);
+    let count = std::env::var("BURSAR_TEST_PODS").ok().and_then(|count| count.parse().ok()).unwrap_or(OBJECTS);
+    let random = prop_oneof![6 => of_pods(), 1 => of_services(), 2 => of_classes()];
+    let mut runner = TestRunner::new(Config::default());
+    let objects: Vec<Value> = (0..count).map(|_| random.new_tree(&mut runner).expect("an object").current()).collect();
+    let (mut wrong, mut said) = (Vec::new(), BTreeMap::new());
+    for (object, answer) in objects.iter().zip(asked(&site, &objects)) {
+        let class = if object["metadata"]["namespace"] == SHOP { "shop" } else { "tool" };
+        let server = &site.settings.policy.classes[class].admission.server;
+        let judged = |object: &Value| by_server(server, Mode::Enforce, kind_of(object), object);
+        let (answered, found) = match &answer {
+            Ok(stored) => {
+                let mut stored = stored.clone();
+                // Items of lists have neither; the judge gets those.
+                (stored["apiVersion"], stored["kind"]) = (object["apiVersion"].clone(), object["kind"].clone());
+                ("let through", judged(&stored))
+            }
+            Err(why) if why.contains("bursar-rules-enforce") => ("refused", judged(object)),
+            Err(_) => {
+                *said.entry("refused by somebody else").or_insert(0_usize) += 1;
+                continue;
+            }
+        };
+        *said.entry(answered).or_insert(0) += 1;
+        if (answered == "refused") == found.is_empty() {
+            wrong.push(format!("{object}\n  {answer:?}\n  judged: {found:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(said["refused"] > count / 10 && said["let through"] > count / 10, "{said:?}");
+}

@@ -1,0 +1,52 @@
+//! `bursar-webhook approve` beside the API server of a world.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use bursar::bootstrap::approver::{self, ApproverRequest, Place};
+use bursar::contract::Sealer;
+use bursar::identity::ClusterName;
+use bursar::store::ReadStore;
+use bursar_testkit::binaries::program;
+use bursar_testkit::ports::free_port;
+use bursar_testkit::process::Process;
+
+use crate::world::World;
+
+/// `bursar approver install --write`: from now on the daemon approves nothing. Gives the folder of its files.
+pub fn install(world: &World) -> PathBuf {
+    let folder = world.folder.join("approver");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let settings = world.settings();
+    let seed = fs::read(world.state_dir().join("seal.key")).expect("a key");
+    runtime.block_on(async {
+        let mut store = ReadStore::open(&world.state_dir().join("ledger.db")).await.expect("a ledger");
+        let ledger = store.state().await.expect("a ledger");
+        let request = ApproverRequest {
+            policy: &settings.policy,
+            cluster: &ClusterName("test".to_owned()),
+            ledger: &ledger,
+            admin_kubeconfig: &world.servers.cluster.admin_kubeconfig,
+            public_key: Sealer::from_seed(&seed).expect("a key").public_key(),
+            administrators: None,
+        };
+        approver::install(request, Place::Outside { folder: &folder }).await.expect("installed");
+    });
+    folder
+}
+
+/// Starts it, and waits until it is ready.
+pub fn start(world: &World) -> Process {
+    let health = free_port();
+    let mut command = Command::new(program("bursar-webhook"));
+    command.arg("approve").arg("--dir").arg(world.folder.join("approver"));
+    command.args(["--health", &format!("127.0.0.1:{health}")]);
+    let approver = Process::start("bursar-webhook approve", &command, &world.folder.join("approver.log"));
+    approver.wait_until("200 from its /readyz", Duration::from_mins(1), || {
+        let answer = Command::new("curl").args(["-sf", &format!("http://127.0.0.1:{health}/readyz")]).output();
+        answer.is_ok_and(|answer| answer.status.success())
+    });
+    approver
+}

@@ -352,7 +352,7 @@ fn a_tenants_pod_mounts_its_claim_with_the_static_volume_and_no_other_path() {
     assert_eq!(world.cycle().exit_code(), 0);
     let namespace = world.namespace("foo");
     let volume = format!("bursar-{namespace}.home");
-    other.run(&["wait", "pv", &volume, "--for=jsonpath={.status.phase}=Bound", "--timeout=60s"], "");
+    other.run(&["wait", "pv", &volume, "--for=jsonpath={.status.phase}=Bound", "--timeout=180s"], "");
     world.stop();
 
     let folder = world.folder.join("webhook");
@@ -372,25 +372,23 @@ fn a_tenants_pod_mounts_its_claim_with_the_static_volume_and_no_other_path() {
         webhook
     });
 
-    let create = |manifest: &str| {
+    let create = |manifest: &str, more: &[&str]| {
         let mut kubectl = other.kubectl_as(&world.home("foo").join(".kube/config"));
-        kubectl.args(["create", "--context", "other", "-f", "-"]);
+        kubectl.args(["create", "--context", "other", "-o", "json", "-f", "-"]).args(more);
         run(kubectl, manifest)
     };
-    let mut tries = 0;
-    wait_for("the webhook gives a pod its home", Duration::from_mins(1), || {
-        tries += 1;
-        let name = format!("mine{tries}");
-        let made = create(&pod(&name, r#""persistentVolumeClaim": {"claimName": "home"}"#));
-        let stored =
-            made.status.success().then(|| other.run(&["get", "pod", &name, "-n", &namespace, "-o", "json"], ""));
-        stored.filter(|stored| stored.contains("\"runAsUser\": 62891")).map(drop)
+    let mine = pod("mine", r#""persistentVolumeClaim": {"claimName": "home"}"#);
+    wait_for("the webhook gives a pod its UID", Duration::from_mins(2), || {
+        let tried = create(&mine, &["--dry-run=server"]);
+        String::from_utf8_lossy(&tried.stdout).contains("\"runAsUser\": 62891").then_some(())
     });
-    let own = create(&pod("own", r#""nfs": {"server": "nfs.example.org", "path": "/srv/project/foo"}"#));
+    let made = create(&mine, &[]);
+    assert!(made.status.success(), "{}", stderr(&made));
+    let own = create(&pod("own", r#""nfs": {"server": "nfs.example.org", "path": "/srv/project/foo"}"#), &[]);
     assert!(own.status.success(), "{}", stderr(&own));
     for (name, path) in [("theirs", "/srv/project/bar"), ("all", "/srv/project"), ("up", "/srv/project/foo/../bar")] {
         let volume = format!(r#""nfs": {{"server": "nfs.example.org", "path": "{path}"}}"#);
-        let refused = create(&pod(name, &volume));
+        let refused = create(&pod(name, &volume), &[]);
         assert!(!refused.status.success() && stderr(&refused).contains("bursar.dev"), "{path}: {}", stderr(&refused));
     }
     // The shell's usual kubeconfig is that of cluster test, which the same ledger owns.

@@ -97,9 +97,11 @@ pub(super) fn exchange<T>(
         }
         let made_at = lock.as_ref().map(|lock| lock.made_at);
         if is_still(directory, name, existing.as_ref(), made_at)? {
+            // The file is closed by this: see `Temporary::put`.
+            let version = existing.map(|existing| existing.version);
             before(&value)?;
             // That wrote files too, and took its time. Nothing but the rename follows this look.
-            if directory.version(name)? == existing.as_ref().map(|existing| existing.version) {
+            if directory.version(name)? == version {
                 temporary.put(name)?;
                 let overridden = overridden(&lock);
                 drop(lock);
@@ -312,5 +314,43 @@ impl Directory<'_> {
                 Err(HomeError::InUse { path: self.path_of(name), why })
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use bursar_protocol::HomeTarget;
+
+    use super::*;
+    use crate::files::Home;
+
+    /// What an NFS client does to a file that is open: it renames it out of the way first.
+    #[test]
+    fn a_file_is_closed_before_another_takes_its_place() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("home/config");
+        std::fs::create_dir(folder.path().join("home")).expect("a home");
+        std::fs::write(&path, "theirs").expect("a file");
+        let uid = std::fs::metadata(&path).expect("a file").uid();
+        let target = HomeTarget::new(folder.path().join("home"), uid, uid);
+        let home = Home::open(folder.path(), &target).expect("a home");
+        let directory = home.directory_of(Path::new("config")).expect("readable").expect("there");
+        let is_open = || {
+            let held = std::fs::read_dir("/proc/self/fd").expect("descriptors");
+            held.flatten().any(|held| std::fs::read_link(held.path()).is_ok_and(|held| held == path))
+        };
+        let merge = |existing: Option<&Existing>| {
+            assert!(existing.is_some() && is_open(), "so that this test would see it");
+            Ok((Some(Zeroizing::new(b"ours".to_vec())), ()))
+        };
+        let before = |(): &()| {
+            assert!(!is_open());
+            Ok(())
+        };
+        let done = exchange(&directory, Path::new("config"), Patience::of(Duration::from_secs(9)), merge, before);
+        assert!(done.expect("written").changed);
+        assert_eq!(std::fs::read_to_string(&path).expect("a file"), "ours");
     }
 }

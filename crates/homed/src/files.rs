@@ -180,7 +180,8 @@ impl Temporary<'_, '_> {
         Ok(Version::of(&found).changed_at())
     }
 
-    /// Puts it under a name: either the old file is there or this one, never a part.
+    /// Puts it under a name: either the old file is there or this one, never a part. This process must not hold the old file
+    /// open: an NFS client would first rename that out of the way, and for a moment there would be none.
     pub(super) fn put(mut self, name: &Path) -> Result<(), HomeError> {
         let Some(temporary) = self.name.take() else { return Ok(()) };
         let held = &self.directory.held;
@@ -317,9 +318,9 @@ impl Directory<'_> {
 
     /// Puts a file there unless it is there just so. `true` if anything was changed.
     pub fn keep_at(&self, name: &Path, content: &[u8]) -> Result<bool, HomeError> {
-        match self.read(name)? {
-            Some(existing) if existing.content.as_slice() == content => self.make_private(name, &existing),
-            _ => self.replace(name, content).map(|()| true),
+        match self.read(name)?.filter(|existing| existing.content.as_slice() == content) {
+            Some(existing) => self.make_private(name, &existing),
+            None => self.replace(name, content).map(|()| true),
         }
     }
 

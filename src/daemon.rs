@@ -97,7 +97,7 @@ pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
     tracing::info!(site = %runtime.settings().policy.site, "ready");
     let (due, waiters) = (BTreeSet::new(), Waiters::default());
     let (inbox, disk) = (Inbox::new(events), disk::Begun::default());
-    let daemon = Loop { config, runtime, inbox, scheduler, sender, due, waiters, disk, looking: None };
+    let daemon = Loop { config, runtime, inbox, scheduler, sender, due, served_logins: false, waiters, disk, looking: None };
     let result = Box::pin(daemon.run()).await;
     notify(&[NotifyState::Stopping]);
     stop.cancel();
@@ -117,6 +117,8 @@ struct Loop {
     sender: mpsc::Sender<Event>,
     /// Cycles that are asked for. One cycle serves all that it comes first of.
     due: BTreeSet<Trigger>,
+    /// The last cycle did nothing but what people at a login wait for.
+    served_logins: bool,
     waiters: Waiters,
     disk: disk::Begun,
     /// Sends the event for `runtime::ledger::Ledger::next_look`.
@@ -141,7 +143,9 @@ impl Loop {
             self.cycle().await?;
         }
         loop {
-            while let Some(event) = self.inbox.ready() {
+            // What comes meanwhile has the next turn: questions without end keep no cycle from its own.
+            let mut turn = self.inbox.len();
+            while let Some(event) = self.inbox.ready(&mut turn) {
                 if self.take(event).await?.is_break() {
                     return Box::pin(self.end()).await;
                 }
@@ -251,9 +255,15 @@ impl Loop {
         Ok(())
     }
 
-    /// The cycle that is due first. Orders go alone; any other cycle does for all the others too.
+    /// The cycle that is due first. Orders go alone; any other cycle does for all the others too. Logins go alone as orders
+    /// do, but only every other time: people may log in without end.
     async fn cycle(&mut self) -> Result<(), DaemonError> {
+        let is_for_logins = self.waiters.orders.is_empty() && self.due.contains(&Trigger::Order);
+        if is_for_logins && self.served_logins && self.due.len() > 1 {
+            self.due.remove(&Trigger::Order);
+        }
         let Some(trigger) = self.due.pop_first() else { return Ok(()) };
+        self.served_logins = is_for_logins && trigger == Trigger::Order;
         let others = if trigger == Trigger::Order { BTreeSet::new() } else { std::mem::take(&mut self.due) };
         let extent = if self.due.is_empty() { Extent::All } else { Extent::Urgent };
         let before = self.runtime.ledger.revoked();
@@ -277,6 +287,7 @@ impl Loop {
             self.due.extend(others);
             return Ok(());
         }
+        self.inbox.cut_for_login &= trigger == Trigger::Order;
         if is_sliced {
             // What was read in full is not read in full again for what is left to do.
             self.due.insert(if trigger == Trigger::Sync { trigger } else { Trigger::Schedule });

@@ -80,6 +80,9 @@ pub(super) struct Inbox {
     events: mpsc::Receiver<Event>,
     /// What came during a cycle and waits for its end.
     waiting: VecDeque<Event>,
+    /// A cycle was cut short for somebody at a login, and none has come to its end since. Until then none is cut for that:
+    /// everybody on the host may ask, without end.
+    pub(super) cut_for_login: bool,
     pulse: Interval,
 }
 
@@ -87,11 +90,20 @@ impl Inbox {
     pub(super) fn new(events: mpsc::Receiver<Event>) -> Self {
         let mut pulse = tokio::time::interval(sd_notify::watchdog_enabled().map_or(LOOK, |every| every / 2));
         pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { events, waiting: VecDeque::new(), pulse }
+        Self { events, waiting: VecDeque::new(), cut_for_login: false, pulse }
     }
 
-    /// What is there already.
-    pub(super) fn ready(&mut self) -> Option<Event> {
+    /// How much is there already.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len() + self.events.len()
+    }
+
+    /// One of `turn` events; a stop always has its turn.
+    pub(super) fn ready(&mut self, turn: &mut usize) -> Option<Event> {
+        if *turn == 0 && !matches!(self.waiting.front(), Some(Event::Stop)) {
+            return None;
+        }
+        *turn = turn.saturating_sub(1);
         self.waiting.pop_front().or_else(|| self.events.try_recv().ok())
     }
 
@@ -110,6 +122,7 @@ impl Inbox {
         let UnderWay { status, exposition, health, work: Work { interrupt, stop, progress, .. } } = under_way;
         tokio::pin!(work);
         let (mut deadline, mut patience) = (None, None);
+        let may_be_cut = !self.cut_for_login;
         let mut alive = Alive { steps: progress.steps(), since: now() };
         loop {
             tokio::select! {
@@ -129,7 +142,7 @@ impl Inbox {
                     event => {
                         match event {
                             Event::Asked(Request::Orders(..)) => interrupt.cancel(),
-                            Event::Asked(Request::Ensure(..)) => {
+                            Event::Asked(Request::Ensure(..)) if may_be_cut => {
                                 patience.get_or_insert_with(|| now() + PATIENCE);
                             }
                             _ => {}
@@ -144,6 +157,7 @@ impl Inbox {
                 },
                 () = at(patience) => {
                     interrupt.cancel();
+                    self.cut_for_login = true;
                     patience = None;
                 }
                 () = at(deadline) => {

@@ -2,19 +2,21 @@
 //! certificate.
 
 use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 use std::time::Duration;
 
 use bursar::identity::AccountKind;
-use bursar::orders::request::{OrderRequest, Target};
-use bursar_testkit::ready::poll;
+use bursar::orders::request::{OrderRequest, Target, Trigger};
+use bursar_testkit::ldif::{disable_ldif, tool_account_dn};
+use bursar_testkit::ready::{poll, wait_for};
 use serde_json::Value;
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, status};
 use crate::world::{World, stderr};
 
 const ANN: u32 = 63_401;
 const BEN: u32 = 63_402;
+const EVE: u32 = 63_421;
 
 fn bursar(world: &World, uid: u32, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
@@ -112,4 +114,69 @@ fn a_tenant_reads_its_own_namespace_and_quota_and_no_other() {
     }
     assert!(!reads(&own, &["namespace", &other]));
     assert!(!reads(&own, &["namespaces"]), "the names of all others");
+}
+
+/// A person who asks the daemon the same again and again, over one connection after the other, until this is dropped.
+struct Asking(Child);
+
+impl Asking {
+    fn begin(world: &World, path: &str, body: &str) -> Self {
+        let socket = world.folder.join("control.sock");
+        let curl = format!(
+            "while :; do curl --silent --max-time 5 --output /dev/null --unix-socket {} --header 'content-type: \
+             application/json' --data '{body}' 'http://bursard{path}?[1-1000]'; done",
+            socket.display()
+        );
+        let mut shell = Command::new("setpriv");
+        shell.args(["--pdeathsig=KILL", "bash", "-c", &curl]);
+        Self(shell.uid(EVE).gid(EVE).process_group(0).current_dir("/").spawn().expect("bash"))
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        let group = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process_group(group, rustix::process::Signal::KILL).expect("it runs");
+        self.0.wait().expect("it ended");
+    }
+}
+
+/// A directory that says nothing makes every reading cycle longer than people have to wait at a login.
+#[test]
+fn people_who_ask_without_end_hold_up_neither_orders_nor_marks() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("ldap://{}", silent.local_addr().expect("its address"));
+    let more = format!(
+        "\n[[source]]\nname = \"slow\"\ntype = \"ldap\"\nurls = [{url:?}]\nallow_plaintext = true\ntimeout = \"20m\"\n\
+         [source.users]\nbase = \"ou=people,dc=slow\"\n"
+    );
+    let mut world = World::with("askers", &more);
+    world.person("own-eve", EVE);
+    world.group("k8s-admins", &["own-eve"]);
+    world.tool("foo", 63_422, &["own-eve"]);
+    world.tool("bar", 63_423, &[]);
+    assert!(world.cycle_by(Trigger::Schedule).failing.is_empty());
+    world.stop();
+    world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "bar")));
+    let asked = [
+        ("/v1/own/show", "{}"),
+        ("/v1/own/why", "{}"),
+        ("/v1/ensure", r#"{"kind": "user", "name": "own-eve"}"#),
+        ("/v1/ensure", r#"{"kind": "user", "name": "nobody"}"#),
+    ];
+    let asking = asked.map(|(path, body)| Asking::begin(&world, path, body));
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    let is_suspended = |tool: &str| {
+        let rows = world.rows("SELECT name FROM tools WHERE state = 'suspended'");
+        rows.iter().any(|row| row["name"] == tool).then_some(())
+    };
+    wait_for("the mark is believed", Duration::from_mins(1), || is_suspended("bar"));
+    let suspended = bursar(&world, 0, &["suspend", "tool", "foo", "--reason", "mining"]);
+    assert!(suspended.status.success(), "{}", stderr(&suspended));
+    is_suspended("foo").expect("by the time the order is answered");
+    assert!(status(&world)["last_cycle"].is_object());
+    daemon.notified("WATCHDOG=1");
+    drop(asking);
+    daemon.stop();
 }

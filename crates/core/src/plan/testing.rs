@@ -29,7 +29,7 @@ use crate::packed_text::{DigestText, UuidText};
 use crate::plan::intents::overcome;
 use crate::plan::quota::lapsed;
 use crate::plan::revocation::advance;
-use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Reason, Refusal, guard, plan};
+use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, PlanInputs, Reason, Refusal, guard, plan};
 use crate::policy::Policy;
 use crate::snapshot::{Completeness, DirectorySnapshot, Entry, Role, SourceRead, Way};
 
@@ -186,6 +186,11 @@ impl World {
 
     pub fn desired(&self) -> DesiredState {
         derive(&self.ledger, &self.policy, &self.sealer, self.now)
+    }
+
+    pub const fn inputs(&self) -> PlanInputs<'_> {
+        let Self { ledger, inventory, policy, sealer, now, .. } = self;
+        PlanInputs { ledger, inventory, policy, sealer, now: *now }
     }
 
     pub fn plan(&self) -> Plan {

@@ -68,8 +68,7 @@ fn newcomer(
     note: &Note,
 ) -> Result<Option<Vec<Change>>, Refusal> {
     let account = find(ledger, owner.kind, &owner.name)?;
-    let mut tenants = ledger.tenants.iter();
-    if account.state != Lifecycle::New || tenants.any(|((id, _), _)| *id == account.id) {
+    if account.state != Lifecycle::New || ledger.tenants_of(&account.id).next().is_some() {
         return Ok(None);
     }
     let parsed = NamespaceName::try_from(namespace.to_owned()).or_else(|error| refused(1, error.to_string()))?;

@@ -55,14 +55,9 @@ pub async fn carry_out(approved: &ApprovedStep, run: &mut Run<'_>) -> Result<(Ve
     changes.extend(approved.used(run.now));
     detail["realm"] = json!(run.rules.name);
     let event = Event {
-        actor: "bursar".to_owned(),
         account: Some(step.account.clone()),
         account_id: Some(step.id.clone()),
-        action: action.to_owned(),
-        reason: step.reason.to_string(),
-        ticket: None,
-        plan: None,
-        detail,
+        ..Event::new(action, step.reason.to_string(), detail)
     };
     Ok((changes, vec![event]))
 }

@@ -410,15 +410,10 @@ fn approve(ledger: &LedgerState, actor: &str, hash: &str, now: Timestamp) -> Res
 }
 
 fn event(account: Option<&Account>, action: &str, note: &Note) -> Event {
-    Event {
-        actor: note.actor.clone(),
-        account: account.map(Account::account_name),
-        account_id: account.map(|account| account.id.clone()),
-        action: action.to_owned(),
-        reason: note.reason.clone(),
-        ticket: note.ticket.clone(),
-        plan: None,
-        detail: Value::Null,
+    let event = Event::new(action, note.reason.clone(), Value::Null).by(note);
+    match account {
+        Some(account) => event.about(account),
+        None => event,
     }
 }
 

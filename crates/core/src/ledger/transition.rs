@@ -502,29 +502,13 @@ impl<'a> Memory<'a> {
     }
 
     fn repaired(&mut self, source: &str, found: &Comparison) {
-        self.result.events.push(Event {
-            actor: "bursar".to_owned(),
-            account: None,
-            account_id: None,
-            action: "directory repaired".to_owned(),
-            reason: format!("a full read of source {source} differs from what its changes made"),
-            ticket: None,
-            plan: None,
-            detail: json!({ "source": source, "differences": found.differences, "examples": found.examples }),
-        });
+        let reason = format!("a full read of source {source} differs from what its changes made");
+        let detail = json!({ "source": source, "differences": found.differences, "examples": found.examples });
+        self.result.events.push(Event::new("directory repaired", reason, detail));
     }
 
     fn event(&mut self, account: &Account, action: &str, reason: &str, detail: Value) {
-        self.result.events.push(Event {
-            actor: "bursar".to_owned(),
-            account: Some(AccountName { kind: account.kind, name: account.name.clone() }),
-            account_id: Some(account.id.clone()),
-            action: action.to_owned(),
-            reason: reason.to_owned(),
-            ticket: None,
-            plan: None,
-            detail,
-        });
+        self.result.events.push(Event::new(action, reason, detail).about(account));
     }
 
     /// Sources that were not asked are as they were. An entry that one of them stands in the way of is still rejected, for

@@ -168,16 +168,7 @@ fn hopeless(ledger: &LedgerState, policy: &Policy, account: &Account) -> Option<
 }
 
 fn asked(caller: &Asker, account: &Account) -> Event {
-    Event {
-        actor: caller.actor.clone(),
-        account: Some(account.account_name()),
-        account_id: Some(account.id.clone()),
-        action: "asked for".to_owned(),
-        reason: "bursar ensure".to_owned(),
-        ticket: None,
-        plan: None,
-        detail: json!({}),
-    }
+    Event { actor: caller.actor.clone(), ..Event::new("asked for", "bursar ensure", json!({})).about(account) }
 }
 
 enum Standing {

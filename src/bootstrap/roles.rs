@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::approver;
 use super::daemon_admission_policy::DAEMON_ADMISSION_POLICY;
 use super::needs::{ARCHIVE_ROLE, CLUSTER_ADMIN_USER, Confinement, Needs, TENANT_ROLE};
 use super::webhook::{APPROVALS, SECRET, WEBHOOK, backstop, server_rules};
@@ -22,6 +23,8 @@ pub const INIT_MANAGER: &str = "bursar-init";
 pub const DAEMON_ROLE: &str = "bursar-daemon";
 /// Our own namespace.
 pub const NAMESPACE: &str = "bursar";
+/// Our own namespaces that hold nothing of a tenant. Claims are in [`PERSONAL_NAMESPACE`].
+pub const OWN_NAMESPACES: [&str; 3] = [NAMESPACE, approver::NAMESPACE, SELFTEST];
 /// The ConfigMap that says whose the cluster is.
 pub const OWNER: &str = "bursar-owner";
 /// The ConfigMap with the highest generation in use, and who runs.
@@ -268,8 +271,9 @@ pub fn daemon_binding(ledger_id: &str) -> Value {
     cluster_role_binding(DAEMON_ROLE, DAEMON_ROLE, &daemon_subject(ledger_id))
 }
 
-/// Lists everything of a namespace, Secrets too, and removes Secrets with tokens by their type, for an eviction. The admission policy lets the daemon bind it to itself in suspended
-/// tenants' namespaces only. Never `get`: of subresources that would be a way into pods.
+/// Lists everything of a namespace, Secrets too, and removes Secrets with tokens by their type, for an eviction. The
+/// admission policy lets the daemon bind it to itself in suspended tenants' namespaces only. Never `get`: of
+/// subresources that would be a way into pods.
 #[must_use]
 pub fn archive() -> Value {
     cluster_role(ARCHIVE_ROLE, &[rule("*", &["*"], &["list"]), rule("", &["secrets"], &["deletecollection"])])

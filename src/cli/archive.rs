@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::arguments::{Archive, ArchiveApply, ArchiveFile, ArchiveList};
+use super::arguments::{Archive, ArchiveApply, ArchiveFile, MaybeAccount};
 use super::context::{Context, as_bursar};
 use super::exit::{Exit, Failure};
 use super::recovery::{admin_of, may};
@@ -33,17 +33,10 @@ pub(super) async fn run(context: &Context, command: Archive) -> Result<Exit, Fai
     }
 }
 
-async fn list(context: &Context, ArchiveList { kind, name }: &ArchiveList) -> Result<Exit, Failure> {
+async fn list(context: &Context, MaybeAccount { kind, name }: &MaybeAccount) -> Result<Exit, Failure> {
     let account = kind.zip(name.as_ref()).map(|(kind, name)| format!("{kind}:{name}")).unwrap_or_default();
     let rows = context.store().await?.rows(LIST, &[account]).await?;
-    if context.global.json {
-        output::json(&rows)?;
-    } else if rows.is_empty() {
-        output::line("no archives");
-    } else {
-        output::line(output::table(&rows, &COLUMNS));
-    }
-    Ok(Exit::Done)
+    output::list(context, &rows, &COLUMNS, "no archives")
 }
 
 async fn show(context: &Context, file: &str) -> Result<Exit, Failure> {

@@ -378,16 +378,16 @@ pub struct Resume {
 #[derive(Debug, Subcommand)]
 pub enum Archive {
     /// Every archive, or those of one account
-    List(ArchiveList),
+    List(MaybeAccount),
     /// Show the contents of an archive, if its digest is right
     Show(ArchiveFile),
     /// Restore an archive into an empty namespace of its account
     Apply(ArchiveApply),
 }
 
-/// `archive list`.
+/// An account; without it: all.
 #[derive(Debug, Args)]
-pub struct ArchiveList {
+pub struct MaybeAccount {
     /// What it is; without it, everybody's
     #[arg(requires = "name", value_parser = kind())]
     pub kind: Option<AccountKind>,
@@ -438,7 +438,7 @@ pub enum Quota {
     /// Go back to the amounts of the class
     Unset(QuotaUnset),
     /// List the overrides with account, ticket and end
-    List(QuotaList),
+    List(MaybeAccount),
     /// Set all overrides of a file
     Import {
         /// Lines as after `quota set`, or what `quota list --json` printed
@@ -449,9 +449,9 @@ pub enum Quota {
 /// `quota set`.
 #[derive(Debug, Args)]
 pub struct QuotaSet {
-    /// Whose.
+    /// Whose, and why.
     #[command(flatten)]
-    pub account: Account,
+    pub target: MaybeReasoned,
     /// As Kubernetes writes both, for example limits.cpu=8
     #[arg(required = true, value_name = "RESOURCE=AMOUNT", value_parser = super::quota::amount)]
     pub amounts: Vec<(String, String)>,
@@ -461,42 +461,20 @@ pub struct QuotaSet {
     /// The class's amount holds again from the beginning of this day (UTC), or from this moment
     #[arg(long, value_name = "DAY", value_parser = super::quota::moment)]
     pub until: Option<jiff::Timestamp>,
-    /// Why; the history keeps it
-    #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
-    /// Your ticket
-    #[arg(long, value_name = "TEXT")]
-    pub ticket: Option<String>,
 }
 
 /// `quota unset`.
 #[derive(Debug, Args)]
 pub struct QuotaUnset {
-    /// Whose.
+    /// Whose, and why.
     #[command(flatten)]
-    pub account: Account,
+    pub target: MaybeReasoned,
     /// For example limits.cpu
     #[arg(required = true, value_name = "RESOURCE")]
     pub resources: Vec<String>,
     /// Only what was given for this cluster
     #[arg(long, value_name = "NAME")]
     pub cluster: Option<String>,
-    /// Why; the history keeps it
-    #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
-    /// Your ticket
-    #[arg(long, value_name = "TEXT")]
-    pub ticket: Option<String>,
-}
-
-/// `quota list`.
-#[derive(Debug, Args)]
-pub struct QuotaList {
-    /// What it is; without it, everybody's
-    #[arg(requires = "name", value_parser = kind())]
-    pub kind: Option<AccountKind>,
-    /// Its name in the directory
-    pub name: Option<String>,
 }
 
 /// Commands of `exception`.
@@ -507,15 +485,16 @@ pub enum Exception {
     /// Let the rules hold again
     Unset(ExceptionUnset),
     /// List the exceptions with account, ticket and end
-    List(ExceptionList),
+    List(MaybeAccount),
 }
 
 /// `exception set`.
 #[derive(Debug, Args)]
+#[command(mut_arg("reason", |reason| reason.required_unless_present("ticket")))]
 pub struct ExceptionSet {
-    /// Who.
+    /// Who, and why.
     #[command(flatten)]
-    pub account: Account,
+    pub target: MaybeReasoned,
     /// The rules, as `webhook audit` names them
     #[arg(required = true, value_name = "RULE", value_parser = super::exception::rule())]
     pub rules: Vec<ExceptedRule>,
@@ -525,42 +504,20 @@ pub struct ExceptionSet {
     /// Only in this cluster
     #[arg(long, value_name = "NAME")]
     pub cluster: Option<String>,
-    /// Why; the history keeps it
-    #[arg(long, value_name = "TEXT", required_unless_present = "ticket")]
-    pub reason: Option<String>,
-    /// Your ticket
-    #[arg(long, value_name = "TEXT")]
-    pub ticket: Option<String>,
 }
 
 /// `exception unset`.
 #[derive(Debug, Args)]
 pub struct ExceptionUnset {
-    /// Who.
+    /// Who, and why.
     #[command(flatten)]
-    pub account: Account,
+    pub target: MaybeReasoned,
     /// The rules
     #[arg(required = true, value_name = "RULE", value_parser = super::exception::rule())]
     pub rules: Vec<ExceptedRule>,
     /// Only what was given for this cluster
     #[arg(long, value_name = "NAME")]
     pub cluster: Option<String>,
-    /// Why; the history keeps it
-    #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
-    /// Your ticket
-    #[arg(long, value_name = "TEXT")]
-    pub ticket: Option<String>,
-}
-
-/// `exception list`.
-#[derive(Debug, Args)]
-pub struct ExceptionList {
-    /// What it is; without it, everybody's
-    #[arg(requires = "name", value_parser = kind())]
-    pub kind: Option<AccountKind>,
-    /// Its name in the directory
-    pub name: Option<String>,
 }
 
 /// Commands of `ledger`.

@@ -28,17 +28,9 @@ pub(super) async fn run(context: &Context, arguments: &Certs) -> Result<Exit, Fa
         let until = daemon::now().checked_add(within).unwrap_or(Timestamp::MAX);
         rows.retain(|row| ends_before(row, until));
     }
-    if context.global.json {
-        output::json(&rows)?;
-    } else if rows.is_empty() {
-        output::line(if arguments.expiring.is_some() { "nothing expires within that time" } else { "no certificates" });
-    } else {
-        output::line(output::table(
-            &rows,
-            &["account", "cluster", "kind", "host", "not_after", "renew_after", "fingerprint"],
-        ));
-    }
-    Ok(Exit::Done)
+    let columns = ["account", "cluster", "kind", "host", "not_after", "renew_after", "fingerprint"];
+    let none = if arguments.expiring.is_some() { "nothing expires within that time" } else { "no certificates" };
+    output::list(context, &rows, &columns, none)
 }
 
 fn ends_before(row: &Row, until: Timestamp) -> bool {

@@ -42,12 +42,5 @@ pub(super) async fn run(context: &Context, arguments: &History) -> Result<Exit, 
             *detail = value;
         }
     }
-    if context.global.json {
-        output::json(&rows)?;
-    } else if rows.is_empty() {
-        output::line("no events");
-    } else {
-        output::line(output::table(&rows, &["at", "actor", "account", "action", "reason", "ticket"]));
-    }
-    Ok(Exit::Done)
+    output::list(context, &rows, &["at", "actor", "account", "action", "reason", "ticket"], "no events")
 }

@@ -52,7 +52,7 @@ fn homes(settings: &Settings, ledger: &LedgerState, account: &Account) -> Result
     let Account { kind, name } = account;
     let named = ledger.accounts.values().filter(|known| known.kind == *kind && known.name == *name);
     // A name may have been another account's before.
-    let known = named.max_by_key(|known| ledger.deliveries.keys().any(|key| key.account == known.id));
+    let known = named.max_by_key(|known| ledger.deliveries_of(&known.id).next().is_some());
     let none = |why: &str| Failure::new(Exit::NoAccount, format!("{kind} {name} {why}"));
     let known = known.ok_or_else(|| Failure::no_account(kind, name))?;
     let posix = known.posix.clone().ok_or_else(|| none("has no uid"))?;
@@ -63,8 +63,8 @@ fn homes(settings: &Settings, ledger: &LedgerState, account: &Account) -> Result
         create: false,
         replace_unparsable: false,
     };
-    let delivered = ledger.deliveries.iter().filter(|(key, _)| key.account == known.id);
-    let files: BTreeSet<_> = delivered
+    let files: BTreeSet<_> = ledger
+        .deliveries_of(&known.id)
         .filter_map(|(_, delivery)| {
             let home = delivery.home.clone().or_else(|| known.home.clone())?;
             let kubeconfig = delivery.path.strip_prefix(&home).ok()?.to_owned();

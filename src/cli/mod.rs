@@ -43,7 +43,6 @@ use std::process::ExitCode;
 use self::arguments::{Arguments, Command, Ledger};
 use self::context::Context;
 use self::exit::{Exit, Failure};
-use self::order::Order;
 
 /// Runs the command that the arguments name.
 #[must_use]
@@ -99,8 +98,8 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Ensure(arguments) => ensure::run(&context, arguments).await,
         Command::Suspend(arguments) => order::suspend(&context, arguments).await,
         Command::Resume(arguments) => order::resume(&context, arguments).await,
-        Command::Hold(arguments) => order::reasoned(&context, Order::Hold, arguments).await,
-        Command::Release(arguments) => order::maybe_reasoned(&context, Order::Release, arguments).await,
+        Command::Hold(arguments) => order::hold(&context, arguments).await,
+        Command::Release(arguments) => order::release(&context, arguments).await,
         Command::Exception(arguments) => exception::run(&context, arguments).await,
         Command::Quota(arguments) => quota::run(&context, arguments).await,
         Command::Approve { hash } => order::approve(&context, hash).await,

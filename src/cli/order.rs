@@ -11,33 +11,19 @@ use crate::control::client::ClientError;
 use crate::identity::{AccountKind, AccountName};
 use crate::orders::request::{AdoptObject, OrderRequest, Refusal, ResumeStarting, SuspendUntil, Target};
 
-/// The orders that name an account.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Order {
-    Hold,
-    Release,
+pub(super) async fn hold(context: &Context, arguments: Reasoned) -> Result<Exit, Failure> {
+    give(context, vec![OrderRequest::Hold(arguments.into())]).await
 }
 
-pub(super) async fn reasoned(context: &Context, order: Order, arguments: Reasoned) -> Result<Exit, Failure> {
-    let Reasoned { account, reason, ticket } = arguments;
-    maybe_reasoned(context, order, MaybeReasoned { account, reason: Some(reason), ticket }).await
+pub(super) async fn release(context: &Context, arguments: MaybeReasoned) -> Result<Exit, Failure> {
+    give(context, vec![OrderRequest::Release(arguments.into())]).await
 }
 
-pub(super) async fn suspend(context: &Context, arguments: Suspend) -> Result<Exit, Failure> {
-    let Suspend { target: Reasoned { account, reason, ticket }, until } = arguments;
-    let target = target(MaybeReasoned { account, reason: Some(reason), ticket });
+pub(super) async fn suspend(context: &Context, Suspend { target, until }: Suspend) -> Result<Exit, Failure> {
+    let target = target.into();
     let request = match until {
         Some(until) => OrderRequest::SuspendUntil(SuspendUntil { target, until }),
         None => OrderRequest::Suspend(target),
-    };
-    give(context, vec![request]).await
-}
-
-pub(super) async fn maybe_reasoned(context: &Context, order: Order, arguments: MaybeReasoned) -> Result<Exit, Failure> {
-    let target = target(arguments);
-    let request = match order {
-        Order::Hold => OrderRequest::Hold(target),
-        Order::Release => OrderRequest::Release(target),
     };
     give(context, vec![request]).await
 }
@@ -58,9 +44,8 @@ fn adoptions(text: &str) -> (Vec<OrderRequest>, Vec<String>) {
     })
 }
 
-pub(super) async fn resume(context: &Context, arguments: Resume) -> Result<Exit, Failure> {
-    let Resume { target: arguments, start } = arguments;
-    let target = target(arguments);
+pub(super) async fn resume(context: &Context, Resume { target, start }: Resume) -> Result<Exit, Failure> {
+    let target = target.into();
     let request = if start.is_empty() {
         OrderRequest::Resume(target)
     } else {
@@ -69,16 +54,23 @@ pub(super) async fn resume(context: &Context, arguments: Resume) -> Result<Exit,
     give(context, vec![request]).await
 }
 
-fn target(arguments: MaybeReasoned) -> Target {
-    let MaybeReasoned { account: Account { kind, name }, reason, ticket } = arguments;
-    Target { kind, name, reason, ticket }
+impl From<MaybeReasoned> for Target {
+    fn from(MaybeReasoned { account: Account { kind, name }, reason, ticket }: MaybeReasoned) -> Self {
+        Self { kind, name, reason, ticket }
+    }
+}
+
+impl From<Reasoned> for Target {
+    fn from(Reasoned { account: Account { kind, name }, reason, ticket }: Reasoned) -> Self {
+        Self { kind, name, reason: Some(reason), ticket }
+    }
 }
 
 /// `None`: it is not one order, but a file of them.
 fn adoption(command: Adopt) -> Option<OrderRequest> {
     Some(match command {
-        Adopt::Uid(arguments) => OrderRequest::AdoptUid(target(arguments)),
-        Adopt::Account(arguments) => OrderRequest::AdoptAccount(target(arguments)),
+        Adopt::Uid(arguments) => OrderRequest::AdoptUid(arguments.into()),
+        Adopt::Account(arguments) => OrderRequest::AdoptAccount(arguments.into()),
         Adopt::Namespace(AdoptNamespace { namespace, tool, user, group, reason, ticket }) => {
             let owners = [(AccountKind::Tool, tool), (AccountKind::User, user), (AccountKind::Group, group)];
             let owner = owners.into_iter().find_map(|(kind, name)| Some(AccountName { kind, name: name? }));

@@ -11,6 +11,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::context::Context;
+use super::exit::{Exit, Failure};
+
 /// One row of a view.
 pub(super) type Row = Map<String, Value>;
 
@@ -137,6 +140,18 @@ pub(super) fn folded(line: &str, width: Option<usize>) -> String {
 pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     raw(&serde_json::to_string_pretty(value)?);
     Ok(())
+}
+
+/// Prints all of `rows` as JSON, or their `columns` as a table; `none` says that there are no rows.
+pub(super) fn list(context: &Context, rows: &[Row], columns: &[&str], none: &str) -> Result<Exit, Failure> {
+    if context.global.json {
+        json(&rows)?;
+    } else if rows.is_empty() {
+        line(none);
+    } else {
+        line(table(rows, columns));
+    }
+    Ok(Exit::Done)
 }
 
 /// The `columns` of `rows` as a table with a heading; nothing for no rows.

@@ -8,12 +8,12 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use serde_json::Value;
 
-use super::arguments::{Command, Quota, QuotaList, QuotaSet, QuotaUnset};
+use super::arguments::{Command, MaybeAccount, Quota, QuotaSet, QuotaUnset};
 use super::context::Context;
 use super::exit::{Exit, Failure};
-use super::{lines, order, output};
+use super::{lines, order, output, show};
 use crate::identity::ClusterName;
-use crate::orders::request::{OrderRequest, Target};
+use crate::orders::request::{self, OrderRequest, Target};
 
 /// Every override, or those of `?1` = `tool:foo`.
 const LIST: &str =
@@ -21,14 +21,14 @@ const LIST: &str =
        q.note ->> 'ticket' AS ticket, q.until, q.note ->> 'actor' AS actor, q.note ->> 'reason' AS reason,
        q.note ->> 'at' AS at
     FROM quota_override q JOIN account a ON a.id = q.account_id
-    WHERE ?1 IN ('', a.kind || ':' || a.name, a.kind || ':' || a.id) ORDER BY 1, q.resource, q.cluster";
+    WHERE ?1 IN ('', a.kind || ':' || a.name) ORDER BY 1, q.resource, q.cluster";
 const COLUMNS: [&str; 8] = ["account", "cluster", "resource", "amount", "ticket", "until", "actor", "at"];
 
 pub(super) async fn run(context: &Context, quota: Quota) -> Result<Exit, Failure> {
     match quota {
         Quota::Set(arguments) => order::give(context, vec![set(arguments)]).await,
         Quota::Unset(arguments) => order::give(context, vec![unset(arguments)]).await,
-        Quota::List(arguments) => list(context, &arguments).await,
+        Quota::List(arguments) => list(context, arguments).await,
         Quota::Import { file } => {
             let orders = read(&file)?;
             order::give(context, orders).await
@@ -37,9 +37,9 @@ pub(super) async fn run(context: &Context, quota: Quota) -> Result<Exit, Failure
 }
 
 fn set(arguments: QuotaSet) -> OrderRequest {
-    let QuotaSet { account, amounts, cluster, until, reason, ticket } = arguments;
-    OrderRequest::QuotaSet(crate::orders::request::QuotaSet {
-        target: Target { kind: account.kind, name: account.name, reason, ticket },
+    let QuotaSet { target, amounts, cluster, until } = arguments;
+    OrderRequest::QuotaSet(request::QuotaSet {
+        target: target.into(),
         amounts: amounts.into_iter().collect(),
         until,
         cluster: cluster.map(ClusterName),
@@ -47,38 +47,21 @@ fn set(arguments: QuotaSet) -> OrderRequest {
 }
 
 fn unset(arguments: QuotaUnset) -> OrderRequest {
-    let QuotaUnset { account, resources, cluster, reason, ticket } = arguments;
-    OrderRequest::QuotaUnset(crate::orders::request::QuotaUnset {
-        target: Target { kind: account.kind, name: account.name, reason, ticket },
-        resources,
-        cluster: cluster.map(ClusterName),
-    })
+    let QuotaUnset { target, resources, cluster } = arguments;
+    let cluster = cluster.map(ClusterName);
+    OrderRequest::QuotaUnset(request::QuotaUnset { target: target.into(), resources, cluster })
 }
 
-async fn list(context: &Context, arguments: &QuotaList) -> Result<Exit, Failure> {
+async fn list(context: &Context, asked: MaybeAccount) -> Result<Exit, Failure> {
     let mut store = context.store().await?;
-    let account = match (arguments.kind, &arguments.name) {
-        (Some(kind), Some(name)) => {
-            let account = super::arguments::Account { kind, name: name.clone() };
-            if super::show::account_row(&mut store, &account).await?.is_none() {
-                return Err(Failure::no_account(kind, name));
-            }
-            format!("{kind}:{name}")
-        }
-        _ => String::new(),
-    };
+    let account = show::listed(&mut store, asked).await?;
     let mut rows = store.rows(LIST, &[account]).await?;
-    if context.global.json {
-        output::json(&rows)?;
-    } else if rows.is_empty() {
-        output::line("no overrides");
-    } else {
+    if !context.global.json {
         for until in rows.iter_mut().filter_map(|row| row.get_mut("until")).filter(|until| is_open(until)) {
             *until = Value::Null;
         }
-        output::line(output::table(&rows, &COLUMNS));
     }
-    Ok(Exit::Done)
+    output::list(context, &rows, &COLUMNS, "no overrides")
 }
 
 /// Whether an override has no end: programs read a time that sorts after all others.
@@ -107,7 +90,7 @@ fn of_row(row: &Value) -> Result<OrderRequest, String> {
     let account: crate::identity::AccountName =
         needed("account")?.parse().map_err(|error: crate::identity::IdentityError| error.to_string())?;
     let until = text("until").filter(|_| !is_open(&row["until"]));
-    Ok(OrderRequest::QuotaSet(crate::orders::request::QuotaSet {
+    Ok(OrderRequest::QuotaSet(request::QuotaSet {
         target: Target { kind: account.kind, name: account.name, reason: text("reason"), ticket: text("ticket") },
         amounts: BTreeMap::from([(needed("resource")?, needed("amount")?)]),
         until: until.map(|until| moment(&until)).transpose()?,

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::arguments::{Account, Own};
+use super::arguments::{Account, MaybeAccount, Own};
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::{self, Row};
@@ -33,9 +33,7 @@ pub(super) async fn run(context: &Context, asked: Own) -> Result<Exit, Failure> 
 
 async fn all(context: &Context, account: &Account) -> Result<Value, Failure> {
     let mut store = context.store().await?;
-    let Some(row) = account_row(&mut store, account).await? else {
-        return Err(Failure::no_account(account.kind, &account.name));
-    };
+    let row = known(&mut store, account).await?;
     Ok(facts::of(&mut store, account.kind, row, true).await?)
 }
 
@@ -56,6 +54,18 @@ fn print(facts: &Value) {
 pub(super) async fn account_row(store: &mut ReadStore, account: &Account) -> Result<Option<Row>, Failure> {
     let rows = facts::named(store, account.kind, &account.name).await?;
     one_of(account, &rows)
+}
+
+async fn known(store: &mut ReadStore, account: &Account) -> Result<Row, Failure> {
+    let row = account_row(store, account).await?;
+    row.ok_or_else(|| Failure::no_account(account.kind, &account.name))
+}
+
+/// The account that a list is about, as `tool:foo`; empty: all accounts.
+pub(super) async fn listed(store: &mut ReadStore, asked: MaybeAccount) -> Result<String, Failure> {
+    let MaybeAccount { kind: Some(kind), name: Some(name) } = asked else { return Ok(String::new()) };
+    let row = known(store, &Account { kind, name }).await?;
+    Ok(format!("{kind}:{}", row.get("name").and_then(Value::as_str).unwrap_or_default()))
 }
 
 /// As [`crate::orders::find`] tells them apart.

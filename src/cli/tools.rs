@@ -21,14 +21,7 @@ pub(super) fn list(
     (what, columns): (&str, &[&str]),
 ) -> Result<Exit, Failure> {
     let rows: Vec<Row> = rows.into_iter().filter(|row| passes(filter, row)).collect();
-    if context.global.json {
-        output::json(&rows)?;
-    } else if rows.is_empty() {
-        output::line(none(filter, what));
-    } else {
-        output::line(output::table(&rows, columns));
-    }
-    Ok(Exit::Done)
+    output::list(context, &rows, columns, &none(filter, what))
 }
 
 fn none(filter: &Filter, what: &str) -> String {

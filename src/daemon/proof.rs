@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::control::api::{Evicted, RevocationProof};
 use crate::execute::{BOUND_BY_OTHERS, REFUSED};
 use crate::identity::AccountName;
-use crate::ledger::{Account, CredentialKey, LedgerState};
+use crate::ledger::{Account, LedgerState};
 use crate::orders;
 use crate::store::facts::Row;
 use crate::store::{ReadStore, StoreError};
@@ -82,8 +82,7 @@ fn found(row: &Row, proof: &mut RevocationProof) {
 
 /// Clusters for which the account holds a credential of an older generation.
 fn older<'l>(ledger: &'l LedgerState, account: &'l Account) -> impl Iterator<Item = String> {
-    let held = ledger.certificates.range(CredentialKey::first_of(&account.id)..);
-    let held = held.take_while(|(key, _)| key.account == account.id);
+    let held = ledger.certificates_of(&account.id);
     let older = held.filter(|(_, certificate)| certificate.generation != account.generation);
     older.map(|(key, _)| key.cluster.to_string())
 }
@@ -96,8 +95,7 @@ fn stopped(ledger: &LedgerState, account: &Account) -> BTreeSet<String> {
 
 /// Files with a credential of the account's generation, with when each was written.
 fn delivered(ledger: &LedgerState, account: &Account) -> BTreeMap<String, jiff::Timestamp> {
-    let deliveries = ledger.deliveries.range(CredentialKey::first_of(&account.id)..);
-    let own = deliveries.take_while(|(key, _)| key.account == account.id).filter(|(key, _)| {
+    let own = ledger.deliveries_of(&account.id).filter(|(key, _)| {
         ledger.certificates.get(key).is_some_and(|certificate| certificate.generation == account.generation)
     });
     own.map(|(key, delivery)| {

@@ -1,5 +1,5 @@
-//! Carries out one approved step in a realm of Keycloak, and says what came of it: for the ledger, and in what was seen. It decides
-//! nothing; who calls it stores what it says before the next step.
+//! Carries out one approved step in a realm of Keycloak, and says what came of it: for the ledger, and in what was
+//! seen. It decides nothing; who calls it stores what it says before the next step.
 
 use bursar_directory::keycloak::{Administration, RealmError};
 use jiff::Timestamp;
@@ -55,14 +55,9 @@ pub async fn carry_out(approved: &ApprovedStep, run: &mut Run<'_>) -> Result<(Ve
     changes.extend(approved.used(run.now));
     detail["realm"] = json!(run.rules.name);
     let event = Event {
-        actor: "bursar".to_owned(),
         account: Some(step.account.clone()),
         account_id: Some(step.id.clone()),
-        action: action.to_owned(),
-        reason: step.reason.to_string(),
-        ticket: None,
-        plan: None,
-        detail,
+        ..Event::new(action, step.reason.to_string(), detail)
     };
     Ok((changes, vec![event]))
 }

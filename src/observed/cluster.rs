@@ -49,7 +49,7 @@ pub fn connect(mut config: kube::Config) -> Result<Client, WatchError> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
     config.reset_reader_on_write = true;
-    bursar_webhook::pace::client(config).map_err(WatchError::Client)
+    bursar_watch::client(config).map_err(WatchError::Client)
 }
 
 /// Why a cluster has no inventory.

@@ -280,16 +280,7 @@ impl Work<'_> {
             "certificates": rebuilt.certificates,
             "unknown": rebuilt.doubts,
         });
-        let begun = Event {
-            actor: self.actor.to_owned(),
-            account: None,
-            account_id: None,
-            action: "rebuilt".to_owned(),
-            reason: "the ledger was lost".to_owned(),
-            ticket: None,
-            plan: None,
-            detail,
-        };
+        let begun = Event { actor: self.actor.to_owned(), ..Event::new("rebuilt", "the ledger was lost", detail) };
         self.events.insert(0, begun);
         let (mut store, lock) = Store::open(&self.settings.state_dir).await?;
         let mut changes = everything(self.ledger);

@@ -47,16 +47,9 @@ pub async fn remember(
     let mut changes = learned.changes;
     changes.extend([Change::LedgerId(ledger_id.clone()), Change::Learned(now)]);
     let count = learned.events.len();
-    let mut events = vec![Event {
-        actor: actor.to_owned(),
-        account: None,
-        account_id: None,
-        action: "taken over".to_owned(),
-        reason: "the clusters had another owner".to_owned(),
-        ticket: None,
-        plan: None,
-        detail: json!({"from": owners, "was": store.state().ledger_id, "ledger": ledger_id}),
-    }];
+    let detail = json!({"from": owners, "was": store.state().ledger_id, "ledger": ledger_id});
+    let event = Event::new("taken over", "the clusters had another owner", detail);
+    let mut events = vec![Event { actor: actor.to_owned(), ..event }];
     events.extend(learned.events);
     store.write(&lock, &changes, &events, now).await?;
     let ledger = store.state().clone();

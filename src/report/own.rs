@@ -65,7 +65,7 @@ fn is_in_no_class(account: &Account) -> bool {
 
 /// A tool that somebody maintains, or a workspace they are in. Other groups are the directory's.
 fn belongs(ledger: &LedgerState, own: &Account, account: &Account) -> bool {
-    let is_tenant = || ledger.tenants.keys().any(|(id, _)| *id == account.id);
+    let is_tenant = || ledger.tenants_of(&account.id).next().is_some();
     account.has_member(own)
         && !account.leaving.contains(&own.directory_id)
         && (account.kind == AccountKind::Tool || (account.kind == AccountKind::Group && is_tenant()))

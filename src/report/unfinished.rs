@@ -153,9 +153,8 @@ impl Look<'_> {
         let mut refusals = self.ledger.refusals.iter().filter(|refusal| refusal.accounts.contains(&name));
         let refusal = refusals.next();
         let held = self.ledger.holds.get(&account.id);
-        let places = self.ledger.tenants.range((account.id.clone(), crate::identity::ClusterName(String::new()))..);
-        let places = places.take_while(|((id, _), _)| *id == account.id).map(|((_, cluster), _)| cluster.0.as_str());
-        let away: Vec<String> = places.filter_map(|cluster| self.away(cluster)).collect();
+        let places = self.ledger.tenants_of(&account.id);
+        let away: Vec<String> = places.filter_map(|(cluster, _)| self.away(&cluster.0)).collect();
         let waits_for = match (refusal, held) {
             _ if order.what.is_of_reads() => vec![format!("the next complete read of {}", account.source)],
             (_, Some(note)) => {

@@ -266,8 +266,7 @@ fn exceptions(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<S
 
 /// A change of the policy that it may wait for.
 fn pace(account: &Account, ledger: &LedgerState) -> Vec<Step> {
-    let tenants = ledger.tenants.iter().filter(|((id, _), _)| *id == account.id);
-    let classes: BTreeSet<&str> = tenants.map(|(_, tenant)| tenant.class.as_str()).collect();
+    let classes: BTreeSet<&str> = ledger.tenants_of(&account.id).map(|(_, tenant)| tenant.class.as_str()).collect();
     let under_way = Progress::of(ledger).into_iter().filter(|progress| classes.contains(progress.class.as_str()));
     under_way.map(|progress| Step::new("pace", progress.stopped_by.is_empty(), progress.to_string())).collect()
 }
@@ -312,18 +311,17 @@ fn place(key: &CredentialKey) -> String {
 }
 
 fn credentials(account: &Account, ledger: &LedgerState) -> Vec<Step> {
-    let certificates =
-        ledger.certificates.iter().filter(|(key, _)| key.account == account.id).map(|(key, certificate)| {
-            let place = place(key);
-            let good = certificate.generation == account.generation && account.state == Lifecycle::Active;
-            let text = format!(
-                "{} in {place} until {:.0}, generation {}",
-                certificate.subject, certificate.not_after, certificate.generation
-            );
-            let what = if certificate.bound_to.is_some() { "token" } else { "certificate" };
-            Step::new(what, good, if good { text } else { text + ": no longer valid" })
-        });
-    let deliveries = ledger.deliveries.iter().filter(|(key, _)| key.account == account.id).map(|(key, delivery)| {
+    let certificates = ledger.certificates_of(&account.id).map(|(key, certificate)| {
+        let place = place(key);
+        let good = certificate.generation == account.generation && account.state == Lifecycle::Active;
+        let text = format!(
+            "{} in {place} until {:.0}, generation {}",
+            certificate.subject, certificate.not_after, certificate.generation
+        );
+        let what = if certificate.bound_to.is_some() { "token" } else { "certificate" };
+        Step::new(what, good, if good { text } else { text + ": no longer valid" })
+    });
+    let deliveries = ledger.deliveries_of(&account.id).map(|(key, delivery)| {
         let place = place(key);
         let path = delivery.path.display();
         match delivery.checked_at {

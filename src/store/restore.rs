@@ -146,16 +146,8 @@ async fn prepare(
         Change::Learned(how.now),
         Change::LastGeneration(before.last_generation + GENERATIONS_SKIPPED),
     ];
-    let event = Event {
-        actor: how.actor.to_owned(),
-        account: None,
-        account_id: None,
-        action: "restored".to_owned(),
-        reason: "from a backup".to_owned(),
-        ticket: None,
-        plan: None,
-        detail: json!({"of_ledger": before.ledger_id, "ledger": how.ledger_id, "events": events}),
-    };
+    let detail = json!({"of_ledger": before.ledger_id, "ledger": how.ledger_id, "events": events});
+    let event = Event { actor: how.actor.to_owned(), ..Event::new("restored", "from a backup", detail) };
     store.write(lock, &changes, &[event], how.now).await?;
     store.close().await?;
     Ok(Prepared { events, head })

@@ -253,16 +253,8 @@ fn note(reason: &str) -> Note {
 }
 
 pub(super) fn event(action: &str) -> Event {
-    Event {
-        actor: "bursar".to_owned(),
-        account: None,
-        account_id: None,
-        action: action.to_owned(),
-        reason: "a 'reason' with \"quotes\"".to_owned(),
-        ticket: Some("T1".to_owned()),
-        plan: None,
-        detail: json!({"b": 1, "a": [null, "x"]}),
-    }
+    let detail = json!({"b": 1, "a": [null, "x"]});
+    Event { ticket: Some("T1".to_owned()), ..Event::new(action, "a 'reason' with \"quotes\"", detail) }
 }
 
 fn cycle_end(ended: Timestamp) -> CycleEnd {

@@ -17,23 +17,22 @@ fn create(world: &World, object: &Value) {
 }
 
 fn pod(world: &World, namespace: &str, name: &str, lifetime: &str, job: &str) {
-    let mut pod = json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace, "annotations": {"pod.kubernetes.io/lifetime": lifetime}},
-        "spec": {
-            "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [{
-                "name": "c", "image": "example.org/i",
-                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
-            }],
-        },
-    });
-    if !job.is_empty() {
-        pod["metadata"]["labels"] = json!({"job": job});
-    }
-    create(world, &pod);
-    let started = json!({"status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}}).to_string();
-    world.kubectl(&["patch", "pod", name, "-n", namespace, "--subresource=status", "-p", &started]);
+    let labels = if job.is_empty() { json!({}) } else { json!({"job": job}) };
+    let annotations = json!({"pod.kubernetes.io/lifetime": lifetime});
+    let metadata = json!({"name": name, "labels": labels, "annotations": annotations});
+    started(world, namespace, &json!({"metadata": metadata}), LONG_AGO);
+}
+
+/// A pod that every Pod Security level takes.
+fn spec() -> Value {
+    json!({
+        "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{
+            "name": "c", "image": "example.org/i",
+            "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}, "limits": {"cpu": "1m", "memory": "1Mi"}},
+            "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+        }],
+    })
 }
 
 /// What belongs to a job, one of each kind.
@@ -124,17 +123,7 @@ fn pods_of_a_class_with_a_longest_lifetime_end_whatever_they_say_and_whatever_ma
     let begun = bursar::daemon::now() - jiff::SignedDuration::from_mins(30);
     let begun = json!({"status": {"startTime": format!("{begun:.0}")}}).to_string();
     world.kubectl(&["patch", "pod", "near", "-n", &foo, "--subresource=status", "-p", &begun]);
-    let template = json!({
-        "metadata": {"labels": {"app": "web"}},
-        "spec": {
-            "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [{
-                "name": "c", "image": "example.org/i",
-                "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}, "limits": {"cpu": "1m", "memory": "1Mi"}},
-                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
-            }],
-        },
-    });
+    let template = json!({"metadata": {"labels": {"app": "web"}}, "spec": spec()});
     let mut of_job = template.clone();
     of_job["spec"]["restartPolicy"] = json!("Never");
     of_job["metadata"] = json!({});
@@ -167,7 +156,7 @@ fn pods_of_a_class_with_a_longest_lifetime_end_whatever_they_say_and_whatever_ma
         world.kubectl(&["patch", what, name, "-n", &foo, "--type=merge", "-p", &change]);
     }
     for name in &pods {
-        let old = json!({"status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}}).to_string();
+        let old = json!({"status": {"phase": "Running", "startTime": LONG_AGO}}).to_string();
         world.kubectl(&["patch", name, "-n", &foo, "--subresource=status", "-p", &old]);
     }
     wait_for("what is over is ended", DEADLINE, || {
@@ -283,17 +272,8 @@ fn ago(minutes: i64) -> String {
 
 /// A pod that started then.
 fn started(world: &World, namespace: &str, with: &Value, start: &str) {
-    let mut pod = json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": namespace},
-        "spec": {
-            "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [{
-                "name": "c", "image": "example.org/i",
-                "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}, "limits": {"cpu": "1m", "memory": "1Mi"}},
-                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
-            }],
-        },
-    });
+    let metadata = json!({"namespace": namespace});
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec()});
     for part in ["metadata", "spec"] {
         let more = with[part].as_object().cloned().unwrap_or_default();
         pod[part].as_object_mut().expect("an object").extend(more);

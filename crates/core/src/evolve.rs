@@ -19,7 +19,7 @@ use crate::plan::quota::lapsed;
 use crate::plan::realm::RealmPlan;
 use crate::plan::realm::guard::{ApprovedRealmPlan, RealmBounds};
 use crate::plan::revocation::advance;
-use crate::plan::{self, ApprovedPlan, Plan, Planner, Refusal, adopted, idle};
+use crate::plan::{self, ApprovedPlan, Plan, PlanInputs, Planner, Refusal, adopted, idle};
 use crate::policy::{Policy, Realm};
 use crate::snapshot::DirectorySnapshot;
 
@@ -74,7 +74,7 @@ pub struct Evolved {
 pub fn evolve(inputs: Inputs<'_>, planner: &mut Planner) -> Evolved {
     let Inputs { ledger: _, heard: _, inventory, policy, sealer, now } = inputs;
     let (seen, known) = observe(inputs);
-    let plan = planner.plan(&known, inventory, (policy, sealer), now);
+    let plan = planner.plan(PlanInputs { ledger: &known, inventory, policy, sealer, now });
     let unconfined = if policy.require_confinement { inventory.unconfined.clone() } else { BTreeSet::new() };
     let bounds = Bounds { unconfined, ..planner.bounds(&known, policy) };
     let (approved, refusals) = guard(plan.clone(), &bounds, now);

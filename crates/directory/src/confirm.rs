@@ -14,8 +14,8 @@ use crate::source::{SourceConfig, SourceKind};
 use crate::sync::kept::ServerHistory;
 use crate::{keycloak, ldap};
 
-/// Notes in `snapshot` what the servers of `sources` say of the accounts that are `due`. Files have no servers: what was read
-/// of them is all that there is. A source that does not answer within its deadline proves nothing.
+/// Notes in `snapshot` what the servers of `sources` say of the accounts that are `due`. Files have no servers: what
+/// was read of them is all that there is. A source that does not answer within its deadline proves nothing.
 pub async fn confirm(
     sources: &[SourceConfig],
     pass: &Pass,
@@ -28,38 +28,33 @@ pub async fn confirm(
         let source = sources.iter().find(|source| source.name == read.source)?;
         let due = due.get(&read.source).cloned().unwrap_or_default();
         Some(async move {
-            read.proofs = match source.kind {
-                SourceKind::Ldif(_) => None,
-                _ if due.is_empty() => Some(BTreeMap::new()),
-                _ => {
-                    let (source, history) = (source.clone(), servers(source, pass, known));
-                    let answered = read.server.clone().unwrap_or_default();
-                    let steps = history.steps.clone();
-                    let asking = async move || proofs(&source, &history, &due, &answered).await;
-                    Some(apart(steps, asking).await)
-                }
-            };
+            let (source, history) = (source.clone(), servers(source, pass, known));
+            let answered = read.server.clone().unwrap_or_default();
+            let steps = history.steps.clone();
+            read.proofs = apart(steps, async move || proofs(&source, &history, &due, &answered).await).await;
         })
     });
     join_all(asked).await;
 }
 
+/// `None`: a file has no servers.
 async fn proofs(
     source: &SourceConfig,
     history: &ServerHistory,
     due: &[Due],
     answered: &str,
-) -> BTreeMap<DirectoryId, Proof> {
+) -> Option<BTreeMap<DirectoryId, Proof>> {
     let asking = async {
         match &source.kind {
-            SourceKind::Ldif(_) => BTreeMap::new(),
-            SourceKind::Ldap(config) => ldap::lookup::look_up(config, source, history, due, answered).await,
-            SourceKind::Keycloak(config) => keycloak::look_up(config, source, due).await,
+            SourceKind::Ldif(_) => None,
+            _ if due.is_empty() => Some(BTreeMap::new()),
+            SourceKind::Ldap(config) => Some(ldap::lookup::look_up(config, source, history, due, answered).await),
+            SourceKind::Keycloak(config) => Some(keycloak::look_up(config, source, due).await),
         }
     };
     timeout(source.deadline(), asking).await.unwrap_or_else(|_| {
         let deadline = humantime::format_duration(source.deadline()).to_string();
         tracing::warn!(source = source.name, deadline, "absent accounts were not looked up in time");
-        BTreeMap::new()
+        Some(BTreeMap::new())
     })
 }

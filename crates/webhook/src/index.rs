@@ -12,13 +12,12 @@ use bursar_core::admission::tenant::{Resolved, Unresolved};
 use bursar_core::contract::{CLASS, Identity, identity_of};
 use bursar_core::errors::chain;
 use bursar_core::identity::{AccountName, ClusterName, NamespaceName};
+use bursar_watch::{AGAIN, now, paced};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ListParams, PartialObjectMeta, WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::Semaphore;
-
-use crate::pace::{AGAIN, now, paced};
 
 /// An index that has heard nothing for so long may have missed a suspension. Bookmarks come once a minute; within this
 /// time a dead connection is found ([`SILENCE`]) and another one tried twice.
@@ -162,7 +161,8 @@ impl Index {
         found.labels().contains_key(CLASS).then(|| resolved(&source.trust, &found)).flatten()
     }
 
-    /// Watches until it is dropped or aborted, with a client of [`crate::pace`]. What another watch has learned is kept until this one has listed all.
+    /// Watches until it is dropped or aborted, with a client of [`bursar_watch`]. What another watch has learned is kept
+    /// until this one has listed all.
     pub async fn watch(self: Arc<Self>, client: Client, trust: Trust) {
         let source = Arc::new(Source { client, trust });
         *self.source.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&source));

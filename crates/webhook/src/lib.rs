@@ -2,5 +2,4 @@
 //! [`admission`](bursar_core::admission) decides.
 
 pub mod index;
-pub mod pace;
 pub mod server;

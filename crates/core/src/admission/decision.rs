@@ -194,11 +194,10 @@ impl Decision {
 
     /// Leaves only a note for the audit log of what breaks a rule that the account is excepted from.
     pub(super) fn except(&mut self, exceptions: &BTreeSet<ExceptedRule>) {
-        let is_excepted = |finding: &Finding| finding.rule.exception().is_some_and(|rule| exceptions.contains(&rule));
-        for findings in [&mut self.refusals, &mut self.warnings] {
-            self.audit.extend(findings.extract_if(.., |finding| is_excepted(finding)));
-        }
         let is_excepted = |rule: Rule| rule.exception().is_some_and(|rule| exceptions.contains(&rule));
+        for findings in [&mut self.refusals, &mut self.warnings] {
+            self.audit.extend(findings.extract_if(.., |finding| is_excepted(finding.rule)));
+        }
         let left_out = std::mem::take(&mut self.left_out);
         for ((mode, rule), count) in left_out {
             let mode = if is_excepted(rule) { Mode::Audit } else { mode };

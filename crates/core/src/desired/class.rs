@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::identity::{AccountId, AccountKind, ClusterName};
-use crate::ledger::{Account, LedgerState, Lifecycle as LifecycleState, Tenant};
+use crate::identity::{AccountId, AccountKind};
+use crate::ledger::{Account, LedgerState, Lifecycle as LifecycleState};
 use crate::policy::{Class, Lifecycle, Policy, Provision, UidRange, When};
 
 /// Directory groups by name, nested ones resolved; sources may have groups of one name, which then are one.
@@ -133,23 +133,16 @@ pub fn classes_of<'p>(account: &Account, ledger: &LedgerState, policy: &'p Polic
 pub fn accounts_of<'a>(class: &str, ledger: &'a LedgerState, policy: &Policy) -> Vec<&'a Account> {
     let groups = Groups::of(ledger, &policy.lifecycle);
     let accounts = ledger.accounts.values().filter(|account| {
-        tenancies(account, ledger).any(|tenant| tenant.class == class)
+        ledger.tenants_of(&account.id).any(|(_, tenant)| tenant.class == class)
             || classes_by(account, ledger, policy, &groups).iter().any(|known| known.name == class)
     });
     accounts.collect()
 }
 
-/// What it became a tenant by, one for each cluster.
-fn tenancies<'a>(account: &Account, ledger: &'a LedgerState) -> impl Iterator<Item = &'a Tenant> {
-    let id = account.id.clone();
-    let from = (id.clone(), ClusterName(String::new()));
-    ledger.tenants.range(from..).take_while(move |((of, _), _)| *of == id).map(|(_, tenant)| tenant)
-}
-
 fn classes_by<'p>(account: &Account, ledger: &LedgerState, policy: &'p Policy, groups: &Groups<'_>) -> Vec<&'p Class> {
     let asked = |class: &Class| class.provision == Provision::Always || ledger.last_use.contains_key(&account.id);
     let mut classes = taken(account, policy, groups, &asked).now;
-    for class in tenancies(account, ledger).filter_map(|tenant| policy.classes.get(&tenant.class)) {
+    for class in ledger.tenants_of(&account.id).filter_map(|(_, tenant)| policy.classes.get(&tenant.class)) {
         if !classes.iter().any(|known| known.name == class.name) {
             classes.push(class);
         }

@@ -193,7 +193,7 @@ impl<'a> Each<'a> {
     /// Whether exactly these classes take the account, for as long as nobody is about to leave a group.
     #[must_use]
     pub fn is_taken_by(&self, account: &'a Account, classes: &[String]) -> bool {
-        let taken = self.world.taken(account, &self.world.tenants(&account.id));
+        let taken = self.world.taken(account, &self.world.ledger.tenants_of(&account.id).collect::<Vec<_>>());
         taken.rests_on.is_empty() && taken.now.iter().map(|class| &class.name).eq(classes)
     }
 }
@@ -298,7 +298,7 @@ impl<'a> World<'a> {
     }
 
     fn subject(&self, account: &'a Account) -> Subject<'_> {
-        let tenants = self.tenants(&account.id);
+        let tenants: Vec<_> = self.ledger.tenants_of(&account.id).collect();
         let overrides = self.ledger.overrides_of(&account.id).filter(|(_, given)| given.is_in_force()).collect();
         let taken = self.taken(account, &tenants);
         let used = self.ledger.last_use.get(&account.id);
@@ -316,12 +316,6 @@ impl<'a> World<'a> {
             holders: Holders::default(),
             adopted: self.adopted.get(&account.id).cloned().unwrap_or_default(),
         }
-    }
-
-    fn tenants(&self, id: &'a AccountId) -> Vec<(&'a ClusterName, &'a Tenant)> {
-        let from = (id.clone(), ClusterName(String::new()));
-        let rows = self.ledger.tenants.range(from..).take_while(|((account, _), _)| account == id);
-        rows.map(|((_, cluster), tenant)| (cluster, tenant)).collect()
     }
 
     fn taken(&self, account: &Account, tenants: &[(&ClusterName, &Tenant)]) -> Taken<'a> {

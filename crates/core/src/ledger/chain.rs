@@ -91,16 +91,7 @@ mod tests {
         let mut previous = GENESIS.to_owned();
         (1..=length)
             .map(|id| {
-                let event = Event {
-                    actor: "bursar".to_owned(),
-                    account: None,
-                    account_id: None,
-                    action: "created".to_owned(),
-                    reason: format!("reason {id}"),
-                    ticket: None,
-                    plan: None,
-                    detail: serde_json::json!({"n": id}),
-                };
+                let event = Event::new("created", format!("reason {id}"), serde_json::json!({"n": id}));
                 let at = "2026-11-21T00:00:00Z".to_owned();
                 let hash = hash(&previous, id, &at, &event);
                 Link { id, at, event, previous: std::mem::replace(&mut previous, hash.clone()), hash }

@@ -139,6 +139,35 @@ pub struct Event {
     pub detail: serde_json::Value,
 }
 
+impl Event {
+    /// What Bursar did by itself, about no account.
+    #[must_use]
+    pub fn new(action: impl Into<String>, reason: impl Into<String>, detail: serde_json::Value) -> Self {
+        Self {
+            actor: "bursar".to_owned(),
+            account: None,
+            account_id: None,
+            action: action.into(),
+            reason: reason.into(),
+            ticket: None,
+            plan: None,
+            detail,
+        }
+    }
+
+    /// The same about an account.
+    #[must_use]
+    pub fn about(self, account: &Account) -> Self {
+        Self { account: Some(account.account_name()), account_id: Some(account.id.clone()), ..self }
+    }
+
+    /// The same by an administrator's order.
+    #[must_use]
+    pub fn by(self, note: &Note) -> Self {
+        Self { actor: note.actor.clone(), ticket: note.ticket.clone(), ..self }
+    }
+}
+
 impl LedgerState {
     /// Makes the changes in memory, in this order.
     pub fn apply_all(&mut self, changes: &[Change]) {

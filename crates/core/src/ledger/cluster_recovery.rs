@@ -304,8 +304,8 @@ impl Lesson<'_> {
         highest
     }
 
-    /// Accounts whose own role bindings are gone while others of their class have theirs: that was a suspension. If nobody
-    /// of a class has any, an administrator removed them all, as after the theft of a control host.
+    /// Accounts whose own role bindings are gone while others of their class have theirs: that was a suspension. If
+    /// nobody of a class has any, an administrator removed them all, as after the theft of a control host.
     fn lost_bindings(&self, facts: &Facts, policy: &Policy) -> BTreeSet<AccountId> {
         let bindings = self.ledger.objects.iter();
         let bindings =
@@ -367,16 +367,9 @@ impl Lesson<'_> {
             after.revocation = Some(Note { actor: self.actor.to_owned(), reason, ticket: None, at: self.now });
         }
         if *before != after {
-            self.learned.events.push(Event {
-                actor: self.actor.to_owned(),
-                account: Some(after.account_name()),
-                account_id: Some(after.id.clone()),
-                action: "learned".to_owned(),
-                reason: format!("from {from}"),
-                ticket: None,
-                plan: None,
-                detail: json!({"state": after.state.as_str(), "generation": after.generation}),
-            });
+            let detail = json!({"state": after.state.as_str(), "generation": after.generation});
+            let event = Event::new("learned", format!("from {from}"), detail).about(&after);
+            self.learned.events.push(Event { actor: self.actor.to_owned(), ..event });
         }
         self.accounts.insert(after.id.clone(), after);
     }

@@ -49,8 +49,7 @@ impl CredentialKey {
     }
 
     /// The lowest of an account.
-    #[must_use]
-    pub fn first_of(account: &AccountId) -> Self {
+    fn first_of(account: &AccountId) -> Self {
         Self::new(account.clone(), ClusterName(String::new()))
     }
 
@@ -106,6 +105,22 @@ impl LedgerState {
     #[must_use]
     pub fn overdue_since(&self, now: Timestamp) -> Option<Timestamp> {
         self.good().map(|certificate| certificate.renew_after).filter(|due| *due <= now).min()
+    }
+
+    /// Certificates and tokens of an account, sorted by cluster and host.
+    pub fn certificates_of<'a>(
+        &'a self,
+        account: &'a AccountId,
+    ) -> impl Iterator<Item = (&'a CredentialKey, &'a Certificate)> {
+        self.certificates.range(CredentialKey::first_of(account)..).take_while(move |(key, _)| key.account == *account)
+    }
+
+    /// Files with a credential of an account, sorted by cluster and host.
+    pub fn deliveries_of<'a>(
+        &'a self,
+        account: &'a AccountId,
+    ) -> impl Iterator<Item = (&'a CredentialKey, &'a Delivery)> {
+        self.deliveries.range(CredentialKey::first_of(account)..).take_while(move |(key, _)| key.account == *account)
     }
 
     /// Certificates and tokens (view `expiring_certificates`): one of a suspended account or of an older generation is

@@ -218,6 +218,13 @@ impl LedgerState {
     pub fn waits_for_a_read(&self) -> bool {
         self.orders.iter().any(|order| order.what.is_of_reads()) || self.marks.values().any(|mark| mark.accepted)
     }
+
+    /// What an account became a tenant by, sorted by cluster.
+    pub fn tenants_of<'a>(&'a self, account: &'a AccountId) -> impl Iterator<Item = (&'a ClusterName, &'a Tenant)> {
+        let from = (account.clone(), ClusterName(String::new()));
+        let own = self.tenants.range(from..).take_while(move |((id, _), _)| id == account);
+        own.map(|((_, cluster), tenant)| (cluster, tenant))
+    }
 }
 
 /// How long a source with an interval is left alone after one read that was not complete; twice as long after each more.

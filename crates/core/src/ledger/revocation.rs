@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Account, CredentialKey, LedgerState, Lifecycle, Note, Order};
+use super::{Account, LedgerState, Lifecycle, Note, Order};
 use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::policy::Limit;
 
@@ -67,8 +67,7 @@ impl LedgerState {
     /// Where that is so.
     pub fn being_revoked_in<'a>(&'a self, id: &'a AccountId) -> impl Iterator<Item = &'a ClusterName> {
         let account = self.accounts.get(id).filter(|account| account.state == Lifecycle::Active);
-        let held =
-            self.certificates.range(CredentialKey::first_of(id)..).take_while(move |(key, _)| key.account == *id);
+        let held = self.certificates_of(id);
         held.filter(move |(key, certificate)| {
             account.is_some_and(|account| account.generation != certificate.generation)
                 && self.deliveries.get(key).is_some_and(|delivery| !delivery.is_notice())

@@ -48,9 +48,9 @@ pub struct Transition {
 #[must_use]
 pub fn transition(ledger: &LedgerState, snapshot: &DirectorySnapshot, policy: &Policy, now: Timestamp) -> Transition {
     let mut memory = Memory::of(ledger, snapshot, policy, now);
-    memory.judged = snapshot.reads.iter().map(|read| memory.judge(read)).collect();
-    for (at, read) in snapshot.reads.iter().enumerate() {
-        memory.read(read, memory.judged[at].clone());
+    memory.judged = snapshot.reads.iter().map(|read| (read.source.as_str(), memory.judge(read))).collect();
+    for read in &snapshot.reads {
+        memory.read(read, memory.judged[read.source.as_str()].clone());
     }
     memory.finish()
 }
@@ -90,8 +90,8 @@ struct Memory<'a> {
     snapshot: &'a DirectorySnapshot,
     /// Accounts that other entries have from this read on.
     adopted: BTreeSet<AccountId>,
-    /// How far each read of the snapshot is believed.
-    judged: Vec<Judged>,
+    /// How far the read of each source is believed.
+    judged: BTreeMap<&'a str, Judged>,
     /// How far servers are, and whether that alone is worth no row.
     marks: Vec<(String, SourceMark, bool)>,
     result: Transition,
@@ -115,7 +115,7 @@ impl<'a> Memory<'a> {
             sources: BTreeMap::new(),
             snapshot,
             adopted: BTreeSet::new(),
-            judged: Vec::new(),
+            judged: BTreeMap::new(),
             marks: Vec::new(),
             result: Transition::default(),
         }
@@ -502,29 +502,13 @@ impl<'a> Memory<'a> {
     }
 
     fn repaired(&mut self, source: &str, found: &Comparison) {
-        self.result.events.push(Event {
-            actor: "bursar".to_owned(),
-            account: None,
-            account_id: None,
-            action: "directory repaired".to_owned(),
-            reason: format!("a full read of source {source} differs from what its changes made"),
-            ticket: None,
-            plan: None,
-            detail: json!({ "source": source, "differences": found.differences, "examples": found.examples }),
-        });
+        let reason = format!("a full read of source {source} differs from what its changes made");
+        let detail = json!({ "source": source, "differences": found.differences, "examples": found.examples });
+        self.result.events.push(Event::new("directory repaired", reason, detail));
     }
 
     fn event(&mut self, account: &Account, action: &str, reason: &str, detail: Value) {
-        self.result.events.push(Event {
-            actor: "bursar".to_owned(),
-            account: Some(AccountName { kind: account.kind, name: account.name.clone() }),
-            account_id: Some(account.id.clone()),
-            action: action.to_owned(),
-            reason: reason.to_owned(),
-            ticket: None,
-            plan: None,
-            detail,
-        });
+        self.result.events.push(Event::new(action, reason, detail).about(account));
     }
 
     /// Sources that were not asked are as they were. An entry that one of them stands in the way of is still rejected, for

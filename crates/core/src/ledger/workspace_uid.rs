@@ -24,16 +24,8 @@ pub fn assign(ledger: &LedgerState, groups: &[(&Account, &Class, UidRange)]) -> 
         let posix = Some(PosixIdentity { uid, gid, groups: BTreeSet::new() });
         changes.push(Change::Account(Box::new(Account { posix, ..(*group).clone() })));
         changes.push(Change::Uid(uid, group.id.clone()));
-        events.push(Event {
-            actor: "bursar".to_owned(),
-            account: Some(group.account_name()),
-            account_id: Some(group.id.clone()),
-            action: "uid given".to_owned(),
-            reason: format!("from uid_range {range} of class {}", class.name),
-            ticket: None,
-            plan: None,
-            detail: json!({"uid": uid, "gid": gid}),
-        });
+        let reason = format!("from uid_range {range} of class {}", class.name);
+        events.push(Event::new("uid given", reason, json!({"uid": uid, "gid": gid})).about(group));
     }
     (changes, events)
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::find;
 use crate::desired::takes;
-use crate::identity::{AccountId, AccountKind, ClusterName};
+use crate::identity::{AccountKind, ClusterName};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::{Account, CredentialKey, Delivery, LedgerState, Lifecycle, Suspension, Tenant};
 use crate::orders::request::{EnsureAnswer, EnsureRequest, Refusal, Trigger};
@@ -88,7 +88,7 @@ pub fn ensure(
     let mut wants = anew;
     let mut missing = Vec::new();
     let mut kubeconfigs = Vec::new();
-    let places = places(ledger, &account.id);
+    let places: Vec<_> = ledger.tenants_of(&account.id).collect();
     if places.is_empty() {
         missing.push("it is being made".to_owned());
     }
@@ -162,28 +162,13 @@ fn hopeless(ledger: &LedgerState, policy: &Policy, account: &Account) -> Option<
     if account.state == Lifecycle::New && account.absence.is_some() {
         return Some("not in the directory".to_owned());
     }
-    let has_place = !places(ledger, &account.id).is_empty();
+    let has_place = ledger.tenants_of(&account.id).next().is_some();
     (!has_place && !takes(ledger, policy, account))
         .then(|| "no [class.NAME] of the configuration selects it".to_owned())
 }
 
 fn asked(caller: &Asker, account: &Account) -> Event {
-    Event {
-        actor: caller.actor.clone(),
-        account: Some(account.account_name()),
-        account_id: Some(account.id.clone()),
-        action: "asked for".to_owned(),
-        reason: "bursar ensure".to_owned(),
-        ticket: None,
-        plan: None,
-        detail: json!({}),
-    }
-}
-
-fn places<'a>(ledger: &'a LedgerState, id: &'a AccountId) -> Vec<(&'a ClusterName, &'a Tenant)> {
-    let from = (id.clone(), ClusterName(String::new()));
-    let rows = ledger.tenants.range(from..).take_while(|((holder, _), _)| holder == id);
-    rows.map(|((_, cluster), tenant)| (cluster, tenant)).collect()
+    Event { actor: caller.actor.clone(), ..Event::new("asked for", "bursar ensure", json!({})).about(account) }
 }
 
 enum Standing {

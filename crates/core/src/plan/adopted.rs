@@ -231,14 +231,9 @@ fn told(
         return Vec::new();
     }
     let event = |id: AccountId, action: &str, reason: String, class: &str| Event {
-        actor: "bursar".to_owned(),
         account: ledger.accounts.get(&id).map(Account::account_name),
         account_id: Some(id),
-        action: action.to_owned(),
-        reason,
-        ticket: None,
-        plan: None,
-        detail: json!({"cluster": cluster, "namespace": namespace, "class": class}),
+        ..Event::new(action, reason, json!({"cluster": cluster, "namespace": namespace, "class": class}))
     };
     let why = after.and_then(|after| after.why.clone()).unwrap_or_else(|| "it is somebody else's now".to_owned());
     let released = before.and_then(|row| Some(event(row.account.clone()?, "namespace released", why, &row.class)));

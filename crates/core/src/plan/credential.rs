@@ -70,8 +70,7 @@ fn key(look: Look<'_>, host: &HostName) -> CredentialKey {
 
 /// What shows that the account's older credentials are worth nothing here; `None`: none was delivered.
 pub(super) fn proof(look: Look<'_>) -> Option<Action> {
-    let held = look.ledger.certificates.range(CredentialKey::first_of(look.id)..);
-    let held = held.take_while(|(key, _)| key.account == *look.id);
+    let held = look.ledger.certificates_of(look.id);
     let mut older = held.filter(|(key, it)| key.cluster == *look.cluster && it.generation != look.account.generation);
     let own = || look.tenant.namespace.as_ref().map(ToString::to_string);
     older.next().map(|(_, older)| look.bindings.proof(look.cluster, &look.account.account, own(), older))
@@ -157,9 +156,7 @@ pub(super) fn abandoned(look: Look<'_>) -> impl Iterator<Item = Action> {
 }
 
 fn deliveries(look: Look<'_>) -> impl Iterator<Item = (&CredentialKey, &Delivery)> {
-    let first = CredentialKey::new(look.id.clone(), look.cluster.clone());
-    let here = look.ledger.deliveries.range(first..);
-    here.take_while(move |(key, _)| key.account == *look.id && key.cluster == *look.cluster)
+    look.ledger.deliveries_of(look.id).filter(move |(key, _)| key.cluster == *look.cluster)
 }
 
 /// The home as the class describes it, or as the file that we put there does.
@@ -221,11 +218,9 @@ fn last_slot(id: &AccountId, now: Timestamp) -> i64 {
 /// Until when nothing is due for an account by the time alone that is not due now: a renewal, or a look into a home. For an
 /// account of whom nothing else is due these are all uses of the time in its plan.
 pub(super) fn next_due(ledger: &LedgerState, id: &AccountId, now: Timestamp) -> Timestamp {
-    let held = ledger.certificates.range(CredentialKey::first_of(id)..).take_while(|(key, _)| key.account == *id);
-    let renewals = held.map(|(_, certificate)| certificate.renew_after);
-    let delivered = ledger.deliveries.range(CredentialKey::first_of(id)..).take_while(|(key, _)| key.account == *id);
-    let delivered: Vec<&Delivery> =
-        delivered.map(|(_, delivery)| delivery).chain(ledger.ssh_deliveries.get(id)).collect();
+    let renewals = ledger.certificates_of(id).map(|(_, certificate)| certificate.renew_after);
+    let delivered = ledger.deliveries_of(id).map(|(_, delivery)| delivery);
+    let delivered: Vec<&Delivery> = delivered.chain(ledger.ssh_deliveries.get(id)).collect();
     let slot = last_slot(id, now) + INSPECT_EVERY;
     let slot = delivered.first().and_then(|_| Timestamp::from_second(slot).ok());
     let looks = delivered.into_iter().filter_map(next_look);

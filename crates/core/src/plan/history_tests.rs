@@ -298,8 +298,7 @@ impl Story {
 
     /// Carries out what may be done, and checks that it may.
     fn cycle(&mut self, complete: bool) -> Result<(), TestCaseError> {
-        let World { ledger, inventory, policy, sealer, now, .. } = &self.world;
-        let incremental = self.planner.plan(ledger, inventory, (policy, sealer), *now);
+        let incremental = self.planner.plan(self.world.inputs());
         prop_assert_eq!(&self.world.plan(), &incremental, "nobody is left out who was quiet before");
         let (approved, _) = self.world.guarded();
         for plan in approved.accounts() {

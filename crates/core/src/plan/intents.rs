@@ -111,14 +111,9 @@ fn after(plan: &AccountPlan, now: Timestamp) -> Account {
 fn events(plan: &AccountPlan, now: Timestamp) -> Vec<Event> {
     let bursar = Note { actor: "bursar".to_owned(), reason: String::new(), ticket: None, at: Timestamp::UNIX_EPOCH };
     let event = |action: &str, note: &Note, reason: String, detail: Value| Event {
-        actor: note.actor.clone(),
         account: Some(plan.account.clone()),
         account_id: Some(plan.id.clone()),
-        action: action.to_owned(),
-        reason,
-        ticket: note.ticket.clone(),
-        plan: None,
-        detail,
+        ..Event::new(action, reason, detail).by(note)
     };
     let places = json!(
         plan.places

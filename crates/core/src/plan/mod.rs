@@ -283,14 +283,24 @@ impl Plan {
     }
 }
 
+/// All that a plan is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct PlanInputs<'a> {
+    /// What is remembered.
+    pub ledger: &'a LedgerState,
+    /// What the clusters show.
+    pub inventory: &'a Inventory,
+    /// The configuration in force.
+    pub policy: &'a Policy,
+    /// Seals what is made.
+    pub sealer: &'a Sealer,
+    /// After all was read.
+    pub now: Timestamp,
+}
+
 /// Derives what should be, and compares it with what is.
-pub fn derived(
-    deriver: &mut Deriver,
-    ledger: &LedgerState,
-    inventory: &Inventory,
-    (policy, sealer): (&Policy, &Sealer),
-    now: Timestamp,
-) -> Plan {
+pub fn derived(deriver: &mut Deriver, inputs: PlanInputs<'_>) -> Plan {
+    let PlanInputs { ledger, inventory, policy, sealer, now } = inputs;
     loop {
         // Derived with the manifests that the first plan asks for, the second asks for none.
         match plan(deriver.derive(ledger, policy, sealer, now), ledger, inventory, now) {

@@ -218,14 +218,7 @@ fn told(class: &str, before: Option<&PaceRecord>, after: Option<&PaceRecord>) ->
         (None, None) => return None,
     };
     let record = after.or(before)?;
-    Some(Event {
-        actor: "bursar".to_owned(),
-        account: None,
-        account_id: None,
-        action: action.to_owned(),
-        reason: format!("class {class}: {reason}"),
-        ticket: None,
-        plan: None,
-        detail: json!({"class": class, "done": record.done, "waiting": record.waiting, "revision": record.revision}),
-    })
+    let PaceRecord { done, waiting, revision, .. } = record;
+    let detail = json!({"class": class, "done": done, "waiting": waiting, "revision": revision});
+    Some(Event::new(action, format!("class {class}: {reason}"), detail))
 }

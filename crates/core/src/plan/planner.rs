@@ -13,8 +13,7 @@ use jiff::Timestamp;
 use super::credential::next_due;
 use super::guard::Counts;
 use super::scan::Scan;
-use super::{Bounds, Plan, compare, derived};
-use crate::contract::Sealer;
+use super::{Bounds, Plan, PlanInputs, compare, derived};
 use crate::desired::{Derived, Deriver, DesiredState, Each, is_separable};
 use crate::identity::{AccountId, AccountKind, AccountName, ClusterName};
 use crate::inventory::{Inventory, ObservedObject};
@@ -76,19 +75,12 @@ struct Quiet {
 
 impl Planner {
     /// The plan, as [`super::plan`] makes it of everything.
-    pub fn plan(
-        &mut self,
-        ledger: &LedgerState,
-        inventory: &Inventory,
-        (policy, sealer): (&Policy, &Sealer),
-        now: Timestamp,
-    ) -> Plan {
-        if let Some(plan) = self.incremental(ledger, inventory, (policy, sealer), now) {
+    pub fn plan(&mut self, inputs: PlanInputs<'_>) -> Plan {
+        if let Some(plan) = self.incremental(inputs) {
             self.deriver = Deriver::default();
             return plan;
         }
-        self.known = None;
-        derived(&mut self.deriver, ledger, inventory, (policy, sealer), now)
+        derived(&mut self.deriver, inputs)
     }
 
     /// What bounds the plan of this ledger.
@@ -103,26 +95,14 @@ impl Planner {
     }
 
     /// `None`: what one account should have may depend on others.
-    fn incremental(
-        &mut self,
-        ledger: &LedgerState,
-        inventory: &Inventory,
-        (policy, sealer): (&Policy, &Sealer),
-        now: Timestamp,
-    ) -> Option<Plan> {
-        let known = self.known.take().filter(|_| is_separable(ledger, policy));
-        let holds = |known: &Known| {
-            let key = sealer.public_key();
-            known.policy == *policy
-                && known.key == key
-                && known.at <= now
-                && known.clusters.keys().eq(inventory.clusters.keys())
-        };
-        let mut known = known.filter(holds).or_else(|| {
-            is_separable(ledger, policy).then(|| Known::nothing(policy.clone(), sealer.public_key(), inventory, now))
-        })?;
-        known.mark(ledger, inventory, now);
-        let plan = known.plan(ledger, inventory, (policy, sealer), now)?;
+    fn incremental(&mut self, inputs: PlanInputs<'_>) -> Option<Plan> {
+        let known = self.known.take();
+        if !is_separable(inputs.ledger, inputs.policy) {
+            return None;
+        }
+        let mut known = known.filter(|known| known.holds(inputs)).unwrap_or_else(|| Known::nothing(inputs));
+        known.mark(inputs);
+        let plan = known.plan(inputs)?;
         self.known = Some(known);
         Some(plan)
     }
@@ -130,11 +110,11 @@ impl Planner {
 
 impl Known {
     /// Compared with it everything is new.
-    fn nothing(policy: Policy, key: [u8; 32], inventory: &Inventory, at: Timestamp) -> Self {
+    fn nothing(PlanInputs { inventory, policy, sealer, now, .. }: PlanInputs<'_>) -> Self {
         Self {
-            policy,
-            key,
-            at,
+            policy: policy.clone(),
+            key: sealer.public_key(),
+            at: now,
             ledger: LedgerState::default(),
             clusters: inventory.clusters.keys().map(|cluster| (cluster.clone(), SharedMap::default())).collect(),
             accounts: BTreeMap::new(),
@@ -145,8 +125,16 @@ impl Known {
         }
     }
 
+    /// Whether only accounts whose rows or objects differ have to be looked at.
+    fn holds(&self, PlanInputs { inventory, policy, sealer, now, .. }: PlanInputs<'_>) -> bool {
+        self.policy == *policy
+            && self.key == sealer.public_key()
+            && self.at <= now
+            && self.clusters.keys().eq(inventory.clusters.keys())
+    }
+
     /// Finds everybody who may not be quiet any more.
-    fn mark(&mut self, ledger: &LedgerState, inventory: &Inventory, now: Timestamp) {
+    fn mark(&mut self, PlanInputs { ledger, inventory, now, .. }: PlanInputs<'_>) {
         let before = std::mem::replace(&mut self.ledger, ledger.clone());
         self.mark_objects(&before, ledger, inventory);
         self.mark_rows(&before, ledger);
@@ -285,13 +273,8 @@ impl Known {
         ordered.chain(holds.keys()).for_each(|id| self.look_at(id));
     }
 
-    fn plan(
-        &mut self,
-        ledger: &LedgerState,
-        inventory: &Inventory,
-        (policy, sealer): (&Policy, &Sealer),
-        now: Timestamp,
-    ) -> Option<Plan> {
+    fn plan(&mut self, inputs: PlanInputs<'_>) -> Option<Plan> {
+        let PlanInputs { ledger, inventory, policy, sealer, now } = inputs;
         if !self.strays.is_empty() {
             return None;
         }
@@ -332,7 +315,7 @@ impl Known {
             let planned = compare(&desired, ledger, inventory, &scan, now, false);
             let quiet: Vec<_> = settled
                 .into_iter()
-                .filter(|(id, _)| is_quiet(id, &desired, &planned, ledger) && is_whole(id, &desired, &scan, inventory))
+                .filter(|(id, _)| is_quiet(id, &desired, &planned, &scan, inputs))
                 .map(|(id, (is_tenant, classes))| {
                     let classes = Arc::from(classes);
                     let classes = Arc::clone(self.classes.get(&classes).unwrap_or(&classes));
@@ -352,23 +335,20 @@ impl Known {
     }
 }
 
-/// Whether every object of the account is as it should be in each cluster that answers. An object that is on its way out and
-/// has no row is nothing to do, and nobody is told when it is gone.
-fn is_whole(id: &AccountId, desired: &DesiredState, scan: &Scan<'_>, inventory: &Inventory) -> bool {
-    let clusters = desired.accounts.get(id).into_iter().flat_map(|it| it.clusters.keys());
-    clusters.filter(|it| inventory.clusters.contains_key(*it)).all(|it| scan.is_settled(id, it))
-}
-
 /// Whether a plan in which `desired` is all that should be has nothing to do for the account, and nothing to say of it.
-fn is_quiet(id: &AccountId, desired: &DesiredState, planned: &Plan, ledger: &LedgerState) -> bool {
+fn is_quiet(id: &AccountId, desired: &DesiredState, planned: &Plan, scan: &Scan<'_>, inputs: PlanInputs<'_>) -> bool {
     let told = |account: &AccountName| {
         planned.notices.iter().any(|notice| notice.account == *account)
             || planned.over_quota.iter().any(|over| over.account == *account)
     };
     let first = (id.clone(), ClusterName(String::new()));
-    let fails = ledger.failures.range(first..).next().is_some_and(|((failing, _), _)| failing == id);
-    let is_told = desired.accounts.get(id).is_some_and(|it| told(&it.account));
-    !fails && !is_told && !planned.accounts.iter().any(|plan| plan.id == *id)
+    let fails = inputs.ledger.failures.range(first..).next().is_some_and(|((failing, _), _)| failing == id);
+    // An object that is on its way out and has no row is nothing to do, and nobody is told when it is gone.
+    let is_settled = |cluster| !inputs.inventory.clusters.contains_key(cluster) || scan.is_settled(id, cluster);
+    let wanted = desired.accounts.get(id);
+    !fails
+        && !planned.accounts.iter().any(|plan| plan.id == *id)
+        && wanted.is_none_or(|it| !told(&it.account) && it.clusters.keys().all(is_settled))
 }
 
 #[cfg(test)]
@@ -410,7 +390,7 @@ mod tests {
     }
 
     fn plan(planner: &mut Planner, world: &World) -> Plan {
-        let plan = planner.plan(&world.ledger, &world.inventory, (&world.policy, &world.sealer), world.now);
+        let plan = planner.plan(world.inputs());
         assert_eq!(plan, world.plan());
         plan
     }
@@ -418,7 +398,7 @@ mod tests {
     /// Whom the next plan looks at.
     fn looked_at(planner: &mut Planner, world: &World) -> Vec<String> {
         let known = planner.known.as_mut().expect("it is kept");
-        known.mark(&world.ledger, &world.inventory, world.now);
+        known.mark(world.inputs());
         let all = known.accounts.iter().filter(|(_, known)| known.quiet.is_none());
         let mut names: Vec<String> = all.map(|(id, _)| world.ledger.accounts[id].name.clone()).collect();
         names.sort();

@@ -194,10 +194,9 @@ proptest! {
             let desired = world.desired();
             let remembered = deriver.derive(&world.ledger, &world.policy, &world.sealer, world.now);
             prop_assert_eq!(light(remembered), light(&desired), "what is remembered is what would be derived");
-            let rules = (&world.policy, &world.sealer);
-            let incremental = planner.plan(&world.ledger, &world.inventory, rules, world.now);
+            let incremental = planner.plan(world.inputs());
             prop_assert_eq!(&world.plan(), &incremental, "nobody is left out who was quiet before");
-            let remembered = derived(&mut deriver, &world.ledger, &world.inventory, rules, world.now);
+            let remembered = derived(&mut deriver, world.inputs());
             prop_assert_eq!(&world.plan(), &remembered, "a manifest that was dropped is built again where it is applied");
             let scan = Scan::of(&desired, &world.ledger, &world.inventory, world.now);
             let closely = compare(&desired, &world.ledger, &world.inventory, &scan, world.now, true);
@@ -223,8 +222,7 @@ proptest! {
             }
             world.now += SignedDuration::from_mins(1);
             for _ in 0..5 {
-                let rules = (&world.policy, &world.sealer);
-                let incremental = planner.plan(&world.ledger, &world.inventory, rules, world.now);
+                let incremental = planner.plan(world.inputs());
                 prop_assert_eq!(world.plan(), incremental, "nobody is left out who was quiet before");
                 prop_assert_eq!(planner.bounds(&world.ledger, &world.policy), Bounds::of(&world.ledger, &world.policy));
                 world.cycle();

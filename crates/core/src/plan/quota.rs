@@ -208,14 +208,10 @@ fn ended_event(
     detail: Value,
 ) -> Event {
     Event {
-        actor: "bursar".to_owned(),
         account: ledger.accounts.get(id).map(crate::ledger::Account::account_name),
         account_id: Some(id.clone()),
-        action: action.to_owned(),
-        reason: format!("it was given until {}", until.map(day).unwrap_or_default()),
         ticket: note.ticket.clone(),
-        plan: None,
-        detail,
+        ..Event::new(action, format!("it was given until {}", until.map(day).unwrap_or_default()), detail)
     }
 }
 

@@ -93,14 +93,5 @@ pub fn advance(approved: &ApprovedPlan, ledger: &LedgerState, now: Timestamp) ->
 
 fn over(class: &str, revocation: &BulkRevocation) -> Event {
     let BulkRevocation { note, at: _, last: _, done } = revocation;
-    Event {
-        actor: note.actor.clone(),
-        account: None,
-        account_id: None,
-        action: "class revoked".to_owned(),
-        reason: note.reason.clone(),
-        ticket: note.ticket.clone(),
-        plan: None,
-        detail: json!({"class": class, "accounts": done}),
-    }
+    Event::new("class revoked", note.reason.clone(), json!({"class": class, "accounts": done})).by(note)
 }

@@ -1,6 +1,7 @@
 //! A model of the world for the tests of the pure stages: a ledger, clusters and homes as plain values, and an executor
 //! that does what a plan says without any of them.
 
+pub mod crossings;
 mod delivery;
 mod policy;
 
@@ -29,7 +30,7 @@ use crate::packed_text::{DigestText, UuidText};
 use crate::plan::intents::overcome;
 use crate::plan::quota::lapsed;
 use crate::plan::revocation::advance;
-use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Reason, Refusal, guard, plan};
+use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, PlanInputs, Reason, Refusal, guard, plan};
 use crate::policy::Policy;
 use crate::snapshot::{Completeness, DirectorySnapshot, Entry, Role, SourceRead, Way};
 
@@ -186,6 +187,11 @@ impl World {
 
     pub fn desired(&self) -> DesiredState {
         derive(&self.ledger, &self.policy, &self.sealer, self.now)
+    }
+
+    pub const fn inputs(&self) -> PlanInputs<'_> {
+        let Self { ledger, inventory, policy, sealer, now, .. } = self;
+        PlanInputs { ledger, inventory, policy, sealer, now: *now }
     }
 
     pub fn plan(&self) -> Plan {

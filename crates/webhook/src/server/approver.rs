@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use http::{Request, StatusCode};
+use http::Request;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher::{self, Event};
@@ -25,7 +25,7 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::files::ApproverFiles;
-use super::handler::{Answer, METRICS, respond, text};
+use super::handler::{Answer, health};
 use super::metrics::ApproverMetrics;
 use super::{ServerError, client, serve_health};
 use crate::index::{Index, Trust};
@@ -342,15 +342,7 @@ impl Approver {
     }
 
     fn health<B>(&self, request: &Request<B>) -> Answer {
-        match request.uri().path() {
-            "/healthz" => text(StatusCode::OK, "ok"),
-            "/readyz" => match self.unready() {
-                None => text(StatusCode::OK, "ok"),
-                Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, &why),
-            },
-            "/metrics" => respond(StatusCode::OK, METRICS, self.exposition()),
-            _ => text(StatusCode::NOT_FOUND, "there are /healthz, /readyz and /metrics"),
-        }
+        health(request, || self.unready(), || self.exposition())
     }
 
     fn unready(&self) -> Option<String> {

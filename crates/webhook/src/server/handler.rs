@@ -45,7 +45,7 @@ const LARGE_PATIENCE: Duration = Duration::from_millis(500);
 const AGAIN: header::HeaderValue = header::HeaderValue::from_static("1");
 
 /// The media type of metrics.
-pub(super) const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Characters of a refusal in the log: names in it are a user's, and not yet checked.
 const LOGGED: usize = 300;
@@ -244,15 +244,7 @@ impl ReviewHandler {
     /// Answers the kubelet and Prometheus.
     #[must_use]
     pub fn health<B>(&self, request: &Request<B>) -> Answer {
-        match request.uri().path() {
-            "/healthz" => text(StatusCode::OK, "ok"),
-            "/readyz" => match self.unready() {
-                None => text(StatusCode::OK, "ok"),
-                Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, &why),
-            },
-            "/metrics" => respond(StatusCode::OK, METRICS, self.exposition()),
-            _ => text(StatusCode::NOT_FOUND, "there are /healthz, /readyz and /metrics"),
-        }
+        health(request, || self.unready(), || self.exposition())
     }
 
     fn unready(&self) -> Option<String> {
@@ -300,6 +292,23 @@ async fn read(
         came.store(bytes.len(), Ordering::Relaxed);
     }
     Ok(bytes)
+}
+
+/// Answers the kubelet, which is told why a program is `unready`, and Prometheus.
+pub(super) fn health<B>(
+    request: &Request<B>,
+    unready: impl FnOnce() -> Option<String>,
+    exposition: impl FnOnce() -> String,
+) -> Answer {
+    match request.uri().path() {
+        "/healthz" => text(StatusCode::OK, "ok"),
+        "/readyz" => match unready() {
+            None => text(StatusCode::OK, "ok"),
+            Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, &why),
+        },
+        "/metrics" => respond(StatusCode::OK, METRICS, exposition()),
+        _ => text(StatusCode::NOT_FOUND, "there are /healthz, /readyz and /metrics"),
+    }
 }
 
 /// Reads a body that nobody needs: an HTTP/1 peer whose connection is closed while it still sends may never see its answer.

@@ -35,7 +35,6 @@ use self::files::{Changed, Files};
 use self::handler::{Answer, InForce, ReviewHandler};
 use self::seats::{Hall, Seat};
 use crate::index::{Index, Trust};
-use crate::pace;
 
 /// Between two looks at the files.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -166,7 +165,7 @@ async fn client(kubeconfig: Option<Kubeconfig>) -> Result<Client, String> {
     // The index tries again by itself, and has deadlines of its own.
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT);
-    pace::client(config).map_err(|error| chain(&error))
+    bursar_watch::client(config).map_err(|error| chain(&error))
 }
 
 async fn serve(

@@ -40,11 +40,10 @@ impl<'a> Memory<'a> {
 
     /// Whether it is proved that its own entry is not in its source, or that its source is no longer configured.
     fn is_gone(&self, account: &Account) -> bool {
-        let mut reads = self.snapshot.reads.iter().zip(&self.judged).filter(|(read, _)| read.source == account.source);
+        let is_believed = self.judged.get(account.source.as_str()).is_none_or(Judged::is_proof);
         let unasked = self.snapshot.unasked.contains(&account.source);
         let missed = || account.absence.is_some() && self.was_complete(&account.source);
-        account.state == Lifecycle::Deleted
-            || (!self.is_there(account) && reads.all(|(_, judged)| judged.is_proof()) && (!unasked || missed()))
+        account.state == Lifecycle::Deleted || (!self.is_there(account) && is_believed && (!unasked || missed()))
     }
 
     /// Whether the last read of a source that was not asked now was complete.
@@ -54,13 +53,12 @@ impl<'a> Memory<'a> {
 
     /// Whether a source proved what it does not show: by this snapshot or, if it was not asked, by its last read.
     pub(super) fn is_proved(&self, source: &str) -> bool {
-        let mut reads =
-            self.snapshot.reads.iter().zip(&self.judged).filter(|(read, _)| read.source == source).peekable();
-        if reads.peek().is_none() { self.was_complete(source) } else { reads.all(|(_, judged)| judged.is_proof()) }
+        self.judged.get(source).map_or_else(|| self.was_complete(source), Judged::is_proof)
     }
 
     pub(super) fn all_proved(&self) -> bool {
-        self.judged.iter().all(Judged::is_proof) && self.snapshot.unasked.iter().all(|source| self.was_complete(source))
+        self.judged.values().all(Judged::is_proof)
+            && self.snapshot.unasked.iter().all(|source| self.was_complete(source))
     }
 
     pub(super) fn is_there(&self, account: &Account) -> bool {
@@ -91,7 +89,7 @@ impl<'a> Memory<'a> {
 
     /// Orders that nothing answers to in a snapshot of all sources.
     pub(super) fn lapse(&mut self) {
-        if !self.snapshot.unasked.is_empty() || !self.judged.iter().all(Judged::is_proof) {
+        if !self.snapshot.unasked.is_empty() || !self.judged.values().all(Judged::is_proof) {
             return;
         }
         let done =

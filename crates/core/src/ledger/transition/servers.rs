@@ -94,17 +94,9 @@ impl Memory<'_> {
     }
 
     fn moved(&mut self, source: &str, former: &str, server: &str) {
-        self.result.events.push(Event {
-            actor: "bursar".to_owned(),
-            account: None,
-            account_id: None,
-            action: "directory server changed".to_owned(),
-            reason: format!(
-                "{server} answers for source {source} instead of {former}, and its replication state is unknown"
-            ),
-            ticket: None,
-            plan: None,
-            detail: json!({"source": source, "before": former, "after": server}),
-        });
+        let reason =
+            format!("{server} answers for source {source} instead of {former}, and its replication state is unknown");
+        let detail = json!({"source": source, "before": former, "after": server});
+        self.result.events.push(Event::new("directory server changed", reason, detail));
     }
 }

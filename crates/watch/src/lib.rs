@@ -1,5 +1,5 @@
-//! A client that does not begin a watch again at once which the server ended at once. `kube::runtime` waits after errors
-//! only, and a server that ends each watch without one would be asked without end.
+//! A client that waits before it begins a watch again which the server ended at once. `kube::runtime` waits after errors
+//! only, so a server that ends each watch without an error would be asked without end.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -13,15 +13,18 @@ use kube::{Client, Config};
 use tower::Service;
 
 /// Between two tries of a watch that broke or was short, doubled up to the last.
-pub(crate) const AGAIN: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
+pub const AGAIN: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
 
 /// How long to wait after a watch that lasted so long, and after the next one that is short.
-pub(crate) fn paced(pause: Duration, lasted: Duration) -> (Option<Duration>, Duration) {
+#[must_use]
+pub fn paced(pause: Duration, lasted: Duration) -> (Option<Duration>, Duration) {
     if lasted >= AGAIN[1] { (None, AGAIN[0]) } else { (Some(pause), (pause * 2).min(AGAIN[1])) }
 }
 
+/// When a watch begins.
+#[must_use]
 #[expect(clippy::disallowed_methods, reason = "measures how long a watch lasts")]
-pub(crate) fn now() -> Instant {
+pub fn now() -> Instant {
     Instant::now()
 }
 
@@ -40,8 +43,7 @@ type Watches = Mutex<BTreeMap<String, Watch>>;
 
 /// The last watch of something.
 struct Watch {
-    /// When the server began to answer it; `None`: it did not, and the caller waits after an
-    /// error.
+    /// When the server began to answer it; `None`: it did not, and the caller waits after an error.
     began: Option<Instant>,
     /// The pause after the next one that is short.
     pause: Duration,

@@ -105,6 +105,9 @@ fn write(
     request: &OrderRequest,
     now: Timestamp,
 ) -> Result<OrderOutcome, Refusal> {
+    let subject = |target: &Target| -> Result<_, Refusal> {
+        Ok((find(ledger, target.kind, &target.name)?, note(actor, target, now, false)?))
+    };
     let (kind, target) = match request {
         OrderRequest::Evict(Evict { target, .. }) => (Some(OrderKind::Evict), target),
         OrderRequest::Suspend(target) | OrderRequest::SuspendUntil(SuspendUntil { target, .. }) => {
@@ -117,28 +120,24 @@ fn write(
         OrderRequest::AdoptUid(target) => (Some(OrderKind::AdoptUid), target),
         OrderRequest::AdoptAccount(target) => (Some(OrderKind::AdoptAccount), target),
         OrderRequest::Restored { target, file, objects } => {
-            let account = find(ledger, target.kind, &target.name)?;
-            return Ok(restored(account, &note(actor, target, now, false)?, file, *objects));
+            let (account, note) = subject(target)?;
+            return Ok(restored(account, &note, file, *objects));
         }
         OrderRequest::Hold(target) | OrderRequest::Release(target) => (None, target),
         OrderRequest::QuotaSet(set) => {
-            let account = find(ledger, set.target.kind, &set.target.name)?;
-            let note = note(actor, &set.target, now, false)?;
+            let (account, note) = subject(&set.target)?;
             return quota::set(ledger, policy, account, set, &note);
         }
         OrderRequest::QuotaUnset(unset) => {
-            let account = find(ledger, unset.target.kind, &unset.target.name)?;
-            let note = note(actor, &unset.target, now, false)?;
+            let (account, note) = subject(&unset.target)?;
             return quota::unset(ledger, account, unset, &note);
         }
         OrderRequest::ExceptionSet(set) => {
-            let account = find(ledger, set.target.kind, &set.target.name)?;
-            let note = note(actor, &set.target, now, false)?;
+            let (account, note) = subject(&set.target)?;
             return exception::set(ledger, policy, account, set, &note);
         }
         OrderRequest::ExceptionUnset(unset) => {
-            let account = find(ledger, unset.target.kind, &unset.target.name)?;
-            let note = note(actor, &unset.target, now, false)?;
+            let (account, note) = subject(&unset.target)?;
             return exception::unset(ledger, account, unset, &note);
         }
         OrderRequest::RevokeClass(RevokeClass { class, reason, ticket }) => {
@@ -240,16 +239,20 @@ fn note_of(
 ) -> Result<Note, Refusal> {
     let reason = reason.filter(|reason| !reason.trim().is_empty());
     if reason.is_none() && must_say_why {
-        return Err(Refusal { exit_code: 64, text: "--reason is missing: the history keeps it".to_owned() });
+        return refused(64, "--reason is missing: the history keeps it".to_owned());
     }
     let reason = reason.unwrap_or_default().to_owned();
     Ok(Note { actor: actor.to_owned(), reason, ticket: ticket.map(str::to_owned), at: now })
 }
 
+fn refused<T>(exit_code: u8, text: String) -> Result<T, Refusal> {
+    Err(Refusal { exit_code, text })
+}
+
 /// Refuses an end that is past (exit code 64).
 fn is_to_come(until: Timestamp, now: Timestamp) -> Result<(), Refusal> {
     let text = "--until is past; for example --until 2099-12-31".to_owned();
-    if until <= now { Err(Refusal { exit_code: 64, text }) } else { Ok(()) }
+    if until <= now { refused(64, text) } else { Ok(()) }
 }
 
 /// `moment` is the order's own: see [`Order::object`].
@@ -263,7 +266,7 @@ fn order(
     let by_order = Suspension::is_ordered(account.suspension.as_ref());
     let is_idle = matches!(account.suspension, Some(Suspension::Idle { .. }));
     let name = account.account_name();
-    let refused = |text: String| Err(Refusal { exit_code: 1, text });
+    let refused = |text| refused(1, text);
     match what {
         OrderKind::Resume if !by_order && !is_idle && !is_about_to_be_suspended(ledger, account) => {
             return refused(match &account.suspension {
@@ -387,7 +390,7 @@ fn hold(account: &Account, note: Note) -> OrderOutcome {
 fn release(ledger: &LedgerState, account: &Account, note: &Note) -> Result<OrderOutcome, Refusal> {
     let name = account.account_name();
     if !ledger.holds.contains_key(&account.id) {
-        return Err(Refusal { exit_code: 1, text: format!("{name} is not held") });
+        return refused(1, format!("{name} is not held"));
     }
     Ok(OrderOutcome {
         changes: vec![Change::Hold(account.id.clone(), None)],
@@ -399,7 +402,7 @@ fn release(ledger: &LedgerState, account: &Account, note: &Note) -> Result<Order
 fn approve(ledger: &LedgerState, actor: &str, hash: &str, now: Timestamp) -> Result<OrderOutcome, Refusal> {
     let Some(changes) = guard::approve(ledger, hash, now) else {
         let text = format!("no refusal with hash {hash:?} waits for approval; `bursar status` shows those that do");
-        return Err(Refusal { exit_code: 1, text });
+        return refused(1, text);
     };
     let note = Note { actor: actor.to_owned(), reason: format!("refused set {hash}"), ticket: None, at: now };
     let text = format!("{hash}: approved, once, within the hour");

@@ -1,6 +1,6 @@
 //! `bursar adopt namespace|object`: what an execution found to be somebody else's.
 
-use super::{OrderOutcome, event, find, next_id};
+use super::{OrderOutcome, event, find, next_id, refused};
 use crate::desired::classes_if_asked;
 use crate::identity::{AccountId, AccountName, ClusterName, NamespaceName, name_in};
 use crate::ledger::change::Change;
@@ -25,13 +25,10 @@ pub(super) fn object(
             return Ok(ordered(ledger, find(ledger, owner.kind, &owner.name)?, wanted, None, (note, changes)));
         }
         let text = format!("{object} blocks no account; `bursar status` shows what does, with the command to adopt it");
-        return Err(refused(text));
+        return refused(1, text);
     };
     let Some(account) = ledger.accounts.get(id) else {
-        return Err(Refusal {
-            exit_code: 4,
-            text: format!("the account that {object} blocked is no longer in the ledger"),
-        });
+        return refused(4, format!("the account that {object} blocked is no longer in the ledger"));
     };
     let over = vec![Change::Failure(id.clone(), cluster.clone(), None)];
     Ok(ordered(ledger, account, wanted, Some(cluster), (note, over)))
@@ -75,19 +72,19 @@ fn newcomer(
     if account.state != Lifecycle::New || tenants.any(|((id, _), _)| *id == account.id) {
         return Ok(None);
     }
-    let parsed = NamespaceName::try_from(namespace.to_owned()).map_err(|error| refused(error.to_string()))?;
+    let parsed = NamespaceName::try_from(namespace.to_owned()).or_else(|error| refused(1, error.to_string()))?;
     if ledger.tenants.values().any(|tenant| tenant.namespace.as_ref() == Some(&parsed)) {
-        return Err(refused(format!("namespace {namespace} is another account's")));
+        return refused(1, format!("namespace {namespace} is another account's"));
     }
     let classes = classes_if_asked(account, ledger, policy);
     let patterns: Vec<&str> = classes.iter().filter_map(|class| class.namespace.as_deref()).collect();
     let Some(name) = patterns.iter().find_map(|pattern| name_in(pattern, namespace)) else {
         let patterns = if patterns.is_empty() { "no namespace".to_owned() } else { patterns.join(", ") };
-        return Err(refused(format!("{owner} gets {patterns} by its class, and {namespace} is not of that form")));
+        return refused(1, format!("{owner} gets {patterns} by its class, and {namespace} is not of that form"));
     };
     let mut others = ledger.accounts.values().filter(|other| other.kind == account.kind && other.id != account.id);
     if let Some(other) = others.find(|other| other.kubernetes_name == name) {
-        return Err(refused(format!("{name} is the name of {} in Kubernetes", other.account_name())));
+        return refused(1, format!("{name} is the name of {} in Kubernetes", other.account_name()));
     }
     let mut changes = Vec::new();
     if account.kubernetes_name != name {
@@ -98,10 +95,6 @@ fn newcomer(
         changes.push(Change::Used(account.id.clone(), note.at));
     }
     Ok(Some(changes))
-}
-
-fn refused(text: String) -> Refusal {
-    Refusal { exit_code: 1, text }
 }
 
 /// Whose way it stands in, and where.

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{OrderOutcome, event};
+use super::{OrderOutcome, event, refused};
 use crate::ledger::change::Change;
 use crate::ledger::server::SourceMark;
 use crate::ledger::{LedgerState, Note};
@@ -17,7 +17,7 @@ pub(super) fn accept(ledger: &LedgerState, source: &str, note: &Note) -> Result<
             names => format!("there are: {}", names.join(", ")),
         };
         let text = format!("no source {source:?} was read yet; {others}");
-        return Err(Refusal { exit_code: 64, text });
+        return refused(64, text);
     }
     let mark = SourceMark::accepted(note.at);
     let mut event = event(None, "directory accepted", note);

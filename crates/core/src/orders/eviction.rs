@@ -1,6 +1,7 @@
 //! The end of an eviction: of what was stopped, only what an administrator names starts again. Anything else may be what
 //! somebody left there.
 
+use super::refused;
 use crate::kinds::ObjectKey;
 use crate::ledger::change::Change;
 use crate::ledger::{Account, LedgerState, Suspension};
@@ -21,7 +22,7 @@ pub(super) fn left_stopped(
         ledger.stopped.keys().filter(|(id, _)| *id == account.id).map(|(_, key)| key).collect();
     stopped.sort_by_key(|key| said(key));
     let names: Vec<String> = stopped.iter().map(|key| said(key)).collect();
-    let refused = |text: String| Err(Refusal { exit_code: 64, text });
+    let refused = |text| refused(64, text);
     let Some(start) = start else {
         if !is_evicted || stopped.is_empty() {
             return Ok(Vec::new());

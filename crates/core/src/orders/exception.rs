@@ -2,15 +2,14 @@
 
 use serde_json::json;
 
-use super::quota::known;
-use super::{OrderOutcome, event, is_to_come};
-use crate::desired::{classes_if_asked, classes_of};
+use super::quota::{class_for, not_given};
+use super::{OrderOutcome, event, is_to_come, refused};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::exception::{Exception, ExceptionKey};
 use crate::ledger::quota::day;
-use crate::ledger::{Account, LedgerState, Lifecycle, Note};
+use crate::ledger::{Account, LedgerState, Note};
 use crate::orders::request::{ExceptionSet, ExceptionUnset, Refusal};
-use crate::policy::Policy;
+use crate::policy::{Class, Policy};
 
 /// An exception from each rule; all of them, or none.
 pub(super) fn set(
@@ -22,17 +21,8 @@ pub(super) fn set(
 ) -> Result<OrderOutcome, Refusal> {
     let ExceptionSet { target: _, rules, until, cluster } = set;
     let name = account.account_name();
-    if account.state == Lifecycle::Deleted {
-        return refused(1, format!("{name} is deleted: no rule applies to it"));
-    }
-    let mut classes = classes_of(account, ledger, policy);
-    if classes.is_empty() {
-        classes = classes_if_asked(account, ledger, policy);
-    }
-    let Some(class) = classes.iter().find(|class| class.namespace.is_some()) else {
-        return refused(1, format!("{name} gets no namespace from any class, so no rule applies to it"));
-    };
-    known(policy, &classes, cluster.as_ref())?;
+    let choose = |classes: &[&_]| classes.iter().copied().find(|class: &&Class| class.namespace.is_some());
+    let class = class_for(account, ledger, policy, cluster.as_ref(), choose, "no rule applies to it")?;
     is_to_come(*until, note.at)?;
     if note.reason.is_empty() && note.ticket.is_none() {
         return refused(64, "--reason or --ticket is missing: the history keeps it".to_owned());
@@ -70,20 +60,12 @@ pub(super) fn unset(
             outcome.changes.push(Change::Exception(key.clone(), None));
         }
         if outcome.changes.len() == before {
-            let place = cluster.as_ref().map(|cluster| format!(" for cluster {cluster}")).unwrap_or_default();
-            return refused(
-                1,
-                format!("{name} has no exception from {rule}{place}; `bursar exception list` shows what there is"),
-            );
+            return not_given(account, &format!("exception from {rule}"), cluster.as_ref(), "exception");
         }
     }
     let rules: Vec<&str> = rules.iter().map(|rule| rule.as_str()).collect();
     outcome.text = format!("{name}: no exception from {} any more", rules.join(", "));
     Ok(outcome)
-}
-
-fn refused<T>(exit_code: u8, text: String) -> Result<T, Refusal> {
-    Err(Refusal { exit_code, text })
 }
 
 #[cfg(test)]

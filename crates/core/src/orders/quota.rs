@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use super::{OrderOutcome, event, is_to_come};
+use super::{OrderOutcome, event, is_to_come, refused};
 use crate::desired::quota::{class_of, without_default};
 use crate::desired::{classes_if_asked, classes_of};
 use crate::identity::ClusterName;
-use crate::ledger::change::Change;
+use crate::ledger::change::{Change, Event};
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::{Account, LedgerState, Lifecycle, Note};
 use crate::orders::request::{QuotaSet, QuotaUnset, Refusal};
@@ -23,18 +23,7 @@ pub(super) fn set(
 ) -> Result<OrderOutcome, Refusal> {
     let QuotaSet { target: _, amounts, until, cluster } = set;
     let name = account.account_name();
-    if account.state == Lifecycle::Deleted {
-        return refused(1, format!("{name} is deleted: it has no quota"));
-    }
-    let mut classes = classes_of(account, ledger, policy);
-    if classes.is_empty() {
-        // Nobody asked for it yet: when it is made, it has this quota from the beginning.
-        classes = classes_if_asked(account, ledger, policy);
-    }
-    let Some(class) = class_of(&classes) else {
-        return refused(1, format!("{name} gets no namespace from any class, so it has no quota"));
-    };
-    known(policy, &classes, cluster.as_ref())?;
+    let class = class_for(account, ledger, policy, cluster.as_ref(), class_of, "it has no quota")?;
     until.map_or(Ok(()), |until| is_to_come(until, note.at))?;
     if amounts.is_empty() {
         return refused(64, "no amount is given; for example limits.cpu=8".to_owned());
@@ -50,9 +39,7 @@ pub(super) fn set(
         let detail = json!({
             "resource": resource, "before": before, "amount": amount, "until": until, "cluster": cluster,
         });
-        outcome
-            .events
-            .push(crate::ledger::change::Event { detail, ..event(Some(account), "quota override set", note) });
+        outcome.events.push(Event { detail, ..event(Some(account), "quota override set", note) });
         outcome.changes.push(Change::Override(key, Some(given)));
     }
     outcome.text = format!("{name}: {}", texts.join(", "));
@@ -80,31 +67,61 @@ pub(super) fn unset(
     let name = account.account_name();
     let mut outcome = OrderOutcome::default();
     for resource in resources {
-        let mut found = false;
-        for (key, given) in ledger.overrides_of(&account.id) {
-            if key.resource != *resource || (cluster.is_some() && key.cluster != *cluster) {
-                continue;
-            }
-            found = true;
+        let is_meant = |key: &OverrideKey| key.resource == *resource && (cluster.is_none() || key.cluster == *cluster);
+        let before = outcome.changes.len();
+        for (key, given) in ledger.overrides_of(&account.id).filter(|(key, _)| is_meant(key)) {
             let detail = json!({"resource": resource, "before": given.amount, "cluster": key.cluster});
-            let told = event(Some(account), "quota override unset", note);
-            outcome.events.push(crate::ledger::change::Event { detail, ..told });
+            outcome.events.push(Event { detail, ..event(Some(account), "quota override unset", note) });
             outcome.changes.push(Change::Override(key.clone(), None));
         }
-        if !found {
-            let place = cluster.as_ref().map(|cluster| format!(" for cluster {cluster}")).unwrap_or_default();
-            return refused(
-                1,
-                format!("{name} has no override of {resource}{place}; `bursar quota list` shows what there is"),
-            );
+        if outcome.changes.len() == before {
+            return not_given(account, &format!("override of {resource}"), cluster.as_ref(), "quota");
         }
     }
     outcome.text = format!("{name}: no override of {} any more", resources.join(", "));
     Ok(outcome)
 }
 
+/// The class that `choose` takes of those that give an account its namespace in `cluster`. `without`: what holds for an
+/// account that has no namespace.
+pub(super) fn class_for<'p>(
+    account: &Account,
+    ledger: &LedgerState,
+    policy: &'p Policy,
+    cluster: Option<&ClusterName>,
+    choose: impl Fn(&[&'p Class]) -> Option<&'p Class>,
+    without: &str,
+) -> Result<&'p Class, Refusal> {
+    let name = account.account_name();
+    if account.state == Lifecycle::Deleted {
+        return refused(1, format!("{name} is deleted: {without}"));
+    }
+    let mut classes = classes_of(account, ledger, policy);
+    if classes.is_empty() {
+        // Nobody asked for it yet: when it is made, it has what is ordered now from the beginning.
+        classes = classes_if_asked(account, ledger, policy);
+    }
+    let Some(class) = choose(&classes) else {
+        return refused(1, format!("{name} gets no namespace from any class, so {without}"));
+    };
+    known(policy, &classes, cluster)?;
+    Ok(class)
+}
+
+/// Refuses to take back what the account does not have. `list`: the command that lists what it has.
+pub(super) fn not_given<T>(
+    account: &Account,
+    what: &str,
+    cluster: Option<&ClusterName>,
+    list: &str,
+) -> Result<T, Refusal> {
+    let (name, place) = (account.account_name(), cluster.map(|cluster| format!(" for cluster {cluster}")));
+    let place = place.unwrap_or_default();
+    refused(1, format!("{name} has no {what}{place}; `bursar {list} list` shows what there is"))
+}
+
 /// Refuses a cluster in which none of the classes is.
-pub(super) fn known(policy: &Policy, classes: &[&Class], cluster: Option<&ClusterName>) -> Result<(), Refusal> {
+fn known(policy: &Policy, classes: &[&Class], cluster: Option<&ClusterName>) -> Result<(), Refusal> {
     let Some(cluster) = cluster else { return Ok(()) };
     let there = policy.clusters.contains_key(cluster);
     if there && classes.iter().any(|class| class.clusters.contains(cluster)) {
@@ -129,10 +146,6 @@ fn takes(class: &Class, resource: &str, amount: &str) -> Result<(), Refusal> {
         );
     }
     Ok(())
-}
-
-fn refused<T>(exit_code: u8, text: String) -> Result<T, Refusal> {
-    Err(Refusal { exit_code, text })
 }
 
 #[cfg(test)]

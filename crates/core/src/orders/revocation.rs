@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::{OrderOutcome, event, next_id};
+use super::{OrderOutcome, event, next_id, refused};
 use crate::desired::accounts_of;
 use crate::ledger::change::Change;
 use crate::ledger::revocation::BulkRevocation;
@@ -31,7 +31,7 @@ pub(super) fn is_possible<'a>(
         "{whom}: people log in at {issuer}, and nothing that Bursar gave them can be revoked; `bursar suspend` takes the \
          access away at once, and sessions are ended there"
     );
-    Err(Refusal { exit_code: 1, text })
+    refused(1, text)
 }
 
 /// An order for each account of the class that has a certificate, to be carried out at a pace. If a revocation of the
@@ -52,7 +52,7 @@ pub(super) fn all(ledger: &LedgerState, policy: &Policy, class: &str, note: &Not
         } else {
             format!("class {class:?} has no account with a certificate")
         };
-        return Err(Refusal { exit_code: 4, text });
+        return refused(4, text);
     }
     let orders = (next_id(ledger)..).zip(&accounts).map(|(id, account)| {
         let (account, note, bulk) = (account.id.clone(), note.clone(), Some(class.to_owned()));

@@ -181,7 +181,7 @@ fn variables(needs: &Needs) -> Value {
                 text(DEFAULT_ACCOUNT)
             )
         ),
-        list("userNames", texts(&needs.users.iter().map(|user| user_pattern(user)).collect::<BTreeSet<_>>())),
+        list("userNames", texts(needs.users.iter().map(|user| user_pattern(user)).collect::<BTreeSet<_>>())),
         list("serviceAccountRoles", texts(&needs.service_account_roles)),
         list("adminRoles", texts(&needs.admin_roles)),
     ])
@@ -223,8 +223,8 @@ fn text(value: &str) -> String {
     format!("'{}'", value.replace(['\'', '\\'], ""))
 }
 
-fn texts<'a>(values: impl IntoIterator<Item = &'a String>) -> String {
-    let quoted: Vec<String> = values.into_iter().map(|value| text(value)).collect();
+fn texts(values: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+    let quoted: Vec<String> = values.into_iter().map(|value| text(value.as_ref())).collect();
     format!("[{}]", quoted.join(", "))
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::approver;
 use super::daemon_admission_policy::DAEMON_ADMISSION_POLICY;
 use super::needs::{ARCHIVE_ROLE, CLUSTER_ADMIN_USER, Confinement, Needs, TENANT_ROLE};
 use super::webhook::{APPROVALS, SECRET, WEBHOOK, backstop, server_rules};
@@ -22,6 +23,8 @@ pub const INIT_MANAGER: &str = "bursar-init";
 pub const DAEMON_ROLE: &str = "bursar-daemon";
 /// Our own namespace.
 pub const NAMESPACE: &str = "bursar";
+/// Our own namespaces that hold nothing of a tenant. Claims are in [`PERSONAL_NAMESPACE`].
+pub const OWN_NAMESPACES: [&str; 3] = [NAMESPACE, approver::NAMESPACE, SELFTEST];
 /// The ConfigMap that says whose the cluster is.
 pub const OWNER: &str = "bursar-owner";
 /// The ConfigMap with the highest generation in use, and who runs.

@@ -11,11 +11,11 @@ use kube::core::{ApiResource, PartialObjectMeta};
 use super::init::{Did, Made, nobody_elses};
 use super::own::who;
 use super::owner::owner;
-use super::roles::{CLUSTER_ADMIN_BINDING, INIT_MANAGER, NAMESPACE};
+use super::roles::{CLUSTER_ADMIN_BINDING, INIT_MANAGER, OWN_NAMESPACES};
 use super::webhook::WEBHOOK;
 use super::webhook::remembered::forget;
 use super::{AccessError, answered, approver};
-use crate::contract::{MANAGED_BY, MANAGER, SELFTEST};
+use crate::contract::{MANAGED_BY, MANAGER};
 use crate::identity::ClusterName;
 use crate::kinds::{ManagedKind, ObjectKind};
 use crate::observed::discovery::{Kinds, resource};
@@ -39,8 +39,6 @@ const KINDS: [(&str, &str); 11] = [
     ("v1", "Namespace"),
     (RBAC, "ClusterRoleBinding"),
 ];
-/// Bursar's own namespaces, which hold nothing of a tenant.
-const OWN: [&str; 3] = [approver::NAMESPACE, SELFTEST, NAMESPACE];
 /// Users and groups that Bursar gives begin with it.
 const GIVEN: &str = "bursar:";
 
@@ -78,7 +76,7 @@ pub async fn uninstall(request: UninstallRequest<'_>) -> Result<Vec<Made>, Acces
     }
     let name = |object: &Metadata| object.metadata.name.clone().unwrap_or_default();
     let goes = |(kind, object): &(ApiResource, Metadata)| {
-        kind.kind != ManagedKind::Namespace.row().kind || OWN.contains(&&*name(object))
+        kind.kind != ManagedKind::Namespace.row().kind || OWN_NAMESPACES.contains(&&*name(object))
     };
     let mut removed = Vec::new();
     let (configurations, others): (Vec<_>, Vec<_>) =

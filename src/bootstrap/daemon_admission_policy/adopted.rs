@@ -3,10 +3,9 @@
 //! file system, no clock.
 
 use super::{text, texts};
-use crate::bootstrap::approver;
 use crate::bootstrap::needs::{Adopting, Needs};
-use crate::bootstrap::roles::NAMESPACE;
-use crate::contract::{CLASS, MANAGED_BY, MANAGER, SELFTEST};
+use crate::bootstrap::roles::OWN_NAMESPACES;
+use crate::contract::{CLASS, MANAGED_BY, MANAGER};
 use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::kinds::ManagedKind;
 use crate::policy::Requirement;
@@ -17,8 +16,7 @@ const LABELS: &str = "namespaceObject.metadata.?labels.orValue({})";
 /// has labels by which nobody knows that it was.
 pub(super) fn left_behind() -> String {
     let kinds = ManagedKind::ALL.iter().map(|kind| kind.row()).filter(|row| row.in_adopted);
-    let resources: Vec<String> = kinds.map(|row| row.plural.to_owned()).collect();
-    format!("request.resource.resource in {}", texts(&resources))
+    format!("request.resource.resource in {}", texts(kinds.map(|row| row.plural)))
 }
 
 /// Whether the request is one that the daemon may make in a namespace of others. One with our labels is a tenant's, or one
@@ -29,7 +27,7 @@ pub(super) fn place(needs: &Needs) -> String {
     format!(
         "variables.namespaced && !(variables.place in {own}) && !({class} in {labels}) && namespaceObject.metadata.?labels[?{by}].orValue('') != {manager} && \
          variables.sub == '' && variables.managedNow && (variables.managedBefore || variables.empties) && ({any})",
-        own = texts(&[NAMESPACE, SELFTEST, PERSONAL_NAMESPACE, approver::NAMESPACE].map(str::to_owned)),
+        own = texts(OWN_NAMESPACES.into_iter().chain([PERSONAL_NAMESPACE])),
         class = text(CLASS),
         labels = LABELS,
         by = text(MANAGED_BY),

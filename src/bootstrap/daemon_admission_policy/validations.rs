@@ -4,10 +4,10 @@
 use serde_json::{Value, json};
 
 use super::{is, own_namespace, template_pattern, text, texts};
+use crate::bootstrap::OWN_LIFETIME;
 use crate::bootstrap::needs::{ARCHIVE_ROLE, Confinement, Needs};
-use crate::bootstrap::roles::NAMESPACE;
+use crate::bootstrap::roles::OWN_NAMESPACES;
 use crate::bootstrap::webhook::{WEBHOOK_HOLDER, WEBHOOK_LIFETIME, WEBHOOK_USER};
-use crate::bootstrap::{OWN_LIFETIME, approver};
 use crate::contract::mark::HIGHEST;
 use crate::contract::{ENDS_AT, JOB, SELFTEST, STATE, TenantState};
 use crate::desired::credential::SECRET_PREFIX;
@@ -233,16 +233,16 @@ fn admin_bindings(needs: &Needs, Confinement { administrators, .. }: &Confinemen
 /// A volume without a claim of its own, or with a storage class, would be bound by any claim that waits for a volume. CEL
 /// sees no other namespace than the request's, and a volume is in none: the claim's is known by its name.
 fn volumes(needs: &Needs) -> String {
-    let own = [text(NAMESPACE), text(approver::NAMESPACE), text(SELFTEST)].join(", ");
     let mut places: Vec<String> = needs.namespaces.iter().map(|place| template_pattern(place, "[a-z0-9-]+")).collect();
     places.push(template_pattern(PERSONAL_NAMESPACE, ""));
     format!(
         "!variables.isVolume || (variables.managedNow && variables.managedBefore && (!variables.writes || \
          (has(object.spec.nfs) && object.spec.?storageClassName.orValue('') == '' && \
          !object.spec.?claimRef.?namespace.orValue('').startsWith('kube-') && \
-         !(object.spec.?claimRef.?namespace.orValue('') in ['', 'default', {own}]) && \
+         !(object.spec.?claimRef.?namespace.orValue('') in {own}) && \
          {}.exists(p, object.spec.claimRef.namespace.matches(p)))))",
-        texts(&places),
+        texts(places),
+        own = texts(["", "default"].into_iter().chain(OWN_NAMESPACES)),
     )
 }
 
@@ -276,7 +276,6 @@ fn namespaces() -> String {
 /// An older version of a level asks less of pods. In the namespace of the self-test nothing is ever made, and nobody
 /// bound: there the level of Pod Security must not hide what the webhook refuses.
 fn levels(needs: &Needs) -> String {
-    let levels: Vec<String> = needs.levels.iter().map(|level| (*level).to_owned()).collect();
     format!(
         "!variables.isNamespace || !variables.writes || variables.name == {selftest} || \
          (object.metadata.?labels[?{enforce}].orValue('') in {levels} && \
@@ -285,7 +284,7 @@ fn levels(needs: &Needs) -> String {
         selftest = text(SELFTEST),
         enforce = text(ENFORCE),
         version = text(ENFORCE_VERSION),
-        levels = texts(&levels),
+        levels = texts(&needs.levels),
     )
 }
 
@@ -314,13 +313,12 @@ fn requests(needs: &Needs, confinement: &Confinement) -> String {
         let webhook = text(&signing::name(WEBHOOK_USER, WEBHOOK_HOLDER));
         format!("(variables.name == {webhook} ? {} : {longest})", WEBHOOK_LIFETIME.as_secs())
     };
-    let usages: Vec<String> = USAGES.iter().map(|usage| (*usage).to_owned()).collect();
     let within = |object: &str| {
         format!(
             "{object}.spec.signerName == {} && {object}.spec.?expirationSeconds.orValue({most}) <= {limit} && \
              {object}.spec.?usages.orValue([]).all(u, u in {})",
             text(SIGNER),
-            texts(&usages),
+            texts(USAGES),
             most = i32::MAX,
         )
     };

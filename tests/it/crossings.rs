@@ -13,6 +13,7 @@ use bursar::daemon;
 use bursar::desired::of_generation_group;
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, QuotaSet, Target};
+use bursar::plan::testing::crossings::{self, Matrix, Meaning};
 use bursar_testkit::control_plane::{ControlPlane, ControlPlaneOptions};
 use bursar_testkit::ldif::{disable_ldif, replace_ldif, tool_account_dn, tool_group_dn};
 use bursar_testkit::ready::wait_for;
@@ -27,7 +28,6 @@ use serde_json::Value;
 use crate::quiet::own_servers;
 use crate::world::{World, all_is_well};
 
-const MATRIX: &str = include_str!("../data/crossings.txt");
 const FIRST_UID: u32 = 66_000;
 const DEADLINE: Duration = Duration::from_mins(5);
 const LIMITS: &str = "\n[limits]\nsuspend_per_cycle = { count = 1000 }\nsuspend_per_day = { count = 1000 }\n\
@@ -41,58 +41,22 @@ const READS: usize = 30;
 /// What is done to a tool: `hold`, `release`, …, with the words after its name; or `cluster`, with its name and `down`.
 type Step = (String, Vec<String>);
 
-#[derive(Clone)]
-struct Happening {
-    name: String,
-    /// `takes`, `replaces`, `keeps`; nothing for states.
-    meaning: String,
-    begins: Vec<Step>,
-    ends: Vec<Step>,
+type Happening = crossings::Happening<Step>;
+
+fn begins_with(happening: &Happening, step: &str) -> bool {
+    happening.begins.iter().any(|(verb, _)| verb == step)
 }
 
-impl Happening {
-    fn begins_with(&self, step: &str) -> bool {
-        self.begins.iter().any(|(verb, _)| verb == step)
-    }
-}
-
-/// States and events of which every step can be made here, and the cells that may wait.
-struct Matrix {
-    states: Vec<Happening>,
-    events: Vec<Happening>,
-    waits: BTreeSet<(String, String)>,
-}
-
-impl Matrix {
-    fn read() -> Self {
-        let mut matrix = Self { states: Vec::new(), events: Vec::new(), waits: BTreeSet::new() };
-        for line in MATRIX.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-            let (head, rest) = line.split_once(':').expect("a colon");
-            let head: Vec<&str> = head.split_whitespace().collect();
-            if let ["waits", state, event] = head[..] {
-                matrix.waits.insert((state.to_owned(), event.to_owned()));
-                continue;
-            }
-            let (begins, ends) = rest.split_once('|').expect("what begins it | what ends it");
-            let (Some(begins), Some(ends)) = (steps(begins, false), steps(ends, true)) else { continue };
-            let meaning = head.get(2).copied().unwrap_or_default().to_owned();
-            let happening = Happening { name: head[1].to_owned(), meaning, begins, ends };
-            if head[0] == "state" { matrix.states.push(happening) } else { matrix.events.push(happening) }
-        }
-        matrix
-    }
-
-    /// A tool for each of these states and each event.
-    fn cells(&self, world: &World, is_of: impl Fn(&Happening) -> bool) -> Vec<Cell> {
-        let states = self.states.iter().filter(|state| is_of(state));
-        let pairs = states.flat_map(|state| self.events.iter().map(move |event| (state, event)));
-        let cell = |(uid, (state, event)): (u32, (&Happening, &Happening))| {
-            let tool = format!("x{uid}");
-            let (old, namespace) = (world.folder.join(format!("old-{tool}")), world.namespace(&tool));
-            Cell { state: state.clone(), event: event.clone(), tool, namespace, uid, old, had_access: true }
-        };
-        (FIRST_UID..).zip(pairs).map(cell).collect()
-    }
+/// A tool for each state of this kind and each event.
+fn cells(matrix: &Matrix<Step>, world: &World, is_of: impl Fn(&Happening) -> bool) -> Vec<Cell> {
+    let states = matrix.states.iter().filter(|state| is_of(state));
+    let pairs = states.flat_map(|state| matrix.events.iter().map(move |event| (state, event)));
+    let cell = |(uid, (state, event)): (u32, (&Happening, &Happening))| {
+        let tool = format!("x{uid}");
+        let (old, namespace) = (world.folder.join(format!("old-{tool}")), world.namespace(&tool));
+        Cell { state: state.clone(), event: event.clone(), tool, namespace, uid, old, had_access: true }
+    };
+    (FIRST_UID..).zip(pairs).map(cell).collect()
 }
 
 /// Steps that can be made here.
@@ -120,8 +84,7 @@ const KNOWN: [&str; 18] = [
 const ENDS: [&str; 3] = ["remade", "finalized", "back"];
 
 /// `None`: one of them cannot be made on real servers, or concerns more than one tool.
-fn steps(text: &str, of_an_end: bool) -> Option<Vec<Step>> {
-    let lines = text.split(';').map(str::trim).filter(|line| !line.is_empty());
+fn steps(lines: &[&str], of_an_end: bool) -> Option<Vec<Step>> {
     let mut steps = Vec::new();
     for line in lines {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -370,12 +333,12 @@ impl Site {
             let (present, old) = (self.opens(&kubeconfig), self.opens(&cell.old));
             let lost = cell.had_access && present < self.answering().len();
             // A home that takes no file gets no replacement, and what a finalizer keeps is made again when it is gone.
-            let has_replacement = !cell.state.begins_with("break") && !cell.state.begins_with("finalizer");
-            let why = match cell.event.meaning.as_str() {
-                "takes" if present + old > 0 => "still has access",
-                "replaces" if old > 0 => "what it had still opens it",
-                "replaces" if lost && has_replacement => "lost its access",
-                "keeps" if lost => "lost its access",
+            let has_replacement = !begins_with(&cell.state, "break") && !begins_with(&cell.state, "finalizer");
+            let why = match cell.event.meaning {
+                Meaning::Takes if present + old > 0 => "still has access",
+                Meaning::Replaces if old > 0 => "what it had still opens it",
+                Meaning::Replaces if lost && has_replacement => "lost its access",
+                Meaning::Keeps if lost => "lost its access",
                 _ if granted.contains(&cell.namespace) => "somebody is bound who should not be",
                 _ => continue,
             };
@@ -480,16 +443,16 @@ async fn opens(kubeconfig: &Path, context: &str) -> bool {
 
 /// A home that is whole again ends its state, whatever the text says of the time until the next try.
 fn ends(happening: &Happening) -> Vec<Step> {
-    let broken = happening.begins_with("break").then(|| ("mend".to_owned(), Vec::new()));
+    let broken = begins_with(happening, "break").then(|| ("mend".to_owned(), Vec::new()));
     happening.ends.iter().cloned().chain(broken).collect()
 }
 
 #[test]
 fn in_a_sample_of_all_crossings_access_goes_that_should_and_no_other() {
-    let matrix = Matrix::read();
+    let matrix = Matrix::read(steps);
     let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "cross", LIMITS);
     world.clock = || ahead(0);
-    let mut cells = matrix.cells(&world, |state| !state.begins_with("cluster"));
+    let mut cells = cells(&matrix, &world, |state| !begins_with(state, "cluster"));
     assert!(cells.len() >= 100, "{} cells", cells.len());
     println!("{} cells in one cluster", cells.len());
     let mut site = Site::new(world, None, &AHEAD[0]);
@@ -497,12 +460,12 @@ fn in_a_sample_of_all_crossings_access_goes_that_should_and_no_other() {
     // Those whose text has a cycle come first: nobody repairs what the others break before their events happen.
     site.tell_all(
         &mut cells,
-        |cell| if cell.state.begins_with("cycle") { cell.state.begins.clone() } else { Vec::new() },
+        |cell| if begins_with(&cell.state, "cycle") { cell.state.begins.clone() } else { Vec::new() },
     );
     site.cycle();
     site.tell_all(
         &mut cells,
-        |cell| if cell.state.begins_with("cycle") { Vec::new() } else { cell.state.begins.clone() },
+        |cell| if begins_with(&cell.state, "cycle") { Vec::new() } else { cell.state.begins.clone() },
     );
     site.order();
     for cell in &mut cells {
@@ -511,7 +474,7 @@ fn in_a_sample_of_all_crossings_access_goes_that_should_and_no_other() {
     site.tell_all(&mut cells, |cell| cell.event.begins.clone());
     (0..2).for_each(|_| site.cycle());
     let (mut absent, others): (Vec<Cell>, Vec<Cell>) =
-        cells.into_iter().partition(|cell| cell.event.begins_with("absent"));
+        cells.into_iter().partition(|cell| begins_with(&cell.event, "absent"));
     let wrong = site.wrong(&others, &matrix.waits);
     assert!(wrong.is_empty(), "{} cells:\n{}", wrong.len(), wrong.join("\n"));
     site.hours_pass();
@@ -524,17 +487,17 @@ fn in_a_sample_of_all_crossings_access_goes_that_should_and_no_other() {
 
 #[test]
 fn a_cluster_that_was_away_gives_nobody_access_who_lost_it_meanwhile() {
-    let matrix = Matrix::read();
+    let matrix = Matrix::read(steps);
     let other = ControlPlane::start(&ControlPlaneOptions::default());
     let mut world = crate::clusters::world_on(own_servers(&ControlPlaneOptions::default()), "crossaw", &other, LIMITS);
     world.clock = || ahead(1);
-    let all = matrix.cells(&world, |state| state.name == "none" || state.begins_with("cluster"));
+    let all = cells(&matrix, &world, |state| state.name == "none" || begins_with(state, "cluster"));
     assert!(all.len() >= 33, "{} cells", all.len());
     println!("{} cells in two clusters", all.len());
     let mut site = Site::new(world, Some(other), &AHEAD[1]);
     site.begin(&all);
     let mut done: Vec<Cell> = Vec::new();
-    for state in matrix.states.iter().filter(|state| state.name == "none" || state.begins_with("cluster")) {
+    for state in matrix.states.iter().filter(|state| state.name == "none" || begins_with(state, "cluster")) {
         let mut cells: Vec<Cell> = all.iter().filter(|cell| cell.state.name == state.name).cloned().collect();
         site.tell_clusters(&state.begins);
         site.tell_all(&mut cells, |cell| cell.event.begins.clone());

@@ -1,6 +1,7 @@
 //! A model of the world for the tests of the pure stages: a ledger, clusters and homes as plain values, and an executor
 //! that does what a plan says without any of them.
 
+pub mod crossings;
 mod delivery;
 mod policy;
 

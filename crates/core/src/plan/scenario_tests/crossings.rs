@@ -2,75 +2,18 @@
 //! mechanisms meet.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::sync::Arc;
 
-use super::{Story, data};
+use super::Story;
 use crate::desired::of_generation_group;
 use crate::identity::{AccountId, AccountKind, ClusterName};
 use crate::inventory::{ClusterInventory, ObservedObject};
 use crate::kinds::{ManagedKind, ObjectKey};
 use crate::ledger::Lifecycle;
-use crate::plan::testing::prod;
+use crate::plan::testing::crossings::{Matrix, Meaning};
+use crate::plan::testing::{crossings, prod};
 
-/// What an event means for what the tool had.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Meaning {
-    Takes,
-    Replaces,
-    Keeps,
-}
-
-/// A state or an event.
-struct Happening {
-    name: String,
-    meaning: Meaning,
-    begins: Vec<String>,
-    ends: Vec<String>,
-}
-
-impl Happening {
-    fn of(name: &str, meaning: Meaning, text: &str) -> Self {
-        let (begins, ends) = text.split_once('|').expect("what begins it | what ends it");
-        let lines = |text: &str| {
-            let lines = text.split(';').map(str::trim).filter(|line| !line.is_empty());
-            lines.map(str::to_owned).collect()
-        };
-        Self { name: name.to_owned(), meaning, begins: lines(begins), ends: lines(ends) }
-    }
-}
-
-#[derive(Default)]
-struct Matrix {
-    states: Vec<Happening>,
-    events: Vec<Happening>,
-    waits: BTreeSet<(String, String)>,
-}
-
-impl Matrix {
-    fn read() -> Self {
-        let text = fs::read_to_string(data("crossings.txt")).expect("the file is there");
-        let mut matrix = Self::default();
-        for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-            let (head, rest) = line.split_once(':').expect("a colon");
-            match head.split_whitespace().collect::<Vec<_>>().as_slice() {
-                ["state", name] => matrix.states.push(Happening::of(name, Meaning::Keeps, rest)),
-                ["event", name, meaning] => {
-                    let meaning = match *meaning {
-                        "takes" => Meaning::Takes,
-                        "replaces" => Meaning::Replaces,
-                        "keeps" => Meaning::Keeps,
-                        other => panic!("no such meaning: {other}"),
-                    };
-                    matrix.events.push(Happening::of(name, meaning, rest));
-                }
-                ["waits", state, event] => drop(matrix.waits.insert(((*state).to_owned(), (*event).to_owned()))),
-                other => panic!("no such line: {other:?}"),
-            }
-        }
-        matrix
-    }
-}
+type Happening = crossings::Happening<String>;
 
 /// One cell while it is told.
 struct Cell {
@@ -242,7 +185,8 @@ fn crossed(state: &Happening, event: &Happening, waits: bool) -> Result<BTreeMap
 
 #[test]
 fn in_every_crossing_access_goes_that_should_and_no_other() {
-    let Matrix { states, events, waits } = Matrix::read();
+    let Matrix { states, events, waits } =
+        Matrix::read(|lines, _| Some(lines.iter().map(|line| (*line).to_owned()).collect()));
     assert!(states.len() * events.len() >= 280, "{} cells", states.len() * events.len());
     let mut wrong = Vec::new();
     for event in &events {

@@ -36,8 +36,8 @@ use world::World;
 const TOOLS: u32 = 300;
 /// Each round is one run of ours, and one of the bare loop with each width.
 const ROUNDS: u32 = 3;
-/// Bare loops: how, and tenants at a time. More than 16 is slower on a small control plane. A ratio is to the fastest
-/// of its kind.
+/// Bare loops: how, and tenants at a time. More than 16 is slower on a small control plane. A ratio is to the
+/// fastest of its kind.
 const LOOPS: [(How, usize); 6] =
     [(How::Post, 8), (How::Post, 16), (How::Post, 24), (How::Apply, 8), (How::Apply, 16), (How::Apply, 24)];
 /// What the API server knows the daemon as.

@@ -1,5 +1,5 @@
-//! What a cycle in which nothing changed costs, stage by stage, at 1,000 and at 10,000 tenants: everything but the read
-//! of the directory (`benches/directory.rs`) and the watches, which nobody asks. `make bench`.
+//! What a cycle in which nothing changed costs, stage by stage, at 1,000 and at 10,000 tenants: everything but the
+//! read of the directory (`benches/directory.rs`) and the watches, which nobody asks. `make bench`.
 
 #![expect(clippy::disallowed_methods, reason = "a bench measures time")]
 

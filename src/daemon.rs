@@ -70,8 +70,8 @@ pub fn now() -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
-/// A cycle begins no grant and no repair after this time, but leaves it to the next one. Planning 10,000 accounts again takes less than
-/// a second, so that a bootstrap loses little by it.
+/// A cycle begins no grant and no repair after this time, but leaves it to the next one. Planning 10,000 accounts again
+/// takes less than a second, so that a bootstrap loses little by it.
 const SLICE: Duration = Duration::from_secs(30);
 
 /// Runs until SIGTERM.

@@ -271,8 +271,9 @@ pub fn daemon_binding(ledger_id: &str) -> Value {
     cluster_role_binding(DAEMON_ROLE, DAEMON_ROLE, &daemon_subject(ledger_id))
 }
 
-/// Lists everything of a namespace, Secrets too, and removes Secrets with tokens by their type, for an eviction. The admission policy lets the daemon bind it to itself in suspended
-/// tenants' namespaces only. Never `get`: of subresources that would be a way into pods.
+/// Lists everything of a namespace, Secrets too, and removes Secrets with tokens by their type, for an eviction. The
+/// admission policy lets the daemon bind it to itself in suspended tenants' namespaces only. Never `get`: of
+/// subresources that would be a way into pods.
 #[must_use]
 pub fn archive() -> Value {
     cluster_role(ARCHIVE_ROLE, &[rule("*", &["*"], &["list"]), rule("", &["secrets"], &["deletecollection"])])

@@ -62,8 +62,9 @@ pub enum Question {
 /// Where an answer goes.
 pub type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 
-/// Takes the place of the socket that an earlier daemon left at `path`; a file that is no socket stays. Mode 0666: who may do what is decided
-/// by peer credentials, so that a caller without rights reads why instead of "permission denied".
+/// Takes the place of the socket that an earlier daemon left at `path`; a file that is no socket stays. Mode 0666: who
+/// may do what is decided by peer credentials, so that a caller without rights reads why instead of "permission
+/// denied".
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
     // Any other file stays, and the bind fails because it is there.
     if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {

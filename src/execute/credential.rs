@@ -67,7 +67,8 @@ impl From<CredentialError> for StepError {
     }
 }
 
-/// A test write in the home, a credential, a probe of the endpoints with it, and the kubeconfig. Answers with what the ledger keeps.
+/// A test write in the home, a credential, a probe of the endpoints with it, and the kubeconfig. Answers with what the
+/// ledger keeps.
 pub async fn deliver(
     effects: &ClusterEffects,
     homes: &HomedClient,

@@ -1,9 +1,9 @@
 //! A new credential, tried at the cluster's endpoints before it replaces the one that works, and what is known of
 //! the endpoints.
 //!
-//! Whether an endpoint takes our certificates is a matter of the endpoint (its URL, its CA bundle, the client authority
-//! of the API server behind it) and not of the account, whose certificate was checked. So an endpoint is tried with one
-//! account's credential in five minutes, not with each of thousands.
+//! Whether an endpoint takes our certificates is a matter of the endpoint (its URL, its CA bundle, the client
+//! authority of the API server behind it) and not of the account, whose certificate was checked. So an endpoint is
+//! tried with one account's credential in five minutes, not with each of thousands.
 //!
 //! **An endpoint that fails is a finding, not a lost credential.** While the file in the home is good, only a new one that
 //! every endpoint takes replaces it. When it is not good any more (revoked, broken, due for renewal, or there is none), the
@@ -25,8 +25,8 @@ use tokio::time::Instant;
 use super::endpoint::{Verdict, verdict};
 use crate::policy::Endpoint;
 
-/// How long an answer is believed: long enough that renewing 10,000 asks a handful of times, short enough that a change
-/// of the endpoint is noticed within one round of failures.
+/// How long an answer is believed: long enough that renewing 10,000 asks a handful of times, short enough that a
+/// change of the endpoint is noticed within one round of failures.
 const BELIEVED: Duration = Duration::from_mins(5);
 /// How long a refusal is believed, so that a remedy takes effect soon.
 const REFUSAL_BELIEVED: Duration = Duration::from_secs(30);

@@ -1,5 +1,5 @@
-//! Carries out one approved step in a realm of Keycloak, and says what came of it: for the ledger, and in what was seen. It decides
-//! nothing; who calls it stores what it says before the next step.
+//! Carries out one approved step in a realm of Keycloak, and says what came of it: for the ledger, and in what was
+//! seen. It decides nothing; who calls it stores what it says before the next step.
 
 use bursar_directory::keycloak::{Administration, RealmError};
 use jiff::Timestamp;

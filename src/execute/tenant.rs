@@ -48,8 +48,8 @@ pub(super) struct TenantExecution<'a> {
     pub(super) actions: Vec<&'a Action>,
     /// Nothing of the plan is left to a later cycle.
     pub(super) is_whole: bool,
-    /// A home that kept what should be taken out of it, or a workload past its lifetime that is not ended: the only failures
-    /// of `narrowing` after which `actions` go on.
+    /// A home that kept what should be taken out of it, or a workload past its lifetime that is not ended: the only
+    /// failures of `narrowing` after which `actions` go on.
     pub(super) narrowed: Option<Failure>,
     /// The cluster's bindings of others.
     pub(super) others: &'a Others,

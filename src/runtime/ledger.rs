@@ -158,8 +158,8 @@ impl Ledger {
         }
     }
 
-    /// Says in the journal where the history ends: an administrator who keeps the journal can tell later that nothing
-    /// of the history was cut off or rewritten.
+    /// Says in the journal where the history ends: an administrator who keeps the journal can tell later that
+    /// nothing of the history was cut off or rewritten.
     pub fn tell_the_head(&self) {
         let (events, head) = self.store.head();
         tracing::info!(ledger = self.state().ledger_id, events, head, "history");

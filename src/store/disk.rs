@@ -1,5 +1,5 @@
-//! A disk that is full, failing or read-only: the ledger that lies on it can be read and not written. That is a state
-//! of the store, which tries again when asked, and does not end the process that holds it.
+//! A disk that is full, failing or read-only: the ledger that lies on it can be read and not written. That is a
+//! state of the store, which tries again when asked, and does not end the process that holds it.
 
 use std::path::Path;
 

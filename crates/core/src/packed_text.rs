@@ -1,5 +1,5 @@
-//! Texts that nearly always have one form, e.g. hexadecimal digests, kept as the bytes that they stand for: less than half
-//! of the memory, and no allocation.
+//! Texts that nearly always have one form, e.g. hexadecimal digests, kept as the bytes that they stand for: less than
+//! half of the memory, and no allocation.
 
 use std::cmp::Ordering;
 use std::fmt;

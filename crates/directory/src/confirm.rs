@@ -14,8 +14,8 @@ use crate::source::{SourceConfig, SourceKind};
 use crate::sync::kept::ServerHistory;
 use crate::{keycloak, ldap};
 
-/// Notes in `snapshot` what the servers of `sources` say of the accounts that are `due`. Files have no servers: what was read
-/// of them is all that there is. A source that does not answer within its deadline proves nothing.
+/// Notes in `snapshot` what the servers of `sources` say of the accounts that are `due`. Files have no servers: what
+/// was read of them is all that there is. A source that does not answer within its deadline proves nothing.
 pub async fn confirm(
     sources: &[SourceConfig],
     pass: &Pass,

@@ -135,7 +135,8 @@ pub fn listener(path: Option<&Path>) -> Result<StdListener, HomedError> {
     Ok(listener)
 }
 
-/// Serves with settings that were checked until `shutdown`, then lets requests that run come to their end (at most their deadline).
+/// Serves with settings that were checked until `shutdown`, then lets requests that run come to their end (at most
+/// their deadline).
 pub async fn serve(
     listener: StdListener,
     settings: HomedSettings,

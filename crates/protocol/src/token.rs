@@ -1,5 +1,5 @@
-//! What a token of a service account says of itself (RFC 7519, Kubernetes `TokenRequest`). Text in, values out; nothing
-//! of it is proved, and the token itself is never kept.
+//! What a token of a service account says of itself (RFC 7519, Kubernetes `TokenRequest`). Text in, values out;
+//! nothing of it is proved, and the token itself is never kept.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

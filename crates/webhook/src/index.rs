@@ -162,7 +162,8 @@ impl Index {
         found.labels().contains_key(CLASS).then(|| resolved(&source.trust, &found)).flatten()
     }
 
-    /// Watches until it is dropped or aborted, with a client of [`crate::pace`]. What another watch has learned is kept until this one has listed all.
+    /// Watches until it is dropped or aborted, with a client of [`crate::pace`]. What another watch has learned is kept
+    /// until this one has listed all.
     pub async fn watch(self: Arc<Self>, client: Client, trust: Trust) {
         let source = Arc::new(Source { client, trust });
         *self.source.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&source));

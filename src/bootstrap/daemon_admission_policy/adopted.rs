@@ -19,8 +19,8 @@ pub(super) fn left_behind() -> String {
     format!("request.resource.resource in {}", texts(kinds.map(|row| row.plural)))
 }
 
-/// Whether the request is one that the daemon may make in a namespace of others. One with our labels is a tenant's, or one
-/// of Bursar's: the daemon chooses labels and level of some of these itself, so a selector must not open them.
+/// Whether the request is one that the daemon may make in a namespace of others. One with our labels is a tenant's, or
+/// one of Bursar's: the daemon chooses labels and level of some of these itself, so a selector must not open them.
 pub(super) fn place(needs: &Needs) -> String {
     let classes: Vec<String> = needs.adopted.values().map(|class| format!("({})", request(class))).collect();
     let any = if classes.is_empty() { "false".to_owned() } else { classes.join(" || ") };

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use super::sender::{Answer, Sender};
 use super::site::{DEADLINE, Site};
 
-/// The fields of a file that matter here; `crates/core/src/admission/tests.rs` says what each field is, and checks all
-/// of them.
+/// The fields of a file that matter here; `crates/core/src/admission/tests.rs` says what each field is, and checks
+/// all of them.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Case {
     #[serde(default)]
@@ -61,8 +61,9 @@ impl Case {
         self.operation.as_deref() == Some("UPDATE")
     }
 
-    /// `None` of a review that an API server makes of something else: connections, evictions, scales, what has no object,
-    /// and a webhook that was cut off from the API server (`crates/core/src/admission`, `subresources.rs` and `away.rs` have these).
+    /// `None` of a review that an API server makes of something else: connections, evictions, scales, what has no
+    /// object, and a webhook that was cut off from the API server (`crates/core/src/admission`, `subresources.rs` and
+    /// `away.rs` have these).
     fn sendable(self) -> Option<Self> {
         let same = |kind: &Value| !["Scale", "Eviction"].contains(&kind["kind"].as_str().unwrap_or_default());
         let either = self.object.as_ref().or(self.old.as_ref())?;

@@ -84,8 +84,8 @@ pub struct Site {
 impl Site {
     pub fn shared() -> &'static Self {
         static SITE: OnceLock<Option<Site>> = OnceLock::new();
-        // The panic's message is printed where it happened. In a thread of its own: `start` needs a runtime, and some
-        // of those who call this are in one.
+        // The panic's message is printed where it happened. In a thread of its own: `start` needs a runtime, and
+        // some of those who call this are in one.
         let site = SITE.get_or_init(|| std::thread::spawn(Self::start).join().ok());
         site.as_ref().expect("the site that these tests share starts: see the first failure")
     }

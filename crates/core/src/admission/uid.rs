@@ -1,8 +1,8 @@
 //! Whose processes a pod's are: uid, gid and groups of the tenant, in every container, and no way to another uid from
 //! there.
 //!
-//! What a container does not say, it has from its pod, and what a pod does not say, from its image: so a new pod says all
-//! of it, by being filled in.
+//! What a container does not say, it has from its pod, and what a pod does not say, from its image: so a new pod says
+//! all of it, by being filled in.
 
 use std::collections::BTreeSet;
 

@@ -47,7 +47,8 @@ pub fn from_workspaces(class: &Class, workspaces: &[&Workspace]) -> BTreeMap<Str
 }
 
 /// The quota: exactly the keys that the class and the overrides name, for a key left out is unlimited, never 0. Without
-/// any key there is no object at all. What workspaces gave comes before overrides. What the class locks no override changes, also one that was given before.
+/// any key there is no object at all. What workspaces gave comes before overrides. What the class locks no override
+/// changes, also one that was given before.
 #[must_use]
 pub fn resource_quota(
     namespace: &NamespaceName,

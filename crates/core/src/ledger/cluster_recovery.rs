@@ -304,8 +304,8 @@ impl Lesson<'_> {
         highest
     }
 
-    /// Accounts whose own role bindings are gone while others of their class have theirs: that was a suspension. If nobody
-    /// of a class has any, an administrator removed them all, as after the theft of a control host.
+    /// Accounts whose own role bindings are gone while others of their class have theirs: that was a suspension. If
+    /// nobody of a class has any, an administrator removed them all, as after the theft of a control host.
     fn lost_bindings(&self, facts: &Facts, policy: &Policy) -> BTreeSet<AccountId> {
         let bindings = self.ledger.objects.iter();
         let bindings =

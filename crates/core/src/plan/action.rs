@@ -27,7 +27,8 @@ pub enum Action {
         manifest: JsonText,
         /// Digest of `manifest`.
         wanted: DigestText,
-        /// `metadata.uid` we know it by. Absent: it is not there, and what stands there nevertheless and is foreign is left alone.
+        /// `metadata.uid` we know it by. Absent: it is not there, and what stands there nevertheless and is foreign is
+        /// left alone.
         uid: Option<String>,
         /// Why.
         reason: Reason,
@@ -236,8 +237,8 @@ pub struct Bound {
 /// The side of a plan on which an action stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// It takes access away, or may do so. It is executed before every action of the other side and waits for no failure
-    /// of one.
+    /// It takes access away, or may do so. It is executed before every action of the other side and waits for no
+    /// failure of one.
     Narrowing,
     /// It grants, repairs, proves or cleans up.
     Other,

@@ -288,8 +288,8 @@ impl ApprovedPlan {
     }
 }
 
-/// The changes by which an administrator lets through what was refused: each part once, within the hour. `None`: nothing
-/// of that hash waits.
+/// The changes by which an administrator lets through what was refused: each part once, within the hour. `None`:
+/// nothing of that hash waits.
 #[must_use]
 pub fn approve(ledger: &LedgerState, hash: &str, now: Timestamp) -> Option<Vec<Change>> {
     let approvable =

@@ -12,8 +12,8 @@ pub struct Adopts {
 }
 
 /// A label selector as `kubectl --selector` takes it
-/// (<https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#list-and-watch-filtering>). At least one
-/// of its requirements asks for a label: without one it would select nearly everything.
+/// (<https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#list-and-watch-filtering>). At least
+/// one of its requirements asks for a label: without one it would select nearly everything.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selector {
     text: String,

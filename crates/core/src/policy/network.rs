@@ -183,7 +183,8 @@ impl NetworkProfile {
         !self.default_deny || self.allow_egress.iter().any(is_outside)
     }
 
-    /// Why a pod with this profile reaches `target` by one of the target's ports, if it does. NetworkPolicies only add up, so one rule that reaches it is enough, whatever another leaves out.
+    /// Why a pod with this profile reaches `target` by one of the target's ports, if it does. NetworkPolicies only add
+    /// up, so one rule that reaches it is enough, whatever another leaves out.
     #[must_use]
     pub fn reaches(&self, target: &Target) -> Option<String> {
         if !self.default_deny {

@@ -1,6 +1,6 @@
-//! The trees that one source answered become one [`SourceRead`]: which entry is what, who belongs to whom, and what
-//! may be said about completeness. PURE: no runtime, no client, no file system, no clock. One thread shares the work
-//! of a call and ends with it.
+//! The trees that one source answered become one [`SourceRead`]: which entry is what, who belongs to whom, and what may
+//! be said about completeness. PURE: no runtime, no client, no file system, no clock. One thread shares the work of a
+//! call and ends with it.
 //!
 //! Memberships are resolved within one source: its DNs and names mean nothing in another.
 

@@ -53,8 +53,8 @@ pub struct IdMap {
 }
 
 impl IdMap {
-    /// Gives slices: 0 to the default domain (`ldap_idmap_default_domain_sid`), the next free one from its hash to each
-    /// of `listed`, its hash to each other one of `seen`.
+    /// Gives slices: 0 to the default domain (`ldap_idmap_default_domain_sid`), the next free one from its hash to
+    /// each of `listed`, its hash to each other one of `seen`.
     ///
     /// Where two domains have one hash, SSSD's answer depends on which it met first. Nothing is guessed: the second has
     /// no numbers until `listed` says the order.

@@ -1,8 +1,8 @@
 //! The users and groups of a Keycloak realm, by its administration API: paged full reads, for it tells no changes.
 //!
-//! Every failure becomes a reason in [`RawRead::problems`], and so does a list of which something is gone while it was read:
-//! what was listed, and the count after it, must not be less than the count before. What came meanwhile is no trouble. What is written to a realm goes through
-//! [`Administration`].
+//! Every failure becomes a reason in [`RawRead::problems`], and so does a list of which something is gone while it was
+//! read: what was listed, and the count after it, must not be less than the count before. What came meanwhile is no
+//! trouble. What is written to a realm goes through [`Administration`].
 
 mod administration;
 mod answer;

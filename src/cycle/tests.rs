@@ -200,8 +200,8 @@ impl Story {
     async fn cycle(&mut self, heard: Option<bool>) -> Result<(), TestCaseError> {
         let mut planner = std::mem::take(&mut self.planner);
         let foreseen = self.evolve(heard, &mut planner);
-        let anew = self.evolve(heard, &mut Planner::default());
-        prop_assert_eq!(&foreseen, &anew, "what a planner has seen before makes no difference");
+        let unaided = self.evolve(heard, &mut Planner::default());
+        prop_assert_eq!(&foreseen, &unaided, "what a planner has seen before makes no difference");
         let Evolved { known, plan, approved, refusals, .. } = &foreseen;
         let printed = Preview::of(known, plan, approved, refusals).to_string();
 

@@ -9,7 +9,7 @@ use crate::ledger::exception::{Exception, ExceptionKey};
 use crate::ledger::quota::day;
 use crate::ledger::{Account, LedgerState, Note};
 use crate::orders::request::{ExceptionSet, ExceptionUnset, Refusal};
-use crate::policy::{Class, Policy};
+use crate::policy::Policy;
 
 /// An exception from each rule; all of them, or none.
 pub(super) fn set(
@@ -21,8 +21,10 @@ pub(super) fn set(
 ) -> Result<OrderOutcome, Refusal> {
     let ExceptionSet { target: _, rules, until, cluster } = set;
     let name = account.account_name();
-    let choose = |classes: &[&_]| classes.iter().copied().find(|class: &&Class| class.namespace.is_some());
-    let class = class_for(account, ledger, policy, cluster.as_ref(), choose, "no rule applies to it")?;
+    let without = "no rule applies to it";
+    let class = class_for(account, ledger, policy, cluster.as_ref(), without, |classes| {
+        classes.iter().copied().find(|class| class.namespace.is_some())
+    })?;
     is_to_come(*until, note.at)?;
     if note.reason.is_empty() && note.ticket.is_none() {
         return refused(64, "--reason or --ticket is missing: the history keeps it".to_owned());

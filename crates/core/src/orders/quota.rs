@@ -23,7 +23,7 @@ pub(super) fn set(
 ) -> Result<OrderOutcome, Refusal> {
     let QuotaSet { target: _, amounts, until, cluster } = set;
     let name = account.account_name();
-    let class = class_for(account, ledger, policy, cluster.as_ref(), class_of, "it has no quota")?;
+    let class = class_for(account, ledger, policy, cluster.as_ref(), "it has no quota", class_of)?;
     until.map_or(Ok(()), |until| is_to_come(until, note.at))?;
     if amounts.is_empty() {
         return refused(64, "no amount is given; for example limits.cpu=8".to_owned());
@@ -89,8 +89,8 @@ pub(super) fn class_for<'p>(
     ledger: &LedgerState,
     policy: &'p Policy,
     cluster: Option<&ClusterName>,
-    choose: impl Fn(&[&'p Class]) -> Option<&'p Class>,
     without: &str,
+    choose: impl FnOnce(&[&'p Class]) -> Option<&'p Class>,
 ) -> Result<&'p Class, Refusal> {
     let name = account.account_name();
     if account.state == Lifecycle::Deleted {

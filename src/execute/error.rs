@@ -11,7 +11,7 @@ use crate::bootstrap::AccessError;
 use crate::errors::chain;
 use crate::identity::{ClusterName, NamespaceName};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
-use crate::ledger::FOREIGN;
+use crate::ledger::{CERTIFICATE, FOREIGN};
 
 /// A step that failed. It ends what is left of its account in its cluster, and nobody else's.
 #[derive(Debug, Error)]
@@ -189,7 +189,7 @@ impl StepError {
             Self::Request(_) | Self::NoCluster(_) | Self::Unmarked { .. } => "cluster",
             Self::Workload { .. } | Self::Outlived { .. } | Self::Restarting { .. } => "workloads",
             Self::Home(_) | Self::HomeAnswer => "home",
-            Self::Credential(_) | Self::SignerNotAsked(_) => "certificate",
+            Self::Credential(_) | Self::SignerNotAsked(_) => CERTIFICATE,
             Self::StillAllowed { .. } => "revocation",
             Self::Eviction { .. } => "eviction",
             Self::Listing { .. } | Self::Archive(_) | Self::Task(_) => "archive",

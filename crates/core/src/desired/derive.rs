@@ -255,7 +255,7 @@ impl<'a> World<'a> {
         now: Timestamp,
     ) -> Self {
         let mut orders: BTreeMap<&AccountId, Vec<&Order>> = BTreeMap::new();
-        let due = ledger.orders_due(policy.limits.change_per_cycle);
+        let due = ledger.orders_due(policy.limits.change_per_cycle, now);
         for order in due.into_iter().filter(|order| !order.what.is_of_reads()) {
             orders.entry(&order.account).or_default().push(order);
         }

@@ -28,6 +28,14 @@ pub struct BulkRevocation {
     pub done: u64,
 }
 
+impl BulkRevocation {
+    /// When the next accounts follow the newest, whatever these wait for.
+    #[must_use]
+    pub fn waits_until(&self) -> Option<Timestamp> {
+        self.at.checked_add(PATIENCE).ok()
+    }
+}
+
 impl LedgerState {
     /// Accounts that wait for their part of the revocation of `class`, held ones apart: theirs comes with their release.
     pub fn waiting_for_revocation(&self, class: &str) -> impl Iterator<Item = &Account> {

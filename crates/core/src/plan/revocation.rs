@@ -81,9 +81,7 @@ pub fn advance(approved: &ApprovedPlan, ledger: &LedgerState, now: Timestamp) ->
             let done = before.done + revoked.len() as u64;
             let after = BulkRevocation { at: now, last: revoked, done, ..before.clone() };
             changes.push(Change::Revocation(class.clone(), Some(after)));
-        } else if ledger.waiting_for_revocation(class).next().is_none()
-            && ledger.goes_on(before, now)
-        {
+        } else if ledger.waiting_for_revocation(class).next().is_none() && ledger.goes_on(before, now) {
             changes.push(Change::Revocation(class.clone(), None));
             events.push(over(class, before));
         }

@@ -153,8 +153,8 @@ async fn apply_found(
         Claim::Ours => !adopted,
         Claim::Sealed(account) => is_deleting || is_sealed_for(server, key, found, account),
     };
-    // Somebody may hold tokens of a service account that others made. Everybody may call a field manager `bursar`; only we
-    // set the label.
+    // Somebody may hold tokens of a service account that others made. Everybody may call a field manager `bursar`; only
+    // we set the label.
     let is_suspect = credential::is_token_holder(key) && found["metadata"]["labels"][MANAGED_BY] != MANAGER;
     if is_suspect || !is_claimed {
         return Err(StepError::Foreign { key: key.clone() });

@@ -46,19 +46,19 @@ pub async fn refused(server: &ApiServer, alone: &Holder, bound: &[Bound]) -> Res
     futures::stream::iter(asked).buffer_unordered(AT_A_TIME).try_collect().await
 }
 
-/// Every binding of a cluster that is not as Bursar wrote it, with its kind: listed once for each execution, when the first
-/// proof needs it.
+/// Every binding of a cluster that is not as Bursar wrote it, with its kind: listed once for each execution, when the
+/// first proof needs it.
 #[derive(Debug, Default)]
 pub struct Others {
-    /// `metadata.uid` of bindings with our label that are not as the ledger has them: somebody edited one, or copied one with
-    /// its label.
+    /// `metadata.uid` of bindings with our label that are not as the ledger has them: somebody edited one, or copied
+    /// one with its label.
     marked: OnceLock<BTreeSet<String>>,
     listed: OnceCell<Vec<(ManagedKind, Value)>>,
 }
 
 impl Others {
-    /// Notes the bindings with our label that differ. Called before anything is written: what this execution writes is no
-    /// difference.
+    /// Notes the bindings with our label that differ. Called before anything is written: what this execution writes is
+    /// no difference.
     pub fn note(&self, shown: &ClusterInventory, ledger: &LedgerState) {
         self.marked.get_or_init(|| {
             let is_known = |key: &ObjectKey, found: &ObservedObject| {

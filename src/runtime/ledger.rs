@@ -190,8 +190,9 @@ impl Ledger {
         (revocations.len(), revocations.values().map(|revocation| revocation.done).sum())
     }
 
-    /// How long until a home is to be looked at again after a delivery, one that was found broken or in use is tried again,
-    /// a removal of access that failed is, or the revocation of a class goes on; `None`: the schedule's cycles do.
+    /// How long until a home is to be looked at again after a delivery, one that was found broken or in use is tried
+    /// again, a removal of access that failed is, or the revocation of a class goes on; `None`: the schedule's cycles
+    /// do.
     #[must_use]
     pub fn next_look(&self) -> Option<Duration> {
         let (now, ledger) = (self.now(), self.state());

@@ -1,6 +1,6 @@
 //! The revocation of a whole class: one account first, then so many in a cycle. It pauses while new certificates cannot
-//! be issued or delivered in general. One account that fails holds up nobody else, or one tenant could break its own home
-//! and keep the stolen certificates of all others valid.
+//! be issued or delivered in general. One account that fails holds up nobody else, or one tenant could break its own
+//! home and keep the stolen certificates of all others valid.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,9 @@ use super::{Account, CERTIFICATE, CredentialKey, Failure, LedgerState, Lifecycle
 use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::policy::Limit;
 
-/// How long the newest accounts may hold up the next ones while they neither have a new certificate nor fail: long enough
-/// for a signer that is slow, and short enough that a class is revoked within hours while one of its clusters is away.
+/// How long the newest accounts may hold up the next ones while they neither have a new certificate nor fail: long
+/// enough for a signer that is slow, and short enough that a class is revoked within hours while one of its clusters is
+/// away.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(1);
 
 /// One class on its way to new certificates. An account that waits has an [`Order`] whose `bulk` is the class.

@@ -497,8 +497,8 @@ impl<'a> LimitEvaluator<'a> {
         }
     }
 
-    /// An account that loses something because a group loses its members waits for that group. A workspace keeps the people
-    /// who may not be removed themselves; the members who leave it do not wait for them.
+    /// An account that loses something because a group loses its members waits for that group. A workspace keeps the
+    /// people who may not be removed themselves; the members who leave it do not wait for them.
     fn dependants(&mut self, accounts: &[AccountPlan]) {
         let waits =
             |plan: &AccountPlan| plan.rests_on.iter().any(|it| self.refused.contains(it) || self.held.contains(it));

@@ -241,8 +241,8 @@ impl Loss<'_, '_> {
     fn of_binding(&self, key: &ObjectKey, uid: &str, manifest: Option<&Value>) -> Option<Kept> {
         let ledger = self.world.ledger;
         let Some(record) = ledger.objects.get(key) else {
-            // Nobody knows whose access an unknown binding is. In a namespace of others their administrators can make one
-            // again after each removal, which must not use up what all accounts share.
+            // Nobody knows whose access an unknown binding is. In a namespace of others their administrators can make
+            // one again after each removal, which must not use up what all accounts share.
             return (manifest.is_none() && of_others(self.plan, key).is_none()).then_some(Kept::AsItIs);
         };
         let before = record.detail.as_ref().map(JsonText::value);

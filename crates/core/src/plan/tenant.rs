@@ -104,8 +104,8 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     // fail must not keep a revoked certificate alive by it.
     let (narrowed, bindings): (Vec<_>, Vec<_>) =
         bindings.into_iter().partition(|action| matches!(action, Action::Apply { uid: Some(_), .. }));
-    // It names a service account only after that was made: until then a tenant can make one of that name, and hold tokens
-    // of it.
+    // It names a service account only after that was made: until then a tenant can make one of that name, and hold
+    // tokens of it.
     let is_early = |action: &Action| without_missing_token_holder(look, action).is_some();
     let rebound: Vec<_> = narrowed.iter().filter(|action| is_early(action)).cloned().collect();
     let narrowed: Vec<_> =

@@ -184,6 +184,12 @@ impl MarkKeeper {
         })
     }
 
+    /// Of the seal.
+    #[must_use]
+    pub fn public_key(&self) -> [u8; 32] {
+        self.owner.sealer.public_key()
+    }
+
     fn found(&self) -> MutexGuard<'_, Found> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -216,7 +222,8 @@ impl MarkKeeper {
     }
 
     /// Whether bindings may name `generation` without a write.
-    fn covers(&self, generation: u64) -> bool {
+    #[must_use]
+    pub fn covers(&self, generation: u64) -> bool {
         match &*self.found() {
             Found::Own(own) => own.generation >= generation,
             Found::Absent => false,

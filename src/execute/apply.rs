@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 
 use super::StepError;
 use super::request::{ApiAnswer, ApiServer, Ask, RequestError};
-use crate::contract::{MANAGED_BY, MANAGER};
-use crate::desired::credential::of_service_account;
+use crate::contract::{MANAGED_BY, MANAGER, identity_of};
+use crate::desired::credential::{self, of_service_account};
 use crate::desired::of_generation_group;
+use crate::identity::{AccountId, NamespaceName};
 use crate::kinds::{Data, ObjectKey};
 use crate::observed::cache::is_released;
 
@@ -31,21 +32,41 @@ pub struct Applied {
 /// tests of this module.
 const NO_OBJECT: &str = "1";
 
-/// Makes the object be as `manifest` says; `uid` is its own, if we know it. `adopt`: whosever it is.
+/// What has to be so of an object that is there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim<'a> {
+    /// Nothing: an administrator's order takes it over.
+    Any,
+    /// It is ours.
+    Ours,
+    /// It is a namespace whose seal names this account. Others can set labels, and would keep what they put into the
+    /// namespace beforehand.
+    Sealed(&'a AccountId),
+}
+
+/// Makes the object be as `manifest` says; `uid` is its own, if we know it.
 pub async fn apply(
     server: &ApiServer,
     key: &ObjectKey,
     manifest: &Value,
     uid: Option<&str>,
-    adopt: bool,
+    claim: Claim<'_>,
 ) -> Result<Applied, StepError> {
-    if let (Some(mark), Some(generation)) = (server.mark(), highest_generation(manifest)) {
-        let unmarked = |source| StepError::Unmarked { cluster: server.cluster.clone(), source: Box::new(source) };
-        mark.raise(generation).await.map_err(unmarked)?;
-    }
     let path = path_of(server, key).await?;
+    if let (Some(mark), Some(generation)) = (server.mark(), highest_generation(manifest))
+        && let Err(source) = mark.raise(generation).await
+    {
+        if let Some(uid) = uid {
+            // Whom it should not name any more goes out of it all the same. What comes of that, the next plan sees.
+            let covered = without(manifest, |subject| generation_of(subject).is_none_or(|it| mark.covers(it)));
+            apply_where(server, &path, &covered, "uid", uid).await.map_err(|error| refused(key, error))?;
+        }
+        return Err(StepError::Unmarked { cluster: server.cluster.clone(), source: Box::new(source) });
+    }
     let known = match uid {
         None => None,
+        // It is read and compared with the claim.
+        Some(_) if matches!(claim, Claim::Sealed(_)) => None,
         Some(uid) => match apply_where(server, &path, manifest, "uid", uid).await {
             // It is gone, or another one stands there: as if we knew nothing.
             Err(error) if error.is_other_uid() => None,
@@ -54,7 +75,7 @@ pub async fn apply(
     };
     let applied = match known {
         Some(answer) => Applied { object: answer.object, created: false, adopted: false },
-        None => create(server, key, &path, manifest, adopt).await?,
+        None => create(server, key, &path, manifest, claim).await?,
     };
     if applied.object["metadata"]["deletionTimestamp"].is_string() {
         return Err(StepError::Deleting { key: key.clone() });
@@ -67,12 +88,21 @@ pub async fn apply(
 
 /// The highest generation that an object gives rights to: by a group, or by a service account.
 fn highest_generation(manifest: &Value) -> Option<u64> {
-    let names = manifest["subjects"].as_array().into_iter().flatten().filter_map(|subject| subject["name"].as_str());
-    names
-        .filter_map(|name| {
-            of_generation_group(name).map(|(_, generation)| generation).or_else(|| of_service_account(name))
-        })
-        .max()
+    manifest["subjects"].as_array().into_iter().flatten().filter_map(generation_of).max()
+}
+
+fn generation_of(subject: &Value) -> Option<u64> {
+    let name = subject["name"].as_str()?;
+    of_generation_group(name).map(|(_, generation)| generation).or_else(|| of_service_account(name))
+}
+
+/// A binding with the subjects of which `keeps` says so.
+fn without(manifest: &Value, keeps: impl Fn(&Value) -> bool) -> Value {
+    let mut manifest = manifest.clone();
+    if let Some(subjects) = manifest["subjects"].as_array_mut() {
+        subjects.retain(keeps);
+    }
+    manifest
 }
 
 /// The path of an object.
@@ -95,14 +125,14 @@ async fn create(
     key: &ObjectKey,
     path: &str,
     manifest: &Value,
-    adopt: bool,
+    claim: Claim<'_>,
 ) -> Result<Applied, StepError> {
     match apply_where(server, path, manifest, "resourceVersion", NO_OBJECT).await {
         Ok(answer) => Ok(Applied { object: answer.object, created: answer.created, adopted: false }),
         // One is there. It may be a former self of ours.
         Err(error) if error.code() == Some(409) => {
             let found = server.ask(path, Ask::Get).await.map_err(|error| refused(key, error))?;
-            apply_found(server, key, path, manifest, (&found.object, adopt)).await
+            apply_found(server, key, path, manifest, (&found.object, claim)).await
         }
         Err(error) => Err(refused(key, error)),
     }
@@ -114,18 +144,36 @@ async fn apply_found(
     key: &ObjectKey,
     path: &str,
     manifest: &Value,
-    (found, adopt): (&Value, bool),
+    (found, claim): (&Value, Claim<'_>),
 ) -> Result<Applied, StepError> {
     let uid = found["metadata"]["uid"].as_str().unwrap_or_default();
-    let adopted = !is_ours(found);
-    if adopted && !adopt {
+    let (adopted, is_deleting) = (!is_ours(found), found["metadata"]["deletionTimestamp"].is_string());
+    let is_claimed = match claim {
+        Claim::Any => true,
+        Claim::Ours => !adopted,
+        Claim::Sealed(account) => is_deleting || is_sealed_for(server, key, found, account),
+    };
+    // Somebody may hold tokens of a service account that others made. Everybody may call a field manager `bursar`; only
+    // we set the label.
+    let is_suspect = credential::is_token_holder(key) && found["metadata"]["labels"][MANAGED_BY] != MANAGER;
+    if is_suspect || !is_claimed {
         return Err(StepError::Foreign { key: key.clone() });
     }
-    if found["metadata"]["deletionTimestamp"].is_string() {
+    if is_deleting {
         return Err(StepError::Deleting { key: key.clone() });
     }
     let answer = apply_where(server, path, manifest, "uid", uid).await.map_err(|error| refused(key, error))?;
     Ok(Applied { object: answer.object, created: false, adopted })
+}
+
+/// Where nothing keeps the mark, nothing has the key of the seal.
+fn is_sealed_for(server: &ApiServer, key: &ObjectKey, found: &Value, account: &AccountId) -> bool {
+    let Some(mark) = server.mark() else { return is_ours(found) };
+    let Ok(namespace) = NamespaceName::try_from(key.name.clone()) else { return false };
+    let texts = |part: &str| serde_json::from_value(found["metadata"][part].clone()).unwrap_or_default();
+    let (labels, annotations) = (texts("labels"), texts("annotations"));
+    let proven = identity_of(&key.cluster, &namespace, &labels, &annotations, &[mark.public_key()]);
+    proven.is_ok_and(|identity| identity.id == *account)
 }
 
 /// Applies where the object's `metadata` has this value, and nowhere else.

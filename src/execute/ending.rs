@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::apply::apply;
+use super::apply::{Claim, apply};
 use super::listing::{self, Extent};
 use super::prune::{Deleted, delete};
 use super::request::{ApiServer, Ask};
@@ -53,7 +53,7 @@ impl TenantExecution<'_> {
         let key = archive_binding(self.cluster, namespace);
         let manifest = archive_binding_manifest(namespace);
         let writing = effects.watch.write(&key);
-        let applied = apply(&effects.server, &key, &manifest, None, false).await?;
+        let applied = apply(&effects.server, &key, &manifest, None, Claim::Ours).await?;
         let observed = writing.applied(&applied.object);
         let uid = observed.uid.to_string();
         let record = ObjectRecord {

@@ -8,10 +8,11 @@ use super::request::RequestError;
 use super::signing::SigningError;
 use crate::archive::ArchiveError;
 use crate::bootstrap::AccessError;
+use crate::desired::credential;
 use crate::errors::chain;
 use crate::identity::{ClusterName, NamespaceName};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
-use crate::ledger::FOREIGN;
+use crate::ledger::{CERTIFICATE, FOREIGN};
 
 /// A step that failed. It ends what is left of its account in its cluster, and nobody else's.
 #[derive(Debug, Error)]
@@ -189,7 +190,7 @@ impl StepError {
             Self::Request(_) | Self::NoCluster(_) | Self::Unmarked { .. } => "cluster",
             Self::Workload { .. } | Self::Outlived { .. } | Self::Restarting { .. } => "workloads",
             Self::Home(_) | Self::HomeAnswer => "home",
-            Self::Credential(_) | Self::SignerNotAsked(_) => "certificate",
+            Self::Credential(_) | Self::SignerNotAsked(_) => CERTIFICATE,
             Self::StillAllowed { .. } => "revocation",
             Self::Eviction { .. } => "eviction",
             Self::Listing { .. } | Self::Archive(_) | Self::Task(_) => "archive",
@@ -247,6 +248,11 @@ impl StepError {
 
     fn remedy(&self) -> Option<String> {
         match self {
+            Self::Foreign { key } if credential::is_token_holder(key) => Some(format!(
+                "somebody may hold tokens of it, so no order takes it over; `kubectl delete serviceaccount {} -n {}`",
+                key.name,
+                key.namespace.as_deref().unwrap_or_default()
+            )),
             Self::Foreign { key } => Some(adopt(key)),
             Self::Deleting { .. } | Self::NamespaceDeleting { .. } | Self::NoNamespace { .. } => {
                 Some("Bursar creates it again after the deletion; `kubectl get -o yaml` shows finalizers that block it".into())

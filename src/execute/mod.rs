@@ -193,8 +193,15 @@ impl Report {
 /// Carries out what the guard let through. What was done is handed to `recorder` tenant by tenant; when the ledger does
 /// not take it, nothing more is begun.
 pub async fn execute(plan: &ApprovedPlan, effects: &Effects, run: Run<'_>, recorder: &Recorder) -> Report {
-    let names = plan.accounts().iter().flat_map(AccountPlan::steps).map(Action::cluster);
-    let others: BTreeMap<&ClusterName, Others> = names.map(|cluster| (cluster, Others::default())).collect();
+    let mut others: BTreeMap<&ClusterName, Others> = BTreeMap::new();
+    for action in plan.accounts().iter().flat_map(AccountPlan::steps) {
+        let others = others.entry(action.cluster()).or_default();
+        if matches!(action, Action::ProveRevoked { .. })
+            && let Some(shown) = effects.clusters.get(action.cluster()).and_then(|effects| effects.watch.inventory())
+        {
+            others.note(&shown, run.ledger);
+        }
+    }
     let mut clusters: BTreeMap<&ClusterName, Vec<TenantExecution<'_>>> = BTreeMap::new();
     let (urgent, rest): (Vec<_>, Vec<_>) = plan.accounts().iter().partition(|account| account.is_urgent());
     let mut left = 0;

@@ -2,7 +2,8 @@
 //! (`SubjectAccessReview`) until it says nothing, for one rule of each role that was bound to it. A login attempt would
 //! prove no more, and needs the key. Bindings of others are looked for by the names of the holder.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -12,7 +13,9 @@ use tokio::sync::OnceCell;
 use super::StepError;
 use super::request::{ApiServer, Ask};
 use crate::contract::{MANAGED_BY, MANAGER};
-use crate::kinds::{ManagedKind, ObjectKind, everywhere};
+use crate::inventory::{ClusterInventory, ObservedObject};
+use crate::kinds::{ManagedKind, ObjectKey, ObjectKind, Stage, everywhere};
+use crate::ledger::LedgerState;
 use crate::plan::bound::names;
 use crate::plan::{Bound, Holder};
 
@@ -43,14 +46,35 @@ pub async fn refused(server: &ApiServer, alone: &Holder, bound: &[Bound]) -> Res
     futures::stream::iter(asked).buffer_unordered(AT_A_TIME).try_collect().await
 }
 
-/// Every binding of a cluster that is not ours, with its kind: listed once for each execution, when the first proof needs it.
-pub type Others = OnceCell<Vec<(ManagedKind, Value)>>;
+/// Every binding of a cluster that is not as Bursar wrote it, with its kind: listed once for each execution, when the
+/// first proof needs it.
+#[derive(Debug, Default)]
+pub struct Others {
+    /// `metadata.uid` of bindings with our label that are not as the ledger has them: somebody edited one, or copied
+    /// one with its label.
+    marked: OnceLock<BTreeSet<String>>,
+    listed: OnceCell<Vec<(ManagedKind, Value)>>,
+}
 
-/// Bindings that are not ours and name one of these: what they give, no generation takes away.
+impl Others {
+    /// Notes the bindings with our label that differ. Called before anything is written: what this execution writes is
+    /// no difference.
+    pub fn note(&self, shown: &ClusterInventory, ledger: &LedgerState) {
+        self.marked.get_or_init(|| {
+            let is_known = |key: &ObjectKey, found: &ObservedObject| {
+                ledger.objects.get(key).is_some_and(|record| record.uid == found.uid && record.observed == found.digest)
+            };
+            let bindings = shown.objects.iter().filter(|(key, _)| key.kind.stage() == Stage::Access);
+            bindings.filter(|(key, found)| !is_known(key, found)).map(|(_, found)| found.uid.to_string()).collect()
+        });
+    }
+}
+
+/// Bindings that are not as Bursar wrote them and name one of these: what they give, no generation takes away.
 pub async fn foreign(server: &ApiServer, others: &Others, known_as: &[Holder]) -> Result<Vec<String>, StepError> {
-    let others = others.get_or_try_init(|| listed(server)).await?;
+    let listed = others.listed.get_or_try_init(|| listed(server, others.marked.get())).await?;
     let mut found = Vec::new();
-    for (kind, binding) in others {
+    for (kind, binding) in listed {
         let subjects = binding["subjects"].as_array();
         for subject in subjects.into_iter().flatten().filter(|subject| names(subject, known_as)) {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -70,13 +94,20 @@ pub async fn foreign(server: &ApiServer, others: &Others, known_as: &[Holder]) -
     Ok(found)
 }
 
-async fn listed(server: &ApiServer) -> Result<Vec<(ManagedKind, Value)>, StepError> {
-    let selector = format!("{MANAGED_BY}!={MANAGER}");
+/// Those with our label are listed only if some of them are `marked`: a large cluster has tens of thousands.
+async fn listed(server: &ApiServer, marked: Option<&BTreeSet<String>>) -> Result<Vec<(ManagedKind, Value)>, StepError> {
+    let marked = marked.filter(|marked| !marked.is_empty());
+    let selector = if marked.is_none() { format!("{MANAGED_BY}!={MANAGER}") } else { String::new() };
+    let is_other = |binding: &Value| {
+        let metadata = &binding["metadata"];
+        let is_marked = |marked: &BTreeSet<String>| metadata["uid"].as_str().is_some_and(|uid| marked.contains(uid));
+        metadata["labels"][MANAGED_BY] != MANAGER || marked.is_some_and(is_marked)
+    };
     let mut all = Vec::new();
     for kind in [ManagedKind::RoleBinding, ManagedKind::ClusterRoleBinding] {
         let Some(there) = everywhere(&ObjectKind::Managed(kind)) else { continue };
-        let listed = server.list_selected(&there.path(None, None), &selector).await?;
-        all.extend(listed.into_iter().map(|binding| (kind, binding)));
+        let take = |binding: Value| all.extend(Some((kind, binding)).filter(|(_, binding)| is_other(binding)));
+        server.pages(&there.path(None, None), &selector, Ask::Get, take).await?;
     }
     Ok(all)
 }

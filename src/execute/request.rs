@@ -305,22 +305,17 @@ impl ApiServer {
 
     /// All objects of a kind in a namespace, page by page.
     pub async fn list(&self, path: &str) -> Result<Vec<Value>, RequestError> {
-        self.collect(path, "", Ask::Get).await
-    }
-
-    /// Those of them whose labels this selector names.
-    pub async fn list_selected(&self, path: &str, labels: &str) -> Result<Vec<Value>, RequestError> {
-        self.collect(path, labels, Ask::Get).await
+        self.collect(path, Ask::Get).await
     }
 
     /// The metadata of all of them, and nothing else.
     pub async fn list_metadata(&self, path: &str) -> Result<Vec<Value>, RequestError> {
-        self.collect(path, "", Ask::ListMetadata).await
+        self.collect(path, Ask::ListMetadata).await
     }
 
-    async fn collect(&self, path: &str, labels: &str, ask: Ask<'_>) -> Result<Vec<Value>, RequestError> {
+    async fn collect(&self, path: &str, ask: Ask<'_>) -> Result<Vec<Value>, RequestError> {
         let mut items = Vec::new();
-        self.pages(path, labels, ask, |item| items.push(item)).await.map(|()| items)
+        self.pages(path, "", ask, |item| items.push(item)).await.map(|()| items)
     }
 
     /// Hands over each object of a list, page by page: those whose labels `labels` names, or all if that is empty.

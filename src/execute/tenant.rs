@@ -3,9 +3,10 @@
 //! handed to the ledger before something else rests on it.
 
 use futures::StreamExt as _;
+use jiff::SignedDuration;
 use serde_json::{Value, json};
 
-use super::apply::{Applied, apply};
+use super::apply::{Applied, Claim, apply};
 use super::credential::{Delivering, deliver};
 use super::endpoint_probe::Old;
 use super::prune::delete;
@@ -15,7 +16,7 @@ use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, idl
 use crate::desired::{DesiredCredential, DesiredNotice, HomeTarget, Proof, Regeneration, Transition, detail};
 use crate::identity::{ClusterName, HostName, NamespaceName};
 use crate::inventory::HomeFinding;
-use crate::kinds::{Data, ObjectKey, Stage};
+use crate::kinds::{Data, ManagedKind, ObjectKey, Stage};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
 use crate::ledger::{CredentialKey, Failure, ObjectRecord, StoppedWorkload};
@@ -27,6 +28,9 @@ use crate::policy::Cluster;
 const OBJECTS_AT_A_TIME: usize = 4;
 /// The same of what takes access away: one that hangs holds up none of the others.
 const NARROWING_AT_A_TIME: usize = 16;
+
+/// How long after a takeover, a rebuild or a restore no seal is asked for ([`Claim::Sealed`]).
+const RECOVERS: SignedDuration = SignedDuration::from_hours(24);
 
 /// In the history: no API server allows older credentials anything.
 pub const REFUSED: &str = "old credentials refused";
@@ -351,8 +355,8 @@ impl TenantExecution<'_> {
         match action {
             Action::Apply { key, manifest, wanted, uid, reason } => {
                 let writing = effects.watch.write(key);
-                let (adopt, manifest) = (self.account.adopts.contains(&key.said()), manifest.value());
-                let applied = apply(&effects.server, key, &manifest, uid.as_deref(), adopt).await?;
+                let manifest = manifest.value();
+                let applied = apply(&effects.server, key, &manifest, uid.as_deref(), self.claim(key)).await?;
                 let observed = writing.applied(&applied.object);
                 if matches!(reason, Reason::Drifted(_)) {
                     effects.watch.repaired(key, self.run.now);
@@ -384,6 +388,20 @@ impl TenantExecution<'_> {
             }
             // Only these two have a rank.
             _ => Err(StepError::NoCluster(self.cluster.clone())),
+        }
+    }
+
+    /// What has to be so of an object that is there already.
+    fn claim(&self, key: &ObjectKey) -> Claim<'_> {
+        let Run { ledger, now, .. } = self.run;
+        // After a recovery the key of the seal may be another one, and every namespace gets its record.
+        let is_recovered = ledger.learned_at.is_some_and(|at| now.duration_since(at).abs() < RECOVERS);
+        if self.account.adopts.contains(&key.said()) {
+            Claim::Any
+        } else if key.kind == ManagedKind::Namespace && !ledger.objects.contains_key(key) && !is_recovered {
+            Claim::Sealed(&self.account.id)
+        } else {
+            Claim::Ours
         }
     }
 

@@ -11,8 +11,9 @@ use super::Clock;
 use crate::control::api::{BackupStatus, CycleReport, LedgerTrouble, OrderAnswer};
 use crate::errors::chain;
 use crate::identity::AccountName;
-use crate::ledger::LedgerState;
 use crate::ledger::change::{Change, Event};
+use crate::ledger::revocation::BulkRevocation;
+use crate::ledger::{Failure, LedgerState};
 use crate::orders::request::{Evict, OrderRequest};
 use crate::orders::{self, Written};
 use crate::plan::credential::next_look;
@@ -189,8 +190,9 @@ impl Ledger {
         (revocations.len(), revocations.values().map(|revocation| revocation.done).sum())
     }
 
-    /// How long until a home is to be looked at again after a delivery, or one that was found broken or in use is tried
-    /// again; `None`: the schedule's cycles do.
+    /// How long until a home is to be looked at again after a delivery, one that was found broken or in use is tried
+    /// again, a removal of access that failed is, or the revocation of a class goes on; `None`: the schedule's cycles
+    /// do.
     #[must_use]
     pub fn next_look(&self) -> Option<Duration> {
         let (now, ledger) = (self.now(), self.state());
@@ -199,9 +201,11 @@ impl Ledger {
             None => (delivery.at.saturating_add(SOON).ok()? > now).then(|| now.saturating_add(AT_ONCE).ok())?,
             Some(_) => next_look(delivery),
         });
-        let failures = ledger.failures.values().filter(|failure| failure.is_of_delivery());
+        let of_its_own = |failure: &&Failure| failure.is_of_delivery() || failure.is_of_removal();
+        let failures = ledger.failures.values().filter(of_its_own);
         let tries = failures.map(|failure| failure.next_try);
-        let next = looks.chain(tries).filter(|at| (now..=soon).contains(at)).min()?;
+        let turns = ledger.revocations.values().filter_map(BulkRevocation::waits_until);
+        let next = looks.chain(tries).chain(turns).filter(|at| (now..=soon).contains(at)).min()?;
         let wait = Duration::try_from(next.duration_since(now)).ok()?;
         Some(wait.max(Duration::from_secs(1)))
     }

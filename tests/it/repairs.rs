@@ -131,6 +131,37 @@ fn an_admin_is_bound_cluster_wide_while_the_group_has_them() {
     assert_eq!(world.rows("SELECT name FROM admins").len(), 2);
 }
 
+#[test]
+fn a_namespace_that_others_prepared_is_taken_over_by_no_label() {
+    let mut world = World::new("prepared");
+    world.tool("foo", 62_281, &[]);
+    assert_eq!(world.cycle().exit_code(), 0);
+    let found = world.kubectl(&["get", "namespace", &world.namespace("foo"), "-o", "json"]);
+    let mut prepared: serde_json::Value = serde_json::from_str(&found).expect("JSON");
+    let metadata = prepared["metadata"].take();
+    prepared["metadata"] = serde_json::json!({
+        "name": world.namespace("bar"), "labels": metadata["labels"], "annotations": metadata["annotations"],
+    });
+    prepared["metadata"]["labels"].as_object_mut().expect("labels").remove("kubernetes.io/metadata.name");
+    for part in ["spec", "status"] {
+        prepared.as_object_mut().expect("an object").remove(part);
+    }
+    for watched in [false, true] {
+        world.servers.cluster.run(&["create", "-f", "-"], &prepared.to_string());
+        if watched {
+            world.wait_for_drift();
+        } else {
+            world.tool("bar", 62_282, &[]);
+        }
+        let report = world.cycle();
+        let why = report.failing.iter().map(|failing| failing.reason.as_str()).collect::<Vec<_>>().join("; ");
+        assert!(why.contains("bursar adopt namespace"), "{report:#?}");
+        let bound = world.kubectl(&["get", "rolebindings", "-n", &world.namespace("bar"), "-o", "name"]);
+        assert_eq!(bound, "");
+        world.kubectl(&["delete", "namespace", &world.namespace("bar")]);
+    }
+}
+
 /// As a site's own rule might, refuses every request for tool bar.
 const REFUSING: &str = r#"
 apiVersion: admissionregistration.k8s.io/v1

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bursar_testkit::Servers;
+use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::process::Process;
 use bursar_testkit::ready::wait_for;
 
 use crate::daemon::{Daemon, status};
+use crate::quiet::own_servers;
 use crate::recovery::steps;
 use crate::world::{World, stderr};
 
@@ -101,11 +103,101 @@ fn a_revocation_returns_when_the_old_is_refused_and_the_new_is_there() {
         assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
         world.kubectl(&["delete", "rolebinding", name, "-n", &namespace]);
     }
+    // Neither is one that was copied, with Bursar's label, to where the ledger knows of nothing.
+    world.kubectl(&["create", "namespace", "shared"]);
+    let copied = world.kubectl(&["get", "rolebinding", "bursar-bursar-tenant", "-n", &namespace, "-o", "json"]);
+    let mut copied: serde_json::Value = serde_json::from_str(&copied).expect("JSON");
+    copied["metadata"] =
+        serde_json::json!({"name": "copied", "namespace": "shared", "labels": copied["metadata"]["labels"]});
+    world.servers.cluster.run(&["create", "-f", "-"], &copied.to_string());
+    wait_for("the watch shows it", DEADLINE, || {
+        let planned = bursar(&world, &["plan"]);
+        String::from_utf8_lossy(&planned.stdout).contains("rolebinding shared/copied").then_some(())
+    });
+    let failed = bursar(&world, &["revoke", "tool", "foo", "--reason", "again"]);
+    assert_eq!(failed.status.code(), Some(1));
+    let said = stderr(&failed);
+    assert!(said.contains("RoleBinding copied in namespace shared gives ClusterRole bursar-tenant"), "{said}");
+    world.kubectl(&["delete", "rolebinding", "copied", "-n", "shared"]);
+    world.kubectl(&["delete", "namespace", "shared", "--wait=false"]);
+
     let proofs = "SELECT detail FROM history WHERE action = 'old credentials refused'";
     assert_eq!(world.rows(proofs).len(), 1);
     let done = bursar(&world, &["revoke", "tool", "foo", "--reason", "again"]);
     assert!(done.status.success(), "{}", stderr(&done));
     assert_eq!(world.rows(proofs).len(), 2);
+    daemon.stop();
+}
+
+/// A site's own rule that refuses this, where it is looked at.
+fn refuse(world: &World, name: &str, group: &str, resource: &str, operation: &str, namespace: &str) -> String {
+    let rule = format!(
+        r#"
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {{name: {name}}}
+spec:
+  matchConstraints:
+    namespaceSelector: {{matchLabels: {{kubernetes.io/metadata.name: {namespace}}}}}
+    resourceRules:
+      - {{apiGroups: ["{group}"], apiVersions: [v1], operations: [{operation}], resources: [{resource}]}}
+  validations: [{{expression: "false", message: refused by the site}}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {{name: {name}}}
+spec: {{policyName: {name}, validationActions: [Deny]}}
+"#
+    );
+    world.servers.cluster.run(&["apply", "-f", "-"], &rule);
+    rule
+}
+
+fn in_force(world: &World, probe: &[&str]) {
+    wait_for("the rule is in force", DEADLINE, || {
+        let mut command = world.servers.cluster.kubectl();
+        command.args(probe).arg("--dry-run=server");
+        stderr(&command.output().expect("kubectl")).contains("refused by the site").then_some(())
+    });
+}
+
+#[test]
+fn a_revocation_takes_the_old_access_away_even_if_the_mark_cannot_be_raised() {
+    let world = site_on(own_servers(&ControlPlaneOptions::default()), "unmarked", 62_831, &["foo"]);
+    let rule = refuse(&world, "no-mark", "", "configmaps", "UPDATE", "bursar");
+    in_force(&world, &["annotate", "configmap", "bursar-mark", "-n", "bursar", "a=b"]);
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    let failed = bursar(&world, &["revoke", "tool", "foo", "--reason", "stolen"]);
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(stderr(&failed).contains("bursar-mark"), "{}", stderr(&failed));
+    let refused = world.kubectl_with(&stolen(&world, "foo"), &["get", "pods"]);
+    assert!(stderr(&refused).contains("Forbidden"), "{}", stderr(&refused));
+    world.servers.cluster.run(&["delete", "-f", "-"], &rule);
+    wait_for("the new certificate", 2 * DEADLINE, || {
+        world.kubectl_as_tool("foo", &["get", "pods"]).status.success().then_some(())
+    });
+    refused_and_replaced(&world, "foo");
+    daemon.stop();
+}
+
+#[test]
+fn a_removal_that_failed_is_tried_again_without_a_schedule() {
+    let mut world = World::with("unscheduled", "\n[schedule]\ncycle = \"0 0 1 1 *\"\nfull_read = \"0 0 1 1 *\"\n");
+    world.tool("foo", 62_841, &[]);
+    assert_eq!(world.cycle().exit_code(), 0);
+    world.stop();
+    let namespace = world.namespace("foo");
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    let rule = refuse(&world, "no-removal", "rbac.authorization.k8s.io", "rolebindings", "DELETE", &namespace);
+    in_force(&world, &["delete", "rolebinding", "bursar-bursar-tenant", "-n", &namespace]);
+    let failed = bursar(&world, &["suspend", "tool", "foo", "--reason", "mining"]);
+    assert_eq!(failed.status.code(), Some(1), "{}", stderr(&failed));
+    let bound = || world.kubectl(&["get", "rolebindings", "-n", &namespace, "-o", "name"]);
+    assert!(bound().contains("bursar-bursar-tenant"), "{}", bound());
+    world.servers.cluster.run(&["delete", "-f", "-"], &rule);
+    wait_for("it is gone", DEADLINE, || (!bound().contains("bursar-bursar-tenant")).then_some(()));
     daemon.stop();
 }
 

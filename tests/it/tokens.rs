@@ -202,6 +202,40 @@ fn one_host_is_cut_off_by_one_secret_and_all_by_a_revocation() {
 }
 
 #[test]
+fn a_revocation_binds_no_service_account_that_others_made() {
+    let mut world = site("planted");
+    world.tool("foo", 62_951, &[]);
+    good(&mut world);
+    let namespace = world.namespace("foo");
+    let old = stolen(&world, "ce1");
+    let last = world.rows("SELECT last_generation FROM ledger")[0]["last_generation"].as_u64().expect("a number");
+    let planted: Vec<String> = (last + 1..last + 6).map(|generation| format!("bursar-g{generation}")).collect();
+    for name in &planted {
+        let account = format!(r#"{{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {{"name": "{name}"}}}}"#);
+        // Anybody may call a field manager so.
+        let apply = ["apply", "--server-side", "--field-manager=bursar", "-n", &namespace, "-f", "-"];
+        servers().cluster.run(&apply, &account);
+    }
+    let report = world.order(&OrderRequest::Revoke(foo())).expect("ordered");
+    assert_eq!(report.exit_code(), 1, "{report:#?}");
+    let why = report.failing.iter().map(|failing| failing.reason.clone()).collect::<Vec<_>>().join("\n");
+    assert!(why.contains("kubectl delete serviceaccount bursar-g"), "{why}");
+    assert!(!world.kubectl_with(&old, &["get", "pods"]).status.success());
+    let admin = world.servers.cluster.admin_kubeconfig.clone();
+    for name in &planted {
+        let whom = format!("system:serviceaccount:{namespace}:{name}");
+        let may = world.kubectl_with(&admin, &["auth", "can-i", "get", "pods", "-n", &namespace, "--as", &whom]);
+        assert_eq!(String::from_utf8_lossy(&may.stdout).trim(), "no", "{name}");
+        world.kubectl(&["delete", "serviceaccount", name, "-n", &namespace]);
+    }
+    // The failure waits before its next try; an order does not.
+    let report = world.order(&OrderRequest::Revoke(foo())).expect("ordered");
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    works(&world, &folder(&world, "ce1", "foo").join("config"));
+    unknown(&world, &old);
+}
+
+#[test]
 fn a_suspended_tenant_has_no_token_and_a_host_that_is_not_named_has_none_left() {
     let mut world = site("gone");
     world.tool("foo", 62_921, &[]);

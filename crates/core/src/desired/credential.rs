@@ -101,6 +101,12 @@ pub fn objects(place: &Place<'_>, rule: &CredentialRule) -> Vec<Value> {
     std::iter::once(account).chain(secrets).collect()
 }
 
+/// Whether it is a service account of ours: who made one of this name may hold tokens of it.
+#[must_use]
+pub fn is_token_holder(key: &ObjectKey) -> bool {
+    key.kind == ManagedKind::ServiceAccount && of_service_account(&key.name).is_some()
+}
+
 /// Whether an object is one of [`objects`].
 #[must_use]
 pub fn is_ours(key: &ObjectKey) -> bool {

@@ -255,7 +255,7 @@ impl<'a> World<'a> {
         now: Timestamp,
     ) -> Self {
         let mut orders: BTreeMap<&AccountId, Vec<&Order>> = BTreeMap::new();
-        let due = ledger.orders_due(policy.limits.change_per_cycle);
+        let due = ledger.orders_due(policy.limits.change_per_cycle, now);
         for order in due.into_iter().filter(|order| !order.what.is_of_reads()) {
             orders.entry(&order.account).or_default().push(order);
         }
@@ -310,6 +310,7 @@ impl<'a> World<'a> {
             orders: self.orders.get(&account.id).cloned().unwrap_or_default(),
             idle: self.idle(&account.id, &tenants),
             awaited: used.is_some_and(|used| self.now.duration_since(*used).abs() < AWAITED),
+            asked: used.copied(),
             tenants,
             granted: self.granted(account, &taken.now),
             taken,
@@ -354,6 +355,7 @@ impl<'a> World<'a> {
                 || !taken.rests_on.is_empty()
                 || !subject.holders.rests_on.is_empty()
                 || places.keys().any(|cluster| !is_taken(&taken.now, cluster)));
+        let people = (!decided.suspended && subject.may_keep_people()).then(|| decided.clone());
         let mut derived = self.derived(subject, subject.side(true), decided, &places, last_generation);
         if subject.held.is_some() {
             derived.otherwise = self.through_hold(subject, true, claimed, last_generation);
@@ -365,6 +367,8 @@ impl<'a> World<'a> {
             derived.otherwise = Some(Box::new(self.still_suspended(subject, returns, claimed, last_generation)));
         }
         if removal && let Some(kept) = verdict(self.evidence(subject, false)) {
+            let side = Side { classes: &taken.now, holders: &subject.holders.staying };
+            let people = people.map(|decided| self.derived(subject, side, decided, &places, last_generation));
             let mut places = self.places(subject, &taken.before, &kept, claimed, notices);
             // A class that is gone made what the account has there; what that should be is unknown, so it stays.
             places.retain(|cluster, _| is_taken(&taken.before, cluster));
@@ -372,6 +376,7 @@ impl<'a> World<'a> {
             kept.leaving.clear();
             kept.rests_on.clear();
             derived.otherwise = Some(Box::new(kept));
+            derived.keep_people(subject, people);
         } else if !derived.leaving.is_empty() {
             // Blocking the removal of one member must block neither the end of the account's own access nor its return.
             let ends = derived.otherwise.take_if(|_| !returns);
@@ -422,10 +427,14 @@ impl<'a> World<'a> {
         };
         let mut places = self.places(subject, &subject.taken.before, &decided, claimed, &mut Vec::new());
         places.retain(|cluster, _| is_taken(&subject.taken.before, cluster) || decided.suspended);
-        let side = Side { classes: &subject.taken.before, holders: &subject.holders.now };
-        let mut derived = self.derived(subject, side, decided, &places, last_generation);
+        let classes = &subject.taken.before;
+        let Holders { now, staying, before, .. } = &subject.holders;
+        let holders = if leavings { now } else { before };
+        let may_keep_people = leavings && !decided.suspended && !subject.holders.rests_on.is_empty();
+        let people = may_keep_people.then(|| decided.clone());
+        let mut derived = self.derived(subject, Side { classes, holders }, decided, &places, last_generation);
         derived.held = None;
-        derived.rests_on.clone_from(&subject.holders.rests_on);
+        derived.rests_on.retain(|id| subject.holders.rests_on.contains(id));
         if !leavings {
             derived.leaving.clear();
             derived.rests_on.clear();
@@ -433,6 +442,9 @@ impl<'a> World<'a> {
             // Members who may not leave yet must not hold up an order.
             derived.otherwise = self.through_hold(subject, false, claimed, last_generation);
         }
+        let side = Side { classes, holders: staying };
+        let kept = people.map(|decided| self.derived(subject, side, decided, &places, last_generation));
+        derived.keep_people(subject, kept.map(|kept| DesiredAccount { held: None, ..kept }));
         Some(Box::new(derived))
     }
 
@@ -484,7 +496,7 @@ impl<'a> World<'a> {
             removals,
             leavings: removals,
             idle: subject.idle.due,
-            asked: self.ledger.last_use.get(&subject.account.id).copied(),
+            asked: subject.asked,
             namespaces: Namespaces {
                 count: subject.namespaces().count() as u64,
                 archived: self.is_archived(subject),
@@ -587,7 +599,13 @@ impl<'a> World<'a> {
             awaited: subject.awaited,
             // A suspension by a mark rests on no absence, so limits on leaving members must not delay it.
             leaving: if by_mark { BTreeMap::new() } else { self.leaving(account) },
-            rests_on: if by_mark { BTreeSet::new() } else { &subject.taken.rests_on | &subject.holders.rests_on },
+            rests_on: match (by_mark, decided.suspended) {
+                (true, _) => BTreeSet::new(),
+                // Nobody has a role in it any more, so it waits for nobody's own removal.
+                (false, true) => subject.taken.rests_on.clone(),
+                (false, false) => &subject.taken.rests_on | &subject.holders.rests_on,
+            },
+            keeps_people: false,
             returning: subject.holders.returning.clone(),
             otherwise: None,
             ssh: if decided.suspended { None } else { ssh::keys(account, classes) },
@@ -676,6 +694,16 @@ impl<'a> World<'a> {
     }
 }
 
+impl DesiredAccount {
+    /// Puts `kept` before what is done otherwise: members leave, and what else the people of the workspace lose waits.
+    fn keep_people(&mut self, subject: &Subject<'_>, kept: Option<Self>) {
+        let Some(kept) = kept else { return };
+        let rests_on = kept.rests_on.difference(&subject.holders.rests_on).cloned().collect();
+        let otherwise = self.otherwise.take();
+        self.otherwise = Some(Box::new(Self { keeps_people: true, rests_on, otherwise, ..kept }));
+    }
+}
+
 fn is_taken(classes: &[&Class], cluster: &ClusterName) -> bool {
     classes.iter().any(|class| class.clusters.contains(cluster))
 }
@@ -687,5 +715,33 @@ fn class_for_limits(account: &Account, tenants: &[(&ClusterName, &Tenant)], clas
         (Some((_, tenant)), _) => tenant.class.clone(),
         (None, Some(class)) => class.name.clone(),
         (None, None) => format!("{}s", account.kind),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::PlanInputs;
+    use crate::plan::testing::World as Site;
+
+    #[test]
+    fn an_idle_account_that_was_asked_for_returns_in_a_late_cycle_too() {
+        let mut site = Site::new();
+        let foo = site.add(AccountKind::Tool, "foo", Some(52_503));
+        site.cycle();
+        let since = site.now;
+        let account = site.account(&foo);
+        (account.state, account.since) = (Lifecycle::Suspended, since);
+        account.suspension = Some(Suspension::Idle { since });
+        let mut deriver = Deriver::default();
+        let mut transition = |site: &Site| {
+            let PlanInputs { ledger, policy, sealer, now, .. } = site.inputs();
+            deriver.derive(ledger, policy, sealer, now).accounts[&foo].transition.clone()
+        };
+        site.now += SignedDuration::from_hours(1);
+        assert_eq!(transition(&site), None);
+        site.ledger.last_use.insert(foo.clone(), site.now);
+        site.now += 2 * AWAITED;
+        assert_eq!(transition(&site), Some(Transition::Resume));
     }
 }

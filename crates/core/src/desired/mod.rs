@@ -99,6 +99,9 @@ pub struct DesiredAccount {
     pub leaving: BTreeMap<DirectoryId, AccountName>,
     /// Groups whose loss of a member, or of themselves, this rests on.
     pub rests_on: BTreeSet<AccountId>,
+    /// Made for a workspace in which the removal of some people is refused: they keep what they have, and members
+    /// leave.
+    pub keeps_people: bool,
     /// People of a workspace whose own creation or return may still be refused, and what its bindings call them.
     pub returning: BTreeMap<AccountId, BTreeMap<ClusterName, Value>>,
     /// What it should have while the guard does not let the removal through that this is. Without it an account that a

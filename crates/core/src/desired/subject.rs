@@ -22,6 +22,8 @@ pub(super) struct Subject<'a> {
     pub(super) orders: Vec<&'a Order>,
     pub(super) taken: Taken<'a>,
     pub(super) awaited: bool,
+    /// When somebody last asked for it.
+    pub(super) asked: Option<Timestamp>,
     pub(super) idle: Idle,
     /// Those that hold.
     pub(super) overrides: Vec<(&'a OverrideKey, &'a QuotaOverride)>,
@@ -39,6 +41,11 @@ impl<'a> Subject<'a> {
     /// Where it has a namespace.
     pub(super) fn namespaces(&self) -> impl Iterator<Item = (&'a ClusterName, &'a NamespaceName)> {
         self.tenants.iter().filter_map(|(cluster, tenant)| Some((*cluster, tenant.namespace.as_ref()?)))
+    }
+
+    /// Members leave it while other people of it may have to stay, because their own removal is refused.
+    pub(super) fn may_keep_people(&self) -> bool {
+        !self.account.leaving.is_empty() && !self.holders.rests_on.is_empty()
     }
 
     /// What the ledger has of it there.
@@ -79,6 +86,7 @@ pub(super) struct Inputs {
     overrides: Vec<(OverrideKey, QuotaOverride)>,
     exceptions: Vec<ExceptionKey>,
     awaited: bool,
+    asked: Option<Timestamp>,
     idle: Idle,
     granted: BTreeMap<String, String>,
     holders: Holders,
@@ -104,6 +112,7 @@ impl Inputs {
             overrides: subject.overrides.iter().map(|(key, given)| ((*key).clone(), (*given).clone())).collect(),
             exceptions: subject.exceptions.iter().copied().cloned().collect(),
             awaited: subject.awaited,
+            asked: subject.asked,
             idle: subject.idle.clone(),
             granted: subject.granted.clone(),
             holders: subject.holders.clone(),
@@ -112,10 +121,23 @@ impl Inputs {
     }
 
     pub(super) fn still(&self, subject: &Subject<'_>) -> bool {
-        let Self { account, held, tenants, classes, overrides, exceptions, awaited, idle, granted, holders, adopted } =
-            self;
+        let Self {
+            account,
+            held,
+            tenants,
+            classes,
+            overrides,
+            exceptions,
+            awaited,
+            asked,
+            idle,
+            granted,
+            holders,
+            adopted,
+        } = self;
         account == subject.account
             && *awaited == subject.awaited
+            && *asked == subject.asked
             && *idle == subject.idle
             && *granted == subject.granted
             && *holders == subject.holders

@@ -31,9 +31,11 @@ pub struct Holder {
 pub(super) struct Holders {
     /// Now.
     pub(super) now: Vec<Holder>,
-    /// As long as nobody was allowed to leave, or to be suspended.
+    /// As long as nobody is allowed to be suspended.
+    pub(super) staying: Vec<Holder>,
+    /// As long as nobody is allowed to leave either.
     pub(super) before: Vec<Holder>,
-    /// People by whose removals the two differ.
+    /// People by whose own removals `now` differs from the others.
     pub(super) rests_on: BTreeSet<AccountId>,
     /// Those of both whose own creation or return is due and may still be refused, with their subjects.
     pub(super) returning: BTreeMap<AccountId, BTreeMap<ClusterName, Value>>,
@@ -81,25 +83,28 @@ pub(super) fn holders(
             subjects: subjects(derived),
             uid: person.posix.as_ref().map(|posix| posix.uid),
         };
+        let leaves = group.leaving.contains(member);
         let begins = matches!(derived.transition, Some(Transition::Create | Transition::Resume));
         // Nothing begins through a hold.
         if begins && derived.held.is_some() {
             continue;
         }
-        if begins {
+        let before = if begins {
             holders.returning.insert(person.id.clone(), subjects(derived));
-            holders.before.push(holder(derived));
+            Some(holder(derived))
         } else if let Some(otherwise) = &derived.otherwise {
             holders.rests_on.insert(person.id.clone());
-            holders.before.push(holder(otherwise));
-        } else if works(derived, person) {
-            holders.before.push(holder(derived));
-        }
-        if works(derived, person) && !group.leaving.contains(member) {
+            Some(holder(otherwise))
+        } else {
+            works(derived, person).then(|| holder(derived))
+        };
+        holders.staying.extend(before.clone().filter(|_| !leaves));
+        holders.before.extend(before);
+        if works(derived, person) && !leaves {
             holders.now.push(holder(derived));
         }
     }
-    for side in [&mut holders.now, &mut holders.before] {
+    for side in [&mut holders.now, &mut holders.staying, &mut holders.before] {
         side.sort_by(|one, other| one.account.cmp(&other.account));
     }
     holders

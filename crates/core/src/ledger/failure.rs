@@ -61,7 +61,7 @@ impl Failure {
     /// The certificate or its way into the home failed; the cluster's objects are as they should be.
     #[must_use]
     pub fn is_of_delivery(&self) -> bool {
-        ["certificate", "home", "revocation"].contains(&self.step.as_str())
+        [CERTIFICATE, "home", "revocation"].contains(&self.step.as_str())
     }
 }
 
@@ -70,6 +70,8 @@ pub const LAST_RETRY: SignedDuration = SignedDuration::from_hours(1);
 /// The same of what takes access away: until then somebody has access who should have none.
 pub const LAST_REMOVAL_RETRY: SignedDuration = SignedDuration::from_mins(1);
 
+/// Step of a failure: no certificate or token was issued.
+pub const CERTIFICATE: &str = "certificate";
 /// [`Failure::step`] of what has begun.
 const SUSPEND: &str = "suspend";
 /// Step of a failure: an object of that name belongs to somebody else.

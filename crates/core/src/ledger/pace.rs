@@ -31,14 +31,8 @@ impl LedgerState {
     /// Accounts that began to fail after they received the change: these stop it.
     #[must_use]
     pub fn stopped_by(&self, pace: &PaceRecord) -> BTreeSet<AccountName> {
-        self.newly_failing(&pace.last, pace.at)
-    }
-
-    /// Those of `accounts` whose failure began at `since` or later.
-    #[must_use]
-    pub fn newly_failing(&self, accounts: &BTreeSet<AccountId>, since: Timestamp) -> BTreeSet<AccountName> {
         let failing = self.failures.iter().filter(|((account, _), failure)| {
-            failure.attempts > 0 && !failure.is_of_realm() && failure.since >= since && accounts.contains(account)
+            failure.attempts > 0 && !failure.is_of_realm() && failure.since >= pace.at && pace.last.contains(account)
         });
         failing.filter_map(|((id, _), _)| Some(self.accounts.get(id)?.account_name())).collect()
     }

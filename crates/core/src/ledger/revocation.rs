@@ -1,14 +1,20 @@
-//! The revocation of a whole class: one account first, then so many in a cycle, and no further before the newest have
-//! their new certificates.
+//! The revocation of a whole class: one account first, then so many in a cycle. It pauses while new certificates cannot
+//! be issued or delivered in general. One account that fails holds up nobody else, or one tenant could break its own
+//! home and keep the stolen certificates of all others valid.
 
 use std::collections::BTreeSet;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{Account, LedgerState, Lifecycle, Note, Order};
+use super::{Account, CERTIFICATE, CredentialKey, Failure, LedgerState, Lifecycle, Note, Order};
 use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::policy::Limit;
+
+/// How long the newest accounts may hold up the next ones while they neither have a new certificate nor fail: long
+/// enough for a signer that is slow, and short enough that a class is revoked within hours while one of its clusters is
+/// away.
+const PATIENCE: SignedDuration = SignedDuration::from_mins(1);
 
 /// One class on its way to new certificates. An account that waits has an [`Order`] whose `bulk` is the class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,10 +23,18 @@ pub struct BulkRevocation {
     pub note: Note,
     /// When the newest were revoked.
     pub at: Timestamp,
-    /// The newest. The next wait until these have their new certificates.
+    /// The newest. The next wait until each of these has its new certificate or fails, and for [`PATIENCE`] at most.
     pub last: BTreeSet<AccountId>,
     /// How many were revoked.
     pub done: u64,
+}
+
+impl BulkRevocation {
+    /// When the next accounts follow the newest, whatever these wait for.
+    #[must_use]
+    pub fn waits_until(&self) -> Option<Timestamp> {
+        self.at.checked_add(PATIENCE).ok()
+    }
 }
 
 impl LedgerState {
@@ -30,23 +44,61 @@ impl LedgerState {
         self.orders.iter().filter(waits).filter_map(|order| self.accounts.get(&order.account))
     }
 
+    /// Accounts whose failures pause a revocation: anybody's failure at the signer, or most of the newest, and two at
+    /// least, fail since they were revoked.
+    #[must_use]
+    pub fn pauses(&self, revocation: &BulkRevocation) -> BTreeSet<AccountName> {
+        let BulkRevocation { last, at, .. } = revocation;
+        let failing = last.iter().filter(|id| self.is_being_revoked(id));
+        let failing = failing.filter_map(|id| Some((id, self.failures_of(id).find(|failure| failure.since >= *at)?)));
+        let failing: Vec<(&AccountId, &Failure)> = failing.collect();
+        let is_general = failing.len() > 1 && 2 * failing.len() > last.len();
+        if !is_general && !failing.iter().any(|(_, failure)| failure.step == CERTIFICATE) {
+            return BTreeSet::new();
+        }
+        failing.into_iter().filter_map(|(id, _)| Some(self.accounts.get(id)?.account_name())).collect()
+    }
+
+    /// Whether the next accounts may follow the newest.
+    #[must_use]
+    pub fn goes_on(&self, revocation: &BulkRevocation, now: Timestamp) -> bool {
+        // A clock that was put back must not add to the wait.
+        let is_over = now.duration_since(revocation.at).abs() >= PATIENCE;
+        let holds_up = |id: &AccountId| self.is_being_revoked(id) && self.failures_of(id).next().is_none();
+        self.pauses(revocation).is_empty() && (is_over || !revocation.last.iter().any(holds_up))
+    }
+
+    fn failures_of<'a>(&'a self, id: &'a AccountId) -> impl Iterator<Item = &'a Failure> {
+        let from = (id.clone(), ClusterName(String::new()));
+        let of_account = self.failures.range(from..).take_while(move |((account, _), _)| account == id);
+        of_account.map(|(_, failure)| failure).filter(|failure| failure.attempts > 0 && !failure.is_of_realm())
+    }
+
     /// Orders that the next plan is to carry out: all but those that wait for their turn. `pace`: how many of a class
     /// with so many accounts may be revoked in a cycle.
     #[must_use]
-    pub fn orders_due(&self, pace: Limit) -> Vec<&Order> {
+    pub fn orders_due(&self, pace: Limit, now: Timestamp) -> Vec<&Order> {
         if self.revocations.is_empty() {
             return self.orders.iter().collect();
         }
         let mut due: BTreeSet<&AccountId> = BTreeSet::new();
         for (class, revocation) in &self.revocations {
-            let goes_on = revocation.last.iter().all(|id| !self.is_being_revoked(id));
-            if !goes_on || !self.newly_failing(&revocation.last, revocation.at).is_empty() {
+            if !self.goes_on(revocation, now) {
                 continue;
             }
             let mut waiting: Vec<&Account> = self.waiting_for_revocation(class).collect();
-            waiting.sort_by_key(|account| (&account.name, &account.id));
+            // An account that fails already proves nothing about the new certificates of others.
+            waiting.sort_by_cached_key(|account| {
+                (self.failures_of(&account.id).next().is_some(), account.name.clone(), account.id.clone())
+            });
             let all = revocation.done + waiting.len() as u64;
-            let turn = if revocation.done == 0 { 1 } else { pace.allowed(all) };
+            let is_proved = revocation.last.iter().any(|id| !self.is_being_revoked(id));
+            let turn = match revocation.done {
+                0 => 1,
+                // Two tell whether the first failed by itself.
+                _ if !is_proved => 2,
+                _ => pace.allowed(all),
+            };
             due.extend(waiting.iter().take(usize::try_from(turn).unwrap_or(usize::MAX)).map(|account| &account.id));
         }
         // An account with an order of its own carries out all its orders at once, so that its turn in the bulk
@@ -89,7 +141,7 @@ mod tests {
     use crate::identity::AccountKind;
     use crate::ledger::OrderKind;
     use crate::ledger::change::Change;
-    use crate::plan::testing::World;
+    use crate::plan::testing::{World, prod};
 
     const PACE: Limit = Limit { count: 2, percent: None };
 
@@ -115,7 +167,7 @@ mod tests {
     }
 
     fn due(world: &World) -> Vec<&str> {
-        let orders = world.ledger.orders_due(PACE);
+        let orders = world.ledger.orders_due(PACE, world.now);
         let mut names: Vec<&str> =
             orders.iter().map(|order| world.ledger.accounts[&order.account].name.as_str()).collect();
         names.sort_unstable();
@@ -133,6 +185,99 @@ mod tests {
         assert_eq!(due(&world), ["tb", "tc"]);
         world.account(&ta).generation += 1;
         assert!(due(&world).is_empty() && world.ledger.is_being_revoked(&ta));
+    }
+
+    /// Cycles in which these accounts do not get their new certificates.
+    fn cycles(world: &mut World, count: usize, fails: &[(&str, &str)]) {
+        for _ in 0..count {
+            world.look();
+            let before = world.ledger.certificates.clone();
+            let (approved, _) = world.guarded();
+            world.execute(&approved);
+            for (name, step) in fails {
+                let id = world.id(AccountKind::Tool, name);
+                for (key, certificate) in before.iter().filter(|(key, _)| key.account == id) {
+                    world.ledger.certificates.insert(key.clone(), certificate.clone());
+                }
+                if !world.ledger.is_being_revoked(&id) || step.is_empty() {
+                    continue;
+                }
+                let now = world.now;
+                let new = Failure { step: (*step).to_owned(), attempts: 1, next_try: now, ..Failure::begun(now) };
+                let place = (id, prod());
+                if !world.ledger.failures.contains_key(&place) {
+                    world.ledger.failures.insert(place, new);
+                }
+            }
+            world.now += SignedDuration::from_secs(5);
+        }
+    }
+
+    /// Tools that have another generation than `before`.
+    fn revoked(world: &World, before: &World) -> Vec<String> {
+        let is_new = |account: &&Account| account.generation != before.ledger.accounts[&account.id].generation;
+        let mut names: Vec<String> =
+            world.ledger.accounts.values().filter(is_new).map(|account| account.name.clone()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    fn fails(world: &mut World, name: &str) {
+        let (id, since) = (world.id(AccountKind::Tool, name), world.now - SignedDuration::from_hours(24));
+        let failure = Failure { step: "home".to_owned(), attempts: 9, next_try: since, ..Failure::begun(since) };
+        world.ledger.failures.insert((id, prod()), failure);
+    }
+
+    #[test]
+    fn a_tool_whose_home_fails_holds_up_the_revocation_of_no_other() {
+        for is_old in [true, false] {
+            let (mut world, before) = (site(), site());
+            if is_old {
+                fails(&mut world, "ta");
+            }
+            cycles(&mut world, 8, &[("ta", "home")]);
+            assert_eq!(revoked(&world, &before), ["ta", "tb", "tc", "td"], "since yesterday: {is_old}");
+            assert!(world.ledger.is_being_revoked(&world.id(AccountKind::Tool, "ta")));
+            assert!(world.ledger.revocations.is_empty(), "nothing of it is left to follow");
+        }
+    }
+
+    #[test]
+    fn a_tool_that_fails_already_comes_last() {
+        let mut world = site();
+        fails(&mut world, "ta");
+        assert_eq!(due(&world), ["tb"]);
+    }
+
+    #[test]
+    fn a_bulk_revocation_waits_a_minute_at_most_for_a_cluster_that_is_away() {
+        let (mut world, before) = (site(), site());
+        cycles(&mut world, 8, &[("ta", "")]);
+        assert_eq!(revoked(&world, &before), ["ta"]);
+        world.now += PATIENCE;
+        cycles(&mut world, 8, &[("ta", "")]);
+        assert_eq!(revoked(&world, &before), ["ta", "tb", "tc", "td"]);
+    }
+
+    #[test]
+    fn a_bulk_revocation_pauses_for_the_signer_and_when_most_homes_fail() {
+        let (mut world, before) = (site(), site());
+        cycles(&mut world, 30, &[("ta", CERTIFICATE)]);
+        assert_eq!(revoked(&world, &before), ["ta"]);
+        let paused = crate::plan::revocation::Progress::of(&world.ledger);
+        assert_eq!(paused[0].stopped_by.iter().map(ToString::to_string).collect::<Vec<_>>(), ["tool:ta"]);
+        let homes = ["ta", "tb", "tc", "td"].map(|name| (name, "home"));
+        let mut world = site();
+        cycles(&mut world, 30, &homes);
+        assert_eq!(revoked(&world, &before), ["ta", "tb", "tc"], "two of two fail");
+        // An administrator suspends them: they have no access, and prove nothing.
+        let why = crate::ledger::Suspension::by(note(&world));
+        for name in ["tb", "tc"] {
+            let id = world.id(AccountKind::Tool, name);
+            (world.account(&id).state, world.account(&id).suspension) = (Lifecycle::Suspended, Some(why.clone()));
+        }
+        cycles(&mut world, 2, &homes);
+        assert_eq!(revoked(&world, &before).len(), 4);
     }
 
     #[test]

@@ -250,8 +250,8 @@ mod tests {
     use crate::plan::Action;
     use crate::plan::testing::{World, prod, profile};
 
-    #[test]
-    fn steps_in_adopted_namespaces_follow_the_delivery() {
+    /// Alice has a profile, which others may administer.
+    fn profiled() -> (World, AccountId) {
         let mut world = World::new();
         let alice = world.add(AccountKind::User, "alice", Some(20_001));
         world.account(&alice).dn = "uid=alice,ou=students,dc=example,dc=org".to_owned();
@@ -264,6 +264,39 @@ mod tests {
         let name = NamespaceName::try_from("lab-a".to_owned()).expect("a name");
         world.inventory.adopted.entry(prod()).or_default().insert(name, found);
         world.look();
+        (world, alice)
+    }
+
+    #[test]
+    fn unknown_bindings_in_adopted_namespaces_use_no_budget() {
+        let (mut world, alice) = profiled();
+        (0..2).for_each(|_| drop(world.cycle()));
+        world.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 0, percent: None };
+        let own = world.ledger.objects.keys().find(|key| key.namespace.as_deref() == Some("lab-a")).expect("a binding");
+        let key = ObjectKey::from(crate::kinds::ObjectName {
+            cluster: prod(),
+            kind: crate::kinds::ManagedKind::RoleBinding.into(),
+            namespace: own.namespace.clone(),
+            name: "bursar-again".to_owned(),
+        });
+        for _ in 0..3 {
+            let found = crate::inventory::ObservedObject { uid: "stray".into(), ..Default::default() };
+            world.cluster().objects.insert(key.clone(), found);
+            let (_, refusals) = world.guarded();
+            assert!(refusals.is_empty(), "{refusals:?}");
+            world.cycle();
+            assert!(!world.cluster().objects.contains_key(&key));
+        }
+        assert!(
+            world.ledger.spent.is_empty() && world.ledger.accounts.contains_key(&alice),
+            "{:?}",
+            world.ledger.spent
+        );
+    }
+
+    #[test]
+    fn steps_in_adopted_namespaces_follow_the_delivery() {
+        let (mut world, alice) = profiled();
         let plan = world.plan();
         let actions: Vec<Action> = plan.accounts[0].steps().cloned().collect();
         let is_elsewhere = |action: &Action| match action {

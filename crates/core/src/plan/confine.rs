@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::subjects::without_new;
-use super::{AccountPlan, Action, Side};
+use super::{AccountPlan, Action};
 use crate::desired::Transition;
 use crate::identity::ClusterName;
 
@@ -18,9 +18,10 @@ pub(super) fn confine(accounts: &mut Vec<AccountPlan>, unconfined: &BTreeSet<Clu
     accounts.extend(all.into_iter().filter_map(|plan| unless_it_begins(plan, unconfined)));
     for plan in accounts.iter_mut() {
         without_new(plan, unconfined);
-        let before = plan.steps().count();
-        plan.retain_steps(|_, action| {
-            let narrows = action.side() == Side::Narrowing || matches!(action, Action::ProveRevoked { .. });
+        let (before, narrowing) = (plan.steps().count(), plan.narrowing.len());
+        plan.retain_steps(|place, action| {
+            // A binding that is written a second time names what the steps between have made.
+            let narrows = place < narrowing || matches!(action, Action::ProveRevoked { .. });
             narrows || !unconfined.contains(action.cluster())
         });
         plan.settles.retain(|cluster, _| !unconfined.contains(cluster));

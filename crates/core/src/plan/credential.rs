@@ -312,6 +312,45 @@ mod tests {
     }
 
     #[test]
+    fn a_binding_names_a_service_account_only_after_that_was_made() {
+        for killed_after in 0..8 {
+            let (mut world, foo) = tokens();
+            world.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 0, percent: None };
+            let before = world.ledger.accounts[&foo].generation;
+            order(&mut world, &foo, OrderKind::Revoke);
+            let (approved, refusals) = world.guarded();
+            assert!(refusals.is_empty(), "a revocation is no removal of access: {refusals:?}");
+            world.execute_until(&approved, killed_after);
+            let named =
+                |world: &World| world.bound.values().flatten().cloned().collect::<std::collections::BTreeSet<_>>();
+            let is_there = |world: &World, name: &str| {
+                let objects = &world.inventory.clusters[&crate::plan::testing::prod()].objects;
+                objects.keys().any(|key| key.kind == ManagedKind::ServiceAccount && key.name == *name)
+            };
+            let old = format!("bursar-g{before}");
+            for name in named(&world).iter().filter(|name| **name != old) {
+                assert!(is_there(&world, name), "{name} after {killed_after} steps");
+            }
+            assert_eq!(named(&world).contains(&old), killed_after == 0);
+            world.cycle();
+            let new = format!("bursar-g{}", world.ledger.accounts[&foo].generation);
+            assert_eq!(named(&world), std::collections::BTreeSet::from([new]), "after {killed_after} steps");
+            assert!(world.plan().is_empty(), "{}", world.plan());
+        }
+    }
+
+    #[test]
+    fn a_held_account_gets_its_binding_with_the_new_service_account() {
+        let (mut world, foo) = tokens();
+        let note = Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
+        world.ledger.holds.insert(foo.clone(), note);
+        order(&mut world, &foo, OrderKind::Revoke);
+        (0..2).for_each(|_| drop(world.cycle()));
+        let new = format!("bursar-g{}", world.ledger.accounts[&foo].generation);
+        assert_eq!(world.bound.values().flatten().collect::<Vec<_>>(), [&new]);
+    }
+
+    #[test]
     fn a_notice_stands_while_the_account_is_suspended_and_its_class_takes_it() {
         let (mut world, foo) = world(CredentialKind::Certificate { lifetime: Duration::from_hours(24 * 7) });
         world.policy.contact = Some("help@example.org".to_owned());

@@ -371,6 +371,8 @@ struct LimitEvaluator<'a> {
     now: Timestamp,
     refusals: Vec<Refusal>,
     refused: BTreeSet<AccountId>,
+    /// Workspaces of which some people may not be removed, and of which nothing else is refused.
+    keep_people: BTreeSet<AccountId>,
     not_resumed: BTreeSet<AccountId>,
     /// Held accounts whose suspension waits for their release.
     held: BTreeSet<AccountId>,
@@ -395,6 +397,7 @@ impl<'a> LimitEvaluator<'a> {
             now,
             refusals: Vec::new(),
             refused: BTreeSet::new(),
+            keep_people: BTreeSet::new(),
             not_resumed: BTreeSet::new(),
             held: BTreeSet::new(),
             uses: BTreeMap::new(),
@@ -494,14 +497,21 @@ impl<'a> LimitEvaluator<'a> {
         }
     }
 
-    /// An account that loses something because a group loses its members waits for that group.
+    /// An account that loses something because a group loses its members waits for that group. A workspace keeps the
+    /// people who may not be removed themselves; the members who leave it do not wait for them.
     fn dependants(&mut self, accounts: &[AccountPlan]) {
-        let waiting: Vec<&AccountPlan> = accounts
-            .iter()
-            .filter(|plan| !self.refused.contains(&plan.id))
-            .filter(|plan| plan.rests_on.iter().any(|it| self.refused.contains(it) || self.held.contains(it)))
-            .collect();
-        self.refused.extend(waiting.iter().map(|plan| plan.id.clone()));
+        let waits =
+            |plan: &AccountPlan| plan.rests_on.iter().any(|it| self.refused.contains(it) || self.held.contains(it));
+        let keeps = |plan: &AccountPlan| {
+            let kept = plan.otherwise.as_deref().filter(|kept| kept.keeps_people);
+            kept.is_some_and(|kept| !waits(kept))
+        };
+        let waiting = accounts.iter().filter(|plan| !self.refused.contains(&plan.id) && waits(plan));
+        let (keeping, waiting): (Vec<_>, Vec<_>) = waiting.partition(|plan| keeps(plan));
+        let ids = |plans: Vec<&AccountPlan>| plans.into_iter().map(|plan| plan.id.clone()).collect::<Vec<_>>();
+        let (keeping, waiting) = (ids(keeping), ids(waiting));
+        self.keep_people.extend(keeping);
+        self.refused.extend(waiting);
     }
 
     /// What is done instead of what was refused.
@@ -509,11 +519,17 @@ impl<'a> LimitEvaluator<'a> {
         let refused = std::mem::take(&mut self.refused);
         self.uses.retain(|id, _| !refused.contains(id));
         let remains = |plan: AccountPlan| {
+            if self.keep_people.contains(&plan.id) {
+                return plan.otherwise.map(|plan| *plan);
+            }
             if !refused.contains(&plan.id) {
                 return Some(plan);
             }
+            let mut kept = *plan.otherwise?;
+            if kept.keeps_people {
+                kept = *kept.otherwise?;
+            }
             // Without the members who leave it would return all the same.
-            let kept = *plan.otherwise?;
             let returns = kept.transition == Some(Transition::Resume) && self.not_resumed.contains(&kept.id);
             if returns { kept.otherwise.map(|plan| *plan) } else { Some(kept) }
         };

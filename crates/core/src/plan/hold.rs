@@ -21,7 +21,13 @@ pub(super) fn through(plan: AccountPlan, ledger: &LedgerState) -> Option<Account
         matches!(plan.regenerated, Some(Regeneration::Revoked(_))) || plan.actions.iter().any(is_replacement);
     let steps = plan.narrowing.iter().enumerate();
     let narrowing = steps.filter_map(|(place, action)| narrowed(action, plan.losses.get(&place), ledger)).collect();
-    let actions = plan.actions.iter().filter(|action| delivers(action, replaces)).cloned().collect();
+    let delivered = |(place, action): (usize, &Action)| match plan.losses.get(&(plan.narrowing.len() + place)) {
+        Some(Kept::AsItIs) => None,
+        Some(Kept::Without(kept)) => Some((**kept).clone()),
+        None => Some(action.clone()),
+    };
+    let actions = plan.actions.iter().enumerate().filter(|(_, action)| delivers(action, replaces));
+    let actions = actions.filter_map(delivered).collect();
     let plan = AccountPlan {
         narrowing,
         actions,
@@ -52,6 +58,8 @@ fn delivers(action: &Action, replaces: bool) -> bool {
         Action::Apply { key, uid: None, .. } => {
             replaces && (key.kind == ManagedKind::ServiceAccount || key.kind == ManagedKind::Secret)
         }
+        // It was written without the service account that is made meanwhile.
+        Action::Apply { key, uid: Some(_), .. } if key.kind.stage() == Stage::Access => replaces,
         Action::Apply { .. }
         | Action::MakeDirectory { .. }
         | Action::Delete { .. }
@@ -176,6 +184,92 @@ mod tests {
             let alice = world.account(alice).directory_id.clone();
             world.account(algebra).leaving.insert(alice);
         }));
+    }
+
+    fn student(world: &mut World, name: &str, uid: i64, workspace: &AccountId) -> AccountId {
+        let id = world.add(AccountKind::User, name, Some(uid));
+        world.account(&id).dn = format!("uid={name},ou=students,dc=example,dc=org");
+        world.join(workspace, &id);
+        id
+    }
+
+    /// The people whom bindings of the workspace name.
+    fn members(world: &World) -> std::collections::BTreeSet<&str> {
+        let bound = world.bound.iter().filter(|(key, _)| key.namespace.as_deref() == Some("workspace-algebra"));
+        let names = bound.flat_map(|(_, names)| names);
+        names.filter_map(|name| name.strip_prefix("bursar:user:")?.split('#').next()).collect()
+    }
+
+    #[test]
+    fn a_person_whose_suspension_is_refused_keeps_nobody_else_in_a_workspace() {
+        for (person_is_held, workspace_is_held) in [(true, false), (false, false), (true, true), (false, true)] {
+            let (mut world, alice, algebra) = World::in_course();
+            let bob = student(&mut world, "bob", 20_002, &algebra);
+            let carol = student(&mut world, "carol", 20_003, &algebra);
+            student(&mut world, "dave", 20_004, &algebra);
+            (0..3).for_each(|_| drop(world.cycle()));
+            world.policy.limits.disable_per_cycle = crate::policy::Limit { count: 1, percent: None };
+            world.now += jiff::SignedDuration::from_hours(25);
+            if person_is_held {
+                hold(&mut world, &alice);
+            } else {
+                // Carol goes first, by their names.
+                world.account(&alice).name = "zoe".to_owned();
+                (0..2).for_each(|_| drop(world.cycle()));
+            }
+            if workspace_is_held {
+                hold(&mut world, &algebra);
+            }
+            for id in [&alice, &carol] {
+                world.account(id).disabled = Some("mark".to_owned());
+            }
+            let leaving = world.account(&bob).directory_id.clone();
+            world.account(&algebra).leaving.insert(leaving.clone());
+            world.cycle();
+            let kept = if person_is_held { "alice" } else { "zoe" };
+            let case = format!("held: {person_is_held}, {workspace_is_held}");
+            assert!(
+                !members(&world).contains("bob") && members(&world).contains(kept),
+                "{case}: {:?}",
+                members(&world)
+            );
+            assert!(!world.ledger.accounts[&algebra].members.contains_key(&leaving), "{case}");
+            world.policy.limits.disable_per_cycle = crate::policy::Limit { count: 0, percent: None };
+            world.cycle();
+            assert_eq!(members(&world), std::collections::BTreeSet::from([kept, "dave"]), "{case}");
+        }
+    }
+
+    #[test]
+    fn a_member_whom_a_limit_keeps_stays_in_a_workspace_with_a_person_who_is_held() {
+        for workspace_is_held in [false, true] {
+            let (mut world, alice, algebra) = World::in_course();
+            let bob = student(&mut world, "bob", 20_002, &algebra);
+            (0..3).for_each(|_| drop(world.cycle()));
+            world.policy.limits.remove_members_per_cycle = crate::policy::Limit { count: 0, percent: None };
+            hold(&mut world, &alice);
+            if workspace_is_held {
+                hold(&mut world, &algebra);
+            }
+            world.account(&alice).disabled = Some("mark".to_owned());
+            let leaving = world.account(&bob).directory_id.clone();
+            world.account(&algebra).leaving.insert(leaving);
+            (0..2).for_each(|_| drop(world.cycle()));
+            assert_eq!(members(&world), std::collections::BTreeSet::from(["alice", "bob"]), "{workspace_is_held}");
+        }
+    }
+
+    #[test]
+    fn the_suspension_of_a_workspace_waits_for_no_member_who_is_held() {
+        let (mut world, alice, algebra) = World::in_course();
+        hold(&mut world, &alice);
+        world.account(&alice).disabled = Some("mark".to_owned());
+        let (since, counted_at, due) = (world.now, world.now, world.now);
+        let absence = crate::ledger::Absence { since, counted_at, seconds: 60 * 60 * 1000, due };
+        world.account(&algebra).absence = Some(absence);
+        (0..2).for_each(|_| drop(world.cycle()));
+        assert!(members(&world).is_empty());
+        assert_eq!(world.ledger.accounts[&algebra].state, crate::ledger::Lifecycle::Suspended);
     }
 
     /// A rebuilt ledger has no records, nor has one of a daemon that was killed between a write and its record.

@@ -33,6 +33,27 @@ pub enum Kept {
     Without(Box<Action>),
 }
 
+impl Kept {
+    fn without_token_holder(self) -> Self {
+        let Self::Without(mut kept) = self else { return self };
+        if let Action::Apply { manifest, wanted, .. } = kept.as_mut() {
+            let mut without = manifest.value();
+            if let Some(subjects) = without["subjects"].as_array_mut() {
+                let is_ours = |subject: &Value| {
+                    credential::is_service_account(subject) && subject["name"].as_str().is_some_and(is_of_tokens)
+                };
+                subjects.retain(|subject| !is_ours(subject));
+            }
+            (*wanted, *manifest) = (digest(&without).into(), JsonText::from(&without));
+        }
+        Self::Without(kept)
+    }
+}
+
+fn is_of_tokens(name: &str) -> bool {
+    of_service_account(name).is_some()
+}
+
 /// One namespace of others, or everything else that an account has in a cluster.
 type Place = (ClusterName, Option<String>);
 
@@ -171,7 +192,10 @@ impl Loss<'_, '_> {
     fn of(&self, action: &Action) -> Option<Kept> {
         match action {
             Action::Apply { key, manifest, uid: Some(uid), .. } if key.kind.stage() == Stage::Access => {
-                self.of_binding(key, uid, Some(&manifest.value()))
+                let last = self.last(key)?;
+                let kept = self.of_binding(key, uid, Some(&last.value()))?;
+                // The first of two writes comes before the service account that the second one names.
+                Some(if last == manifest { kept } else { kept.without_token_holder() })
             }
             // Who may stay gets a binding that is on its way out back when it is gone.
             Action::Delete { reason: Reason::Suspended | Reason::Changed(_), .. } => None,
@@ -204,12 +228,22 @@ impl Loss<'_, '_> {
         }
     }
 
+    /// What stands there when all of the plan is done.
+    fn last(&self, binding: &ObjectKey) -> Option<&JsonText> {
+        let writes = self.plan.steps().filter_map(|action| match action {
+            Action::Apply { key, manifest, .. } if key == binding => Some(manifest),
+            _ => None,
+        });
+        writes.last()
+    }
+
     /// `manifest`: as it is to be; absent: it is deleted.
     fn of_binding(&self, key: &ObjectKey, uid: &str, manifest: Option<&Value>) -> Option<Kept> {
         let ledger = self.world.ledger;
         let Some(record) = ledger.objects.get(key) else {
-            // Nobody knows whose access an unknown binding is.
-            return manifest.is_none().then_some(Kept::AsItIs);
+            // Nobody knows whose access an unknown binding is. In a namespace of others their administrators can make
+            // one again after each removal, which must not use up what all accounts share.
+            return (manifest.is_none() && of_others(self.plan, key).is_none()).then_some(Kept::AsItIs);
         };
         let before = record.detail.as_ref().map(JsonText::value);
         let Some(before) = before.as_ref().and_then(Value::as_array) else {

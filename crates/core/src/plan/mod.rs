@@ -158,6 +158,9 @@ pub struct AccountPlan {
     /// Groups whose loss of a member, or of themselves, this rests on.
     #[serde(skip)]
     pub rests_on: BTreeSet<AccountId>,
+    /// As in [`DesiredAccount`].
+    #[serde(skip)]
+    pub keeps_people: bool,
     /// People of a workspace whose own creation or return may still be refused, and what its bindings call them.
     #[serde(skip)]
     pub returning: BTreeMap<AccountId, BTreeMap<ClusterName, serde_json::Value>>,
@@ -476,6 +479,7 @@ impl World<'_> {
             awaited,
             leaving,
             rests_on,
+            keeps_people,
             returning,
             otherwise: _,
             ssh: _,
@@ -508,6 +512,7 @@ impl World<'_> {
             left: !rests_on.is_empty() && rests_on.iter().all(leaves),
             settles,
             rests_on: rests_on.clone(),
+            keeps_people: *keeps_people,
             returning: returning.clone(),
             standing: subjects::Standing::new(),
             places,

@@ -18,9 +18,9 @@ use crate::ledger::revocation::BulkRevocation;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     pub class: String,
-    /// Accounts that were revoked and have no older certificate in their homes: they have a new one, or had none.
+    /// Accounts that were revoked, without `under_way`. The homes of those that fail still have an older certificate.
     pub done: u64,
-    /// Accounts that were revoked and do not have their new certificate yet.
+    /// The newest that do not have their new certificate yet.
     pub under_way: u64,
     /// Accounts that wait for their turn, with the certificate they had.
     pub waiting: u64,
@@ -39,7 +39,7 @@ impl Progress {
                 done: revocation.done.saturating_sub(under_way),
                 under_way,
                 waiting: ledger.waiting_for_revocation(class).count() as u64,
-                stopped_by: ledger.newly_failing(&revocation.last, revocation.at),
+                stopped_by: ledger.pauses(revocation),
             }
         };
         ledger.revocations.iter().map(of_class).collect()
@@ -81,9 +81,7 @@ pub fn advance(approved: &ApprovedPlan, ledger: &LedgerState, now: Timestamp) ->
             let done = before.done + revoked.len() as u64;
             let after = BulkRevocation { at: now, last: revoked, done, ..before.clone() };
             changes.push(Change::Revocation(class.clone(), Some(after)));
-        } else if ledger.waiting_for_revocation(class).next().is_none()
-            && !before.last.iter().any(|id| ledger.is_being_revoked(id))
-        {
+        } else if ledger.waiting_for_revocation(class).next().is_none() && ledger.goes_on(before, now) {
             changes.push(Change::Revocation(class.clone(), None));
             events.push(over(class, before));
         }

@@ -5,15 +5,17 @@
 //! access than was wanted, never more.
 
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::bound::Bindings;
 use super::credential::{self, Standing};
 use super::quota::{self, Adoption};
 use super::scan::Scan;
 use super::{Action, Reason, Side, adopted, ending, volume};
+use crate::desired::credential::{is_service_account, of_service_account};
 use crate::desired::quota::stops_pods;
 use crate::desired::{DesiredAccount, DesiredObject, DesiredTenant, DirectoryTarget, EndOfTenant, Proof, Transition};
+use crate::digest::digest;
 use crate::identity::{AccountId, ClusterName, NamespaceName};
 use crate::inventory::{ClusterInventory, Inventory, ObservedObject};
 use crate::json_text::JsonText;
@@ -102,6 +104,14 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     // fail must not keep a revoked certificate alive by it.
     let (narrowed, bindings): (Vec<_>, Vec<_>) =
         bindings.into_iter().partition(|action| matches!(action, Action::Apply { uid: Some(_), .. }));
+    // It names a service account only after that was made: until then a tenant can make one of that name, and hold
+    // tokens of it.
+    let is_early = |action: &Action| without_missing_token_holder(look, action).is_some();
+    let rebound: Vec<_> = narrowed.iter().filter(|action| is_early(action)).cloned().collect();
+    let narrowed: Vec<_> =
+        narrowed.into_iter().map(|action| without_missing_token_holder(look, &action).unwrap_or(action)).collect();
+    // While that service account cannot be made, the binding is written once.
+    let narrowed: Vec<_> = narrowed.into_iter().filter(|action| !stands(look, action)).collect();
     let (deleted_bindings, deletes): (Vec<_>, Vec<_>) = deletes(look, &mut found.notices)
         .into_iter()
         .chain(look.scan.strays().removals(look.id, look.cluster, look.tenant.suspended))
@@ -142,7 +152,12 @@ pub(super) fn actions(look: Look<'_>) -> Found {
             found.take(all);
             found.actions.extend(quota);
         }
-        None => found.take(all),
+        None => {
+            found.take(all);
+            let is_later = |action: &Action| action.is_delivery() || matches!(action, Action::Archive { .. });
+            let place = found.actions.iter().position(is_later).unwrap_or(found.actions.len());
+            found.actions.splice(place..place, rebound);
+        }
         Some(notice) => {
             found.notices.push(notice);
             found.take(all.filter(|action| !creates_in_its_namespace(look, action)));
@@ -260,6 +275,45 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
         uid: found.map(|found| found.uid.to_string()),
         reason,
     })
+}
+
+/// A binding without our service account where that is not there yet; `None`: it names none, or it is there.
+fn without_missing_token_holder(look: Look<'_>, action: &Action) -> Option<Action> {
+    let Action::Apply { key, manifest, uid, reason, .. } = action else { return None };
+    let is_missing = |subject: &Value| {
+        let account = holder_of_tokens(key, subject);
+        account.is_some_and(|account| look.there.objects.get(&account).is_none_or(|found| found.deleting))
+    };
+    let mut manifest = manifest.value();
+    let subjects = manifest["subjects"].as_array()?;
+    let there: Vec<Value> = subjects.iter().filter(|subject| !is_missing(subject)).cloned().collect();
+    if there.len() == subjects.len() {
+        return None;
+    }
+    manifest["subjects"] = json!(there);
+    let (wanted, manifest) = (digest(&manifest).into(), JsonText::from(&manifest));
+    Some(Action::Apply { key: key.clone(), manifest, wanted, uid: uid.clone(), reason: reason.clone() })
+}
+
+/// Whether the last write of the object was the same, and nobody changed it since.
+fn stands(look: Look<'_>, action: &Action) -> bool {
+    let Action::Apply { key, wanted, .. } = action else { return false };
+    let known = look.ledger.objects.get(key).zip(look.there.objects.get(key));
+    known.is_some_and(|(record, found)| {
+        record.wanted == *wanted && record.observed == found.digest && record.uid == found.uid && !found.deleting
+    })
+}
+
+/// The service account of ours that a subject of a binding names.
+fn holder_of_tokens(binding: &ObjectKey, subject: &Value) -> Option<ObjectKey> {
+    let name = subject["name"].as_str().filter(|_| is_service_account(subject))?;
+    of_service_account(name)?;
+    Some(ObjectKey::from(ObjectName {
+        cluster: binding.cluster.clone(),
+        kind: ManagedKind::ServiceAccount.into(),
+        namespace: subject["namespace"].as_str().map(str::to_owned),
+        name: name.to_owned(),
+    }))
 }
 
 /// A finalizer may keep a binding that somebody deleted for long, and until then it holds. It is made again when it is

@@ -199,6 +199,6 @@ fn counted(read: &SourceRead, names: &BTreeSet<&MemberName>) -> Unresolved {
 }
 
 /// Members whose leaving is not proved yet.
-fn staying(account: &Account) -> impl Iterator<Item = &DirectoryId> {
+pub(super) fn staying(account: &Account) -> impl Iterator<Item = &DirectoryId> {
     account.members.keys().filter(|member| !account.leaving.contains(member))
 }

@@ -25,6 +25,7 @@ pub use self::absence::due;
 use self::import::Imported;
 use self::members::Named;
 use self::person::Person;
+use self::refused::Bearers;
 use self::shown::{Attribute, Hidden};
 use self::waiting::{Believed, Waiting};
 use super::change::{Change, Event};
@@ -35,7 +36,7 @@ use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Uid, kub
 use crate::policy::Policy;
 use crate::shared_map::SharedMap;
 use crate::snapshot::person::{Same, same_people};
-use crate::snapshot::{Comparison, Completeness, DirectorySnapshot, Entry, RejectedEntry, Role, SourceRead};
+use crate::snapshot::{Comparison, Completeness, DirectorySnapshot, Entry, RejectedEntry, SourceRead};
 
 /// What a read taught.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -66,6 +67,11 @@ struct Judged {
 }
 
 impl Judged {
+    /// Whether what the read shows may be behind what another server showed.
+    const fn holds(&self) -> bool {
+        self.moved.is_some()
+    }
+
     /// Whether what the read does not show is not there.
     fn is_proof(&self, now: Timestamp) -> bool {
         let settles = self.moved.as_ref().is_some_and(|moved| moved.is_fresh(now));
@@ -80,6 +86,8 @@ struct Memory<'a> {
     known: HashMap<(&'a str, &'a DirectoryId), &'a Account>,
     /// Whose each name is in the ledger; only looked up where somebody is new.
     names: OnceCell<BTreeMap<(AccountKind, &'a str), &'a AccountId>>,
+    /// The same of the names that accounts have now; only looked up where somebody is new or has another name.
+    bearers: OnceCell<Bearers<'a>>,
     /// Whose each name is from this read on.
     new_names: BTreeMap<(AccountKind, String), AccountId>,
     uids: SharedMap<Uid, AccountId>,
@@ -111,6 +119,7 @@ impl<'a> Memory<'a> {
             now,
             known: accounts.map(|known| ((known.source.as_str(), &known.directory_id), known)).collect(),
             names: OnceCell::new(),
+            bearers: OnceCell::new(),
             new_names: BTreeMap::new(),
             uids: ledger.uid_history.clone(),
             persons: person::by_value(ledger),
@@ -181,7 +190,8 @@ impl<'a> Memory<'a> {
             let Some(id) = &rejected.id else { continue };
             if let Some(account) = self.known.get(&(read.source.as_str(), id)).copied() {
                 let is_back = account.absence.is_none() || self.has_settled(&read.source, id, &json!("back"));
-                self.refused(account, rejected.disabled.as_ref(), complete, is_back);
+                let left = if settles { BTreeSet::new() } else { trust.left_rejected(account, read) };
+                self.refused(account, rejected.disabled.as_ref(), complete, is_back, left);
             }
         }
         if complete {
@@ -278,6 +288,10 @@ impl<'a> Memory<'a> {
             let why = self.name_taken(entry, &owner);
             return self.reject(source, entry, why);
         }
+        if let Some(owner) = self.bearer(entry.kind, &entry.name, None) {
+            let why = self.name_taken(entry, &owner.id);
+            return self.reject(source, entry, why);
+        }
         if let Some(why) = self.uid_taken(entry, None) {
             return self.reject(source, entry, why);
         }
@@ -308,13 +322,22 @@ impl<'a> Memory<'a> {
         self.record_uid(&id, entry);
     }
 
-    /// An entry that is rejected: the last good identity stays, and only what locks the account out is believed. It may be
-    /// rejected because its mark cannot be read: that lifts none.
-    fn refused(&mut self, account: &Account, mark: Option<&String>, complete: bool, is_back: bool) {
+    /// An entry that is rejected: the last good identity stays, and only what takes access away is believed, the mark and
+    /// that members `left`. It may be rejected because its mark cannot be read: that lifts none.
+    fn refused(
+        &mut self,
+        account: &Account,
+        mark: Option<&String>,
+        complete: bool,
+        is_back: bool,
+        left: BTreeSet<DirectoryId>,
+    ) {
         let disabled = mark.or(account.disabled.as_ref()).cloned();
         let absence = account.absence.filter(|_| !is_back);
         let ending = self.ending(account, complete);
-        self.changed(account, Account { disabled, absence, ending, ..account.clone() });
+        let mut leaving = account.leaving.clone();
+        leaving.extend(left);
+        self.changed(account, Account { disabled, absence, ending, leaving, ..account.clone() });
     }
 
     fn seen(&mut self, account: &Account, source: &str, believed: &Believed<'_>, trust: &Trust) {
@@ -328,7 +351,8 @@ impl<'a> Memory<'a> {
                 entry.kind
             );
             self.reject(source, entry, why);
-            return self.refused(account, entry.disabled.as_ref(), complete, *is_back);
+            let left = trust.left(account, |member| entry.members.contains_key(member));
+            return self.refused(account, entry.disabled.as_ref(), complete, *is_back, left);
         }
         self.remember_person(&account.id, entry);
         if self.is_as_known(account, source, entry) {
@@ -355,6 +379,12 @@ impl<'a> Memory<'a> {
         if let (AccountKind::Group, Some(posix), Some(gid)) = (entry.kind, &mut posix, gid) {
             posix.gid = gid;
         }
+        let renamed = entry.name != account.name;
+        let owner = if renamed { self.bearer(entry.kind, &entry.name, Some(&account.id)) } else { None };
+        let name = owner.map_or(&entry.name, |_| &account.name).clone();
+        if let Some(owner) = owner {
+            self.reject(source, entry, Self::rename_refused(entry, account, owner));
+        }
         let mut members = account.members.clone();
         let joined = entry.members.iter().filter(|(member, _)| !trust.imported.contains_key(*member));
         members.extend(joined.map(|(member, role)| (member.clone(), *role)));
@@ -370,7 +400,7 @@ impl<'a> Memory<'a> {
         leaving.retain(|member| !entry.members.contains_key(member) && !stays(member));
         let absence = if emptied { self.absence(account) } else { account.absence.filter(|_| !is_back) };
         let after = Account {
-            name: entry.name.clone(),
+            name,
             source: source.to_owned(),
             directory_id: entry.id.clone(),
             dn: entry.dn.clone(),
@@ -386,6 +416,7 @@ impl<'a> Memory<'a> {
             absence,
             ending: self.ending(account, complete),
             sid: entry.sid.clone().or_else(|| account.sid.clone()),
+            former_dns: members::former_dns(account, entry, self.now),
             ..account.clone()
         };
         self.changed(account, after);
@@ -420,6 +451,7 @@ impl<'a> Memory<'a> {
             revocation: _,
             ending: _,
             sid,
+            former_dns: _,
         } = account;
         *name == entry.name
             && *dn == entry.dn
@@ -573,6 +605,20 @@ impl Trust {
     fn mark(&self, account: &Account, shown: Option<&String>) -> Option<String> {
         let last = || account.disabled.as_ref().filter(|_| !self.complete);
         shown.or_else(last).cloned()
+    }
+
+    /// The members whom a rejected group or tool names no longer: who nests groups in it must not keep them in it.
+    fn left_rejected(&self, account: &Account, read: &SourceRead) -> BTreeSet<DirectoryId> {
+        let members = read.nesting.members(&account.directory_id);
+        members.map_or_else(BTreeSet::new, |members| self.left(account, |member| members.contains(member)))
+    }
+
+    /// The members of `account` whom its entry does not name any more.
+    fn left(&self, account: &Account, names: impl Fn(&DirectoryId) -> bool) -> BTreeSet<DirectoryId> {
+        let again = |member: &DirectoryId| self.imported.iter().any(|(new, old)| old.id == *member && names(new));
+        let stays =
+            |member: &DirectoryId| names(member) || self.named.has(&account.directory_id, member) || again(member);
+        account.members.keys().filter(|member| self.proves_leaving && !stays(member)).cloned().collect()
     }
 
     /// An entry that does not say where its home is moves none.

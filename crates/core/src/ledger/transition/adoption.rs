@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::Memory;
+use super::{Judged, Memory};
 use crate::identity::{AccountId, PosixIdentity, kubernetes_name};
 use crate::ledger::change::Change;
 use crate::ledger::server::Moved;
@@ -44,7 +44,7 @@ impl<'a> Memory<'a> {
     /// that take turns, none may have shown it for as long as they may be behind.
     fn is_gone(&self, account: &Account) -> bool {
         let judged = self.judged.get(account.source.as_str());
-        let holds = judged.map_or_else(|| self.moved(&account.source).is_some(), |judged| judged.moved.is_some());
+        let holds = judged.map_or_else(|| self.moved(&account.source).is_some(), Judged::holds);
         let enough = if holds { SETTLES.as_secs().unsigned_abs() } else { 0 };
         let missed = || account.absence.is_some_and(|absence| absence.seconds >= enough);
         let is_proved = match judged {
@@ -111,7 +111,7 @@ impl<'a> Memory<'a> {
         }
         let done =
             |id: i64| self.result.changes.iter().any(|change| matches!(change, Change::OrderDone(over) if *over == id));
-        let holds = self.judged.values().any(|judged| judged.moved.is_some());
+        let holds = self.judged.values().any(Judged::holds);
         let is_old = |order: &Order| self.now.duration_since(order.note.at) >= SETTLES * 2;
         let orders = self.ledger.orders.iter().filter(|order| order.what.is_of_reads() && !done(order.id));
         let waiting: Vec<&Order> = orders.filter(|order| !holds || is_old(order)).collect();

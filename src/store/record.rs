@@ -1,6 +1,6 @@
 //! Rows of the ledger's tables and what they are in memory. Private to the store: nobody else knows a column.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use jiff::Timestamp;
@@ -36,7 +36,7 @@ tables! {
     ACCOUNT = "account", key ["id"],
         plain ["kind", "name", "kubernetes_name", "source", "directory_id", "dn", "uid", "gid", "home", "mail",
                "display_name", "disabled", "state", "since", "generation", "sid"],
-        json ["groups", "ssh_keys", "absence", "suspension", "revocation", "ending"];
+        json ["groups", "ssh_keys", "absence", "suspension", "revocation", "ending", "former_dns"];
     MEMBERSHIP = "membership", key ["account_id", "member", "at_start", "role"], plain ["leaving_since", "at_end"], json [];
     UID_HISTORY = "uid_history", key ["uid"], plain ["account_id"], json [];
     USED_UID = "used_uid", key ["uid"], plain ["at"], json [];
@@ -107,6 +107,8 @@ pub struct AccountRow {
     revocation: Option<Note>,
     ending: Option<Ending>,
     sid: Option<String>,
+    #[serde(default)]
+    former_dns: Option<BTreeMap<String, Timestamp>>,
 }
 
 impl From<Account> for AccountRow {
@@ -136,6 +138,7 @@ impl From<Account> for AccountRow {
             revocation: account.revocation,
             ending: account.ending,
             sid: account.sid,
+            former_dns: Some(account.former_dns).filter(|dns| !dns.is_empty()),
         }
     }
 }
@@ -163,7 +166,7 @@ impl From<AccountRow> for Account {
             display_name: row.display_name,
             ssh_keys: row.ssh_keys.unwrap_or_default(),
             disabled: row.disabled,
-            members: std::collections::BTreeMap::new(),
+            members: BTreeMap::new(),
             leaving: BTreeSet::new(),
             absence: row.absence,
             state: row.state,
@@ -173,6 +176,7 @@ impl From<AccountRow> for Account {
             revocation: row.revocation,
             ending: row.ending,
             sid: row.sid,
+            former_dns: row.former_dns.unwrap_or_default(),
         }
     }
 }

@@ -13,6 +13,7 @@ use foldhash::{HashMap, HashMapExt as _};
 use crate::identity::{AccountKind, DirectoryId};
 use crate::policy::Policy;
 use crate::select::selects;
+use crate::snapshot::named::Nested;
 use crate::snapshot::person::{Same, same_people};
 use crate::snapshot::{DirectorySnapshot, Entry, RejectedEntry, SourceRead};
 
@@ -47,15 +48,22 @@ fn reject(reads: &mut [SourceRead], mut losers: Losers) {
         for entry in entries {
             match losers.remove(&(read.source.clone(), entry.id.clone())) {
                 None => read.entries.push(entry),
-                Some(why) => read.rejected.push(RejectedEntry {
-                    source: read.source.clone(),
-                    kind: entry.kind,
-                    dn: entry.dn,
-                    name: Some(entry.name),
-                    id: Some(entry.id),
-                    disabled: entry.disabled,
-                    why,
-                }),
+                Some(why) => {
+                    if entry.kind != AccountKind::User {
+                        let members = entry.members.into_keys().collect();
+                        let group = read.nesting.add(Nested { members, parts: Vec::new() });
+                        read.nesting.name(entry.id.clone(), group);
+                    }
+                    read.rejected.push(RejectedEntry {
+                        source: read.source.clone(),
+                        kind: entry.kind,
+                        dn: entry.dn,
+                        name: Some(entry.name),
+                        id: Some(entry.id),
+                        disabled: entry.disabled,
+                        why,
+                    });
+                }
             }
         }
         read.rejected.sort();

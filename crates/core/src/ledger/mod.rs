@@ -300,6 +300,8 @@ pub struct Account {
     pub ending: Option<Ending>,
     /// What other domains of its forest call it (`objectSid`, in lower case).
     pub sid: Option<String>,
+    /// Where it was before, in a forest, and until when.
+    pub former_dns: BTreeMap<String, Timestamp>,
 }
 
 impl Account {
@@ -331,6 +333,7 @@ impl Account {
             revocation: None,
             ending: None,
             sid: None,
+            former_dns: BTreeMap::new(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! What is remembered of the servers of a source.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -28,16 +30,22 @@ impl SourceMark {
     }
 }
 
-/// The beginning of another server's answers.
+/// Another server answers than the one before it, and either may be behind the other.
+///
+/// What one of them showed at a time, each of them has when [`SETTLES`] is over. So an answer may widen what no answer
+/// within that time was against.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
-    /// When.
+    /// When a server last answered instead of another one.
     pub at: Timestamp,
     /// The server before it.
     pub former: String,
     /// When the first of the servers began that have taken turns without a pause; `at` if it is absent.
     #[serde(default)]
     pub since: Option<Timestamp>,
+    /// What the last answer showed and is not believed yet, by its digest, and since when every answer has shown it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub shown: BTreeMap<String, Timestamp>,
 }
 
 impl Moved {

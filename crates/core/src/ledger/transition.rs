@@ -11,6 +11,7 @@ mod person;
 mod refused;
 mod servers;
 mod shown;
+mod waiting;
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +25,9 @@ pub use self::absence::due;
 use self::import::Imported;
 use self::members::Named;
 use self::person::Person;
+use self::refused::Bearers;
 use self::shown::{Attribute, Hidden};
+use self::waiting::{Believed, Waiting};
 use super::change::{Change, Event};
 use super::people::PeopleByEntry;
 use super::server::{Moved, SourceMark};
@@ -33,7 +36,7 @@ use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Uid, kub
 use crate::policy::Policy;
 use crate::shared_map::SharedMap;
 use crate::snapshot::person::{Same, same_people};
-use crate::snapshot::{Comparison, Completeness, DirectorySnapshot, Entry, RejectedEntry, Role, SourceRead};
+use crate::snapshot::{Comparison, Completeness, DirectorySnapshot, Entry, RejectedEntry, SourceRead};
 
 /// What a read taught.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -64,9 +67,15 @@ struct Judged {
 }
 
 impl Judged {
+    /// Whether what the read shows may be behind what another server showed.
+    const fn holds(&self) -> bool {
+        self.moved.is_some()
+    }
+
     /// Whether what the read does not show is not there.
-    fn is_proof(&self) -> bool {
-        self.completeness == Completeness::Complete && self.moved.is_none()
+    fn is_proof(&self, now: Timestamp) -> bool {
+        let settles = self.moved.as_ref().is_some_and(|moved| moved.is_fresh(now));
+        self.completeness == Completeness::Complete && !settles
     }
 }
 
@@ -77,6 +86,8 @@ struct Memory<'a> {
     known: HashMap<(&'a str, &'a DirectoryId), &'a Account>,
     /// Whose each name is in the ledger; only looked up where somebody is new.
     names: OnceCell<BTreeMap<(AccountKind, &'a str), &'a AccountId>>,
+    /// The same of the names that accounts have now; only looked up where somebody is new or has another name.
+    bearers: OnceCell<Bearers<'a>>,
     /// Whose each name is from this read on.
     new_names: BTreeMap<(AccountKind, String), AccountId>,
     uids: SharedMap<Uid, AccountId>,
@@ -92,8 +103,10 @@ struct Memory<'a> {
     adopted: BTreeSet<AccountId>,
     /// How far the read of each source is believed.
     judged: BTreeMap<&'a str, Judged>,
-    /// How far servers are, and whether that alone is worth no row.
-    marks: Vec<(String, SourceMark, bool)>,
+    /// How far servers are.
+    marks: Vec<(String, SourceMark)>,
+    /// What is not believed yet of sources whose servers changed lately.
+    waiting: BTreeMap<&'a str, Waiting>,
     result: Transition,
 }
 
@@ -106,6 +119,7 @@ impl<'a> Memory<'a> {
             now,
             known: accounts.map(|known| ((known.source.as_str(), &known.directory_id), known)).collect(),
             names: OnceCell::new(),
+            bearers: OnceCell::new(),
             new_names: BTreeMap::new(),
             uids: ledger.uid_history.clone(),
             persons: person::by_value(ledger),
@@ -117,13 +131,17 @@ impl<'a> Memory<'a> {
             adopted: BTreeSet::new(),
             judged: BTreeMap::new(),
             marks: Vec::new(),
+            waiting: BTreeMap::new(),
             result: Transition::default(),
         }
     }
 
-    fn judge(&mut self, read: &SourceRead) -> Judged {
+    fn judge(&mut self, read: &'a SourceRead) -> Judged {
         let completeness = self.proved(read);
         let moved = self.server(read, completeness == Completeness::Complete);
+        if let Some(moved) = &moved {
+            self.waiting.insert(&read.source, Waiting::after(moved.shown.clone()));
+        }
         Judged { completeness, moved }
     }
 
@@ -140,7 +158,6 @@ impl<'a> Memory<'a> {
             complete,
             // People's entries say who belongs to what.
             proves_leaving: complete && read.kinds.contains(&AccountKind::User),
-            holds,
             hidden: self.hidden(read, &known, complete),
             named: self.named_members(read),
             imported,
@@ -150,28 +167,31 @@ impl<'a> Memory<'a> {
             if self.is_same(&read.source, entry, known) {
                 continue;
             }
-            let adopted = || if holds { None } else { self.adopted_by(&read.source, entry) };
-            match known.or_else(adopted) {
+            let believed = match known {
+                _ if !holds => Some(Believed::whole(entry)),
+                Some(account) => Some(self.believed(&read.source, entry, account)),
+                None => self.believed_new(&read.source, entry),
+            };
+            let Some(believed) = believed else {
+                self.wait(&read.source, entry);
+                continue;
+            };
+            match known.or_else(|| self.adopted_by(&read.source, &believed.entry)) {
                 Some(account) if settles => {
-                    let disabled = trust.mark(account, entry.disabled.as_ref());
+                    let disabled = believed.entry.disabled.clone();
                     self.changed(account, Account { disabled, ..account.clone() });
                 }
-                Some(account) => self.seen(account, &read.source, entry, &trust),
-                None if holds => self.wait(&read.source, entry),
-                None => self.new_account(&read.source, entry),
+                Some(account) => self.seen(account, &read.source, &believed, &trust),
+                None => self.new_account(&read.source, &believed.entry),
             }
         }
         for rejected in &read.rejected {
             self.rejected.insert(rejected.clone());
             let Some(id) = &rejected.id else { continue };
             if let Some(account) = self.known.get(&(read.source.as_str(), id)).copied() {
-                // Its last good identity stays; only what locks it out is believed.
-                let ending = self.ending(account, complete);
-                // It may be rejected because its mark cannot be read: that lifts none.
-                let disabled = rejected.disabled.clone().or_else(|| account.disabled.clone());
-                let absence = account.absence.filter(|_| holds);
-                let after = Account { disabled, absence, ending, ..account.clone() };
-                self.changed(account, after);
+                let is_back = account.absence.is_none() || self.has_settled(&read.source, id, &json!("back"));
+                let left = if settles { BTreeSet::new() } else { trust.left_rejected(account, read) };
+                self.refused(account, rejected.disabled.as_ref(), complete, is_back, left);
             }
         }
         if complete {
@@ -268,6 +288,10 @@ impl<'a> Memory<'a> {
             let why = self.name_taken(entry, &owner);
             return self.reject(source, entry, why);
         }
+        if let Some(owner) = self.bearer(entry.kind, &entry.name, None) {
+            let why = self.name_taken(entry, &owner.id);
+            return self.reject(source, entry, why);
+        }
         if let Some(why) = self.uid_taken(entry, None) {
             return self.reject(source, entry, why);
         }
@@ -298,8 +322,27 @@ impl<'a> Memory<'a> {
         self.record_uid(&id, entry);
     }
 
-    fn seen(&mut self, account: &Account, source: &str, entry: &Entry, trust: &Trust) {
-        let Trust { complete, proves_leaving, holds, .. } = *trust;
+    /// An entry that is rejected: the last good identity stays, and only what takes access away is believed, the mark and
+    /// that members `left`. It may be rejected because its mark cannot be read: that lifts none.
+    fn refused(
+        &mut self,
+        account: &Account,
+        mark: Option<&String>,
+        complete: bool,
+        is_back: bool,
+        left: BTreeSet<DirectoryId>,
+    ) {
+        let disabled = mark.or(account.disabled.as_ref()).cloned();
+        let absence = account.absence.filter(|_| !is_back);
+        let ending = self.ending(account, complete);
+        let mut leaving = account.leaving.clone();
+        leaving.extend(left);
+        self.changed(account, Account { disabled, absence, ending, leaving, ..account.clone() });
+    }
+
+    fn seen(&mut self, account: &Account, source: &str, believed: &Believed<'_>, trust: &Trust) {
+        let Trust { complete, proves_leaving, .. } = *trust;
+        let Believed { entry, is_itself, is_back } = believed;
         if account.kind != entry.kind {
             let why = format!(
                 "it was {} before, and a {} does not become a {}",
@@ -308,14 +351,15 @@ impl<'a> Memory<'a> {
                 entry.kind
             );
             self.reject(source, entry, why);
-            return self.changed(account, Account { absence: None, ..account.clone() });
+            let left = trust.left(account, |member| entry.members.contains_key(member));
+            return self.refused(account, entry.disabled.as_ref(), complete, *is_back, left);
         }
         self.remember_person(&account.id, entry);
         if self.is_as_known(account, source, entry) {
             return;
         }
         let mut posix = entry.posix.clone().or_else(|| account.posix.clone());
-        let order = self.order(&account.id, OrderKind::AdoptUid);
+        let order = self.order(&account.id, OrderKind::AdoptUid).filter(|_| *is_itself);
         let moved = Self::uid_moved(account, entry);
         let taken = self.uid_taken(entry, Some(account));
         let adopted = order.is_some() && moved.is_some() && taken.is_none();
@@ -328,29 +372,22 @@ impl<'a> Memory<'a> {
         } else if adopted || account.posix.is_none() {
             self.record_uid(&account.id, entry);
         }
-        if let (Some(after), Some(before)) = (&mut posix, &account.posix) {
-            if !complete {
-                after.groups.extend(before.groups.iter().copied());
-            }
-            if holds {
-                after.groups.retain(|gid| before.groups.contains(gid));
-                after.gid = before.gid;
-            }
+        if let (Some(after), Some(before), false) = (&mut posix, &account.posix, complete) {
+            after.groups.extend(before.groups.iter().copied());
         }
-        let gid = if holds { account.gid.or(entry.gid) } else { entry.gid.or(account.gid) };
+        let gid = entry.gid.or(account.gid);
         if let (AccountKind::Group, Some(posix), Some(gid)) = (entry.kind, &mut posix, gid) {
             posix.gid = gid;
         }
+        let renamed = entry.name != account.name;
+        let owner = if renamed { self.bearer(entry.kind, &entry.name, Some(&account.id)) } else { None };
+        let name = owner.map_or(&entry.name, |_| &account.name).clone();
+        if let Some(owner) = owner {
+            self.reject(source, entry, Self::rename_refused(entry, account, owner));
+        }
         let mut members = account.members.clone();
-        let joins =
-            |member: &DirectoryId| !trust.imported.contains_key(member) && (!holds || members.contains_key(member));
-        let joined = entry.members.iter().filter(|(member, _)| joins(member));
-        let role_of = |member: &DirectoryId, shown: Role| match members.get(member) {
-            Some(known) if holds => shown.min(*known),
-            _ => shown,
-        };
-        let joined: Vec<_> = joined.map(|(member, role)| (member.clone(), role_of(member, *role))).collect();
-        members.extend(joined);
+        let joined = entry.members.iter().filter(|(member, _)| !trust.imported.contains_key(*member));
+        members.extend(joined.map(|(member, role)| (member.clone(), *role)));
         let emptied = proves_leaving && self.is_emptied(account, entry);
         let mut leaving = account.leaving.clone();
         if proves_leaving && !emptied {
@@ -361,13 +398,9 @@ impl<'a> Memory<'a> {
             entry.members.keys().filter_map(|member| trust.imported.get(member)).map(|old| &old.id).collect();
         let stays = |member: &DirectoryId| kept.is_some_and(|kept| kept.contains(member)) || again.contains(member);
         leaving.retain(|member| !entry.members.contains_key(member) && !stays(member));
-        let absence = match (emptied, holds) {
-            (true, _) => self.absence(account),
-            (false, true) => account.absence,
-            (false, false) => None,
-        };
+        let absence = if emptied { self.absence(account) } else { account.absence.filter(|_| !is_back) };
         let after = Account {
-            name: entry.name.clone(),
+            name,
             source: source.to_owned(),
             directory_id: entry.id.clone(),
             dn: entry.dn.clone(),
@@ -383,6 +416,7 @@ impl<'a> Memory<'a> {
             absence,
             ending: self.ending(account, complete),
             sid: entry.sid.clone().or_else(|| account.sid.clone()),
+            former_dns: members::former_dns(account, entry, self.now),
             ..account.clone()
         };
         self.changed(account, after);
@@ -417,6 +451,7 @@ impl<'a> Memory<'a> {
             revocation: _,
             ending: _,
             sid,
+            former_dns: _,
         } = account;
         *name == entry.name
             && *dn == entry.dn
@@ -441,8 +476,8 @@ impl<'a> Memory<'a> {
 
     /// An entry with an unknown id, from a server that may be behind: it may belong to somebody who left long ago.
     fn wait(&mut self, source: &str, entry: &Entry) {
-        let why = "new, from a server that answers instead of another one and may be behind it: it is looked at again in half \
-                   an hour at most";
+        let why = "new, from a server that answers instead of another one and may be behind it: it is taken when every answer \
+                   of half an hour has shown it";
         self.reject(source, entry, why.to_owned());
     }
 
@@ -544,19 +579,30 @@ impl<'a> Memory<'a> {
 struct Trust {
     complete: bool,
     proves_leaving: bool,
-    /// Nothing widens: the server may be behind the one before it. While that one has just gone, nothing but marks that
-    /// disable is believed.
-    holds: bool,
     hidden: Hidden,
     named: Named,
     imported: Imported,
 }
 
 impl Trust {
-    /// The mark that disables. One that is gone is believed of a read that proves something, from a server that is not behind.
+    /// The mark that disables. One that is gone is believed of a read that proves something.
     fn mark(&self, account: &Account, shown: Option<&String>) -> Option<String> {
-        let last = || account.disabled.as_ref().filter(|_| self.holds || !self.complete);
+        let last = || account.disabled.as_ref().filter(|_| !self.complete);
         shown.or_else(last).cloned()
+    }
+
+    /// The members whom a rejected group or tool names no longer: who nests groups in it must not keep them in it.
+    fn left_rejected(&self, account: &Account, read: &SourceRead) -> BTreeSet<DirectoryId> {
+        let members = read.nesting.members(&account.directory_id);
+        members.map_or_else(BTreeSet::new, |members| self.left(account, |member| members.contains(member)))
+    }
+
+    /// The members of `account` whom its entry does not name any more.
+    fn left(&self, account: &Account, names: impl Fn(&DirectoryId) -> bool) -> BTreeSet<DirectoryId> {
+        let again = |member: &DirectoryId| self.imported.iter().any(|(new, old)| old.id == *member && names(new));
+        let stays =
+            |member: &DirectoryId| names(member) || self.named.has(&account.directory_id, member) || again(member);
+        account.members.keys().filter(|member| self.proves_leaving && !stays(member)).cloned().collect()
     }
 
     /// An entry that does not say where its home is moves none.
@@ -572,8 +618,7 @@ impl Trust {
         if entry.ssh_keys.is_empty() && self.hidden.contains(&(entry.kind, Attribute::SshKeys)) {
             return account.ssh_keys.clone();
         }
-        let known = |key: &&String| !self.holds || account.ssh_keys.contains(*key);
-        entry.ssh_keys.iter().filter(known).cloned().collect()
+        entry.ssh_keys.clone()
     }
 
     /// What was known of an attribute that is hidden.
@@ -602,6 +647,9 @@ mod doubt_tests;
 #[cfg(test)]
 #[path = "transition/forest_tests.rs"]
 mod forest_tests;
+#[cfg(test)]
+#[path = "transition/servers_tests.rs"]
+mod servers_tests;
 #[cfg(test)]
 #[path = "transition_tests.rs"]
 mod tests;

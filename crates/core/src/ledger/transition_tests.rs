@@ -9,6 +9,7 @@ use crate::ledger::change::Change;
 use crate::ledger::{Note, Order};
 use crate::policy::Lifecycle as Times;
 use crate::snapshot::Role;
+use crate::snapshot::named::{MemberName, Nested};
 
 const MINUTE: i64 = 60;
 const HOUR: i64 = 3600;
@@ -132,6 +133,80 @@ fn a_rename_keeps_the_account_and_its_kubernetes_name() {
     let after = story.account("new");
     assert_eq!((&after.id, after.kubernetes_name.as_str()), (&before.id, "foo"));
     assert_eq!(story.events, ["seen", "renamed", "changed"], "its home has another name too");
+}
+
+#[test]
+fn a_rejected_tool_loses_the_members_that_it_names_no_longer() {
+    let people = [1, 2, 3].map(|number| Entry {
+        kind: AccountKind::User,
+        ..tool(&format!("u{number}"), &format!("p{number}"), 20_000 + number)
+    });
+    let all = |tool: Entry| people.iter().cloned().chain([tool]).collect::<Vec<_>>();
+    let mut story = Story::begin(&all(maintained(tool("1", "foo", 52503), &["u1", "u2", "u3"])));
+    let mut hears = |members: &[&str], completeness: Completeness, missing: Option<&str>| {
+        let mut read =
+            SourceRead { completeness, ..SourceRead::complete("people", story.kinds.clone(), people.to_vec()) };
+        read.entries.retain(|entry| Some(entry.name.as_str()) != missing);
+        let members = members.iter().map(|id| DirectoryId((*id).to_owned())).collect();
+        let group = read.nesting.add(Nested { members, parts: Vec::new() });
+        read.nesting.name(DirectoryId("1".to_owned()), group);
+        read.rejected.push(rejected("1"));
+        if let Some(name) = missing {
+            read.dangling.add(MemberName::Name(name.to_owned()), DirectoryId("1".to_owned()), Role::Member);
+        }
+        story.now += MINUTE;
+        story.pass(&DirectorySnapshot { reads: vec![read], ..DirectorySnapshot::default() });
+        let leaving = &story.account("foo").leaving;
+        (story.account("foo").members.len(), leaving.iter().map(|id| id.0.clone()).collect::<Vec<_>>())
+    };
+    assert_eq!(hears(&["u1"], partial(), None), (3, vec![]), "a partial read proves nothing");
+    assert_eq!(hears(&["u1", "u2", "u9"], Completeness::Complete, Some("p3")), (3, vec![]), "p3 is named, and missing");
+    assert_eq!(hears(&["u1", "u9"], Completeness::Complete, None), (3, vec!["u2".to_owned(), "u3".to_owned()]));
+}
+
+/// Source `sso` answers alone, as one with an interval of its own does.
+fn alone(story: &mut Story, entries: Vec<Entry>) {
+    let read = SourceRead::complete("sso", [AccountKind::Tool], entries);
+    story.now += MINUTE;
+    story.pass(&DirectorySnapshot { reads: vec![read], unasked: BTreeSet::from(["people".to_owned()]) });
+}
+
+#[test]
+fn nobody_gets_a_name_that_an_account_of_another_source_has() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503), tool("2", "bar", 52504)]);
+    alone(&mut story, vec![tool("9", "new", 52999)]);
+    let id = story.account("new").id.clone();
+    alone(&mut story, vec![tool("9", "foo", 52999)]);
+    assert_eq!(story.ledger.accounts.get(&id).map(|account| account.name.as_str()), Some("new"));
+    let why = story.why_rejected();
+    assert!(why.contains("to be called foo, and source people has tool:foo"), "{why}");
+    // Nor does a new entry get the name that an account has by now.
+    story.later(MINUTE, &[tool("1", "foo", 52503), tool("2", "renamed", 52504)]);
+    alone(&mut story, vec![tool("9", "new", 52999), tool("8", "renamed", 52998)]);
+    assert_eq!(story.ledger.accounts.len(), 3);
+    story.later(MINUTE, &[tool("1", "former", 52503), tool("2", "renamed", 52504)]);
+    alone(&mut story, vec![tool("9", "foo", 52999)]);
+    assert_eq!(story.account("foo").id, id, "the name is nobody's any more");
+}
+
+#[test]
+fn accounts_of_one_source_may_exchange_their_names() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503), tool("2", "bar", 52504), tool("3", "baz", 52505)]);
+    let before = story.account("foo").id.clone();
+    story.later(MINUTE, &[tool("1", "bar", 52503), tool("2", "baz", 52504), tool("3", "foo", 52505)]);
+    assert_eq!((&story.account("bar").id, story.ledger.rejected.len()), (&before, 0));
+}
+
+#[test]
+fn an_entry_that_becomes_another_kind_is_disabled_by_its_mark() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503), tool("2", "bar", 52504)]);
+    let mark = || Some("mark: yes".to_owned());
+    let user = |disabled| Entry { kind: AccountKind::User, disabled, ..tool("1", "foo", 52503) };
+    story.later(MINUTE, &[user(mark()), tool("2", "bar", 52504)]);
+    assert!(story.why_rejected().contains("a tool does not become a user"), "{}", story.why_rejected());
+    assert_eq!(story.account("foo").disabled, mark());
+    story.later(MINUTE, &[user(None), tool("2", "bar", 52504)]);
+    assert_eq!(story.account("foo").disabled, mark(), "a rejected entry lifts no mark");
 }
 
 #[test]

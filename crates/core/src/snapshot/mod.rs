@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use self::freshness::{Behind, Marks};
-use self::named::{AttributeLabels, Dangling};
+use self::named::{AttributeLabels, Dangling, Nesting};
 use self::proof::Proof;
 use crate::identity::{AccountKind, DirectoryId, Gid, PosixIdentity};
 
@@ -60,6 +60,8 @@ pub struct SourceRead {
     pub behind: BTreeMap<String, Behind>,
     /// Members that are named and not there.
     pub dangling: Dangling,
+    /// Whom rejected groups and tools name.
+    pub nesting: Nesting,
     /// What the attributes are called.
     pub labels: AttributeLabels,
     /// What its servers say of accounts that are about to be suspended for their absence; `None`: they were not asked, and
@@ -85,6 +87,7 @@ impl SourceRead {
             marks: Marks::default(),
             behind: BTreeMap::new(),
             dangling: Dangling::default(),
+            nesting: Nesting::default(),
             labels: AttributeLabels::default(),
             proofs: None,
         }

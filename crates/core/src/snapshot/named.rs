@@ -74,6 +74,49 @@ impl Dangling {
     }
 }
 
+/// Whom rejected groups and tools name, by the groups in them, so that it is no larger than what was read. It adds nobody;
+/// it tells whom they name no longer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Nesting {
+    /// Where each of them is in `groups`.
+    entries: BTreeMap<DirectoryId, usize>,
+    groups: Vec<Nested>,
+}
+
+/// One group.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Nested {
+    /// The accounts that it names itself.
+    pub members: BTreeSet<DirectoryId>,
+    /// The groups that it names.
+    pub parts: Vec<usize>,
+}
+
+impl Nesting {
+    /// Adds a group, and returns where it is.
+    pub fn add(&mut self, group: Nested) -> usize {
+        self.groups.push(group);
+        self.groups.len() - 1
+    }
+
+    /// The group that was added as `at` is `entry`, or lists its maintainers.
+    pub fn name(&mut self, entry: DirectoryId, at: usize) {
+        self.entries.insert(entry, at);
+    }
+
+    /// Returns whom a rejected entry names, however deep, with cycles cut. `None`: it is no group, or shows no members.
+    #[must_use]
+    pub fn members(&self, entry: &DirectoryId) -> Option<BTreeSet<&DirectoryId>> {
+        let start = *self.entries.get(entry)?;
+        let (mut members, mut seen, mut next) = (BTreeSet::new(), BTreeSet::from([start]), vec![start]);
+        while let Some(group) = next.pop().and_then(|at| self.groups.get(at)) {
+            members.extend(&group.members);
+            next.extend(group.parts.iter().copied().filter(|part| seen.insert(*part)));
+        }
+        Some(members)
+    }
+}
+
 /// What the attributes of a source are called that are believed to be gone only if they are proved to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttributeLabels {

@@ -87,16 +87,10 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     }
 
     let companion_of = companions_by_name(source, &candidates, &companions, reading_of(AccountKind::Group));
-    let mut holders = Holders::new();
+    let (mut holders, mut rejected) = (Holders::new(), Vec::new());
     let mut taken: HashMap<&DirectoryId, &str> = HashMap::with_capacity(candidates.len());
     let settled = checked.into_iter().zip(&candidates).map(|(checked, candidate)| {
-        let (mut entry, Candidate { kind, dn, id, raw }) = (checked?, candidate);
-        let first = id.as_ref().map(|id| *taken.entry(id).or_insert(&raw.dn));
-        if let Some(other) = first.filter(|first| *first != raw.dn) {
-            let why = format!("{} {} is also that of {other}", source.attributes.id, entry.id);
-            // Without the id: what this one says is not to be taken for what the other says.
-            return Err(Box::new(RejectedEntry { id: None, ..reject(source, &entry, why) }));
-        }
+        let Candidate { kind, dn, id, raw } = candidate;
         let members_of = match kind {
             AccountKind::Tool => {
                 let full = reading_of(AccountKind::Tool).name_of(candidate);
@@ -105,10 +99,21 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
             AccountKind::User => None,
             AccountKind::Group => Some(dn),
         };
+        let mut reject_group = || rejected.extend(id.clone().zip(members_of));
+        let mut entry = checked.inspect_err(|_| reject_group())?;
+        let first = id.as_ref().map(|id| *taken.entry(id).or_insert(&raw.dn));
+        if let Some(other) = first.filter(|first| *first != raw.dn) {
+            let why = format!("{} {} is also that of {other}", source.attributes.id, entry.id);
+            // Without the id: what this one says is not to be taken for what the other says.
+            return Err(Box::new(RejectedEntry { id: None, ..reject(source, &entry, why) }));
+        }
         if let (Some(group), Some(id)) = (members_of, id) {
             holders.entry(group).or_default().push(id);
         }
-        complete(&mut entry, members_of, &closed, &index).map_err(|why| Box::new(reject(source, &entry, why)))?;
+        complete(&mut entry, members_of, &closed, &index).map_err(|why| {
+            reject_group();
+            Box::new(reject(source, &entry, why))
+        })?;
         Ok(entry)
     });
     let mut read = SourceRead {
@@ -121,7 +126,14 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     };
     read.entries =
         settled.filter_map(|settled| settled.map_err(|rejected| read.rejected.push(*rejected)).ok()).collect();
+    for (id, group) in &rejected {
+        let of = holders.entry(group).or_default();
+        if !of.contains(&id) {
+            of.push(id);
+        }
+    }
     read.dangling = groups.dangling(&index, &holders);
+    read.nesting = groups.nesting(&index, rejected);
     let nameless: Vec<_> = read.rejected.iter().filter(|rejected| rejected.id.is_none()).collect();
     if let Some(example) = nameless.first() {
         // An entry without an id cannot be recognised, so no account is known to be absent.
@@ -483,5 +495,31 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         let why = |name: &str| read.rejected.iter().find(|r| r.name.as_deref() == Some(name)).map(|r| r.why.as_str());
         assert_eq!(why("g0"), Some("groups are nested deeper than 32"));
         assert_eq!(why("g20"), None);
+    }
+
+    #[test]
+    fn rejected_groups_tell_whom_they_still_name() {
+        use std::fmt::Write as _;
+        let mut text = SITE.to_owned();
+        for at in 0..40 {
+            let member =
+                if at == 39 { "uid=bob,ou=people,dc=x".to_owned() } else { format!("cn=g{},ou=groups,dc=x", at + 1) };
+            let _ = write!(
+                text,
+                "\ndn: cn=g{at},ou=groups,dc=x\nobjectClass: groupOfNames\ncn: g{at}\nentryUUID: g{at}\n\
+                 member: {member}\nmember: cn=g0,ou=groups,dc=x\n"
+            );
+        }
+        text.push_str("member: uid=alice,ou=people,dc=x\nmember: uid=gone,ou=people,dc=x\n");
+        let read = read(&source(), &text);
+        let members = |id: &str| {
+            let members = read.nesting.members(&DirectoryId(id.to_owned()));
+            members.map(|members| members.into_iter().map(|member| member.0.as_str()).collect::<Vec<_>>())
+        };
+        assert_eq!(members("g0"), Some(vec!["a", "b"]), "however deep");
+        assert_eq!(members("w"), Some(vec!["b"]), "its gid is no gid");
+        assert_eq!((members("s"), members("c")), (None, None), "taken, and no group");
+        let gone = read.dangling.members.values().flat_map(BTreeMap::keys).any(|holder| holder.0 == "g39");
+        assert!(gone, "who is missing may be a member still");
     }
 }

@@ -1,12 +1,13 @@
 //! The groups of one source, and whom they mean: from flat reads to the resolved members of each, and the gids that
 //! belonging to them gives. PURE: no runtime, no client, no file system, no clock.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bursar_core::identity::{AccountKind, DirectoryId, Gid};
 use bursar_core::snapshot::Role;
 use bursar_core::snapshot::dn::Dn;
-use bursar_core::snapshot::named::{Dangling, MemberName};
+use bursar_core::snapshot::named::{Dangling, MemberName, Nested, Nesting};
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
 use crate::entry::assemble::GROUP_CLASSES;
@@ -165,6 +166,40 @@ impl Flat {
 pub(super) type Holders<'a> = HashMap<&'a Dn, Vec<&'a DirectoryId>>;
 
 impl Flat {
+    /// Whom the groups of `rejected` entries name.
+    pub(super) fn nesting(&self, index: &Index<'_>, rejected: Vec<(DirectoryId, &Dn)>) -> Nesting {
+        let (mut nesting, mut found) = (Nesting::default(), HashMap::new());
+        // Each group is looked into once, and the groups in it before it are numbered.
+        let mut order: Vec<&Dn> = Vec::new();
+        let mut next: Vec<&Dn> = rejected.iter().map(|(_, dn)| *dn).collect();
+        while let Some(dn) = next.pop() {
+            if let Entry::Vacant(place) = found.entry(dn) {
+                place.insert(order.len());
+                order.push(dn);
+                next.extend(self.parts(dn));
+            }
+        }
+        for dn in order {
+            let named = self.groups.get(dn).into_iter().flatten().filter_map(|member| index.find(member));
+            let managers = self.managers.get(dn).into_iter().flatten();
+            let managers = managers.filter_map(|manager| index.by_dn.get(manager).copied());
+            let members = named.chain(managers).cloned().collect();
+            nesting.add(Nested { members, parts: self.parts(dn).map(|part| found[part]).collect() });
+        }
+        for (id, dn) in rejected {
+            nesting.name(id, found[dn]);
+        }
+        nesting
+    }
+
+    /// The groups that a group names.
+    fn parts<'a>(&'a self, dn: &Dn) -> impl Iterator<Item = &'a Dn> {
+        self.groups.get(dn).into_iter().flatten().filter_map(|member| match member {
+            Member::Dn(dn) if self.groups.contains_key(dn) => Some(dn),
+            Member::Dn(_) | Member::Name(_) => None,
+        })
+    }
+
     /// Members that no entry answers to, and what their groups are a part of.
     pub(super) fn dangling(&self, index: &Index<'_>, holders: &Holders<'_>) -> Dangling {
         let mut dangling = Dangling::default();

@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use super::{Judged, Memory};
 use crate::identity::{AccountId, PosixIdentity, kubernetes_name};
 use crate::ledger::change::Change;
-use crate::ledger::{Account, Lifecycle, Order, OrderKind};
+use crate::ledger::server::Moved;
+use crate::ledger::{Account, Lifecycle, Order, OrderKind, SourceState};
+use crate::snapshot::freshness::SETTLES;
 use crate::snapshot::{Completeness, Entry};
 
 impl<'a> Memory<'a> {
@@ -38,26 +40,40 @@ impl<'a> Memory<'a> {
         Some(account)
     }
 
-    /// Whether it is proved that its own entry is not in its source, or that its source is no longer configured.
+    /// Whether it is proved that its own entry is not in its source, or that its source is no longer configured. Of servers
+    /// that take turns, none may have shown it for as long as they may be behind.
     fn is_gone(&self, account: &Account) -> bool {
-        let is_believed = self.judged.get(account.source.as_str()).is_none_or(Judged::is_proof);
-        let unasked = self.snapshot.unasked.contains(&account.source);
-        let missed = || account.absence.is_some() && self.was_complete(&account.source);
-        account.state == Lifecycle::Deleted || (!self.is_there(account) && is_believed && (!unasked || missed()))
+        let judged = self.judged.get(account.source.as_str());
+        let holds = judged.map_or_else(|| self.moved(&account.source).is_some(), Judged::holds);
+        let enough = if holds { SETTLES.as_secs().unsigned_abs() } else { 0 };
+        let missed = || account.absence.is_some_and(|absence| absence.seconds >= enough);
+        let is_proved = match judged {
+            Some(judged) => judged.is_proof(self.now) && (!holds || missed()),
+            None if self.snapshot.unasked.contains(&account.source) => missed() && self.was_complete(&account.source),
+            None => true,
+        };
+        account.state == Lifecycle::Deleted || (!self.is_there(account) && is_proved)
     }
 
-    /// Whether the last read of a source that was not asked now was complete.
+    /// Whether the last read of a source that was not asked now proved what it did not show.
     fn was_complete(&self, source: &str) -> bool {
-        self.ledger.sources.get(source).is_some_and(|known| known.completeness == Completeness::Complete)
+        let is_complete = |known: &SourceState| known.completeness == Completeness::Complete;
+        self.ledger.sources.get(source).is_some_and(is_complete)
+            && !self.moved(source).is_some_and(|moved| moved.is_fresh(self.now))
+    }
+
+    /// The change of servers that stood at the last read of a source.
+    fn moved(&self, source: &str) -> Option<&'a Moved> {
+        self.ledger.marks.get(source)?.moved.as_ref().filter(|moved| moved.stands(self.now))
     }
 
     /// Whether a source proved what it does not show: by this snapshot or, if it was not asked, by its last read.
     pub(super) fn is_proved(&self, source: &str) -> bool {
-        self.judged.get(source).map_or_else(|| self.was_complete(source), Judged::is_proof)
+        self.judged.get(source).map_or_else(|| self.was_complete(source), |judged| judged.is_proof(self.now))
     }
 
     pub(super) fn all_proved(&self) -> bool {
-        self.judged.values().all(Judged::is_proof)
+        self.judged.values().all(|judged| judged.is_proof(self.now))
             && self.snapshot.unasked.iter().all(|source| self.was_complete(source))
     }
 
@@ -87,15 +103,18 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Orders that nothing answers to in a snapshot of all sources.
+    /// Orders that nothing answers to in a snapshot of all sources. While servers take turns, what answers to an order waits
+    /// until all of them can have it, and then until all of them showed it.
     pub(super) fn lapse(&mut self) {
-        if !self.snapshot.unasked.is_empty() || !self.judged.values().all(Judged::is_proof) {
+        if !self.snapshot.unasked.is_empty() || !self.all_proved() {
             return;
         }
         let done =
             |id: i64| self.result.changes.iter().any(|change| matches!(change, Change::OrderDone(over) if *over == id));
-        let waiting: Vec<&Order> =
-            self.ledger.orders.iter().filter(|order| order.what.is_of_reads() && !done(order.id)).collect();
+        let holds = self.judged.values().any(Judged::holds);
+        let is_old = |order: &Order| self.now.duration_since(order.note.at) >= SETTLES * 2;
+        let orders = self.ledger.orders.iter().filter(|order| order.what.is_of_reads() && !done(order.id));
+        let waiting: Vec<&Order> = orders.filter(|order| !holds || is_old(order)).collect();
         for order in waiting {
             let Some(account) = self.ledger.accounts.get(&order.account) else { continue };
             let why = match order.what {

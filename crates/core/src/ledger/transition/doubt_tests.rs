@@ -20,18 +20,18 @@ use crate::snapshot::named::MemberName;
 use crate::snapshot::proof::{Place, Proof};
 use crate::snapshot::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
 
-const SOURCE: &str = "people";
-const HOUR: i64 = 3600;
+pub(super) const SOURCE: &str = "people";
+pub(super) const HOUR: i64 = 3600;
 
 /// A directory as a read shows it, and the ledger that hears it.
-struct Story {
-    ledger: LedgerState,
+pub(super) struct Story {
+    pub(super) ledger: LedgerState,
     policy: Policy,
-    now: Timestamp,
-    events: Vec<String>,
+    pub(super) now: Timestamp,
+    pub(super) events: Vec<String>,
 }
 
-fn person(number: i64) -> Entry {
+pub(super) fn person(number: i64) -> Entry {
     let name = format!("p{number}");
     let id = 20_000 + number;
     Entry {
@@ -47,16 +47,16 @@ fn person(number: i64) -> Entry {
     }
 }
 
-fn people(count: i64) -> Vec<Entry> {
+pub(super) fn people(count: i64) -> Vec<Entry> {
     (0..count).map(person).collect()
 }
 
-fn group(name: &str, members: &[i64]) -> Entry {
+pub(super) fn group(name: &str, members: &[i64]) -> Entry {
     let members = members.iter().map(|number| (DirectoryId(format!("u{number}")), Role::Member)).collect();
     Entry { members, ..Entry::new(AccountKind::Group, format!("g-{name}"), format!("cn={name},ou=groups,dc=x"), name) }
 }
 
-fn read(entries: Vec<Entry>) -> SourceRead {
+pub(super) fn read(entries: Vec<Entry>) -> SourceRead {
     let kinds = [AccountKind::Tool, AccountKind::User, AccountKind::Group];
     let kinds = kinds.into_iter().filter(|kind| entries.iter().any(|entry| entry.kind == *kind));
     SourceRead { server: Some("a".to_owned()), ..SourceRead::complete(SOURCE, kinds.collect::<Vec<_>>(), entries) }
@@ -67,12 +67,12 @@ fn marks(text: &str) -> Marks {
     Marks { changes: BTreeMap::from([("dc=x 001".to_owned(), stamp)]), ..Marks::default() }
 }
 
-fn controller(name: &str) -> Marks {
+pub(super) fn controller(name: &str) -> Marks {
     Marks { controller: Some(name.to_owned()), ..Marks::default() }
 }
 
 impl Story {
-    fn begin(entries: Vec<Entry>) -> Self {
+    pub(super) fn begin(entries: Vec<Entry>) -> Self {
         let ledger = LedgerState { ledger_id: "L".to_owned(), ..LedgerState::default() };
         let now = Timestamp::from_second(1_790_000_000).expect("a time");
         let mut story = Self { ledger, policy: policy(24 * HOUR), now, events: Vec::new() };
@@ -80,7 +80,7 @@ impl Story {
         story
     }
 
-    fn hears(&mut self, read: SourceRead) -> Vec<Refusal> {
+    pub(super) fn hears(&mut self, read: SourceRead) -> Vec<Refusal> {
         let snapshot = DirectorySnapshot { reads: vec![read], ..DirectorySnapshot::default() };
         let Transition { changes, events } = transition(&self.ledger, &snapshot, &self.policy, self.now);
         for change in &changes {
@@ -92,15 +92,15 @@ impl Story {
         refusals
     }
 
-    fn later(&mut self, seconds: i64) {
+    pub(super) fn later(&mut self, seconds: i64) {
         self.now += SignedDuration::from_secs(seconds);
     }
 
-    fn account(&self, name: &str) -> &Account {
+    pub(super) fn account(&self, name: &str) -> &Account {
         self.ledger.accounts.values().find(|account| account.name == name).expect("a known account")
     }
 
-    fn count(&self, has: impl Fn(&Account) -> bool) -> usize {
+    pub(super) fn count(&self, has: impl Fn(&Account) -> bool) -> usize {
         self.ledger.accounts.values().filter(|account| has(account)).count()
     }
 
@@ -368,133 +368,6 @@ fn a_stale_answer_is_not_used() {
     assert_eq!(story.ledger.accounts, before);
     let servers = &story.ledger.sources[SOURCE].servers;
     assert_eq!((servers["a"].lag_seconds, servers["a"].lag().contains("3h")), (Some(3 * HOUR), true));
-}
-
-#[test]
-fn after_another_controller_answers_nothing_widens_for_half_an_hour() {
-    let mut all = people(3);
-    all.push(group("a", &[0]));
-    all[0].disabled = Some("mark: yes".to_owned());
-    let of = |server: &str, entries: &[Entry]| SourceRead {
-        server: Some(server.to_owned()),
-        marks: controller(server),
-        ..read(entries.to_vec())
-    };
-    let mut story = Story::begin(all.clone());
-    story.hears(of("dc1", &all));
-    let mut other = all.clone();
-    other[0].disabled = None;
-    other[1].disabled = Some("mark: yes".to_owned());
-    other[2].ssh_keys.insert("ssh-ed25519 new".to_owned());
-    other[3] = group("a", &[0, 2]);
-    other.push(person(9));
-    story.later(60);
-    story.hears(of("dc2", &other));
-    assert!(story.events.contains(&"directory server changed".to_owned()));
-    let widened = |story: &Story| {
-        (
-            story.account("p0").disabled.is_none(),
-            story.account("p2").ssh_keys.len() == 2,
-            story.account("a").members.len() == 2,
-            story.count(|account| account.name == "p9") == 1,
-        )
-    };
-    assert_eq!(widened(&story), (false, false, false, false));
-    assert!(story.account("p1").disabled.is_some(), "what narrows does not wait");
-    story.later(29 * 60);
-    story.hears(of("dc2", &other));
-    assert_eq!(widened(&story), (false, false, false, false));
-    story.later(2 * 60);
-    story.hears(of("dc2", &other));
-    assert_eq!(widened(&story), (true, true, true, true));
-    assert!(story.ledger.rejected.is_empty());
-}
-
-#[test]
-fn another_controller_behind_the_same_name_widens_nothing_until_the_former_one_agrees() {
-    let mut all = people(2);
-    all.push(group("a", &[0]));
-    let of = |name: &str, entries: &[Entry]| SourceRead {
-        server: Some("ad.example.org".to_owned()),
-        marks: controller(name),
-        ..read(entries.to_vec())
-    };
-    let mut story = Story::begin(all.clone());
-    story.hears(of("dc1", &all));
-    let mut other = all.clone();
-    let member = DirectoryId("u0".to_owned());
-    other[2].members.insert(member.clone(), Role::Manager);
-    if let Some(posix) = &mut other[1].posix {
-        posix.gid = 500.try_into().expect("a gid");
-    }
-    let widened = |story: &Story| {
-        let group = story.account("p1").posix.as_ref().expect("an identity").gid == 500.try_into().expect("a gid");
-        (story.account("a").members[&member], group)
-    };
-    story.later(60);
-    story.hears(of("dc2", &other));
-    assert_eq!(widened(&story), (Role::Member, false));
-    story.later(60);
-    story.hears(of("dc1", &other));
-    assert_eq!(widened(&story), (Role::Manager, true));
-}
-
-#[test]
-fn what_another_controller_does_not_show_proves_nothing_for_half_an_hour() {
-    let mut all = people(3);
-    all.push(group("a", &[0, 1]));
-    all[0].home = Some(PathBuf::from("/home/new"));
-    let of = |server: &str, entries: &[Entry]| SourceRead {
-        server: Some(server.to_owned()),
-        marks: controller(server),
-        ..read(entries.to_vec())
-    };
-    let mut former = all.clone();
-    former[0].home = Some(PathBuf::from("/home/old"));
-    former[0].name = "q0".to_owned();
-    former[3].members.remove(&DirectoryId("u1".to_owned()));
-    former.remove(2);
-    let begin = || {
-        let mut story = Story::begin(all.clone());
-        story.hears(of("dc1", &all));
-        story
-    };
-    let mut story = begin();
-    let before = story.ledger.accounts.clone();
-    for _ in 0..29 {
-        story.later(60);
-        story.hears(of("dc2", &former));
-        assert_eq!(story.ledger.accounts, before);
-    }
-    story.hears(of("dc1", &all));
-    assert_eq!(story.ledger.accounts, before, "the former one agrees");
-
-    // Three that take turns hold removals back for half an hour, and additions for longer.
-    let mut story = begin();
-    former.push(person(9));
-    for turn in 0..12 {
-        story.later(180);
-        story.hears(of(["dc2", "dc3", "dc1"][turn % 3], &former));
-        let has_left = !story.account("a").leaving.is_empty();
-        assert_eq!(has_left, turn >= 10, "{turn}");
-    }
-    assert_eq!(story.count(|account| account.name == "p9"), 0);
-}
-
-#[test]
-fn a_change_of_controllers_that_a_wrong_clock_dated_holds_nothing_up() {
-    let of = |server: &str, entries: Vec<Entry>| SourceRead {
-        server: Some(server.to_owned()),
-        marks: controller(server),
-        ..read(entries)
-    };
-    let mut story = Story::begin(people(3));
-    story.hears(of("dc1", people(3)));
-    story.later(365 * 24 * HOUR);
-    story.hears(of("dc2", people(3)));
-    story.later(-365 * 24 * HOUR);
-    story.hears(of("dc2", people(4)));
-    assert_eq!(story.count(|account| account.name == "p3"), 1);
 }
 
 #[test]

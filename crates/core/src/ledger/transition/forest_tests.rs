@@ -54,8 +54,9 @@ impl Forest {
 
     /// One source answers, as each does for itself.
     fn hears(&mut self, read: SourceRead) {
-        let other = if read.source == "root" { "child" } else { "root" };
-        let snapshot = DirectorySnapshot { reads: vec![read], unasked: [other.to_owned()].into() };
+        let others = ["root", "child", "copy"].into_iter().filter(|source| *source != read.source);
+        let unasked = others.map(str::to_owned).collect();
+        let snapshot = DirectorySnapshot { reads: vec![read], unasked };
         for change in &transition(&self.ledger, &snapshot, &self.policy, self.now).changes {
             self.ledger.apply(change);
         }
@@ -199,4 +200,55 @@ fn nobody_joins_from_a_domain_whose_last_read_was_not_whole() {
     forest.hears(child(vec![person(1), person(2)]));
     forest.hears(root(&[(BY_DN, Role::Member), (BY_SID, Role::Member)]));
     assert_eq!(forest.members(), ["p1", "p2"]);
+}
+
+#[test]
+fn a_member_whose_dn_changed_stays_while_another_domain_names_the_former_one() {
+    let mut forest = Forest::new();
+    forest.hears(child(vec![person(1), person(2), person(3)]));
+    forest.hears(root(&[(BY_DN, Role::Member)]));
+    assert_eq!(forest.members(), ["p1"]);
+    let moved = Entry { dn: "CN=p1,OU=moved,DC=child".to_owned(), ..person(1) };
+    // Somebody else comes to where it was: the group does not mean them.
+    let successor = Entry { dn: person(1).dn, ..person(3) };
+    forest.hears(child(vec![moved.clone(), person(2), person(3)]));
+    forest.hears(root(&[(BY_DN, Role::Member)]));
+    assert_eq!(forest.members(), ["p1"]);
+    forest.hears(child(vec![moved.clone(), person(2), successor.clone()]));
+    forest.now += SignedDuration::from_hours(48);
+    forest.hears(root(&[(BY_DN, Role::Member)]));
+    assert_eq!(forest.members(), ["p1"]);
+    // The other domain has heard of it.
+    forest.hears(root(&[("CN=p1,OU=moved,DC=child", Role::Member)]));
+    assert_eq!(forest.members(), ["p1"]);
+    forest.hears(root(&[]));
+    assert_eq!(forest.members(), ["(p1)"]);
+    // The former DN makes nobody a member, and after a week it is its new owner's.
+    forest.hears(root(&[("CN=p3,CN=Users,DC=child", Role::Member)]));
+    assert_eq!(forest.members(), ["(p1)"]);
+    forest.now += SignedDuration::from_hours(7 * 24);
+    forest.hears(child(vec![moved, person(2), successor]));
+    forest.hears(root(&[(BY_DN, Role::Member)]));
+    assert_eq!(forest.members(), ["(p1)", "p3"]);
+}
+
+#[test]
+fn nobody_joins_from_a_domain_that_two_sources_show() {
+    let copy = |people: Vec<Entry>| {
+        let other = |entry: Entry| Entry {
+            id: DirectoryId(format!("copy-{}", entry.id)),
+            name: format!("copy-{}", entry.name),
+            ..entry
+        };
+        let people = people.into_iter().map(other).collect();
+        SourceRead { source: "copy".to_owned(), ..child(people) }
+    };
+    let mut forest = Forest::new();
+    forest.hears(child(vec![person(1)]));
+    forest.hears(root(&[(BY_DN, Role::Member)]));
+    // The account of this SID is not among those that the domain shows; the copy has given the SID to somebody else.
+    forest.hears(copy(vec![person(1), person(2)]));
+    forest.hears(root(&[(BY_DN, Role::Member), (BY_SID, Role::Member)]));
+    assert_eq!(forest.members(), ["p1"], "who belongs to it stays");
+    assert_eq!(forest.ledger.sources["root"].unresolved.members, 1);
 }

@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::{SignedDuration, Timestamp};
+
 use super::Memory;
 use crate::identity::{AccountKind, AccountName, DirectoryId};
 use crate::ledger::{Account, Lifecycle, Unresolved, UnresolvedIn};
@@ -24,6 +26,12 @@ pub(super) struct Named {
 }
 
 impl Named {
+    /// Whether a group or tool still names somebody of whom the read has no entry.
+    pub(super) fn has(&self, holder: &DirectoryId, member: &DirectoryId) -> bool {
+        self.kept.get(holder).is_some_and(|kept| kept.contains(member))
+            || self.elsewhere.get(holder).is_some_and(|members| members.contains_key(member))
+    }
+
     /// `entry` with its members from other domains.
     pub(super) fn with_members_elsewhere<'e>(&self, entry: &'e Entry) -> Cow<'e, Entry> {
         let Some(elsewhere) = self.elsewhere.get(&entry.id) else { return Cow::Borrowed(entry) };
@@ -44,7 +52,10 @@ impl Memory<'_> {
             return None;
         }
         let empty = read.entries.iter().filter(|entry| entry.kind != AccountKind::User && entry.members.is_empty());
-        let lost = empty.filter_map(|entry| self.known.get(&(read.source.as_str(), &entry.id)));
+        let rejected = read.rejected.iter().filter_map(|entry| entry.id.as_ref());
+        let rejected = rejected.filter(|id| read.nesting.members(id).is_some_and(|members| members.is_empty()));
+        let empty = empty.map(|entry| &entry.id).chain(rejected);
+        let lost = empty.filter_map(|id| self.known.get(&(read.source.as_str(), id)));
         let lost: Vec<_> = lost.filter(|account| staying(account).next().is_some()).collect();
         if lost.len() < 2 {
             return None;
@@ -87,8 +98,8 @@ impl Memory<'_> {
     }
 
     /// Looks up in the ledger whom the names without an entry mean: accounts of this source that are missing and keep
-    /// their membership until their absence is due, and accounts of other domains of its forest, whose DNs and SIDs no
-    /// other account has.
+    /// their membership until their absence is due, and accounts of other domains of its forest. Nobody joins by a DN or
+    /// SID that may be another account's as well.
     pub(super) fn named_members(&self, read: &SourceRead) -> Named {
         let mut named = Named::default();
         if read.dangling.members.is_empty() {
@@ -100,29 +111,35 @@ impl Memory<'_> {
         let is_there = |account: &&Account| {
             account.state != Lifecycle::Deleted && account.absence.map_or(0, |absence| absence.seconds) < limit
         };
-        let domains = self.domains();
+        let (domains, disputed) = (self.domains(read), self.disputed(read));
         let mut unresolved: BTreeSet<&MemberName> = read.dangling.members.keys().collect();
         for account in self.ledger.accounts.values().filter(is_there) {
+            // Each name, and whether nobody else is called so.
             let dn = Dn::parse(&account.dn);
-            let by_dn = || MemberName::Dn(dn.canonical().to_owned());
-            let called = if account.source != read.source {
+            let by_dn = MemberName::Dn(dn.canonical().to_owned());
+            let called: Vec<(MemberName, bool)> = if account.source != read.source {
                 let Some(sid) = account.sid.as_ref().filter(|_| is_of_forest) else { continue };
-                // Forests that do not trust each other may have one and the same suffix.
-                let is_unique = domains.get(suffix(&dn)).is_some_and(|sids| sids.len() == 1);
-                [is_unique.then(by_dn), Some(MemberName::Sid(sid.clone()))]
+                // What the source says now may be another account: its last read must be whole before anybody joins.
+                let is_sure = self.is_proved(&account.source) && domains.is_of_one_source(sid);
+                let is_its_own = is_sure
+                    && domains.is_of_one_domain(&dn)
+                    && disputed.get(&by_dn).is_none_or(|ids| ids.iter().all(|id| *id == &account.directory_id));
+                let former = account.former_dns.iter().filter(|(_, until)| is_recent(**until, self.now));
+                let former = former.map(|(dn, _)| (MemberName::Dn(Dn::parse(dn).canonical().to_owned()), false));
+                let by_sid = (MemberName::Sid(sid.clone()), is_sure);
+                [(by_dn, is_its_own), by_sid].into_iter().chain(former).collect()
             } else if present.contains(&account.directory_id) {
                 continue;
             } else {
-                [Some(by_dn()), Some(MemberName::Name(account.name.clone()))]
+                vec![(by_dn, true), (MemberName::Name(account.name.clone()), true)]
             };
-            for name in called.iter().flatten() {
-                unresolved.remove(name);
+            for (name, may_join) in &called {
                 for (holder, role) in read.dangling.holders(name) {
-                    // What the source says now may be another account: its last read must be whole before anybody joins.
                     let known = self.known.get(&(read.source.as_str(), holder));
-                    let is_member = |id: &DirectoryId| known.is_some_and(|known| known.members.contains_key(id));
-                    let may_join = account.source == read.source || self.is_proved(&account.source);
-                    named.add(&read.source, holder, account, role, |id: &DirectoryId| may_join || is_member(id));
+                    let may = |id: &DirectoryId| *may_join || known.is_some_and(|known| known.members.contains_key(id));
+                    if named.add(&read.source, holder, account, role, may) {
+                        unresolved.remove(name);
+                    }
                 }
             }
         }
@@ -130,19 +147,89 @@ impl Memory<'_> {
         named
     }
 
-    /// The SIDs of the domains that have accounts beneath each suffix.
-    fn domains(&self) -> BTreeMap<String, BTreeSet<&str>> {
-        let known = self.ledger.accounts.values().filter(|account| account.state != Lifecycle::Deleted);
-        let known = known.filter_map(|account| Some((account.dn.as_str(), account.sid.as_deref()?)));
-        let entries = self.snapshot.reads.iter().flat_map(|read| &read.entries);
-        let shown = entries.filter_map(|entry| Some((entry.dn.as_str(), entry.sid.as_deref()?)));
-        let mut domains: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
-        for (dn, sid) in known.chain(shown) {
-            let domain = sid.rsplit_once('-').map_or(sid, |(domain, _)| domain);
-            domains.entry(suffix(&Dn::parse(dn)).to_owned()).or_default().insert(domain);
+    /// The domains that have accounts.
+    fn domains(&self, read: &SourceRead) -> Domains {
+        let configured: BTreeSet<&str> = self.snapshot.reads.iter().map(|read| read.source.as_str()).collect();
+        let is_configured = |source: &str| configured.contains(source) || self.snapshot.unasked.contains(source);
+        let known = self.ledger.accounts.values();
+        let known = known.filter(|account| account.state != Lifecycle::Deleted && is_configured(&account.source));
+        let known = known.map(|account| (account.source.as_str(), account.dn.as_str(), account.sid.as_deref()));
+        let shown = self.snapshot.reads.iter().chain([read]).flat_map(|read| {
+            read.entries.iter().map(|entry| (read.source.as_str(), entry.dn.as_str(), entry.sid.as_deref()))
+        });
+        let mut domains = Domains::default();
+        for (source, dn, sid) in known.chain(shown) {
+            let Some(sid) = sid else { continue };
+            let of = domains.sources.entry(domain(sid).to_owned()).or_default();
+            if !of.contains(source) {
+                of.insert(source.to_owned());
+            }
+            domains.suffixes.entry(suffix(&Dn::parse(dn)).to_owned()).or_default().insert(domain(sid).to_owned());
         }
         domains
     }
+
+    /// The entries that had, or are to have, the DNs that members are called by: it may mean each of them.
+    fn disputed(&self, read: &SourceRead) -> BTreeMap<MemberName, BTreeSet<&DirectoryId>> {
+        let former = self.ledger.accounts.values().flat_map(|account| {
+            let recent = account.former_dns.iter().filter(|(_, until)| is_recent(**until, self.now));
+            recent.map(|(dn, _)| (dn, &account.directory_id))
+        });
+        let rejected = self.snapshot.reads.iter().flat_map(|read| &read.rejected).chain(&self.ledger.rejected);
+        let rejected = rejected.filter_map(|entry| Some((&entry.dn, entry.id.as_ref()?)));
+        let mut disputed: BTreeMap<MemberName, BTreeSet<&DirectoryId>> = BTreeMap::new();
+        for (dn, id) in former.chain(rejected) {
+            let name = MemberName::Dn(Dn::parse(dn).canonical().to_owned());
+            if read.dangling.members.contains_key(&name) {
+                disputed.entry(name).or_default().insert(id);
+            }
+        }
+        disputed
+    }
+}
+
+/// Which sources have accounts of which domains.
+#[derive(Default)]
+struct Domains {
+    /// By the SID of the domain.
+    sources: BTreeMap<String, BTreeSet<String>>,
+    /// The SIDs of the domains by the DN that their accounts end with.
+    suffixes: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Domains {
+    /// A copy of a domain has its SIDs, and gives them to others.
+    fn is_of_one_source(&self, sid: &str) -> bool {
+        self.sources.get(domain(sid)).is_some_and(|sources| sources.len() == 1)
+    }
+
+    /// Forests that do not trust each other may have one and the same suffix.
+    fn is_of_one_domain(&self, dn: &Dn) -> bool {
+        self.suffixes.get(suffix(dn)).is_some_and(|domains| domains.len() == 1)
+    }
+}
+
+/// The SID of the domain of an account.
+fn domain(sid: &str) -> &str {
+    sid.rsplit_once('-').map_or(sid, |(domain, _)| domain)
+}
+
+/// For so long a DN may mean the account that had it: other domains hear of the new one when they replicate, and their
+/// infrastructure masters compare names every two days. A week has room for a weekend on which one of them is down.
+const FORMER: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+fn is_recent(until: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(until).abs() < FORMER
+}
+
+/// The DNs that other domains of the forest may still call the account by after it was seen as `entry`.
+pub(super) fn former_dns(account: &Account, entry: &Entry, now: Timestamp) -> BTreeMap<String, Timestamp> {
+    let mut former = account.former_dns.clone();
+    if account.dn != entry.dn && account.sid.is_some() && account.directory_id == entry.id {
+        former.retain(|dn, until| *dn != entry.dn && is_recent(*until, now));
+        former.insert(account.dn.clone(), now);
+    }
+    former
 }
 
 /// The DN of the domain: what begins with the first `dc`.
@@ -152,7 +239,7 @@ fn suffix(dn: &Dn) -> &str {
 }
 
 impl Named {
-    /// A group stands for its members.
+    /// A group stands for its members. Whether there is any of them.
     fn add(
         &mut self,
         source: &str,
@@ -160,21 +247,24 @@ impl Named {
         account: &Account,
         role: Role,
         may: impl Fn(&DirectoryId) -> bool,
-    ) {
+    ) -> bool {
         let nested = staying(account).filter(|member| account.kind == AccountKind::Group && may(member));
         if account.source == source {
             let kept = self.kept.entry(holder.clone()).or_default();
             kept.insert(account.directory_id.clone());
             kept.extend(nested.cloned());
-            return;
+            return true;
         }
         let members = self.elsewhere.entry(holder.clone()).or_default();
+        let mut is_anybody = account.kind == AccountKind::Group;
         if account.kind == AccountKind::User && may(&account.directory_id) {
             members.insert(account.directory_id.clone(), role);
+            is_anybody = true;
         }
         for member in nested {
             members.entry(member.clone()).or_insert(Role::Member);
         }
+        is_anybody
     }
 }
 
@@ -199,6 +289,6 @@ fn counted(read: &SourceRead, names: &BTreeSet<&MemberName>) -> Unresolved {
 }
 
 /// Members whose leaving is not proved yet.
-fn staying(account: &Account) -> impl Iterator<Item = &DirectoryId> {
+pub(super) fn staying(account: &Account) -> impl Iterator<Item = &DirectoryId> {
     account.members.keys().filter(|member| !account.leaving.contains(member))
 }

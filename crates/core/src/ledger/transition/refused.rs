@@ -1,11 +1,66 @@
 //! Why an entry is not taken as it says: its name or its uid is somebody's.
 
-use super::Memory;
-use crate::identity::AccountId;
-use crate::ledger::Account;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Judged, Memory};
+use crate::identity::{AccountId, AccountKind};
+use crate::ledger::{Account, Lifecycle};
 use crate::snapshot::Entry;
 
-impl Memory<'_> {
+/// Accounts by the names that they have now.
+pub(super) type Bearers<'a> = BTreeMap<(AccountKind, &'a str), Vec<&'a Account>>;
+
+impl<'a> Memory<'a> {
+    /// The account that has this name and keeps it, and is not `account`. Sources that are not asked now count as well: two
+    /// accounts of one name would have each other's access.
+    pub(super) fn bearer(&self, kind: AccountKind, name: &str, account: Option<&AccountId>) -> Option<&'a Account> {
+        self.bearer_beside(kind, name, account, &mut BTreeSet::new())
+    }
+
+    fn bearer_beside(
+        &self,
+        kind: AccountKind,
+        name: &str,
+        account: Option<&AccountId>,
+        asked: &mut BTreeSet<&'a AccountId>,
+    ) -> Option<&'a Account> {
+        let bearers = self.bearers.get_or_init(|| {
+            let mut bearers = Bearers::new();
+            for known in self.ledger.accounts.values().filter(|known| known.state != Lifecycle::Deleted) {
+                bearers.entry((known.kind, known.name.as_str())).or_default().push(known);
+            }
+            bearers
+        });
+        let bearers = bearers.get(&(kind, name))?.iter().copied();
+        let mut others = bearers.filter(|known| Some(&known.id) != account);
+        others.find(|known| !self.gives_its_name_up(known, asked))
+    }
+
+    /// Whether the account has another name from this read on. Those that exchange their names do so together.
+    fn gives_its_name_up(&self, account: &'a Account, asked: &mut BTreeSet<&'a AccountId>) -> bool {
+        if !asked.insert(&account.id) {
+            return true;
+        }
+        if self.judged.get(account.source.as_str()).is_some_and(Judged::holds) {
+            return false;
+        }
+        let mut reads = self.snapshot.reads.iter().filter(|read| read.source == account.source);
+        let entry = reads.find_map(|read| read.entries.iter().find(|entry| entry.id == account.directory_id));
+        entry
+            .filter(|entry| entry.kind == account.kind && entry.name != account.name)
+            .is_some_and(|entry| self.bearer_beside(account.kind, &entry.name, Some(&account.id), asked).is_none())
+    }
+
+    pub(super) fn rename_refused(entry: &Entry, account: &Account, owner: &Account) -> String {
+        format!(
+            "{} is to be called {}, and source {} has {} already: it keeps its name until that one has another, or is deleted",
+            account.account_name(),
+            entry.name,
+            owner.source,
+            owner.account_name()
+        )
+    }
+
     pub(super) fn name_taken(&self, entry: &Entry, owner: &AccountId) -> String {
         let held = self.ledger.accounts.get(owner);
         match held {

@@ -17,23 +17,26 @@ const MARK_EVERY: SignedDuration = SignedDuration::from_mins(5);
 /// A server that was not asked for so long is forgotten: it is no longer configured.
 const FORGOTTEN: SignedDuration = SignedDuration::from_hours(7 * 24);
 
-impl Memory<'_> {
-    /// Remembers how far the server is. The change of servers that stands, if another one answers that cannot be compared with
-    /// the former and may be behind it.
-    pub(super) fn server(&mut self, read: &SourceRead, complete: bool) -> Option<Moved> {
+impl<'a> Memory<'a> {
+    /// Remembers how far the server is. The change of servers that stands, if one answered lately that cannot be compared
+    /// with this one: this one may be behind it, also if it was heard before.
+    pub(super) fn server(&mut self, read: &'a SourceRead, complete: bool) -> Option<Moved> {
         let known = self.ledger.marks.get(&read.source);
         let standing = known.and_then(|known| known.moved.clone()).filter(|moved| moved.stands(self.now));
-        let says_nothing = read.marks.says_nothing() && read.marks.ids.is_none();
-        let (Some(server), false) = (&read.server, says_nothing) else {
-            if let Some(known) = known.filter(|known| known.accepted && complete) {
-                let used = SourceMark { accepted: false, at: self.now, ..known.clone() };
-                self.marks.push((read.source.clone(), used, false));
-            }
-            return standing;
-        };
         if matches!(read.completeness, Completeness::Stale { .. }) {
             return standing;
         }
+        let says_nothing = read.marks.says_nothing() && read.marks.ids.is_none();
+        let Some(server) = read.server.as_ref().filter(|_| !says_nothing) else {
+            // What it shows may be against what others did.
+            if let Some(known) = known.filter(|known| read.server.is_some() || (known.accepted && complete)) {
+                let at = if known.accepted && complete { self.now } else { known.at };
+                let accepted = known.accepted && !complete;
+                let after = SourceMark { at, moved: standing.clone(), accepted, ..known.clone() };
+                self.marks.push((read.source.clone(), after));
+            }
+            return standing;
+        };
         // One name may stand for several domain controllers; they say which one answers.
         let controller = |server: &str, marks: &Marks| match &marks.controller {
             Some(controller) => format!("{server} ({controller})"),
@@ -44,37 +47,42 @@ impl Memory<'_> {
             let before = controller(&known.server, &known.marks);
             !known.server.is_empty() && before != shown && known.marks.is_of_another(&read.marks)
         });
-        let moved = match (other, standing) {
-            // The former one answers again.
-            (Some(_), Some(standing)) if standing.former == shown => None,
-            (Some(known), standing) => {
+        let moved = match other {
+            Some(known) => {
                 let former = controller(&known.server, &known.marks);
-                self.moved(&read.source, &former, &shown);
-                let since = standing.map_or(self.now, |standing| standing.since.unwrap_or(standing.at)).min(self.now);
-                Some(Moved { at: self.now, former, since: Some(since) })
+                self.server_changed(&read.source, &former, &shown);
+                let (since, shown) = standing.map_or_else(
+                    || (self.now, BTreeMap::new()),
+                    |standing| (standing.since.unwrap_or(standing.at).min(self.now), standing.shown),
+                );
+                Some(Moved { at: self.now, former, since: Some(since), shown })
             }
-            (None, standing) => standing,
+            None => standing,
         };
         let marks = known.map(|known| known.marks.clone()).unwrap_or_default().advanced(&read.marks, self.now);
         let accepted = known.is_some_and(|known| known.accepted && !complete);
-        let after = SourceMark { server: server.clone(), marks, at: self.now, moved, accepted };
-        let moved = after.moved.clone();
-        let same = known.is_some_and(|known| SourceMark { at: known.at, ..after.clone() } == *known);
-        if !same {
-            let small = known.is_some_and(|known| {
-                let told = |mark: &SourceMark| (mark.server.clone(), mark.moved.clone(), mark.accepted, mark.marks.ids);
-                told(known) == told(&after) && known.at + MARK_EVERY > self.now && known.at <= self.now
-            });
-            self.marks.push((read.source.clone(), after, small));
-        }
+        let after = SourceMark { server: server.clone(), marks, at: self.now, moved: moved.clone(), accepted };
+        self.marks.push((read.source.clone(), after));
         moved
     }
 
     /// Writes down how far servers are: what is new and matters, or whatever is new beside other changes.
     pub(super) fn remember_marks(&mut self) {
         let quiet = self.result.changes.is_empty();
-        let marks = std::mem::take(&mut self.marks).into_iter().filter(|(_, _, small)| !(quiet && *small));
-        self.result.changes.extend(marks.map(|(source, mark, _)| Change::SourceMark(source, Some(mark))));
+        for (source, mut after) in std::mem::take(&mut self.marks) {
+            if let Some(moved) = &mut after.moved {
+                moved.shown = self.waiting.remove(source.as_str()).unwrap_or_default().into_shown();
+            }
+            let known = self.ledger.marks.get(&source);
+            let is_as_known = |known: &SourceMark| {
+                let told = |mark: &SourceMark| (mark.server.clone(), mark.moved.clone(), mark.accepted, mark.marks.ids);
+                let is_small = known.at + MARK_EVERY > self.now && known.at <= self.now;
+                told(known) == told(&after) && (known.marks == after.marks || (quiet && is_small))
+            };
+            if !known.is_some_and(is_as_known) {
+                self.result.changes.push(Change::SourceMark(source, Some(after)));
+            }
+        }
     }
 
     /// How its servers are after a read, those that were not asked as they were.
@@ -93,7 +101,7 @@ impl Memory<'_> {
         servers
     }
 
-    fn moved(&mut self, source: &str, former: &str, server: &str) {
+    fn server_changed(&mut self, source: &str, former: &str, server: &str) {
         let reason =
             format!("{server} answers for source {source} instead of {former}, and its replication state is unknown");
         let detail = json!({"source": source, "before": former, "after": server});

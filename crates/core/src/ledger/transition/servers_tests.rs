@@ -1,0 +1,379 @@
+//! Domain controllers that answer in turn, each of them maybe behind the others.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+
+use super::doubt_tests::{HOUR, Story, controller, group, people, person, read};
+use crate::identity::DirectoryId;
+use crate::ledger::{Note, Order, OrderKind};
+use crate::snapshot::{Entry, Role, SourceRead};
+
+#[test]
+fn after_another_controller_answers_nothing_widens_for_half_an_hour() {
+    let mut all = people(3);
+    all.push(group("a", &[0]));
+    all[0].disabled = Some("mark: yes".to_owned());
+    let of = |server: &str, entries: &[Entry]| SourceRead {
+        server: Some(server.to_owned()),
+        marks: controller(server),
+        ..read(entries.to_vec())
+    };
+    let mut story = Story::begin(all.clone());
+    story.hears(of("dc1", &all));
+    let mut other = all.clone();
+    other[0].disabled = None;
+    other[1].disabled = Some("mark: yes".to_owned());
+    other[2].ssh_keys.insert("ssh-ed25519 new".to_owned());
+    other[3] = group("a", &[0, 2]);
+    other.push(person(9));
+    story.later(60);
+    story.hears(of("dc2", &other));
+    assert!(story.events.contains(&"directory server changed".to_owned()));
+    let widened = |story: &Story| {
+        (
+            story.account("p0").disabled.is_none(),
+            story.account("p2").ssh_keys.len() == 2,
+            story.account("a").members.len() == 2,
+            story.count(|account| account.name == "p9") == 1,
+        )
+    };
+    assert_eq!(widened(&story), (false, false, false, false));
+    assert!(story.account("p1").disabled.is_some(), "what narrows does not wait");
+    story.later(29 * 60);
+    story.hears(of("dc2", &other));
+    assert_eq!(widened(&story), (false, false, false, false));
+    story.later(2 * 60);
+    story.hears(of("dc2", &other));
+    assert_eq!(widened(&story), (true, true, true, true));
+    assert!(story.ledger.rejected.is_empty());
+}
+
+#[test]
+fn what_two_controllers_behind_one_name_show_widens_when_both_showed_it_for_half_an_hour() {
+    let mut all = people(2);
+    all.push(group("a", &[0]));
+    let of = |name: &str, entries: &[Entry]| SourceRead {
+        server: Some("ad.example.org".to_owned()),
+        marks: controller(name),
+        ..read(entries.to_vec())
+    };
+    let mut story = Story::begin(all.clone());
+    story.hears(of("dc1", &all));
+    let mut other = all.clone();
+    let member = DirectoryId("u0".to_owned());
+    other[2].members.insert(member.clone(), Role::Manager);
+    if let Some(posix) = &mut other[1].posix {
+        posix.gid = 500.try_into().expect("a gid");
+    }
+    let widened = |story: &Story| {
+        let group = story.account("p1").posix.as_ref().expect("an identity").gid == 500.try_into().expect("a gid");
+        (story.account("a").members[&member], group)
+    };
+    story.later(60);
+    story.hears(of("dc2", &other));
+    assert_eq!(widened(&story), (Role::Member, false));
+    for minute in 1..=30 {
+        assert_eq!(widened(&story), (Role::Member, false), "{minute}");
+        story.later(60);
+        story.hears(of(["dc2", "dc1"][minute % 2], &other));
+    }
+    assert_eq!(widened(&story), (Role::Manager, true));
+}
+
+#[test]
+fn what_another_controller_does_not_show_proves_nothing_for_half_an_hour() {
+    let mut all = people(3);
+    all.push(group("a", &[0, 1]));
+    all[0].home = Some(PathBuf::from("/home/new"));
+    let of = |server: &str, entries: &[Entry]| SourceRead {
+        server: Some(server.to_owned()),
+        marks: controller(server),
+        ..read(entries.to_vec())
+    };
+    let mut former = all.clone();
+    former[0].home = Some(PathBuf::from("/home/old"));
+    former[0].name = "q0".to_owned();
+    former[3].members.remove(&DirectoryId("u1".to_owned()));
+    former.remove(2);
+    let begin = || {
+        let mut story = Story::begin(all.clone());
+        story.hears(of("dc1", &all));
+        story
+    };
+    let mut story = begin();
+    let before = story.ledger.accounts.clone();
+    for _ in 0..29 {
+        story.later(60);
+        story.hears(of("dc2", &former));
+        assert_eq!(story.ledger.accounts, before);
+    }
+    story.hears(of("dc1", &all));
+    assert_eq!(story.ledger.accounts, before, "the former one agrees");
+
+    // Three that take turns hold back what all of them show for half an hour.
+    let mut story = begin();
+    former.push(person(9));
+    for turn in 0..12 {
+        story.later(180);
+        story.hears(of(["dc2", "dc3", "dc1"][turn % 3], &former));
+        let has_left = !story.account("a").leaving.is_empty();
+        let is_new = story.count(|account| account.name == "p9") == 1;
+        assert_eq!((has_left, is_new), (turn >= 10, turn >= 10), "{turn}");
+    }
+}
+
+#[test]
+fn a_change_of_controllers_that_a_wrong_clock_dated_holds_nothing_up() {
+    let of = |server: &str, entries: Vec<Entry>| SourceRead {
+        server: Some(server.to_owned()),
+        marks: controller(server),
+        ..read(entries)
+    };
+    let mut story = Story::begin(people(3));
+    story.hears(of("dc1", people(3)));
+    story.later(365 * 24 * HOUR);
+    story.hears(of("dc2", people(3)));
+    story.later(-365 * 24 * HOUR);
+    story.hears(of("dc2", people(4)));
+    assert_eq!(story.count(|account| account.name == "p3"), 1);
+}
+
+#[test]
+fn a_mark_that_one_controller_showed_stays_while_two_others_take_turns() {
+    let mut all = people(3);
+    all.push(group("a", &[0, 1]));
+    all[0].disabled = Some("mark: yes".to_owned());
+    let of = |server: &str, entries: &[Entry]| SourceRead { marks: controller(server), ..read(entries.to_vec()) };
+    let mut story = Story::begin(all.clone());
+    story.hears(of("dc1", &all));
+    let mut behind = all.clone();
+    behind[0].disabled = None;
+    behind[3] = group("a", &[1]);
+    for turn in 0..29 {
+        story.later(60);
+        story.hears(of(["dc2", "dc3"][turn % 2], &behind));
+        assert!(story.account("p0").disabled.is_some() && story.account("a").leaving.is_empty(), "{turn}");
+    }
+    // The former one was away, and does not have what another one showed meanwhile.
+    let mut marked = all.clone();
+    marked[1].disabled = Some("mark: yes".to_owned());
+    story.hears(of("dc2", &marked));
+    story.later(60);
+    story.hears(of("dc1", &all));
+    assert!(story.account("p1").disabled.is_some());
+}
+
+#[test]
+fn adoptions_and_ends_do_not_wait_for_ever_where_controllers_take_turns() {
+    let all = people(3);
+    let of = |turn: usize, entries: &[Entry]| SourceRead {
+        marks: controller(["dc1", "dc2", "dc3"][turn % 3]),
+        ..read(entries.to_vec())
+    };
+    let mut story = Story::begin(all.clone());
+    let mut turns = 0..;
+    let mut hear = |story: &mut Story, entries: &[Entry], minutes: usize| {
+        for turn in turns.by_ref().take(minutes / 5) {
+            story.hears(of(turn, entries));
+            story.later(300);
+        }
+    };
+    hear(&mut story, &all, 60);
+    let again = Entry { id: DirectoryId("again".to_owned()), ..person(0) };
+    let after = [&[again], &all[1..]].concat();
+    hear(&mut story, &after, 10);
+    let account = story.account("p0").id.clone();
+    let note = Note { actor: "root".to_owned(), reason: "the same".to_owned(), ticket: None, at: story.now };
+    let adopts = |account| Order { id: 1, account, what: OrderKind::AdoptAccount, note, bulk: None, object: None };
+    story.ledger.orders.push(adopts(account));
+    hear(&mut story, &after, 15);
+    assert_eq!((story.ledger.orders.len(), story.account("p0").directory_id.0.as_str()), (1, "u0"));
+    hear(&mut story, &after, 45);
+    assert_eq!((story.ledger.orders.len(), story.account("p0").directory_id.0.as_str()), (0, "again"));
+    // Nothing answers to this one.
+    let account = story.account("p1").id.clone();
+    let note = Note { actor: "root".to_owned(), reason: "the same".to_owned(), ticket: None, at: story.now };
+    story.ledger.orders.push(Order { id: 2, account, what: OrderKind::AdoptAccount, note, bulk: None, object: None });
+    hear(&mut story, &after, 70);
+    assert!(story.ledger.orders.is_empty() && story.events.contains(&"account not adopted".to_owned()));
+}
+
+/// Someone in the directory of the property test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Someone {
+    there: bool,
+    disabled: bool,
+    member: bool,
+    name: u8,
+}
+
+type State = [Someone; 3];
+
+#[derive(Debug, Clone, Copy)]
+enum Happening {
+    ComesOrGoes(usize),
+    Marked(usize),
+    Joins(usize),
+    Renamed(usize),
+}
+
+/// Minutes that pass, what happens, which server answers, and how many minutes it is behind.
+type Step = (i64, Option<Happening>, usize, i64);
+
+fn steps(lag: i64) -> impl Strategy<Value = Vec<Step>> {
+    let who = 0..3_usize;
+    let happening = prop_oneof![
+        who.clone().prop_map(Happening::ComesOrGoes),
+        who.clone().prop_map(Happening::Marked),
+        who.clone().prop_map(Happening::Joins),
+        who.prop_map(Happening::Renamed),
+    ];
+    // One server may answer for long before another does.
+    let server = prop_oneof![3 => Just(0_usize), 1 => Just(1_usize), 1 => Just(2_usize)];
+    prop::collection::vec((1_i64..9, prop::option::weighted(0.3, happening), server, 0..lag), 1..90)
+}
+
+/// Three servers of one directory, and what a ledger hears of them.
+struct Servers {
+    story: Story,
+    minute: i64,
+    /// The directory as it was from each minute on.
+    truth: BTreeMap<i64, State>,
+    /// As of which minute each server last answered, when, and what.
+    answers: BTreeMap<usize, (i64, i64, State)>,
+    /// As of which minute the ledger learned of each member.
+    joined: BTreeMap<usize, i64>,
+}
+
+impl Servers {
+    fn new() -> Self {
+        let state = [Someone { there: true, disabled: false, member: true, name: 0 }; 3];
+        let mut story = Story::begin(entries(&state));
+        story.hears(SourceRead { marks: controller("dc0"), ..read(entries(&state)) });
+        let answers = BTreeMap::from([(0, (0, 0, state))]);
+        let joined = (0..3).map(|who| (who, 0)).collect();
+        Self { story, minute: 0, truth: BTreeMap::from([(0, state)]), answers, joined }
+    }
+
+    fn at(&self, minute: i64) -> (i64, State) {
+        self.truth.range(..=minute.max(0)).next_back().map(|(since, state)| (*since, *state)).expect("the first one")
+    }
+
+    fn passes(&mut self, minutes: i64, happening: Option<Happening>) {
+        self.minute += minutes;
+        self.story.later(minutes * 60);
+        let (_, mut state) = self.at(self.minute);
+        match happening {
+            None => return,
+            Some(Happening::ComesOrGoes(who)) => state[who].there = !state[who].there,
+            Some(Happening::Marked(who)) => state[who].disabled = !state[who].disabled,
+            Some(Happening::Joins(who)) => state[who].member = !state[who].member,
+            Some(Happening::Renamed(who)) => state[who].name += 1,
+        }
+        self.truth.insert(self.minute, state);
+    }
+
+    /// What the ledger has of each. `None`: no account.
+    fn known(&self) -> [Option<Someone>; 3] {
+        let group = self.story.account("a");
+        let known = |who: usize| {
+            let id = DirectoryId(format!("u{who}"));
+            let account = self.story.ledger.accounts.values().find(|account| account.directory_id == id)?;
+            let name = account.name.split_once('v').and_then(|(_, name)| name.parse().ok());
+            Some(Someone {
+                there: account.absence.is_none(),
+                disabled: account.disabled.is_some(),
+                member: group.members.contains_key(&id) && !group.leaving.contains(&id),
+                name: name.unwrap_or(0),
+            })
+        };
+        [known(0), known(1), known(2)]
+    }
+
+    /// A server answers. What is given or taken was proved.
+    fn answers(&mut self, server: usize, lag: i64) -> Result<(), TestCaseError> {
+        let before = self.known();
+        let version = self.answers.get(&server).map_or(0, |(version, ..)| *version).max(self.minute - lag);
+        let (_, state) = self.at(version);
+        self.story.hears(SourceRead { marks: controller(&format!("dc{server}")), ..read(entries(&state)) });
+        self.answers.insert(server, (version, self.minute, state));
+        let settles = |heard: &i64| self.minute - heard < 30;
+        let lately: Vec<State> =
+            self.answers.values().filter(|(_, heard, _)| settles(heard)).map(|(.., state)| *state).collect();
+        for (who, (before, after)) in before.into_iter().zip(self.known()).enumerate() {
+            let Some(after) = after else { continue };
+            let nobody = Someone { there: false, disabled: true, member: false, name: u8::MAX };
+            let known = before.unwrap_or(nobody);
+            let all = |has: fn(&Someone, &Someone) -> bool| lately.iter().all(|state| has(&state[who], &after));
+            prop_assert!(known.there || !after.there || all(|shown, _| shown.there), "{who} is back");
+            prop_assert!(!known.disabled || after.disabled || all(|shown, _| !shown.disabled), "{who} is enabled");
+            prop_assert!(known.member || !after.member || all(|shown, _| shown.there && shown.member), "{who} joined");
+            prop_assert!(known.name == after.name || all(|shown, after| shown.name == after.name), "{who} is renamed");
+            prop_assert!(before.is_none() || known.name <= after.name, "{who} has an older name again");
+            if !known.member && after.member {
+                self.joined.insert(who, version);
+            }
+            let is_member = |state: &State| state[who].there && state[who].member;
+            let learned = self.joined.get(&who).copied().unwrap_or(0);
+            let mut since = self.truth.range(learned..).map(|(_, state)| state);
+            // A server that is behind may show a removal that was taken back since.
+            let mut lately = self.truth.range(self.minute - 30..);
+            let was_removed = lately.any(|(at, state)| is_member(&self.at(at - 1).1) && !is_member(state));
+            let has_stayed = is_member(&self.at(learned).1) && since.all(is_member) && !was_removed;
+            prop_assert!(!(known.member && !after.member && has_stayed), "{who} left, and never did");
+        }
+        Ok(())
+    }
+}
+
+fn entries(state: &State) -> Vec<Entry> {
+    let there = || state.iter().zip(0_i64..).filter(|(someone, _)| someone.there);
+    let entry = |(someone, number): (&Someone, i64)| Entry {
+        name: format!("p{number}v{}", someone.name),
+        disabled: someone.disabled.then(|| "mark: yes".to_owned()),
+        ..person(number)
+    };
+    let members: Vec<i64> = there().filter(|(someone, _)| someone.member).map(|(_, number)| number).collect();
+    let group = group("a", &[&[7][..], &members].concat());
+    there().map(entry).chain([person(7), group]).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_widens_against_an_answer_of_the_last_half_hour(history in steps(600)) {
+        let mut servers = Servers::new();
+        for (minutes, happening, server, lag) in history {
+            servers.passes(minutes, happening);
+            servers.joined.clear();
+            servers.answers(server, lag)?;
+        }
+    }
+
+    #[test]
+    fn servers_that_take_turns_take_nothing_and_agree_within_about_an_hour(
+        history in steps(30),
+        turns in prop::collection::vec((0..3_usize, 0_i64..30), 22),
+    ) {
+        let mut servers = Servers::new();
+        for (minutes, happening, server, lag) in history {
+            servers.passes(minutes, happening);
+            servers.answers(server, lag)?;
+        }
+        for (server, lag) in turns {
+            servers.passes(3, None);
+            servers.answers(server, lag)?;
+        }
+        let (_, state) = servers.at(servers.minute);
+        for (known, truth) in servers.known().into_iter().zip(state) {
+            let expected = Someone { member: truth.member && truth.there, ..truth };
+            match known {
+                Some(known) if truth.there => prop_assert_eq!(known, expected),
+                known => prop_assert!(!truth.there && known.is_none_or(|known| !known.there && !known.member)),
+            }
+        }
+    }
+}

@@ -1,13 +1,12 @@
 //! Namespaces that others create, as Kubeflow makes one for each of its profiles: bound to whom their annotation names.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::ldif::replace_ldif;
-use bursar_testkit::ready::{poll, wait_for};
+use bursar_testkit::ready::{DEADLINE, poll, wait_for};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
@@ -15,7 +14,6 @@ use crate::daemon::{Daemon, status};
 use crate::quiet::own_servers;
 use crate::world::{World, stderr};
 
-const DEADLINE: Duration = Duration::from_mins(1);
 const DAEMON: &str = "bursar:daemon";
 
 const CLASSES: &str = r#"
@@ -170,7 +168,7 @@ fn a_profile_is_its_owners_in_less_than_a_second_and_stays_so() {
     let ada = bursar_testkit::ldif::person_dn(&world.base, "ada");
     world.servers.slapd.modify_ldif(&replace_ldif(&ada, "mail", &["boole@example.org"]));
     world.servers.slapd.modify_ldif(&bursar_testkit::ldif::disable_ldif(&ada));
-    assert!(poll(DEADLINE * 2, || ours(&world, "lab-d") == ["bursar"]), "{:?}", ours(&world, "lab-d"));
+    assert!(poll(DEADLINE, || ours(&world, "lab-d") == ["bursar"]), "{:?}", ours(&world, "lab-d"));
     assert!(may(&world, "boole", "create", "lab-c"), "two have the mail now, and it was theirs before");
     let namespaces = world.kubectl(&["get", "namespaces", "-o", "name"]);
     assert!((b'a'..=b'e').all(|letter| namespaces.contains(&format!("lab-{}", char::from(letter)))), "{namespaces}");

@@ -4,17 +4,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 use bursar::orders::request::OrderRequest;
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::tool_account_dn;
-use bursar_testkit::ready::poll;
+use bursar_testkit::ready::{DEADLINE, poll};
 use serde_json::{Value, json};
 
 use crate::world::{World, stderr};
-
-const DEADLINE: Duration = Duration::from_mins(2);
 
 /// Nothing waits.
 pub const AT_ONCE: &str = "\n[lifecycle]\nabsent_for = \"0s\"\nretention = \"0s\"\ndelete_after = \"0s\"\n";

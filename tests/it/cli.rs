@@ -5,17 +5,16 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use bursar_testkit::Servers;
 use bursar_testkit::folder::Folder;
 use bursar_testkit::process::Process;
+use bursar_testkit::ready::DEADLINE;
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::world::World;
 
-const DEADLINE: Duration = Duration::from_mins(1);
 /// Somebody who is in no group of ours.
 const STRANGER: u32 = 61_998;
 

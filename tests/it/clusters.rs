@@ -14,7 +14,7 @@ use bursar_testkit::control_plane::{ControlPlane, ControlPlaneOptions};
 use bursar_testkit::ldif::{disable_ldif, tool_account_dn};
 use bursar_testkit::ports::free_port;
 use bursar_testkit::process::{Process, run};
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use rustix::process::Signal;
 
 use crate::daemon::{Daemon, status};
@@ -162,7 +162,7 @@ fn a_cluster_that_hangs_keeps_only_its_own_work_waiting_and_catches_up() {
     println!("hung for {:?}; a cycle then takes {:?}", began.elapsed(), known.elapsed());
 
     server.signal(Signal::CONT);
-    wait_for("the other cluster catches up", Duration::from_mins(3), || {
+    wait_for("the other cluster catches up", DEADLINE, || {
         let report = world.cycle();
         (report.exit_code() == 0 && works(&world, "new", "other") && works(&world, "t0", "other")).then_some(())
     });
@@ -181,7 +181,7 @@ fn a_daemon_that_starts_while_a_cluster_hangs_works_in_the_other() {
     world.stop();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    wait_for("foo works where it can", Duration::from_mins(2), || works(&world, "foo", "test").then_some(()));
+    wait_for("foo works where it can", DEADLINE, || works(&world, "foo", "test").then_some(()));
     let clusters = status(&world)["clusters"].clone();
     assert_eq!((clusters["test"]["ready"].clone(), clusters["other"]["ready"].clone()), (true.into(), false.into()));
     assert!(clusters["other"]["trouble"].as_str().is_some_and(|why| !why.is_empty()), "{clusters:#}");
@@ -189,7 +189,7 @@ fn a_daemon_that_starts_while_a_cluster_hangs_works_in_the_other() {
     let (code, said) = crate::runbooks::follow(&world, "bursar sync");
     println!("{said}");
     assert_eq!(code, Some(0), "{said}");
-    wait_for("foo works there too", Duration::from_mins(2), || {
+    wait_for("foo works there too", DEADLINE, || {
         crate::runbooks::follow(&world, "bursar sync");
         works(&world, "foo", "other").then_some(())
     });
@@ -209,7 +209,7 @@ fn an_order_for_a_cluster_that_is_away_ends_with_1_and_is_shown_until_it_is_done
     server.signal(Signal::STOP);
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    wait_for("the other cluster is known to be away", Duration::from_mins(2), || {
+    wait_for("the other cluster is known to be away", DEADLINE, || {
         let clusters = &status(&world)["clusters"];
         (clusters["test"]["ready"] == true && clusters["other"]["ready"] == false).then_some(())
     });
@@ -226,7 +226,7 @@ fn an_order_for_a_cluster_that_is_away_ends_with_1_and_is_shown_until_it_is_done
         assert!(why.contains("not done yet"), "{why}");
     }
     server.signal(Signal::CONT);
-    wait_for("it is done there too", Duration::from_mins(2), || {
+    wait_for("it is done there too", DEADLINE, || {
         given("bursar sync");
         unfinished().is_empty().then_some(())
     });
@@ -250,7 +250,7 @@ fn a_class_is_not_revoked_while_one_of_it_is_suspended_and_its_cluster_away() {
     let (code, said) = std::thread::scope(|scope| {
         let class = "bursar revoke --all --class tool --reason stolen";
         let revoking = scope.spawn(|| crate::runbooks::follow(&world, class));
-        wait_for("it is revoked where it can be", Duration::from_mins(2), || {
+        wait_for("it is revoked where it can be", DEADLINE, || {
             (status(&world)["revocations"][0]["under_way"] == 1).then_some(())
         });
         let (code, said) = crate::runbooks::follow(&world, "bursar suspend tool foo --reason stolen");
@@ -260,7 +260,7 @@ fn a_class_is_not_revoked_while_one_of_it_is_suspended_and_its_cluster_away() {
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("tool:foo: suspend") && said.contains("cluster other"), "{said}");
     server.signal(Signal::CONT);
-    wait_for("it is done there too", Duration::from_mins(2), || {
+    wait_for("it is done there too", DEADLINE, || {
         crate::runbooks::follow(&world, "bursar sync");
         (status(&world)["unfinished"] == serde_json::json!([])).then_some(())
     });
@@ -300,7 +300,7 @@ fn a_cluster_taken_out_of_the_configuration_is_left_as_it_is_and_its_contexts_le
         plan.contains("! cluster other  is not in the configuration: nothing is done there for 2 tenants"),
         "{plan}"
     );
-    wait_for("its contexts leave the homes", Duration::from_mins(1), || {
+    wait_for("its contexts leave the homes", DEADLINE, || {
         assert_eq!(world.cycle().exit_code(), 0);
         ["foo", "bar"].iter().all(|tool| contexts(&world, tool) == "test").then_some(())
     });
@@ -322,7 +322,7 @@ fn a_cluster_taken_out_of_the_configuration_is_left_as_it_is_and_its_contexts_le
     // It is back: the same namespaces, new certificates, and the suspension of meanwhile.
     world.stop();
     fs::write(world.config(), &whole).expect("written");
-    wait_for("it is served again", Duration::from_mins(1), || {
+    wait_for("it is served again", DEADLINE, || {
         world.cycle();
         works(&world, "foo", "other").then_some(())
     });
@@ -365,7 +365,7 @@ fn a_tenants_pod_mounts_its_claim_with_the_static_volume_and_no_other_path() {
     // The installation waits for the webhook, and the webhook for its files, of which the kubeconfig is the last.
     let webhook = std::thread::scope(|scope| {
         let installing = scope.spawn(|| crate::runbooks::follow(&world, &install));
-        wait_for("the webhook's files", Duration::from_mins(1), || folder.join("kubeconfig").exists().then_some(()));
+        wait_for("the webhook's files", DEADLINE, || folder.join("kubeconfig").exists().then_some(()));
         let webhook = Process::start("bursar-webhook", &command, &world.folder.join("webhook.log"));
         let (code, said) = installing.join().expect("the installation");
         assert_eq!(code, Some(0), "{said}");
@@ -378,7 +378,7 @@ fn a_tenants_pod_mounts_its_claim_with_the_static_volume_and_no_other_path() {
         run(kubectl, manifest)
     };
     let mine = pod("mine", r#""persistentVolumeClaim": {"claimName": "home"}"#);
-    wait_for("the webhook gives a pod its UID", Duration::from_mins(2), || {
+    wait_for("the webhook gives a pod its UID", DEADLINE, || {
         let tried = create(&mine, &["--dry-run=server"]);
         String::from_utf8_lossy(&tried.stdout).contains("\"runAsUser\": 62891").then_some(())
     });

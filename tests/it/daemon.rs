@@ -9,13 +9,11 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use bursar_testkit::process::Process;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::world::World;
-
-const DEADLINE: Duration = Duration::from_mins(1);
 
 pub struct Daemon {
     pub process: Process,

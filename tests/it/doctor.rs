@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use bursar_testkit::Servers;
 use bursar_testkit::control_plane::ControlPlaneOptions;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::Value;
 
 use crate::daemon::Daemon;
@@ -199,9 +199,7 @@ fn a_right_that_is_missing() {
     };
     let patch = format!(r#"[{{"op": "remove", "path": "/rules/{}"}}]"#, rule("bursar-daemon"));
     other.run(&["patch", "clusterrole", "bursar-daemon", "--type=json", "-p", &patch], "");
-    wait_for("the API server notices", std::time::Duration::from_mins(1), || {
-        (!wrong(&world, &[]).0.is_empty()).then_some(())
-    });
+    wait_for("the API server notices", DEADLINE, || (!wrong(&world, &[]).0.is_empty()).then_some(()));
     let remedy = "bursar init --admin-kubeconfig FILE --cluster other";
     only(&world, &[], "cluster other, as the daemon", "may not patch certificatesigningrequests/approval", remedy);
     world.initialise("other", other);

@@ -2,18 +2,16 @@
 //! only if an administrator says so.
 
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bursar_testkit::Servers;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 
 use crate::daemon::Daemon;
 use crate::recovery::steps;
 use crate::world::{World, all_is_well, stderr};
 
-const DEADLINE: Duration = Duration::from_mins(1);
 const RUNBOOK: &str = include_str!("../../docs/runbooks/stolen-laptop.md");
 
 fn bursar(world: &World, arguments: &[&str]) -> Output {

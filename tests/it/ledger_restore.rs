@@ -5,12 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use bursar_testkit::ready::{poll, wait_for};
+use bursar_testkit::ready::{DEADLINE, poll, wait_for};
 use rustix::process::Signal;
 
 use crate::cli::Site;
-
-const DEADLINE: Duration = Duration::from_mins(1);
 
 fn sqlite3(ledger: &Path, statement: &str) -> String {
     let output = Command::new("sqlite3").arg(ledger).arg(statement).output().expect("sqlite3");

@@ -3,16 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{disable_ldif, enable_ldif, tool_account_dn};
-use bursar_testkit::ready::poll;
+use bursar_testkit::ready::{DEADLINE, poll};
 use serde_json::{Value, json};
 
 use crate::world::World;
 
-const DEADLINE: Duration = Duration::from_mins(1);
 const DEPLOYMENTS: u64 = 12;
 
 /// `Kind/name` and what it is scaled to; `null` for what is suspended, `true` for what is not.

@@ -3,11 +3,10 @@
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, Target};
-use bursar_testkit::ready::poll;
+use bursar_testkit::ready::{DEADLINE, poll};
 use serde_json::Value;
 
 use crate::daemon::Daemon;
@@ -105,7 +104,7 @@ fn a_tenant_reads_its_own_namespace_and_quota_and_no_other() {
     };
     let all: [&[&str]; 4] = [&["resourcequota", "bursar"], &["limitrange", "bursar"], &["networkpolicies"], &["pods"]];
     // The API server learns of bindings by a watch of its own.
-    assert!(poll(Duration::from_mins(1), || reads(&own, &["namespace", &own])));
+    assert!(poll(DEADLINE, || reads(&own, &["namespace", &own])));
     for what in all {
         assert!(reads(&own, what), "{what:?}");
         assert!(!reads(&other, what), "{what:?}");

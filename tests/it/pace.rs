@@ -1,15 +1,13 @@
 //! A change of the policy on a real cluster: one tenant first, then so many in a cycle, and no further while it fails.
 
 use std::fs;
-use std::time::Duration;
 
 use bursar::control::api::CycleReport;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 
 use crate::world::World;
 
 const TOOLS: [&str; 5] = ["ta", "tb", "tc", "td", "te"];
-const DEADLINE: Duration = Duration::from_mins(1);
 
 fn site(name: &str, first_uid: u32) -> World {
     let mut world = World::with(name, "\n[limits]\nchange_per_cycle = { count = 3 }\n");

@@ -14,7 +14,7 @@ use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::audit::Request;
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::ldif::{disable_ldif, person_dn, tool_account_dn};
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use bursar_testkit::slapd::SlapdOptions;
 use bursar_testkit::{Servers, sample};
 use futures::StreamExt as _;
@@ -28,7 +28,6 @@ use sqlx::AssertSqlSafe;
 
 use crate::world::World;
 
-const DEADLINE: Duration = Duration::from_mins(1);
 const DAEMON: &str = "bursar:daemon";
 
 /// Servers of one test alone.

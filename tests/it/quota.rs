@@ -2,18 +2,15 @@
 
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
 
 use bursar::daemon;
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, QuotaSet, QuotaUnset, Target};
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use crate::world::World;
-
-const DEADLINE: Duration = Duration::from_mins(1);
 
 fn target(ticket: Option<&str>) -> Target {
     let (name, ticket) = ("foo".to_owned(), ticket.map(str::to_owned));

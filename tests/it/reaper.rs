@@ -4,13 +4,12 @@ use bursar::control::api::CycleReport;
 use bursar::execute::request::{ApiServer, Ask};
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::prometheus::Prometheus;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
 
 use crate::world::World;
 
 const MORE: &str = "\n[limits]\nsuspend_per_day = { count = 20 }\n[reaper.pods]\nenabled = true\n";
-const DEADLINE: std::time::Duration = std::time::Duration::from_mins(1);
 
 fn create(world: &World, object: &Value) {
     world.servers.cluster.run(&["create", "-f", "-"], &object.to_string());

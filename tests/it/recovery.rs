@@ -11,7 +11,7 @@ use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::ldif::{disable_ldif, tool_account_dn};
 use bursar_testkit::process::Process;
-use bursar_testkit::ready::{poll, wait_for};
+use bursar_testkit::ready::{DEADLINE, poll, wait_for};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -19,7 +19,6 @@ use crate::daemon::Daemon;
 use crate::quiet::own_servers;
 use crate::world::World;
 
-const DEADLINE: Duration = Duration::from_mins(1);
 const ARCHIVED_AT_ONCE: &str = "[lifecycle]\nretention = \"0s\"\ndelete_after = \"40d\"\n";
 
 fn bursar(config: &Path, arguments: &[&str]) -> Command {

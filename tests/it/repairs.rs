@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bursar::daemon;
 use bursar_testkit::Servers;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::SignedDuration;
 use rustix::process::Signal;
 
@@ -188,9 +188,7 @@ fn a_certificate_that_is_refused_or_never_signed_fails_its_own_tool_and_nobody_w
     cluster.run(&["delete", "-f", "-"], REFUSING);
     world.clock = || daemon::now() + SignedDuration::from_mins(2);
     world.stop();
-    wait_for("both have their certificates", Duration::from_mins(1), || {
-        (world.cycle().failing.is_empty()).then_some(())
-    });
+    wait_for("both have their certificates", DEADLINE, || (world.cycle().failing.is_empty()).then_some(()));
     for tool in ["bar", "baz"] {
         assert!(world.kubectl_as_tool(tool, &["get", "pods"]).status.success(), "{tool}");
     }

@@ -8,15 +8,13 @@ use std::time::{Duration, Instant};
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::control_plane::ControlPlaneOptions;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::daemon::Daemon;
 use crate::quiet::own_servers;
 use crate::world::{World, all_is_well, stderr};
-
-const DEADLINE: Duration = Duration::from_mins(1);
 
 fn once(config: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));

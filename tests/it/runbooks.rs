@@ -9,7 +9,7 @@ use std::time::Duration;
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{tool_account_dn, tool_group_dn};
 use bursar_testkit::ports::free_port;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use rustix::process::Signal;
 
 use crate::daemon::Daemon;
@@ -19,8 +19,6 @@ const DIRECTORY_DOWN: &str = include_str!("../../docs/runbooks/directory-down.md
 const CLUSTER_REBUILT: &str = include_str!("../../docs/runbooks/cluster-rebuilt.md");
 const SIGNER_DOWN: &str = include_str!("../../docs/runbooks/signer-down.md");
 const OWNER_LEFT: &str = include_str!("../../docs/runbooks/tool-owner-left.md");
-
-const DEADLINE: Duration = Duration::from_mins(1);
 
 /// The steps of a runbook: each `sh` block.
 fn steps(runbook: &str) -> Vec<&str> {

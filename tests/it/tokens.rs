@@ -13,7 +13,7 @@ use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::Servers;
 use bursar_testkit::control_plane::ControlPlaneOptions;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
@@ -24,7 +24,6 @@ use serde_json::Value;
 use crate::quiet::own_servers;
 use crate::world::{World, stderr};
 
-const DEADLINE: Duration = Duration::from_mins(1);
 /// A token is believed for so long after it was refused (Kubernetes, `TokenSuccessCacheTTL` is 10 s).
 const REFUSED_WITHIN: Duration = Duration::from_secs(20);
 const CERTIFICATES: &str =

@@ -6,7 +6,6 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bursar::bootstrap::{self, InitRequest};
 use bursar::control::api::{CycleReport, PlanAnswer, Status};
@@ -24,13 +23,11 @@ use bursar_testkit::binaries::program;
 use bursar_testkit::control_plane::ControlPlane;
 use bursar_testkit::ldif::{PEOPLE_GID, group_ldif, person_ldif, tool_ldif, toolforge_units_ldif, unit_ldif};
 use bursar_testkit::process::Process;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use bursar_testkit::sample::sentinel_ldif;
 use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD};
 use serde_json::{Map, Value};
 use sqlx::SqlSafeStr;
-
-const DEADLINE: Duration = Duration::from_mins(1);
 
 /// See the module.
 pub struct World {

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::json;
 
 use super::files::load;
-use super::site::{DEADLINE, Site, out, pod, pod_in, said};
+use super::site::{Site, out, pod, pod_in, said};
 
 #[test]
 fn without_the_webhook_tenants_wait_and_nobody_else() {

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use bursar::contract::TenantState;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::sender::{Answer, Sender};
-use super::site::{DEADLINE, Site};
+use super::site::Site;
 
 /// The fields of a file that matter here; `crates/core/src/admission/tests.rs` says what each field is, and checks all
 /// of them.

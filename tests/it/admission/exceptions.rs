@@ -2,10 +2,10 @@
 
 use bursar::contract::TenantState;
 use bursar::contract::exception::ExceptedRule;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
 
-use super::site::{DEADLINE, Site, identity, out, pod_in, said};
+use super::site::{Site, identity, out, pod_in, said};
 
 #[test]
 fn an_excepted_account_passes_its_rules_and_stays_itself_and_nobody_writes_an_exception() {

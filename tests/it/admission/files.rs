@@ -5,13 +5,13 @@ use std::io::{Read as _, Write as _};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bursar::bootstrap;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
 
-use super::site::{DEADLINE, Site, pod};
+use super::site::{Site, pod};
 
 /// Pods of tool foo without effect, as fast as they go, until `stop`; how many, and what was refused.
 pub fn load(site: &Site, stop: &AtomicBool) -> (usize, Vec<String>) {

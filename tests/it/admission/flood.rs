@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bursar_testkit::https::trusting;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use futures::future::join_all;
 use http::Method;
 use http_body_util::Full;
@@ -25,7 +25,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::sender::Sender;
-use super::site::{DEADLINE, Site, pod, pod_in};
+use super::site::{Site, pod, pod_in};
 
 /// All seats of the webhook, a quarter of them from the address of the API server.
 const IDLE: usize = 1024;

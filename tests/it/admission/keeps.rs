@@ -1,10 +1,10 @@
 //! Kubernetes goes on in a tenant's namespace with everything enforced.
 
 use bursar::contract::TenantState;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
 
-use super::site::{DEADLINE, Site, identity, pod_in, said};
+use super::site::{Site, identity, pod_in, said};
 
 fn template() -> Value {
     json!({

@@ -14,10 +14,10 @@ mod server_rules;
 mod site;
 mod subresources;
 
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::json;
 
-use self::site::{DEADLINE, Site, out, pod, pod_in, said};
+use self::site::{Site, out, pod, pod_in, said};
 
 use bursar::errors::chain;
 

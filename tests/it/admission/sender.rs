@@ -2,7 +2,7 @@
 //! impersonates them.
 
 use bursar::bootstrap;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
 use kube::Client;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use super::cases::Case;
-use super::site::{DEADLINE, Site, runtime};
+use super::site::{Site, runtime};
 
 /// Members may do everything, and are exempt from nothing.
 const EVERYTHING: &str = "test:everything";

@@ -8,14 +8,14 @@ use std::sync::{Mutex, PoisonError};
 use bursar::bootstrap;
 use bursar::contract::TenantState;
 use bursar_testkit::process::run;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use http::Method;
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use super::sender::ask;
-use super::site::{DEADLINE, Site, out, runtime, said};
+use super::site::{Site, out, runtime, said};
 
 /// Class `tool` has no lists, class `shop` has one for each rule.
 pub const TOOL: &str = "tool-foo";

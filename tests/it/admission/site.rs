@@ -6,7 +6,6 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
 
 use bursar::bootstrap::webhook::{WebhookRequest, write_outside};
 use bursar::bootstrap::{self, InitRequest, init};
@@ -22,11 +21,9 @@ use bursar_testkit::control_plane::{ControlPlane, ControlPlaneOptions};
 use bursar_testkit::folder::Folder;
 use bursar_testkit::ports::free_port;
 use bursar_testkit::process::{Process, run};
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-
-pub const DEADLINE: Duration = Duration::from_mins(1);
 
 pub struct Site {
     webhook: Option<Process>,

@@ -24,7 +24,7 @@ use bursar::policy::{Cluster, Endpoint};
 use bursar_homed::client::HomedClient;
 use bursar_testkit::binaries::program;
 use bursar_testkit::process::Process;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::Timestamp;
 use rustix::process::Signal;
 use serde_json::json;
@@ -34,7 +34,6 @@ use super::site::{Site, name, request};
 use crate::execute::world::planned;
 
 const UID: u32 = 52503;
-const DEADLINE: Duration = Duration::from_secs(20);
 const GENERATION: u64 = 1042;
 
 /// Homes with a `bursar-homed`, and the daemon's credential for the site's cluster.

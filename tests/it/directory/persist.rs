@@ -10,6 +10,7 @@ use bursar_directory::ldap::follow::follow;
 use bursar_directory::source::LdapConfig;
 use bursar_directory::{Pass, SourceConfig, SyncCache};
 use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, tool_ldif, toolforge_units_ldif};
+use bursar_testkit::ready::DEADLINE;
 use bursar_testkit::sample::sentinel_ldif;
 use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
 use rustix::process::Signal;
@@ -20,8 +21,6 @@ use tokio::time::{Instant, sleep, timeout};
 use super::syncrepl_random::Model;
 use super::wire::{Fault, Wire};
 use super::{assert_same, ldap, names, read, read_by, site, toolforge, why};
-
-const DEADLINE: Duration = Duration::from_mins(1);
 
 struct Told {
     source: SourceConfig,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bursar::orders::request::{OrderRequest, Trigger};
 use bursar_testkit::ldif::{group_of_names_ldif, person_dn};
-use bursar_testkit::ready::poll;
+use bursar_testkit::ready::{DEADLINE, poll};
 
 use super::{RIGHTS, SECRET, WORKSPACES, connection, realm, requests, roles, set, target, user, world};
 use crate::keycloak::proxy::{Fate, between};
@@ -56,7 +56,7 @@ fn an_outage_stops_only_what_is_there_and_ends_by_itself() {
 
     // Cut after each other write.
     mode.store(5, Ordering::Relaxed);
-    let done = poll(Duration::from_mins(2), || world.cycle().exit_code() == 0);
+    let done = poll(DEADLINE, || world.cycle().exit_code() == 0);
     assert!(done, "{:?}", world.status().realm);
     assert!(cuts.load(Ordering::Relaxed) > 2);
     assert_eq!(roles(&realm, "rlout-a"), set(&["workspace-rlout-lab:member"]));

@@ -6,13 +6,14 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use bursar_testkit::Servers;
+use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::folder::Folder;
 use bursar_testkit::process::Process;
 use bursar_testkit::ready::DEADLINE;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::quiet::own_servers;
 use crate::world::World;
 
 /// Somebody who is in no group of ours.
@@ -396,8 +397,8 @@ fn completions_and_the_manual_come_from_the_arguments() {
 
 #[test]
 fn doctor_reaches_everything_after_init() {
-    let world = World::new("doctor");
-    let admin = &Servers::shared().cluster.admin_kubeconfig;
+    let world = World::on(own_servers(&ControlPlaneOptions::default()), "doctor", "");
+    let admin = &world.servers.cluster.admin_kubeconfig;
     let bursar = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
         command.arg("--config").arg(world.config()).arg("--json").args(arguments);

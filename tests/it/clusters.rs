@@ -39,7 +39,7 @@ pub fn world_on(servers: Arc<Servers>, name: &str, other: &ControlPlane, more: &
     let more = format!(
         "\n[cluster.other]\ndefault_endpoint = \"main\"\n[cluster.other.endpoint.main]\nurl = \"{}\"\nca = \"{}\"\n\
          [class.local]\nfrom = \"users\"\nwhen = {{ group = \"locals\" }}\nclusters = [\"other\"]\n\
-         namespace = \"{name}-u-{{name}}\"\nhome = {{ prefix = \"{}/homes/home\" }}\n\
+         namespace = \"{name}-u-{{name}}\"\npod_security = \"baseline\"\nhome = {{ prefix = \"{}/homes/home\" }}\n\
          credential = {{ kind = \"certificate\", endpoints = [\"main\"] }}\n{more}",
         other.url,
         other.ca_pem.display(),
@@ -51,7 +51,6 @@ pub fn world_on(servers: Arc<Servers>, name: &str, other: &ControlPlane, more: &
         "7d\", endpoints = [\"internal\"] }\nvolumes",
         "7d\", endpoints = [\"internal\", \"main\"] }\nvolumes",
     );
-    world.initialise_again();
     world.initialise("other", other);
     world
 }
@@ -345,9 +344,6 @@ fn a_tenants_pod_mounts_its_claim_with_the_static_volume_and_no_other_path() {
     let (other, _turn) = other();
     let mut world = world("mounts", other);
     world.configure("pod_security = \"restricted\"", "pod_security = \"baseline\"");
-    // The admission policy knows the levels that classes had at `init`.
-    world.initialise_again();
-    world.initialise("other", other);
     world.tool("foo", 62_891, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
     let namespace = world.namespace("foo");

@@ -27,7 +27,6 @@ fn world(name: &str, uid: u32) -> (World, String) {
     let folder = Servers::shared().folder().join(name);
     let class = CLASS.replace("@NAME@", name).replace("@FOLDER@", &folder.display().to_string());
     let world = World::with(name, &class);
-    world.initialise_again();
     world.person("ada", uid);
     world.group("lab", &["ada"]);
     let namespace = format!("{name}-u-ada");

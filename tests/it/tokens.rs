@@ -36,7 +36,7 @@ fn servers() -> Arc<Servers> {
 
 /// A site whose tools have tokens for two hosts, each with a folder that only that host sees.
 fn site(name: &str) -> World {
-    let mut world = World::on(servers(), name, "");
+    let mut world = World::bare(servers(), name, "");
     let volumes = world.folder.join("homes/volumes");
     let tokens = format!(
         "credential = {{ kind = \"service-account\", lifetime = \"10m\", hosts = [\"ce1\", \"ce2\"], \
@@ -48,7 +48,7 @@ fn site(name: &str) -> World {
         "homes/data/project\", kubeconfig = \".kube/config\", create = false",
         "homes/data/project\", kubeconfig = \".kube/config\", create = true",
     );
-    world.initialise_again();
+    crate::template::initialise(&world);
     for host in ["ce1", "ce2"] {
         fs::create_dir_all(volumes.join(host)).expect("an export");
     }

@@ -61,7 +61,6 @@ fn the_people_of_a_group_work_in_its_namespace_each_with_a_credential_of_their_o
     let volumes = world.folder.join("homes/volumes");
     let classes = CLASSES.replace("@HOMES@", &homes).replace("@VOLUMES@", &volumes.display().to_string());
     world.configure("[class.admin]", &format!("{classes}[class.admin]"));
-    world.initialise_again();
     // Names of their own: all ledgers of these tests share one cluster, and count their generations from 1.
     for (person, uid) in ["ada", "boole", "cantor", "dirac"].into_iter().zip(63_201..) {
         world.person(person, uid);
@@ -180,7 +179,6 @@ namespace     = "wsuid-w-{name}"
 uid_range     = [63701, 63702]
 [class.admin]"#;
     world.configure("[class.admin]", class);
-    world.initialise_again();
     let annotation = |world: &World, group: &str, key: &str| {
         let path = format!("jsonpath={{.metadata.annotations.bursar\\.dev/{key}}}");
         world.kubectl(&["get", "namespace", &format!("wsuid-w-{group}"), "-o", &path])

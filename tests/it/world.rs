@@ -209,9 +209,9 @@ impl World {
     }
 
     /// The policy that `init` is given. A cluster that worlds share has namespaces of all of them.
-    pub fn policy_for_init(&self) -> Policy {
+    pub fn policy_for_init(&self, cluster: &ControlPlane) -> Policy {
         let mut policy = self.settings().policy;
-        if Arc::strong_count(&self.servers) > 1 {
+        if Arc::strong_count(&self.servers) > 1 || !std::ptr::eq(cluster, &raw const self.servers.cluster) {
             let namespaces = policy.classes.values_mut().filter_map(|class| class.namespace.as_mut());
             namespaces.for_each(|namespace| "{name}".clone_into(namespace));
         }
@@ -220,7 +220,7 @@ impl World {
 
     /// `bursar init --cluster NAME`.
     pub fn initialise(&self, name: &str, cluster: &ControlPlane) {
-        let (settings, policy) = (self.settings(), self.policy_for_init());
+        let (settings, policy) = (self.settings(), self.policy_for_init(cluster));
         let state = self.state_dir();
         let made = self.runtime.block_on(async {
             let (store, _lock) = Store::open(&state).await.expect("a ledger");

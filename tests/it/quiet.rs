@@ -311,7 +311,6 @@ fn repaired(world: &mut World) {
     world.kubectl(&["delete", "persistentvolume", &format!("bursar-{namespace}.home")]);
     world.kubectl(&["delete", "clusterrolebinding", "-l", "app.kubernetes.io/managed-by=bursar"]);
     world.kubectl(&["delete", "namespace", &world.namespace("bar")]);
-    world.wait_for_drift();
     wait_for("all of it again", DEADLINE, || {
         world.cycle();
         let there = world.servers.cluster.kubectl().args(["get", "clusterrolebinding", "-o", "name"]).output();
@@ -335,17 +334,20 @@ fn labelled_again(world: &mut World) {
     let binding = bindings.lines().next().expect("a binding");
     for refused in [volume.as_str(), binding] {
         world.kubectl(&["label", refused, &off]);
-        world.wait_for_drift();
-        let failing = world.cycle().failing;
-        assert!(failing.iter().any(|failing| failing.reason.contains("bursar-cage")), "{failing:#?}");
+        wait_for("a refusal", DEADLINE, || {
+            let failing = world.cycle().failing;
+            failing.iter().any(|failing| failing.reason.contains("bursar-cage")).then_some(())
+        });
         world.kubectl(&["label", refused, &on]);
     }
     world.kubectl(&["label", inside, "-n", &namespace, "-l", &on, &off]);
     world.kubectl(&["label", "namespace", &namespace, &off]);
-    world.wait_for_drift();
+    wait_for("the labels again", DEADLINE, || {
+        world.cycle();
+        let labelled = world.kubectl(&["get", "namespace", "-l", &on, "-o", "name"]);
+        (labelled.lines().count() == 2).then_some(())
+    });
     settle(world);
-    let labelled = world.kubectl(&["get", &format!("{inside},namespace"), "-A", "-l", &on, "-o", "name"]);
-    assert_eq!(labelled.lines().filter(|line| line.starts_with("namespace/")).count(), 2, "{labelled}");
 }
 
 /// A cannot create or read the certificate request of an earlier life of ours is in the way, and goes.
@@ -495,17 +497,23 @@ fn tokens(world: &mut World) {
     let report = world.cycle();
     assert_eq!(report.exit_code(), 0, "{report:#?}");
     settle(world);
+    let labelled = |world: &mut World, what: &str| {
+        wait_for("our label again", DEADLINE, || {
+            world.cycle();
+            let label =
+                ["get", what, "-n", "verbs-u-verbs-ann", "--ignore-not-found", "-o", "jsonpath={.metadata.labels}"];
+            world.kubectl(&label).contains("bursar").then_some(())
+        });
+        settle(world);
+    };
     let account = world.kubectl(&["get", "serviceaccount", "-n", "verbs-u-verbs-ann", "-o", "name"]);
     let account = account.lines().find(|name| name.contains("/bursar-g")).expect("ours").to_owned();
     for what in [account.as_str(), "secret/bursar-host-ce1"] {
-        let off = ["label", what, "-n", "verbs-u-verbs-ann", "app.kubernetes.io/managed-by-"];
-        world.kubectl(&off);
-        world.wait_for_drift();
-        settle(world);
+        world.kubectl(&["label", what, "-n", "verbs-u-verbs-ann", "app.kubernetes.io/managed-by-"]);
+        labelled(world, what);
     }
     world.kubectl(&["delete", "secret/bursar-host-ce1", "-n", "verbs-u-verbs-ann"]);
-    world.wait_for_drift();
-    settle(world);
+    labelled(world, "secret/bursar-host-ce1");
     let ann = Target { kind: AccountKind::User, name: "verbs-ann".to_owned(), ..foo() };
     let report = world.order(&OrderRequest::Suspend(ann)).expect("suspended");
     assert_eq!(report.exit_code(), 0, "{report:#?}");

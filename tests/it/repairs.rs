@@ -37,8 +37,7 @@ fn an_edited_quota_and_a_deleted_binding_are_as_they_were_after_one_cycle() {
     ];
     world.kubectl(&edit);
     world.kubectl(&["delete", "rolebinding", "bursar-bursar-tenant", "-n", &namespace]);
-    world.wait_for_drift();
-    assert!(world.plan().text.contains("foo"));
+    world.wait_for_drift(&["tool foo", "quota", "role binding"]);
     let report = world.cycle();
     assert_eq!((report.exit_code(), report.changed), (0, 1), "{report:#?}");
     let pods = ["get", "resourcequota", "bursar", "-n", &namespace, "-o", "jsonpath={.spec.hard.pods}"];
@@ -53,12 +52,14 @@ fn a_deleted_namespace_is_made_again_with_all_that_is_in_it() {
     world.cycle();
     let namespace = world.namespace("foo");
     world.kubectl(&["delete", "namespace", &namespace]);
-    world.wait_for_drift();
-    let report = world.cycle();
-    assert_eq!(report.failing.len(), 0, "{report:#?}");
-    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
-    let claim = world.kubectl(&["get", "pvc", "-n", &namespace, "-o", "name"]);
-    assert!(claim.contains("persistentvolumeclaim/home"), "{claim}");
+    // The watches of its kinds hear of it one after another.
+    wait_for("all of it again", DEADLINE, || {
+        let report = world.cycle();
+        assert_eq!(report.failing.len(), 0, "{report:#?}");
+        let claim = world.kubectl(&["get", "pvc", "-n", &namespace, "-o", "name"]);
+        let works = world.kubectl_as_tool("foo", &["get", "pods"]).status.success();
+        (works && claim.contains("persistentvolumeclaim/home")).then_some(())
+    });
 }
 
 #[test]
@@ -168,7 +169,7 @@ fn a_certificate_that_is_refused_or_never_signed_fails_its_own_tool_and_nobody_w
     let namespace = world.namespace("foo");
     let cluster = &servers.cluster;
     cluster.run(&["delete", "rolebinding", "bursar-bursar-tenant", "-n", &namespace], "");
-    world.wait_for_drift();
+    world.wait_for_drift(&["tool foo", "role binding"]);
     let report = std::thread::scope(|scope| {
         let repaired = scope.spawn(|| {
             wait_for("the other tool's binding", Duration::from_secs(20), || {

@@ -5,8 +5,9 @@ use std::os::unix::fs::MetadataExt as _;
 
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::PEOPLE_GID;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 
-use crate::world::World;
+use crate::world::{World, all_is_well};
 
 const CLASS: &str = r#"
 [class.lab]
@@ -90,9 +91,13 @@ fn a_volume_that_should_move_stays_and_the_plan_says_how_to_move_it() {
     // What the plan says: both deleted, both created again.
     world.kubectl(&["delete", "pvc", "team", "-n", &namespace]);
     world.kubectl(&["delete", "pv", &volume]);
-    world.wait_for_drift();
-    let report = world.cycle();
-    assert!(report.failing.is_empty(), "{report:#?}");
+    wait_for("both again", DEADLINE, || {
+        let report = world.cycle();
+        assert!(report.failing.is_empty(), "{report:#?}");
+        let claim = world.kubectl(&["get", "pvc", "team", "-n", &namespace, "--ignore-not-found"]);
+        let volumes = world.kubectl(&["get", "pv", "-o", "name"]);
+        (!claim.is_empty() && volumes.contains(&volume)).then_some(())
+    });
     bound(&world, &volume);
     assert_eq!(world.kubectl(&path), "/new/team/ada");
 }

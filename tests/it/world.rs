@@ -271,12 +271,12 @@ impl World {
         })
     }
 
-    /// Waits until the watches know that something changed in the cluster.
-    pub fn wait_for_drift(&mut self) {
-        self.open();
-        let changed = self.bursar.as_ref().expect("open").changed();
-        let waiting = async { tokio::time::timeout(DEADLINE, changed.notified()).await };
-        self.runtime.block_on(waiting).expect("the watches see it");
+    /// Waits until the watches know what changed in the cluster: a line of the plan has all of this.
+    pub fn wait_for_drift(&mut self, parts: &[&str]) {
+        wait_for(&format!("plan with {parts:?}"), DEADLINE, || {
+            let text = self.plan().text;
+            text.lines().any(|line| parts.iter().all(|part| line.contains(part))).then_some(())
+        });
     }
 
     /// What `bursar status` says is wrong with the cluster.

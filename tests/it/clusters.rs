@@ -15,7 +15,6 @@ use bursar_testkit::ldif::{disable_ldif, tool_account_dn};
 use bursar_testkit::ports::free_port;
 use bursar_testkit::process::{Process, run};
 use bursar_testkit::ready::{DEADLINE, wait_for};
-use rustix::process::Signal;
 
 use crate::daemon::{Daemon, status};
 use crate::world::{World, stderr};
@@ -135,7 +134,7 @@ fn a_cluster_that_hangs_keeps_only_its_own_work_waiting_and_catches_up() {
     assert!(with(&world, "test") && with(&world, "other"));
 
     let server = other.api_server().expect("of our own");
-    server.signal(Signal::STOP);
+    let frozen = server.frozen();
     let began = Instant::now();
     // A new tool, a suspension and a revocation, all of them in both clusters.
     world.tool("new", 62_871, &[]);
@@ -160,7 +159,7 @@ fn a_cluster_that_hangs_keeps_only_its_own_work_waiting_and_catches_up() {
     assert!(known.elapsed() < Duration::from_secs(15), "{:?} {cycle:#?}", known.elapsed());
     println!("hung for {:?}; a cycle then takes {:?}", began.elapsed(), known.elapsed());
 
-    server.signal(Signal::CONT);
+    drop(frozen);
     wait_for("the other cluster catches up", DEADLINE, || {
         let report = world.cycle();
         (report.exit_code() == 0 && works(&world, "new", "other") && works(&world, "t0", "other")).then_some(())
@@ -176,7 +175,7 @@ fn a_daemon_that_starts_while_a_cluster_hangs_works_in_the_other() {
     let mut world = world("starts", other);
     world.tool("foo", 62_881, &[]);
     let server = other.api_server().expect("of our own");
-    server.signal(Signal::STOP);
+    let frozen = server.frozen();
     world.stop();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
@@ -184,7 +183,7 @@ fn a_daemon_that_starts_while_a_cluster_hangs_works_in_the_other() {
     let clusters = status(&world)["clusters"].clone();
     assert_eq!((clusters["test"]["ready"].clone(), clusters["other"]["ready"].clone()), (true.into(), false.into()));
     assert!(clusters["other"]["trouble"].as_str().is_some_and(|why| !why.is_empty()), "{clusters:#}");
-    server.signal(Signal::CONT);
+    drop(frozen);
     let (code, said) = crate::runbooks::follow(&world, "bursar sync");
     println!("{said}");
     assert_eq!(code, Some(0), "{said}");
@@ -205,7 +204,7 @@ fn an_order_for_a_cluster_that_is_away_ends_with_1_and_is_shown_until_it_is_done
     fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("a copy");
     world.stop();
     let server = other.api_server().expect("of our own");
-    server.signal(Signal::STOP);
+    let frozen = server.frozen();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
     wait_for("the other cluster is known to be away", DEADLINE, || {
@@ -224,7 +223,7 @@ fn an_order_for_a_cluster_that_is_away_ends_with_1_and_is_shown_until_it_is_done
         let why = given("bursar why tool foo").1;
         assert!(why.contains("not done yet"), "{why}");
     }
-    server.signal(Signal::CONT);
+    drop(frozen);
     wait_for("it is done there too", DEADLINE, || {
         given("bursar sync");
         unfinished().is_empty().then_some(())
@@ -243,7 +242,7 @@ fn a_class_is_not_revoked_while_one_of_it_is_suspended_and_its_cluster_away() {
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();
     let server = other.api_server().expect("of our own");
-    server.signal(Signal::STOP);
+    let frozen = server.frozen();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
     let (code, said) = std::thread::scope(|scope| {
@@ -258,7 +257,7 @@ fn a_class_is_not_revoked_while_one_of_it_is_suspended_and_its_cluster_away() {
     });
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("tool:foo: suspend") && said.contains("cluster other"), "{said}");
-    server.signal(Signal::CONT);
+    drop(frozen);
     wait_for("it is done there too", DEADLINE, || {
         crate::runbooks::follow(&world, "bursar sync");
         (status(&world)["unfinished"] == serde_json::json!([])).then_some(())

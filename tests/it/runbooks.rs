@@ -89,7 +89,7 @@ fn directory_down_steps_work() {
 
     fs::write(world.config(), right).expect("written");
     daemon.process.signal(Signal::HUP);
-    wait_for("the directory is read", DEADLINE, || done(&world, sync).contains("ended").then_some(()));
+    wait_for("the directory is read", DEADLINE, || follow(&world, sync).1.contains("ended").then_some(()));
     wait_for("complete again", DEADLINE, || {
         follow(&world, sync);
         done(&world, "bursar status").contains("complete; ").then_some(())
@@ -111,7 +111,7 @@ fn signer_down_steps_work() {
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();
     let controllers = world.servers.cluster.controller_manager().expect("of this test's own");
-    controllers.signal(Signal::STOP);
+    let frozen = controllers.frozen();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
     world.tool("bar", 65_312, &[]);
@@ -128,7 +128,7 @@ fn signer_down_steps_work() {
     let expiring = done(&world, &steps(SIGNER_DOWN)[0].replace("2d", "30d"));
     assert!(expiring.contains("tool:foo"), "{expiring}");
     assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success(), "who has one works on");
-    controllers.signal(Signal::CONT);
+    drop(frozen);
     wait_for("it is tried again by itself", DEADLINE, || {
         follow(&world, "bursar sync");
         world.kubectl_as_tool("bar", &["get", "pods"]).status.success().then_some(())

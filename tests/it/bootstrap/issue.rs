@@ -26,7 +26,6 @@ use bursar_testkit::binaries::program;
 use bursar_testkit::process::Process;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::Timestamp;
-use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -257,7 +256,7 @@ async fn request_that_is_refused_or_deleted_is_a_failure_with_its_reason() {
     let site = Site::shared();
     // A signer that sleeps; only here, for all others of this cluster wait meanwhile.
     let signer = site.cluster.controller_manager().expect("a controller manager");
-    signer.signal(Signal::STOP);
+    let _frozen = signer.frozen();
     let failed = r#"[{"op":"add","path":"/status/conditions/-","value":{"type":"Failed","status":"True",
         "reason":"SignerValidationFailure","message":"not today"}}]"#;
     for (tool, arguments, said) in [
@@ -282,5 +281,4 @@ async fn request_that_is_refused_or_deleted_is_a_failure_with_its_reason() {
         assert!(error.reason().contains(said), "{}", error.reason());
         assert_eq!(requests(&format!("id-{tool}")), "");
     }
-    signer.signal(Signal::CONT);
 }

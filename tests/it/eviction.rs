@@ -27,10 +27,7 @@ fn planted(world: &World, namespace: &str) -> String {
          namespace: {namespace}\n  annotations: {{kubernetes.io/service-account.name: default}}\n"
     );
     std::fs::write(&secret, text).expect("written");
-    wait_for("the default service account", DEADLINE, || {
-        let found = world.kubectl(&["get", "serviceaccount", "default", "-n", namespace, "--ignore-not-found"]);
-        (!found.is_empty()).then_some(())
-    });
+    world.servers.cluster.wait_for_pods(namespace);
     world.kubectl(&["create", "-f", secret.to_str().expect("UTF-8")]);
     let token = ["get", "secret", "planted", "-n", namespace, "-o", "jsonpath={.data.token}"];
     let token = wait_for("its token", DEADLINE, || Some(world.kubectl(&token)).filter(|token| !token.is_empty()));
@@ -70,7 +67,7 @@ fn an_eviction_leaves_nothing_that_acts_and_resume_starts_what_is_approved() {
     world.stop();
     let namespace = world.namespace("foo");
     world.kubectl(&["create", "deployment", "web", "--image=example.org/web", "--replicas=2", "-n", &namespace]);
-    world.kubectl(&["create", "cronjob", "miner", "--image=example.org/m", "--schedule=* * * * *", "-n", &namespace]);
+    world.kubectl(&["create", "cronjob", "miner", "--image=example.org/m", "--schedule=0 3 1 1 *", "-n", &namespace]);
     let token = planted(&world, &namespace);
     let before = uid(&world, &namespace);
     assert!(stderr(&with_token(&world, &token, &namespace)).contains("Forbidden"), "known, without a right of its own");

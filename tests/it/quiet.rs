@@ -377,10 +377,7 @@ fn revoked_past_a_leftover(world: &mut World) {
 
 fn suspended_and_resumed(world: &mut World) {
     let namespace = world.namespace("foo");
-    wait_for("the default service account", DEADLINE, || {
-        let accounts = world.kubectl(&["get", "serviceaccount", "-n", &namespace, "-o", "name"]);
-        accounts.contains("default").then_some(())
-    });
+    world.servers.cluster.wait_for_pods(&namespace);
     world.servers.cluster.run(&["create", "-n", &namespace, "-f", "-"], &workloads().to_string());
     let report = world.order(&OrderRequest::Suspend(foo())).expect("suspended");
     assert_eq!(report.exit_code(), 0, "{report:#?}");

@@ -37,7 +37,7 @@ impl Drop for Told {
 
 impl Told {
     async fn by(ldap: LdapConfig) -> Self {
-        let ldap = LdapConfig { way: Way::Persist, timeout: Duration::from_secs(1), ..ldap };
+        let ldap = LdapConfig { way: Way::Persist, timeout: Duration::from_secs(5), ..ldap };
         let told = Self::begin(toolforge(ldap));
         told.heard("the first notice").await;
         told
@@ -182,7 +182,7 @@ async fn a_wire_that_is_cut_anywhere_is_never_believed() {
     let slapd = site(SlapdOptions::default());
     let wire = Wire::to(&slapd.ldaps_url).await;
     let behind =
-        LdapConfig { timeout: Duration::from_secs(1), way: Way::Persist, ..ldap(&[&wire.url("ldaps")], &slapd) };
+        LdapConfig { timeout: Duration::from_secs(5), way: Way::Persist, ..ldap(&[&wire.url("ldaps")], &slapd) };
     let truth = toolforge(here(&slapd));
     let whole = Told::begin(toolforge(behind.clone()));
     whole.wait(true).await;

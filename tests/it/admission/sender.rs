@@ -50,7 +50,7 @@ impl Sender {
         let routes = ["HTTPRoute", "GRPCRoute"].map(route);
         let list = json!({"apiVersion": "v1", "kind": "List", "items": [binding, routes[0], routes[1]]});
         site.cluster.run(&["apply", "-f", "-"], &list.to_string());
-        site.cluster.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"], "");
+        site.cluster.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=240s"], "");
         let runtime = runtime();
         let connect = |path: &std::path::Path| runtime.block_on(bootstrap::client(path)).expect("a client");
         let tenant = |account: &str, more: &[&str]| connect(&certified(site, account, more));

@@ -246,7 +246,7 @@ pub fn prepare(site: &Site) -> Meddler {
         kind("networking.istio.io", "Gateway"),
     ];
     site.cluster.run(&["apply", "-f", "-"], &json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string());
-    site.cluster.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"], "");
+    site.cluster.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=240s"], "");
     site.tenant("shop", "ann", 52601, TenantState::Active);
     let meddler = Meddler::new(site);
     // The webhook hears of the tenant, and the policies are in force.

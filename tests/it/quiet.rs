@@ -12,7 +12,7 @@ use bursar::daemon;
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::audit::Request;
-use bursar_testkit::control_plane::ControlPlaneOptions;
+use bursar_testkit::control_plane::{ControlPlane, ControlPlaneOptions};
 use bursar_testkit::ldif::{disable_ldif, person_dn, tool_account_dn};
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use bursar_testkit::slapd::SlapdOptions;
@@ -35,16 +35,19 @@ pub fn own_servers(options: &ControlPlaneOptions) -> Arc<Servers> {
     Arc::new(Servers::start_with(options, &SlapdOptions::default(), |_| sample::toolforge()))
 }
 
-/// What the daemon asked since `mark`. What it was answered before this call is in it.
-fn asked(world: &World, mark: u64) -> Vec<Request> {
-    let cluster = &world.servers.cluster;
+/// What was asked since `mark`. What was answered before this call is in it.
+pub fn asked_by_all(cluster: &ControlPlane, mark: u64) -> Vec<Request> {
     let last = format!("/api?mark-{}", cluster.audit_mark());
     cluster.run(&["get", "--raw", &last], "");
-    let all = wait_for("our own request in the audit log", DEADLINE, || {
+    wait_for("our own request in the audit log", DEADLINE, || {
         let all = cluster.requests_since(mark);
         all.iter().any(|request| request.uri.starts_with(&last)).then_some(all)
-    });
-    all.into_iter().filter(|request| request.user == DAEMON).collect()
+    })
+}
+
+/// What the daemon asked since `mark`.
+pub fn asked(world: &World, mark: u64) -> Vec<Request> {
+    asked_by_all(&world.servers.cluster, mark).into_iter().filter(|request| request.user == DAEMON).collect()
 }
 
 /// How many seconds the clock of these tests is ahead.

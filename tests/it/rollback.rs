@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::daemon::Daemon;
-use crate::quiet::own_servers;
+use crate::quiet::{asked, own_servers};
 use crate::world::{World, all_is_well, stderr};
 
 fn once(config: &Path) -> Output {
@@ -58,22 +58,13 @@ fn last_generation(world: &World) -> u64 {
 
 /// Refused with the command that helps, and the daemon wrote nothing in the cluster.
 fn writes_nothing(world: &World) {
-    let cluster = &world.servers.cluster;
-    let since = cluster.audit_mark();
+    let since = world.servers.cluster.audit_mark();
     let output = once(&world.config());
     assert_eq!(output.status.code(), Some(78), "{}", stderr(&output));
     assert!(stderr(&output).contains("bursar takeover"), "{}", stderr(&output));
-    let last = format!("/api?rollback-{}", cluster.audit_mark());
-    cluster.run(&["get", "--raw", &last], "");
-    let asked = wait_for("our own request in the audit log", DEADLINE, || {
-        let all = cluster.requests_since(since);
-        all.iter().any(|request| request.uri.starts_with(&last)).then_some(all)
-    });
-    let writes = asked.iter().filter(|request| request.user == "bursar:daemon");
-    let writes: Vec<_> = writes
-        .filter(|request| !["get", "list", "watch"].contains(&request.verb.as_str()))
-        .filter(|request| !request.uri.contains("/selfsubject"))
-        .collect();
+    let asked = asked(world, since);
+    let writes = asked.iter().filter(|request| !["get", "list", "watch"].contains(&request.verb.as_str()));
+    let writes: Vec<_> = writes.filter(|request| !request.uri.contains("/selfsubject")).collect();
     assert!(writes.is_empty(), "{writes:#?}");
 }
 

@@ -156,5 +156,5 @@ fn a_foreign_object_is_taken_over_by_order_if_the_cluster_agrees() {
     assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
     let adopted = world.rows("SELECT detail FROM history WHERE account = 'tool:foo' AND detail LIKE '%\"adopted\"%'");
     assert_eq!(adopted.len(), 2, "{adopted:?}");
-    assert_eq!(world.cycle().actions, 0);
+    assert!(poll(DEADLINE, || world.cycle().actions == 0), "{}", world.plan().text);
 }

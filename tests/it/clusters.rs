@@ -154,9 +154,9 @@ fn a_cluster_that_hangs_keeps_only_its_own_work_waiting_and_catches_up() {
     assert!((2..6).all(|number| works(&world, &format!("t{number}"), "test")));
     let clusters = world.status().clusters;
     assert!(clusters["test"].ready && !clusters["other"].ready, "{clusters:#?}");
-    // Once it is known to hang, nobody waits for it.
+    // Once it is known to hang, nobody waits for it: a signature alone would be waited for 30 s.
     let (known, cycle) = (Instant::now(), world.cycle());
-    assert!(known.elapsed() < Duration::from_secs(15), "{:?} {cycle:#?}", known.elapsed());
+    assert!(known.elapsed() < Duration::from_secs(29), "{:?} {cycle:#?}", known.elapsed());
     println!("hung for {:?}; a cycle then takes {:?}", began.elapsed(), known.elapsed());
 
     drop(frozen);
@@ -347,7 +347,7 @@ fn a_tenants_pod_mounts_its_claim_with_the_static_volume_and_no_other_path() {
     assert_eq!(world.cycle().exit_code(), 0);
     let namespace = world.namespace("foo");
     let volume = format!("bursar-{namespace}.home");
-    other.run(&["wait", "pv", &volume, "--for=jsonpath={.status.phase}=Bound", "--timeout=180s"], "");
+    other.run(&["wait", "pv", &volume, "--for=jsonpath={.status.phase}=Bound", "--timeout=240s"], "");
     world.stop();
 
     let folder = world.folder.join("webhook");

@@ -56,7 +56,7 @@ fn controllers_hand_out_the_default_service_account_and_remove_a_namespace() {
         let found = cluster.run(&["get", "serviceaccounts", "-n", "harness", "-o", "name"], "");
         found.contains("serviceaccount/default").then_some(())
     });
-    cluster.run(&["delete", "namespace", "harness", "--timeout=60s"], "");
+    cluster.run(&["delete", "namespace", "harness", "--timeout=240s"], "");
 }
 
 #[test]

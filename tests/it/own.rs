@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, Target};
-use bursar_testkit::ready::{DEADLINE, poll};
+use bursar_testkit::ready::{DEADLINE, poll, wait_for};
 use serde_json::Value;
 
 use crate::daemon::Daemon;
@@ -56,8 +56,10 @@ fn people_can_query_only_their_own_accounts() {
     let tool = json(&world, ANN, &["show", "tool", "foo"]);
     assert_eq!(tool["namespaces"][0]["namespace"], world.namespace("foo"));
     assert!(tool["quotas"].as_array().is_some_and(|quotas| !quotas.is_empty()), "{tool}");
-    let why = json(&world, ANN, &["why", "tool", "foo"]);
-    assert!(why["steps"].as_array().is_some_and(|steps| steps.iter().all(|step| step["ok"] == true)), "{why}");
+    wait_for("all steps are good", DEADLINE, || {
+        let why = json(&world, ANN, &["why", "tool", "foo"]);
+        why["steps"].as_array().is_some_and(|steps| steps.iter().all(|step| step["ok"] == true)).then_some(())
+    });
     let text = bursar(&world, ANN, &["why"]);
     assert!(String::from_utf8_lossy(&text.stdout).starts_with("user:own-ann\n+ "), "{text:?}");
 

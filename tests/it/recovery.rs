@@ -231,9 +231,7 @@ fn a_standby_host_takes_over_and_the_former_owner_writes_nothing_from_then_on() 
         (String::from_utf8_lossy(&may.stdout).trim() == "no").then_some(())
     });
 
-    ends(&config, &["sync", "--once"], 0);
-    let report = ends(&config, &["sync", "--once"], 0);
-    assert_eq!(report["actions"], 0, "{report}");
+    wait_for("nothing to do", DEADLINE, || (ends(&config, &["sync", "--once"], 0)["actions"] == 0).then_some(()));
     let ledger = standby.join("ledger.db").display().to_string();
     assert_eq!(generation(&ledger), revoked, "a revocation that the backup did not know is still in force");
     let own = world.kubectl_as_tool("foo", &["auth", "can-i", "create", "pods"]);

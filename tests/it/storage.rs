@@ -35,7 +35,7 @@ fn world(name: &str, uid: u32) -> (World, String) {
 }
 
 fn bound(world: &World, volume: &str) {
-    world.kubectl(&["wait", "pv", volume, "--for=jsonpath={.status.phase}=Bound", "--timeout=60s"]);
+    world.kubectl(&["wait", "pv", volume, "--for=jsonpath={.status.phase}=Bound", "--timeout=240s"]);
 }
 
 fn quiet(world: &mut World) {
@@ -74,7 +74,7 @@ fn every_kind_of_volume_is_made_and_then_costs_nothing() {
 #[test]
 fn a_volume_that_should_move_stays_and_the_plan_says_how_to_move_it() {
     let (mut world, namespace) = world("moving", 62_511);
-    world.cycle();
+    all_is_well(&world.cycle());
     let volume = format!("bursar-{namespace}.team");
     bound(&world, &volume);
     let path = ["get", "pv", &volume, "-o", "jsonpath={.spec.nfs.path}"];
@@ -114,7 +114,7 @@ fn a_claim_grows_and_never_shrinks_and_is_never_deleted() {
              "spec": {"capacity": {"storage": "9Gi"}, "accessModes": ["ReadWriteOnce"],
                       "storageClassName": "growing-fast", "nfs": {"server": "nfs", "path": "/disk"}}}]}"#,
     );
-    world.cycle();
+    all_is_well(&world.cycle());
     bound(&world, "growing-disk");
     let asked = ["get", "pvc", "scratch", "-n", &namespace, "-o", "jsonpath={.spec.resources.requests.storage}"];
 

@@ -25,7 +25,7 @@ use crate::quiet::own_servers;
 use crate::world::{World, stderr};
 
 /// A token is believed for so long after it was refused (Kubernetes, `TokenSuccessCacheTTL` is 10 s).
-const REFUSED_WITHIN: Duration = Duration::from_secs(20);
+const REFUSED_WITHIN: Duration = Duration::from_mins(1);
 const CERTIFICATES: &str =
     "credential   = { kind = \"certificate\", lifetime = \"7d\", endpoints = [\"internal\"] }\nvolumes";
 
@@ -325,7 +325,7 @@ fn a_client_keeps_working_while_its_token_is_replaced() {
     let begun = Instant::now();
     while !shown(AGENT).contains(&id(&second)) {
         asks().expect("it works all the time");
-        assert!(begun.elapsed() < Duration::from_secs(90), "it reads its token again: {:?}", shown(AGENT));
+        assert!(begun.elapsed() < DEADLINE, "it reads its token again: {:?}", shown(AGENT));
         std::thread::sleep(Duration::from_secs(1));
     }
     assert_eq!(shown(AGENT), BTreeSet::from([id(&first), id(&second)]));

@@ -102,7 +102,7 @@ fn crownlabs(world: &World) {
     );
     world.kubectl(&["create", "deployment", "crownlabs-tenant", "--image=x", "-n", "crownlabs"]);
     for kind in ["tenants", "workspaces"] {
-        world.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", &format!("crd/{kind}.{GROUP}")]);
+        world.kubectl(&["wait", "--for=condition=Established", "--timeout=240s", &format!("crd/{kind}.{GROUP}")]);
     }
     let workspace = owner(world, "Workspace", "v1alpha1", "algebra", &json!({"prettyName": "Algebra"}));
     let place = "workspace-algebra";

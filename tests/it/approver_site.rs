@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use bursar::bootstrap::approver::{self, ApproverRequest, Place};
 use bursar::contract::Sealer;
@@ -12,6 +11,7 @@ use bursar::store::ReadStore;
 use bursar_testkit::binaries::program;
 use bursar_testkit::ports::free_port;
 use bursar_testkit::process::Process;
+use bursar_testkit::ready::DEADLINE;
 
 use crate::world::World;
 
@@ -44,7 +44,7 @@ pub fn start(world: &World) -> Process {
     command.arg("approve").arg("--dir").arg(world.folder.join("approver"));
     command.args(["--health", &format!("127.0.0.1:{health}")]);
     let approver = Process::start("bursar-webhook approve", &command, &world.folder.join("approver.log"));
-    approver.wait_until("200 from its /readyz", Duration::from_mins(1), || {
+    approver.wait_until("200 from its /readyz", DEADLINE, || {
         let answer = Command::new("curl").args(["-sf", &format!("http://127.0.0.1:{health}/readyz")]).output();
         answer.is_ok_and(|answer| answer.status.success())
     });

@@ -4,17 +4,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 use bursar::orders::request::OrderRequest;
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::tool_account_dn;
-use bursar_testkit::ready::poll;
+use bursar_testkit::ready::{DEADLINE, poll};
 use serde_json::{Value, json};
 
 use crate::world::{World, stderr};
-
-const DEADLINE: Duration = Duration::from_mins(2);
 
 /// Nothing waits.
 pub const AT_ONCE: &str = "\n[lifecycle]\nabsent_for = \"0s\"\nretention = \"0s\"\ndelete_after = \"0s\"\n";
@@ -152,7 +149,7 @@ fn a_tool_that_stays_away_is_archived_and_deleted_and_gets_its_names_uid_and_vol
     cycles_until(&mut world, "foo", "active");
     assert_eq!(world.cycle().exit_code(), 0);
     assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
-    world.kubectl(&["wait", "pv", &volume, "--for=jsonpath={.status.phase}=Bound", "--timeout=60s"]);
+    world.kubectl(&["wait", "pv", &volume, "--for=jsonpath={.status.phase}=Bound", "--timeout=240s"]);
     assert_eq!(world.kubectl(&["get", "pv", &volume, "-o", "jsonpath={.metadata.uid}"]), volume_uid);
     assert_eq!(world.rows("SELECT uid FROM tools WHERE name = 'foo'")[0]["uid"], 63_001);
 
@@ -276,7 +273,7 @@ fn a_namespace_that_somebody_made_anew_is_theirs() {
     assert_eq!(report.exit_code(), 3, "{report:#?}");
     assert!(exists(&world, &namespace));
     world.stop();
-    world.kubectl(&["delete", "namespace", &namespace, "--wait=true", "--timeout=90s"]);
+    world.kubectl(&["delete", "namespace", &namespace, "--wait=true", "--timeout=240s"]);
     world.kubectl(&["create", "namespace", &namespace]);
     world.configure("delete_per_cycle = { count = 0 }", "delete_per_cycle = { count = 1 }");
     cycles_until(&mut world, "foo", "deleted");

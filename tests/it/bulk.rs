@@ -3,16 +3,14 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use bursar_testkit::ldif::{PEOPLE_GID, person_ldif};
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use kube::config::Kubeconfig;
 
 use crate::daemon::Daemon;
 use crate::world::World;
 
-const DEADLINE: Duration = Duration::from_mins(1);
 const PEOPLE: u32 = 1_000;
 const FIRST_UID: u32 = 67_000;
 /// Kills of each of the two programs.

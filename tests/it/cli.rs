@@ -5,17 +5,17 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::time::Duration;
 
-use bursar_testkit::Servers;
+use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::folder::Folder;
 use bursar_testkit::process::Process;
+use bursar_testkit::ready::DEADLINE;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::quiet::own_servers;
 use crate::world::World;
 
-const DEADLINE: Duration = Duration::from_mins(1);
 /// Somebody who is in no group of ours.
 const STRANGER: u32 = 61_998;
 
@@ -397,8 +397,8 @@ fn completions_and_the_manual_come_from_the_arguments() {
 
 #[test]
 fn doctor_reaches_everything_after_init() {
-    let world = World::new("doctor");
-    let admin = &Servers::shared().cluster.admin_kubeconfig;
+    let world = World::on(own_servers(&ControlPlaneOptions::default()), "doctor", "");
+    let admin = &world.servers.cluster.admin_kubeconfig;
     let bursar = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
         command.arg("--config").arg(world.config()).arg("--json").args(arguments);

@@ -258,7 +258,7 @@ impl Site {
                 }
                 "remade" => {
                     finalizers("configmap/keep", none);
-                    world.kubectl(&["wait", "--for=delete", &format!("namespace/{namespace}"), "--timeout=60s"]);
+                    world.kubectl(&["wait", "--for=delete", &format!("namespace/{namespace}"), "--timeout=240s"]);
                 }
                 "unlabelled" => drop(in_namespace(&["label", &binding(), "app.kubernetes.io/managed-by-"])),
                 "finalizer" => {
@@ -296,7 +296,7 @@ impl Site {
         self.order();
         self.world.cycle();
         std::thread::sleep(AUTHORIZER);
-        assert!(self.is_whole(&self.kubeconfig("stays")), "nothing happened to this one");
+        wait_for("access where nothing happened", DEADLINE, || self.is_whole(&self.kubeconfig("stays")).then_some(()));
     }
 
     /// Thirty reads, an hour apart: what is not in the directory is proved to be gone.

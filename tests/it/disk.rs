@@ -6,13 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use bursar_testkit::ready::{poll, wait_for};
+use bursar_testkit::ready::{DEADLINE, poll, wait_for};
 use serde_json::Value;
 
 use crate::daemon::{Daemon, curl, post, status};
 use crate::world::World;
-
-const DEADLINE: Duration = Duration::from_mins(1);
 
 /// A small disk of a test's own, until it is dropped.
 pub struct Disk {

@@ -10,6 +10,7 @@ use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::Servers;
 use bursar_testkit::pki::Authority;
+use bursar_testkit::ready::DEADLINE;
 
 use self::proxy::Proxy;
 use crate::world::{World, stderr};
@@ -125,7 +126,7 @@ fn an_endpoint_that_fails_is_a_finding_and_costs_nobody_a_credential() {
 
     // The remedy: everybody gets the context, and nothing is found any more.
     world.configure(&foreign.display().to_string(), &ca());
-    bursar_testkit::ready::wait_for("contexts of all", std::time::Duration::from_mins(2), || {
+    bursar_testkit::ready::wait_for("contexts of all", DEADLINE, || {
         world.cycle();
         tools.iter().all(|tool| config(&world, tool).contains("test-outside")).then_some(())
     });

@@ -2,18 +2,16 @@
 //! only if an administrator says so.
 
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bursar_testkit::Servers;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 
 use crate::daemon::Daemon;
 use crate::recovery::steps;
 use crate::world::{World, all_is_well, stderr};
 
-const DEADLINE: Duration = Duration::from_mins(1);
 const RUNBOOK: &str = include_str!("../../docs/runbooks/stolen-laptop.md");
 
 fn bursar(world: &World, arguments: &[&str]) -> Output {
@@ -29,10 +27,7 @@ fn planted(world: &World, namespace: &str) -> String {
          namespace: {namespace}\n  annotations: {{kubernetes.io/service-account.name: default}}\n"
     );
     std::fs::write(&secret, text).expect("written");
-    wait_for("the default service account", DEADLINE, || {
-        let found = world.kubectl(&["get", "serviceaccount", "default", "-n", namespace, "--ignore-not-found"]);
-        (!found.is_empty()).then_some(())
-    });
+    world.servers.cluster.wait_for_pods(namespace);
     world.kubectl(&["create", "-f", secret.to_str().expect("UTF-8")]);
     let token = ["get", "secret", "planted", "-n", namespace, "-o", "jsonpath={.data.token}"];
     let token = wait_for("its token", DEADLINE, || Some(world.kubectl(&token)).filter(|token| !token.is_empty()));
@@ -72,7 +67,7 @@ fn an_eviction_leaves_nothing_that_acts_and_resume_starts_what_is_approved() {
     world.stop();
     let namespace = world.namespace("foo");
     world.kubectl(&["create", "deployment", "web", "--image=example.org/web", "--replicas=2", "-n", &namespace]);
-    world.kubectl(&["create", "cronjob", "miner", "--image=example.org/m", "--schedule=* * * * *", "-n", &namespace]);
+    world.kubectl(&["create", "cronjob", "miner", "--image=example.org/m", "--schedule=0 3 1 1 *", "-n", &namespace]);
     let token = planted(&world, &namespace);
     let before = uid(&world, &namespace);
     assert!(stderr(&with_token(&world, &token, &namespace)).contains("Forbidden"), "known, without a right of its own");

@@ -2,17 +2,14 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use bursar_testkit::ldif::{disable_ldif, enable_ldif, person_dn, tool_account_dn, tool_group_dn};
 use bursar_testkit::pki::write_public;
 use bursar_testkit::process::Process;
-use bursar_testkit::ready::{poll, wait_for};
+use bursar_testkit::ready::{DEADLINE, poll, wait_for};
 use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD, Slapd, SlapdOptions};
 use bursar_testkit::{Servers, folder::Folder, sample};
 use rustix::process::Signal;
-
-const DEADLINE: Duration = Duration::from_mins(1);
 
 #[test]
 fn api_server_is_ready() {
@@ -59,7 +56,7 @@ fn controllers_hand_out_the_default_service_account_and_remove_a_namespace() {
         let found = cluster.run(&["get", "serviceaccounts", "-n", "harness", "-o", "name"], "");
         found.contains("serviceaccount/default").then_some(())
     });
-    cluster.run(&["delete", "namespace", "harness", "--timeout=60s"], "");
+    cluster.run(&["delete", "namespace", "harness", "--timeout=240s"], "");
 }
 
 #[test]

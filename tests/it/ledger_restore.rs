@@ -5,12 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use bursar_testkit::ready::{poll, wait_for};
+use bursar_testkit::ready::{DEADLINE, poll, wait_for};
 use rustix::process::Signal;
 
 use crate::cli::Site;
-
-const DEADLINE: Duration = Duration::from_mins(1);
 
 fn sqlite3(ledger: &Path, statement: &str) -> String {
     let output = Command::new("sqlite3").arg(ledger).arg(statement).output().expect("sqlite3");
@@ -112,7 +110,7 @@ fn a_daemon_copies_the_ledger_by_its_schedule_and_tells_the_journal_the_head() {
         let files = fs::read_dir(site.path("state/backups")).into_iter().flatten();
         files.map(|file| file.expect("a file").path()).find(|path| path.to_string_lossy().contains("ledger-"))
     };
-    let copy = wait_for("the next minute's backup", Duration::from_secs(90), copies);
+    let copy = wait_for("the next minute's backup", DEADLINE, copies);
     let said = site.json(&format!("ledger verify --ledger {}", copy.display()), 0);
     let status = || site.json("status", 0)["backup"]["newest"].is_string().then_some(());
     wait_for("status tells of it", DEADLINE, status);

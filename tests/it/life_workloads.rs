@@ -3,16 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{disable_ldif, enable_ldif, tool_account_dn};
-use bursar_testkit::ready::poll;
+use bursar_testkit::ready::{DEADLINE, poll};
 use serde_json::{Value, json};
 
 use crate::world::World;
 
-const DEADLINE: Duration = Duration::from_mins(1);
 const DEPLOYMENTS: u64 = 12;
 
 /// `Kind/name` and what it is scaled to; `null` for what is suspended, `true` for what is not.
@@ -24,6 +22,7 @@ fn workloads_come_back_exactly_though_bursar_is_killed_in_the_middle_both_ways()
     world.tool("foo", 62_081, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();
+    world.servers.cluster.wait_for_pods(&world.namespace("foo"));
     create(&world);
     let before = workloads(&world);
     assert_eq!(before.len() as u64, DEPLOYMENTS + 4, "{before:?}");
@@ -62,15 +61,18 @@ fn workloads_come_back_exactly_though_bursar_is_killed_in_the_middle_both_ways()
     assert_eq!(workloads(&world)["Deployment/web3"], 0, "the tenant's own from then on");
 }
 
-/// One cycle of a process of its own, which ends when `seen` holds, or by itself.
+/// Cycles by processes of their own until `seen` holds; the one in which it does is killed.
 fn killed_when(world: &World, seen: impl Fn(&World) -> bool) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    command.arg("--config").arg(world.config()).args(["sync", "--once"]);
-    let mut bursar = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("bursar runs");
-    let there = poll(DEADLINE, || seen(world) || bursar.try_wait().expect("its state").is_some());
-    bursar.kill().expect("killed, or it has ended");
-    bursar.wait().expect("its end");
-    assert!(there && seen(world), "the cycle did not come that far");
+    let there = poll(DEADLINE, || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
+        command.arg("--config").arg(world.config()).args(["sync", "--once"]);
+        let mut bursar = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("bursar runs");
+        let _ = poll(DEADLINE, || seen(world) || bursar.try_wait().expect("its state").is_some());
+        bursar.kill().expect("killed, or it has ended");
+        bursar.wait().expect("its end");
+        seen(world)
+    });
+    assert!(there, "the cycles did not come that far");
 }
 
 fn nothing_is_lost(world: &World, before: &Workloads) {
@@ -164,6 +166,7 @@ fn a_suspension_ends_pods_whose_grace_is_years_and_pods_of_a_job_that_nobody_run
     world.tool("foo", 62_091, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
     let namespace = world.namespace("foo");
+    world.servers.cluster.wait_for_pods(&namespace);
     let create =
         |object: &Value| world.servers.cluster.run(&["create", "-n", &namespace, "-f", "-"], &object.to_string());
     let mut endless = template("x");

@@ -6,7 +6,6 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::time::Duration;
 
 use bursar::daemon;
 use bursar::identity::AccountKind;
@@ -14,15 +13,13 @@ use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::binaries::made_by;
 use bursar_testkit::control_plane::{ControlPlane, ControlPlaneOptions};
 use bursar_testkit::keycloak::Keycloak;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::{SignedDuration, Timestamp};
 use kube::config::Kubeconfig;
 use serde_json::json;
 
 use crate::quiet::own_servers;
 use crate::world::{World, stderr};
-
-const DEADLINE: Duration = Duration::from_mins(1);
 
 const CLASS: &str = r#"
 [class.person]

@@ -1,13 +1,11 @@
 //! What takes access away, where another mechanism stands in its way: made-up controllers, holds, namespaces that are being
 //! deleted.
 
-use std::time::Duration;
-
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{disable_ldif, tool_account_dn};
-use bursar_testkit::ready::poll;
+use bursar_testkit::ready::{DEADLINE, poll};
 
 use crate::world::{World, all_is_well, stderr};
 
@@ -43,7 +41,7 @@ fn a_suspended_namespace_refuses_pods_of_administrators_and_a_made_up_controller
     assert!(stderr(&refused).contains("bursar-suspended"), "{}", stderr(&refused));
     // A user who deletes the quota gets it back.
     world.kubectl(&["delete", "quota", "bursar-suspended", "-n", &namespace]);
-    let again = poll(Duration::from_mins(1), || {
+    let again = poll(DEADLINE, || {
         world.cycle();
         !world.kubectl(&["get", "quota", "bursar-suspended", "-n", &namespace, "--ignore-not-found"]).is_empty()
     });
@@ -51,7 +49,7 @@ fn a_suspended_namespace_refuses_pods_of_administrators_and_a_made_up_controller
 
     all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("resumed"));
     assert_eq!(world.kubectl(&replicas), "2");
-    let runs = poll(Duration::from_mins(1), || world.kubectl_with(admin, &run).status.success());
+    let runs = poll(DEADLINE, || world.kubectl_with(admin, &run).status.success());
     assert!(runs, "{}", stderr(&world.kubectl_with(admin, &run)));
 }
 
@@ -67,9 +65,9 @@ fn a_namespace_that_somebody_is_deleting_keeps_no_kubeconfig_and_no_workload() {
     world.kubectl(&["patch", "deployment", "web", "-n", &namespace, "--type=merge", "-p", kept]);
     world.kubectl(&["delete", "namespace", &namespace, "--wait=false"]);
     let phase = ["get", "namespace", &namespace, "-o", "jsonpath={.status.phase}"];
-    assert!(poll(Duration::from_mins(1), || world.kubectl(&phase) == "Terminating"));
+    assert!(poll(DEADLINE, || world.kubectl(&phase) == "Terminating"));
     Servers::shared().slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "foo")));
-    let gone = poll(Duration::from_mins(1), || {
+    let gone = poll(DEADLINE, || {
         world.cycle();
         let state = world.rows("SELECT state FROM tools")[0]["state"].clone();
         let kubeconfig = std::fs::read_to_string(world.home("foo").join(".kube/config")).unwrap_or_default();
@@ -122,7 +120,7 @@ fn a_binding_that_lost_its_label_while_the_daemon_was_stopped_goes_with_a_suspen
     world.stop();
     world.kubectl(&["label", &binding, "-n", &namespace, "app.kubernetes.io/managed-by-"]);
     Servers::shared().slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "kept")));
-    let gone = poll(Duration::from_mins(1), || {
+    let gone = poll(DEADLINE, || {
         world.cycle();
         world.kubectl(&["get", "rolebindings", "-n", &namespace, "-o", "name"]).is_empty()
     });
@@ -139,7 +137,7 @@ fn a_held_tool_whose_binding_lost_its_label_is_revoked() {
     world.stop();
     world.kubectl(&["label", &binding, "-n", &namespace, "app.kubernetes.io/managed-by-"]);
     world.order(&OrderRequest::Revoke(target("kept"))).expect("revoked");
-    let gone = poll(Duration::from_mins(1), || {
+    let gone = poll(DEADLINE, || {
         world.cycle();
         stderr(&world.kubectl_with(&stolen, &["get", "pods"])).contains("Forbidden")
     });

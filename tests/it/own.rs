@@ -3,12 +3,11 @@
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Output};
-use std::time::Duration;
 
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, Target, Trigger};
 use bursar_testkit::ldif::{disable_ldif, tool_account_dn};
-use bursar_testkit::ready::{poll, wait_for};
+use bursar_testkit::ready::{DEADLINE, poll, wait_for};
 use serde_json::Value;
 
 use crate::daemon::{Daemon, status};
@@ -59,8 +58,10 @@ fn people_can_query_only_their_own_accounts() {
     let tool = json(&world, ANN, &["show", "tool", "foo"]);
     assert_eq!(tool["namespaces"][0]["namespace"], world.namespace("foo"));
     assert!(tool["quotas"].as_array().is_some_and(|quotas| !quotas.is_empty()), "{tool}");
-    let why = json(&world, ANN, &["why", "tool", "foo"]);
-    assert!(why["steps"].as_array().is_some_and(|steps| steps.iter().all(|step| step["ok"] == true)), "{why}");
+    wait_for("all steps are good", DEADLINE, || {
+        let why = json(&world, ANN, &["why", "tool", "foo"]);
+        why["steps"].as_array().is_some_and(|steps| steps.iter().all(|step| step["ok"] == true)).then_some(())
+    });
     let text = bursar(&world, ANN, &["why"]);
     assert!(String::from_utf8_lossy(&text.stdout).starts_with("user:own-ann\n+ "), "{text:?}");
 
@@ -107,7 +108,7 @@ fn a_tenant_reads_its_own_namespace_and_quota_and_no_other() {
     };
     let all: [&[&str]; 4] = [&["resourcequota", "bursar"], &["limitrange", "bursar"], &["networkpolicies"], &["pods"]];
     // The API server learns of bindings by a watch of its own.
-    assert!(poll(Duration::from_mins(1), || reads(&own, &["namespace", &own])));
+    assert!(poll(DEADLINE, || reads(&own, &["namespace", &own])));
     for what in all {
         assert!(reads(&own, what), "{what:?}");
         assert!(!reads(&other, what), "{what:?}");
@@ -171,7 +172,7 @@ fn people_who_ask_without_end_hold_up_neither_orders_nor_marks() {
         let rows = world.rows("SELECT name FROM tools WHERE state = 'suspended'");
         rows.iter().any(|row| row["name"] == tool).then_some(())
     };
-    wait_for("the mark is believed", Duration::from_mins(1), || is_suspended("bar"));
+    wait_for("the mark is believed", DEADLINE, || is_suspended("bar"));
     let suspended = bursar(&world, 0, &["suspend", "tool", "foo", "--reason", "mining"]);
     assert!(suspended.status.success(), "{}", stderr(&suspended));
     is_suspended("foo").expect("by the time the order is answered");

@@ -1,20 +1,16 @@
 //! A directory that tells its changes, and the daemon that follows them.
 
-use std::time::Duration;
-
 use bursar::orders::request::Trigger;
 use bursar::snapshot::Way;
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{disable_ldif, replace_ldif, tool_account_dn, tool_ldif, toolforge_units_ldif, unit_ldif};
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use bursar_testkit::sample::sentinel_ldif;
 use bursar_testkit::slapd::{BASE_DN, DISABLED_POLICY_DN, Slapd, SlapdOptions};
 
 use crate::daemon::{Daemon, curl, status};
 use crate::doctor::wrong;
 use crate::world::{World, all_is_well};
-
-const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Whose schedule is once a year: only what the directory tells sets a cycle off.
 fn persistent(name: &str) -> World {

@@ -12,9 +12,9 @@ use bursar::daemon;
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::audit::Request;
-use bursar_testkit::control_plane::ControlPlaneOptions;
+use bursar_testkit::control_plane::{ControlPlane, ControlPlaneOptions};
 use bursar_testkit::ldif::{disable_ldif, person_dn, tool_account_dn};
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use bursar_testkit::slapd::SlapdOptions;
 use bursar_testkit::{Servers, sample};
 use futures::StreamExt as _;
@@ -28,7 +28,6 @@ use sqlx::AssertSqlSafe;
 
 use crate::world::World;
 
-const DEADLINE: Duration = Duration::from_mins(1);
 const DAEMON: &str = "bursar:daemon";
 
 /// Servers of one test alone.
@@ -36,16 +35,19 @@ pub fn own_servers(options: &ControlPlaneOptions) -> Arc<Servers> {
     Arc::new(Servers::start_with(options, &SlapdOptions::default(), |_| sample::toolforge()))
 }
 
-/// What the daemon asked since `mark`. What it was answered before this call is in it.
-fn asked(world: &World, mark: u64) -> Vec<Request> {
-    let cluster = &world.servers.cluster;
+/// What was asked since `mark`. What was answered before this call is in it.
+pub fn asked_by_all(cluster: &ControlPlane, mark: u64) -> Vec<Request> {
     let last = format!("/api?mark-{}", cluster.audit_mark());
     cluster.run(&["get", "--raw", &last], "");
-    let all = wait_for("our own request in the audit log", DEADLINE, || {
+    wait_for("our own request in the audit log", DEADLINE, || {
         let all = cluster.requests_since(mark);
         all.iter().any(|request| request.uri.starts_with(&last)).then_some(all)
-    });
-    all.into_iter().filter(|request| request.user == DAEMON).collect()
+    })
+}
+
+/// What the daemon asked since `mark`.
+pub fn asked(world: &World, mark: u64) -> Vec<Request> {
+    asked_by_all(&world.servers.cluster, mark).into_iter().filter(|request| request.user == DAEMON).collect()
 }
 
 /// How many seconds the clock of these tests is ahead.
@@ -312,7 +314,6 @@ fn repaired(world: &mut World) {
     world.kubectl(&["delete", "persistentvolume", &format!("bursar-{namespace}.home")]);
     world.kubectl(&["delete", "clusterrolebinding", "-l", "app.kubernetes.io/managed-by=bursar"]);
     world.kubectl(&["delete", "namespace", &world.namespace("bar")]);
-    world.wait_for_drift();
     wait_for("all of it again", DEADLINE, || {
         world.cycle();
         let there = world.servers.cluster.kubectl().args(["get", "clusterrolebinding", "-o", "name"]).output();
@@ -336,17 +337,20 @@ fn labelled_again(world: &mut World) {
     let binding = bindings.lines().next().expect("a binding");
     for refused in [volume.as_str(), binding] {
         world.kubectl(&["label", refused, &off]);
-        world.wait_for_drift();
-        let failing = world.cycle().failing;
-        assert!(failing.iter().any(|failing| failing.reason.contains("bursar-cage")), "{failing:#?}");
+        wait_for("a refusal", DEADLINE, || {
+            let failing = world.cycle().failing;
+            failing.iter().any(|failing| failing.reason.contains("bursar-cage")).then_some(())
+        });
         world.kubectl(&["label", refused, &on]);
     }
     world.kubectl(&["label", inside, "-n", &namespace, "-l", &on, &off]);
     world.kubectl(&["label", "namespace", &namespace, &off]);
-    world.wait_for_drift();
+    wait_for("the labels again", DEADLINE, || {
+        world.cycle();
+        let labelled = world.kubectl(&["get", "namespace", "-l", &on, "-o", "name"]);
+        (labelled.lines().count() == 2).then_some(())
+    });
     settle(world);
-    let labelled = world.kubectl(&["get", &format!("{inside},namespace"), "-A", "-l", &on, "-o", "name"]);
-    assert_eq!(labelled.lines().filter(|line| line.starts_with("namespace/")).count(), 2, "{labelled}");
 }
 
 /// A cannot create or read the certificate request of an earlier life of ours is in the way, and goes.
@@ -376,10 +380,7 @@ fn revoked_past_a_leftover(world: &mut World) {
 
 fn suspended_and_resumed(world: &mut World) {
     let namespace = world.namespace("foo");
-    wait_for("the default service account", DEADLINE, || {
-        let accounts = world.kubectl(&["get", "serviceaccount", "-n", &namespace, "-o", "name"]);
-        accounts.contains("default").then_some(())
-    });
+    world.servers.cluster.wait_for_pods(&namespace);
     world.servers.cluster.run(&["create", "-n", &namespace, "-f", "-"], &workloads().to_string());
     let report = world.order(&OrderRequest::Suspend(foo())).expect("suspended");
     assert_eq!(report.exit_code(), 0, "{report:#?}");
@@ -496,17 +497,23 @@ fn tokens(world: &mut World) {
     let report = world.cycle();
     assert_eq!(report.exit_code(), 0, "{report:#?}");
     settle(world);
+    let labelled = |world: &mut World, what: &str| {
+        wait_for("our label again", DEADLINE, || {
+            world.cycle();
+            let label =
+                ["get", what, "-n", "verbs-u-verbs-ann", "--ignore-not-found", "-o", "jsonpath={.metadata.labels}"];
+            world.kubectl(&label).contains("bursar").then_some(())
+        });
+        settle(world);
+    };
     let account = world.kubectl(&["get", "serviceaccount", "-n", "verbs-u-verbs-ann", "-o", "name"]);
     let account = account.lines().find(|name| name.contains("/bursar-g")).expect("ours").to_owned();
     for what in [account.as_str(), "secret/bursar-host-ce1"] {
-        let off = ["label", what, "-n", "verbs-u-verbs-ann", "app.kubernetes.io/managed-by-"];
-        world.kubectl(&off);
-        world.wait_for_drift();
-        settle(world);
+        world.kubectl(&["label", what, "-n", "verbs-u-verbs-ann", "app.kubernetes.io/managed-by-"]);
+        labelled(world, what);
     }
     world.kubectl(&["delete", "secret/bursar-host-ce1", "-n", "verbs-u-verbs-ann"]);
-    world.wait_for_drift();
-    settle(world);
+    labelled(world, "secret/bursar-host-ce1");
     let ann = Target { kind: AccountKind::User, name: "verbs-ann".to_owned(), ..foo() };
     let report = world.order(&OrderRequest::Suspend(ann)).expect("suspended");
     assert_eq!(report.exit_code(), 0, "{report:#?}");

@@ -2,18 +2,15 @@
 
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
 
 use bursar::daemon;
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, QuotaSet, QuotaUnset, Target};
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use crate::world::World;
-
-const DEADLINE: Duration = Duration::from_mins(1);
 
 fn target(ticket: Option<&str>) -> Target {
     let (name, ticket) = ("foo".to_owned(), ticket.map(str::to_owned));
@@ -105,9 +102,7 @@ fn an_edited_quota_becomes_an_override_if_the_class_adopts_edits() {
     world.cycle();
     quiet(&mut world);
     edit(&world, r#"{"spec":{"hard":{"pods":"20","limits.cpu":"4","services.nodeports":"3"}}}"#);
-    world.wait_for_drift();
-    let plan = world.plan();
-    assert!(plan.text.contains("pods 16 → 20 becomes an override"), "{}", plan.text);
+    world.wait_for_drift(&["pods 16 → 20 becomes an override"]);
     wait_for("all is as it should be", DEADLINE, || (world.cycle().changed == 0).then_some(()));
     let there = hard(&world);
     assert_eq!((&there["pods"], &there["limits.cpu"]), (&"20".into(), &"4".into()));
@@ -128,9 +123,7 @@ fn an_edit_stays_and_is_shown_where_the_class_says_report() {
     world.tool("foo", 62_531, &[]);
     world.cycle();
     edit(&world, r#"{"spec":{"hard":{"pods":"20"}}}"#);
-    world.wait_for_drift();
-    let plan = world.plan();
-    assert!(plan.text.contains("its class says report"), "{}", plan.text);
+    world.wait_for_drift(&["its class says report"]);
     quiet(&mut world);
     assert_eq!(hard(&world)["pods"], "20");
     assert!(world.rows("SELECT resource FROM quota_override").is_empty());

@@ -6,13 +6,12 @@ mod trouble;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, Target, Trigger};
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{group_of_names_ldif, person_dn, replace_ldif};
-use bursar_testkit::ready::poll;
+use bursar_testkit::ready::{DEADLINE, poll};
 use serde_json::{Value, json};
 
 use crate::keycloak::{CLIENT, Realm, SECRET, person};
@@ -263,7 +262,7 @@ fn a_stranger_is_adopted_where_that_is_allowed_and_the_mails_agree() {
     let failing = report.failing.iter().find(|failing| failing.step == "realm user");
     assert!(failing.is_some_and(|it| it.reason.contains("let usernames be edited")), "{report:#?}");
     realm.ask("PUT", "", &json!({"editUsernameAllowed": true}));
-    let done = poll(Duration::from_mins(1), || {
+    let done = poll(DEADLINE, || {
         world.cycle();
         !user(&realm, "rla-euler").is_null()
     });

@@ -4,13 +4,12 @@ use bursar::control::api::CycleReport;
 use bursar::execute::request::{ApiServer, Ask};
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::prometheus::Prometheus;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
 
 use crate::world::World;
 
 const MORE: &str = "\n[limits]\nsuspend_per_day = { count = 20 }\n[reaper.pods]\nenabled = true\n";
-const DEADLINE: std::time::Duration = std::time::Duration::from_mins(1);
 
 fn create(world: &World, object: &Value) {
     world.servers.cluster.run(&["create", "-f", "-"], &object.to_string());
@@ -73,6 +72,7 @@ fn pods_past_their_lifetime_go_with_what_belongs_to_their_job() {
         (&bar, "same-job", "9999d", "a1"),
         ("others", "theirs", "90m", "a1"),
     ] {
+        world.servers.cluster.wait_for_pods(namespace);
         pod(&world, namespace, name, lifetime, job);
     }
     companions(&world, &foo, "a1");
@@ -118,6 +118,7 @@ fn pods_of_a_class_with_a_longest_lifetime_end_whatever_they_say_and_whatever_ma
     let report: CycleReport = world.cycle();
     assert_eq!(report.exit_code(), 0, "{report:#?}");
     let foo = world.namespace("foo");
+    world.servers.cluster.wait_for_pods(&foo);
     pod(&world, &foo, "long", "9999d", "");
     pod(&world, &foo, "near", "2h", "");
     let begun = bursar::daemon::now() - jiff::SignedDuration::from_mins(30);
@@ -208,6 +209,7 @@ fn nothing_that_a_tenant_writes_keeps_a_pod_past_its_end() {
     assert_eq!(world.cycle().exit_code(), 0);
     let foo = world.namespace("foo");
     create(&world, &json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}));
+    world.servers.cluster.wait_for_pods(&foo);
     // A pod of a node ends when the node says so: there is none.
     for name in ["slow", "asked"] {
         let spec = json!({"nodeName": "n1", "terminationGracePeriodSeconds": TEN_YEARS});

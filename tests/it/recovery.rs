@@ -11,7 +11,7 @@ use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::ldif::{disable_ldif, tool_account_dn};
 use bursar_testkit::process::Process;
-use bursar_testkit::ready::{poll, wait_for};
+use bursar_testkit::ready::{DEADLINE, poll, wait_for};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -19,7 +19,6 @@ use crate::daemon::Daemon;
 use crate::quiet::own_servers;
 use crate::world::World;
 
-const DEADLINE: Duration = Duration::from_mins(1);
 const ARCHIVED_AT_ONCE: &str = "[lifecycle]\nretention = \"0s\"\ndelete_after = \"40d\"\n";
 
 fn bursar(config: &Path, arguments: &[&str]) -> Command {
@@ -232,9 +231,7 @@ fn a_standby_host_takes_over_and_the_former_owner_writes_nothing_from_then_on() 
         (String::from_utf8_lossy(&may.stdout).trim() == "no").then_some(())
     });
 
-    ends(&config, &["sync", "--once"], 0);
-    let report = ends(&config, &["sync", "--once"], 0);
-    assert_eq!(report["actions"], 0, "{report}");
+    wait_for("nothing to do", DEADLINE, || (ends(&config, &["sync", "--once"], 0)["actions"] == 0).then_some(()));
     let ledger = standby.join("ledger.db").display().to_string();
     assert_eq!(generation(&ledger), revoked, "a revocation that the backup did not know is still in force");
     let own = world.kubectl_as_tool("foo", &["auth", "can-i", "create", "pods"]);

@@ -3,13 +3,12 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
 use bursar::daemon;
 use bursar_testkit::Servers;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::SignedDuration;
-use rustix::process::Signal;
 
 use crate::world::World;
 
@@ -37,8 +36,7 @@ fn an_edited_quota_and_a_deleted_binding_are_as_they_were_after_one_cycle() {
     ];
     world.kubectl(&edit);
     world.kubectl(&["delete", "rolebinding", "bursar-bursar-tenant", "-n", &namespace]);
-    world.wait_for_drift();
-    assert!(world.plan().text.contains("foo"));
+    world.wait_for_drift(&["tool foo", "quota", "role binding"]);
     let report = world.cycle();
     assert_eq!((report.exit_code(), report.changed), (0, 1), "{report:#?}");
     let pods = ["get", "resourcequota", "bursar", "-n", &namespace, "-o", "jsonpath={.spec.hard.pods}"];
@@ -53,12 +51,14 @@ fn a_deleted_namespace_is_made_again_with_all_that_is_in_it() {
     world.cycle();
     let namespace = world.namespace("foo");
     world.kubectl(&["delete", "namespace", &namespace]);
-    world.wait_for_drift();
-    let report = world.cycle();
-    assert_eq!(report.failing.len(), 0, "{report:#?}");
-    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
-    let claim = world.kubectl(&["get", "pvc", "-n", &namespace, "-o", "name"]);
-    assert!(claim.contains("persistentvolumeclaim/home"), "{claim}");
+    // The watches of its kinds hear of it one after another.
+    wait_for("all of it again", DEADLINE, || {
+        let report = world.cycle();
+        assert_eq!(report.failing.len(), 0, "{report:#?}");
+        let claim = world.kubectl(&["get", "pvc", "-n", &namespace, "-o", "name"]);
+        let works = world.kubectl_as_tool("foo", &["get", "pods"]).status.success();
+        (works && claim.contains("persistentvolumeclaim/home")).then_some(())
+    });
 }
 
 #[test]
@@ -92,9 +92,7 @@ fn a_broken_home_fails_its_own_tool_and_heals_when_it_is_mended() {
     fs::create_dir(&home).expect("a home");
     std::os::unix::fs::chown(&home, Some(62_231), Some(62_231)).expect("its owner");
     fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).expect("its mode");
-    bursar_testkit::ready::wait_for("the next try", std::time::Duration::from_secs(30), || {
-        world.cycle().failing.is_empty().then_some(())
-    });
+    wait_for("the next try", DEADLINE, || world.cycle().failing.is_empty().then_some(()));
     assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
 }
 
@@ -188,40 +186,38 @@ fn a_certificate_that_is_refused_or_never_signed_fails_its_own_tool_and_nobody_w
     world.cycle();
     let controllers = servers.cluster.controller_manager().expect("of this test's own");
     world.servers.cluster.run(&["apply", "-f", "-"], REFUSING);
-    wait_for("the rule is in force", Duration::from_secs(20), || {
+    wait_for("the rule is in force", DEADLINE, || {
         let mut probe = world.servers.cluster.kubectl();
         probe.args(["create", "configmap", "bursar-tool-bar", "--dry-run=server"]);
         (!probe.output().expect("kubectl").status.success()).then_some(())
     });
-    controllers.signal(Signal::STOP);
+    let frozen = controllers.frozen();
     world.tool("bar", 62_272, &[]);
     world.tool("baz", 62_273, &[]);
     let namespace = world.namespace("foo");
     let cluster = &servers.cluster;
     cluster.run(&["delete", "rolebinding", "bursar-bursar-tenant", "-n", &namespace], "");
-    world.wait_for_drift();
+    world.wait_for_drift(&["tool foo", "role binding"]);
     let report = std::thread::scope(|scope| {
         let repaired = scope.spawn(|| {
-            wait_for("the other tool's binding", Duration::from_secs(20), || {
+            wait_for("the other tool's binding", DEADLINE, || {
                 let found = cluster.run(&["get", "rolebindings", "-n", &namespace, "-o", "name"], "");
-                found.contains("bursar-bursar-tenant").then_some(())
-            });
+                found.contains("bursar-bursar-tenant").then(Instant::now)
+            })
         });
-        let report = world.cycle();
-        repaired.join().expect("nobody waits for a signer");
+        let (report, ended) = (world.cycle(), Instant::now());
+        assert!(repaired.join().expect("repaired") < ended, "nobody waits for a signer");
         report
     });
     let failing: Vec<_> = report.failing.iter().map(|failing| failing.account.to_string()).collect();
     assert_eq!(failing, ["tool:bar", "tool:baz"], "{report:#?}");
     assert!(report.failing[0].reason.contains("not for bar"), "{report:#?}");
     assert!(report.failing[1].reason.contains("no certificate within 30 s"), "{report:#?}");
-    controllers.signal(Signal::CONT);
+    drop(frozen);
     cluster.run(&["delete", "-f", "-"], REFUSING);
     world.clock = || daemon::now() + SignedDuration::from_mins(2);
     world.stop();
-    wait_for("both have their certificates", Duration::from_mins(1), || {
-        (world.cycle().failing.is_empty()).then_some(())
-    });
+    wait_for("both have their certificates", DEADLINE, || (world.cycle().failing.is_empty()).then_some(()));
     for tool in ["bar", "baz"] {
         assert!(world.kubectl_as_tool(tool, &["get", "pods"]).status.success(), "{tool}");
     }

@@ -5,19 +5,17 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bursar_testkit::Servers;
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::process::Process;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 
 use crate::daemon::{Daemon, status};
 use crate::quiet::own_servers;
 use crate::recovery::steps;
 use crate::world::{World, stderr};
 
-const DEADLINE: Duration = Duration::from_mins(1);
 const RUNBOOK: &str = include_str!("../../docs/runbooks/stolen-laptop.md");
 const TOOLS: [&str; 6] = ["ta", "tb", "tc", "td", "te", "tf"];
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{tool_account_dn, tool_group_dn};
 use bursar_testkit::ports::free_port;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use rustix::process::Signal;
 
 use crate::daemon::Daemon;
@@ -19,8 +19,6 @@ const DIRECTORY_DOWN: &str = include_str!("../../docs/runbooks/directory-down.md
 const CLUSTER_REBUILT: &str = include_str!("../../docs/runbooks/cluster-rebuilt.md");
 const SIGNER_DOWN: &str = include_str!("../../docs/runbooks/signer-down.md");
 const OWNER_LEFT: &str = include_str!("../../docs/runbooks/tool-owner-left.md");
-
-const DEADLINE: Duration = Duration::from_mins(1);
 
 /// The steps of a runbook: each `sh` block.
 fn steps(runbook: &str) -> Vec<&str> {
@@ -91,7 +89,7 @@ fn directory_down_steps_work() {
 
     fs::write(world.config(), right).expect("written");
     daemon.process.signal(Signal::HUP);
-    wait_for("the directory is read", DEADLINE, || done(&world, sync).contains("ended").then_some(()));
+    wait_for("the directory is read", DEADLINE, || follow(&world, sync).1.contains("ended").then_some(()));
     wait_for("complete again", DEADLINE, || {
         follow(&world, sync);
         done(&world, "bursar status").contains("complete; ").then_some(())
@@ -113,7 +111,7 @@ fn signer_down_steps_work() {
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();
     let controllers = world.servers.cluster.controller_manager().expect("of this test's own");
-    controllers.signal(Signal::STOP);
+    let frozen = controllers.frozen();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
     world.tool("bar", 65_312, &[]);
@@ -130,7 +128,7 @@ fn signer_down_steps_work() {
     let expiring = done(&world, &steps(SIGNER_DOWN)[0].replace("2d", "30d"));
     assert!(expiring.contains("tool:foo"), "{expiring}");
     assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success(), "who has one works on");
-    controllers.signal(Signal::CONT);
+    drop(frozen);
     wait_for("it is tried again by itself", DEADLINE, || {
         follow(&world, "bursar sync");
         world.kubectl_as_tool("bar", &["get", "pods"]).status.success().then_some(())

@@ -5,8 +5,9 @@ use std::os::unix::fs::MetadataExt as _;
 
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::PEOPLE_GID;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 
-use crate::world::World;
+use crate::world::{World, all_is_well};
 
 const CLASS: &str = r#"
 [class.lab]
@@ -27,7 +28,6 @@ fn world(name: &str, uid: u32) -> (World, String) {
     let folder = Servers::shared().folder().join(name);
     let class = CLASS.replace("@NAME@", name).replace("@FOLDER@", &folder.display().to_string());
     let world = World::with(name, &class);
-    world.initialise_again();
     world.person("ada", uid);
     world.group("lab", &["ada"]);
     let namespace = format!("{name}-u-ada");
@@ -35,7 +35,7 @@ fn world(name: &str, uid: u32) -> (World, String) {
 }
 
 fn bound(world: &World, volume: &str) {
-    world.kubectl(&["wait", "pv", volume, "--for=jsonpath={.status.phase}=Bound", "--timeout=60s"]);
+    world.kubectl(&["wait", "pv", volume, "--for=jsonpath={.status.phase}=Bound", "--timeout=240s"]);
 }
 
 fn quiet(world: &mut World) {
@@ -74,7 +74,7 @@ fn every_kind_of_volume_is_made_and_then_costs_nothing() {
 #[test]
 fn a_volume_that_should_move_stays_and_the_plan_says_how_to_move_it() {
     let (mut world, namespace) = world("moving", 62_511);
-    world.cycle();
+    all_is_well(&world.cycle());
     let volume = format!("bursar-{namespace}.team");
     bound(&world, &volume);
     let path = ["get", "pv", &volume, "-o", "jsonpath={.spec.nfs.path}"];
@@ -91,9 +91,13 @@ fn a_volume_that_should_move_stays_and_the_plan_says_how_to_move_it() {
     // What the plan says: both deleted, both created again.
     world.kubectl(&["delete", "pvc", "team", "-n", &namespace]);
     world.kubectl(&["delete", "pv", &volume]);
-    world.wait_for_drift();
-    let report = world.cycle();
-    assert!(report.failing.is_empty(), "{report:#?}");
+    wait_for("both again", DEADLINE, || {
+        let report = world.cycle();
+        assert!(report.failing.is_empty(), "{report:#?}");
+        let claim = world.kubectl(&["get", "pvc", "team", "-n", &namespace, "--ignore-not-found"]);
+        let volumes = world.kubectl(&["get", "pv", "-o", "name"]);
+        (!claim.is_empty() && volumes.contains(&volume)).then_some(())
+    });
     bound(&world, &volume);
     assert_eq!(world.kubectl(&path), "/new/team/ada");
 }
@@ -110,7 +114,7 @@ fn a_claim_grows_and_never_shrinks_and_is_never_deleted() {
              "spec": {"capacity": {"storage": "9Gi"}, "accessModes": ["ReadWriteOnce"],
                       "storageClassName": "growing-fast", "nfs": {"server": "nfs", "path": "/disk"}}}]}"#,
     );
-    world.cycle();
+    all_is_well(&world.cycle());
     bound(&world, "growing-disk");
     let asked = ["get", "pvc", "scratch", "-n", &namespace, "-o", "jsonpath={.spec.resources.requests.storage}"];
 

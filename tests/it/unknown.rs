@@ -1,15 +1,11 @@
 //! Objects with Bursar's label that the ledger does not know: found by the inventory, told by `plan` and `doctor`, and
 //! bindings among them taken away within the limits.
 
-use std::time::Duration;
-
 use bursar_testkit::control_plane::ControlPlaneOptions;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 
 use crate::quiet::own_servers;
 use crate::world::{World, all_is_well};
-
-const DEADLINE: Duration = Duration::from_mins(1);
 
 fn stray(world: &World, namespace: &str) {
     let file = world.folder.join("stray.yaml");

@@ -9,7 +9,7 @@ use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{group_of_names_ldif, person_dn, posix_group_ldif, replace_ldif};
-use bursar_testkit::ready::poll;
+use bursar_testkit::ready::{DEADLINE, poll};
 
 use crate::world::World;
 
@@ -61,7 +61,6 @@ fn the_people_of_a_group_work_in_its_namespace_each_with_a_credential_of_their_o
     let volumes = world.folder.join("homes/volumes");
     let classes = CLASSES.replace("@HOMES@", &homes).replace("@VOLUMES@", &volumes.display().to_string());
     world.configure("[class.admin]", &format!("{classes}[class.admin]"));
-    world.initialise_again();
     // Names of their own: all ledgers of these tests share one cluster, and count their generations from 1.
     for (person, uid) in ["ada", "boole", "cantor", "dirac"].into_iter().zip(63_201..) {
         world.person(person, uid);
@@ -74,7 +73,7 @@ fn the_people_of_a_group_work_in_its_namespace_each_with_a_credential_of_their_o
     world.add(&group_of_names_ldif(&dn(&world, "maths"), "maths", &members));
     world.add(&posix_group_ldif(&world.base, "lab", 63_290, &["boole", "dirac"]));
     // The admission policy that `init` made again is not in force at once.
-    let settled = poll(Duration::from_mins(1), || world.cycle().exit_code() == 0);
+    let settled = poll(DEADLINE, || world.cycle().exit_code() == 0);
     assert!(settled, "{:?}", world.rows("SELECT * FROM failing"));
 
     for (person, algebra, maths) in [("ada", true, true), ("boole", false, true), ("dirac", false, false)] {
@@ -125,7 +124,7 @@ fn the_people_of_a_group_work_in_its_namespace_each_with_a_credential_of_their_o
     world.order(&OrderRequest::Suspend(target("away"))).expect("suspended");
     assert_eq!(with_copy(&world), "no");
     world.order(&OrderRequest::Resume(target("back"))).expect("resumed");
-    let back = poll(Duration::from_mins(1), || {
+    let back = poll(DEADLINE, || {
         world.cycle();
         may(&world, "cantor", "create", "algebra")
     });
@@ -138,7 +137,7 @@ fn the_people_of_a_group_work_in_its_namespace_each_with_a_credential_of_their_o
     let report = world.cycle();
     assert_eq!(report.exit_code(), 0, "{report:#?}");
     // The API server learns of bindings by a watch of its own.
-    let gone = poll(Duration::from_mins(1), || {
+    let gone = poll(DEADLINE, || {
         !may(&world, "ada", "get", "algebra")
             && !may(&world, "ada", "get", "maths")
             && !may(&world, "cantor", "create", "algebra")
@@ -153,7 +152,7 @@ fn a_group_that_fails_and_waits_keeps_no_revoked_member(world: &mut World) {
     std::fs::copy(kubeconfig(world, "cantor"), &kept).expect("a copy of her kubeconfig");
     world.kubectl(&["delete", "quota", "bursar", "-n", "course-w-algebra"]);
     world.kubectl(&["create", "quota", "bursar", "--hard=pods=1", "-n", "course-w-algebra"]);
-    let waits = poll(Duration::from_mins(1), || {
+    let waits = poll(DEADLINE, || {
         world.cycle();
         let failing = world.rows("SELECT attempts FROM failing WHERE account = 'group:algebra'");
         failing.first().is_some_and(|row| row["attempts"].as_u64() > Some(1))
@@ -180,14 +179,13 @@ namespace     = "wsuid-w-{name}"
 uid_range     = [63701, 63702]
 [class.admin]"#;
     world.configure("[class.admin]", class);
-    world.initialise_again();
     let annotation = |world: &World, group: &str, key: &str| {
         let path = format!("jsonpath={{.metadata.annotations.bursar\\.dev/{key}}}");
         world.kubectl(&["get", "namespace", &format!("wsuid-w-{group}"), "-o", &path])
     };
     world.person("emmy", 63_711);
     world.add(&posix_group_ldif(&world.base, "optics", 63_721, &["emmy"]));
-    let settled = poll(Duration::from_mins(1), || world.cycle().exit_code() == 0);
+    let settled = poll(DEADLINE, || world.cycle().exit_code() == 0);
     assert!(settled, "{:?}", world.rows("SELECT * FROM failing"));
     assert_eq!(["uid", "gid"].map(|key| annotation(&world, "optics", key)), ["63701", "63721"]);
 

@@ -6,7 +6,6 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bursar::bootstrap::{self, InitRequest};
 use bursar::control::api::{CycleReport, PlanAnswer, Status};
@@ -24,13 +23,11 @@ use bursar_testkit::binaries::program;
 use bursar_testkit::control_plane::ControlPlane;
 use bursar_testkit::ldif::{PEOPLE_GID, group_ldif, person_ldif, tool_ldif, toolforge_units_ldif, unit_ldif};
 use bursar_testkit::process::Process;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use bursar_testkit::sample::sentinel_ldif;
 use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD};
 use serde_json::{Map, Value};
 use sqlx::SqlSafeStr;
-
-const DEADLINE: Duration = Duration::from_mins(1);
 
 /// See the module.
 pub struct World {
@@ -212,9 +209,9 @@ impl World {
     }
 
     /// The policy that `init` is given. A cluster that worlds share has namespaces of all of them.
-    pub fn policy_for_init(&self) -> Policy {
+    pub fn policy_for_init(&self, cluster: &ControlPlane) -> Policy {
         let mut policy = self.settings().policy;
-        if Arc::strong_count(&self.servers) > 1 {
+        if Arc::strong_count(&self.servers) > 1 || !std::ptr::eq(cluster, &raw const self.servers.cluster) {
             let namespaces = policy.classes.values_mut().filter_map(|class| class.namespace.as_mut());
             namespaces.for_each(|namespace| "{name}".clone_into(namespace));
         }
@@ -223,7 +220,7 @@ impl World {
 
     /// `bursar init --cluster NAME`.
     pub fn initialise(&self, name: &str, cluster: &ControlPlane) {
-        let (settings, policy) = (self.settings(), self.policy_for_init());
+        let (settings, policy) = (self.settings(), self.policy_for_init(cluster));
         let state = self.state_dir();
         let made = self.runtime.block_on(async {
             let (store, _lock) = Store::open(&state).await.expect("a ledger");
@@ -274,12 +271,12 @@ impl World {
         })
     }
 
-    /// Waits until the watches know that something changed in the cluster.
-    pub fn wait_for_drift(&mut self) {
-        self.open();
-        let changed = self.bursar.as_ref().expect("open").changed();
-        let waiting = async { tokio::time::timeout(DEADLINE, changed.notified()).await };
-        self.runtime.block_on(waiting).expect("the watches see it");
+    /// Waits until the watches know what changed in the cluster: a line of the plan has all of this.
+    pub fn wait_for_drift(&mut self, parts: &[&str]) {
+        wait_for(&format!("plan with {parts:?}"), DEADLINE, || {
+            let text = self.plan().text;
+            text.lines().any(|line| parts.iter().all(|part| line.contains(part))).then_some(())
+        });
     }
 
     /// What `bursar status` says is wrong with the cluster.

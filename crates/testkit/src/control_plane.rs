@@ -7,11 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::audit::{self, Request};
 use crate::folder::Folder;
 use crate::pki::{Authority, Identity, write_private, write_public};
 use crate::ports::free_port;
 use crate::process::{Process, run};
+use crate::ready::{DEADLINE, wait_for};
 use crate::{binaries, https, kubeconfig};
 
 /// The API server is ready within 4 s on an idle machine; others may be building on this one.
@@ -126,6 +129,18 @@ impl ControlPlane {
             .arg("--cache-dir")
             .arg(self.admin_kubeconfig.with_extension("cache"));
         command
+    }
+
+    /// Waits until pods can be made in a namespace: its service account is there, and its quotas are counted.
+    pub fn wait_for_pods(&self, namespace: &str) {
+        wait_for("service account and counted quotas", DEADLINE, || {
+            let found = self.run(&["get", "serviceaccounts,resourcequotas", "-n", namespace, "-o", "json"], "");
+            let found: Value = serde_json::from_str(&found).expect("a list");
+            let found = found["items"].as_array().expect("a list");
+            let is_counted = |item: &Value| item["spec"]["hard"].is_null() || item["status"]["hard"].is_object();
+            let has_account = found.iter().any(|item| item["metadata"]["name"] == "default");
+            (has_account && found.iter().all(is_counted)).then_some(())
+        });
     }
 
     /// Runs `kubectl` as the administrator, with `input` for `-f -`, and gives what it prints.

@@ -63,13 +63,20 @@ impl Process {
         self.child().try_wait().expect("the state of our own child")
     }
 
-    /// Sends a signal: `Signal::STOP` and `Signal::CONT` freeze and thaw it, `Signal::TERM` asks it to end.
+    /// Sends a signal: see also [`Self::frozen`].
     pub fn signal(&self, signal: Signal) {
         // The lock keeps others from reaping it meanwhile, so that the id cannot be somebody else's.
         let mut child = self.child();
         if matches!(child.try_wait(), Ok(None)) {
             kill_process(self.pid, signal).unwrap_or_else(|error| panic!("{signal:?} to {}: {error}", self.name));
         }
+    }
+
+    /// Freezes it until what this returns is dropped, so that a failed test leaves nothing frozen.
+    #[must_use]
+    pub fn frozen(&self) -> Frozen<'_> {
+        self.signal(Signal::STOP);
+        Frozen(self)
     }
 
     /// Kills it (SIGKILL) and waits until it is gone.
@@ -132,6 +139,16 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// A process that is frozen; see [`Process::frozen`].
+#[derive(Debug)]
+pub struct Frozen<'p>(&'p Process);
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        self.0.signal(Signal::CONT);
     }
 }
 

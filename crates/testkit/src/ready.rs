@@ -5,6 +5,10 @@ use std::time::{Duration, Instant};
 /// Between two looks. Short enough not to be felt, long enough not to keep a core of a small machine busy.
 const INTERVAL: Duration = Duration::from_millis(20);
 
+/// How long a test waits for what must come. A busy machine needs minutes for what takes a second by itself, and a failure
+/// is tried again after 5, 10, 20 and 40 s. Below the five minutes after which a source is read again anyway.
+pub const DEADLINE: Duration = Duration::from_mins(4);
+
 /// Looks at `condition` until it holds (true) or `deadline` has passed (false).
 #[must_use]
 pub fn poll(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {

@@ -33,7 +33,7 @@ const SLAPD: &str = "/usr/sbin/slapd";
 const SLAPADD: &str = "/usr/sbin/slapadd";
 const SLAPCAT: &str = "/usr/sbin/slapcat";
 
-const START_DEADLINE: Duration = Duration::from_secs(30);
+const START_DEADLINE: Duration = Duration::from_mins(2);
 
 /// What a `slapd` differs in from the usual one.
 #[derive(Debug, Clone)]

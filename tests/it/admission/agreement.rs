@@ -1,7 +1,7 @@
 //! Webhook and backstop say the same of random pods, as far as the uid rule goes.
 
 use bursar::bootstrap;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -11,7 +11,7 @@ use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Value, json};
 
-use super::site::{DEADLINE, Site};
+use super::site::Site;
 
 /// In each run of `make test`; `BURSAR_TEST_PODS` says otherwise (2,000 in the daily one).
 const PODS: usize = 200;

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::json;
 
 use super::files::load;
-use super::site::{DEADLINE, Site, out, pod, pod_in, said};
+use super::site::{Site, out, pod, pod_in, said};
 
 #[test]
 fn without_the_webhook_tenants_wait_and_nobody_else() {
@@ -64,7 +64,7 @@ fn without_the_webhook_tenants_wait_and_nobody_else() {
     assert!(gone.status.success(), "{}", said(&gone));
     // Kubernetes itself still removes a tenant's namespace that an administrator deletes.
     site.cluster.run(&["delete", "pods", "--all", "-n", "tool-bar", "--force", "--grace-period=0"], "");
-    site.cluster.run(&["delete", "namespace", "tool-bar", "--timeout=60s"], "");
+    site.cluster.run(&["delete", "namespace", "tool-bar", "--timeout=240s"], "");
     site.start_webhook();
     site.tenant("tool", "bar", 52504, bursar::contract::TenantState::Active);
 }

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use bursar::contract::TenantState;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::sender::{Answer, Sender};
-use super::site::{DEADLINE, Site};
+use super::site::Site;
 
 /// The fields of a file that matter here; `crates/core/src/admission/tests.rs` says what each field is, and checks
 /// all of them.
@@ -112,11 +112,12 @@ fn cases(part: &str) -> BTreeMap<String, Vec<(String, Case)>> {
 /// The tenants' namespaces, sealed, or as `identity` says.
 fn become_identity(site: &Site, sender: &Sender, identity: &str, level: &str) {
     let state = if identity == "suspended" { TenantState::Suspended } else { TenantState::Active };
+    // Foo is written last: a webhook that knows it knows the others.
     for (account, namespace, uid, gid, groups) in [
-        ("tool:foo", "tool-foo", 52503, 52503, &[50_000, 50_001][..]),
-        ("user:alice", "user-alice", 20001, 500, &[]),
+        ("user:alice", "user-alice", 20001, 500, &[][..]),
         ("user:bob", "trial-bob", 20002, 500, &[]),
         ("group:algebra", "course-algebra", 70001, 600, &[]),
+        ("tool:foo", "tool-foo", 52503, 52503, &[50_000, 50_001]),
     ] {
         let identity = super::site::identity(namespace, account, (uid, gid, groups), state);
         site.sealed(&identity, level);

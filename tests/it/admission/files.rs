@@ -5,13 +5,13 @@ use std::io::{Read as _, Write as _};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bursar::bootstrap;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
 
-use super::site::{DEADLINE, Site, pod};
+use super::site::{Site, pod};
 
 /// Pods of tool foo without effect, as fast as they go, until `stop`; how many, and what was refused.
 pub fn load(site: &Site, stop: &AtomicBool) -> (usize, Vec<String>) {
@@ -86,8 +86,8 @@ fn wrong_rules_keep_the_old_ones_and_are_told() {
     assert_eq!(wrong(), Some(0.0));
     fs::write(&file, right.replace("\"version\": 1", "\"version\": 99")).expect("written");
     wait_for("the metric says so", DEADLINE, || (wrong() == Some(1.0)).then_some(()));
-    let log = fs::read_to_string(site.log()).expect("a log");
-    assert!(log.contains("has version 99"), "{log}");
+    let log = || fs::read_to_string(site.log()).expect("a log");
+    wait_for("the log says why", DEADLINE, || log().contains("has version 99").then_some(()));
     let mut root = pod("root");
     root["spec"]["securityContext"] = json!({"runAsUser": 0});
     assert!(site.create(&root).expect_err("still refused").contains("uid 0"));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bursar_testkit::https::trusting;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use futures::future::join_all;
 use http::Method;
 use http_body_util::Full;
@@ -25,7 +25,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::sender::Sender;
-use super::site::{DEADLINE, Site, pod, pod_in};
+use super::site::{Site, pod, pod_in};
 
 /// All seats of the webhook, a quarter of them from the address of the API server.
 const IDLE: usize = 1024;
@@ -38,8 +38,8 @@ const WRONG: usize = 500_000;
 const MEMORY: u64 = 512 << 20;
 /// Reviews of the other tenant are timed for so long at least, so that idle connections also end and come again.
 const AT_LEAST: Duration = Duration::from_secs(12);
-/// The large bodies are decided long before, unless the machine has other work.
-const AT_MOST: Duration = Duration::from_mins(1);
+/// The API server's patience with the webhook, and the kubelet's with its probes.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
 struct Target {
@@ -174,9 +174,9 @@ fn flood_of_one_tenant_stops_no_other_and_not_the_probes() {
     };
     let bodies = (0..BODIES).map(|number| flood.spawn(large(target.clone(), pod(number))));
     let bodies = flood.spawn(join_all(bodies.collect::<Vec<_>>()));
-    let (mut times, mut slowest_probe) = (Vec::new(), Duration::ZERO);
+    let (mut times, mut slowest_probe, mut slowest_other) = (Vec::new(), Duration::ZERO, Duration::ZERO);
     sender.runtime.block_on(async {
-        while began.elapsed() < AT_LEAST || (!bodies.is_finished() && began.elapsed() < AT_MOST) {
+        while began.elapsed() < AT_LEAST || (!bodies.is_finished() && began.elapsed() < DEADLINE) {
             let asked = now();
             let answer = sender.plain_pod().await;
             times.push(asked.elapsed());
@@ -186,16 +186,19 @@ fn flood_of_one_tenant_stops_no_other_and_not_the_probes() {
                 let (status, text) = site.health("/readyz");
                 assert_eq!(status, 200, "{text}");
                 slowest_probe = slowest_probe.max(asked.elapsed());
+                // What the webhook has no part in shows how busy this machine is.
+                let asked = now();
+                site.cluster.run(&["get", "--raw", "/version"], "");
+                slowest_other = slowest_other.max(asked.elapsed());
             }
         }
     });
     times.sort();
     let p99 = times[times.len() * 99 / 100];
     eprintln!("{} pods, p99 {p99:?}; slowest probe {slowest_probe:?}; {opened:?} idle connections", times.len());
-    assert!(times.len() > 50 && p99 < Duration::from_secs(5), "{p99:?} of {}", times.len());
-    // The kubelet's own patience.
-    assert!(slowest_probe < Duration::from_secs(5), "{slowest_probe:?}");
-    assert!(bodies.is_finished(), "not all {BODIES} large bodies were decided within {AT_MOST:?}");
+    assert!(times.len() > 50 && p99 < PATIENCE + slowest_other, "{p99:?} of {}, {slowest_other:?}", times.len());
+    assert!(slowest_probe < PATIENCE + slowest_other, "{slowest_probe:?}, {slowest_other:?}");
+    assert!(bodies.is_finished(), "not all {BODIES} large bodies were decided within {DEADLINE:?}");
     let again: Vec<usize> =
         flood.block_on(bodies).expect("decided").into_iter().map(|times| times.expect("it")).collect();
     assert!(again.iter().any(|times| *times > 0), "the flood was none: there was room for all of it");

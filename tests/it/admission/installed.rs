@@ -1,10 +1,10 @@
 //! What `bursar webhook` does, and what the admission policy keeps the daemon from doing with what it was given for it.
 
 use bursar_testkit::process::run;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
 
-use super::site::{DEADLINE, Site, out, said};
+use super::site::{Site, out, said};
 
 fn daemon(site: &Site, arguments: &[&str], input: &str) -> std::process::Output {
     let mut command = site.cluster.kubectl_as(site.daemon_kubeconfig());
@@ -35,7 +35,7 @@ fn selftest_tries_what_must_pass_and_what_must_be_refused() {
 
     // So are rules of the API server that are not in force.
     site.cluster.run(&["delete", "validatingadmissionpolicybinding", "bursar-rules-enforce"], "");
-    wait_for("the self-test misses the policies", DEADLINE * 3, || {
+    wait_for("the self-test misses the policies", DEADLINE, || {
         let found = out(&site.bursar(&["webhook", "selftest"]));
         found.contains("! class tool: a load balancer: not refused").then_some(())
     });

@@ -1,10 +1,10 @@
 //! Kubernetes goes on in a tenant's namespace with everything enforced.
 
 use bursar::contract::TenantState;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
 
-use super::site::{DEADLINE, Site, identity, pod_in, said};
+use super::site::{Site, identity, pod_in, said};
 
 fn template() -> Value {
     json!({
@@ -65,7 +65,7 @@ fn controllers_make_and_remove_a_tenants_things() {
     for pod in pods(&site, &namespace) {
         site.delete("pod", pod["metadata"]["name"].as_str().expect("a name"), &namespace);
     }
-    site.cluster.run(&["delete", "namespace", &namespace, "--timeout=60s"], "");
+    site.cluster.run(&["delete", "namespace", &namespace, "--timeout=240s"], "");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn another_uid_of_a_tenant_holds_for_new_pods_and_lets_the_old_ones_end() {
     for pod in ["lasting", "plain"] {
         site.delete("pod", pod, &namespace);
     }
-    site.cluster.run(&["delete", "namespace", &namespace, "--timeout=60s"], "");
+    site.cluster.run(&["delete", "namespace", &namespace, "--timeout=240s"], "");
 }
 
 #[test]

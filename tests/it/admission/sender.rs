@@ -2,7 +2,7 @@
 //! impersonates them.
 
 use bursar::bootstrap;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
 use kube::Client;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use super::cases::Case;
-use super::site::{DEADLINE, Site, runtime};
+use super::site::{Site, runtime};
 
 /// Members may do everything, and are exempt from nothing.
 const EVERYTHING: &str = "test:everything";
@@ -50,7 +50,7 @@ impl Sender {
         let routes = ["HTTPRoute", "GRPCRoute"].map(route);
         let list = json!({"apiVersion": "v1", "kind": "List", "items": [binding, routes[0], routes[1]]});
         site.cluster.run(&["apply", "-f", "-"], &list.to_string());
-        site.cluster.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"], "");
+        site.cluster.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=240s"], "");
         let runtime = runtime();
         let connect = |path: &std::path::Path| runtime.block_on(bootstrap::client(path)).expect("a client");
         let tenant = |account: &str, more: &[&str]| connect(&certified(site, account, more));

@@ -8,14 +8,14 @@ use std::sync::{Mutex, PoisonError};
 use bursar::bootstrap;
 use bursar::contract::TenantState;
 use bursar_testkit::process::run;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use http::Method;
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use super::sender::ask;
-use super::site::{DEADLINE, Site, out, runtime, said};
+use super::site::{Site, out, runtime, said};
 
 /// Class `tool` has no lists, class `shop` has one for each rule.
 pub const TOOL: &str = "tool-foo";
@@ -246,7 +246,7 @@ pub fn prepare(site: &Site) -> Meddler {
         kind("networking.istio.io", "Gateway"),
     ];
     site.cluster.run(&["apply", "-f", "-"], &json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string());
-    site.cluster.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"], "");
+    site.cluster.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=240s"], "");
     site.tenant("shop", "ann", 52601, TenantState::Active);
     let meddler = Meddler::new(site);
     // The webhook hears of the tenant, and the policies are in force.

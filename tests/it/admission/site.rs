@@ -3,10 +3,10 @@
 //!
 //! Tests that take the webhook down go alone ([`Site::alone`]); the others share it ([`Site::shared`]).
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
 
 use bursar::bootstrap::webhook::{WebhookRequest, write_outside};
 use bursar::bootstrap::{self, InitRequest, init};
@@ -22,11 +22,9 @@ use bursar_testkit::control_plane::{ControlPlane, ControlPlaneOptions};
 use bursar_testkit::folder::Folder;
 use bursar_testkit::ports::free_port;
 use bursar_testkit::process::{Process, run};
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-
-pub const DEADLINE: Duration = Duration::from_mins(1);
 
 pub struct Site {
     webhook: Option<Process>,
@@ -40,7 +38,7 @@ pub struct Site {
 
 fn site() -> &'static RwLock<Option<Site>> {
     static SITE: OnceLock<RwLock<Option<Site>>> = OnceLock::new();
-    SITE.get_or_init(|| RwLock::new(std::panic::catch_unwind(Site::start).ok()))
+    SITE.get_or_init(|| RwLock::new(catch_unwind(Site::start).ok()))
 }
 
 pub struct Shared(RwLockReadGuard<'static, Option<Site>>);
@@ -70,8 +68,13 @@ impl std::ops::DerefMut for Alone {
 
 impl Drop for Alone {
     fn drop(&mut self) {
-        if let Some(site) = self.0.as_mut() {
-            site.restore();
+        let Some(site) = self.0.as_mut() else { return };
+        // A second panic would end all tests.
+        let restored = catch_unwind(AssertUnwindSafe(|| site.restore()));
+        if let Err(panic) = restored
+            && !std::thread::panicking()
+        {
+            resume_unwind(panic);
         }
     }
 }
@@ -203,6 +206,9 @@ impl Site {
         self.webhook = None;
         self.install_at(daemon::now());
         self.start_webhook();
+        wait_for("all of it in force", DEADLINE, || {
+            self.bursar(&["webhook", "selftest"]).status.success().then_some(())
+        });
     }
 
     /// `bursar webhook install`, outside of the cluster.

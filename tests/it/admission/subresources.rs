@@ -1,9 +1,9 @@
 //! What goes to a part of an object, which the API server makes a review of in its own way.
 
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
 
-use super::site::{DEADLINE, Site, pod, said};
+use super::site::{Site, pod, said};
 
 #[test]
 fn resize_raises_nobody_to_root() {

@@ -20,13 +20,12 @@ use bursar::identity::{AccountId, DirectoryId, NamespaceName};
 use bursar_testkit::binaries::program;
 use bursar_testkit::ports::free_port;
 use bursar_testkit::process::{Process, run};
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::site::{LEDGER, Site, binding, empty, name, namespace, ours, said};
 
-const DEADLINE: Duration = Duration::from_mins(1);
 const THREATS: &str = include_str!("../../../docs/threat-model.md");
 const ALICE: &str = "bursar:user:alice#7";
 

@@ -24,9 +24,8 @@ use bursar::policy::{Cluster, Endpoint};
 use bursar_homed::client::HomedClient;
 use bursar_testkit::binaries::program;
 use bursar_testkit::process::Process;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::Timestamp;
-use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -34,7 +33,6 @@ use super::site::{Site, name, request};
 use crate::execute::world::planned;
 
 const UID: u32 = 52503;
-const DEADLINE: Duration = Duration::from_secs(20);
 const GENERATION: u64 = 1042;
 
 /// Homes with a `bursar-homed`, and the daemon's credential for the site's cluster.
@@ -258,7 +256,7 @@ async fn request_that_is_refused_or_deleted_is_a_failure_with_its_reason() {
     let site = Site::shared();
     // A signer that sleeps; only here, for all others of this cluster wait meanwhile.
     let signer = site.cluster.controller_manager().expect("a controller manager");
-    signer.signal(Signal::STOP);
+    let _frozen = signer.frozen();
     let failed = r#"[{"op":"add","path":"/status/conditions/-","value":{"type":"Failed","status":"True",
         "reason":"SignerValidationFailure","message":"not today"}}]"#;
     for (tool, arguments, said) in [
@@ -283,5 +281,4 @@ async fn request_that_is_refused_or_deleted_is_a_failure_with_its_reason() {
         assert!(error.reason().contains(said), "{}", error.reason());
         assert_eq!(requests(&format!("id-{tool}")), "");
     }
-    signer.signal(Signal::CONT);
 }

@@ -7,7 +7,7 @@ mod site;
 
 use bursar::bootstrap::{AccessError, Did, InitRequest, SEAL_KEY, UninstallRequest, dry_run, uninstall};
 use bursar::ledger::LedgerState;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::json;
 
 use self::site::{LEDGER, Site, binding, namespace, ours, request};
@@ -277,7 +277,7 @@ fn daemon_reads_a_suspended_tenant_and_runs_nothing_in_it() {
     let site = Site::shared();
     let archive = binding(Some("tool-read"), "bursar-archive", "User", "bursar:daemon");
     site.must("apply", &archive);
-    wait_for("the binding's rights", std::time::Duration::from_secs(20), || {
+    wait_for("the binding's rights", DEADLINE, || {
         site.daemon(&["get", "secrets", "-n", "tool-read"], "").status.success().then_some(())
     });
     // It lists, and has no `get`, which of all resources would be `get` of these, too.

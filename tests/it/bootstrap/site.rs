@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 use bursar::bootstrap::{AccessError, InitReport, InitRequest, init};
 use bursar::execute::request::{ApiServer, Ask};
@@ -13,7 +12,7 @@ use bursar::ledger::LedgerState;
 use bursar::settings::Settings;
 use bursar_testkit::control_plane::{ControlPlane, ControlPlaneOptions};
 use bursar_testkit::process::run;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -120,7 +119,7 @@ impl Site {
         std::fs::write(&path, config).expect("written");
         let settings = Settings::load(&path).unwrap_or_else(|error| panic!("{error}"));
         let _ = rustls::crypto::ring::default_provider().install_default();
-        wait_for("aggregated role edit", Duration::from_mins(1), || {
+        wait_for("aggregated role edit", DEADLINE, || {
             let rules = cluster.run(&["get", "clusterrole", "edit", "-o", "jsonpath={.rules}"], "");
             rules.contains("networkpolicies").then_some(())
         });

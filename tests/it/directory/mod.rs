@@ -33,7 +33,7 @@ fn ldap(urls: &[&str], slapd: &Slapd) -> LdapConfig {
         ca_pem: Some(std::fs::read_to_string(&slapd.ca_pem).expect("the authority's certificate")),
         bind_dn: Some(READER_DN.to_owned()),
         password: Some(Secret::new(READER_PASSWORD.to_owned())),
-        connect_timeout: Duration::from_secs(2),
+        connect_timeout: Duration::from_secs(10),
         ..LdapConfig::new(urls.iter().map(|url| (*url).to_owned()).collect())
     }
 }

@@ -10,6 +10,7 @@ use bursar_directory::ldap::follow::follow;
 use bursar_directory::source::LdapConfig;
 use bursar_directory::{Pass, SourceConfig, SyncCache};
 use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, tool_ldif, toolforge_units_ldif};
+use bursar_testkit::ready::DEADLINE;
 use bursar_testkit::sample::sentinel_ldif;
 use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
 use rustix::process::Signal;
@@ -20,8 +21,6 @@ use tokio::time::{Instant, sleep, timeout};
 use super::syncrepl_random::Model;
 use super::wire::{Fault, Wire};
 use super::{assert_same, ldap, names, read, read_by, site, toolforge, why};
-
-const DEADLINE: Duration = Duration::from_mins(1);
 
 struct Told {
     source: SourceConfig,
@@ -38,7 +37,7 @@ impl Drop for Told {
 
 impl Told {
     async fn by(ldap: LdapConfig) -> Self {
-        let ldap = LdapConfig { way: Way::Persist, timeout: Duration::from_secs(1), ..ldap };
+        let ldap = LdapConfig { way: Way::Persist, timeout: Duration::from_secs(5), ..ldap };
         let told = Self::begin(toolforge(ldap));
         told.heard("the first notice").await;
         told
@@ -183,7 +182,7 @@ async fn a_wire_that_is_cut_anywhere_is_never_believed() {
     let slapd = site(SlapdOptions::default());
     let wire = Wire::to(&slapd.ldaps_url).await;
     let behind =
-        LdapConfig { timeout: Duration::from_secs(1), way: Way::Persist, ..ldap(&[&wire.url("ldaps")], &slapd) };
+        LdapConfig { timeout: Duration::from_secs(5), way: Way::Persist, ..ldap(&[&wire.url("ldaps")], &slapd) };
     let truth = toolforge(here(&slapd));
     let whole = Told::begin(toolforge(behind.clone()));
     whole.wait(true).await;

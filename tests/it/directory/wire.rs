@@ -21,7 +21,7 @@ use super::{assert_same, ldap, read, read_by, site, toolforge, why};
 /// Where nothing hangs: a machine with other work is no fault.
 const PATIENT: Duration = Duration::from_secs(20);
 /// Where some reads wait for what does not come.
-const HASTY: Duration = Duration::from_millis(1500);
+const HASTY: Duration = Duration::from_secs(4);
 
 /// What becomes of a message.
 type Change = Arc<dyn Fn(&mut Vec<u8>) + Send + Sync>;

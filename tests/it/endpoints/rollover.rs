@@ -2,13 +2,12 @@
 //! does anybody's kubeconfig stop working.
 
 use std::fs;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::pki::Authority;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::Timestamp;
 
 use crate::doctor::wrong;
@@ -76,7 +75,7 @@ fn a_ca_is_replaced_and_nobodys_kubeconfig_ever_stops_working() {
     put(&both);
     world.reload();
     let mut seen = Vec::new();
-    wait_for("both authorities in all homes", Duration::from_mins(2), || {
+    wait_for("both authorities in all homes", DEADLINE, || {
         world.cycle();
         works(&world);
         seen.push(with_bundle(&world, &both));
@@ -106,7 +105,7 @@ fn a_ca_is_replaced_and_nobodys_kubeconfig_ever_stops_working() {
     // 3. Only the new one is left.
     put(&new);
     world.reload();
-    wait_for("the new authority in all homes", Duration::from_mins(2), || {
+    wait_for("the new authority in all homes", DEADLINE, || {
         world.cycle();
         works(&world);
         (with_bundle(&world, &new) == 4).then_some(())

@@ -20,6 +20,8 @@ use bursar_testkit::Servers;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::quiet::asked_by_all;
+
 use self::world::{NOW, World, approved, cluster, kubectl, manifest, quota};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,7 +52,7 @@ async fn new_objects_are_made_and_their_watch_events_are_no_drift() {
         assert!(world.is_settled(key), "{key:?} right after the write");
     }
     // Nothing is read before it is made.
-    let asked = Servers::shared().cluster.requests_since(mark);
+    let asked = asked_by_all(&Servers::shared().cluster, mark);
     let ours = asked.iter().filter(|request| format!("{request:?}").contains("execute-new"));
     let ours: Vec<_> = ours.filter(|request| request.user == "admin" && request.verb != "watch").collect();
     assert_eq!(ours.len(), 4, "{ours:#?}");
@@ -283,7 +285,7 @@ async fn released_volume_becomes_available_again() {
 
 fn phase(volume: &str, wanted: &str) {
     let wanted = format!("jsonpath={{.status.phase}}={wanted}");
-    kubectl(&["wait", "pv", volume, "--for", &wanted, "--timeout=60s"]);
+    kubectl(&["wait", "pv", volume, "--for", &wanted, "--timeout=240s"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,6 +4,7 @@ use bursar::identity::NamespaceName;
 use bursar::kinds::ObjectKey;
 use bursar::ledger::StoppedWorkload;
 use bursar::plan::Action;
+use bursar_testkit::Servers;
 use serde_json::{Value, json};
 
 use super::world::{World, cluster, kubectl};
@@ -13,6 +14,7 @@ async fn workloads_are_stopped_and_given_back_what_they_were() {
     let mut world = World::new("execute-workloads").await;
     let actions = vec![world.apply(&world.namespace_manifest())];
     world.must(actions).await;
+    Servers::shared().cluster.wait_for_pods(&world.namespace);
     for workload in workloads() {
         world.create(&workload);
     }
@@ -39,7 +41,7 @@ async fn workloads_are_stopped_and_given_back_what_they_were() {
     assert_eq!(world.get("cronjob", "nightly")["spec"]["suspend"], true);
     assert_eq!(world.get("job", "long")["spec"]["suspend"], true);
     assert!(world.get("daemonset", "every")["spec"]["template"]["spec"]["nodeSelector"].is_object());
-    kubectl(&["wait", "pod", "bare", "-n", "execute-workloads", "--for=delete", "--timeout=60s"]);
+    kubectl(&["wait", "pod", "bare", "-n", "execute-workloads", "--for=delete", "--timeout=240s"]);
 
     // Done again, it finds nothing more to do and forgets nothing.
     let before = world.ledger.stopped.clone();

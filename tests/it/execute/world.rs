@@ -19,12 +19,12 @@ use bursar::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Reason, Side
 use bursar::policy::Cluster;
 use bursar_homed::client::HomedClient;
 use bursar_testkit::Servers;
+use bursar_testkit::ready::DEADLINE;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-const DEADLINE: Duration = Duration::from_mins(1);
 pub const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
 /// One tenant of the shared control plane: a namespace of its own, a ledger in memory, and watches.

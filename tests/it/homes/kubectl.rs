@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use bursar_protocol::{Answer, HomeTarget, Inspection, Work, Written};
+use bursar_testkit::ready::DEADLINE;
 
 use super::{Homed, OUR_USER, UID, entries, make_directory, make_file, names_in, parses, soak, wait_for, write};
 
@@ -74,7 +75,7 @@ pub async fn race(homed: &Homed, target: &HomeTarget, users: &Path, count: usize
     let (mut delivered, mut repeated) = (0, 0);
     let deliver = async |version: usize| {
         let work = write(entries(&(version % 250).to_string()));
-        let deadline = Instant::now() + Duration::from_mins(1);
+        let deadline = Instant::now() + DEADLINE;
         loop {
             match homed.ask(target, work.clone()).await {
                 Ok(Answer::Written(_)) => return,
@@ -138,7 +139,7 @@ fn locked(target: &HomeTarget, age: Option<Duration>) -> PathBuf {
 
 #[tokio::test]
 async fn a_lock_of_another_program_is_waited_for_and_named() {
-    let homed = Homed::start(&["--deadline", "2s"]);
+    let homed = Homed::start(&["--deadline", "10s"]);
     let target = homed.home("foo");
     let lock = locked(&target, None);
     let error = homed.write(&target).await.expect_err("locked");
@@ -149,6 +150,7 @@ async fn a_lock_of_another_program_is_waited_for_and_named() {
     // The same for the way out; and one that goes while it is waited for is none.
     let names = entries("1").names();
     homed.ask(&target, Work::TestWrite { replace_unparsable: false }).await.expect("no lock is needed for that");
+    let began = Instant::now();
     let remover = std::thread::spawn({
         let lock = lock.clone();
         move || {
@@ -156,7 +158,6 @@ async fn a_lock_of_another_program_is_waited_for_and_named() {
             fs::remove_file(lock).expect("unlocked");
         }
     });
-    let began = Instant::now();
     homed.write(&target).await.expect("unlocked");
     assert!(began.elapsed() > Duration::from_millis(400));
     remover.join().expect("removed");
@@ -231,7 +232,7 @@ async fn a_lock_that_a_killed_worker_left_goes_with_the_next_request() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_grows_while_it_is_read_is_in_use_or_delivered_to() {
-    let homed = Homed::start(&["--deadline", "2s"]);
+    let homed = Homed::start(&["--deadline", "10s"]);
     let target = homed.home("foo");
     make_directory(&target.home.join(".kube"), UID);
     let config = target.home.join(".kube/config");
@@ -268,17 +269,23 @@ async fn a_file_that_is_being_written_in_place_is_not_taken_for_what_it_is_meanw
     make_directory(&target.home.join(".kube"), UID);
     let config = target.home.join(".kube/config");
     let whole = format!("x-mine: 1\n{}x-end: 1\n", "x-more: 1 # much of it\n".replace("x-more", "k"));
-    make_file(&config, UID, b"");
-    let writer = std::thread::spawn({
-        let (config, whole) = (config.clone(), whole.clone());
-        move || {
-            std::thread::sleep(Duration::from_millis(40));
-            // Without a lock, as many tools do: empty first, and then what there is to say.
-            fs::write(&config, whole).expect("written");
-        }
-    });
-    homed.write(&target).await.expect("writes");
-    writer.join().expect("ended");
+    // Until the writer was there in time: homed reads what is empty once more after 100 ms.
+    let mut took = Duration::MAX;
+    while took > Duration::from_millis(100) {
+        make_file(&config, UID, b"");
+        let began = Instant::now();
+        let writer = std::thread::spawn({
+            let (config, whole) = (config.clone(), whole.clone());
+            move || {
+                std::thread::sleep(Duration::from_millis(40));
+                // Without a lock, as many tools do: empty first, and then what there is to say.
+                fs::write(&config, whole).expect("written");
+                began.elapsed()
+            }
+        });
+        homed.write(&target).await.expect("writes");
+        took = writer.join().expect("ended");
+    }
     let text = fs::read_to_string(&config).expect("text");
     assert!(text.starts_with(&whole) && parses(&config), "{text}");
 }

@@ -27,6 +27,7 @@ use bursar_protocol::{
     UserProof, Work,
 };
 use bursar_testkit::binaries::program;
+use bursar_testkit::ready::DEADLINE;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -58,7 +59,7 @@ impl Homed {
     fn waited_for(folder: TempDir, child: Child) -> Self {
         let socket = folder.path().join("homed.sock");
         wait_for("the socket of bursar-homed", || UnixStream::connect(&socket).is_ok());
-        let client = HomedClient::new(socket, Duration::from_secs(10));
+        let client = HomedClient::new(socket, Duration::from_mins(1));
         Self { folder, child, client }
     }
 
@@ -142,7 +143,7 @@ fn make_file(path: &Path, uid: u32, content: &[u8]) {
 }
 
 fn wait_for(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + DEADLINE;
     while !condition() {
         assert!(Instant::now() < deadline, "waited for {what}");
         std::thread::sleep(Duration::from_millis(5));

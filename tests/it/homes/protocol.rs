@@ -228,7 +228,7 @@ async fn only_the_configured_user_may_ask() {
 
 #[tokio::test]
 async fn garbage_and_endless_requests_are_refused_and_the_server_goes_on() {
-    let homed = Homed::start(&["--deadline", "1s"]);
+    let homed = Homed::start(&["--deadline", "3s"]);
     let target = homed.home("foo");
     let socket = homed.folder.path().join("homed.sock");
     let valid = serde_json::to_value(Request::new(target.clone(), write(entries("1")))).expect("JSON");

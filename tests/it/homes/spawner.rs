@@ -60,7 +60,7 @@ async fn with_a_stopped_worker<T: Send + 'static>(
 async fn four_capabilities_are_enough() {
     let folder = folder();
     let prefix = folder.path().join("homes");
-    let inner = command(folder.path(), &["--deadline", "1s", "--create-prefix", prefix.to_str().expect("UTF-8")]);
+    let inner = command(folder.path(), &["--deadline", "5s", "--create-prefix", prefix.to_str().expect("UTF-8")]);
     let child = Command::new("setpriv")
         .args(["--bounding-set=-all,+setuid,+setgid,+chown,+kill", "--no-new-privs", "--"])
         .arg(inner.get_program())
@@ -82,7 +82,7 @@ async fn four_capabilities_are_enough() {
 
 #[tokio::test]
 async fn a_worker_is_the_user_for_good_and_holds_its_own_request_only() {
-    let homed = Homed::start(&["--deadline", "1s"]);
+    let homed = Homed::start(&["--deadline", "5s"]);
     let target = HomeTarget { groups: vec![UID, UID + 7], ..homed.home("foo") };
     homed.write(&target).await.expect("writes");
     let [spawner] = children_of(homed.child.id())[..] else { panic!("one spawner") };
@@ -111,7 +111,7 @@ async fn a_worker_is_the_user_for_good_and_holds_its_own_request_only() {
 
 #[tokio::test]
 async fn a_worker_that_is_stopped_when_it_has_answered_is_ended() {
-    let homed = Homed::start(&["--deadline", "1s"]);
+    let homed = Homed::start(&["--deadline", "2s"]);
     let (target, server) = (homed.home("foo"), homed.child.id());
     let mut tries = 0..200;
     let stopped = loop {
@@ -138,7 +138,7 @@ async fn a_worker_that_is_stopped_when_it_has_answered_is_ended() {
 
 #[tokio::test]
 async fn a_spawner_that_ends_or_hangs_is_replaced_and_none_outlives_its_server() {
-    let mut homed = Homed::start(&["--deadline", "1s"]);
+    let mut homed = Homed::start(&["--deadline", "5s"]);
     let target = homed.home("foo");
     // A request may reach it before or after its last breath: often enough to see both.
     let often = std::iter::repeat_n(Signal::KILL, 40);

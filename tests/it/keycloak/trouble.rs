@@ -175,10 +175,10 @@ async fn a_list_that_is_cut_anywhere_is_not_whole() {
 async fn a_token_is_renewed_before_it_ends_and_when_it_is_taken_away() {
     let people: Vec<_> = (0..6).map(|n| person(&format!("n{n}-token"), 2000 + n, &[])).collect();
     let realm = Realm::new("token", &people, &[]);
-    realm.ask("PUT", "", &json!({"accessTokenLifespan": 4}));
+    realm.ask("PUT", "", &json!({"accessTokenLifespan": 8}));
     let (config, asked) = between(&realm, |path| {
         if path.contains("/users?") {
-            std::thread::sleep(Duration::from_millis(2200));
+            std::thread::sleep(Duration::from_millis(4400));
         }
         Fate::Passed
     })

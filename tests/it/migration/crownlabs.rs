@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::ldif::{person_dn, replace_ldif};
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
 
-use super::{Client, DEADLINE, Page, amounts, binding, certificate, deploy, identity, kubeconfig, make, role};
+use super::{Client, Page, amounts, binding, certificate, deploy, identity, kubeconfig, make, role};
 use crate::daemon::Daemon;
 use crate::quiet::own_servers;
 use crate::world::World;
@@ -102,7 +102,7 @@ fn crownlabs(world: &World) {
     );
     world.kubectl(&["create", "deployment", "crownlabs-tenant", "--image=x", "-n", "crownlabs"]);
     for kind in ["tenants", "workspaces"] {
-        world.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", &format!("crd/{kind}.{GROUP}")]);
+        world.kubectl(&["wait", "--for=condition=Established", "--timeout=240s", &format!("crd/{kind}.{GROUP}")]);
     }
     let workspace = owner(world, "Workspace", "v1alpha1", "algebra", &json!({"prettyName": "Algebra"}));
     let place = "workspace-algebra";

@@ -4,12 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bursar_testkit::control_plane::ControlPlaneOptions;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
 
-use super::{
-    Client, DEADLINE, Page, amounts, binding, certificate, deploy, file_at_home, identity, kubeconfig, make, role, who,
-};
+use super::{Client, Page, amounts, binding, certificate, deploy, file_at_home, identity, kubeconfig, make, role, who};
 use crate::daemon::Daemon;
 use crate::quiet::own_servers;
 use crate::runbooks::follow;

@@ -18,13 +18,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bursar_testkit::Servers;
 use bursar_testkit::pki::Identity;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
 
 use crate::runbooks::follow;
 use crate::world::World;
-
-const DEADLINE: Duration = Duration::from_mins(2);
 
 /// A page, read from its beginning to its end.
 pub struct Page {

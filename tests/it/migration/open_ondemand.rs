@@ -8,10 +8,10 @@ use bursar_testkit::Servers;
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::folder::Folder;
 use bursar_testkit::keycloak::Keycloak;
-use bursar_testkit::ready::wait_for;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::json;
 
-use super::{Client, DEADLINE, Page, binding, deploy, file_at_home, identity, kubeconfig, make, role, who};
+use super::{Client, Page, binding, deploy, file_at_home, identity, kubeconfig, make, role, who};
 use crate::daemon::Daemon;
 use crate::quiet::own_servers;
 use crate::world::{World, stderr};

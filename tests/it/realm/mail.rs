@@ -4,9 +4,8 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use bursar_testkit::ready::poll;
+use bursar_testkit::ready::{DEADLINE, poll};
 use serde_json::json;
 
 use super::{RIGHTS, SECRET, WORKSPACES, connection, realm, user, world};
@@ -87,7 +86,7 @@ fn a_new_user_is_told_once_and_again_until_it_is_accepted() {
 
     mails.open.store(true, Ordering::Relaxed);
     let all = || mails.kept.lock().expect("a list").len();
-    let told = poll(Duration::from_mins(1), || {
+    let told = poll(DEADLINE, || {
         world.cycle();
         all() == 2
     });

@@ -42,7 +42,7 @@ impl Site {
         let ldap = LdapConfig {
             page_size: 5,
             members_at_once: Some(5),
-            timeout: Duration::from_secs(2),
+            timeout: Duration::from_secs(10),
             ..self.proxy.ldap(self.samba)
         };
         Polled::new(with(ldap, &self.base))

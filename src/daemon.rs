@@ -223,6 +223,11 @@ impl Loop {
             Request::Own(Question::Why, uid, request, reply) => {
                 drop(reply.send(own::why(self.runtime.ledger.state(), &self.runtime.settings().policy, uid, &request)));
             }
+            Request::Who(uid, request, reply) => {
+                let settings = self.runtime.settings();
+                let asked = own::who(self.runtime.ledger.state(), &settings.policy, &settings.ledger(), uid, &request);
+                drop(reply.send(asked.await));
+            }
             Request::Ensure(asker, request, reply) => {
                 let Runtime { ledger, settings, .. } = &mut self.runtime;
                 let (answer, wants) = match own::ensure(ledger, &settings.policy, &asker, &request).await {

@@ -3,6 +3,7 @@
 
 pub mod own;
 pub mod unfinished;
+pub mod who;
 pub mod why;
 
 use std::collections::BTreeMap;

@@ -224,9 +224,9 @@ impl Loop {
                 drop(reply.send(own::why(self.runtime.ledger.state(), &self.runtime.settings().policy, uid, &request)));
             }
             Request::Who(uid, request, reply) => {
-                let settings = self.runtime.settings();
-                let asked = own::who(self.runtime.ledger.state(), &settings.policy, &settings.ledger(), uid, &request);
-                drop(reply.send(asked.await));
+                let (ledger, settings) = (self.runtime.ledger.state(), self.runtime.settings());
+                let answer = own::who(ledger, &settings.policy, &settings.ledger(), uid, &request).await;
+                drop(reply.send(answer));
             }
             Request::Ensure(asker, request, reply) => {
                 let Runtime { ledger, settings, .. } = &mut self.runtime;

@@ -24,6 +24,7 @@ mod manual;
 mod names;
 mod order;
 mod output;
+mod page;
 mod plan;
 mod probes;
 mod quota;

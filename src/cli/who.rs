@@ -90,7 +90,7 @@ async fn all(context: &Context, Who { what, at }: &Who) -> Result<Value, Failure
 
 /// The pods of that name in the clusters where the answers have the namespace, and what is not known of them.
 async fn pods(context: &Context, answers: &Value, namespace: &str, name: &str) -> (Vec<Value>, Vec<String>) {
-    let owned = answers.as_array().into_iter().flatten().flat_map(|answer| answer["namespaces"].as_array());
+    let owned = answers.as_array().into_iter().flatten().filter_map(|answer| answer["namespaces"].as_array());
     let here = owned.flatten().filter(|owned| owned["namespace"] == namespace);
     let clusters = here.filter_map(|owned| Some(ClusterName(owned["cluster"].as_str()?.to_owned())));
     let (mut pods, mut notes) = (Vec::new(), Vec::new());
@@ -156,12 +156,17 @@ fn block(answer: &Row) -> String {
     let account = pairs.remove("account").unwrap_or_default();
     let has_access = pairs.remove("access") == Some(Value::Bool(true));
     let mut parts = vec![format!("{}: {}\n{}", output::cell(&account), clean(&by.join("; ")), output::pairs(&pairs))];
-    parts.extend([output::table(&namespaces, &["cluster", "namespace", "class"])].into_iter().filter(|text| !text.is_empty()));
+    parts.extend(
+        [output::table(&namespaces, &["cluster", "namespace", "class"])].into_iter().filter(|text| !text.is_empty()),
+    );
     parts.push(match (people.is_empty(), has_access) {
         (true, _) => "nobody belongs to it".to_owned(),
         (_, true) => output::table(&people, &["member", "role", "since", "mail"]),
         (_, false) => {
-            format!("no access, but these belong to it:\n{}", output::table(&people, &["member", "role", "since", "mail"]))
+            format!(
+                "no access, but these belong to it:\n{}",
+                output::table(&people, &["member", "role", "since", "mail"])
+            )
         }
     });
     parts.join("\n")

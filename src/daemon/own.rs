@@ -55,7 +55,7 @@ pub(super) async fn who(
     if answers.is_empty() {
         return Err(own::refused());
     }
-    for person in answers.iter_mut().flat_map(|answer| answer["people"].as_array_mut()).flatten() {
+    for person in answers.iter_mut().filter_map(|answer| answer["people"].as_array_mut()).flatten() {
         if person["member"] != own.as_str() {
             person["mail"] = Value::Null;
         }

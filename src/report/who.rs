@@ -32,7 +32,8 @@ const CREDENTIAL: &str = "SELECT a.kind || ':' || a.name AS account, a.state, c.
 FROM certificate c JOIN account a ON a.id = c.account_id WHERE c.fingerprint = ?1";
 
 /// Whose namespace `?1` is. `?2` is the moment, here and below.
-const OF_NAMESPACE: &str = "SELECT account_id AS id, cluster, 'namespaces' AS origin FROM tenant WHERE namespace = ?1 AND created_at <= ?2
+const OF_NAMESPACE: &str =
+    "SELECT account_id AS id, cluster, 'namespaces' AS origin FROM tenant WHERE namespace = ?1 AND created_at <= ?2
 UNION ALL
 SELECT account_id, cluster, 'namespaces, adopted' FROM adopted_namespace
 WHERE namespace = ?1 AND account_id IS NOT NULL AND since <= ?2
@@ -41,7 +42,8 @@ SELECT account_id, cluster, 'former owners of adopted namespaces' FROM adopted_b
 WHERE namespace = ?1 AND at_start <= ?2 AND at_end > ?2";
 
 /// Who has a token of host `?1`. What ended is found by its id alone.
-const OF_HOST: &str = "SELECT DISTINCT c.account_id AS id, c.cluster FROM certificate c JOIN account a ON a.id = c.account_id
+const OF_HOST: &str =
+    "SELECT DISTINCT c.account_id AS id, c.cluster FROM certificate c JOIN account a ON a.id = c.account_id
 WHERE c.host = ?1 AND c.not_before <= ?2
   AND CASE ?2 WHEN '9999-12-31T23:59:58Z' THEN c.newest = 1 AND c.generation = a.generation AND a.state = 'active'
       ELSE c.not_after > ?2 END";
@@ -337,9 +339,10 @@ fn served(ledger: &LedgerState, policy: &Policy, host: &str, at: Option<Timestam
     for cluster in policy.clusters.keys() {
         let classes = rules(policy, cluster).classes;
         lax.extend(classes.iter().filter(|(_, rules)| rules.hosts.mode != Mode::Enforce).map(|(name, _)| name.clone()));
-        let here = ledger.tenants.iter().filter(|((_, of), tenant)| {
-            of == cluster && at.is_none_or(|at| tenant.created_at <= at)
-        });
+        let here = ledger
+            .tenants
+            .iter()
+            .filter(|((_, of), tenant)| of == cluster && at.is_none_or(|at| tenant.created_at <= at));
         for ((id, _), tenant) in here {
             if let Some(pattern) = pattern(ledger, (id, cluster), tenant, classes.get(&tenant.class), host) {
                 let by = format!("class {} lets it serve {pattern} in cluster {cluster}", tenant.class);
@@ -404,7 +407,15 @@ fn by_id(rows: Vec<Row>) -> BTreeMap<String, Vec<Row>> {
 
 #[cfg(test)]
 mod tests {
+    use jiff::SignedDuration;
+
     use super::*;
+    use crate::identity::{AccountKind, AccountName, DirectoryId, PosixIdentity};
+    use crate::ledger::change::{Change, Event};
+    use crate::ledger::exception::{Exception, ExceptionKey};
+    use crate::ledger::{Account, Note};
+    use crate::plan::testing::World;
+    use crate::store::{FILE, Store};
 
     #[test]
     fn the_shape_says_what_a_text_names() {
@@ -451,5 +462,71 @@ mod tests {
         }
         let digits = format!("X509SHA256={}", "9a".repeat(32));
         assert_eq!(digits.parse::<What>().expect("a fingerprint").to_string(), digits);
+    }
+
+    fn served_by(world: &World, host: &str) -> (Vec<String>, Vec<String>) {
+        let mut found = Found::default();
+        served(&world.ledger, &world.policy, host, None, &mut found);
+        (found.by.into_values().flatten().collect(), found.notes)
+    }
+
+    #[test]
+    fn a_host_is_its_tenants_and_exceptions_are_named() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.add(AccountKind::Tool, "bar", Some(52_504));
+        world.policy.classes.retain(|name, _| name == "tool");
+        let class = world.policy.classes.get_mut("tool").expect("a class");
+        class.admission.hosts.allow = vec!["{name}.tools.example.org".to_owned()];
+        world.cycle();
+        let by = "class tool lets it serve {name}.tools.example.org in cluster prod".to_owned();
+        let lax = "any tenant of class tool may serve it: rule hosts is not enforced".to_owned();
+        assert_eq!(served_by(&world, "foo.tools.example.org"), (vec![by.clone()], vec![lax]));
+
+        world.policy.classes.get_mut("tool").expect("a class").admission.hosts.mode = Mode::Enforce;
+        assert_eq!(served_by(&world, "foo.tools.example.org"), (vec![by], Vec::new()));
+        assert_eq!(served_by(&world, "tools.example.org"), (Vec::new(), Vec::new()));
+        let note = Note { actor: "ann".to_owned(), reason: "x".to_owned(), ticket: None, at: world.now };
+        let key = ExceptionKey { account: foo, rule: ExceptedRule::Hosts, cluster: None };
+        world.ledger.exceptions.insert(key, Exception { until: world.now, note, proved: None });
+        let (_, notes) = served_by(&world, "www.example.org");
+        assert_eq!(notes, ["tool:foo may serve it: it is excepted from rule hosts until 2026-05-03T12:00:00Z"]);
+    }
+
+    #[tokio::test]
+    async fn a_former_uid_leads_to_its_account_and_to_nobody_later() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
+        let day = |day: i8| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24 * i64::from(day));
+        let name = AccountName { kind: AccountKind::Tool, name: "foo".to_owned() };
+        let id = AccountId("foo".into());
+        let with = |uid: i64| {
+            let (uid, gid) = (uid.try_into().expect("a uid"), uid.try_into().expect("a gid"));
+            let posix = Some(PosixIdentity { uid, gid, groups: BTreeSet::new() });
+            let account = Account::new(id.clone(), name.clone(), "people", DirectoryId("d".to_owned()), day(1));
+            [Change::Account(Box::new(Account { posix, ..account })), Change::Uid(uid, id.clone())]
+        };
+        store.write(&lock, &with(5_000), &[], day(1)).await.expect("written");
+        let adopted = Event {
+            actor: "ann".to_owned(),
+            account: Some(name.clone()),
+            account_id: Some(id.clone()),
+            action: "uid adopted".to_owned(),
+            reason: "moved".to_owned(),
+            ticket: None,
+            plan: None,
+            detail: json!({"before": 5_000, "after": 6_000}),
+        };
+        store.write(&lock, &with(6_000), &[adopted], day(10)).await.expect("written");
+        store.close().await.expect("closed");
+        let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
+        let mut ask = async |uid, at| answer(&mut reader, None, &What::Uid(uid), at).await.expect("an answer");
+        let now = ask(5_000, None).await;
+        let by = now["answers"][0]["found_by"][0].as_str().unwrap_or_default().to_owned();
+        assert!(by.starts_with("a former uid: the account has 6000 now"), "{now:#}");
+        assert_eq!(ask(5_000, Some(day(5))).await["answers"][0]["uid"], 5_000);
+        let later = ask(5_000, Some(day(11))).await;
+        let note = json!(["tool:foo had uid 6000 then, and 5000 at another time"]);
+        assert_eq!((&later["answers"], &later["notes"]), (&json!([]), &note));
     }
 }

@@ -203,14 +203,15 @@ const PARTS: [Part; 17] = [
         id: "workspaces",
         title: "Workspaces, and namespaces that others created",
         note: "",
-        columns: &["namespace", "cluster", "class", "account", "state", "since", "people"],
+        columns: &["namespace", "cluster", "class", "account", "state", "since", "people", "why"],
         bound: ACCOUNTS,
         query: "SELECT t.namespace, t.cluster, t.class, 'group:' || a.name AS account, a.state, t.created_at AS since,
                        (SELECT group_concat(ms.member || CASE ms.role WHEN 'manager' THEN ' (manager)' ELSE '' END, ', ')
-                        FROM membership_named ms WHERE ms.account_id = a.id AND ms.at_end = '9999-12-31T23:59:59Z') AS people
+                        FROM membership_named ms WHERE ms.account_id = a.id AND ms.at_end = '9999-12-31T23:59:59Z') AS people,
+                       NULL AS why
                 FROM tenant t JOIN account a ON a.id = t.account_id WHERE a.kind = 'group'
                 UNION ALL
-                SELECT n.namespace, n.cluster, n.class, a.kind || ':' || a.name, a.state, n.since, coalesce(n.why, '')
+                SELECT n.namespace, n.cluster, n.class, a.kind || ':' || a.name, a.state, n.since, NULL, n.why
                 FROM adopted_namespace n LEFT JOIN account a ON a.id = n.account_id
                 ORDER BY 1, 2",
     },
@@ -338,7 +339,10 @@ mod tests {
             "state": "active", "since": "1970-01-01T00:00:00Z", "last_use": null, "people": "user:ann"});
         assert_eq!(Value::Object(tools.rows[0].clone()), first);
         assert_eq!(section("classes").rows[0]["tenants"], ACCOUNTS + 1);
-        assert_eq!(section("administrators").note, "class admin has the roles view and may act as bursar:cluster-admin");
+        assert_eq!(
+            section("administrators").note,
+            "class admin has the roles view and may act as bursar:cluster-admin"
+        );
         // Each column of a list is one of its query, where it has a row.
         for section in overview.sections.iter().filter(|section| !section.rows.is_empty()) {
             let all = section.columns.iter().all(|column| section.rows[0].contains_key(*column));

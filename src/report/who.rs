@@ -23,7 +23,8 @@ use crate::store::{ReadStore, StoreError};
 const CERTIFICATE: &str = "X509SHA256=";
 /// What they write before the id of a token.
 const TOKEN: &str = "JTI=";
-/// Later than everything in the ledger, and before the open end: what is asked "now" is asked of the last that it knows.
+/// Later than everything in the ledger, and before the open end: what is asked "now" is asked of the last that it knows. The
+/// queries have it, too.
 const LATEST: &str = "9999-12-31T23:59:58Z";
 
 /// The certificate or token of an id, and its holder now.
@@ -49,7 +50,7 @@ WHERE c.host = ?1 AND c.not_before <= ?2
       ELSE c.not_after > ?2 END";
 
 /// The accounts of `?1`, a JSON array of ids, as they were: those without a row were not known yet. A uid changes only by
-/// an order, which the history has. Of a state that is over, the history has the beginning.
+/// an order, which the history has. The history also has the beginning of a state that is over.
 const ACCOUNTS: &str = "WITH life AS (
   SELECT a.id AS id,
          (SELECT max(ac.at_start) FROM activity ac WHERE ac.account_id = a.id AND ac.at_start <= ?2 AND ac.at_end > ?2)
@@ -251,7 +252,7 @@ pub async fn answer(
         let (namespaces, mut people) =
             (namespaces.remove(&id).unwrap_or_default(), people.remove(&id).unwrap_or_default());
         let has_access = account["state"] == "active" && !namespaces.is_empty();
-        if has_access && text(&account, "account").starts_with("user:") {
+        if text(&account, "account").starts_with("user:") {
             let own = json!({"member": account["account"], "role": "owner", "since": account["since"],
                 "mail": account["mail"]});
             people.extend(own.as_object().cloned());

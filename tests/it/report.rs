@@ -48,10 +48,12 @@ fn hostile_names_stay_text() {
     world.tool("foo", 63_601, &["page-ann"]);
     world.person("page-ann", 63_602);
     world.group("k8s-admins", &["page-ann"]);
-    let escaped = "\\3Cscript\\3Ealert('x')\\3C/script\\3E&\\22";
-    let ldif = person_ldif(&world.base, "page-ben", 63_603).replace("uid=page-ben", &format!("uid={escaped}"));
-    // `<script>alert('x')</script>&"`: LDIF takes no text that begins with `<`.
-    world.add(&ldif.replace("uid: page-ben", "uid:: PHNjcmlwdD5hbGVydCgneCcpPC9zY3JpcHQ+JiI="));
+    // `<script>alert('x')</script>&"` as LDIF and as a DN have it: a mail address, and a name that is rejected.
+    let (ldif, dn) = (":: PHNjcmlwdD5hbGVydCgneCcpPC9zY3JpcHQ+JiI=", "\\3Cscript\\3Ealert('x')\\3C/script\\3E&\\22");
+    let ben = person_ldif(&world.base, "page-ben", 63_603);
+    world.add(&ben.replace("mail: page-ben@example.org", &format!("mail{ldif}")));
+    let cat = person_ldif(&world.base, "page-cat", 63_604).replace("uid=page-cat", &format!("uid={dn}"));
+    world.add(&cat.replace("uid: page-cat", &format!("uid{ldif}")));
     all_is_well(&world.cycle());
     world.stop();
     for words in [
@@ -72,7 +74,7 @@ fn hostile_names_stay_text() {
     assert_eq!(std::fs::metadata(&out).expect("a page").permissions().mode() & 0o777, 0o640);
     must_be_well_formed(&html);
     let shown = "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&amp;&quot;";
-    assert!(html.matches(shown).count() >= 3, "the person, the ticket and the reason");
+    assert!(html.matches(shown).count() >= 4, "a mail address, a rejected name, a ticket and a reason");
     assert!(!html.contains("<script") && !html.contains("http:") && !html.contains("https:"));
     let foo =
         format!("<tr><td>foo</td><td>63601</td><td>{} (test)</td><td>tool</td><td>active</td>", world.namespace("foo"));
@@ -84,7 +86,9 @@ fn hostile_names_stay_text() {
         (&Value::from("page"), Some("user:page-ann"))
     );
     let people = section(&page, "people").as_array().expect("people");
-    assert!(people.iter().any(|person| person["name"] == HOSTILE), "{people:?}");
+    assert!(people.iter().any(|person| person["mail"] == HOSTILE), "{people:?}");
+    let why = section(&page, "rejected")[0]["why"].as_str().expect("a reason");
+    assert!(why.contains("<script>"), "the name: {why}");
     assert_eq!(section(&page, "tools")[0]["people"], "user:page-ann");
     assert_eq!(
         (&section(&page, "overrides")[0]["ticket"], &section(&page, "exceptions")[0]["reason"]),

@@ -78,7 +78,7 @@ fn an_answer_is_as_the_ledger_was_at_that_time() {
     }
 
     let digits = "9a19ac7c".repeat(8);
-    let issued = who(&format!("X509SHA256={digits} --at 2026-05-20"));
+    let issued = who(&format!("X509SHA256={digits} --at 2026-05-21"));
     assert_eq!((&issued["answers"][0]["account"], &issued["credential"]["good"]), (&json!("tool:web"), &json!(true)));
     assert!(issued["notes"][0].as_str().is_some_and(|note| note.contains("it was not valid then")), "{issued}");
     let mut certs = Command::new(env!("CARGO_BIN_EXE_bursar"));

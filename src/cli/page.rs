@@ -57,7 +57,7 @@ fn write(html: &mut String, overview: &Overview) -> fmt::Result {
          <meta name=\"viewport\" content=\"width=device-width\" />\n<title>{site}: accounts of {at:.0}</title>\n\
          <style>{STYLE}</style>\n</head>\n<body>\n<h1>{site}</h1>\n\
          <p>As of {at:.0}. The last cycle ended: {}. Times are UTC.</p>\n\
-         <p>From ledger <code>{ledger}</code> with {events} events. <code>bursar ledger verify --head {head}</code> proves \
+         <p>From ledger <code>{ledger}</code> as of event {events} of its history. <code>bursar ledger verify --head {head}</code> proves \
          that the history behind this page was not changed.</p>\n<nav>\n",
         Escaped(cycle)
     )?;

@@ -156,18 +156,12 @@ fn block(answer: &Row) -> String {
     let account = pairs.remove("account").unwrap_or_default();
     let has_access = pairs.remove("access") == Some(Value::Bool(true));
     let mut parts = vec![format!("{}: {}\n{}", output::cell(&account), clean(&by.join("; ")), output::pairs(&pairs))];
-    parts.extend(
-        [output::table(&namespaces, &["cluster", "namespace", "class"])].into_iter().filter(|text| !text.is_empty()),
-    );
+    parts.extend((!namespaces.is_empty()).then(|| output::table(&namespaces, &["cluster", "namespace", "class"])));
     parts.push(match (people.is_empty(), has_access) {
         (true, _) => "nobody belongs to it".to_owned(),
-        (_, true) => output::table(&people, &["member", "role", "since", "mail"]),
-        (_, false) => {
-            format!(
-                "no access, but these belong to it:\n{}",
-                output::table(&people, &["member", "role", "since", "mail"])
-            )
-        }
+        (false, true) => "these people have access:".to_owned(),
+        (false, false) => "no access; these people belong to it:".to_owned(),
     });
+    parts.extend((!people.is_empty()).then(|| output::table(&people, &["member", "role", "since", "mail"])));
     parts.join("\n")
 }

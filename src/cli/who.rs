@@ -1,5 +1,5 @@
-//! `bursar who WHAT [--at TIME]`: the accounts and people behind what a log names. The ledger answers; of a pod the cluster
-//! is asked, too. A caller who may not read the ledger asks the daemon about their own accounts.
+//! `bursar who WHAT [--at TIME]`: the accounts and people behind what a log names. The ledger answers; the cluster is
+//! asked for a pod, too. A caller who may not read the ledger asks the daemon about their own accounts.
 
 use std::time::Duration;
 

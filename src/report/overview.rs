@@ -1,5 +1,5 @@
-//! What a manager or an auditor asks of a site: one reading of the whole ledger, as lists with a bound. It decides nothing
-//! and writes nothing; `cli::page` makes a page of it.
+//! What a manager or an auditor asks of a site: one reading of the whole ledger, as lists with a bound. It decides
+//! nothing and writes nothing; `cli::page` makes a page of it.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;

@@ -1,5 +1,5 @@
-//! Who stands behind a thing that a log names: from a uid, a credential, a pod, a host or a mail address to the accounts,
-//! and how each of them was at a time. It only reads, and says what the ledger does not keep of the past.
+//! Finds who stands behind a thing that a log names: from a uid, a credential, a pod, a host or a mail address to the
+//! accounts, and how each of them was at a time. It only reads, and says what the ledger does not keep of the past.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,8 +23,8 @@ use crate::store::{ReadStore, StoreError};
 const CERTIFICATE: &str = "X509SHA256=";
 /// What they write before the id of a token.
 const TOKEN: &str = "JTI=";
-/// Later than everything in the ledger, and before the open end: what is asked "now" is asked of the last that it knows. The
-/// queries have it, too.
+/// Later than everything in the ledger, and before the open end. It stands for "now", so that the answer is the newest
+/// that the ledger has, also in a backup. The queries compare with it.
 const LATEST: &str = "9999-12-31T23:59:58Z";
 
 /// The certificate or token of an id, and its holder now.
@@ -49,7 +49,7 @@ WHERE c.host = ?1 AND c.not_before <= ?2
   AND CASE ?2 WHEN '9999-12-31T23:59:58Z' THEN c.newest = 1 AND c.generation = a.generation AND a.state = 'active'
       ELSE c.not_after > ?2 END";
 
-/// The accounts of `?1`, a JSON array of ids, as they were: those without a row were not known yet. A uid changes only by
+/// The accounts of `?1`, a JSON array of ids, as they were. One that was not known yet has no row. A uid changes only by
 /// an order, which the history has. The history also has the beginning of a state that is over.
 const ACCOUNTS: &str = "WITH life AS (
   SELECT a.id AS id,
@@ -218,8 +218,8 @@ impl Found {
     }
 }
 
-/// The answer to `bursar who`, as `--json` prints it: `answers` is empty if nobody stands behind it. `ledger` and `policy`
-/// are asked only for hosts.
+/// Returns the answer to `bursar who`, as `--json` prints it; `answers` is empty if nobody stands behind `what`.
+/// `host_rules` are needed only for hosts.
 pub async fn answer(
     store: &mut ReadStore,
     host_rules: Option<(&LedgerState, &Policy)>,
@@ -326,7 +326,7 @@ async fn found(
     }
     let unkept = match what {
         What::Mail(_) => Some("mail addresses"),
-        What::Host(_) => Some("which hosts classes and exceptions allowed, and tokens that have ended"),
+        What::Host(_) => Some("hosts of classes and exceptions, and no tokens of a host that have ended"),
         What::Uid(_) | What::Credential(_) | What::Pod(..) => None,
     };
     let unkept = unkept.filter(|_| at.is_some());

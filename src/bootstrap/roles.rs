@@ -307,12 +307,17 @@ const SENSITIVE: &[&str] = &[
     "*",
     "",
     "networking.k8s.io",
+    "discovery.k8s.io",
     "extensions",
     "policy.networking.k8s.io",
     "cilium.io",
     "crd.projectcalico.org",
     "projectcalico.org",
 ];
+
+/// Where a Service sends its traffic: who writes an address here reaches it past the policies of egress (CVE-2021-25740).
+/// `edit` has the first one in clusters that were made before Kubernetes 1.22.
+const ADDRESSES: &[&str] = &["endpoints", "endpointslices", "pods/status", "services/status", "ingresses/status"];
 
 /// What a tenant may do to things that only we and administrators write.
 const READ: &[&str] = &["get", "list", "watch"];
@@ -352,11 +357,13 @@ fn without_escape(rule: &Value) -> Vec<Value> {
     rules
 }
 
-/// What only the daemon and administrators write, and network policies of other APIs (`ciliumnetworkpolicies`).
+/// What only the daemon and administrators write, network policies of other APIs (`ciliumnetworkpolicies`), and
+/// [`ADDRESSES`].
 fn is_read_only(resource: &str) -> bool {
     let mut ours = ManagedKind::ALL.iter().map(|kind| kind.row());
     ours.any(|row| !row.tenants_may_write && row.plural == resource)
         || resource.ends_with(ManagedKind::NetworkPolicy.row().plural)
+        || ADDRESSES.contains(&resource)
 }
 
 fn readable<'v>(verbs: &[&'v str]) -> Vec<&'v str> {
@@ -381,6 +388,10 @@ mod tests {
             json!({"apiGroups": ["cilium.io"], "resources": ["ciliumnetworkpolicies"], "verbs": ["list", "patch"]}),
             json!({"apiGroups": [""], "resources": ["resourcequotas", "limitranges"], "verbs": ["get", "patch"]}),
             json!({"apiGroups": [""], "resources": ["resourcequotas", "bindings"], "verbs": ["get"]}),
+            json!({"apiGroups": [""], "resources": ["endpoints", "services"], "verbs": ["create", "list", "update"]}),
+            json!({"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "patch"]}),
+            json!({"apiGroups": ["discovery.k8s.io"], "resources": ["*"], "verbs": ["patch"]}),
+            json!({"apiGroups": [""], "resources": ["services/status", "pods/status"], "verbs": ["get", "patch"]}),
         ];
         assert_eq!(
             tenant(&edit)["rules"],
@@ -394,6 +405,11 @@ mod tests {
                 {"apiGroups": [""], "resources": ["resourcequotas"], "verbs": ["get"]},
                 {"apiGroups": [""], "resources": ["limitranges"], "verbs": ["get"]},
                 {"apiGroups": [""], "resources": ["resourcequotas", "bindings"], "verbs": ["get"]},
+                {"apiGroups": [""], "resources": ["services"], "verbs": ["create", "list", "update"]},
+                {"apiGroups": [""], "resources": ["endpoints"], "verbs": ["list"]},
+                {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get"]},
+                {"apiGroups": [""], "resources": ["services/status"], "verbs": ["get"]},
+                {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["get"]},
             ])
         );
     }

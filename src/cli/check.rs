@@ -94,7 +94,22 @@ fn warnings(policy: &Policy) -> Vec<String> {
     };
     let classes = policy.classes.values();
     let volumes = classes.clone().flat_map(volumes);
-    classes.clone().filter(may_escalate).map(escalation).chain(volumes).chain(classes.filter_map(trap)).collect()
+    let opened = classes.clone().filter_map(opened);
+    let escalation = classes.clone().filter(may_escalate).map(escalation);
+    escalation.chain(volumes).chain(opened).chain(classes.filter_map(trap)).collect()
+}
+
+/// Network policies add up, so who may write one in an adopted namespace opens it, although nobody changes Bursar's own.
+fn opened(class: &Class) -> Option<String> {
+    let harmless = |role: &&String| !["bursar-tenant", "view"].contains(&role.as_str());
+    let role = class.roles.iter().chain(&class.service_account_roles).find(harmless)?;
+    (class.adopts().is_some() && class.network != "open").then(|| {
+        format!(
+            "class.{}.network: {:?} does not hold if role {role} permits people to write NetworkPolicies, as edit does, because \
+             policies add up; give the role bursar-tenant",
+            class.name, class.network
+        )
+    })
 }
 
 /// Allowed volumes whose text does not say what is mounted.
@@ -143,6 +158,19 @@ mod tests {
         }
         assert!(said(AllowedVolume::Csi("nfs.csi.k8s.io".to_owned())).contains("allow: csi:nfs.csi.k8s.io: pods say"));
         assert_eq!(said(AllowedVolume::Token("vault".to_owned())), "");
+    }
+
+    #[test]
+    fn an_owner_who_may_write_network_policies_is_warned_of() {
+        let mut policy = policy();
+        policy.classes.insert("profile".to_owned(), crate::plan::testing::profile());
+        let mut said = |network: &str, role: &str| {
+            let class = policy.classes.get_mut("profile").expect("it");
+            (class.network, class.roles) = (network.to_owned(), vec![role.to_owned()]);
+            warnings(&policy).join("\n")
+        };
+        assert_eq!((said("isolated", "bursar-tenant"), said("open", "edit")), (String::new(), String::new()));
+        assert!(said("isolated", "edit").starts_with("class.profile.network: \"isolated\" does not hold if role edit"));
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
         findings.extend(probes::cluster(&settings, name, cluster).await);
     }
     findings.extend(probes::evidence(&settings).await);
+    findings.extend(probes::ended_exceptions(&settings).await);
     findings.extend(probes::realm(&settings).await);
     findings.extend(probes::egress(&settings));
     findings.extend(probes::homes(&settings, &homes).await);

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use bursar_directory::source::SourceKind;
 use bursar_directory::{self as directory, Pass, SourceConfig, SyncCache};
+use jiff::SignedDuration;
 use serde::Serialize;
 
 pub(super) use self::cluster::cluster;
@@ -34,6 +35,9 @@ use crate::store::ReadStore;
 
 /// An answer that takes longer is none.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Days for which `bursar doctor` names an exception that ended: an audit is due in that time.
+const ENDED_WITHIN: i64 = 30;
 
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -151,6 +155,37 @@ pub(super) async fn evidence(settings: &Settings) -> Vec<Finding> {
         });
     }
     findings
+}
+
+/// Exceptions that ended within [`ENDED_WITHIN`] days. What they let in is not known to the ledger, only to an audit.
+pub(super) async fn ended_exceptions(settings: &Settings) -> Vec<Finding> {
+    let ledger = settings.ledger();
+    if !ledger.exists() {
+        return Vec::new();
+    }
+    let since = daemon::now() - SignedDuration::from_hours(ENDED_WITHIN * 24);
+    let query = "SELECT account, substr(at, 1, 10) AS day, detail FROM history WHERE at >= ? \
+                 AND action IN ('exception ended', 'exception unset') ORDER BY at";
+    let rows = match ReadStore::open(&ledger).await {
+        Ok(mut store) => store.rows(query, &[format!("{since:.0}")]).await,
+        Err(error) => Err(error),
+    };
+    let subject = "exceptions that ended";
+    match rows {
+        Ok(rows) => rows.iter().map(|row| Finding::good(subject, ended(row))).collect(),
+        Err(error) => vec![Finding::bad(subject, chain(&error), "see `bursar ledger verify`")],
+    }
+}
+
+fn ended(row: &serde_json::Map<String, serde_json::Value>) -> String {
+    let text = |key: &str| row.get(key).and_then(serde_json::Value::as_str).unwrap_or_default();
+    let detail: serde_json::Value = serde_json::from_str(text("detail")).unwrap_or_default();
+    format!(
+        "{} from {}, on {}; what it let in stays until it is removed, and `bursar webhook audit` names it",
+        text("account"),
+        detail["rule"].as_str().unwrap_or_default(),
+        text("day")
+    )
 }
 
 /// What tenants' pods reach that they should not.

@@ -26,7 +26,9 @@ pub const ESCALATION: &str = "bursar-escalation";
 /// Name of the policy against Secrets that Kubernetes fills with a token: such a token outlives every revocation. It holds
 /// for every class, whatever the mode of its uid rule.
 pub const TOKENS: &str = "bursar-tokens";
-pub const POLICIES: [&str; 4] = [UID, GROUPS, ESCALATION, TOKENS];
+/// Name of the policy against pods that nobody can delete. It holds for every class, as that of tokens does.
+pub const SIZE: &str = "bursar-size";
+pub const POLICIES: [&str; 5] = [UID, GROUPS, ESCALATION, TOKENS, SIZE];
 /// Those of them that also fill in what they demand.
 pub const MUTATING: [&str; 3] = [UID, GROUPS, ESCALATION];
 
@@ -36,7 +38,7 @@ pub(super) const API_VERSION: &str = "admissionregistration.k8s.io/v1";
 pub(super) const ACTIONS: [(Mode, &str); 3] = [(Mode::Enforce, "Deny"), (Mode::Warn, "Warn"), (Mode::Audit, "Audit")];
 
 /// The validating policies.
-pub(in crate::bootstrap) fn validating() -> [Value; 4] {
+pub(in crate::bootstrap) fn validating() -> [Value; 5] {
     let uid = policy("ValidatingAdmissionPolicy", UID, &PODS_AND_EPHEMERAL, json!({"validations": uid_validations()}));
     let escalation = policy("ValidatingAdmissionPolicy", ESCALATION, &PODS_AND_EPHEMERAL, {
         json!({"validations": escalation_validations()})
@@ -50,7 +52,7 @@ pub(in crate::bootstrap) fn validating() -> [Value; 4] {
                         supplementalGroupsPolicy to Strict",
         }]})
     });
-    [uid, groups, escalation, tokens()]
+    [uid, groups, escalation, tokens(), size()]
 }
 
 fn tokens() -> Value {
@@ -61,10 +63,42 @@ fn tokens() -> Value {
             "message": "a token in a Secret outlives every revocation: let the pod use a projected service account token",
         }]})
     });
+    without_variables(&mut policy);
+    policy
+}
+
+/// What of a pod nothing else limits, and the webhook is not asked about: a pod that fills etcd's limit by it cannot be deleted,
+/// because a deletion writes into the pod first.
+fn size() -> Value {
+    let most = |field: &str, none: &str, most: usize| {
+        let count = |object: &str| format!("{object}.metadata.?{field}.orValue({none}).size()");
+        json!({
+            "expression": format!(
+                "{} <= {most} || (request.operation == 'UPDATE' && {} <= {})",
+                count("object"), count("object"), count("oldObject"),
+            ),
+            "message": format!("a pod may have {most} metadata.{field}, so that it can always be deleted: remove some"),
+        })
+    };
+    let short = "request.operation == 'UPDATE' && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences || \
+        object.metadata.?ownerReferences.orValue([]).all(o, \
+            [o.apiVersion, o.kind, o.name, o.uid].all(text, text.size() <= 320))";
+    let validations = json!([
+        most("labels", "{}", 128),
+        most("finalizers", "[]", 32),
+        most("ownerReferences", "[]", 32),
+        {"expression": short, "message": "an owner reference of the pod is too long: remove it"},
+    ]);
+    let mut policy = policy("ValidatingAdmissionPolicy", SIZE, &["pods"], json!({"validations": validations}));
+    policy["spec"]["matchConstraints"]["resourceRules"][0]["operations"] = json!(["CREATE", "UPDATE"]);
+    without_variables(&mut policy);
+    policy
+}
+
+fn without_variables(policy: &mut Value) {
     if let Some(spec) = policy["spec"].as_object_mut() {
         spec.remove("variables");
     }
-    policy
 }
 
 /// The mutating policies, for servers that have the kind: what the webhook fills in.
@@ -243,7 +277,7 @@ pub fn bindings(rules: &Rules) -> Vec<Binding> {
         };
         for (mode, action) in ACTIONS {
             let meets = |rules: &UidRules| match policy {
-                TOKENS => mode == Mode::Enforce,
+                TOKENS | SIZE => mode == Mode::Enforce,
                 _ => rules.mode == mode && is_for(rules),
             };
             let classes = rules.classes.iter().filter(|(_, class)| meets(&class.uid));
@@ -334,7 +368,8 @@ mod tests {
                 "bursar-groups-enforce",
                 "bursar-escalation-enforce",
                 "bursar-escalation-enforce",
-                "bursar-tokens-enforce"
+                "bursar-tokens-enforce",
+                "bursar-size-enforce"
             ]
         );
     }

@@ -1,9 +1,9 @@
 //! What the API server asks the webhook about: the three configurations, and whom each meets. PURE: no runtime, no
 //! client, no file system, no clock.
 //!
-//! Whatever is not a tenant's never waits for the webhook: pods, workloads, routes and claims are met by the
-//! namespace's label, namespaces by their own, and objects of ours by ours. The admission policy holds the daemon to
-//! these selectors.
+//! Whatever is neither a tenant's nor Bursar's never waits for the webhook: pods, workloads, routes and claims are met by
+//! the namespace's label, namespaces by their own, and objects of ours by ours, in whichever namespace they are: adopted
+//! namespaces have no label of ours. The admission policy holds the daemon to these selectors.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -79,8 +79,8 @@ impl Hooks<'_> {
         let hooks = json!([
             self.pods(),
             self.claims(),
-            self.of_tenants("workloads", &WORKLOADS),
-            self.of_tenants("routes", &ROUTES),
+            unless_unseen(self.of_tenants("workloads", &WORKLOADS), &template_differs()),
+            unless_unseen(self.of_tenants("routes", &ROUTES), &differs()),
             self.namespaces(),
             self.objects(),
         ]);
@@ -141,7 +141,7 @@ impl Hooks<'_> {
             rule("", &["pods"], &["CREATE", "UPDATE"], "Namespaced"),
             rule("", &["pods/ephemeralcontainers", "pods/resize"], &["UPDATE"], "Namespaced"),
         ]);
-        of_what_differs(self.in_tenants("pods", "/validate", &rules))
+        unless_unseen(self.in_tenants("pods", "/validate", &rules), &differs())
     }
 
     fn claims(&self) -> Value {
@@ -151,7 +151,7 @@ impl Hooks<'_> {
 
     fn of_tenants(&self, name: &str, resources: &[(&str, &[&str])]) -> Value {
         let rules = resources.iter().map(|(group, names)| rule(group, names, &["CREATE", "UPDATE"], "Namespaced"));
-        of_what_differs(self.in_tenants(name, "/validate", &rules.collect()))
+        self.in_tenants(name, "/validate", &rules.collect())
     }
 
     /// By the object's label: it sees the old object too, so that nobody slips out by taking the label off.
@@ -172,7 +172,7 @@ impl Hooks<'_> {
             let all = format!("{plural}/*");
             rules.push(rule(group, &[plural, &all], &["CREATE", "UPDATE", "DELETE"], "*"));
         }
-        let mut hook = self.in_tenants(OBJECTS, "/validate", &rules.into());
+        let mut hook = self.hook(OBJECTS, "/validate", &rules.into());
         hook["objectSelector"] =
             json!({"matchExpressions": [{"key": MANAGED_BY, "operator": "In", "values": [MANAGER]}]});
         hook["matchConditions"] = self.not_those_who_keep_them();
@@ -209,20 +209,31 @@ pub(in crate::bootstrap) fn of_tenants() -> Value {
     json!({"matchExpressions": [{"key": CLASS, "operator": "Exists"}]})
 }
 
-/// Without updates in which nothing differs that a rule looks at: an object can always lose its finalizer, however large
-/// it is and whatever becomes of the webhook. It skips no more than `decide` passes unseen, so what is labelled as ours,
-/// before or after, is always asked about.
-fn of_what_differs(mut hook: Value) -> Value {
+/// Without updates in which nothing differs that a rule looks at: an object can always lose its finalizer, and a workload
+/// can be stopped, however large it is and whatever becomes of the webhook. It skips no more than `decide` passes unseen, so
+/// what is labelled as ours, before or after, is always asked about.
+fn unless_unseen(mut hook: Value, differs: &str) -> Value {
     let ours =
         |object: &str| format!("{object}.metadata.?labels[?{}].orValue('') == {}", text(MANAGED_BY), text(MANAGER));
-    let expression = format!(
-        "request.operation != 'UPDATE' || object.?spec != oldObject.?spec || \
-         object.metadata.?annotations != oldObject.metadata.?annotations || {} || {}",
-        ours("object"),
-        ours("oldObject"),
-    );
+    let expression =
+        format!("request.operation != 'UPDATE' || {differs} || {} || {}", ours("object"), ours("oldObject"),);
     hook["matchConditions"] = json!([{"name": "differs", "expression": expression}]);
     hook
+}
+
+fn differs() -> String {
+    "object.?spec != oldObject.?spec || object.metadata.?annotations != oldObject.metadata.?annotations".to_owned()
+}
+
+/// Of a workload, rules look at what pods, jobs and claims are made from, except for a template's node selector.
+fn template_differs() -> String {
+    let parts = ["template.?metadata", "jobTemplate", "volumeClaimTemplates"];
+    let parts = parts.map(|part| format!("object.?spec.?{part} != oldObject.?spec.?{part}"));
+    let [new, old] = ["object", "oldObject"].map(|object| format!("{object}.?spec.?template.?spec"));
+    let without = |spec: &str, other: &str| {
+        format!("{spec}.orValue({{}}).exists(k, k != 'nodeSelector' && {spec}[?k] != {other}[?k])")
+    };
+    format!("{} || {} || {}", parts.join(" || "), without(&new, &old), without(&old, &new))
 }
 
 fn rule(group: &str, resources: &[&str], operations: &[&str], scope: &str) -> Value {

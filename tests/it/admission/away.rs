@@ -14,7 +14,32 @@ fn without_the_webhook_tenants_wait_and_nobody_else() {
     let mut kept = pod("kept");
     kept["metadata"]["finalizers"] = json!(["example.org/x"]);
     site.create(&kept).expect("let through");
+    let workload = |kind: &str, more: serde_json::Value| {
+        let mut workload = json!({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "stopped", "namespace": "tool-foo"},
+            "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}},
+                "spec": {"containers": [{"name": "c", "image": "registry.example.org/i"}]}}}});
+        workload["spec"].as_object_mut().expect("it").extend(more.as_object().cloned().unwrap_or_default());
+        let created = site.tool("foo", &["create", "-f", "-"], &workload.to_string());
+        assert!(created.status.success(), "{}", said(&created));
+    };
+    workload("Deployment", json!({"replicas": 0}));
+    workload("DaemonSet", json!({}));
     site.kill_webhook();
+    // A workload can be stopped, and nothing that a rule looks at is changed by that.
+    for (name, changed, waits) in [
+        ("deployment", r#"{"spec":{"replicas":2}}"#, false),
+        ("deployment", r#"{"spec":{"paused":true},"metadata":{"annotations":{"a":"b"}}}"#, false),
+        ("deployment", r#"{"spec":{"template":{"metadata":{"annotations":{"a":"b"}}}}}"#, true),
+        ("deployment", r#"{"spec":{"template":{"spec":{"hostNetwork":true}}}}"#, true),
+        ("deployment", r#"{"metadata":{"labels":{"app.kubernetes.io/managed-by":"bursar"}}}"#, true),
+        ("daemonset", r#"{"spec":{"template":{"spec":{"nodeSelector":{"bursar.dev/suspended":"true"}}}}}"#, false),
+        ("daemonset", r#"{"spec":{"template":{"spec":{"nodeSelector":null}}}}"#, false),
+        ("daemonset", r#"{"spec":{"template":{"spec":{"nodeSelector":{"a":"b"},"hostPID":true}}}}"#, true),
+    ] {
+        let patched = site.tool("foo", &["patch", name, "stopped", "-n", "tool-foo", "-p", changed], "");
+        assert_eq!(said(&patched).contains("failed calling webhook"), waits, "{changed}: {}", said(&patched));
+        assert_eq!(patched.status.success(), !waits, "{changed}: {}", said(&patched));
+    }
     // What leaves the spec alone waits for nobody, but not if it says that the pod is ours.
     for (changed, waits) in [
         (r#"{"metadata":{"annotations":{"a":"b"}}}"#, true),
@@ -38,8 +63,7 @@ fn without_the_webhook_tenants_wait_and_nobody_else() {
         pod_in("free", "any"),
         json!({"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "i", "namespace": "free"},
             "spec": {"rules": [{"host": "x.example.org"}]}}),
-        json!({"apiVersion": "v1", "kind": "ResourceQuota",
-            "metadata": {"name": "bursar", "namespace": "free", "labels": {"app.kubernetes.io/managed-by": "bursar"}}}),
+        json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "own", "namespace": "free"}}),
         json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "c", "namespace": "free"},
             "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}}),
     ];

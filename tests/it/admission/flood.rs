@@ -212,21 +212,76 @@ fn flood_of_one_tenant_stops_no_other_and_not_the_probes() {
 }
 
 #[test]
-fn largest_pod_can_lose_its_finalizer() {
+fn largest_workload_can_be_edited_and_stopped() {
     let site = Site::shared();
     let sender = Sender::new(&site);
-    let mut large = pod("large");
-    large["metadata"]["finalizers"] = json!(["example.org/x"]);
+    let mut template = pod("large");
+    template["metadata"] = json!({"labels": {"a": "b"}});
     // etcd takes 1.5 MiB, and the API server writes each of these as six.
-    large["spec"]["containers"][0]["args"] = json!(["<".repeat(14 * MIB / 10)]);
-    // The webhook is asked about an annotation, with the object as it was and as it will be.
-    let patch = json!({"metadata": {"finalizers": null, "annotations": {"a": "b"}}});
+    template["spec"]["containers"][0]["args"] = json!(["<".repeat(14 * MIB / 10)]);
+    let large = json!({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "large", "namespace": "tool-foo"},
+        "spec": {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": {"template": template}}}});
+    sender.runtime.block_on(async {
+        let jobs = "/apis/batch/v1/namespaces/tool-foo/cronjobs";
+        let created = sender.as_foo(Method::POST, jobs, &large).await;
+        assert!(created.is_success(), "{}", created.message());
+        // The webhook is asked about the template, with the object as it was and as it will be.
+        let edited = json!({"spec": {"jobTemplate": {"metadata": {"annotations": {"a": "b"}}}}});
+        let stopped = json!({"spec": {"suspend": true}});
+        for patch in [edited, stopped] {
+            let patched = sender.as_foo(Method::PATCH, &format!("{jobs}/large"), &patch).await;
+            assert!(patched.is_success(), "{}", patched.message());
+        }
+    });
+    site.delete("cronjob", "large", "tool-foo");
+}
+
+#[test]
+fn largest_pod_can_be_deleted() {
+    let site = Site::shared();
+    let sender = Sender::new(&site);
+    let with = |name: &str, size: usize| {
+        let mut large = pod(name);
+        large["metadata"]["finalizers"] = json!(["example.org/x"]);
+        large["spec"]["containers"][0]["args"] = json!(["<".repeat(size)]);
+        large
+    };
+    let many = |count: usize| -> Value {
+        let label = |number: usize| (format!("{number:0>63}"), json!("x".repeat(63)));
+        json!({"metadata": {"labels": (0..count).map(label).collect::<serde_json::Map<_, _>>()}})
+    };
+    let owner = |length: usize| json!({"apiVersion": "v1", "kind": "Node", "name": "x".repeat(length), "uid": "1"});
     sender.runtime.block_on(async {
         let pods = "/api/v1/namespaces/tool-foo/pods";
-        let created = sender.as_foo(Method::POST, pods, &large).await;
+        let refused = sender.as_foo(Method::POST, pods, &with("larger", 800 << 10)).await;
+        assert!(refused.message().contains("could grow until it cannot be deleted"), "{}", refused.message());
+        let created = sender.as_foo(Method::POST, pods, &with("large", 760 << 10)).await;
         assert!(created.is_success(), "{}", created.message());
-        let patched = sender.as_foo(Method::PATCH, &format!("{pods}/large"), &patch).await;
+        let path = format!("{pods}/large");
+        for (patch, who) in [
+            (json!({"metadata": {"annotations": {"a": "x".repeat(200 << 10)}}}), "768 KiB"),
+            (many(129), "bursar-size"),
+            (
+                json!({"metadata": {"finalizers": (0..33).map(|n| format!("example.org/{n}")).collect::<Vec<_>>()}}),
+                "bursar-size",
+            ),
+            (json!({"metadata": {"ownerReferences": vec![owner(1); 33]}}), "bursar-size"),
+            (json!({"metadata": {"ownerReferences": [owner(700 << 10)]}}), "bursar-size"),
+        ] {
+            let refused = sender.as_foo(Method::PATCH, &path, &patch).await;
+            assert!(!refused.is_success() && refused.message().contains(who), "{who}: {}", refused.message());
+        }
+        let patched = sender.as_foo(Method::PATCH, &path, &many(128)).await;
         assert!(patched.is_success(), "{}", patched.message());
+        let junk: serde_json::Map<_, _> = (0..600).map(|n| (format!("f:{n:0>1000}"), json!({}))).collect();
+        let junk = json!({"metadata": {"managedFields": [{"manager": "x", "operation": "Update", "apiVersion": "v1",
+            "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": {"f:annotations": junk}}}]}});
+        let filled = sender.as_foo(Method::PATCH, &path, &junk).await;
+        eprintln!("JUNK {} {:.300}", filled.status, filled.message());
+        eprintln!("JUNK stored {}", filled.body.to_string().len());
+        let deleted = sender.as_foo(Method::DELETE, &path, &json!({})).await;
+        assert!(deleted.is_success(), "{}", deleted.message());
+        let freed = sender.as_foo(Method::PATCH, &path, &json!({"metadata": {"finalizers": null}})).await;
+        assert!(freed.is_success(), "{}", freed.message());
     });
-    site.delete("pod", "large", "tool-foo");
 }

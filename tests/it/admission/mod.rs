@@ -171,6 +171,71 @@ fn namespace_and_objects_of_ours_are_changed_by_nobody_else() {
 }
 
 #[test]
+fn objects_of_ours_in_a_namespace_of_others_are_changed_by_nobody_else() {
+    let site = Site::shared();
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": "profile-ann", "labels": {"app.kubernetes.io/part-of": "kubeflow-profile"}}});
+    let labels = json!({"app.kubernetes.io/managed-by": "bursar"});
+    let object = |api_version: &str, kind: &str, name: &str, spec: serde_json::Value| {
+        json!({"apiVersion": api_version, "kind": kind, "spec": spec,
+            "metadata": {"name": name, "namespace": "profile-ann", "labels": labels}})
+    };
+    let quota = object("v1", "ResourceQuota", "bursar", json!({"hard": {"pods": "16"}}));
+    let deny = object("networking.k8s.io/v1", "NetworkPolicy", "bursar-default-deny", json!({"podSelector": {}}));
+    let claim = object("v1", "PersistentVolumeClaim", "scratch", {
+        json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}})
+    });
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [namespace, quota, deny, claim]});
+    site.cluster.run(&["apply", "-f", "-"], &list.to_string());
+    site.cluster.run(&["create", "rolebinding", "ann", "--clusterrole=edit", "--user=ann", "-n", "profile-ann"], "");
+
+    let ann = |arguments: &[&str], input: &str| site.kubectl_as(&["--as=ann", "-n", "profile-ann"], arguments, input);
+    let (policy, finalizer) = ("networkpolicy/bursar-default-deny", r#"{"metadata":{"finalizers":["example.org/x"]}}"#);
+    let more = object("networking.k8s.io/v1", "NetworkPolicy", "bursar-allow", json!({"podSelector": {}})).to_string();
+    let cases: [(&[&str], &str); 7] = [
+        (&["delete", policy], ""),
+        (&["delete", "networkpolicies", "--all"], ""),
+        (&["patch", policy, "--type=merge", "-p", r#"{"spec":{"ingress":[{}]}}"#], ""),
+        (&["patch", policy, "--type=merge", "-p", finalizer], ""),
+        (&["label", policy, "app.kubernetes.io/managed-by-"], ""),
+        (&["create", "-f", "-"], &more),
+        (&["patch", "pvc", "scratch", "-p", finalizer], ""),
+    ];
+    for (arguments, input) in cases {
+        let refused = ann(arguments, input);
+        assert!(!refused.status.success() && said(&refused).contains("objects.bursar.dev"), "{}", said(&refused));
+    }
+    // The maker of such namespaces has every right there.
+    let raised = site
+        .meddler(&["patch", "quota", "bursar", "-n", "profile-ann", "-p", r#"{"spec":{"hard":{"pods":"99"}}}"#], "");
+    assert!(said(&raised).contains("objects.bursar.dev"), "{}", said(&raised));
+    let own = more.replace("bursar-allow", "ann").replace(r#""app.kubernetes.io/managed-by":"bursar""#, "");
+    let created = ann(&["create", "-f", "-"], &own);
+    assert!(created.status.success(), "{}", said(&created));
+    // The webhook knows nobody's identity there, and the scheduler needs none.
+    let node = ["annotate", "pvc", "scratch", "-n", "profile-ann", "volume.kubernetes.io/selected-node=node-1"];
+    let scheduler = ["--as=system:kube-scheduler", "--as-group=system:authenticated"];
+    let chosen = site.kubectl_as(&scheduler, &node, "");
+    assert!(chosen.status.success(), "{}", said(&chosen));
+    site.cluster.run(&["delete", "namespace", "profile-ann", "--timeout=60s"], "");
+}
+
+#[test]
+fn a_portal_reports_a_use_and_changes_nothing_else() {
+    let site = Site::shared();
+    let annotate = |annotation: &str| {
+        let arguments = ["annotate", "namespace", "tool-bar", annotation, "--overwrite", "--dry-run=server"];
+        site.meddler(&arguments, "")
+    };
+    let used = annotate("bursar.dev/last-use=2026-05-03T08:00:00Z");
+    assert!(used.status.success(), "{}", said(&used));
+    for annotation in ["bursar.dev/idle-until=2026-05-03T08:00:00Z", "bursar.dev/keep=true"] {
+        let refused = annotate(annotation);
+        assert!(said(&refused).contains("namespaces.bursar.dev"), "{annotation}: {}", said(&refused));
+    }
+}
+
+#[test]
 fn daemon_approves_no_certificate_of_a_stranger() {
     let site = Site::shared();
     let key = rcgen::KeyPair::generate().expect("a key");

@@ -48,7 +48,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What can be broken. The first seven have a mode in each class; the others are always enforced.
+/// What can be broken. The first eight have a mode in each class (`Annotations` has that of `Hosts`); the others are always
+/// enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
     /// Who a pod runs as.
@@ -59,6 +60,8 @@ pub enum Rule {
     Images,
     /// What is served under which name.
     Hosts,
+    /// What an ingress controller is told besides.
+    Annotations,
     /// What is mounted.
     Volumes,
     /// Claims.
@@ -86,6 +89,7 @@ impl Rule {
             Self::Host => "host",
             Self::Images => "images",
             Self::Hosts => "hosts",
+            Self::Annotations => "annotations",
             Self::Volumes => "volumes",
             Self::Claims => "claims",
             Self::Lifetime => "lifetime",
@@ -106,9 +110,11 @@ impl Rule {
             Self::Volumes => Some(ExceptedRule::Volumes),
             Self::Lifetime => Some(ExceptedRule::Lifetime),
             // Who a pod runs as; and what the node is, a pod on its network is for every NFS server.
+            // By annotations, some ingress controllers take code, which then reads every TLS secret.
             // `Claims` refuses nothing, and the label of a claim turns it off; the last five are no rules of a class.
             Self::Uid
             | Self::Host
+            | Self::Annotations
             | Self::Claims
             | Self::Identity
             | Self::Suspended

@@ -1,12 +1,21 @@
-//! What a pod would have of the node it runs on: namespaces, ports, privileges. Paths are volumes', by the stricter of
-//! both rules.
+//! What a pod would have of the node it runs on: namespaces, ports, privileges, and requests that its kubelet makes for it.
+//! Paths are volumes', by the stricter of both rules.
 
 use super::decision::{Decision, Finding, Rule};
-use super::json::{Malformed, object, quoted, switch, text};
+use super::json::{Malformed, at, object, quoted, switch, text};
 use super::pod::{Container, Pod};
 use super::tenant::Tenant;
 use super::value::{Json, Object};
 use crate::rules::Mode;
+
+/// Where a container says what the kubelet asks for it, from the node's own network and past every network policy.
+const ASKED: [&[&str]; 5] = [
+    &["livenessProbe"],
+    &["readinessProbe"],
+    &["startupProbe"],
+    &["lifecycle", "postStart"],
+    &["lifecycle", "preStop"],
+];
 
 /// Looks at a pod and its containers.
 pub(super) fn check(
@@ -42,6 +51,10 @@ pub(super) fn check(
         for port in container.changed_host_ports()? {
             found(format!("{} asks for port {port} of the node", who()), "remove hostPort from its ports".to_owned());
         }
+        for (path, host) in asked(container)? {
+            let what = format!("{} has its node ask {}", who(), quoted(host));
+            found(what, format!("remove {path}.host: without it, the node asks the pod"));
+        }
         let Some(context) = container.changed_context()? else { continue };
         if switch(&context, "privileged")? == Some(true) {
             found(format!("{} asks to be privileged", who()), "remove securityContext.privileged".to_owned());
@@ -58,6 +71,21 @@ pub(super) fn check(
         }
     }
     Ok(())
+}
+
+/// Hosts that the container did not have the kubelet ask, and where it names them.
+fn asked<'a>(container: &Container<'a>) -> Result<Vec<(String, &'a str)>, Malformed> {
+    let mut asked = Vec::new();
+    for (place, how) in ASKED.iter().flat_map(|place| ["httpGet", "tcpSocket"].map(|how| (place, how))) {
+        let keys = [place, &[how][..]].concat();
+        let Some(action) = at(container.value, &keys) else { continue };
+        let before = container.old.and_then(|old| at(old, &keys)).map_or(Ok(""), |old| text(old, "host"))?;
+        let host = text(action, "host")?;
+        if !host.is_empty() && host != before {
+            asked.push((keys.join("."), host));
+        }
+    }
+    Ok(asked)
 }
 
 /// `hostPID`, `hostIPC`, `hostNetwork`, and whatever a later version shares. `hostUsers` is how things are without it, and

@@ -171,7 +171,7 @@ fn annotations(
         };
         let what = format!("annotation {} may not be set", quoted(key));
         let remedy = "remove it, or ask an administrator to allow it".to_owned();
-        decision.found(rules.mode, Finding { rule: Rule::Hosts, what, why, remedy });
+        decision.found(rules.mode, Finding { rule: Rule::Annotations, what, why, remedy });
     }
     Ok(())
 }

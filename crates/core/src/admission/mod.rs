@@ -86,10 +86,15 @@ pub fn decide(rules: &Rules, tenant: &Resolved, review: &Review<'_>) -> Decision
 
 impl Review<'_> {
     /// Whether [`decide`] needs to know whose namespace it is. It does not for namespaces themselves, for deletions,
-    /// and for resources that no class has rules for.
+    /// for resources that no class has rules for, and for claims that are there: those of ours may be in a namespace of
+    /// others.
     #[must_use]
     pub fn needs_identity(&self) -> bool {
-        matches!(self.operation, Operation::Create | Operation::Update) && concern(self).is_some()
+        match self.operation {
+            Operation::Create => concern(self).is_some(),
+            Operation::Update => concern(self).is_some_and(|concern| concern != Concern::Claim),
+            Operation::Delete | Operation::Connect => false,
+        }
     }
 }
 
@@ -107,7 +112,7 @@ fn judge(rules: &Rules, resolved: &Resolved, review: &Review<'_>, decision: &mut
         Operation::Create => None,
         _ => Some(review.old_object.as_ref().ok_or_else(|| Malformed("the request has no old object".to_owned()))?),
     };
-    if old.is_some_and(|old| is_same(new, old)) {
+    if old.is_some_and(|old| is_same(concern, new, old)) {
         // An unchanged object passes whatever it is and no matter whose: it must still be able to lose its finalizer.
         return Ok(());
     }
@@ -136,17 +141,27 @@ fn judge(rules: &Rules, resolved: &Resolved, review: &Review<'_>, decision: &mut
             }
         }
         Concern::Served(kind) => ingress::check(kind, new, old, &tenant, decision)?,
-        Concern::Claim if old.is_none() => {
+        Concern::Claim => {
             claim::check(new, &tenant, decision)?;
         }
-        Concern::Claim => {}
     }
     Ok(())
 }
 
-/// Whether nothing differs that a rule looks at.
-fn is_same(new: &Json<'_>, old: &Json<'_>) -> bool {
-    [&["spec"][..], &["metadata", "annotations"]].into_iter().all(|keys| at(new, keys) == at(old, keys))
+/// Whether nothing differs that a rule looks at. Of a workload, rules look at its template, except for the node selector:
+/// workloads can be stopped however large they are, and whatever becomes of the webhook.
+fn is_same(concern: Concern, new: &Json<'_>, old: &Json<'_>) -> bool {
+    let same = |keys: &[&str]| at(new, keys) == at(old, keys);
+    let Concern::Template(template, _) = concern else { return same(&["spec"]) && same(&["metadata", "annotations"]) };
+    let keys = [template, &["spec"]].concat();
+    let is_same_spec = match [new, old].map(|object| at(object, &keys).and_then(Json::as_object)) {
+        [Some(new), Some(old)] => {
+            let looked_at = |(key, _): &(&str, &Json<'_>)| *key != "nodeSelector";
+            new.iter().filter(looked_at).eq(old.iter().filter(looked_at))
+        }
+        _ => same(&keys),
+    };
+    same(&[template, &["metadata"]].concat()) && is_same_spec
 }
 
 fn tenant_of<'a>(rules: &'a Rules, resolved: &'a Resolved, review: &Review<'_>) -> Result<Tenant<'a>, Finding> {

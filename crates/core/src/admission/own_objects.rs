@@ -8,11 +8,14 @@ use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, at, field, list, object, quoted};
 use super::review::{Operation, Review};
 use super::value::{Json, Object};
-use crate::contract::{ADOPT, CLASS, MANAGED_BY, MANAGER, PREFIX};
+use crate::contract::{ADOPT, CLASS, LAST_USE, MANAGED_BY, MANAGER, PREFIX};
 use crate::rules::Rules;
 
 /// Labels by which Kubernetes judges all pods of a namespace.
 const POD_SECURITY: &str = "pod-security.kubernetes.io/";
+/// Chooses the node of a claim that waits for its first pod, by an annotation. It is no service account, and its certificate
+/// names no group that a site could exempt.
+const SCHEDULER: &str = "system:kube-scheduler";
 /// Fields of `metadata` that change with every write, whatever it is.
 const BOOKKEEPING: [&str; 3] = ["generation", "managedFields", "resourceVersion"];
 
@@ -94,13 +97,13 @@ fn made<'v, 'a>(review: &Review<'_>, object: &'v Json<'a>) -> impl Iterator<Item
     template.into_iter().chain(job).chain(list(of_sets, "volumeClaimTemplates")).chain(ephemeral)
 }
 
-/// Whether the controller of a storage driver, a service account outside of the tenant's namespace, does its work on a claim:
-/// it writes the claim's `/status`, finalizers and annotations, and none of what is ours.
+/// Whether the scheduler, or the controller of a storage driver (a service account outside of the claim's namespace), does its
+/// work on a claim: it writes the claim's `/status`, finalizers and annotations, and none of what is ours.
 fn is_drivers_work(review: &Review<'_>, new: Option<&Json<'_>>, old: Option<&Json<'_>>) -> Result<bool, Malformed> {
     let account = review.user.name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
     let is_elsewhere = account.is_some_and(|(namespace, _)| namespace != review.namespace);
     let is_claim = review.group.is_empty() && review.resource == "persistentvolumeclaims";
-    if !is_elsewhere || !is_claim || review.operation != Operation::Update {
+    if !(is_elsewhere || review.user.name == SCHEDULER) || !is_claim || review.operation != Operation::Update {
         return Ok(false);
     }
     let [new_spec, old_spec] = [new, old].map(|object| object.and_then(|object| field(object, "spec")));
@@ -188,10 +191,10 @@ fn changes(new: Option<&Json<'_>>, old: Option<&Json<'_>>) -> Result<Vec<String>
     Ok(changed)
 }
 
-/// Whether only we write a label or annotation of a tenant's namespace. The annotation that allows an adoption is
-/// written by others.
+/// Whether only we write a label or annotation of a tenant's namespace. The label that allows an adoption, and the last use
+/// that a portal reports, are written by others.
 fn is_protected(key: &str) -> bool {
-    key == MANAGED_BY || key.starts_with(POD_SECURITY) || (key.starts_with(PREFIX) && key != ADOPT)
+    key == MANAGED_BY || key.starts_with(POD_SECURITY) || (key.starts_with(PREFIX) && ![ADOPT, LAST_USE].contains(&key))
 }
 
 fn label<'v>(object: &'v Json<'_>, key: &str) -> Option<&'v str> {

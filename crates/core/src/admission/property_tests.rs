@@ -30,7 +30,7 @@ const RESOURCES: [(&str, &str, &str); 16] = [
 ];
 
 /// Keys that rules look at, so that random objects get far.
-const KEYS: [&str; 44] = [
+const KEYS: [&str; 48] = [
     "metadata",
     "labels",
     "annotations",
@@ -56,6 +56,10 @@ const KEYS: [&str; 44] = [
     "procMount",
     "ports",
     "hostPort",
+    "livenessProbe",
+    "lifecycle",
+    "preStop",
+    "httpGet",
     "volumes",
     "hostPath",
     "nfs",

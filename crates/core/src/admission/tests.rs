@@ -425,6 +425,32 @@ fn a_pod_with_many_wrong_values_takes_no_memory_for_each() {
 }
 
 #[test]
+fn an_exception_from_hosts_opens_no_annotation() {
+    let text = std::fs::read_to_string(folder().join("attacks/ingress-snippet.yaml")).expect("a case");
+    let mut case: Case = serde_saphyr::from_str(&text).expect("a case");
+    let object = case.object.as_mut().expect("an object");
+    object["spec"]["rules"][0]["host"] = json!("course.example.org");
+    let body = body(&case).to_string();
+    let review = Review::parse(body.as_bytes()).expect("a review");
+    let mut foo = identity("tool", TenantState::Active);
+    foo.exceptions = [crate::contract::exception::ExceptedRule::Hosts].into();
+    let said = said(&decide(&rules(), &Resolved::Sealed(foo), &review));
+    assert_eq!(said.refused.len(), 1, "{said:?}");
+    assert!(said.refused[0].contains("configuration-snippet") && said.audited["hosts"].contains("course.example.org"));
+}
+
+#[test]
+fn claims_that_are_there_need_no_identity() {
+    let text = std::fs::read_to_string(folder().join("ordinary/claim-gets-its-node-by-the-scheduler.yaml"));
+    let case: Case = serde_saphyr::from_str(&text.expect("a case")).expect("a case");
+    let body = body(&case).to_string();
+    let review = Review::parse(body.as_bytes()).expect("a review");
+    assert!(!review.needs_identity());
+    let nobodys = Resolved::Unresolved(Unresolved::Unknown);
+    assert_eq!(decide(&rules(), &nobodys, &review), Decision::default());
+}
+
+#[test]
 fn nothing_is_mounted_from_beneath_a_folder_of_the_node_in_which_the_tenant_writes() {
     let mut rules = rules();
     let volumes = &mut rules.classes.get_mut("tool").expect("a class").volumes;

@@ -66,7 +66,10 @@ pub(super) fn unset(
         }
     }
     let rules: Vec<&str> = rules.iter().map(|rule| rule.as_str()).collect();
-    outcome.text = format!("{name}: no exception from {} any more", rules.join(", "));
+    outcome.text = format!(
+        "{name}: no exception from {} any more; what it let in stays, and `bursar webhook audit` names it",
+        rules.join(", ")
+    );
     Ok(outcome)
 }
 

@@ -194,7 +194,8 @@ pub fn lapsed(ledger: &LedgerState) -> (Vec<Change>, Vec<Event>) {
     let over = ledger.exceptions.iter().filter(|(key, given)| is_touched(&key.account) && !given.term().is_running());
     let over = over.map(|(key, given)| {
         let detail = json!({"rule": key.rule, "cluster": key.cluster});
-        let event = ended_event(ledger, &key.account, "exception ended", (Some(given.until), &given.note), detail);
+        let mut event = ended_event(ledger, &key.account, "exception ended", (Some(given.until), &given.note), detail);
+        event.reason.push_str("; what it let in stays, and `bursar webhook audit` names it");
         (Change::Exception(key.clone(), None), event)
     });
     ended.map(change).chain(over).unzip()

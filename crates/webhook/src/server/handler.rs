@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use bursar_core::admission::decision::{Decision, Finding, Rule};
 use bursar_core::admission::review::{Review, answer};
 use bursar_core::admission::tenant::{Resolved, Unresolved};
+use bursar_core::admission::value::Json;
 use bursar_core::admission::{Operation, decide};
 use bursar_core::rules::{Mode, Rules};
 use http::{Method, Request, Response, StatusCode, Version, header};
@@ -31,6 +32,11 @@ const VALUES: usize = 1 << 20;
 /// A review of a creation may take this part of [`BODY_LIMIT`] and [`VALUES`], so that an update of what was created can
 /// always be read.
 const OF_A_CREATION: usize = 2;
+
+/// The most that a pod may take in etcd when the webhook sees it: half of what etcd takes. A deletion writes into the pod
+/// first, so a pod that fills etcd cannot be deleted. The other half is for what the webhook does not see: status, and labels,
+/// finalizers and owner references, as many as the policy `bursar-size` permits.
+const POD: usize = 3 << 18;
 
 /// Bodies up to this size are small: nearly every pod's is.
 const SMALL: usize = 256 << 10;
@@ -173,7 +179,7 @@ impl ReviewHandler {
     /// Large bodies take their turn, and none of the threads that answer small ones.
     async fn judge(&self, phase: Phase, body: &[u8], tenant: Option<Arc<Resolved>>) -> Judged {
         if body.len() <= SMALL {
-            return self.judge_now(phase, body, tenant, true);
+            return self.judge_now(phase, body, tenant, |_| None);
         }
         let _turn = self.turn.acquire().await;
         tokio::task::block_in_place(|| {
@@ -181,12 +187,18 @@ impl ReviewHandler {
             if values > VALUES {
                 return Judged::Answered(self.unreadable(phase, StatusCode::PAYLOAD_TOO_LARGE, TOO_MANY));
             }
-            self.judge_now(phase, body, tenant, can_be_updated(body.len(), values))
+            self.judge_now(phase, body, tenant, |review| too_large(review, body.len(), values))
         })
     }
 
     #[expect(clippy::disallowed_methods, reason = "measures how long a review takes")]
-    fn judge_now(&self, phase: Phase, body: &[u8], tenant: Option<Arc<Resolved>>, can_be_updated: bool) -> Judged {
+    fn judge_now(
+        &self,
+        phase: Phase,
+        body: &[u8],
+        tenant: Option<Arc<Resolved>>,
+        too_large: impl FnOnce(&Review<'_>) -> Option<&'static str>,
+    ) -> Judged {
         let began = Instant::now();
         let review = match Review::parse(body) {
             Ok(review) => review,
@@ -202,14 +214,12 @@ impl ReviewHandler {
                 None => return Judged::Unknown(review.namespace.into_owned()),
             },
         };
-        let decision = if review.operation == Operation::Create && !can_be_updated {
-            refused(
-                &format!("{} {:?} is too large", review.resource, review.name),
-                "a review of its update would be larger than the webhook reads",
-                "keep data in ConfigMaps, or in a volume",
-            )
-        } else {
-            self.decide(phase, &review, &tenant)
+        let decision = match too_large(&review) {
+            Some(why) => {
+                let what = format!("{} {:?} is too large", review.resource, review.name);
+                refused(&what, why, "keep data in ConfigMaps, or in a volume")
+            }
+            None => self.decide(phase, &review, &tenant),
         };
         self.metrics.decided(phase.as_str(), &decision, began.elapsed());
         if !decision.is_allowed() {
@@ -328,9 +338,17 @@ fn discard(version: Version, mut body: Incoming) {
     tokio::spawn(tokio::time::timeout(BODY_WITHIN, rest));
 }
 
-/// Whether a review that carries twice what one of this size creates can be read.
-const fn can_be_updated(length: usize, values: usize) -> bool {
-    length <= BODY_LIMIT / OF_A_CREATION && values <= VALUES / OF_A_CREATION
+/// Why an object may not become so large; what is as large already may stay, and become smaller.
+fn too_large(review: &Review<'_>, length: usize, values: usize) -> Option<&'static str> {
+    let can_be_updated = length <= BODY_LIMIT / OF_A_CREATION && values <= VALUES / OF_A_CREATION;
+    if review.operation == Operation::Create && !can_be_updated {
+        return Some("a review of its update would be larger than the webhook reads");
+    }
+    let is_pod = review.group.is_empty() && review.resource == "pods" && review.subresource != "status";
+    let stored = |object: &Option<Json<'_>>| object.as_ref().map_or(0, Json::stored);
+    let size = stored(&review.object);
+    (is_pod && size > POD && size > stored(&review.old_object))
+        .then_some("a pod of more than 768 KiB could grow until it cannot be deleted")
 }
 
 /// At least as many as there are values in a body of JSON.

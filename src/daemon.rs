@@ -97,7 +97,8 @@ pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
     tracing::info!(site = %runtime.settings().policy.site, "ready");
     let (due, waiters) = (BTreeSet::new(), Waiters::default());
     let (inbox, disk) = (Inbox::new(events), disk::Begun::default());
-    let daemon = Loop { config, runtime, inbox, scheduler, sender, due, served_logins: false, waiters, disk, looking: None };
+    let daemon =
+        Loop { config, runtime, inbox, scheduler, sender, due, served_logins: false, waiters, disk, looking: None };
     let result = Box::pin(daemon.run()).await;
     notify(&[NotifyState::Stopping]);
     stop.cancel();

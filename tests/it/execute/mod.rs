@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bursar::archive::Archives;
 use bursar::desired::watched::managed_kinds;
+use bursar::execute::apply::Claim;
 use bursar::execute::{Effects, Extent, Recorder, Run, execute};
 use bursar::kinds::{ObjectKey, ObjectKind, WatchedKind};
 use bursar::ledger::LedgerState;
@@ -136,7 +137,7 @@ async fn object_that_somebody_made_meanwhile_is_left_as_it_was() {
         let key = world.key("v1", "ResourceQuota", "bursar");
         let effects = &world.effects.clusters[&cluster()];
         let manifest = quota("16");
-        let refused = bursar::execute::apply::apply(&effects.server, &key, &manifest, None, false).await;
+        let refused = bursar::execute::apply::apply(&effects.server, &key, &manifest, None, Claim::Ours).await;
         let error = refused.expect_err("somebody else's");
         assert_eq!(error.step(), "foreign", "{error:?}");
         let after = world.get("resourcequota", "bursar");

@@ -264,6 +264,7 @@ pub fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> Acco
         actions,
         forgotten: Vec::new(),
         rests_on: BTreeSet::new(),
+        keeps_people: false,
         returning: BTreeMap::new(),
         standing: BTreeMap::new(),
         places: BTreeMap::new(),

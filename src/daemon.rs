@@ -223,6 +223,11 @@ impl Loop {
             Request::Own(Question::Why, uid, request, reply) => {
                 drop(reply.send(own::why(self.runtime.ledger.state(), &self.runtime.settings().policy, uid, &request)));
             }
+            Request::Who(uid, request, reply) => {
+                let (ledger, settings) = (self.runtime.ledger.state(), self.runtime.settings());
+                let answer = own::who(ledger, &settings.policy, &settings.ledger(), uid, &request).await;
+                drop(reply.send(answer));
+            }
             Request::Ensure(asker, request, reply) => {
                 let Runtime { ledger, settings, .. } = &mut self.runtime;
                 let (answer, wants) = match own::ensure(ledger, &settings.policy, &asker, &request).await {

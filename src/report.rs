@@ -1,8 +1,10 @@
 //! What happened and how things stand, for people and programs: from the ledger, the plan and the guard to what the
 //! control socket answers. PURE: no runtime, no client, no file system, no clock.
 
+pub mod overview;
 pub mod own;
 pub mod unfinished;
+pub mod who;
 pub mod why;
 
 use std::collections::BTreeMap;

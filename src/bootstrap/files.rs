@@ -22,7 +22,7 @@ pub(super) fn replace(path: &Path, content: &[u8]) -> Result<(), AccessError> {
 
 /// The same with another mode, and for another owner (uid, gid). Both are set on the open file: a user who may write in
 /// the folder could put a link in its place.
-pub(super) fn replace_as(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u32)>) -> Result<(), AccessError> {
+pub fn replace_as(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u32)>) -> Result<(), AccessError> {
     let in_place = || -> std::io::Result<()> {
         let folder = folder(path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -31,7 +31,7 @@ use kube::{Client, Config};
 
 pub use error::AccessError;
 pub use facts::{facts, quotas};
-pub use files::SEAL_KEY;
+pub use files::{SEAL_KEY, replace_as};
 pub use init::{Did, InitReport, InitRequest, Made, dry_run, init, take_over};
 pub use mark::{Claim, Found, MarkKeeper, MarkOwner, Reserved};
 pub use own::{OWN_LIFETIME, Renewal, ended, follow, own_certificate, renew};

@@ -17,6 +17,7 @@ use jiff::Timestamp;
 
 use crate::contract::exception::ExceptedRule;
 use crate::identity::AccountKind;
+use crate::report::who::What;
 
 pub use self::adopt::{Adopt, AdoptNamespace, AdoptObject};
 pub use self::approver::{Approver, ApproverInstall, ApproverUninstall};
@@ -93,10 +94,14 @@ pub enum Command {
     Show(Own),
     /// Explain an account from directory entry to objects, or name the missing step
     Why(Own),
+    /// Find the account and the people behind a uid, certificate, token, pod, host or mail address, now or at a time
+    Who(Who),
     /// Show what was done and who ordered it
     History(History),
     /// List certificates that expire soon, or find the holder of one
     Certs(Certs),
+    /// Write a page for managers and auditors: accounts, access, exceptions, failures, changes
+    Report(Report),
     /// Invalidate all credentials of an account and deliver new ones
     Revoke(Revoke),
     /// Wait for a working kubeconfig and record the use (for login hooks)
@@ -263,6 +268,24 @@ pub struct History {
     pub last: Option<usize>,
 }
 
+/// `who`.
+#[derive(Debug, Args)]
+pub struct Who {
+    /// A uid, X509SHA256=… or JTI=… of an audit event, NAMESPACE/POD, a host, or a mail address
+    pub what: What,
+    /// At the beginning of this day (UTC), or at this moment; without it: now
+    #[arg(long, value_name = "TIME", value_parser = super::quota::moment)]
+    pub at: Option<Timestamp>,
+}
+
+/// `report`.
+#[derive(Debug, Args)]
+pub struct Report {
+    /// The HTML file to write, with mode 0640; - prints it
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+}
+
 /// `certs`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -280,8 +303,8 @@ pub struct Certs {
 pub enum CertsCommand {
     /// Find the holder of the credential that an audit event names
     Who {
-        /// `credential-id` of the audit event: X509SHA256=…, or the digits alone
-        fingerprint: String,
+        /// `credential-id` of the audit event: X509SHA256=… or JTI=…, or the digits alone
+        fingerprint: What,
     },
 }
 

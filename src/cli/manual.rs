@@ -8,7 +8,7 @@ use std::path::Path;
 use super::arguments;
 
 /// Examples by command, each as one types it, with what it does.
-const EXAMPLES: [(&str, &[(&str, &str)]); 25] = [
+const EXAMPLES: [(&str, &[(&str, &str)]); 27] = [
     ("", &[("bursar plan", "shows what the next cycle does"), ("bursar status", "shows how things stand")]),
     (
         "init",
@@ -46,6 +46,22 @@ const EXAMPLES: [(&str, &[(&str, &str)]); 25] = [
     ("users", &[("bursar users --suspended", "lists suspended people")]),
     ("show", &[("bursar show tool foo", "everything about tool foo"), ("bursar show", "your own account")]),
     ("why", &[("bursar why tool foo", "directory attribute, rule and object; or the missing step")]),
+    (
+        "who",
+        &[
+            ("bursar who 52503", "the account with this uid, its namespaces and people"),
+            ("bursar who X509SHA256=9a19ac7c… --at 2026-05-03", "who stood behind a certificate then"),
+            ("bursar who tool-foo/web-1", "whose namespace it is, and what the pod says"),
+            ("bursar who foo.tools.example.org", "which tenants may serve this host"),
+        ],
+    ),
+    (
+        "report",
+        &[
+            ("bursar report --out report.html", "one page: accounts, access, exceptions, failures, changes"),
+            ("bursar report --out - --json", "the same for programs"),
+        ],
+    ),
     ("history", &[("bursar history tool foo --last 20", "the newest 20 events of tool foo")]),
     (
         "certs",

@@ -24,10 +24,12 @@ mod manual;
 mod names;
 mod order;
 mod output;
+mod page;
 mod plan;
 mod probes;
 mod quota;
 mod recovery;
+mod report;
 mod revoke;
 mod show;
 mod status;
@@ -36,6 +38,7 @@ mod tools;
 mod uninstall;
 mod users;
 mod webhook;
+mod who;
 mod why;
 
 use std::process::ExitCode;
@@ -93,6 +96,8 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Users(filter) => users::run(&context, &filter).await,
         Command::Show(own) => show::run(&context, own).await,
         Command::Why(own) => why::run(&context, own).await,
+        Command::Who(arguments) => Box::pin(who::run(&context, &arguments)).await,
+        Command::Report(arguments) => report::run(&context, &arguments).await,
         Command::History(arguments) => history::run(&context, &arguments).await,
         Command::Certs(arguments) => certs::run(&context, &arguments).await,
         Command::Revoke(arguments) => revoke::run(&context, arguments).await,

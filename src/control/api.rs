@@ -9,6 +9,7 @@
 //! | `POST /v1/orders` with an array of `OrderRequest` | [`OrderAnswer`] |
 //! | `POST /v1/ensure` with an `EnsureRequest` | `EnsureAnswer`, at once |
 //! | `POST /v1/own/show` and `/v1/own/why` with an [`OwnRequest`] | as `bursar show` and `why` with `--json`, to anybody, of their own |
+//! | `POST /v1/own/who` with a [`WhoRequest`] | as `bursar who --json`, to anybody, of their own |
 //! | `GET /metrics` | Prometheus text |
 //! | `GET /healthz` | `ok`, `degraded: ` and why the ledger takes no writes, or 503 and why the loop does not turn |
 //!
@@ -36,6 +37,7 @@ use crate::plan::quota::OverQuota;
 use crate::plan::revocation;
 use crate::plan::unknown::Unknown;
 use crate::report::unfinished::Unfinished;
+use crate::report::who::What;
 use crate::snapshot::RejectedEntry;
 
 /// The account that a caller who may not read all asks about.
@@ -44,6 +46,14 @@ use crate::snapshot::RejectedEntry;
 pub struct OwnRequest {
     /// Their own account where it is absent.
     pub of: Option<AccountName>,
+}
+
+/// What a caller who may not read all met in a log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WhoRequest {
+    /// It.
+    pub what: What,
 }
 
 /// How things stand.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::api::{CycleReport, OrderAnswer, OwnRequest, PlanAnswer, PlanRequest, Status};
+use super::api::{CycleReport, OrderAnswer, OwnRequest, PlanAnswer, PlanRequest, Status, WhoRequest};
 use crate::orders::request::{EnsureAnswer, EnsureRequest, OrderRequest, Refusal};
 
 /// Why there is no answer.
@@ -91,6 +91,12 @@ impl ControlClient {
     /// Why it is as it is, as `bursar why --json`.
     pub async fn why(&self, request: &OwnRequest) -> Result<Value, ClientError> {
         self.answer(self.http.post(url("/v1/own/why")).header("content-type", "application/json").body(json(request)?))
+            .await
+    }
+
+    /// Who of one's own stands behind something, as `bursar who --json`.
+    pub async fn who(&self, request: &WhoRequest) -> Result<Value, ClientError> {
+        self.answer(self.http.post(url("/v1/own/who")).header("content-type", "application/json").body(json(request)?))
             .await
     }
 

@@ -18,7 +18,7 @@ use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::api::{CycleReport, OrderAnswer, OwnRequest, PlanAnswer, PlanRequest, Status};
+use super::api::{CycleReport, OrderAnswer, OwnRequest, PlanAnswer, PlanRequest, Status, WhoRequest};
 use super::caller::Caller;
 use super::connections;
 use crate::orders::ensure::Asker;
@@ -46,6 +46,8 @@ pub enum Request {
     Ensure(Asker, EnsureRequest, Reply<EnsureAnswer>),
     /// The process of this uid asks about its own.
     Own(Question, u32, OwnRequest, Reply<Value>),
+    /// The process of this uid asks who of its own stands behind something.
+    Who(u32, WhoRequest, Reply<Value>),
     /// The Prometheus text.
     Metrics(Reply<String>),
 }
@@ -109,6 +111,7 @@ fn routes(request_sender: RequestSender) -> Router {
         .route("/v1/ensure", post(ensure))
         .route("/v1/own/show", post(|caller, request_sender, body| own(Question::Show, caller, request_sender, body)))
         .route("/v1/own/why", post(|caller, request_sender, body| own(Question::Why, caller, request_sender, body)))
+        .route("/v1/own/who", post(who))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
@@ -199,6 +202,20 @@ async fn own(
         let caller = caller.ok_or_else(|| not_allowed("nobody knows who asks"))?;
         let Json(request) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
         ask(&request_sender, |reply| Request::Own(question, caller.uid, request, reply)).await
+    })
+    .await
+}
+
+/// Anybody may ask; the loop knows what is theirs.
+async fn who(
+    Extension(caller): Extension<Option<Caller>>,
+    State(request_sender): State<RequestSender>,
+    body: Result<Json<WhoRequest>, JsonRejection>,
+) -> Response {
+    answer(async {
+        let caller = caller.ok_or_else(|| not_allowed("nobody knows who asks"))?;
+        let Json(request) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
+        ask(&request_sender, |reply| Request::Who(caller.uid, request, reply)).await
     })
     .await
 }

@@ -4,13 +4,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::control::api::OwnRequest;
+use crate::control::api::{OwnRequest, WhoRequest};
 use crate::errors::chain;
 use crate::ledger::LedgerState;
 use crate::orders::ensure::{self, Asker, Ensured};
 use crate::orders::request::{EnsureAnswer, EnsureRequest, Refusal, Trigger};
 use crate::policy::Policy;
-use crate::report::own;
+use crate::report::{own, who};
 use crate::runtime::ledger::Ledger;
 use crate::store::{ReadStore, StoreError, facts};
 
@@ -30,6 +30,39 @@ pub(super) async fn show(ledger: &LedgerState, file: &Path, uid: u32, request: &
 /// Why it is as it is.
 pub(super) fn why(ledger: &LedgerState, policy: &Policy, uid: u32, request: &OwnRequest) -> Result<Value, Refusal> {
     Ok(own::why(own::find(ledger, uid, request)?, ledger, policy))
+}
+
+/// Who of what is somebody's own stands behind something, now. The addresses of others and notes about others stay out.
+pub(super) async fn who(
+    ledger: &LedgerState,
+    policy: &Policy,
+    file: &Path,
+    uid: u32,
+    request: &WhoRequest,
+) -> Result<Value, Refusal> {
+    let own = own::find(ledger, uid, &OwnRequest { of: None })?.account_name().to_string();
+    let read = async {
+        let mut store = ReadStore::open(file).await?;
+        who::answer(&mut store, Some((ledger, policy)), &request.what, None).await
+    };
+    let mut answer = read.await.map_err(|error: StoreError| Refusal { exit_code: 1, text: chain(&error) })?;
+    let is_own = |found: &Value| {
+        let of = found["account"].as_str().and_then(|name| name.parse().ok());
+        own::find(ledger, uid, &OwnRequest { of }).is_ok_and(|account| account.id.0.to_string() == found["id"])
+    };
+    let answers = answer["answers"].as_array_mut().map(std::mem::take).unwrap_or_default();
+    let mut answers: Vec<Value> = answers.into_iter().filter(is_own).collect();
+    if answers.is_empty() {
+        return Err(own::refused());
+    }
+    for person in answers.iter_mut().filter_map(|answer| answer["people"].as_array_mut()).flatten() {
+        if person["member"] != own.as_str() {
+            person["mail"] = Value::Null;
+        }
+    }
+    answer["answers"] = Value::Array(answers);
+    answer["notes"] = Value::Array(Vec::new());
+    Ok(answer)
 }
 
 /// Notes that somebody asks for an account; answers how it is, and with the cycle that brings it nearer.

@@ -15,13 +15,6 @@ use crate::report::why::{Step, chain};
 /// # Errors
 /// The same for what is not theirs and for what is not there at all.
 pub fn find<'a>(ledger: &'a LedgerState, uid: u32, request: &OwnRequest) -> Result<&'a Account, Refusal> {
-    let refused = || Refusal {
-        exit_code: 77,
-        text:
-            "you may ask about your own account, and about tools and workspaces that you belong to; reading all needs \
-               group bursar"
-                .to_owned(),
-    };
     let own = asking(ledger, uid).ok_or_else(refused)?;
     let Some(AccountName { kind, name }) = &request.of else { return Ok(own) };
     let mut theirs = ledger.accounts.values().filter(|account| {
@@ -31,6 +24,14 @@ pub fn find<'a>(ledger: &'a LedgerState, uid: u32, request: &OwnRequest) -> Resu
         (Some(account), None) => Ok(account),
         _ => Err(refused()),
     }
+}
+
+/// The same for what is not theirs and for what is not there.
+#[must_use]
+pub fn refused() -> Refusal {
+    let text = "you may ask about your own account, and about tools and workspaces that you belong to; reading all needs \
+                group bursar";
+    Refusal { exit_code: 77, text: text.to_owned() }
 }
 
 /// The only person of this uid who is served; else the only one whom the directory shows and no class takes: they may maintain

@@ -61,6 +61,12 @@ impl ReadStore {
             .collect())
     }
 
+    /// All that is read from now on is as of one moment, until the file is closed.
+    pub async fn keep_the_moment(&mut self) -> Result<(), StoreError> {
+        sqlx::query("BEGIN").execute(&mut self.connection).await?;
+        Ok(())
+    }
+
     /// Everything a decision may use, as of one moment: a daemon may write meanwhile.
     pub async fn state(&mut self) -> Result<LedgerState, StoreError> {
         let mut moment = self.connection.begin().await?;

@@ -187,7 +187,7 @@ fn event(account: &Account, actor: &str, action: &str, reason: &str, ticket: Opt
 }
 
 /// The story that the document tells.
-async fn story(state_dir: &Path) -> Store {
+pub async fn story(state_dir: &Path) -> Store {
     let (mut store, lock) = Store::open(state_dir).await.expect("a new ledger");
     let people = [
         Account { mail: Some("alice@example.org".to_owned()), ..account(AccountKind::User, "alice", 3001) },

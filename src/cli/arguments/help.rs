@@ -12,7 +12,7 @@ use super::Arguments;
 /// The commands as the help shows them. A test compares them with those there are.
 pub const GROUPS: [(&str, &[&str]); 5] = [
     ("Set-up", &["init", "check", "doctor", "completions", "man"]),
-    ("Every day", &["plan", "sync", "status", "tools", "users", "show", "why", "history", "certs"]),
+    ("Every day", &["plan", "sync", "status", "tools", "users", "show", "why", "who", "history", "certs", "report"]),
     (
         "Orders",
         &[

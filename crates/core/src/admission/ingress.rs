@@ -9,7 +9,8 @@ use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, at, field, list, object, quoted, text, texts};
 use super::tenant::Tenant;
 use super::value::{Json, Object};
-use crate::rules::Mode;
+use crate::contract::Identity;
+use crate::rules::{ClassRules, Mode};
 
 /// Annotations that no controller routes by, and that tools of the field write by themselves.
 const HARMLESS: [&str; 4] = [
@@ -102,10 +103,22 @@ fn of_route<'v>(object: &'v Json<'_>) -> Result<Vec<Use<'v>>, Malformed> {
     Ok(hosts.into_iter().map(|host| Use { place: Place::Route, host }).collect())
 }
 
-/// The tenant's hosts. A pattern in which `{name}` is no label of its own could be several tenants', and is nobody's.
+/// The tenant's hosts.
 fn patterns<'a>(tenant: &'a Tenant<'_>) -> impl Iterator<Item = String> + 'a {
-    let own = tenant.rules.hosts.allow.iter().filter(|pattern| pattern.split('.').any(|label| label == "{name}"));
-    own.filter_map(|pattern| tenant.fill(pattern))
+    own_patterns(tenant.rules).filter_map(|pattern| tenant.fill(pattern))
+}
+
+/// A pattern in which `{name}` is no label of its own could be several tenants', and is nobody's.
+fn own_patterns(rules: &ClassRules) -> impl Iterator<Item = &String> {
+    rules.hosts.allow.iter().filter(|pattern| pattern.split('.').any(|label| label == "{name}"))
+}
+
+/// The pattern of its class by which a tenant may serve `host`, if there is one.
+#[must_use]
+pub fn serves<'r>(identity: &Identity, rules: &'r ClassRules, host: &str) -> Option<&'r str> {
+    let tenant = Tenant { identity, rules };
+    let fits = |pattern: &&String| tenant.fill(pattern).is_some_and(|filled| is_match(&filled, host));
+    own_patterns(rules).find(fits).map(String::as_str)
 }
 
 /// A first label `*` of a pattern is any one label, that of a wildcard too.

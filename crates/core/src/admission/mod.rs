@@ -23,6 +23,7 @@ pub mod value;
 mod volume;
 
 pub use decision::{Decision, Finding, PatchOperation, Rule};
+pub use ingress::serves;
 pub use review::{Operation, Review, ReviewError, User, answer};
 pub use tenant::{Resolved, Unresolved};
 

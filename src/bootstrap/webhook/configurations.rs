@@ -216,7 +216,7 @@ fn unless_unseen(mut hook: Value, differs: &str) -> Value {
     let ours =
         |object: &str| format!("{object}.metadata.?labels[?{}].orValue('') == {}", text(MANAGED_BY), text(MANAGER));
     let expression =
-        format!("request.operation != 'UPDATE' || {differs} || {} || {}", ours("object"), ours("oldObject"),);
+        format!("request.operation != 'UPDATE' || {differs} || {} || {}", ours("object"), ours("oldObject"));
     hook["matchConditions"] = json!([{"name": "differs", "expression": expression}]);
     hook
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{Account, CERTIFICATE, CredentialKey, Failure, LedgerState, Lifecycle, Note, Order};
+use super::{Account, CERTIFICATE, Failure, LedgerState, Lifecycle, Note, Order};
 use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::policy::Limit;
 

@@ -337,7 +337,7 @@ impl<'a> Memory<'a> {
         let ending = self.ending(account, complete);
         let mut leaving = account.leaving.clone();
         leaving.extend(left);
-        self.changed(account, Account { disabled, absence, ending, leaving, ..account.clone() });
+        self.changed(account, Account { disabled, leaving, absence, ending, ..account.clone() });
     }
 
     fn seen(&mut self, account: &Account, source: &str, believed: &Believed<'_>, trust: &Trust) {

@@ -102,6 +102,7 @@ pub struct Plan {
 
 /// What is to be done for one account.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "facts of which none depends on another")]
 pub struct AccountPlan {
     /// The ledger's id.
     pub id: AccountId,

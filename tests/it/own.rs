@@ -9,7 +9,7 @@ use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::ready::{DEADLINE, poll, wait_for};
 use serde_json::Value;
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, status};
 use crate::world::{World, stderr};
 
 const ANN: u32 = 63_401;
@@ -47,6 +47,7 @@ fn people_can_query_only_their_own_accounts() {
     world.stop();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
+    wait_for("the first cycle", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
 
     let own = json(&world, ANN, &["show"]);
     assert_eq!(own["account"], "user:own-ann");

@@ -203,7 +203,8 @@ fn a_removal_that_failed_is_tried_again_without_a_schedule() {
 
 #[test]
 fn the_runbook_of_a_stolen_laptop_does_what_it_says() {
-    let world = site("laptop", 62_821, &["foo", "bar"]);
+    // Its own cluster: sites that share one have tools of the same names and generations.
+    let world = site_on(Arc::new(Servers::start()), "laptop", 62_821, &["foo", "bar"]);
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
     let rows =

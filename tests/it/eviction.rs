@@ -2,6 +2,7 @@
 //! only if an administrator says so.
 
 use std::process::{Command, Output};
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -49,7 +50,7 @@ fn uid(world: &World, namespace: &str) -> String {
 
 /// What the API server says to the holder of a token.
 fn with_token(world: &World, token: &str, namespace: &str) -> Output {
-    let admin = &Servers::shared().cluster.admin_kubeconfig;
+    let admin = &world.servers.cluster.admin_kubeconfig;
     let anonymous = world.folder.join("anonymous");
     let text = std::fs::read_to_string(admin).expect("a kubeconfig");
     let kept = text.lines().filter(|line| !line.contains("client-certificate") && !line.contains("client-key"));
@@ -59,7 +60,7 @@ fn with_token(world: &World, token: &str, namespace: &str) -> Output {
 
 #[test]
 fn an_eviction_leaves_nothing_that_acts_and_resume_starts_what_is_approved() {
-    let mut world = World::new("evict");
+    let mut world = World::on(Arc::new(Servers::start()), "evict", "");
     world.tool("foo", 62_841, &[]);
     all_is_well(&world.cycle());
     let stolen = world.folder.join("stolen");

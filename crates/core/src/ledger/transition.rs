@@ -342,7 +342,7 @@ impl<'a> Memory<'a> {
 
     fn seen(&mut self, account: &Account, source: &str, believed: &Believed<'_>, trust: &Trust) {
         let Trust { complete, proves_leaving, .. } = *trust;
-        let Believed { entry, is_itself, is_back } = believed;
+        let Believed { entry, names, is_itself, is_back } = believed;
         if account.kind != entry.kind {
             let why = format!(
                 "it was {} before, and a {} does not become a {}",
@@ -351,7 +351,10 @@ impl<'a> Memory<'a> {
                 entry.kind
             );
             self.reject(source, entry, why);
-            let left = trust.left(account, |member| entry.members.contains_key(member));
+            let left = match entry.kind {
+                AccountKind::User => BTreeSet::new(),
+                AccountKind::Tool | AccountKind::Group => trust.left(account, |member| names.contains_key(member)),
+            };
             return self.refused(account, entry.disabled.as_ref(), complete, *is_back, left);
         }
         self.remember_person(&account.id, entry);
@@ -395,7 +398,7 @@ impl<'a> Memory<'a> {
         }
         let kept = trust.named.kept.get(&entry.id);
         let again: BTreeSet<&DirectoryId> =
-            entry.members.keys().filter_map(|member| trust.imported.get(member)).map(|old| &old.id).collect();
+            names.keys().filter_map(|member| trust.imported.get(member)).map(|old| &old.id).collect();
         let stays = |member: &DirectoryId| kept.is_some_and(|kept| kept.contains(member)) || again.contains(member);
         leaving.retain(|member| !entry.members.contains_key(member) && !stays(member));
         let absence = if emptied { self.absence(account) } else { account.absence.filter(|_| !is_back) };

@@ -14,8 +14,8 @@ use super::members::staying;
 use crate::digest::digest;
 use crate::identity::{DirectoryId, Gid, PosixIdentity};
 use crate::ledger::{Account, OrderKind};
-use crate::snapshot::Entry;
 use crate::snapshot::freshness::SETTLES;
+use crate::snapshot::{Entry, Role};
 
 /// What the last answers showed without a break, and since when.
 #[derive(Debug, Default)]
@@ -46,6 +46,8 @@ impl Waiting {
 /// An entry as far as it is believed.
 pub(super) struct Believed<'e> {
     pub(super) entry: Cow<'e, Entry>,
+    /// Whom the entry names, believed or not.
+    pub(super) names: &'e BTreeMap<DirectoryId, Role>,
     /// Its name, ids and places are those of the directory.
     pub(super) is_itself: bool,
     /// If it was absent, it is there again.
@@ -54,7 +56,7 @@ pub(super) struct Believed<'e> {
 
 impl<'e> Believed<'e> {
     pub(super) const fn whole(entry: &'e Entry) -> Self {
-        Self { entry: Cow::Borrowed(entry), is_itself: true, is_back: true }
+        Self { entry: Cow::Borrowed(entry), names: &entry.members, is_itself: true, is_back: true }
     }
 }
 
@@ -90,7 +92,7 @@ impl Memory<'_> {
                 known.posix.zip(posix).map(|(ids, PosixIdentity { groups, .. })| PosixIdentity { groups, ..ids });
             believed = Entry { posix, ssh_keys, disabled, members, ..known };
         }
-        Believed { entry: Cow::Owned(believed), is_itself, is_back }
+        Believed { entry: Cow::Owned(believed), names: &entry.members, is_itself, is_back }
     }
 
     /// What is believed of an entry that no account has. `None`: it waits.
@@ -99,7 +101,7 @@ impl Memory<'_> {
         let believed = self.without_gains(source, entry, &nothing);
         let who = json!({ "new": identity(entry, entry), "disabled": entry.disabled.is_some() });
         let is_itself = self.has_settled(source, &entry.id, &who);
-        is_itself.then_some(Believed { entry: Cow::Owned(believed), is_itself, is_back: true })
+        is_itself.then_some(Believed { entry: Cow::Owned(believed), names: &entry.members, is_itself, is_back: true })
     }
 
     /// `entry` with what `known` has as well, and with what has settled.

@@ -225,7 +225,7 @@ fn differs() -> String {
     "object.?spec != oldObject.?spec || object.metadata.?annotations != oldObject.metadata.?annotations".to_owned()
 }
 
-/// Of a workload, rules look at what pods, jobs and claims are made from, except for a template's node selector.
+/// In a workload, rules look at what pods, jobs and claims are made from, except for a template's node selector.
 fn template_differs() -> String {
     let parts = ["template.?metadata", "jobTemplate", "volumeClaimTemplates"];
     let parts = parts.map(|part| format!("object.?spec.?{part} != oldObject.?spec.?{part}"));

@@ -148,7 +148,7 @@ fn judge(rules: &Rules, resolved: &Resolved, review: &Review<'_>, decision: &mut
     Ok(())
 }
 
-/// Whether nothing differs that a rule looks at. Of a workload, rules look at its template, except for the node selector:
+/// Whether nothing differs that a rule looks at. In a workload, rules look at its template, except for the node selector:
 /// workloads can be stopped however large they are, and whatever becomes of the webhook.
 fn is_same(concern: Concern, new: &Json<'_>, old: &Json<'_>) -> bool {
     let same = |keys: &[&str]| at(new, keys) == at(old, keys);

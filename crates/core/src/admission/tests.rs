@@ -440,6 +440,16 @@ fn an_exception_from_hosts_opens_no_annotation() {
 }
 
 #[test]
+fn an_escaped_character_takes_in_etcd_what_it_is() {
+    let stored = |text: &str| Json::read(text).expect("JSON").stored();
+    let of = |escaped: &str| stored(&format!("{{\"args\":[\"{}\"]}}", escaped.repeat(1000)));
+    assert_eq!(of("\\u003c") - of(""), 1000);
+    assert_eq!(of("\\u2028") - of(""), 3000);
+    let whole = r#"{"a":[true,12,null,"b"],"managedFields":[{"f:a":{}}]}"#;
+    assert!((whole.len()..whole.len() + 16).contains(&stored(whole)), "{}", stored(whole));
+}
+
+#[test]
 fn claims_that_are_there_need_no_identity() {
     let text = std::fs::read_to_string(folder().join("ordinary/claim-gets-its-node-by-the-scheduler.yaml"));
     let case: Case = serde_saphyr::from_str(&text.expect("a case")).expect("a case");

@@ -253,9 +253,7 @@ async fn largest_pod(sender: &Sender) {
         let label = |number: usize| (format!("{number:0>63}"), json!("x".repeat(63)));
         json!({"metadata": {"labels": (0..count).map(label).collect::<serde_json::Map<_, _>>()}})
     };
-    let owner = |number: usize, length: usize| {
-        json!({"apiVersion": "v1", "kind": "Node", "name": "x".repeat(length), "uid": number.to_string()})
-    };
+    let owner = |number: usize, length: usize| json!({"apiVersion": "v1", "kind": "Node", "name": "x".repeat(length), "uid": number.to_string()});
     // The API server stores references that are the same once.
     let owners: Vec<Value> = (0..33).map(|number| owner(number, 1)).collect();
     let finalizers: Vec<String> = (0..33).map(|number| format!("example.org/{number}")).collect();

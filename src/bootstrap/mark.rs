@@ -184,7 +184,7 @@ impl MarkKeeper {
         })
     }
 
-    /// Of the seal.
+    /// Returns the public key of the seal.
     #[must_use]
     pub fn public_key(&self) -> [u8; 32] {
         self.owner.sealer.public_key()

@@ -181,7 +181,7 @@ fn a_revocation_takes_the_old_access_away_even_if_the_mark_cannot_be_raised() {
 
 #[test]
 fn a_removal_that_failed_is_tried_again_without_a_schedule() {
-    let mut world = World::with("unscheduled", "\n[schedule]\ncycle = \"0 0 1 1 *\"\nfull_read = \"0 0 1 1 *\"\n");
+    let mut world = World::with("unsched", "\n[schedule]\ncycle = \"0 0 1 1 *\"\nfull_read = \"0 0 1 1 *\"\n");
     world.tool("foo", 62_879, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();

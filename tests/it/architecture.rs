@@ -25,7 +25,10 @@ const CORE: [(&str, &[&str]); 22] = [
     ("merge", &["identity", "policy", "select", "snapshot"]),
     // The webhook's decisions rest on nothing else, so that little can be wrong with them; the policy is not among it.
     ("admission", &["contract", "identity", "rules"]),
-    ("ledger", &["contract", "identity", "json_text", "kinds", "packed_text", "policy", "shared_map", "snapshot"]),
+    (
+        "ledger",
+        &["contract", "digest", "identity", "json_text", "kinds", "packed_text", "policy", "shared_map", "snapshot"],
+    ),
     ("inventory", &["contract", "identity", "kinds", "packed_text", "policy", "shared_map"]),
     (
         "desired",

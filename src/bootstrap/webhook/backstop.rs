@@ -12,8 +12,10 @@ use serde_json::{Value, json};
 
 use super::configurations::of_tenants;
 use super::{labels, server_rules};
+use crate::bootstrap::daemon_admission_policy::by_the_daemon;
 use crate::bootstrap::roles::labels as labels_of_init;
 use crate::contract::CLASS;
+use crate::desired::credential::SERVICE_ACCOUNT_PREFIX;
 use crate::execute::evict::TOKEN_SECRET;
 use crate::rules::{Mode, Rules, UidRules};
 
@@ -23,8 +25,9 @@ pub const UID: &str = "bursar-uid";
 pub const GROUPS: &str = "bursar-groups";
 /// Name of the policy against ways to another uid, for classes without `privilege_escalation`.
 pub const ESCALATION: &str = "bursar-escalation";
-/// Name of the policy against Secrets that Kubernetes fills with a token: such a token outlives every revocation. It holds
-/// for every class, whatever the mode of its uid rule.
+/// Name of the policy against tokens that outlive a revocation: in Secrets that Kubernetes fills, and of a service account of
+/// ours in pods, which wait for the account of the next generation. It holds for every class, whatever the mode of its uid
+/// rule.
 pub const TOKENS: &str = "bursar-tokens";
 /// Name of the policy against pods that nobody can delete. It holds for every class, as that of tokens does.
 pub const SIZE: &str = "bursar-size";
@@ -56,13 +59,25 @@ pub(in crate::bootstrap) fn validating() -> [Value; 5] {
 }
 
 fn tokens() -> Value {
-    let expression = format!("object.?type.orValue('') != '{TOKEN_SECRET}'");
-    let mut policy = policy("ValidatingAdmissionPolicy", TOKENS, &["secrets"], {
-        json!({"validations": [{
-            "expression": expression,
+    let is = |resource: &str| format!("request.resource.resource == '{resource}'");
+    let ours = format!(".matches('^{SERVICE_ACCOUNT_PREFIX}[0-9]+$')");
+    let validations = json!([
+        {
+            "expression": format!("!({}) || dyn(object).?type.orValue('') != '{TOKEN_SECRET}'", is("secrets")),
             "message": "a token in a Secret outlives every revocation: let the pod use a projected service account token",
-        }]})
-    });
+        },
+        {
+            "expression": format!("!({}) || !dyn(object).spec.?serviceAccountName.orValue(''){ours}", is("pods")),
+            "message": "the pod would have the rights of the tenant's credential, also after a revocation: use another \
+                        serviceAccountName",
+        },
+        {
+            "expression": format!("!({}) || {} || !object.metadata.name{ours}", is("serviceaccounts"), by_the_daemon()),
+            "message": "only Bursar makes service accounts of this name: use another",
+        },
+    ]);
+    let kinds = ["secrets", "pods", "serviceaccounts"];
+    let mut policy = policy("ValidatingAdmissionPolicy", TOKENS, &kinds, json!({"validations": validations}));
     without_variables(&mut policy);
     policy
 }

@@ -230,6 +230,37 @@ fn tenants_make_no_secret_that_kubernetes_fills_with_a_token() {
     site.delete("secret", "own", "tool-foo");
 }
 
+/// Its controller would make the pod as soon as a revocation has made the account.
+#[test]
+fn nobody_waits_for_the_service_account_of_the_next_generation() {
+    let site = Site::shared();
+    let account = |name: &str| {
+        let labels = json!({"app.kubernetes.io/managed-by": "bursar"});
+        let metadata = json!({"name": name, "namespace": "tool-foo", "labels": labels});
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}).to_string()
+    };
+    let pod = |of: &str| {
+        let spec = json!({"serviceAccountName": of, "containers": [{"name": "web", "image": "example.org/web"}]});
+        let metadata = json!({"name": "waits", "namespace": "tool-foo"});
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}).to_string()
+    };
+    let refused = site.tool("foo", &["create", "-f", "-"], &account("bursar-g1044"));
+    assert!(said(&refused).contains("only Bursar makes"), "{}", said(&refused));
+    for (name, passes) in [("bursar-g1044", false), ("bursar-given", true)] {
+        if passes {
+            let made = site.tool("foo", &["create", "-f", "-"], &account(name));
+            assert!(made.status.success(), "{}", said(&made));
+        } else {
+            let daemon = ["--as", "bursar:daemon", "--as-group", "system:masters"];
+            site.cluster.run(&[&["create", "-f", "-"], &daemon[..]].concat(), &account(name));
+        }
+        let made = site.tool("foo", &["create", "--dry-run=server", "-f", "-"], &pod(name));
+        assert_eq!(made.status.success(), passes, "{}", said(&made));
+        assert!(passes || said(&made).contains("also after a revocation"), "{}", said(&made));
+        site.delete("serviceaccount", name, "tool-foo");
+    }
+}
+
 #[test]
 fn wrong_arguments_say_what_is_right() {
     let site = Site::shared();

@@ -34,7 +34,7 @@ impl SourceMark {
 ///
 /// What one of them showed at a time, each of them has when [`SETTLES`] is over. So an answer may widen what no answer
 /// within that time was against.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
     /// When a server last answered instead of another one.
     pub at: Timestamp,
@@ -43,6 +43,9 @@ pub struct Moved {
     /// When the first of the servers began that have taken turns without a pause; `at` if it is absent.
     #[serde(default)]
     pub since: Option<Timestamp>,
+    /// The former server answers again, and only one other did meanwhile: what it does not show is not there, as before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_back: bool,
     /// What the last answer showed and is not believed yet, by its digest, and since when every answer has shown it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub shown: BTreeMap<String, Timestamp>,
@@ -53,7 +56,7 @@ impl Moved {
     /// turns must not hold removals back for ever, so it is counted from the first of them.
     #[must_use]
     pub fn is_fresh(&self, now: Timestamp) -> bool {
-        is_recent(self.since.unwrap_or(self.at), now)
+        !self.is_back && is_recent(self.since.unwrap_or(self.at), now)
     }
 
     /// Whether the server may still be behind in what it shows. A time to come was given by a clock that was wrong.

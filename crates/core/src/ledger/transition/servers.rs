@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use super::Memory;
@@ -51,11 +51,17 @@ impl<'a> Memory<'a> {
             Some(known) => {
                 let former = controller(&known.server, &known.marks);
                 self.server_changed(&read.source, &former, &shown);
-                let (since, shown) = standing.map_or_else(
-                    || (self.now, BTreeMap::new()),
-                    |standing| (standing.since.unwrap_or(standing.at).min(self.now), standing.shown),
-                );
-                Some(Moved { at: self.now, former, since: Some(since), shown })
+                let standing = standing.unwrap_or_else(|| Moved { at: self.now, ..Moved::default() });
+                let first = standing.since.unwrap_or(standing.at).min(self.now);
+                let mut waiting = standing.shown;
+                // The former one answers again, after the only change.
+                let is_back = standing.former == shown && first == standing.at && !standing.is_back;
+                if is_back {
+                    // What every answer since then has shown is what both of them show.
+                    let both = waiting.values_mut().filter(|since| **since <= first);
+                    both.for_each(|since| *since = Timestamp::UNIX_EPOCH);
+                }
+                Some(Moved { at: self.now, former, since: Some(first), is_back, shown: waiting })
             }
             None => standing,
         };

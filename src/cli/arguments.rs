@@ -281,7 +281,7 @@ pub struct Who {
 /// `report`.
 #[derive(Debug, Args)]
 pub struct Report {
-    /// The HTML file to write, with mode 0640; - prints it
+    /// The HTML file to write, with mode 0600; - prints it
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
 }

@@ -11,19 +11,22 @@ use crate::daemon;
 use crate::errors::chain;
 use crate::report::overview::Overview;
 
-/// As the ledger: its people may read the page, nobody else.
-const MODE: u32 = 0o640;
+/// The page has people's addresses. Its owner decides who else may read it.
+const MODE: u32 = 0o600;
 
 pub(super) async fn run(context: &Context, Report { out }: &Report) -> Result<Exit, Failure> {
     let prints = out == Path::new("-");
     if !prints {
         must_be_a_file(out)?;
     }
-    // The ledger is read as user `bursar`, the page is written as the caller.
+    // The daemon's ledger is read as user `bursar`, a named one and the page are the caller's.
     let progress = output::progress("reading the ledger");
-    let overview = as_bursar(read(context)).await;
+    let overview = match context.global.ledger {
+        Some(_) => read(context).await,
+        None => as_bursar(read(context)).await.flatten(),
+    };
     progress.finish_and_clear();
-    let overview = overview??;
+    let overview = overview?;
     if !prints {
         let html = page::page(&overview);
         replace_as(out, html.as_bytes(), MODE, None).map_err(|error| Failure::new(Exit::Failed, chain(&error)))?;

@@ -87,7 +87,7 @@ SELECT account_id AS id, cluster, namespace, class FROM owned
 WHERE account_id IN (SELECT value FROM json_each(?1)) AND at_start <= ?2 AND at_end > ?2 ORDER BY cluster, namespace";
 
 const PEOPLE: &str = "SELECT ms.account_id AS id, ms.member, ms.role, ms.at_start AS since,
-       (SELECT min(p.mail) FROM account p WHERE p.kind = 'user' AND p.name = substr(ms.member, 6)
+       (SELECT min(p.mail) FROM account p WHERE p.kind = 'user' AND p.state <> 'deleted' AND p.name = substr(ms.member, 6)
         AND ms.member LIKE 'user:%') AS mail
 FROM membership_named ms
 WHERE ms.account_id IN (SELECT value FROM json_each(?1)) AND ms.at_start <= ?2 AND ms.at_end > ?2 ORDER BY ms.member";

@@ -71,7 +71,7 @@ fn hostile_names_stay_text() {
     let written = report(&world, &["--out", &out.display().to_string()]);
     assert!(written.status.success(), "{}", stderr(&written));
     let html = std::fs::read_to_string(&out).expect("a page");
-    assert_eq!(std::fs::metadata(&out).expect("a page").permissions().mode() & 0o777, 0o640);
+    assert_eq!(std::fs::metadata(&out).expect("a page").permissions().mode() & 0o777, 0o600);
     must_be_well_formed(&html);
     let shown = "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&amp;&quot;";
     assert!(html.matches(shown).count() >= 4, "a mail address, a rejected name, a ticket and a reason");

@@ -92,7 +92,7 @@ impl LedgerState {
                 (self.failures_of(&account.id).next().is_some(), account.name.clone(), account.id.clone())
             });
             let all = revocation.done + waiting.len() as u64;
-            let is_proved = revocation.last.iter().any(|id| !self.is_being_revoked(id));
+            let is_proved = revocation.last.iter().any(|id| self.has_new_credential(id));
             let turn = match revocation.done {
                 0 => 1,
                 // Two tell whether the first failed by itself.
@@ -108,6 +108,15 @@ impl LedgerState {
             self.orders.iter().filter(|order| is_due(order)).map(|order| &order.account).collect();
         let turn = |order: &&Order| due.contains(&order.account) || alone.contains(&order.account);
         self.orders.iter().filter(turn).collect()
+    }
+
+    /// It has its new credential in one cluster at least, or needs none: another cluster that is away proves nothing.
+    fn has_new_credential(&self, id: &AccountId) -> bool {
+        let account = self.accounts.get(id);
+        let is_new = |key, generation| {
+            account.is_some_and(|account| account.generation == generation) && self.deliveries.contains_key(key)
+        };
+        !self.is_being_revoked(id) || self.certificates_of(id).any(|(key, found)| is_new(key, found.generation))
     }
 
     /// Its generation is a new one and its home still has a certificate of an older.
@@ -139,8 +148,8 @@ impl LedgerState {
 mod tests {
     use super::*;
     use crate::identity::AccountKind;
-    use crate::ledger::OrderKind;
     use crate::ledger::change::Change;
+    use crate::ledger::{CredentialKey, OrderKind};
     use crate::plan::testing::{World, prod};
 
     const PACE: Limit = Limit { count: 2, percent: None };
@@ -257,6 +266,20 @@ mod tests {
         world.now += PATIENCE;
         cycles(&mut world, 8, &[("ta", "")]);
         assert_eq!(revoked(&world, &before), ["ta", "tb", "tc", "td"]);
+    }
+
+    #[test]
+    fn a_cluster_that_is_away_slows_down_no_bulk_revocation_in_another() {
+        let (mut world, before) = (site(), site());
+        for (key, certificate) in world.ledger.certificates.clone() {
+            let away = CredentialKey { cluster: ClusterName("away".to_owned()), ..key.clone() };
+            world.ledger.deliveries.insert(away.clone(), world.ledger.deliveries[&key].clone());
+            world.ledger.certificates.insert(away, certificate);
+        }
+        cycles(&mut world, 2, &[]);
+        assert_eq!(revoked(&world, &before), ["ta"]);
+        let first = world.id(AccountKind::Tool, "ta");
+        assert!(world.ledger.is_being_revoked(&first) && world.ledger.has_new_credential(&first));
     }
 
     #[test]

@@ -391,7 +391,7 @@ impl<'a> Memory<'a> {
         let mut members = account.members.clone();
         let joined = entry.members.iter().filter(|(member, _)| !trust.imported.contains_key(*member));
         members.extend(joined.map(|(member, role)| (member.clone(), *role)));
-        let emptied = proves_leaving && self.is_emptied(account, entry);
+        let emptied = proves_leaving && self.is_emptied(account, believed);
         let mut leaving = account.leaving.clone();
         if proves_leaving && !emptied {
             leaving.extend(account.members.keys().cloned());

@@ -113,7 +113,7 @@ impl Nesting {
             members.extend(&group.members);
             next.extend(group.parts.iter().copied().filter(|part| seen.insert(*part)));
         }
-        Some(members)
+        Some(members).filter(|members| !members.is_empty())
     }
 }
 

@@ -187,7 +187,8 @@ impl ReviewHandler {
             if values > VALUES {
                 return Judged::Answered(self.unreadable(phase, StatusCode::PAYLOAD_TOO_LARGE, TOO_MANY));
             }
-            self.judge_now(phase, body, tenant, |review| too_large(review, body.len(), values))
+            let in_force = self.in_force();
+            self.judge_now(phase, body, tenant, |review| too_large(review, &in_force.rules.daemon, body.len(), values))
         })
     }
 
@@ -338,8 +339,9 @@ fn discard(version: Version, mut body: Incoming) {
     tokio::spawn(tokio::time::timeout(BODY_WITHIN, rest));
 }
 
-/// Why an object may not become so large; what is as large already may stay, and become smaller.
-fn too_large(review: &Review<'_>, length: usize, values: usize) -> Option<&'static str> {
+/// Why an object may not become so large; what is as large already may stay, and become smaller. The daemon adds an annotation
+/// of some bytes.
+fn too_large(review: &Review<'_>, daemon: &str, length: usize, values: usize) -> Option<&'static str> {
     let can_be_updated = length <= BODY_LIMIT / OF_A_CREATION && values <= VALUES / OF_A_CREATION;
     if review.operation == Operation::Create && !can_be_updated {
         return Some("a review of its update would be larger than the webhook reads");
@@ -347,7 +349,7 @@ fn too_large(review: &Review<'_>, length: usize, values: usize) -> Option<&'stat
     let is_pod = review.group.is_empty() && review.resource == "pods" && review.subresource != "status";
     let stored = |object: &Option<Json<'_>>| object.as_ref().map_or(0, Json::stored);
     let size = stored(&review.object);
-    (is_pod && size > POD && size > stored(&review.old_object))
+    (is_pod && review.user.name != daemon && size > POD && size > stored(&review.old_object))
         .then_some("a pod of more than 768 KiB could grow until it cannot be deleted")
 }
 

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::Memory;
+use super::waiting::Believed;
 use crate::identity::{AccountKind, AccountName, DirectoryId};
 use crate::ledger::{Account, Lifecycle, Unresolved, UnresolvedIn};
 use crate::policy::When;
@@ -87,11 +88,11 @@ impl Memory<'_> {
 
     /// Whether a group that selects a class has become empty. An account that leaves a class for this reason has the
     /// grace period of an absence.
-    pub(super) fn is_emptied(&self, account: &Account, entry: &Entry) -> bool {
+    pub(super) fn is_emptied(&self, account: &Account, Believed { entry, names, .. }: &Believed<'_>) -> bool {
         let selects = |group: &str| group == entry.name || group == account.name;
         let classes = || self.policy.classes.values();
         entry.kind == AccountKind::Group
-            && entry.members.is_empty()
+            && names.is_empty()
             && staying(account).next().is_some()
             && classes().any(|class| matches!(&class.when, Some(When::Group(group)) if selects(group)))
             && account.absence.map_or(0, |absence| absence.seconds) < self.policy.lifecycle.absent_for.as_secs()

@@ -13,6 +13,7 @@ use super::prune::delete;
 use super::record::{failure, removal_failure};
 use super::refusal::Others;
 use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, idle, reap, refusal, workloads};
+use crate::desired::credential::is_token_holder;
 use crate::desired::{DesiredCredential, DesiredNotice, HomeTarget, Proof, Regeneration, Transition, detail};
 use crate::identity::{ClusterName, HostName, NamespaceName};
 use crate::inventory::HomeFinding;
@@ -356,6 +357,9 @@ impl TenantExecution<'_> {
             Action::Apply { key, manifest, wanted, uid, reason } => {
                 let writing = effects.watch.write(key);
                 let manifest = manifest.value();
+                // One that lost its label is not seen, and is ours by its uid alone.
+                let known = self.run.ledger.objects.get(key).filter(|_| is_token_holder(key));
+                let uid = uid.clone().or_else(|| known.map(|record| record.uid.to_string()));
                 let applied = apply(&effects.server, key, &manifest, uid.as_deref(), self.claim(key)).await?;
                 let observed = writing.applied(&applied.object);
                 if matches!(reason, Reason::Drifted(_)) {

@@ -40,8 +40,8 @@ impl<'a> Memory<'a> {
         Some(account)
     }
 
-    /// Whether it is proved that its own entry is not in its source, or that its source is no longer configured. Of servers
-    /// that take turns, none may have shown it for as long as they may be behind.
+    /// Whether it is proved that its own entry is not in its source, or that its source is no longer configured. None of the
+    /// servers that take turns may have shown it for as long as they may be behind.
     fn is_gone(&self, account: &Account) -> bool {
         let judged = self.judged.get(account.source.as_str());
         let holds = judged.map_or_else(|| self.moved(&account.source).is_some(), Judged::holds);

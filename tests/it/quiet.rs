@@ -514,6 +514,15 @@ fn tokens(world: &mut World) {
     }
     world.kubectl(&["delete", "secret/bursar-host-ce1", "-n", "verbs-u-verbs-ann"]);
     labelled(world, "secret/bursar-host-ce1");
+    // One that somebody else made is looked at, and not taken over.
+    let name = account.rsplit('/').next().expect("a name");
+    world.kubectl(&["delete", &account, "-n", "verbs-u-verbs-ann"]);
+    world.kubectl(&["create", "serviceaccount", name, "-n", "verbs-u-verbs-ann"]);
+    wait_for("a refusal", DEADLINE, || {
+        world.cycle().failing.iter().any(|failing| failing.step == "foreign").then_some(())
+    });
+    world.kubectl(&["delete", &account, "-n", "verbs-u-verbs-ann"]);
+    labelled(world, &account);
     let ann = Target { kind: AccountKind::User, name: "verbs-ann".to_owned(), ..foo() };
     let report = world.order(&OrderRequest::Suspend(ann)).expect("suspended");
     assert_eq!(report.exit_code(), 0, "{report:#?}");

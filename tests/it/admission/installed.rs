@@ -240,7 +240,8 @@ fn nobody_waits_for_the_service_account_of_the_next_generation() {
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}).to_string()
     };
     let pod = |of: &str| {
-        let spec = json!({"serviceAccountName": of, "containers": [{"name": "web", "image": "example.org/web"}]});
+        let spec =
+            json!({"serviceAccountName": of, "containers": [{"name": "web", "image": "registry.example.org/web"}]});
         let metadata = json!({"name": "waits", "namespace": "tool-foo"});
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}).to_string()
     };

@@ -34,10 +34,6 @@ fn stolen(world: &World, tool: &str) -> PathBuf {
 }
 
 /// Kubeconfigs that somebody took along.
-fn site(name: &str, first_uid: u32, tools: &[&str]) -> World {
-    site_on(Servers::shared().clone(), name, first_uid, tools)
-}
-
 fn site_on(servers: Arc<Servers>, name: &str, first_uid: u32, tools: &[&str]) -> World {
     let mut world = World::on(servers, name, "\n[limits]\nchange_per_cycle = { count = 2 }\n");
     for (uid, tool) in (first_uid..).zip(tools) {

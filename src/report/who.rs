@@ -13,7 +13,7 @@ use crate::admission::serves;
 use crate::contract::exception::ExceptedRule;
 use crate::contract::{Identity, TenantState};
 use crate::desired::rules::rules;
-use crate::identity::{AccountId, ClusterName};
+use crate::identity::{AccountId, ClusterName, is_dns_label};
 use crate::ledger::{LedgerState, Tenant};
 use crate::policy::{Class, CredentialRule, Policy};
 use crate::rules::{ClassRules, Mode};
@@ -172,14 +172,7 @@ impl From<What> for String {
 
 /// Names of DNS (RFC 1123), which pods have, too.
 fn is_host(text: &str) -> bool {
-    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let is_label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && label.bytes().all(is_inner)
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    text.len() <= 253 && text.split('.').all(is_label)
+    text.len() <= 253 && text.split('.').all(is_dns_label)
 }
 
 fn is_fingerprint(id: &str) -> bool {

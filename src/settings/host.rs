@@ -1,6 +1,7 @@
 //! Host patterns of classes (`admission.hosts.allow`): what one is, and that no host belongs to two tenants by them.
 
-use super::table::{Table, is_name};
+use super::table::Table;
+use crate::identity::is_dns_label;
 use crate::policy::Class;
 
 const NAME: &str = "{name}";
@@ -8,7 +9,7 @@ const NAME: &str = "{name}";
 /// Lower-case labels, one of which is `{name}`, `*` at most as the first.
 pub(super) fn is_host(pattern: &str) -> bool {
     let plain = pattern.strip_prefix("*.").unwrap_or(pattern);
-    plain.len() <= 200 && plain.contains('.') && plain.split('.').all(|label| label == NAME || is_name(label))
+    plain.len() <= 200 && plain.contains('.') && plain.split('.').all(|label| label == NAME || is_dns_label(label))
 }
 
 /// Whether `{name}` is a whole label. Beside other text in its label it would be ambiguous: with `{name}-dev` and `{name}`,

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::table::{Kind, Table, is_name};
+use super::table::{Kind, Table};
+use crate::identity::is_dns_label;
 use crate::policy::{Namespaces, NetworkProfile, Peer, Port, Range, Selector, Who};
 
 /// The profiles that need no table.
@@ -68,7 +69,7 @@ fn who(table: &Table<'_>, direction: &str) -> Option<Who> {
     let namespaces = if table.has("namespace_labels") {
         Namespaces::Labelled(selector(table, "namespace_labels")?)
     } else if let Some(name) = table.text("namespaces") {
-        if !is_name(&name) {
+        if !is_dns_label(&name) {
             table.wrong("namespaces", format!("{name:?} is not a namespace's name; for example \"ingress-nginx\""));
         }
         Namespaces::Named(name)

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use crate::identity::is_dns_label;
+
 /// One thing that is wrong.
 #[derive(Debug)]
 pub(super) struct Wrong {
@@ -212,7 +214,7 @@ impl<'a> Table<'a> {
         let section = self.section(key);
         let mut tables = Vec::new();
         for name in section.keys() {
-            if !is_name(&name) {
+            if !is_dns_label(&name) {
                 section.wrong(&name, "a name has lower case letters, digits and '-', at most 63; for example \"prod\"");
             }
             if let Some(table) = section.table(&name) {
@@ -262,12 +264,6 @@ pub(super) fn is_none_of<'w>(value: &Value, words: impl Iterator<Item = &'w str>
 fn from_toml_list(text: &str) -> Option<Vec<String>> {
     let document: toml::Table = format!("list = {text}").parse().ok()?;
     document.get("list")?.as_array()?.iter().map(|item| item.as_str().map(str::to_owned)).collect()
-}
-
-/// A name that can be a label's value.
-pub(super) fn is_name(text: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    (1..=63).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
 /// So much of two words must be alike for one to be a slip of the other: `bindn` and `bind_dn` are by 0.71. With much less,

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use super::class::absolute;
 use super::profile::QUANTITY;
-use super::table::{Kind, Table, is_name};
-use crate::identity::AccountKind;
+use super::table::{Kind, Table};
+use crate::identity::{AccountKind, is_dns_label};
 use crate::policy::{NfsVolume, Provisioned, Volume, VolumeKind};
 use crate::quantity::is_quantity;
 
@@ -80,7 +80,7 @@ fn word(volume: &Table<'_>) -> Option<Word> {
 
 fn name(volume: &Table<'_>, names: &mut BTreeSet<String>) -> Option<String> {
     let name = volume.required("name", "home")?;
-    if !is_name(&name) {
+    if !is_dns_label(&name) {
         volume.wrong("name", format!("{name:?} is not a claim's name; for example \"home\""));
     }
     if !names.insert(name.clone()) {

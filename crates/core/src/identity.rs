@@ -264,6 +264,13 @@ impl From<AccountName> for String {
     }
 }
 
+/// Whether it is a label of DNS as Kubernetes writes them: RFC 1123, in lower case.
+#[must_use]
+pub fn is_dns_label(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
+}
+
 /// A namespace that may belong to a tenant: an RFC 1123 label that is nobody's already.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -281,13 +288,7 @@ impl TryFrom<String> for NamespaceName {
     type Error = IdentityError;
 
     fn try_from(text: String) -> Result<Self, IdentityError> {
-        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        if text.is_empty()
-            || text.len() > 63
-            || !text.chars().all(inner)
-            || text.starts_with('-')
-            || text.ends_with('-')
-        {
+        if !is_dns_label(&text) {
             return Err(IdentityError::NotANamespace(text));
         }
         let reserved =

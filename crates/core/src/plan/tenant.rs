@@ -106,12 +106,16 @@ pub(super) fn actions(look: Look<'_>) -> Found {
         bindings.into_iter().partition(|action| matches!(action, Action::Apply { uid: Some(_), .. }));
     // It names a service account only after that was made: until then a tenant can make one of that name, and hold
     // tokens of it.
-    let is_early = |action: &Action| without_missing_token_holder(look, action).is_some();
-    let rebound: Vec<_> = narrowed.iter().filter(|action| is_early(action)).cloned().collect();
-    let narrowed: Vec<_> =
-        narrowed.into_iter().map(|action| without_missing_token_holder(look, &action).unwrap_or(action)).collect();
+    let mut rebound = Vec::new();
+    let narrowed = narrowed.into_iter().map(|action| match without_missing_token_holder(look, &action) {
+        Some(early) => {
+            rebound.push(action);
+            early
+        }
+        None => action,
+    });
     // While that service account cannot be made, the binding is written once.
-    let narrowed: Vec<_> = narrowed.into_iter().filter(|action| !stands(look, action)).collect();
+    let narrowed: Vec<_> = narrowed.filter(|action| !stands(look, action)).collect();
     let (deleted_bindings, deletes): (Vec<_>, Vec<_>) = deletes(look, &mut found.notices)
         .into_iter()
         .chain(look.scan.strays().removals(look.id, look.cluster, look.tenant.suspended))

@@ -10,11 +10,12 @@ use serde_json::{Value, json};
 use super::StepError;
 use super::request::{ApiAnswer, ApiServer, Ask, RequestError};
 use crate::contract::{MANAGED_BY, MANAGER, identity_of};
-use crate::desired::credential::{self, of_service_account};
+use crate::desired::credential::of_service_account;
 use crate::desired::of_generation_group;
 use crate::identity::{AccountId, NamespaceName};
 use crate::kinds::{Data, ObjectKey};
 use crate::observed::cache::is_released;
+use crate::packed_text::UuidText;
 
 /// An object that is now as we want it.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,6 +40,9 @@ pub enum Claim<'a> {
     Any,
     /// It is ours.
     Ours,
+    /// It is a service account that has our label, or this uid: somebody may hold tokens of one that others made. Everybody
+    /// may call a field manager `bursar`; only we set the label.
+    Made(Option<&'a UuidText>),
     /// It is a namespace whose seal names this account. Others can set labels, and would keep what they put into the
     /// namespace beforehand.
     Sealed(&'a AccountId),
@@ -147,16 +151,17 @@ async fn apply_found(
     (found, claim): (&Value, Claim<'_>),
 ) -> Result<Applied, StepError> {
     let uid = found["metadata"]["uid"].as_str().unwrap_or_default();
-    let (adopted, is_deleting) = (!is_ours(found), found["metadata"]["deletionTimestamp"].is_string());
+    let adopted = !is_ours(found) && !matches!(claim, Claim::Made(_));
+    let is_deleting = found["metadata"]["deletionTimestamp"].is_string();
     let is_claimed = match claim {
         Claim::Any => true,
         Claim::Ours => !adopted,
+        Claim::Made(known) => {
+            found["metadata"]["labels"][MANAGED_BY] == MANAGER || known.is_some_and(|known| *known == uid)
+        }
         Claim::Sealed(account) => is_deleting || is_sealed_for(server, key, found, account),
     };
-    // Somebody may hold tokens of a service account that others made. Everybody may call a field manager `bursar`; only
-    // we set the label.
-    let is_suspect = credential::is_token_holder(key) && found["metadata"]["labels"][MANAGED_BY] != MANAGER;
-    if is_suspect || !is_claimed {
+    if !is_claimed {
         return Err(StepError::Foreign { key: key.clone() });
     }
     if is_deleting {

@@ -357,9 +357,6 @@ impl TenantExecution<'_> {
             Action::Apply { key, manifest, wanted, uid, reason } => {
                 let writing = effects.watch.write(key);
                 let manifest = manifest.value();
-                // One that lost its label is not seen, and is ours by its uid alone.
-                let known = self.run.ledger.objects.get(key).filter(|_| is_token_holder(key));
-                let uid = uid.clone().or_else(|| known.map(|record| record.uid.to_string()));
                 let applied = apply(&effects.server, key, &manifest, uid.as_deref(), self.claim(key)).await?;
                 let observed = writing.applied(&applied.object);
                 if matches!(reason, Reason::Drifted(_)) {
@@ -400,7 +397,10 @@ impl TenantExecution<'_> {
         let Run { ledger, now, .. } = self.run;
         // After a recovery the key of the seal may be another one, and every namespace gets its record.
         let is_recovered = ledger.learned_at.is_some_and(|at| now.duration_since(at).abs() < RECOVERS);
-        if self.account.adopts.contains(&key.said()) {
+        if is_token_holder(key) {
+            // One that lost its label is not seen, and is ours by its uid alone.
+            Claim::Made(ledger.objects.get(key).map(|record| &record.uid))
+        } else if self.account.adopts.contains(&key.said()) {
             Claim::Any
         } else if key.kind == ManagedKind::Namespace && !ledger.objects.contains_key(key) && !is_recovered {
             Claim::Sealed(&self.account.id)

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use bursar::orders::request::OrderRequest;
 use bursar_testkit::Servers;
@@ -329,12 +329,16 @@ fn archive_and_deletion_come_to_their_end_though_bursar_is_killed_at_each_step()
         let at = ["get", "namespace", &namespace, "--ignore-not-found", "-o", "jsonpath={.metadata.deletionTimestamp}"];
         !exists(world, &namespace) || !world.kubectl(&at).is_empty()
     };
-    killed_when(&world, is("suspended"));
-    killed_when(&world, binding);
-    killed_when(&world, |world| files(world) > 0);
-    killed_when(&world, is("archived"));
-    killed_when(&world, |world| !world.rows("SELECT 1 FROM account WHERE ending ->> 'ending' = 'deletion'").is_empty());
-    killed_when(&world, going);
+    let is_past = |world: &World| state(world, "foo") != "suspended";
+    world.killed_when(is("suspended"), is_past);
+    world.killed_when(binding, is_past);
+    world.killed_when(|world| files(world) > 0, is_past);
+    world.killed_when(is("archived"), is_past);
+    world.killed_when(
+        |world| !world.rows("SELECT 1 FROM account WHERE ending ->> 'ending' = 'deletion'").is_empty(),
+        is_past,
+    );
+    world.killed_when(going, is_past);
     cycles_until(&mut world, "foo", "deleted");
     world.stop();
     assert!(!exists(&world, &namespace));
@@ -348,21 +352,6 @@ fn archive_and_deletion_come_to_their_end_though_bursar_is_killed_at_each_step()
     cycles_until(&mut world, "foo", "active");
     let bindings = world.kubectl(&["get", "rolebindings", "-n", &namespace, "-o", "name"]);
     assert!(!bindings.contains("archive"), "{bindings}");
-}
-
-/// Cycles by processes of their own until `seen` holds; the one in which it does is killed.
-fn killed_when(world: &World, seen: impl Fn(&World) -> bool) {
-    let there = poll(DEADLINE, || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-        command.arg("--config").arg(world.config()).args(["sync", "--once"]);
-        let mut bursar = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("bursar runs");
-        let _ = poll(DEADLINE, || seen(world) || bursar.try_wait().expect("its state").is_some());
-        bursar.kill().expect("killed, or it has ended");
-        bursar.wait().expect("its end");
-        // A moment that is over before we look is no failure of the test: what comes of it is looked at in the end.
-        seen(world) || state(world, "foo") != "suspended"
-    });
-    assert!(there, "the cycles did not come that far");
 }
 
 #[test]

@@ -2,11 +2,9 @@
 //! workload is what it was, or the ledger knows what that is.
 
 use std::collections::BTreeMap;
-use std::process::{Command, Stdio};
 
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{disable_ldif, enable_ldif, tool_account_dn};
-use bursar_testkit::ready::{DEADLINE, poll};
 use serde_json::{Value, json};
 
 use crate::world::World;
@@ -30,11 +28,11 @@ fn workloads_come_back_exactly_though_bursar_is_killed_in_the_middle_both_ways()
     let account = tool_account_dn(&world.base, "foo");
 
     slapd.modify_ldif(&disable_ldif(&account));
-    killed_when(&world, |world| state(world) == "suspended");
+    world.killed_when(|world| state(world) == "suspended", |_| false);
     nothing_is_lost(&world, &before);
-    killed_when(&world, |world| !kept(world).is_empty());
+    world.killed_when(|world| !kept(world).is_empty(), |_| false);
     nothing_is_lost(&world, &before);
-    killed_when(&world, |world| workloads(world)["Deployment/web1"] == 0);
+    world.killed_when(|world| workloads(world)["Deployment/web1"] == 0, |_| false);
     nothing_is_lost(&world, &before);
     world.cycle();
     world.stop();
@@ -47,9 +45,9 @@ fn workloads_come_back_exactly_though_bursar_is_killed_in_the_middle_both_ways()
     let mut expected = before;
     expected.insert("Deployment/web1".to_owned(), json!(7));
     slapd.modify_ldif(&enable_ldif(&account));
-    killed_when(&world, |world| state(world) == "active");
+    world.killed_when(|world| state(world) == "active", |_| false);
     nothing_is_lost(&world, &expected);
-    killed_when(&world, |world| workloads(world)["Deployment/web2"] != 0);
+    world.killed_when(|world| workloads(world)["Deployment/web2"] != 0, |_| false);
     nothing_is_lost(&world, &expected);
     assert_eq!(world.cycle().exit_code(), 0);
     assert_eq!(workloads(&world), expected);
@@ -59,20 +57,6 @@ fn workloads_come_back_exactly_though_bursar_is_killed_in_the_middle_both_ways()
     scale(&world, "web3", 0);
     assert_eq!(world.cycle().exit_code(), 0);
     assert_eq!(workloads(&world)["Deployment/web3"], 0, "the tenant's own from then on");
-}
-
-/// Cycles by processes of their own until `seen` holds; the one in which it does is killed.
-fn killed_when(world: &World, seen: impl Fn(&World) -> bool) {
-    let there = poll(DEADLINE, || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-        command.arg("--config").arg(world.config()).args(["sync", "--once"]);
-        let mut bursar = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("bursar runs");
-        let _ = poll(DEADLINE, || seen(world) || bursar.try_wait().expect("its state").is_some());
-        bursar.kill().expect("killed, or it has ended");
-        bursar.wait().expect("its end");
-        seen(world)
-    });
-    assert!(there, "the cycles did not come that far");
 }
 
 fn nothing_is_lost(world: &World, before: &Workloads) {

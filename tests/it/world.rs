@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use bursar::bootstrap::{self, InitRequest};
@@ -23,7 +23,7 @@ use bursar_testkit::binaries::program;
 use bursar_testkit::control_plane::ControlPlane;
 use bursar_testkit::ldif::{PEOPLE_GID, group_ldif, person_ldif, tool_ldif, toolforge_units_ldif, unit_ldif};
 use bursar_testkit::process::Process;
-use bursar_testkit::ready::{DEADLINE, wait_for};
+use bursar_testkit::ready::{DEADLINE, poll, wait_for};
 use bursar_testkit::sample::sentinel_ldif;
 use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD};
 use serde_json::{Map, Value};
@@ -269,6 +269,21 @@ impl World {
             let mut ledger = ReadStore::open(&self.state_dir().join("ledger.db")).await.expect("a ledger");
             ledger.rows(query, &[]).await.expect("rows")
         })
+    }
+
+    /// Cycles by processes of their own until `seen` holds; the one in which it does is killed. `is_past`: what was awaited
+    /// was there and is over, which is no failure where what comes of it is looked at in the end.
+    pub fn killed_when(&self, seen: impl Fn(&Self) -> bool, is_past: impl Fn(&Self) -> bool) {
+        let there = poll(DEADLINE, || {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
+            command.arg("--config").arg(self.config()).args(["sync", "--once"]);
+            let mut bursar = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("bursar runs");
+            let _ = poll(DEADLINE, || seen(self) || bursar.try_wait().expect("its state").is_some());
+            bursar.kill().expect("killed, or it has ended");
+            bursar.wait().expect("its end");
+            seen(self) || is_past(self)
+        });
+        assert!(there, "the cycles did not come that far");
     }
 
     /// Waits until the watches know what changed in the cluster: a line of the plan has all of this.

@@ -250,14 +250,14 @@ impl Overview {
                     FROM ledger l LEFT JOIN event e ON e.id = (SELECT max(id) FROM event)";
         let head = store.rows(head, &[]).await?.pop().unwrap_or_default();
         let text = |key: &str| head.get(key).and_then(Value::as_str).map(str::to_owned);
-        let mighty: Vec<&Class> = policy.classes.values().filter(|class| class.has_cluster_roles()).collect();
         let begin = now.saturating_sub(CHANGES).unwrap_or(Timestamp::MIN);
         let binds = [format!("{begin:.0}")];
         let mut sections = Vec::new();
         for part in PARTS {
             let mut section = part.read(store, &binds).await?;
             if section.id == "administrators" {
-                section.note = mighty.iter().map(|class| rights(class)).collect::<Vec<_>>().join("; ");
+                let classes = policy.classes.values().filter(|class| class.has_cluster_roles());
+                section.note = classes.map(rights).collect::<Vec<_>>().join("; ");
             }
             sections.push(section);
         }

@@ -339,8 +339,8 @@ fn discard(version: Version, mut body: Incoming) {
     tokio::spawn(tokio::time::timeout(BODY_WITHIN, rest));
 }
 
-/// Why an object may not become so large; what is as large already may stay, and become smaller. The daemon adds an annotation
-/// of some bytes.
+/// Why an object may not become so large; what is as large already may stay, and become smaller. The daemon is let through:
+/// it only adds a short annotation.
 fn too_large(review: &Review<'_>, daemon: &str, length: usize, values: usize) -> Option<&'static str> {
     let can_be_updated = length <= BODY_LIMIT / OF_A_CREATION && values <= VALUES / OF_A_CREATION;
     if review.operation == Operation::Create && !can_be_updated {

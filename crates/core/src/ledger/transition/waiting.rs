@@ -1,7 +1,7 @@
 //! What is believed of an entry while its server may be behind another one that was heard lately.
 //!
-//! What narrows is believed at once. What widens, and what an entry is called and where it is, waits until every answer
-//! of the settling time has shown it: an answer within that time that was against it may be the newer one.
+//! What narrows is believed at once. What widens, and what an entry is called and where it is, waits until every
+//! answer within the settling time has shown it: an answer against it may be the newer one.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

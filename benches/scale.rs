@@ -75,7 +75,7 @@ async fn make(folder: &Path, tenants: u32) {
     let site = Site::bootstrapped(folder, tenants).await;
     let objects = site.store.state().objects.len();
     println!("objects\t{objects}");
-    println!("peak memory of one plan that makes all, MiB\t{}", memory("VmHWM"));
+    println!("peak memory of the cycle that makes all, MiB\t{}", memory("VmHWM"));
     site.store.close().await.expect("closed");
     println!("ledger, MB\t{}", fs::metadata(folder.join(FILE)).expect("the ledger").len() / 1_000_000);
 }

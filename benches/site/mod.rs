@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use bursar::contract::Sealer;
 use bursar::desired::Deriver;
+use bursar::evolve::{Evolved, Inputs, Writes, evolve};
 use bursar::identity::{AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid};
 use bursar::inventory::{ClusterInventory, Inventory, ObservedObject};
 use bursar::ledger::change::Change;
@@ -20,7 +21,7 @@ use bursar::ledger::transition::transition;
 use bursar::ledger::{Certificate, CredentialKey, Delivery, ObjectRecord};
 use bursar::orders::request::Trigger;
 use bursar::plan::intents::overcome;
-use bursar::plan::{AccountPlan, Action, ApprovedPlan, Bounds, guard, plan};
+use bursar::plan::{AccountPlan, Action, Bounds, Planner, guard, plan};
 use bursar::policy::Policy;
 use bursar::report;
 use bursar::snapshot::{DirectorySnapshot, Entry, Role, SourceRead};
@@ -29,6 +30,9 @@ use bursar_testkit::pki::{Authority, write_public};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::figures::settings;
+
+/// Accounts whose results are written in one transaction.
+const AT_A_TIME: usize = 64;
 
 /// The site.
 pub struct Site {
@@ -58,34 +62,39 @@ impl Site {
             now: "2026-11-21T06:00:00Z".parse().expect("a time"),
         };
         site.inventory.clusters.insert(cluster(), Arc::default());
-        let seen = transition(site.store.state(), &site.snapshot, &site.policy, site.now);
-        site.store.write(&site.lock, &seen.changes, &seen.events, site.now).await.expect("written");
-        let desired = site.deriver.derive(site.store.state(), &site.policy, &site.sealer, site.now);
-        let planned = plan(desired, site.store.state(), &site.inventory, site.now).expect("nothing was applied");
-        let (approved, refusals) = guard(planned, &Bounds::of(site.store.state(), &site.policy), site.now);
-        assert_eq!((approved.accounts().len(), refusals.len()), (tenants as usize, 0));
-        let (changes, events) = approved.intents(site.now);
-        site.store.write(&site.lock, &changes, &events, site.now).await.expect("written");
-        let changes = site.executed(&approved);
-        site.store.write(&site.lock, &changes, &[], site.now).await.expect("written");
+        let inputs = Inputs {
+            ledger: site.store.state(),
+            heard: Some(&site.snapshot),
+            inventory: &site.inventory,
+            policy: &site.policy,
+            sealer: &site.sealer,
+            now: site.now,
+        };
+        let Evolved { seen, plan, approved, refusals, intended, known: _, after: _ } =
+            evolve(inputs, &mut Planner::default());
+        assert_eq!(
+            (plan.accounts.len(), approved.accounts().len(), refusals.len()),
+            (tenants as usize, tenants as usize, 0)
+        );
+        drop(plan);
+        for Writes { changes, events } in [seen, intended] {
+            site.store.write(&site.lock, &changes, &events, site.now).await.expect("written");
+        }
+        let mut objects = ClusterInventory::default();
+        for some in approved.accounts().chunks(AT_A_TIME) {
+            let mut changes = Vec::new();
+            for account in some {
+                account.steps().for_each(|step| changes.extend(site.done(account, step, &mut objects)));
+            }
+            site.store.write(&site.lock, &changes, &[], site.now).await.expect("written");
+        }
+        site.inventory.clusters.insert(cluster(), Arc::new(objects));
         // A new process derives all of it once.
         site.deriver = Deriver::default();
         site
     }
 
     /// What the executor reports when all goes well.
-    fn executed(&mut self, approved: &ApprovedPlan) -> Vec<Change> {
-        let mut objects = ClusterInventory::default();
-        let mut changes = Vec::new();
-        for account in approved.accounts() {
-            for action in account.steps() {
-                changes.extend(self.done(account, action, &mut objects));
-            }
-        }
-        self.inventory.clusters.insert(cluster(), Arc::new(objects));
-        changes
-    }
-
     fn done(&self, account: &AccountPlan, action: &Action, objects: &mut ClusterInventory) -> Vec<Change> {
         match action {
             Action::Apply { key, wanted, manifest, .. } => {

@@ -15,7 +15,8 @@ use super::volume;
 use crate::identity::{AccountKind, ClusterName, KUBERNETES_NAME_MAX, NamespaceName};
 use crate::kinds::DriftKey;
 use crate::policy::{
-    Class, Cluster, DriftMode, From, FromWorkspaces, HomeRule, Pattern, PodSecurity, Provision, When, Workspace,
+    Admission, Class, Cluster, DriftMode, From, FromWorkspaces, HomeRule, Pattern, PodSecurity, Provision, When,
+    Workspace,
 };
 
 /// Keys of every class.
@@ -124,7 +125,10 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
         network: network(table, kind, known),
         credential,
         volumes: volume::volumes(table, known.prefixes, kind),
-        admission: admission::admission(&table.section("admission"), kind, table.has("uid_range")),
+        admission: match kind {
+            Some(kind) => admission::admission(&table.section("admission"), kind, table.has("uid_range")),
+            None => Admission::default(),
+        },
         provision: provision(table),
         manifests: Vec::new(),
     })

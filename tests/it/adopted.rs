@@ -277,3 +277,84 @@ fn the_confinement_opens_foreign_namespaces_only_to_the_class_that_adopts_them()
     refused(&["label", "namespace", "lab-a", "x=y"]);
     refused(&["delete", "namespace", "lab-a"]);
 }
+
+fn policies(world: &World) -> Vec<String> {
+    let kinds = "validatingadmissionpolicies,validatingadmissionpolicybindings";
+    let names = world.kubectl(&["get", kinds, "-o", "name"]);
+    let ours = names.lines().filter_map(|line| line.split_once("bursar-adopted-")).map(|(_, name)| name.to_owned());
+    ours.collect()
+}
+
+#[test]
+fn rules_of_adopted_namespaces_come_and_go_with_init() {
+    let mut world = site("profrules", MANY);
+    profile(&world, "lab-a", "ada");
+    let findings = |world: &mut World| -> Vec<String> {
+        world.cycle();
+        let clusters = world.status().clusters.into_values();
+        clusters.flat_map(|cluster| cluster.confinement).filter(|what| what.contains("adopted")).collect()
+    };
+    let told = |world: &mut World, what: &str| {
+        wait_for("a finding", DEADLINE, || findings(world).iter().any(|found| found.contains(what)).then_some(()));
+    };
+    let whole = |world: &mut World| {
+        wait_for("no finding", DEADLINE, || findings(world).is_empty().then_some(()));
+    };
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "x", "namespace": "lab-a"},
+        "spec": {"accessModes": ["ReadWriteMany"], "storageClassName": "gold", "resources": {"requests": {"storage": "1Gi"}}},
+    });
+    let file = world.folder.join("claim.json");
+    std::fs::write(&file, claim.to_string()).expect("written");
+    let admin = world.servers.cluster.admin_kubeconfig.clone();
+    let create = |world: &World| {
+        let output = world.kubectl_with(&admin, &["create", "--dry-run=server", "-f", &file.display().to_string()]);
+        (output.status.success(), stderr(&output))
+    };
+    assert_eq!(policies(&world), Vec::<String>::new());
+    whole(&mut world);
+
+    let (quota, rule) = ("quota                 = { pods = \"9\" }\n", |mode: &str| {
+        format!("[class.profile.admission]\nclaims = {{ mode = \"{mode}\", read_write_many = [\"nfs\"] }}\n")
+    });
+    world.configure(quota, &format!("{quota}{}", rule("warn")));
+    told(&mut world, "bursar-adopted-profile-warn is not in force; run bursar init");
+    world.stop();
+    let dry = format!("init --cluster test --dry-run --admin-kubeconfig {}", admin.display());
+    assert!(world.bursar(&dry).contains("bursar-adopted-profile-warn"), "{}", world.bursar(&dry));
+    assert_eq!(policies(&world), Vec::<String>::new(), "a dry run makes nothing");
+    world.initialise_again();
+    assert_eq!(policies(&world), ["profile-warn", "profile-warn"]);
+    wait_for("a warning", DEADLINE, || {
+        let (passes, said) = create(&world);
+        (passes && said.contains("Warning") && said.contains("set spec.storageClassName to \"nfs\"")).then_some(())
+    });
+    whole(&mut world);
+
+    world.configure(&rule("warn"), &rule("enforce"));
+    told(&mut world, "bursar-adopted-profile-warn is of an older configuration; run bursar init");
+    world.stop();
+    world.initialise_again();
+    assert_eq!(policies(&world), ["profile-enforce", "profile-enforce"]);
+    wait_for("a refusal", DEADLINE, || (!create(&world).0).then_some(()));
+    whole(&mut world);
+
+    // Somebody weakens one, or takes it away.
+    let (policy, weaken) = ("bursar-adopted-profile-enforce", r#"{"spec":{"failurePolicy":"Ignore"}}"#);
+    world.kubectl(&["patch", "validatingadmissionpolicy", policy, "--type=merge", "-p", weaken]);
+    told(&mut world, "bursar-adopted-profile-enforce was changed since init made it; run bursar init");
+    world.kubectl(&["delete", "validatingadmissionpolicybinding", policy]);
+    told(&mut world, "Binding bursar-adopted-profile-enforce is not in force; run bursar init");
+    world.stop();
+    world.initialise_again();
+    whole(&mut world);
+
+    world.configure(&rule("enforce"), "");
+    told(&mut world, "bursar-adopted-profile-enforce is of an older configuration; run bursar init");
+    world.stop();
+    world.initialise_again();
+    assert_eq!(policies(&world), Vec::<String>::new());
+    wait_for("no refusal", DEADLINE, || create(&world).0.then_some(()));
+    whole(&mut world);
+    assert_eq!(world.rows("SELECT * FROM failing").len(), 0);
+}

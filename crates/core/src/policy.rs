@@ -21,7 +21,7 @@ use crate::kinds::DriftKey;
 use crate::rules::server::ServerRules;
 use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Lifetimes, Mode, UidRules};
 
-pub use self::adopts::{Adopts, Requirement, Selector};
+pub use self::adopts::{AdoptedAdmission, Adopts, PLACEHOLDER, Requirement, Selector};
 pub use self::credential::{CredentialKind, CredentialRule, OidcRule, TOKEN_LIFETIME_MAX};
 pub use self::network::{Namespaces, NetworkProfile, Peer, Port, Range, Target, Who};
 pub use self::realm::Realm;

@@ -31,7 +31,7 @@ pub type Wanted = BTreeMap<String, BTreeSet<String>>;
 pub fn wanted(policy: &Policy, cluster: &ClusterName) -> Wanted {
     let here = policy.classes.values().filter(|class| class.clusters.contains(cluster));
     let mut wanted = Wanted::new();
-    for Adopts { selector, owner_annotation } in here.filter_map(|class| class.adopts()) {
+    for Adopts { selector, owner_annotation, .. } in here.filter_map(|class| class.adopts()) {
         wanted.entry(selector.as_str().to_owned()).or_default().insert(owner_annotation.clone());
     }
     wanted

@@ -528,6 +528,7 @@ mod tests {
         let selector = crate::policy::Selector::parse("a=b").expect("a selector");
         let adopting = Adopting {
             selector,
+            pod_security: None,
             roles: BTreeSet::new(),
             service_account_roles: BTreeSet::new(),
             resources: BTreeSet::new(),

@@ -3,21 +3,20 @@
 use super::admission::{allowed_volumes, hosts, rule};
 use super::server_rules::{names, server_rules};
 use super::table::Table;
-use crate::policy::{AdoptedAdmission, Adopts, PLACEHOLDER, Selector};
+use crate::policy::{AdoptedAdmission, Adopts, PLACEHOLDER, PodSecurity, Selector};
 use crate::rules::server::{ServerRule, ServerRules};
 use crate::rules::{AllowedVolume, Mode};
 
 /// Keys of such a class alone.
 pub(super) const OF_ADOPTED: [&str; 2] = ["selector", "owner_annotation"];
 /// Keys that say something of a namespace that we make, or of a holder's own credential.
-const STRANGE: [&str; 16] = [
+const STRANGE: [&str; 15] = [
     "namespace",
     "name_pattern",
     "home",
     "credential",
     "impersonate",
     "provision",
-    "pod_security",
     "quota_locked",
     "quota_from_workspaces",
     "volumes",
@@ -56,7 +55,10 @@ pub(super) fn adopts(table: &Table<'_>) -> Option<Adopts> {
         table.wrong("owner_annotation", format!("{owner_annotation:?} is no annotation; for example \"owner\""));
     }
     let admission = admission(&table.section("admission"));
-    Some(Adopts { selector: selector.ok()?, owner_annotation, admission })
+    // What a namespace without a level has need not be said.
+    let levels = [("baseline", PodSecurity::Baseline), ("restricted", PodSecurity::Restricted)];
+    let pod_security = table.choice("pod_security", &levels);
+    Some(Adopts { selector: selector.ok()?, owner_annotation, admission, pod_security })
 }
 
 /// A rule that is not there is off: others make these namespaces, and what they need there.

@@ -118,7 +118,7 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
         service_account_roles: table.texts("service_account_roles").unwrap_or_default(),
         impersonate: impersonate(table),
         drift: drift(&table.section("drift")),
-        pod_security: pod_security(table),
+        pod_security: if kind.is_some() { pod_security(table) } else { POD_SECURITY },
         quota: profile::quota(&table.section("quota")),
         quota_locked: profile::quota_locked(table),
         limit_range: table.has("limit_range").then(|| profile::limit_range(&table.section("limit_range"))),

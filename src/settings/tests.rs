@@ -294,6 +294,8 @@ fn a_class_of_adopted_namespaces_says_which_and_whose() {
         ("", "selector"),
         ("selector = \"a=b\"\nnamespace = \"x-{name}\"\n", "namespace"),
         ("selector = \"a=b\"\ndrift = { quota = \"adopt\" }\n", "drift.quota"),
+        ("selector = \"a=b\"\npod_security = \"privileged\"\n", "pod_security"),
+        ("selector = \"a=b\"\npod_security = \"low\"\n", "pod_security"),
     ] {
         let errors = errors(&format!("{class}{wrong}"));
         assert!(errors[0].starts_with(&format!("bursar.toml: class.profile.{key}: ")), "{errors:?}");

@@ -358,3 +358,103 @@ fn rules_of_adopted_namespaces_come_and_go_with_init() {
     whole(&mut world);
     assert_eq!(world.rows("SELECT * FROM failing").len(), 0);
 }
+
+#[test]
+fn a_level_is_set_where_there_is_none_and_no_other_is_changed() {
+    const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
+    let mut world = site("proflevel", MANY);
+    profile(&world, "lab-old", "ada");
+    let bound = |world: &mut World, name: &str| {
+        let all = poll(DEADLINE, || {
+            world.cycle();
+            ours(world, name).len() == 3
+        });
+        assert!(all, "{name}: {:?} {:?}", ours(world, name), world.rows("SELECT * FROM failing"));
+    };
+    let level = |world: &World, name: &str| {
+        let path = "jsonpath={.metadata.labels.pod-security\\.kubernetes\\.io/enforce}";
+        world.kubectl(&["get", "namespace", name, "-o", path])
+    };
+    bound(&mut world, "lab-old");
+    assert_eq!(level(&world, "lab-old"), "");
+
+    // Before `init` the daemon may not: nobody is bound in a new namespace.
+    world.configure("owner_annotation      = \"owner\"", "owner_annotation = \"owner\"\npod_security = \"baseline\"");
+    profile(&world, "lab-new", "boole");
+    let refused = poll(DEADLINE, || {
+        world.cycle();
+        world.rows("SELECT reason FROM failing").iter().any(|row| row["reason"].to_string().contains("bursar-cage"))
+    });
+    assert!(refused, "{:?}", world.rows("SELECT * FROM failing"));
+    assert_eq!((ours(&world, "lab-new"), level(&world, "lab-new")), (Vec::new(), String::new()));
+    world.stop();
+    world.initialise_again();
+    bound(&mut world, "lab-new");
+    assert!(poll(DEADLINE, || {
+        world.cycle();
+        level(&world, "lab-new") == "baseline" && level(&world, "lab-old") == "baseline"
+    }));
+    let history = world.rows("SELECT detail FROM history WHERE action = 'pod security level set'");
+    assert_eq!(history.len(), 2, "{history:?}");
+
+    // The maker's own level stays, and a weaker one is told.
+    let set = |world: &World, name: &str, to: &str| {
+        world.kubectl(&["label", "namespace", name, &format!("{ENFORCE}{to}"), "--overwrite"]);
+    };
+    let weaker = |world: &mut World| -> Vec<String> {
+        world.cycle();
+        world.status().clusters.into_values().flat_map(|cluster| cluster.weaker).collect()
+    };
+    set(&world, "lab-new", "=privileged");
+    set(&world, "lab-old", "=restricted");
+    let told =
+        wait_for("a weaker level is told", DEADLINE, || Some(weaker(&mut world)).filter(|told| !told.is_empty()));
+    let remedy = format!("kubectl label namespace lab-new {ENFORCE}=baseline --overwrite");
+    assert!(matches!(&*told, [one] if one.contains("\"privileged\"") && one.contains(&remedy)), "{told:?}");
+    assert!(world.plan().text.contains(&remedy), "{}", world.plan().text);
+    world.stop();
+    let (found, _) = crate::doctor::wrong(&world, &[]);
+    let doctor = format!("{found:?}");
+    assert!(doctor.contains(&remedy) && !doctor.contains("namespace lab-old has"), "{doctor}");
+    for _ in 0..3 {
+        assert_eq!(world.cycle().exit_code(), 0);
+    }
+    assert_eq!(
+        (level(&world, "lab-new"), level(&world, "lab-old")),
+        ("privileged".to_owned(), "restricted".to_owned())
+    );
+    // A maker that applies the namespace whole takes the label over, without force if the value is the same.
+    let whole = |value: &str| {
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {
+            "name": "lab-third", "annotations": {"owner": "ada"},
+            "labels": {"app.kubernetes.io/part-of": "kubeflow-profile", ENFORCE: value},
+        }})
+    };
+    profile(&world, "lab-third", "ada");
+    bound(&mut world, "lab-third");
+    assert_eq!(level(&world, "lab-third"), "baseline");
+    let apply = ["apply", "--server-side", "--field-manager=maker", "-f", "-"];
+    world.servers.cluster.run(&apply, &whole("baseline").to_string());
+    world.servers.cluster.run(&[&apply[..], &["--force-conflicts"]].concat(), &whole("privileged").to_string());
+    assert!(poll(DEADLINE, || weaker(&mut world).len() == 2));
+    assert_eq!(level(&world, "lab-third"), "privileged");
+
+    // One that is taken away comes back; a namespace that is released keeps its own.
+    set(&world, "lab-new", "-");
+    assert!(poll(DEADLINE, || {
+        world.cycle();
+        level(&world, "lab-new") == "baseline"
+    }));
+    world.kubectl(&["label", "namespace", "lab-new", "app.kubernetes.io/part-of-"]);
+    assert!(poll(DEADLINE, || {
+        world.cycle();
+        ours(&world, "lab-new").is_empty()
+    }));
+    assert_eq!(level(&world, "lab-new"), "baseline");
+    // Nobody's: nothing is written there.
+    profile(&world, "lab-nobody", "nobody");
+    for _ in 0..3 {
+        world.cycle();
+    }
+    assert_eq!(level(&world, "lab-nobody"), "");
+}

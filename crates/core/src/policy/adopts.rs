@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::PodSecurity;
 use crate::rules::server::{ServerRule, ServerRules};
 use crate::rules::{AllowedVolume, HostRules, Mode};
 
@@ -17,6 +18,8 @@ pub struct Adopts {
     pub owner_annotation: String,
     /// What may be in these namespaces.
     pub admission: AdoptedAdmission,
+    /// The level of Pod Security that a namespace gets if its maker gave it none.
+    pub pod_security: Option<PodSecurity>,
 }
 
 /// `[class.NAME.admission]` of a class with `from = "adopted"`: what the API server judges without knowing whose a namespace

@@ -211,6 +211,7 @@ pub fn profile() -> Class {
                 selector,
                 owner_annotation: "owner".to_owned(),
                 admission: AdoptedAdmission::default(),
+                pod_security: None,
             }),
         )
     }

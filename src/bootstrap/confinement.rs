@@ -21,11 +21,14 @@ use tokio_util::task::AbortOnDropHandle;
 use super::daemon_admission_policy::{DAEMON_ADMISSION_POLICY, REFUSAL, daemon_admission_policy};
 use super::needs::{Confinement, Needs};
 use super::owner::Said;
+use super::webhook::adopted_rules::{self, Adopting};
 use super::webhook::remembered::remembered;
 use super::webhook::server_rules::Given;
 use super::webhook::{self, APPROVALS, WEBHOOK, WebhookRequest, backstop, mutates, server_rules};
 use super::{AccessError, answered};
 use crate::certificate::fingerprint;
+use crate::identity::ClusterName;
+use crate::policy::Policy;
 
 const GROUP: &str = "admissionregistration.k8s.io";
 
@@ -60,6 +63,9 @@ pub struct Expected {
     /// It depends on the configuration that `init` was given, so it is compared with what `init` noted on it. If that
     /// configuration was another, it is outdated.
     pub noted: bool,
+    /// A rule of namespaces that others create, which confines the daemon in nothing: if it is not as it should be, an
+    /// administrator has not run `init` yet. Without `spec` it should not be there.
+    pub rule: bool,
 }
 
 /// Kind and name.
@@ -70,6 +76,8 @@ enum Seen {
     /// The watch has not listed yet.
     #[default]
     NotYet,
+    /// `init` has not given the right to watch it.
+    Forbidden,
     Absent,
     Present(Box<Value>),
 }
@@ -79,22 +87,32 @@ enum Seen {
 pub struct ConfinementWatch {
     seen: Arc<Mutex<BTreeMap<Name, Seen>>>,
     version: Arc<AtomicU64>,
+    /// Names of the rules of namespaces that others create.
+    rules: Vec<String>,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
 impl ConfinementWatch {
-    /// Begins to watch; every change notifies `changed`. `mutates`: the server has mutating policies. Must be called
-    /// within a runtime.
+    /// Begins to watch; every change notifies `changed`. `mutates`: the server has mutating policies. `rules`: names of the
+    /// rules of namespaces that others create. Must be called within a runtime.
     #[must_use]
-    pub fn start(client: &Client, mutates: bool, changed: &Arc<Notify>) -> Self {
+    pub fn start(client: &Client, mutates: bool, rules: Vec<String>, changed: &Arc<Notify>) -> Self {
         let (seen, version) = (Arc::default(), Arc::new(AtomicU64::new(0)));
-        let tasks = names(mutates).into_iter().map(|(kind, name)| {
+        let of_rules =
+            rules.iter().flat_map(|name| [VALIDATING_POLICY, VALIDATING_BINDING].map(|kind| (kind, name.clone())));
+        let tasks = names(mutates).into_iter().chain(of_rules).map(|(kind, name)| {
             let task =
                 follow(client.clone(), kind, name, Arc::clone(&seen), (Arc::clone(&version), Arc::clone(changed)));
             AbortOnDropHandle::new(tokio::spawn(task))
         });
         let tasks = tasks.collect();
-        Self { seen, version, _tasks: tasks }
+        Self { seen, version, rules, _tasks: tasks }
+    }
+
+    /// Names of the rules that it watches.
+    #[must_use]
+    pub fn rules(&self) -> &[String] {
+        &self.rules
     }
 
     /// Grows with each change.
@@ -108,13 +126,21 @@ impl ConfinementWatch {
     pub fn compare(&self, expected: &[Expected]) -> Option<Vec<Breach>> {
         let seen = lock(&self.seen);
         let mut breaches = Vec::new();
-        for Expected { manifest, repairable, noted } in expected {
+        for Expected { manifest, repairable, noted, rule } in expected {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let (kind, name) = (text(&manifest["kind"]), text(&manifest["metadata"]["name"]));
             let object = format!("{kind} {name}");
             let mut outdated = false;
             let what = match seen.get(&(kind, name)).cloned().unwrap_or_default() {
-                Seen::NotYet => return None,
+                Seen::Absent | Seen::Forbidden if *rule => {
+                    outdated = true;
+                    manifest["spec"].is_object().then(|| "is not in force".to_owned())
+                }
+                Seen::Present(_) if *rule && manifest["spec"].is_null() => {
+                    outdated = true;
+                    Some("is of an older configuration".to_owned())
+                }
+                Seen::NotYet | Seen::Forbidden => return None,
                 Seen::Absent => Some("is gone".to_owned()),
                 Seen::Present(stored) if *noted => changed_since_noted(manifest, &stored).or_else(|| {
                     outdated = digest(&manifest["spec"]) != digest(&stored["spec"]);
@@ -188,6 +214,7 @@ async fn follow(
             Ok(Event::InitDone) => std::mem::replace(&mut listed, Seen::Absent),
             Ok(Event::Apply(object)) => Seen::Present(Box::new(seen_of(object))),
             Ok(Event::Delete(_)) => Seen::Absent,
+            Err(error) if is_forbidden(&error) && !lock(&seen).contains_key(&key) => Seen::Forbidden,
             Err(_) => continue,
         };
         let before = lock(&seen).insert(key.clone(), now.clone()).unwrap_or_default();
@@ -201,6 +228,10 @@ async fn follow(
             changed.notify_one();
         }
     }
+}
+
+fn is_forbidden(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 403)
 }
 
 /// What is kept of an object.
@@ -232,7 +263,9 @@ pub(super) fn note(manifest: &mut Value) {
 fn revision() -> String {
     let [policy, _] = daemon_admission_policy(&Needs::default(), &Confinement::default());
     let rules = server_rules::policies(&Given::default());
-    let specs: Vec<String> = std::iter::once(&policy).chain(&rules).map(|policy| digest(&policy["spec"])).collect();
+    let adopting = adopted_rules::manifests(&[Adopting::example()]);
+    let specs: Vec<String> =
+        std::iter::once(&policy).chain(&rules).chain(&adopting).map(|policy| digest(&policy["spec"])).collect();
     fingerprint(specs.concat().as_bytes())
 }
 
@@ -343,27 +376,51 @@ pub async fn expected(
 ) -> Result<(Vec<Expected>, Vec<String>), AccessError> {
     let needs = Needs::of(request.policy, request.cluster, request.ledger);
     let ways = ways_to_administrator(&needs, said);
-    let fixed = |manifest| Expected { manifest, repairable: false, noted: false };
+    let fixed = |manifest| Expected { manifest, repairable: false, noted: false, rule: false };
     let [mut policy, binding] = daemon_admission_policy(&needs, &said.confinement());
     note(&mut policy);
-    let mut expected = vec![Expected { manifest: policy, repairable: false, noted: true }, fixed(binding)];
+    let mut expected = vec![Expected { manifest: policy, repairable: false, noted: true, rule: false }, fixed(binding)];
     expected.extend(backstop::validating().into_iter().map(fixed));
     expected.extend(server_rules::policies(&needs.rules).into_iter().map(|mut manifest| {
         note(&mut manifest);
-        Expected { manifest, repairable: false, noted: true }
+        Expected { manifest, repairable: false, noted: true, rule: false }
     }));
+    expected.extend(rules(&needs.rules.adopting));
     let has_mutating = mutates(client).await?;
     if has_mutating {
         expected.extend(backstop::mutating().into_iter().map(fixed));
     }
     if let Some(remembered) = remembered(request)? {
-        let kept = |manifest| Expected { manifest, repairable: true, noted: false };
+        let kept = |manifest| Expected { manifest, repairable: true, noted: false, rule: false };
         expected.extend(webhook::expected(client, request, &remembered).await?.into_iter().map(kept));
     }
     if !has_mutating {
         expected.retain(|expected| expected.manifest["kind"] != MUTATING_BINDING.0);
     }
     Ok((expected, ways))
+}
+
+/// Names of the rules that classes which adopt namespaces can have.
+#[must_use]
+pub fn rule_names(policy: &Policy, cluster: &ClusterName) -> Vec<String> {
+    Adopting::of(policy, cluster).iter().flat_map(Adopting::names).collect()
+}
+
+/// The rules of namespaces that others create, and those that should not be there.
+fn rules(adopting: &[Adopting]) -> Vec<Expected> {
+    let mut wanted = adopted_rules::manifests(adopting);
+    for name in adopting.iter().flat_map(Adopting::names) {
+        if !wanted.iter().any(|manifest| manifest["metadata"]["name"] == *name) {
+            let absent = [VALIDATING_POLICY, VALIDATING_BINDING]
+                .map(|(kind, _)| json!({"kind": kind, "metadata": {"name": name}}));
+            wanted.extend(absent);
+        }
+    }
+    let expected = wanted.into_iter().map(|mut manifest| {
+        note(&mut manifest);
+        Expected { manifest, repairable: false, noted: true, rule: true }
+    });
+    expected.collect()
 }
 
 /// What a thief of this host would need nothing more for; empty: it cannot make itself cluster administrator.
@@ -471,6 +528,7 @@ mod tests {
         let selector = crate::policy::Selector::parse("a=b").expect("a selector");
         let adopting = Adopting {
             selector,
+            pod_security: None,
             roles: BTreeSet::new(),
             service_account_roles: BTreeSet::new(),
             resources: BTreeSet::new(),
@@ -494,9 +552,10 @@ mod tests {
         let watch = ConfinementWatch {
             seen: Arc::new(Mutex::new(seen)),
             version: Arc::new(AtomicU64::new(1)),
+            rules: Vec::new(),
             _tasks: Vec::new(),
         };
-        let expected = Expected { manifest: made_of(&Needs::default()), repairable: false, noted: true };
+        let expected = Expected { manifest: made_of(&Needs::default()), repairable: false, noted: true, rule: false };
         let breaches = watch.compare(&[expected]).expect("it was heard of");
         let [Breach { outdated: true, what, .. }] = &breaches[..] else { panic!("{breaches:?}") };
         assert_eq!(what, "is of an older configuration; run bursar init");

@@ -162,6 +162,7 @@ fn variables(needs: &Needs) -> Value {
         ),
         list("roles", texts(&needs.roles)),
         list("adoptedPlace", adopted::place(needs)),
+        list("levels", adopted::levels(needs)),
         list(
             "leftBehind",
             format!("variables.namespaced && variables.deletes && variables.managedBefore && {}", left_behind())

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::ClusterResourceScope;
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::rbac::v1::{AggregationRule, ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
@@ -25,7 +26,7 @@ use super::needs::Needs;
 use super::own::OwnCredential;
 use super::owner::{Said, owner_and_said};
 use super::roles::{self, INIT_MANAGER};
-use super::webhook::{self, backstop, mutates, server_rules};
+use super::webhook::{self, adopted_rules, backstop, mutates, server_rules};
 use super::{AccessError, answered, client_of, files, mark, own, owner, read};
 use crate::contract::{MANAGED_BY, Sealer};
 use crate::desired::approver_rules::unknown_classes;
@@ -211,6 +212,8 @@ pub(super) async fn make_all(
     for manifest in &manifests {
         made.push(apply(client, manifest).await?);
     }
+    made.extend(prune::<ValidatingAdmissionPolicyBinding>(client, &manifests).await?);
+    made.extend(prune::<ValidatingAdmissionPolicy>(client, &manifests).await?);
     made.extend(prune::<ClusterRoleBinding>(client, &manifests).await?);
     made.extend(prune::<ClusterRole>(client, &manifests).await?);
     Ok(made)
@@ -263,12 +266,14 @@ fn manifests(
     manifests
 }
 
-/// The policies of the backstop and of the rules, which do nothing before `bursar webhook install` binds them.
+/// The policies of the backstop and of the rules, which do nothing before `bursar webhook install` binds them, and those of
+/// adopted namespaces with their bindings.
 async fn backstop(client: &Client, needs: &Needs) -> Result<Vec<Value>, AccessError> {
     let mut policies = backstop::validating().to_vec();
-    policies.extend(server_rules::policies(&needs.rules).into_iter().map(|mut policy| {
-        note(&mut policy);
-        policy
+    let of_classes = server_rules::policies(&needs.rules).into_iter();
+    policies.extend(of_classes.chain(adopted_rules::manifests(&needs.rules.adopting)).map(|mut manifest| {
+        note(&mut manifest);
+        manifest
     }));
     if mutates(client).await? {
         policies.extend(backstop::mutating());
@@ -351,7 +356,8 @@ pub(super) async fn apply(client: &Client, manifest: &Value) -> Result<Made, Acc
     Ok(Made { what, did })
 }
 
-/// Takes away what an earlier `init` made for a configuration that is no longer in force: rights that nobody needs.
+/// Takes away what an earlier `init` made for a configuration that is no longer in force: rights that nobody needs, and rules
+/// that no class has.
 async fn prune<K>(client: &Client, wanted: &[Value]) -> Result<Vec<Made>, AccessError>
 where
     K: Resource<Scope = ClusterResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,

@@ -28,6 +28,8 @@ pub struct Adopting {
     pub roles: BTreeSet<String>,
     /// ClusterRoles bound to their `default` service account.
     pub service_account_roles: BTreeSet<String>,
+    /// The level of Pod Security for namespaces without one.
+    pub pod_security: Option<PodSecurity>,
     /// Beside role bindings: `resourcequotas`, `limitranges`, `networkpolicies`.
     pub resources: BTreeSet<String>,
 }
@@ -131,6 +133,7 @@ impl Needs {
         if let Some(adopts) = class.adopts() {
             let adopting = Adopting {
                 selector: adopts.selector.clone(),
+                pod_security: adopts.pod_security,
                 roles: class.roles.iter().cloned().collect(),
                 service_account_roles: class.service_account_roles.iter().cloned().collect(),
                 resources: ManagedKind::ALL

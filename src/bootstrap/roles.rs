@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::approver;
 use super::daemon_admission_policy::DAEMON_ADMISSION_POLICY;
 use super::needs::{ARCHIVE_ROLE, CLUSTER_ADMIN_USER, Confinement, Needs, TENANT_ROLE};
+use super::webhook::adopted_rules::Adopting;
 use super::webhook::{APPROVALS, SECRET, WEBHOOK, backstop, server_rules};
 use crate::contract::{CLASS, MANAGED_BY, SELFTEST};
 use crate::desired::rbac::impersonation_role;
@@ -31,6 +32,9 @@ pub const OWNER: &str = "bursar-owner";
 pub const MARK: &str = "bursar-mark";
 
 const RBAC: &str = "rbac.authorization.k8s.io";
+const ADMISSION: &str = "admissionregistration.k8s.io";
+/// What is watched and never written.
+const SEEN: &[&str] = &["list", "watch"];
 const RBAC_V1: &str = "rbac.authorization.k8s.io/v1";
 
 /// What the daemon makes for tenants in every cluster, in their namespaces or beside them.
@@ -151,6 +155,11 @@ pub fn daemon(needs: &Needs, confinement: &Confinement, manifest_kinds: &[Served
         rules.push(named("certificates.k8s.io", "signers", [SIGNER], &["approve"]));
     }
     rules.extend(webhook_configurations());
+    let adopting: Vec<String> = needs.rules.adopting.iter().flat_map(Adopting::names).collect();
+    if !adopting.is_empty() {
+        rules.push(named(ADMISSION, "validatingadmissionpolicies", &adopting, SEEN));
+        rules.push(named(ADMISSION, "validatingadmissionpolicybindings", &adopting, SEEN));
+    }
     cluster_role(DAEMON_ROLE, &rules)
 }
 
@@ -162,22 +171,20 @@ fn named(group: &str, resource: &str, names: impl serde::Serialize, verbs: &[&st
 /// The policies are watched only: of admission's own policies and bindings the admission policy sees none, and a mutating
 /// policy could be anything.
 fn webhook_configurations() -> Vec<Value> {
-    const GROUP: &str = "admissionregistration.k8s.io";
     const KEPT: &[&str] = &["get", "list", "watch", "create", "patch"];
-    const SEEN: &[&str] = &["list", "watch"];
     const KEPT_AND_SEEN: &[&str] = &["list", "watch", "create", "patch"];
     let (validating, mutating) = ("ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicyBinding");
     vec![
         // What is installed, and until when its certificate is good, is read off this one.
-        named(GROUP, "validatingwebhookconfigurations", [WEBHOOK, APPROVALS], KEPT),
-        named(GROUP, "mutatingwebhookconfigurations", [WEBHOOK], KEPT_AND_SEEN),
-        named(GROUP, "validatingadmissionpolicies", [DAEMON_ADMISSION_POLICY], SEEN),
-        named(GROUP, "validatingadmissionpolicies", backstop::POLICIES, SEEN),
-        named(GROUP, "validatingadmissionpolicies", server_rules::POLICIES, SEEN),
-        named(GROUP, "mutatingadmissionpolicies", backstop::MUTATING, SEEN),
-        named(GROUP, "validatingadmissionpolicybindings", [DAEMON_ADMISSION_POLICY], SEEN),
-        named(GROUP, "validatingadmissionpolicybindings", backstop::names(validating), KEPT_AND_SEEN),
-        named(GROUP, "mutatingadmissionpolicybindings", backstop::names(mutating), KEPT_AND_SEEN),
+        named(ADMISSION, "validatingwebhookconfigurations", [WEBHOOK, APPROVALS], KEPT),
+        named(ADMISSION, "mutatingwebhookconfigurations", [WEBHOOK], KEPT_AND_SEEN),
+        named(ADMISSION, "validatingadmissionpolicies", [DAEMON_ADMISSION_POLICY], SEEN),
+        named(ADMISSION, "validatingadmissionpolicies", backstop::POLICIES, SEEN),
+        named(ADMISSION, "validatingadmissionpolicies", server_rules::POLICIES, SEEN),
+        named(ADMISSION, "mutatingadmissionpolicies", backstop::MUTATING, SEEN),
+        named(ADMISSION, "validatingadmissionpolicybindings", [DAEMON_ADMISSION_POLICY], SEEN),
+        named(ADMISSION, "validatingadmissionpolicybindings", backstop::names(validating), KEPT_AND_SEEN),
+        named(ADMISSION, "mutatingadmissionpolicybindings", backstop::names(mutating), KEPT_AND_SEEN),
     ]
 }
 

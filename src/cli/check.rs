@@ -133,13 +133,43 @@ fn volumes(class: &Class) -> Vec<String> {
         };
         Some(format!("class.{}.admission.volumes.allow: {volume}: {why}", class.name))
     });
-    warned.collect()
+    warned.chain(of_anybody(class)).collect()
+}
+
+/// In adopted namespaces nothing holds pods to a uid.
+fn of_anybody(class: &Class) -> impl Iterator<Item = String> {
+    let allowed = class.adopts().into_iter().flat_map(|adopts| &adopts.admission.allowed_volumes);
+    let is_mounted = |volume: &&AllowedVolume| !matches!(volume, AllowedVolume::Token(_));
+    allowed.filter(is_mounted).map(|volume| {
+        format!(
+            "class.{}.admission.volumes.allow: {volume}: pods of adopted namespaces choose their uid, so they read and write \
+             there as anybody; allow only what is for all of them",
+            class.name
+        )
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::testing::policy;
+    use crate::plan::testing::{policy, profile};
+    use crate::policy::From;
+
+    #[test]
+    fn exports_that_adopted_namespaces_mount_as_any_user_are_warned_of() {
+        let mut policy = policy();
+        let mut class = profile();
+        let From::Adopted(adopts) = &mut class.from else { panic!("it adopts") };
+        let export = AllowedVolume::Nfs { server: "nfs.example.org".to_owned(), path: "/srv/".to_owned() };
+        adopts.admission.allowed_volumes = vec![export, AllowedVolume::Token("istio-ca".to_owned())];
+        policy.classes.insert(class.name.clone(), class);
+        let said = warnings(&policy);
+        let [one] = &*said else { panic!("{said:?}") };
+        assert!(
+            one.starts_with("class.profile.admission.volumes.allow: nfs.example.org:/srv/: pods of adopted"),
+            "{one}"
+        );
+    }
 
     #[test]
     fn volumes_whose_text_does_not_say_what_is_mounted_are_warned_of() {

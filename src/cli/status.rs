@@ -169,6 +169,7 @@ fn of_cluster(name: &str, cluster: &ClusterStatus, now: Timestamp) -> Vec<String
     );
     lines.extend(cluster.webhook.iter().map(|answer| webhook(name, answer, now)));
     lines.extend(cluster.unenforced.iter().map(|what| format!("cluster {name}: webhook: {}", clean(what))));
+    lines.extend(cluster.weaker.iter().map(|what| format!("cluster {name}: {}", clean(what))));
     lines.extend(cluster.unknown_certificates.iter().map(|certificate| {
         format!(
             "cluster {name}: a certificate that Bursar did not ask for was signed for the daemon's request; treat the \

@@ -193,6 +193,9 @@ pub struct ClusterStatus {
     /// What nobody enforces, because no webhook is installed.
     #[serde(default)]
     pub unenforced: Option<String>,
+    /// Adopted namespaces with a weaker level of Pod Security than their class asks for.
+    #[serde(default)]
+    pub weaker: Vec<String>,
 }
 
 /// An answer of the webhook.

@@ -17,6 +17,7 @@ pub mod evict;
 pub mod home;
 pub mod idle;
 pub mod keypair;
+pub mod level;
 pub mod listing;
 pub mod pace;
 pub mod prune;

@@ -74,6 +74,8 @@ pub enum Ask<'a> {
     Get,
     /// Server-side apply of a manifest; fields that others own become ours.
     Apply(&'a Value),
+    /// The same, refused (409) if somebody else owns one of the fields with another value.
+    ApplyUnowned(&'a Value),
     /// A JSON merge patch (RFC 7386).
     Merge(&'a Value),
     /// An object's making, by POST.
@@ -106,7 +108,7 @@ impl Ask<'_> {
     pub const fn verb(&self) -> &'static str {
         match self {
             Self::Get => "get",
-            Self::Apply(_) => "apply",
+            Self::Apply(_) | Self::ApplyUnowned(_) => "apply",
             Self::Merge(_) => "patch",
             Self::Create(_) => "create",
             Self::DeleteSelected { .. } => "deletecollection",
@@ -121,6 +123,9 @@ impl Ask<'_> {
             Self::Get | Self::ListMetadata => (Method::GET, "", JSON, Vec::new()),
             Self::Apply(manifest) => {
                 (Method::PATCH, "?fieldManager=bursar&force=true", APPLY, manifest.to_string().into_bytes())
+            }
+            Self::ApplyUnowned(manifest) => {
+                (Method::PATCH, "?fieldManager=bursar", APPLY, manifest.to_string().into_bytes())
             }
             Self::Merge(change) => (Method::PATCH, "?fieldManager=bursar", MERGE, change.to_string().into_bytes()),
             Self::Create(object) => (Method::POST, "?fieldManager=bursar", JSON, object.to_string().into_bytes()),

@@ -12,7 +12,7 @@ use super::endpoint_probe::Old;
 use super::prune::delete;
 use super::record::{failure, removal_failure};
 use super::refusal::Others;
-use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, idle, reap, refusal, workloads};
+use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, idle, level, reap, refusal, workloads};
 use crate::desired::credential::is_token_holder;
 use crate::desired::{DesiredCredential, DesiredNotice, HomeTarget, Proof, Regeneration, Transition, detail};
 use crate::identity::{ClusterName, HostName, NamespaceName};
@@ -260,6 +260,7 @@ impl TenantExecution<'_> {
             | Action::Delete { .. }
             | Action::StopWorkloads { .. }
             | Action::Evict { .. }
+            | Action::SetLevel { .. }
             | Action::WarnIdle { .. }
             | Action::ReapPod { .. }
             | Action::WarnPod { .. }
@@ -419,6 +420,13 @@ impl TenantExecution<'_> {
                 if home::make_directory(&self.effects.homes, directory).await? {
                     let detail = json!({"directory": directory.path});
                     done.events.push(self.event("directory made", Reason::Missing.to_string(), detail));
+                }
+                Ok(())
+            }
+            Action::SetLevel { namespace, uid, level, .. } => {
+                if level::set(&effects.server, namespace, uid, *level).await? {
+                    let detail = json!({"cluster": self.cluster, "namespace": namespace, "level": level});
+                    done.events.push(self.event("pod security level set", Reason::Missing.to_string(), detail));
                 }
                 Ok(())
             }

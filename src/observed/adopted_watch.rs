@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{ObjectMeta, PartialObjectMeta};
+use kube::api::{ListParams, ObjectMeta, PartialObjectMeta};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use tokio::sync::{Notify, watch};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::contract::{CLASS, MANAGED_BY, MANAGER};
+use crate::contract::{CLASS, MANAGED_BY, MANAGER, POD_SECURITY_ENFORCE};
 use crate::errors::chain;
 use crate::identity::NamespaceName;
 use crate::inventory::adopted::{FoundNamespace, FoundNamespaces, Wanted, together};
@@ -48,6 +48,21 @@ struct SelectedNamespaces {
     list: FoundNamespaces,
     listed: bool,
     error: Option<String>,
+}
+
+/// What the selectors take now.
+///
+/// # Errors
+/// The API server does not answer.
+pub async fn listed(client: &Client, wanted: &Wanted) -> Result<FoundNamespaces, kube::Error> {
+    let api = Api::<Namespace>::all(client.clone());
+    let mut each = Vec::new();
+    for (selector, annotations) in wanted {
+        let list = api.list_metadata(&ListParams::default().labels(selector)).await?;
+        let found = list.items.iter().filter_map(|one| observe(&one.metadata, selector, annotations));
+        each.push(found.collect::<FoundNamespaces>());
+    }
+    Ok(together(&each))
 }
 
 impl AdoptedWatch {
@@ -183,6 +198,7 @@ fn observe(
         annotations: said.collect(),
         ours: label(CLASS).is_some() || label(MANAGED_BY).is_some_and(|manager| manager == MANAGER),
         deleting: metadata.deletion_timestamp.is_some(),
+        level: label(POD_SECURITY_ENFORCE).cloned(),
     };
     Some((name, found))
 }

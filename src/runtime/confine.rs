@@ -176,12 +176,16 @@ async fn look(
     changed: &std::sync::Arc<tokio::sync::Notify>,
 ) -> Result<bool, AccessError> {
     let Link { confinement, client, owner, .. } = link;
-    if confinement.watch.is_none() {
-        let mutates = webhook::mutates(client).await?;
-        confinement.watch = Some(ConfinementWatch::start(client, mutates, changed));
-    }
     let said = owner.said();
     let is_made = confinement.expected.as_ref().is_some_and(|(made_for, _)| *made_for == said);
+    if !is_made {
+        let rules = confinement::rule_names(request.policy, request.cluster);
+        if confinement.watch.as_ref().is_none_or(|watch| watch.rules() != rules) {
+            let mutates = webhook::mutates(client).await?;
+            confinement.watch = Some(ConfinementWatch::start(client, mutates, rules, changed));
+            confinement.compared = None;
+        }
+    }
     let version = confinement.watch.as_ref().map(ConfinementWatch::version);
     if is_made && confinement.compared == version && confinement.breaches.is_some() && confinement.trouble.is_none() {
         return Ok(false);

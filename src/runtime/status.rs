@@ -2,6 +2,8 @@
 
 use super::Runtime;
 use crate::control::api::{Failing, Status};
+use crate::inventory::adopted;
+use crate::observed::adopted_watch::AdoptedWatch;
 use crate::report;
 use crate::store::holding_the_wal;
 
@@ -11,7 +13,15 @@ impl Runtime {
     pub fn status(&self) -> Status {
         let Self { settings, ledger, clusters, realm, .. } = self;
         let last_cycle = ledger.last_cycle().cloned();
-        let status = report::status(&settings.policy.site, ledger.state(), clusters.status(ledger.now()), last_cycle);
+        let mut there = clusters.status(ledger.now());
+        for (cluster, effects) in &clusters.effects.clusters {
+            let found = effects.adopted.as_ref().and_then(AdoptedWatch::inventory).unwrap_or_default();
+            if let Some(status) = there.get_mut(&cluster.0) {
+                let weaker = adopted::weaker(&settings.policy, cluster, &found);
+                status.weaker = weaker.iter().map(ToString::to_string).collect();
+            }
+        }
+        let status = report::status(&settings.policy.site, ledger.state(), there, last_cycle);
         Status {
             ledger: ledger.trouble().cloned(),
             wal: holding_the_wal(&settings.state_dir),

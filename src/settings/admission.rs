@@ -17,7 +17,7 @@ const MODES: [(&str, Mode); 4] =
     [("enforce", Mode::Enforce), ("warn", Mode::Warn), ("audit", Mode::Audit), ("off", Mode::Off)];
 
 /// What the table says, with [`Admission::default`] for what it does not.
-pub(super) fn admission(table: &Table<'_>, kind: Option<AccountKind>, has_uids: bool) -> Admission {
+pub(super) fn admission(table: &Table<'_>, kind: AccountKind, has_uids: bool) -> Admission {
     table.only(&RULES);
     let default = Admission::default();
     let claims = claims(table);
@@ -27,7 +27,7 @@ pub(super) fn admission(table: &Table<'_>, kind: Option<AccountKind>, has_uids: 
         uid: uid(table, default.uid, kind, has_uids),
         host: rule(table, "host", &[]).0.unwrap_or(default.host),
         images: images(table),
-        hosts: hosts(table, default.hosts),
+        hosts: hosts(table, default.hosts, "{name}"),
         volumes: volumes(table, default.volumes),
         claims,
         lifetime,
@@ -48,8 +48,8 @@ pub(super) fn rule<'a>(table: &Table<'a>, rule: &str, keys: &[&str]) -> (Option<
 
 /// Without a range of uids for them, workspaces have none that their pods could run as; Pod Security still lets none run
 /// as root.
-fn uid(table: &Table<'_>, default: UidRules, kind: Option<AccountKind>, has_uids: bool) -> UidRules {
-    if kind == Some(AccountKind::Group) && !has_uids {
+fn uid(table: &Table<'_>, default: UidRules, kind: AccountKind, has_uids: bool) -> UidRules {
+    if kind == AccountKind::Group && !has_uids {
         let is_off = table.value("uid").is_some_and(|value| value == Mode::Off.as_str());
         if table.has("uid") && !is_off {
             let why = "a group has no uid: give the class one for each workspace, for example uid_range = [70000, 79999]; \
@@ -103,20 +103,21 @@ fn images(table: &Table<'_>) -> ImageRules {
     ImageRules { mode, allow, digest }
 }
 
-fn hosts(table: &Table<'_>, default: HostRules) -> HostRules {
-    const EXAMPLE: &str = "{name}.tools.example.org";
+/// `own` stands in patterns for what makes them the tenant's.
+pub(super) fn hosts(table: &Table<'_>, default: HostRules, own: &str) -> HostRules {
+    let example = format!("{own}.tools.example.org");
     let (mode, fields) = rule(table, "hosts", &["allow", "annotations", "fields"]);
-    let (mode, allow) = listed(table, "hosts", mode, fields.as_ref(), EXAMPLE);
+    let (mode, allow) = listed(table, "hosts", mode, fields.as_ref(), &example);
     let Some(fields) = fields else { return HostRules { mode, allow, ..default } };
     for host in &allow {
-        if host.matches("{name}").count() != 1 {
-            fields.wrong("allow", format!("{host:?} would be everybody's; for example {EXAMPLE:?}"));
-        } else if !has_name_as_label(host) {
+        let pattern = host.replace(own, "{name}");
+        if host.matches(own).count() != 1 {
+            fields.wrong("allow", format!("{host:?} would be everybody's; for example {example:?}"));
+        } else if !has_name_as_label(&pattern) {
             let why = "two names could give one host";
-            fields
-                .wrong("allow", format!("{host:?} has more than {{name}} in a label: {why}; for example {EXAMPLE:?}"));
-        } else if !is_host(host) {
-            fields.wrong("allow", format!("{host:?} is no host; for example {EXAMPLE:?}"));
+            fields.wrong("allow", format!("{host:?} has more than {own} in a label: {why}; for example {example:?}"));
+        } else if !is_host(&pattern) || host.matches('{').count() != 1 {
+            fields.wrong("allow", format!("{host:?} is no host; for example {example:?}"));
         }
     }
     let annotations = fields.texts("annotations").unwrap_or(default.annotations);
@@ -132,6 +133,18 @@ fn volumes(table: &Table<'_>, default: VolumeRule) -> VolumeRule {
     let (mode, fields) = rule(table, "volumes", &["allow", "inject", "node_selector"]);
     let mode = mode.unwrap_or(default.mode);
     let Some(fields) = fields else { return VolumeRule { mode, ..default } };
+    let allow = allowed_volumes(&fields);
+    let selector = fields.section("node_selector");
+    let labels = selector.keys().into_iter().filter_map(|key| Some((key.clone(), selector.text(&key)?)));
+    VolumeRule {
+        mode,
+        allow,
+        inject: fields.choice("inject", &WORDS).unwrap_or(default.inject),
+        node_selector: labels.collect(),
+    }
+}
+
+pub(super) fn allowed_volumes(fields: &Table<'_>) -> Vec<AllowedVolume> {
     let texts = fields.texts("allow").unwrap_or_default();
     let allow = texts.iter().filter_map(|text| {
         let volume = allowed_volume(text);
@@ -141,15 +154,7 @@ fn volumes(table: &Table<'_>, default: VolumeRule) -> VolumeRule {
         }
         volume
     });
-    let allow = allow.collect();
-    let selector = fields.section("node_selector");
-    let labels = selector.keys().into_iter().filter_map(|key| Some((key.clone(), selector.text(&key)?)));
-    VolumeRule {
-        mode,
-        allow,
-        inject: fields.choice("inject", &WORDS).unwrap_or(default.inject),
-        node_selector: labels.collect(),
-    }
+    allow.collect()
 }
 
 fn allowed_volume(text: &str) -> Option<AllowedVolume> {

@@ -1,23 +1,25 @@
 //! Reads what is special in a `[class.NAME]` with `from = "adopted"`: namespaces that others create.
 
+use super::admission::{allowed_volumes, hosts, rule};
+use super::server_rules::{names, server_rules};
 use super::table::Table;
-use crate::policy::{Adopts, Selector};
+use crate::policy::{AdoptedAdmission, Adopts, PLACEHOLDER, PodSecurity, Selector};
+use crate::rules::server::{ServerRule, ServerRules};
+use crate::rules::{AllowedVolume, Mode};
 
 /// Keys of such a class alone.
 pub(super) const OF_ADOPTED: [&str; 2] = ["selector", "owner_annotation"];
 /// Keys that say something of a namespace that we make, or of a holder's own credential.
-const STRANGE: [&str; 17] = [
+const STRANGE: [&str; 15] = [
     "namespace",
     "name_pattern",
     "home",
     "credential",
     "impersonate",
     "provision",
-    "pod_security",
     "quota_locked",
     "quota_from_workspaces",
     "volumes",
-    "admission",
     "member_roles",
     "manager_roles",
     "managers",
@@ -25,6 +27,11 @@ const STRANGE: [&str; 17] = [
     "tier",
     "uid_range",
 ];
+
+/// Rules that the API server can judge without knowing whose a namespace is.
+const RULES: [&str; 7] = ["hosts", "volumes", "claims", "services", "scheduling", "sysctls", "ingress"];
+/// Rules that need the seal of a tenant's namespace, or the webhook.
+const OF_TENANTS: [&str; 4] = ["uid", "host", "images", "lifetime"];
 
 /// What the class adopts.
 pub(super) fn adopts(table: &Table<'_>) -> Option<Adopts> {
@@ -47,7 +54,83 @@ pub(super) fn adopts(table: &Table<'_>) -> Option<Adopts> {
     if !is_annotation(&owner_annotation) {
         table.wrong("owner_annotation", format!("{owner_annotation:?} is no annotation; for example \"owner\""));
     }
-    Some(Adopts { selector: selector.ok()?, owner_annotation })
+    let admission = admission(&table.section("admission"));
+    // What a namespace without a level has need not be said.
+    let levels = [("baseline", PodSecurity::Baseline), ("restricted", PodSecurity::Restricted)];
+    let pod_security = table.choice("pod_security", &levels);
+    Some(Adopts { selector: selector.ok()?, owner_annotation, admission, pod_security })
+}
+
+/// A rule that is not there is off: others make these namespaces, and what they need there.
+fn admission(table: &Table<'_>) -> AdoptedAdmission {
+    for key in OF_TENANTS.iter().filter(|key| table.has(key)) {
+        table.wrong(key, format!("is for tenants' namespaces only; here there are: {}", RULES.join(", ")));
+    }
+    table.only(&[&RULES[..], &OF_TENANTS].concat());
+    let default = AdoptedAdmission::default();
+    let (claims, read_write_many) = claims(table);
+    let (volumes, allowed_volumes) = volumes(table);
+    let chosen = |name: &str, rule: ServerRule| ServerRule {
+        mode: Some(rule.mode.unwrap_or(if table.has(name) { Mode::Enforce } else { Mode::Off })),
+        ..rule
+    };
+    let server = server_rules(table, claims);
+    let hosts = hosts(table, default.hosts, PLACEHOLDER);
+    for key in hosts.annotations.iter().filter(|key| !is_annotation(key.trim_end_matches("/*"))) {
+        table
+            .section("hosts")
+            .wrong("annotations", format!("{key:?} is no annotation; for example \"cert-manager.io/*\""));
+    }
+    AdoptedAdmission {
+        hosts,
+        volumes,
+        allowed_volumes,
+        read_write_many,
+        server: ServerRules {
+            services: chosen("services", server.services),
+            scheduling: chosen("scheduling", server.scheduling),
+            sysctls: chosen("sysctls", server.sysctls),
+            ..server
+        },
+    }
+}
+
+/// The mode of the lists of storage classes, and the list for `ReadWriteMany`.
+fn claims(table: &Table<'_>) -> (Mode, ServerRule) {
+    let off = ServerRule { mode: Some(Mode::Off), ..ServerRule::default() };
+    if !table.has("claims") {
+        return (Mode::Off, off);
+    }
+    let (mode, fields) = rule(table, "claims", &["read_write_many", "storage_classes"]);
+    let mode = mode.unwrap_or(Mode::Enforce);
+    let has = |key: &str| fields.as_ref().is_some_and(|fields| fields.has(key));
+    if mode != Mode::Off && !has("read_write_many") && !has("storage_classes") {
+        let example = "{ mode = \"enforce\", read_write_many = [\"nfs-csi\"] }";
+        table.wrong("claims", format!("needs a list; for example {example}"));
+    }
+    match fields.filter(|fields| fields.has("read_write_many")) {
+        Some(fields) => {
+            let classes = names(&fields, "read_write_many");
+            let allow = classes.into_iter().map(|class| format!("class {class}")).collect();
+            (mode, ServerRule { mode: Some(mode), allow })
+        }
+        None => (mode, off),
+    }
+}
+
+/// What is allowed becomes texts of an expression of the API server.
+fn volumes(table: &Table<'_>) -> (Mode, Vec<AllowedVolume>) {
+    if !table.has("volumes") {
+        return (Mode::Off, Vec::new());
+    }
+    let (mode, fields) = rule(table, "volumes", &["allow"]);
+    let allowed = fields.as_ref().map(allowed_volumes).unwrap_or_default();
+    let is_odd = |one: char| "'\"\\{}".contains(one) || one.is_whitespace() || one.is_control();
+    for volume in allowed.iter().filter(|volume| volume.to_string().replace(PLACEHOLDER, "").contains(is_odd)) {
+        let why = "has characters that are not allowed here; the only placeholder is {namespace}";
+        table.section("volumes").wrong("allow", format!("\"{volume}\" {why}"));
+    }
+    (mode.unwrap_or(Mode::Enforce), allowed)
 }
 
 fn is_annotation(text: &str) -> bool {

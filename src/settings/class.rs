@@ -15,7 +15,8 @@ use super::volume;
 use crate::identity::{AccountKind, ClusterName, KUBERNETES_NAME_MAX, NamespaceName};
 use crate::kinds::DriftKey;
 use crate::policy::{
-    Class, Cluster, DriftMode, From, FromWorkspaces, HomeRule, Pattern, PodSecurity, Provision, When, Workspace,
+    Admission, Class, Cluster, DriftMode, From, FromWorkspaces, HomeRule, Pattern, PodSecurity, Provision, When,
+    Workspace,
 };
 
 /// Keys of every class.
@@ -117,14 +118,17 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
         service_account_roles: table.texts("service_account_roles").unwrap_or_default(),
         impersonate: impersonate(table),
         drift: drift(&table.section("drift")),
-        pod_security: pod_security(table),
+        pod_security: if kind.is_some() { pod_security(table) } else { POD_SECURITY },
         quota: profile::quota(&table.section("quota")),
         quota_locked: profile::quota_locked(table),
         limit_range: table.has("limit_range").then(|| profile::limit_range(&table.section("limit_range"))),
         network: network(table, kind, known),
         credential,
         volumes: volume::volumes(table, known.prefixes, kind),
-        admission: admission::admission(&table.section("admission"), kind, table.has("uid_range")),
+        admission: match kind {
+            Some(kind) => admission::admission(&table.section("admission"), kind, table.has("uid_range")),
+            None => Admission::default(),
+        },
         provision: provision(table),
         manifests: Vec::new(),
     })

@@ -119,7 +119,8 @@ fn nfs(policy: &Policy) -> BTreeSet<(String, BTreeSet<u16>)> {
                 servers.insert((server.clone(), options.iter().filter_map(port).collect()));
             }
         }
-        for allowed in &class.admission.volumes.allow {
+        let adopted = class.adopts().into_iter().flat_map(|adopts| &adopts.admission.allowed_volumes);
+        for allowed in class.admission.volumes.allow.iter().chain(adopted) {
             if let AllowedVolume::Nfs { server, .. } = allowed {
                 servers.insert((server.clone(), BTreeSet::new()));
             }

@@ -21,7 +21,7 @@ pub(super) fn has_name_as_label(pattern: &str) -> bool {
 /// Notes every pattern of `class` by which a host would belong to two tenants of a cluster.
 pub(super) fn one_owner(table: &Table<'_>, class: &Class, others: &[Class]) {
     let wrong = |why: String| table.section("admission").section("hosts").wrong("allow", why);
-    let hosts = &class.admission.hosts.allow;
+    let hosts = &patterns(class);
     for (index, host) in hosts.iter().enumerate() {
         if let Some(earlier) = hosts.iter().take(index).find(|earlier| have_two_owners(host, earlier)) {
             wrong(format!(
@@ -34,7 +34,7 @@ pub(super) fn one_owner(table: &Table<'_>, class: &Class, others: &[Class]) {
         // Where namespaces are named alike, so are their tenants: two of one name are one.
         let are_strangers = other.namespace != class.namespace;
         for host in hosts {
-            for theirs in &other.admission.hosts.allow {
+            for theirs in &patterns(other) {
                 if host == theirs && are_strangers {
                     wrong(format!(
                         "{host:?} is also listed in class {}: two accounts with the same name would share it",
@@ -46,6 +46,14 @@ pub(super) fn one_owner(table: &Table<'_>, class: &Class, others: &[Class]) {
                 }
             }
         }
+    }
+}
+
+/// With `{name}` in the place of what differs. The name of an adopted namespace is its own, whichever class adopts it.
+fn patterns(class: &Class) -> Vec<String> {
+    match class.adopts() {
+        Some(adopts) => adopts.admission.host_patterns().collect(),
+        None => class.admission.hosts.allow.clone(),
     }
 }
 

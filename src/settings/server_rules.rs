@@ -54,7 +54,7 @@ fn listed(fields: Option<&Table<'_>>, lists: &[(&str, &str)]) -> BTreeSet<String
 }
 
 /// Names of a list, which become words of an expression of the API server.
-fn names(fields: &Table<'_>, key: &str) -> Vec<String> {
+pub(super) fn names(fields: &Table<'_>, key: &str) -> Vec<String> {
     let is_plain = |one: char| one.is_ascii_alphanumeric() || "-_./".contains(one);
     let names = fields.texts(key).unwrap_or_default();
     for name in names.iter().filter(|name| !name.chars().all(is_plain)) {

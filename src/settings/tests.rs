@@ -294,12 +294,82 @@ fn a_class_of_adopted_namespaces_says_which_and_whose() {
         ("", "selector"),
         ("selector = \"a=b\"\nnamespace = \"x-{name}\"\n", "namespace"),
         ("selector = \"a=b\"\ndrift = { quota = \"adopt\" }\n", "drift.quota"),
+        ("selector = \"a=b\"\npod_security = \"privileged\"\n", "pod_security"),
+        ("selector = \"a=b\"\npod_security = \"low\"\n", "pod_security"),
     ] {
         let errors = errors(&format!("{class}{wrong}"));
         assert!(errors[0].starts_with(&format!("bursar.toml: class.profile.{key}: ")), "{errors:?}");
     }
     let errors = errors("[class.x]\nfrom = \"users\"\nclusters = [\"prod\"]\nroles = []\nselector = \"a=b\"\n");
     assert!(errors[0].starts_with("bursar.toml: class.x.selector: "), "{errors:?}");
+}
+
+#[test]
+fn rules_of_adopted_namespaces_are_those_that_need_no_seal() {
+    let class = "[class.profile]\nfrom = \"adopted\"\nclusters = [\"prod\"]\nowner_annotation = \"owner\"\nselector = \"a=b\"\n[class.profile.admission]\n";
+    let rules = |text: &str| {
+        let settings = load(&format!("{BASE}{class}{text}")).expect("settings");
+        settings.policy.classes["profile"].adopts().expect("it adopts").admission.clone()
+    };
+    assert_eq!(rules(""), crate::policy::AdoptedAdmission::default());
+    let some = rules(
+        "claims = { read_write_many = [\"nfs\"] }\nvolumes = \"warn\"\nservices = \"enforce\"\nscheduling = { node_name = true }\n\
+         hosts = { allow = [\"{namespace}.lab.example.org\"] }\n",
+    );
+    assert_eq!(some.read_write_many.mode, Some(Mode::Enforce));
+    assert!(some.read_write_many.allow.contains("class nfs"));
+    assert_eq!((some.volumes, some.hosts.mode), (Mode::Warn, Mode::Enforce));
+    assert_eq!((some.server.services.mode, some.server.scheduling.mode), (Some(Mode::Enforce), Some(Mode::Enforce)));
+    assert_eq!((some.server.sysctls.mode, some.server.ingress.mode), (Some(Mode::Off), Some(Mode::Off)));
+    assert_eq!(some.server.storage.mode, Some(Mode::Off));
+    for (wrong, key, what) in [
+        ("uid = \"enforce\"", "uid", "is for tenants' namespaces only"),
+        ("images = \"off\"", "images", "is for tenants' namespaces only"),
+        ("host = \"enforce\"", "host", "is for tenants' namespaces only"),
+        ("lifetime = \"enforce\"", "lifetime", "is for tenants' namespaces only"),
+        ("hots = \"enforce\"", "hots", "did you mean hosts"),
+        ("claims = \"enforce\"", "claims", "needs a list"),
+        ("claims = { storage_class = \"nfs\", read_write_many = [\"nfs\"] }", "claims.storage_class", "no such key"),
+        ("claims = { read_write_many = [\"a'b\"] }", "claims.read_write_many", "is not a name"),
+        ("hosts = \"enforce\"", "hosts", "needs a list"),
+        ("hosts = { allow = [\"{name}.lab.example.org\"] }", "hosts.allow", "would be everybody's"),
+        ("hosts = { allow = [\"x-{namespace}.lab.example.org\"] }", "hosts.allow", "two names could give one host"),
+        ("hosts = { allow = [\"{namespace}.{name}.example.org\"] }", "hosts.allow", "is no host"),
+        ("hosts = { allow = [], annotations = [\"a'b/*\"] }", "hosts.annotations", "is no annotation"),
+        (
+            "volumes = { allow = [\"nfs.example.org:/srv/{name}\"] }",
+            "volumes.allow",
+            "the only placeholder is {namespace}",
+        ),
+        ("volumes = { allow = [\"nfs.example.org:/srv/a'b\"] }", "volumes.allow", "not allowed here"),
+        ("volumes = { allow = [\"x\"], inject = \"all\" }", "volumes.inject", "no such key"),
+        ("services = { allow = [\"NodePorts\"] }", "services.allow", "is none of"),
+    ] {
+        let errors = errors(&format!("{class}{wrong}\n"));
+        let is_named = |error: &&String| error.starts_with(&format!("bursar.toml: class.profile.admission.{key}: "));
+        assert!(errors.iter().filter(is_named).any(|error| error.contains(what)), "{wrong}: {errors:?}");
+    }
+}
+
+#[test]
+fn a_host_of_an_adopted_namespace_is_no_tenants() {
+    let class = |name: &str, rest: &str| format!("[class.{name}]\nclusters = [\"prod\"]\n{rest}\n");
+    let adopted = |name: &str, host: &str| {
+        let rest = format!(
+            "from = \"adopted\"\nowner_annotation = \"owner\"\nselector = \"a={name}\"\n\
+             admission = {{ hosts = {{ allow = [\"{host}\"] }} }}"
+        );
+        class(name, &rest)
+    };
+    let tenants = class(
+        "user",
+        "from = \"users\"\nnamespace = \"user-{name}\"\nadmission = { hosts = { allow = [\"{name}.example.org\"] } }",
+    );
+    let own = format!("{}{tenants}", adopted("lab", "{namespace}.lab.example.org"));
+    let both = format!("{own}{}", adopted("plab", "{namespace}.lab.example.org"));
+    assert!(load(&format!("{BASE}{both}")).is_ok(), "a namespace has one name");
+    let errors = errors(&format!("{}{tenants}", adopted("lab", "{namespace}.example.org")));
+    assert!(errors.iter().any(|error| error.contains("class.user.admission.hosts.allow")), "{errors:?}");
 }
 
 #[test]

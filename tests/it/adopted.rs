@@ -277,3 +277,184 @@ fn the_confinement_opens_foreign_namespaces_only_to_the_class_that_adopts_them()
     refused(&["label", "namespace", "lab-a", "x=y"]);
     refused(&["delete", "namespace", "lab-a"]);
 }
+
+fn policies(world: &World) -> Vec<String> {
+    let kinds = "validatingadmissionpolicies,validatingadmissionpolicybindings";
+    let names = world.kubectl(&["get", kinds, "-o", "name"]);
+    let ours = names.lines().filter_map(|line| line.split_once("bursar-adopted-")).map(|(_, name)| name.to_owned());
+    ours.collect()
+}
+
+#[test]
+fn rules_of_adopted_namespaces_come_and_go_with_init() {
+    let mut world = site("profrules", MANY);
+    profile(&world, "lab-a", "ada");
+    let findings = |world: &mut World| -> Vec<String> {
+        world.cycle();
+        let clusters = world.status().clusters.into_values();
+        clusters.flat_map(|cluster| cluster.confinement).filter(|what| what.contains("adopted")).collect()
+    };
+    let told = |world: &mut World, what: &str| {
+        wait_for("a finding", DEADLINE, || findings(world).iter().any(|found| found.contains(what)).then_some(()));
+    };
+    let whole = |world: &mut World| {
+        wait_for("no finding", DEADLINE, || findings(world).is_empty().then_some(()));
+    };
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "x", "namespace": "lab-a"},
+        "spec": {"accessModes": ["ReadWriteMany"], "storageClassName": "gold", "resources": {"requests": {"storage": "1Gi"}}},
+    });
+    let file = world.folder.join("claim.json");
+    std::fs::write(&file, claim.to_string()).expect("written");
+    let admin = world.servers.cluster.admin_kubeconfig.clone();
+    let create = |world: &World| {
+        let output = world.kubectl_with(&admin, &["create", "--dry-run=server", "-f", &file.display().to_string()]);
+        (output.status.success(), stderr(&output))
+    };
+    assert_eq!(policies(&world), Vec::<String>::new());
+    whole(&mut world);
+
+    let (quota, rule) = ("quota                 = { pods = \"9\" }\n", |mode: &str| {
+        format!("[class.profile.admission]\nclaims = {{ mode = \"{mode}\", read_write_many = [\"nfs\"] }}\n")
+    });
+    world.configure(quota, &format!("{quota}{}", rule("warn")));
+    told(&mut world, "bursar-adopted-profile-warn is not in force; run bursar init");
+    world.stop();
+    let dry = format!("init --cluster test --dry-run --admin-kubeconfig {}", admin.display());
+    assert!(world.bursar(&dry).contains("bursar-adopted-profile-warn"), "{}", world.bursar(&dry));
+    assert_eq!(policies(&world), Vec::<String>::new(), "a dry run makes nothing");
+    world.initialise_again();
+    assert_eq!(policies(&world), ["profile-warn", "profile-warn"]);
+    wait_for("a warning", DEADLINE, || {
+        let (passes, said) = create(&world);
+        (passes && said.contains("Warning") && said.contains("set spec.storageClassName to \"nfs\"")).then_some(())
+    });
+    whole(&mut world);
+
+    world.configure(&rule("warn"), &rule("enforce"));
+    told(&mut world, "bursar-adopted-profile-warn is of an older configuration; run bursar init");
+    world.stop();
+    world.initialise_again();
+    assert_eq!(policies(&world), ["profile-enforce", "profile-enforce"]);
+    wait_for("a refusal", DEADLINE, || (!create(&world).0).then_some(()));
+    whole(&mut world);
+
+    // Somebody weakens one, or takes it away.
+    let (policy, weaken) = ("bursar-adopted-profile-enforce", r#"{"spec":{"failurePolicy":"Ignore"}}"#);
+    world.kubectl(&["patch", "validatingadmissionpolicy", policy, "--type=merge", "-p", weaken]);
+    told(&mut world, "bursar-adopted-profile-enforce was changed since init made it; run bursar init");
+    world.kubectl(&["delete", "validatingadmissionpolicybinding", policy]);
+    told(&mut world, "Binding bursar-adopted-profile-enforce is not in force; run bursar init");
+    world.stop();
+    world.initialise_again();
+    whole(&mut world);
+
+    world.configure(&rule("enforce"), "");
+    told(&mut world, "bursar-adopted-profile-enforce is of an older configuration; run bursar init");
+    world.stop();
+    world.initialise_again();
+    assert_eq!(policies(&world), Vec::<String>::new());
+    wait_for("no refusal", DEADLINE, || create(&world).0.then_some(()));
+    whole(&mut world);
+    assert_eq!(world.rows("SELECT * FROM failing").len(), 0);
+}
+
+#[test]
+fn a_level_is_set_where_there_is_none_and_no_other_is_changed() {
+    const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
+    let mut world = site("proflevel", MANY);
+    profile(&world, "lab-old", "ada");
+    let bound = |world: &mut World, name: &str| {
+        let all = poll(DEADLINE, || {
+            world.cycle();
+            ours(world, name).len() == 3
+        });
+        assert!(all, "{name}: {:?} {:?}", ours(world, name), world.rows("SELECT * FROM failing"));
+    };
+    let level = |world: &World, name: &str| {
+        let path = "jsonpath={.metadata.labels.pod-security\\.kubernetes\\.io/enforce}";
+        world.kubectl(&["get", "namespace", name, "-o", path])
+    };
+    bound(&mut world, "lab-old");
+    assert_eq!(level(&world, "lab-old"), "");
+
+    // Before `init` the daemon may not: nobody is bound in a new namespace.
+    world.configure("owner_annotation      = \"owner\"", "owner_annotation = \"owner\"\npod_security = \"baseline\"");
+    profile(&world, "lab-new", "boole");
+    let refused = poll(DEADLINE, || {
+        world.cycle();
+        world.rows("SELECT reason FROM failing").iter().any(|row| row["reason"].to_string().contains("bursar-cage"))
+    });
+    assert!(refused, "{:?}", world.rows("SELECT * FROM failing"));
+    assert_eq!((ours(&world, "lab-new"), level(&world, "lab-new")), (Vec::new(), String::new()));
+    world.stop();
+    world.initialise_again();
+    bound(&mut world, "lab-new");
+    assert!(poll(DEADLINE, || {
+        world.cycle();
+        level(&world, "lab-new") == "baseline" && level(&world, "lab-old") == "baseline"
+    }));
+    let history = world.rows("SELECT detail FROM history WHERE action = 'pod security level set'");
+    assert_eq!(history.len(), 2, "{history:?}");
+
+    // The maker's own level stays, and a weaker one is told.
+    let set = |world: &World, name: &str, to: &str| {
+        world.kubectl(&["label", "namespace", name, &format!("{ENFORCE}{to}"), "--overwrite"]);
+    };
+    let weaker = |world: &mut World| -> Vec<String> {
+        world.cycle();
+        world.status().clusters.into_values().flat_map(|cluster| cluster.weaker).collect()
+    };
+    set(&world, "lab-new", "=privileged");
+    set(&world, "lab-old", "=restricted");
+    let told =
+        wait_for("a weaker level is told", DEADLINE, || Some(weaker(&mut world)).filter(|told| !told.is_empty()));
+    let remedy = format!("kubectl label namespace lab-new {ENFORCE}=baseline --overwrite");
+    assert!(matches!(&*told, [one] if one.contains("\"privileged\"") && one.contains(&remedy)), "{told:?}");
+    assert!(world.plan().text.contains(&remedy), "{}", world.plan().text);
+    world.stop();
+    let (found, _) = crate::doctor::wrong(&world, &[]);
+    let doctor = format!("{found:?}");
+    assert!(doctor.contains(&remedy) && !doctor.contains("namespace lab-old has"), "{doctor}");
+    for _ in 0..3 {
+        assert_eq!(world.cycle().exit_code(), 0);
+    }
+    assert_eq!(
+        (level(&world, "lab-new"), level(&world, "lab-old")),
+        ("privileged".to_owned(), "restricted".to_owned())
+    );
+    // A maker that applies the namespace whole takes the label over, without force if the value is the same.
+    let whole = |value: &str| {
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {
+            "name": "lab-third", "annotations": {"owner": "ada"},
+            "labels": {"app.kubernetes.io/part-of": "kubeflow-profile", ENFORCE: value},
+        }})
+    };
+    profile(&world, "lab-third", "ada");
+    bound(&mut world, "lab-third");
+    assert_eq!(level(&world, "lab-third"), "baseline");
+    let apply = ["apply", "--server-side", "--field-manager=maker", "-f", "-"];
+    world.servers.cluster.run(&apply, &whole("baseline").to_string());
+    world.servers.cluster.run(&[&apply[..], &["--force-conflicts"]].concat(), &whole("privileged").to_string());
+    assert!(poll(DEADLINE, || weaker(&mut world).len() == 2));
+    assert_eq!(level(&world, "lab-third"), "privileged");
+
+    // One that is taken away comes back; a namespace that is released keeps its own.
+    set(&world, "lab-new", "-");
+    assert!(poll(DEADLINE, || {
+        world.cycle();
+        level(&world, "lab-new") == "baseline"
+    }));
+    world.kubectl(&["label", "namespace", "lab-new", "app.kubernetes.io/part-of-"]);
+    assert!(poll(DEADLINE, || {
+        world.cycle();
+        ours(&world, "lab-new").is_empty()
+    }));
+    assert_eq!(level(&world, "lab-new"), "baseline");
+    // Nobody's: nothing is written there.
+    profile(&world, "lab-nobody", "nobody");
+    for _ in 0..3 {
+        world.cycle();
+    }
+    assert_eq!(level(&world, "lab-nobody"), "");
+}

@@ -20,6 +20,8 @@ use crate::identity::{
     AccountId, AccountName, ClusterName, DirectoryId, Gid, IdentityError, NamespaceName, PosixIdentity, Uid,
 };
 
+/// The level by which Kubernetes judges the pods of a namespace.
+pub const POD_SECURITY_ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 /// The field manager of everything the daemon applies, and the value of [`MANAGED_BY`].
 pub const MANAGER: &str = "bursar";
 /// Label on every object of ours (Kubernetes' recommended label).

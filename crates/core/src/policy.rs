@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use regex::Regex;
+use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -21,7 +22,7 @@ use crate::kinds::DriftKey;
 use crate::rules::server::ServerRules;
 use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Lifetimes, Mode, UidRules};
 
-pub use self::adopts::{Adopts, Requirement, Selector};
+pub use self::adopts::{AdoptedAdmission, Adopts, PLACEHOLDER, Requirement, Selector};
 pub use self::credential::{CredentialKind, CredentialRule, OidcRule, TOKEN_LIFETIME_MAX};
 pub use self::network::{Namespaces, NetworkProfile, Peer, Port, Range, Target, Who};
 pub use self::realm::Realm;
@@ -259,7 +260,8 @@ pub enum DriftMode {
 }
 
 /// A level of the Pod Security Standards (label `pod-security.kubernetes.io/enforce`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum PodSecurity {
     /// No restriction.
     Privileged,
@@ -270,6 +272,12 @@ pub enum PodSecurity {
 }
 
 impl PodSecurity {
+    /// The level of a label's value.
+    #[must_use]
+    pub fn of(value: &str) -> Option<Self> {
+        [Self::Privileged, Self::Baseline, Self::Restricted].into_iter().find(|level| level.as_str() == value)
+    }
+
     /// The label's value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

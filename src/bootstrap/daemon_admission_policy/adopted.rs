@@ -5,12 +5,13 @@
 use super::{text, texts};
 use crate::bootstrap::needs::{Adopting, Needs};
 use crate::bootstrap::roles::OWN_NAMESPACES;
-use crate::contract::{CLASS, MANAGED_BY, MANAGER};
+use crate::contract::{CLASS, MANAGED_BY, MANAGER, POD_SECURITY_ENFORCE};
 use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::kinds::ManagedKind;
 use crate::policy::Requirement;
 
 const LABELS: &str = "namespaceObject.metadata.?labels.orValue({})";
+const OLD_LABELS: &str = "oldObject.metadata.?labels.orValue({})";
 
 /// What the daemon may take away wherever it is, as far as it carries its label: a namespace that is adopted no more
 /// has labels by which nobody knows that it was.
@@ -35,8 +36,43 @@ pub(super) fn place(needs: &Needs) -> String {
     )
 }
 
+/// Whether the request gives a namespace of others that has no Pod Security level the one of its class, and changes nothing
+/// else of it.
+pub(super) fn levels(needs: &Needs) -> String {
+    let class = |class: &Adopting| {
+        let level = class.pod_security?;
+        let requirements = class.selector.requirements().iter();
+        let selected: Vec<String> = requirements.map(|one| requirement(OLD_LABELS, one)).collect();
+        Some(format!(
+            "({} && object.metadata.labels[{}] == {})",
+            selected.join(" && "),
+            text(POD_SECURITY_ENFORCE),
+            text(level.as_str())
+        ))
+    };
+    let classes: Vec<String> = needs.adopted.values().filter_map(class).collect();
+    if classes.is_empty() {
+        return "false".to_owned();
+    }
+    let same = ["annotations", "finalizers", "ownerReferences"]
+        .map(|field| format!("object.metadata.?{field} == oldObject.metadata.?{field}"));
+    format!(
+        "variables.isNamespace && variables.sub == '' && variables.writes && variables.old && !({class} in {OLD_LABELS}) && \
+         {OLD_LABELS}[?{by}].orValue('') != {manager} && !({enforce} in {OLD_LABELS}) && \
+         {enforce} in object.metadata.?labels.orValue({{}}) && {OLD_LABELS}.all(k, k in object.metadata.labels) && \
+         object.metadata.labels.all(k, k == {enforce} || (k in {OLD_LABELS} && {OLD_LABELS}[k] == object.metadata.labels[k])) && \
+         {same} && object.?spec == oldObject.?spec && ({any})",
+        class = text(CLASS),
+        by = text(MANAGED_BY),
+        manager = text(MANAGER),
+        enforce = text(POD_SECURITY_ENFORCE),
+        same = same.join(" && "),
+        any = classes.join(" || "),
+    )
+}
+
 fn request(class: &Adopting) -> String {
-    let selected: Vec<String> = class.selector.requirements().iter().map(requirement).collect();
+    let selected: Vec<String> = class.selector.requirements().iter().map(|one| requirement(LABELS, one)).collect();
     let (own, all) = (texts(&class.service_account_roles), texts(&class.roles));
     format!(
         "{} && ((variables.isBinding && (!variables.writes || (variables.empties && variables.role in {own} + {all}) || \
@@ -47,15 +83,15 @@ fn request(class: &Adopting) -> String {
     )
 }
 
-fn requirement(requirement: &Requirement) -> String {
+fn requirement(labels: &str, requirement: &Requirement) -> String {
     let is_one = |key: &str, values: &[String]| {
-        format!("({key} in {LABELS} && {LABELS}[{key}] in {})", texts(values), key = text(key))
+        format!("({key} in {labels} && {labels}[{key}] in {})", texts(values), key = text(key))
     };
     match requirement {
         Requirement::In(key, values) => is_one(key, values),
         Requirement::NotIn(key, values) => format!("!{}", is_one(key, values)),
-        Requirement::Exists(key) => format!("{} in {LABELS}", text(key)),
-        Requirement::Absent(key) => format!("!({} in {LABELS})", text(key)),
+        Requirement::Exists(key) => format!("{} in {labels}", text(key)),
+        Requirement::Absent(key) => format!("!({} in {labels})", text(key)),
     }
 }
 

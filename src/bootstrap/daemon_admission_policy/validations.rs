@@ -9,7 +9,7 @@ use crate::bootstrap::needs::{ARCHIVE_ROLE, Confinement, Needs};
 use crate::bootstrap::roles::OWN_NAMESPACES;
 use crate::bootstrap::webhook::{WEBHOOK_HOLDER, WEBHOOK_LIFETIME, WEBHOOK_USER};
 use crate::contract::mark::HIGHEST;
-use crate::contract::{ENDS_AT, JOB, SELFTEST, STATE, TenantState};
+use crate::contract::{ENDS_AT, JOB, POD_SECURITY_ENFORCE, SELFTEST, STATE, TenantState};
 use crate::desired::credential::SECRET_PREFIX;
 use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::signing::{self, SIGNER, USAGES};
@@ -22,8 +22,7 @@ const GENERATION_GROUP: &str = "^bursar:(tool|user|group):.+#[0-9]+$";
 /// A service account of a generation, as `desired::credential` names it.
 const SERVICE_ACCOUNT: &str = "^bursar-g[0-9]+$";
 
-/// Labels by which Kubernetes judges the pods of a namespace.
-const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
+/// The version of a level of Pod Security.
 const ENFORCE_VERSION: &str = "pod-security.kubernetes.io/enforce-version";
 
 pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
@@ -35,8 +34,9 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
         ),
         rule("the daemon writes in no namespace of Kubernetes' or of the approver", "!variables.reserved".to_owned()),
         rule(
-            "the daemon makes namespaces with bursar.dev/class only, changes those that carry it or bursar.dev/adopt, and \
-             deletes those of suspended tenants",
+            "the daemon makes namespaces with bursar.dev/class only, changes those that carry it or bursar.dev/adopt, gives \
+             those that a class adopts the class's Pod Security level if they have none, and deletes those of suspended \
+             tenants",
             namespaces()
         ),
         rule(
@@ -264,7 +264,7 @@ fn accounts() -> String {
 /// Those of tenants, and of them only suspended ones are deleted: what was sealed so was archived or is about to be.
 fn namespaces() -> String {
     format!(
-        "!variables.isNamespace || (variables.sub == '' && variables.writes && variables.classNow && \
+        "!variables.isNamespace || variables.levels || (variables.sub == '' && variables.writes && variables.classNow && \
                  (variables.new || variables.classBefore || variables.adoptable)) || \
                  (variables.deletes && variables.classBefore && variables.managedBefore && \
                  oldObject.metadata.?annotations[?{state}].orValue('') == {suspended})",
@@ -277,12 +277,12 @@ fn namespaces() -> String {
 /// bound: there the level of Pod Security must not hide what the webhook refuses.
 fn levels(needs: &Needs) -> String {
     format!(
-        "!variables.isNamespace || !variables.writes || variables.name == {selftest} || \
+        "!variables.isNamespace || !variables.writes || variables.levels || variables.name == {selftest} || \
          (object.metadata.?labels[?{enforce}].orValue('') in {levels} && \
          (object.metadata.?labels[?{version}].orValue('latest') == 'latest' || (variables.old && \
          object.metadata.labels[{version}] == oldObject.metadata.?labels[?{version}].orValue(''))))",
         selftest = text(SELFTEST),
-        enforce = text(ENFORCE),
+        enforce = text(POD_SECURITY_ENFORCE),
         version = text(ENFORCE_VERSION),
         levels = texts(&needs.levels),
     )

@@ -39,7 +39,7 @@ const WORKLOADS: [(&str, &[&str]); 3] = [
     ("batch", &["jobs", "cronjobs"]),
     ("", &["replicationcontrollers"]),
 ];
-const ROUTES: [(&str, &[&str]); 2] =
+pub(super) const ROUTES: [(&str, &[&str]); 2] =
     [("networking.k8s.io", &["ingresses"]), ("gateway.networking.k8s.io", &["httproutes", "grpcroutes", "tlsroutes"])];
 
 /// API group and resources of what the rules of the webhook look at in tenants' namespaces.

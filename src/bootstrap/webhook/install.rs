@@ -15,8 +15,8 @@ use super::manifests::{config_map, identity, secret, workload};
 use super::remembered::{Remembered, forget, remember};
 use super::server_rules::Given;
 use super::{
-    APPROVALS, AccessError, Found, GROUP, Installed, Reached, SECRET, WEBHOOK, WebhookRequest, Wrote, backstop, found,
-    must_be_ours, put, remove, server_rules, wait_for,
+    APPROVALS, AccessError, Found, GROUP, Installed, Reached, SECRET, WEBHOOK, WebhookRequest, Wrote, adopted_rules,
+    backstop, found, must_be_ours, put, remove, server_rules, wait_for,
 };
 use crate::bootstrap::{NAMESPACE, answered, roles};
 
@@ -198,7 +198,9 @@ pub async fn manifests(client: &Client, request: WebhookRequest<'_>, image: &str
     all.push(config_map(&rules.to_json(), &request.seal()));
     all.extend(hooks.configurations());
     all.extend(backstop::mutating());
-    all.extend(server_rules::policies(&Given::of(request.policy, request.cluster, request.ledger)));
+    let given = Given::of(request.policy, request.cluster, request.ledger);
+    all.extend(server_rules::policies(&given));
+    all.extend(adopted_rules::manifests(&given.adopting));
     all.extend(in_force(request));
     Ok(all)
 }

@@ -5,6 +5,7 @@
 //! The daemon installs it with its own credential, within what `init` gave it: objects by name, webhooks that the
 //! admission policy holds to tenants' namespaces, and no policy at all.
 
+pub mod adopted_rules;
 pub mod audit;
 mod authority;
 pub mod backstop;

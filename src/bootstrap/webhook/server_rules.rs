@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use super::adopted_rules::Adopting;
 use super::backstop::{ACTIONS, API_VERSION, Binding, binding};
 use super::configurations::of_tenants;
 use crate::bootstrap::daemon_admission_policy::by_the_daemon;
@@ -38,7 +39,7 @@ pub(super) const LOOKED_AT: [(&str, &[&str]); 5] = [
 const WITHOUT_PODS: &str = "['', 'services', 'persistentvolumeclaims', 'ingresses', 'gateways']";
 
 /// Stands in a rule's words where no rule is.
-const NO_RULE: &str = "-";
+pub(super) const NO_RULE: &str = "-";
 
 fn name(mode: Mode) -> String {
     format!("{NAME}-{}", mode.as_str())
@@ -51,6 +52,8 @@ pub struct Given {
     pub data: BTreeMap<Mode, BTreeMap<String, String>>,
     /// Fields of further kinds that name hosts, of all classes.
     pub host_fields: BTreeSet<HostField>,
+    /// Classes that adopt namespaces.
+    pub adopting: Vec<Adopting>,
 }
 
 impl Given {
@@ -58,7 +61,11 @@ impl Given {
     #[must_use]
     pub fn of(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) -> Self {
         let data = data(policy, cluster, unchosen(ledger.older_than_rules));
-        Self { data: data.into_iter().collect(), host_fields: host_fields(policy, cluster) }
+        Self {
+            data: data.into_iter().collect(),
+            host_fields: host_fields(policy, cluster),
+            adopting: Adopting::of(policy, cluster),
+        }
     }
 }
 
@@ -79,18 +86,13 @@ pub fn bindings() -> Vec<Binding> {
 /// The policies.
 #[must_use]
 pub fn policies(given: &Given) -> Vec<Value> {
-    let Given { data, host_fields } = given;
+    let Given { data, host_fields, adopting: _ } = given;
     let nothing = BTreeMap::new();
     ACTIONS.iter().map(|(mode, _)| policy(*mode, data.get(mode).unwrap_or(&nothing), host_fields)).collect()
 }
 
 fn policy(mode: Mode, data: &BTreeMap<String, String>, fields: &BTreeSet<HostField>) -> Value {
-    let kinds: BTreeSet<(&str, &str)> = fields.iter().map(|field| (&*field.group, &*field.plural)).collect();
-    let kinds = kinds.into_iter().map(|(group, plural)| resource_rule(group, &[plural]));
-    let resource_rules: Vec<Value> =
-        LOOKED_AT.iter().map(|(group, resources)| resource_rule(group, resources)).chain(kinds).collect();
-    let hosts = fields.iter().map(host_field).collect();
-    let validations = [services(), scheduling(), sysctls(), classes(), hosts].concat();
+    let class = format!("namespaceObject.metadata.?labels[?'{CLASS}'].orValue('')");
     json!({
         "apiVersion": API_VERSION,
         "kind": "ValidatingAdmissionPolicy",
@@ -99,12 +101,22 @@ fn policy(mode: Mode, data: &BTreeMap<String, String>, fields: &BTreeSet<HostFie
             "failurePolicy": "Fail",
             "matchConstraints": {
                 "matchPolicy": "Equivalent", "namespaceSelector": of_tenants(), "objectSelector": {},
-                "resourceRules": resource_rules,
+                "resourceRules": resource_rules(fields),
             },
-            "variables": variables(data),
-            "validations": validations,
+            "variables": variables(&class, data),
+            "validations": validations(fields),
         },
     })
+}
+
+pub(super) fn resource_rules(fields: &BTreeSet<HostField>) -> Vec<Value> {
+    let kinds: BTreeSet<(&str, &str)> = fields.iter().map(|field| (&*field.group, &*field.plural)).collect();
+    let kinds = kinds.into_iter().map(|(group, plural)| resource_rule(group, &[plural]));
+    LOOKED_AT.iter().map(|(group, resources)| resource_rule(group, resources)).chain(kinds).collect()
+}
+
+pub(super) fn validations(fields: &BTreeSet<HostField>) -> Vec<Value> {
+    [services(), scheduling(), sysctls(), classes(), fields.iter().map(host_field).collect()].concat()
 }
 
 /// A CEL map of texts. Nothing that a class may name has a quote or a backslash; one that had would end nothing, for both
@@ -116,7 +128,7 @@ fn literal(data: &BTreeMap<String, String>) -> String {
     format!("{{{}}}", std::iter::once("'': ''".to_owned()).chain(entries).collect::<Vec<_>>().join(", "))
 }
 
-fn resource_rule(group: &str, resources: &[&str]) -> Value {
+pub(super) fn resource_rule(group: &str, resources: &[&str]) -> Value {
     json!({
         "apiGroups": [group], "apiVersions": ["*"], "resources": resources, "operations": ["CREATE", "UPDATE"],
         "scope": "Namespaced",
@@ -132,11 +144,17 @@ fn resource() -> String {
     format!("{} ? {name} : ''", LOOKED_AT.iter().map(one).collect::<Vec<_>>().join(" || "))
 }
 
-fn variables(data: &BTreeMap<String, String>) -> Value {
-    let variable = |name: &str, expression: String| json!({"name": name, "expression": expression});
-    let words = |key: &str| {
-        format!("variables.given[?variables.class + '.{key}'].orValue('{NO_RULE}').split('\\n').filter(w, w != '')")
-    };
+pub(super) fn variable(name: &str, expression: String) -> Value {
+    json!({"name": name, "expression": expression})
+}
+
+/// CEL of the words of a rule.
+pub(super) fn words(key: &str) -> String {
+    format!("variables.given[?variables.class + '.{key}'].orValue('{NO_RULE}').split('\\n').filter(w, w != '')")
+}
+
+/// `class`: CEL of the name of the class.
+pub(super) fn variables(class: &str, data: &BTreeMap<String, String>) -> Vec<Value> {
     let spec = |object: &str| {
         format!(
             "variables.resource in {WITHOUT_PODS} ? dyn({{}}) : variables.resource == 'pods' ? dyn({object}.spec) : \
@@ -146,9 +164,9 @@ fn variables(data: &BTreeMap<String, String>) -> Value {
     };
     let around = "variables.pattern[0].split('{name}')";
     let namespace = "namespaceObject.metadata.name";
-    json!([
+    vec![
         variable("given", literal(data)),
-        variable("class", format!("namespaceObject.metadata.?labels[?'{CLASS}'].orValue('')")),
+        variable("class", class.to_owned()),
         variable("resource", resource()),
         variable("updates", "request.operation == 'UPDATE'".to_owned()),
         variable("object", "request.kind.kind.lowerAscii() + ' ' + object.metadata.?name.orValue('')".to_owned()),
@@ -167,15 +185,15 @@ fn variables(data: &BTreeMap<String, String>) -> Value {
                 "variables.pattern != ['{NO_RULE}'] && {around}.size() == 2 && {namespace}.startsWith({around}[0]) && \
                  {namespace}.endsWith({around}[1]) && {namespace}.size() > {around}[0].size() + {around}[1].size() ? \
                  {namespace}.substring({around}[0].size(), {namespace}.size() - {around}[1].size()) : ''"
-            )
+            ),
         ),
         variable(
             "hosts",
-            "variables.name == '' ? [] : variables.patterns.map(p, p.replace('{name}', variables.name))".to_owned()
+            "variables.name == '' ? [] : variables.patterns.map(p, p.replace('{name}', variables.name))".to_owned(),
         ),
         variable("spec", spec("object")),
         variable("old", format!("variables.updates ? ({}) : dyn({{}})", spec("oldObject"))),
-    ])
+    ]
 }
 
 /// `expression` must hold; `message` says why it does not, and `fallback` where that cannot be computed.
@@ -192,7 +210,7 @@ fn sentence(problem: &str, remedy: &str, key: &str) -> String {
 }
 
 /// A rule of a part of the objects; it holds where the class does not have it in this mode.
-fn rule((words, applies): (&str, &str), holds: &str, problem: &str, (remedy, key): (&str, &str)) -> Value {
+pub(super) fn rule((words, applies): (&str, &str), holds: &str, problem: &str, (remedy, key): (&str, &str)) -> Value {
     validation(
         &format!("!({applies}) || '{NO_RULE}' in variables.{words} || ({holds})"),
         &sentence(problem, remedy, key),
@@ -201,7 +219,7 @@ fn rule((words, applies): (&str, &str), holds: &str, problem: &str, (remedy, key
 }
 
 /// Whether a host is one of the tenant's, as `admission::ingress` says it. A first label `*` of a pattern is any one label.
-fn own_host(host: &str) -> String {
+pub(super) fn own_host(host: &str) -> String {
     format!(
         "variables.hosts.exists(p, p.startsWith('*.') ? {host}.matches('^([*]|[a-z0-9]([-a-z0-9]*[a-z0-9])?)[.]') && \
          {host}.substring({host}.indexOf('.')) == p.substring(1) : {host} == p)"
@@ -334,15 +352,8 @@ fn classes() -> Vec<Value> {
         new = gateway("object"),
         old = gateway("oldObject")
     );
-    let storage = |object: &str| {
-        format!(
-            "{object}.metadata.?annotations[?'volume.beta.kubernetes.io/storage-class']\
-             .orValue({object}.spec.?storageClassName.orValue(''))"
-        )
-    };
-    let new = storage("object");
-    let of_claim =
-        format!("'class ' + {new} in variables.storage || (variables.updates && {new} == {})", storage("oldObject"));
+    let new = storage_class("object");
+    let of_claim = allowed_storage("storage");
     // The class's own volumes have no storage class.
     let is_claim = format!("variables.resource == 'persistentvolumeclaims' && !({})", by_the_daemon());
     vec![
@@ -365,6 +376,20 @@ fn classes() -> Vec<Value> {
             ("use a class that is allowed", "claims.storage_classes"),
         ),
     ]
+}
+
+/// The storage class of a claim.
+pub(super) fn storage_class(object: &str) -> String {
+    format!(
+        "{object}.metadata.?annotations[?'volume.beta.kubernetes.io/storage-class']\
+         .orValue({object}.spec.?storageClassName.orValue(''))"
+    )
+}
+
+/// Whether the words of a rule have the class of a claim, or an update leaves it alone.
+pub(super) fn allowed_storage(words: &str) -> String {
+    let (new, old) = (storage_class("object"), storage_class("oldObject"));
+    format!("'class ' + {new} in variables.{words} || (variables.updates && {new} == {old})")
 }
 
 /// Every host of a field is the tenant's. What an update leaves alone may stay.

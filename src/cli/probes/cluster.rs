@@ -9,8 +9,10 @@ use super::{Finding, authority};
 use crate::errors::chain;
 use crate::execute::endpoint::{self, Verdict};
 use crate::identity::ClusterName;
+use crate::inventory::adopted::{self, Weaker};
 use crate::ledger::LedgerState;
-use crate::policy::{Cluster, Endpoint};
+use crate::observed::adopted_watch;
+use crate::policy::{Cluster, Endpoint, Policy};
 use crate::settings::Settings;
 use crate::store::ReadStore;
 use crate::{bootstrap, daemon};
@@ -89,9 +91,22 @@ async fn as_daemon(settings: &Settings, name: &ClusterName) -> Vec<Finding> {
             let mut findings = vec![Finding::good(&subject, "has all the rights that it needs")];
             findings.extend(confinement(settings, name, &client, (&ledger, &init)).await);
             findings.extend(kinds(&settings.policy, name, &client, &init).await);
+            findings.extend(levels(&settings.policy, name, &client, &init).await);
             findings.extend(webhook(settings, name, &client, init).await);
             findings
         }
+    }
+}
+
+/// Adopted namespaces with a weaker level of Pod Security than their class asks for.
+async fn levels(policy: &Policy, name: &ClusterName, client: &kube::Client, init: &str) -> Vec<Finding> {
+    let subject = format!("cluster {name}, adopted namespaces");
+    match adopted_watch::listed(client, &adopted::wanted(policy, name)).await {
+        Ok(found) => {
+            let weaker = adopted::weaker(policy, name, &found).into_iter();
+            weaker.map(|Weaker { what, remedy }| Finding::bad(&subject, what, remedy)).collect()
+        }
+        Err(error) => vec![Finding::bad(&subject, chain(&error), init)],
     }
 }
 

@@ -45,7 +45,8 @@ async fn look(
     let (policy, state_dir, now) = (&settings.policy, settings.state_dir.as_path(), daemon::now());
     let request = WebhookRequest { policy, cluster, ledger, state_dir, sealer: &sealer, now };
     let (expected, ways) = confinement::expected(client, request, &said).await?;
-    let watch = ConfinementWatch::start(client, webhook::mutates(client).await?, &Arc::default());
+    let rules = confinement::rule_names(policy, cluster);
+    let watch = ConfinementWatch::start(client, webhook::mutates(client).await?, rules, &Arc::default());
     let begun = tokio::time::Instant::now();
     let breaches = loop {
         match watch.compare(&expected) {

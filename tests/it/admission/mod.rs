@@ -1,5 +1,6 @@
 //! The webhook against the real API server, which asks it by URL on loopback.
 
+mod adopted_rules;
 mod agreement;
 mod away;
 mod cases;

@@ -226,7 +226,7 @@ fn certified(site: &Site, account: &str, more: &[&str]) -> std::path::PathBuf {
 }
 
 /// Gateway API's kind, as far as Kubernetes must know it; what is in one is the webhook's business.
-fn route(kind: &str) -> Value {
+pub fn route(kind: &str) -> Value {
     let plural = format!("{}s", kind.to_lowercase());
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",

@@ -34,7 +34,7 @@ fn service(namespace: &str, spec: Value) -> Value {
     object("v1", "Service", namespace, whole)
 }
 
-fn annotated(mut object: Value, key: &str, value: &str) -> Value {
+pub fn annotated(mut object: Value, key: &str, value: &str) -> Value {
     object["metadata"]["annotations"] = json!({key: value});
     object
 }
@@ -109,9 +109,9 @@ fn claim(fields: Value) -> Value {
     object("v1", "PersistentVolumeClaim", SHOP, spec)
 }
 
-const HOSTNAME: &str = "external-dns.alpha.kubernetes.io/hostname";
+pub const HOSTNAME: &str = "external-dns.alpha.kubernetes.io/hostname";
 const OLD_INGRESS_CLASS: &str = "kubernetes.io/ingress.class";
-const OLD_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+pub const OLD_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 /// Objects that must be refused, and a part of what is said.
 fn attacks() -> Vec<(Value, &'static str)> {
@@ -211,7 +211,7 @@ fn ordinary() -> Vec<Value> {
     ordinary
 }
 
-fn kind(group: &str, kind: &str) -> Value {
+pub fn kind(group: &str, kind: &str) -> Value {
     let plural = format!("{}s", kind.to_lowercase());
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -273,7 +273,7 @@ impl Meddler {
     }
 
     /// Creates an object, without effect.
-    fn create(&self, object: &Value) -> Result<(), String> {
+    pub fn create(&self, object: &Value) -> Result<(), String> {
         let text = |value: &Value| value.as_str().expect("text").to_owned();
         let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]).to_lowercase());
         let root = if version.contains('/') { "apis" } else { "api" };

@@ -203,6 +203,43 @@ fn rows() -> Vec<Row> {
                 .collect(),
         ),
         row(
+            "gives an adopted namespace another level than its class, or changes one that is there",
+            [
+                ("adopted", &["pod-security.kubernetes.io/enforce=privileged"][..]),
+                ("adopted", &["pod-security.kubernetes.io/enforce=restricted"]),
+                ("adopted", &["pod-security.kubernetes.io/enforce=baseline", "a=b"]),
+                ("adopted", &["pod-security.kubernetes.io/enforce=baseline", "lab-"]),
+                ("adopted", &["pod-security.kubernetes.io/enforce-version=v1.0"]),
+                (
+                    "adopted",
+                    &["pod-security.kubernetes.io/enforce=baseline", "pod-security.kubernetes.io/enforce-version=v1.0"],
+                ),
+                ("levelled", &["pod-security.kubernetes.io/enforce=baseline"]),
+                ("levelled", &["pod-security.kubernetes.io/enforce=privileged"]),
+                ("levelled", &["pod-security.kubernetes.io/enforce-"]),
+                ("foreign", &["pod-security.kubernetes.io/enforce=baseline"]),
+                ("foreign", &["pod-security.kubernetes.io/enforce=baseline", "lab=yes"]),
+                ("bursar", &["pod-security.kubernetes.io/enforce=baseline"]),
+                ("kube-public", &["pod-security.kubernetes.io/enforce=baseline"]),
+            ]
+            .map(|(place, labels)| kubectl(&[&["label", "namespace", place, "--overwrite"], labels].concat()))
+            .into_iter()
+            .chain([
+                kubectl(&["annotate", "namespace", "adopted", "a=b"]),
+                apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "adopted",
+                    "labels": {"pod-security.kubernetes.io/enforce": "baseline"}, "finalizers": ["example.org/x"]}})),
+            ])
+            .collect(),
+        ),
+        row(
+            "changes the rules of adopted namespaces",
+            vec![
+                kubectl(&["label", "validatingadmissionpolicy", "bursar-adopted-lab-enforce", "a=b"]),
+                kubectl(&["delete", "validatingadmissionpolicy", "bursar-adopted-lab-enforce"]),
+                kubectl(&["delete", "validatingadmissionpolicybinding", "bursar-adopted-lab-enforce"]),
+            ],
+        ),
+        row(
             "binds an admin or impersonation role to somebody who is no listed administrator",
             vec![
                 apply(&binding(None, "bursar-impersonate-admin", "Group", "bursar:user:mallory#7")),
@@ -392,10 +429,18 @@ impl Attacked {
         site.must("apply", &selftest);
         site.cluster.run(&["label", "namespace", "bursar", "lab=yes"], "");
         // In one that the class takes, what is refused there is allowed.
-        let adopted =
-            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "adopted", "labels": {"lab": "yes"}}});
-        site.cluster.run(&["create", "-f", "-"], &adopted.to_string());
+        let namespace = |name: &str, labels: Value| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
+        let levelled = json!({"lab": "yes", "pod-security.kubernetes.io/enforce": "restricted"});
+        for adopted in [
+            namespace("adopted", json!({"lab": "yes"})),
+            namespace("bare", json!({"lab": "yes"})),
+            namespace("levelled", levelled),
+        ] {
+            site.cluster.run(&["create", "-f", "-"], &adopted.to_string());
+        }
+        site.cluster.run(&["label", "namespace", "kube-public", "lab=yes"], "");
         site.must("apply", &binding(Some("adopted"), "edit", "Group", ALICE));
+        site.must("apply", &namespace("bare", json!({"pod-security.kubernetes.io/enforce": "baseline"})));
         let mallory = forged(&site);
         let credentials = [site.daemon_kubeconfig(), mallory];
         Self { site, credentials }

@@ -60,7 +60,10 @@ clusters = ["test"]
 selector = "lab=yes"
 owner_annotation = "owner"
 roles = ["edit"]
+pod_security = "baseline"
 limit_range = { container = { default = { cpu = "1" } } }
+[class.lab.admission]
+claims = { read_write_many = ["nfs"] }
 "#;
 
 const MANIFESTS: &str = "apiVersion: v1

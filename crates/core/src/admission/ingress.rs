@@ -13,7 +13,7 @@ use crate::contract::Identity;
 use crate::rules::{ClassRules, Mode};
 
 /// Annotations that no controller routes by, and that tools of the field write by themselves.
-const HARMLESS: [&str; 4] = [
+pub const HARMLESS: [&str; 4] = [
     "kubectl.kubernetes.io/last-applied-configuration",
     "kubernetes.io/description",
     "meta.helm.sh/release-name",

@@ -23,9 +23,10 @@ pub mod value;
 mod volume;
 
 pub use decision::{Decision, Finding, PatchOperation, Rule};
-pub use ingress::serves;
+pub use ingress::{HARMLESS as HARMLESS_ANNOTATIONS, serves};
 pub use review::{Operation, Review, ReviewError, User, answer};
 pub use tenant::{Resolved, Unresolved};
+pub use volume::{OWN as OWN_SOURCES, PROJECTED as PROJECTED_SOURCES};
 
 use crate::contract::TenantState;
 use crate::rules::Rules;

@@ -10,10 +10,10 @@ use super::value::{Json, Object};
 use crate::rules::{AllowedVolume, Mode};
 
 /// Sources of `volumes[]` that hold what the namespace has, or nothing. Images are judged by their own rule.
-const OWN: [&str; 8] =
+pub const OWN: [&str; 8] =
     ["configMap", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected", "secret"];
 /// The same of `projected.sources[]`; tokens are judged by their audience.
-const PROJECTED: [&str; 5] = ["clusterTrustBundle", "configMap", "downwardAPI", "secret", "serviceAccountToken"];
+pub const PROJECTED: [&str; 5] = ["clusterTrustBundle", "configMap", "downwardAPI", "secret", "serviceAccountToken"];
 
 /// The parts of a volume that come from outside and are not allowed.
 struct Outside<'a> {

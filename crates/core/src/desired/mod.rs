@@ -41,7 +41,7 @@ use crate::json_text::JsonText;
 use crate::kinds::{Detail, ManagedKind, ObjectKey, ObjectKind, ObjectName};
 use crate::ledger::{Account, Delivery, LedgerState, Note, Suspension};
 use crate::packed_text::DigestText;
-use crate::policy::{DriftMode, Endpoint, OidcRule, Reapers};
+use crate::policy::{DriftMode, Endpoint, OidcRule, PodSecurity, Reapers};
 pub use class::{Groups, accounts_of, classes_if_asked, classes_of, groups_without_uid, takes};
 pub use derive::{Derived, Deriver, Each, derive, is_separable};
 pub use ssh::DesiredKeys;
@@ -187,6 +187,8 @@ pub struct DesiredTenant {
     pub own: String,
     /// Everything that should exist. What the ledger knows of beyond this should not.
     pub objects: BTreeMap<ObjectKey, DesiredObject>,
+    /// Levels of Pod Security of namespaces that others made, if these have none: class and level.
+    pub levels: BTreeMap<NamespaceName, (String, PodSecurity)>,
     /// Directories that are made before the PersistentVolume of this name is.
     pub directories: BTreeMap<String, DirectoryTarget>,
     /// Its class is gone from the configuration: nobody can say what its quota was, so only bindings are taken away.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Place;
 use crate::contract::exception::ExceptedRule;
-use crate::contract::{self, Identity, Sealer, TenantState};
+use crate::contract::{self, Identity, POD_SECURITY_ENFORCE, Sealer, TenantState};
 use crate::policy::PodSecurity;
 
 /// The manifest. The seal covers the generation, the state and the exceptions, so each change of life is a change of the
@@ -34,7 +34,7 @@ pub fn namespace(place: &Place<'_>, level: PodSecurity, exceptions: BTreeSet<Exc
             "name": place.namespace,
             "labels": {
                 contract::CLASS: place.class,
-                "pod-security.kubernetes.io/enforce": level.as_str(),
+                POD_SECURITY_ENFORCE: level.as_str(),
                 "pod-security.kubernetes.io/audit": level.as_str(),
                 "pod-security.kubernetes.io/warn": level.as_str(),
             },

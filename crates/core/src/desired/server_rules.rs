@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::identity::ClusterName;
-use crate::policy::{Class, Policy};
-use crate::rules::Mode;
-use crate::rules::server::{HostField, ServerRule};
+use crate::policy::{AdoptedAdmission, Class, Policy};
+use crate::rules::server::{HostField, ServerRule, ServerRules};
+use crate::rules::{HostRules, Mode};
 
 /// Modes in which a rule is looked at.
 pub const MODES: [Mode; 3] = [Mode::Enforce, Mode::Warn, Mode::Audit];
@@ -37,7 +37,7 @@ pub fn host_fields(policy: &Policy, cluster: &ClusterName) -> BTreeSet<HostField
 #[must_use]
 pub fn to_be_chosen(policy: &Policy, cluster: &ClusterName) -> Vec<String> {
     let named = classes(policy, cluster).flat_map(|class| {
-        let open = rules(class).into_iter().filter(|(_, rule)| rule.mode.is_none());
+        let open = rules(&class.admission.server).into_iter().filter(|(_, rule)| rule.mode.is_none());
         open.map(|(name, _)| format!("class.{}.admission.{name}", class.name))
     });
     named.collect()
@@ -48,8 +48,38 @@ pub fn classes<'p>(policy: &'p Policy, cluster: &'p ClusterName) -> impl Iterato
     policy.classes.values().filter(move |class| class.clusters.contains(cluster) && class.namespace.is_some())
 }
 
-fn rules(class: &Class) -> [(&'static str, &ServerRule); 5] {
-    let server = &class.admission.server;
+/// Classes that adopt namespaces there, each with its rules.
+pub fn adopting<'p>(
+    policy: &'p Policy,
+    cluster: &'p ClusterName,
+) -> impl Iterator<Item = (&'p Class, &'p AdoptedAdmission)> {
+    let here = policy.classes.values().filter(move |class| class.clusters.contains(cluster));
+    here.filter_map(|class| Some((class, &class.adopts()?.admission)))
+}
+
+/// What the policy of one mode of an adopting class is told; empty if the class has no rule in this mode.
+#[must_use]
+pub fn of_adopting(class: &Class, admission: &AdoptedAdmission, mode: Mode) -> BTreeMap<String, String> {
+    let AdoptedAdmission { hosts, volumes, allowed_volumes: _, read_write_many, server } = admission;
+    let hosts = HostRules { allow: admission.host_patterns().collect(), ..hosts.clone() };
+    // The name of the namespace stands in the place of a tenant's.
+    let mut words: BTreeMap<String, String> =
+        words(&class.name, "{name}", &hosts, server, (mode, Mode::Off)).into_iter().collect();
+    let key = |rule: &str| format!("{}.{rule}", class.name);
+    if read_write_many.mode == Some(mode) {
+        words.insert(key("read-write-many"), lines(&read_write_many.allow));
+    }
+    if *volumes == mode {
+        words.insert(key("volumes"), String::new());
+    }
+    if hosts.mode == mode {
+        words.insert(key("routes"), String::new());
+    }
+    let is_rule = |name: &String| !["namespace", "hosts"].iter().any(|told| *name == key(told));
+    if words.keys().any(is_rule) { words } else { BTreeMap::new() }
+}
+
+fn rules(server: &ServerRules) -> [(&'static str, &ServerRule); 5] {
     [
         ("services", &server.services),
         ("scheduling", &server.scheduling),
@@ -60,21 +90,34 @@ fn rules(class: &Class) -> [(&'static str, &ServerRule); 5] {
 }
 
 fn of_class(class: &Class, mode: Mode, unchosen: Mode) -> Vec<(String, String)> {
-    let key = |rule: &str| format!("{}.{rule}", class.name);
-    let lines = |words: &mut dyn Iterator<Item = String>| words.collect::<Vec<_>>().join("\n");
-    let in_mode = rules(class).into_iter().filter(|(_, rule)| rule.mode.unwrap_or(unchosen) == mode);
-    let mut entries: Vec<(String, String)> =
-        in_mode.map(|(name, rule)| (key(name), lines(&mut rule.allow.iter().cloned()))).collect();
-    let hosts = &class.admission.hosts;
+    let namespace = class.namespace.as_deref().unwrap_or_default();
+    words(&class.name, namespace, &class.admission.hosts, &class.admission.server, (mode, unchosen))
+}
+
+fn words(
+    class: &str,
+    namespace: &str,
+    hosts: &HostRules,
+    server: &ServerRules,
+    (mode, unchosen): (Mode, Mode),
+) -> Vec<(String, String)> {
+    let key = |rule: &str| format!("{class}.{rule}");
+    let in_mode = rules(server).into_iter().filter(|(_, rule)| rule.mode.unwrap_or(unchosen) == mode);
+    let mut entries: Vec<(String, String)> = in_mode.map(|(name, rule)| (key(name), lines(&rule.allow))).collect();
     if hosts.mode != Mode::Off {
-        entries.push((key("namespace"), class.namespace.clone().unwrap_or_default()));
-        entries.push((key("hosts"), lines(&mut hosts.allow.iter().cloned())));
+        entries.push((key("namespace"), namespace.to_owned()));
+        entries.push((key("hosts"), lines(&hosts.allow)));
     }
-    let fields = &class.admission.server.host_fields;
+    let fields = &server.host_fields;
     if hosts.mode == mode && !fields.is_empty() {
-        entries.push((key("host-fields"), lines(&mut fields.iter().map(ToString::to_string))));
+        entries.push((key("host-fields"), lines(fields)));
     }
     entries
+}
+
+/// A word a line.
+fn lines(words: impl IntoIterator<Item = impl ToString>) -> String {
+    words.into_iter().map(|word| word.to_string()).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

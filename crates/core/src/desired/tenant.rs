@@ -114,7 +114,11 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         }
     }
     let here = adopted.iter().filter(|(there, ..)| *there == cluster && end != Some(EndOfTenant::Delete));
+    let mut levels = BTreeMap::new();
     for (_, namespace, class) in here {
+        if let Some(level) = class.adopts().and_then(|adopts| adopts.pod_security) {
+            levels.insert((*namespace).clone(), (class.name.clone(), level));
+        }
         let place = Place { cluster, namespace, account, class: &class.name, generation, suspended, idle_until: None };
         let owner = credential::holder(account, generation, None, rule);
         let owner = Some(&owner).filter(|_| adopted::works_elsewhere(rule));
@@ -140,6 +144,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         end,
         own: own(&order),
         objects,
+        levels,
         directories,
         keep_unknown: main.is_none(),
         holder: JsonText::from(&credential::holder(account, generation, namespace, rule)),

@@ -14,6 +14,7 @@ use crate::json_text::JsonText;
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::{Archive, StoppedWorkload};
 use crate::packed_text::DigestText;
+use crate::policy::PodSecurity;
 
 /// One write to the world.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -48,6 +49,17 @@ pub enum Action {
         uid: String,
         /// Why.
         reason: Reason,
+    },
+    /// Gives a namespace of others a level of Pod Security. One that has a level by then keeps it.
+    SetLevel {
+        /// Where.
+        cluster: ClusterName,
+        /// Which.
+        namespace: NamespaceName,
+        /// Precondition.
+        uid: String,
+        /// Which level.
+        level: PodSecurity,
     },
     /// Stops every top-level workload of a namespace and keeps what they were.
     StopWorkloads {
@@ -290,6 +302,7 @@ impl Action {
             }
             Self::SshKeys { keys, reason, .. } => keys.is_empty() || matches!(reason, Some(Reason::Changed(_))),
             Self::MakeDirectory { .. }
+            | Self::SetLevel { .. }
             | Self::WarnIdle { .. }
             | Self::WarnPod { .. }
             | Self::ResumeWorkloads { .. }
@@ -315,6 +328,7 @@ impl Action {
         match self {
             Self::Apply { key, .. } | Self::Delete { key, .. } => &key.cluster,
             Self::MakeDirectory { cluster, .. }
+            | Self::SetLevel { cluster, .. }
             | Self::StopWorkloads { cluster, .. }
             | Self::Evict { cluster, .. }
             | Self::WarnIdle { cluster, .. }

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::{Action, tenant};
 use crate::desired::Groups;
 use crate::identity::{AccountId, AccountKind, ClusterName, NamespaceName};
 use crate::inventory::Inventory;
@@ -58,6 +59,21 @@ impl std::fmt::Display for Unowned {
 #[must_use]
 pub fn is_of_others(key: &ObjectKey, is_own: impl Fn(&str) -> bool) -> bool {
     key.kind.in_adopted() && key.namespace.as_deref().is_some_and(|there| !is_own(there))
+}
+
+/// Levels of Pod Security that namespaces of the account lack. A weaker level that is there is only told.
+pub(super) fn levels(look: tenant::Look<'_>, notices: &mut Vec<String>) -> Vec<Action> {
+    let Some(shown) = look.inventory.adopted.get(look.cluster) else { return Vec::new() };
+    let mut actions = Vec::new();
+    for (namespace, (class, level)) in &look.tenant.levels {
+        let Some(found) = shown.get(namespace).filter(|found| !found.ours && !found.deleting) else { continue };
+        if found.level.is_none() {
+            let (cluster, uid) = (look.cluster.clone(), found.uid.clone());
+            actions.push(Action::SetLevel { cluster, namespace: namespace.clone(), uid, level: *level });
+        }
+        notices.extend(found.weaker(namespace, class, *level).map(|weaker| weaker.to_string()));
+    }
+    actions
 }
 
 /// What this look at the clusters changes. One that does not answer changes nothing.
@@ -247,7 +263,6 @@ fn told(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Action;
     use crate::plan::testing::{World, prod, profile};
 
     /// Alice has a profile, which others may administer.
@@ -292,6 +307,41 @@ mod tests {
             "{:?}",
             world.ledger.spent
         );
+    }
+
+    #[test]
+    fn a_namespace_without_a_level_gets_one_first_and_a_weaker_level_is_told() {
+        let (mut world, alice) = profiled();
+        let class = world.policy.classes.get_mut("profile").expect("a class");
+        let crate::policy::From::Adopted(adopts) = &mut class.from else { panic!("it adopts") };
+        adopts.pod_security = Some(crate::policy::PodSecurity::Baseline);
+        let steps = |world: &World| -> Vec<Action> { world.plan().accounts[0].steps().cloned().collect() };
+        let all = steps(&world);
+        let is_level = |action: &Action| matches!(action, Action::SetLevel { .. });
+        let is_elsewhere = |action: &Action| {
+            is_level(action) || matches!(action, Action::Apply { key, .. } if key.namespace.as_deref() == Some("lab-a"))
+        };
+        let there: Vec<&Action> = all.iter().filter(|action| is_elsewhere(action)).collect();
+        assert!(is_level(there[0]) && there[1..].iter().all(|action| !is_level(action)), "{there:#?}");
+        world.cycle();
+        assert!(world.plan().is_empty(), "{}", world.plan());
+        let level = |world: &mut World, level: Option<&str>| {
+            let name = NamespaceName::try_from("lab-a".to_owned()).expect("a name");
+            let found = world.inventory.adopted.get_mut(&prod()).and_then(|found| found.get_mut(&name));
+            found.expect("it was seen").level = level.map(str::to_owned);
+        };
+        for (there, told) in [("baseline", 0), ("restricted", 0), ("privileged", 1), ("odd", 1)] {
+            level(&mut world, Some(there));
+            let plan = world.plan();
+            assert!(plan.accounts.iter().flat_map(|plan| plan.steps()).all(|action| !is_level(action)), "{there}");
+            let notices = plan.notices.iter().filter(|notice| notice.text.contains("Pod Security level"));
+            assert_eq!(notices.count(), told, "{there}: {:?}", plan.notices);
+        }
+        // One that is nobody's any more keeps what it has.
+        level(&mut world, None);
+        world.account(&alice).state = Lifecycle::Archived;
+        world.look();
+        assert!(world.plan().accounts.iter().flat_map(|plan| plan.steps()).all(|action| !is_level(action)));
     }
 
     #[test]

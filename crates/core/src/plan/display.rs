@@ -544,6 +544,9 @@ fn details(plan: &AccountPlan) -> String {
         }
         Action::SshKeys { keys, .. } if keys.is_empty() => Some("SSH keys removed".to_owned()),
         Action::SshKeys { keys, .. } => Some(counted(keys.len() as u64, "SSH key")),
+        Action::SetLevel { namespace, level, .. } => {
+            Some(format!("namespace {namespace} of others gets Pod Security level {}", level.as_str()))
+        }
         Action::WarnIdle { namespace, until, .. } => {
             Some(format!("people of {namespace} warned: suspended {until:.0} if nothing runs until then"))
         }

@@ -81,6 +81,7 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
             | Action::Archive { .. }
             | Action::AwaitDeletion { .. }
             | Action::MakeDirectory { .. }
+            | Action::SetLevel { .. }
             | Action::ResumeWorkloads { .. }
             | Action::ProveRevoked { .. }
             | Action::ReapPod { .. }

@@ -62,6 +62,7 @@ fn delivers(action: &Action, replaces: bool) -> bool {
         Action::Apply { key, uid: Some(_), .. } if key.kind.stage() == Stage::Access => replaces,
         Action::Apply { .. }
         | Action::MakeDirectory { .. }
+        | Action::SetLevel { .. }
         | Action::Delete { .. }
         | Action::StopWorkloads { .. }
         | Action::Evict { .. }

@@ -211,6 +211,7 @@ impl Loss<'_, '_> {
             Action::Apply { .. }
             | Action::Delete { .. }
             | Action::MakeDirectory { .. }
+            | Action::SetLevel { .. }
             | Action::StopWorkloads { .. }
             | Action::Evict { .. }
             | Action::WarnIdle { .. }

@@ -147,7 +147,9 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     ];
     let end = ending::archive(look);
     let own = actions.into_iter().flatten().chain(prove).chain(deliver).chain(inspect).chain(end);
-    let all = own.chain(elsewhere);
+    // The level first: no owner is bound where it cannot be set.
+    let levels = adopted::levels(look, &mut found.notices);
+    let all = own.chain(levels).chain(elsewhere);
     match going {
         // Its quota cannot come before the namespace.
         None if is_new => {
@@ -182,6 +184,7 @@ fn creates_in_its_namespace(look: Look<'_>, action: &Action) -> bool {
         }
         Action::Apply { .. }
         | Action::MakeDirectory { .. }
+        | Action::SetLevel { .. }
         | Action::Delete { .. }
         | Action::StopWorkloads { .. }
         | Action::Evict { .. }

@@ -294,6 +294,11 @@ impl World {
                 let record = ObjectRecord { account: id.clone(), uid, wanted: wanted.clone(), observed, detail };
                 vec![Change::Object(key.clone(), Some(record))]
             }
+            Action::SetLevel { cluster, namespace, level, .. } => {
+                let there = self.inventory.adopted.get_mut(cluster).and_then(|found| found.get_mut(namespace));
+                there.expect("it was seen").level.get_or_insert_with(|| level.as_str().to_owned());
+                Vec::new()
+            }
             Action::MakeDirectory { .. }
             | Action::ProveRevoked { .. }
             | Action::Evict { .. }

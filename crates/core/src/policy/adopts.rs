@@ -2,6 +2,13 @@
 
 use std::fmt;
 
+use super::PodSecurity;
+use crate::rules::server::{ServerRule, ServerRules};
+use crate::rules::{AllowedVolume, HostRules, Mode};
+
+/// Stands in patterns of an adopting class for the name of the namespace.
+pub const PLACEHOLDER: &str = "{namespace}";
+
 /// What a class with `from = "adopted"` says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adopts {
@@ -9,6 +16,52 @@ pub struct Adopts {
     pub selector: Selector,
     /// The annotation that names the owner.
     pub owner_annotation: String,
+    /// What may be in these namespaces.
+    pub admission: AdoptedAdmission,
+    /// The level of Pod Security that a namespace gets if its maker gave it none.
+    pub pod_security: Option<PodSecurity>,
+}
+
+/// `[class.NAME.admission]` of a class with `from = "adopted"`: what the API server judges without knowing whose a namespace
+/// is. A rule that the class does not have is off.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdoptedAdmission {
+    /// What an Ingress or route may serve; patterns have [`PLACEHOLDER`].
+    pub hosts: HostRules,
+    /// What happens to volumes from outside the namespace that are not in [`Self::allowed_volumes`].
+    pub volumes: Mode,
+    /// Volumes from outside; paths may have [`PLACEHOLDER`].
+    pub allowed_volumes: Vec<AllowedVolume>,
+    /// Storage classes of `ReadWriteMany` claims: `class NAME`.
+    pub read_write_many: ServerRule,
+    /// The rules that tenants' namespaces have, too. Each has a mode.
+    pub server: ServerRules,
+}
+
+impl Default for AdoptedAdmission {
+    fn default() -> Self {
+        let off = || ServerRule { mode: Some(Mode::Off), ..ServerRule::default() };
+        let default = ServerRules::default();
+        Self {
+            hosts: HostRules { mode: Mode::Off, allow: Vec::new(), annotations: Vec::new() },
+            volumes: Mode::Off,
+            allowed_volumes: Vec::new(),
+            read_write_many: off(),
+            server: ServerRules {
+                services: off(),
+                scheduling: ServerRule { mode: Some(Mode::Off), ..default.scheduling },
+                sysctls: off(),
+                ..default
+            },
+        }
+    }
+}
+
+impl AdoptedAdmission {
+    /// Patterns of hosts as classes of tenants write them: the name of the namespace is the tenant's.
+    pub fn host_patterns(&self) -> impl Iterator<Item = String> {
+        self.hosts.allow.iter().map(|pattern| pattern.replace(PLACEHOLDER, "{name}"))
+    }
 }
 
 /// A label selector as `kubectl --selector` takes it

@@ -8,8 +8,9 @@ use serde_json::json;
 
 use super::prod;
 use crate::policy::{
-    Adopts, Class, Cluster, CredentialKind, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile,
-    NfsVolume, Pattern, Peer, PodSecurity, Policy, Port, Range, Selector, Volume, VolumeKind, When, Who, Workspace,
+    AdoptedAdmission, Adopts, Class, Cluster, CredentialKind, CredentialRule, Endpoint, From, HomeRule, Limit, Limits,
+    NetworkProfile, NfsVolume, Pattern, Peer, PodSecurity, Policy, Port, Range, Selector, Volume, VolumeKind, When,
+    Who, Workspace,
 };
 
 /// The example site of the tests: tools, admins, and students with volumes and templates.
@@ -204,6 +205,14 @@ pub fn profile() -> Class {
         roles: vec!["bursar-tenant".to_owned()],
         service_account_roles: vec!["view".to_owned()],
         quota: BTreeMap::from([("pods".to_owned(), "9".to_owned())]),
-        ..class("profile", From::Adopted(Adopts { selector, owner_annotation: "owner".to_owned() }))
+        ..class(
+            "profile",
+            From::Adopted(Adopts {
+                selector,
+                owner_annotation: "owner".to_owned(),
+                admission: AdoptedAdmission::default(),
+                pod_security: None,
+            }),
+        )
     }
 }

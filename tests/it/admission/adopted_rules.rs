@@ -1,0 +1,353 @@
+//! The rules of a class that adopts namespaces, in namespaces that its selector takes, and in no other: attacks and ordinary
+//! objects, sent by an administrator whom nothing exempts, and by Kubernetes' controllers.
+
+#![expect(clippy::needless_pass_by_value, reason = "each call makes its values with json!")]
+
+use bursar_testkit::ready::{DEADLINE, wait_for};
+use serde_json::{Value, json};
+
+use super::sender::route;
+use super::server_rules::{HOSTNAME, Meddler, OLD_STORAGE_CLASS, annotated, kind, object, pods};
+use super::site::{Site, said};
+
+const LAB: &str = "lab-ann";
+/// Its maker gave it no label that the class selects.
+const FOREIGN: &str = "lab-foreign";
+const LABEL: &str = "test.example.org/profile=yes";
+const OWN: &str = "lab-ann.lab.example.org";
+
+fn claim(modes: &[&str], fields: Value) -> Value {
+    let mut spec = json!({"accessModes": modes, "resources": {"requests": {"storage": "1Gi"}}});
+    spec.as_object_mut().expect("fields").extend(fields.as_object().expect("fields").clone());
+    object("v1", "PersistentVolumeClaim", LAB, spec)
+}
+
+fn shared(fields: Value) -> Value {
+    claim(&["ReadWriteMany"], fields)
+}
+
+fn nameless(mut object: Value) -> Value {
+    object["metadata"] = json!({"generateName": "data-", "namespace": LAB});
+    object
+}
+
+fn volume(source: Value) -> Value {
+    let mut volume = source;
+    volume["name"] = json!("data");
+    json!({"volumes": [volume]})
+}
+
+fn nfs(server: &str, path: &str) -> Value {
+    volume(json!({"nfs": {"server": server, "path": path}}))
+}
+
+fn host_path(path: &str) -> Value {
+    volume(json!({"hostPath": {"path": path}}))
+}
+
+fn token(audience: &str) -> Value {
+    volume(json!({"projected": {"sources": [{"serviceAccountToken": {"audience": audience, "path": "token"}}]}}))
+}
+
+fn ingress(host: Option<&str>, more: Value) -> Value {
+    let backend = json!({"service": {"name": "x", "port": {"number": 80}}});
+    let mut rule = json!({"http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}});
+    if let Some(host) = host {
+        rule["host"] = json!(host);
+    }
+    let mut spec = json!({"ingressClassName": "nginx", "rules": [rule]});
+    spec.as_object_mut().expect("fields").extend(more.as_object().expect("fields").clone());
+    object("networking.k8s.io/v1", "Ingress", LAB, spec)
+}
+
+fn http_route(hosts: &[&str]) -> Value {
+    object("gateway.networking.k8s.io/v1", "HTTPRoute", LAB, json!({"hostnames": hosts}))
+}
+
+fn service(spec: Value) -> Value {
+    let mut whole = json!({"ports": [{"port": 80}]});
+    whole.as_object_mut().expect("fields").extend(spec.as_object().expect("fields").clone());
+    object("v1", "Service", LAB, whole)
+}
+
+fn widget(host: &str) -> Value {
+    object("example.org/v1", "Widget", LAB, json!({"hosts": [host]}))
+}
+
+/// Objects that must be refused, and a part of what is said.
+fn attacks() -> Vec<(Value, &'static str)> {
+    const MANY: &str = "is ReadWriteMany and would have storage class \"gold\"";
+    const NONE: &str = "is ReadWriteMany and would have storage class \"\"";
+    let gold = json!({"storageClassName": "gold"});
+    let from_another =
+        json!({"storageClassName": "gold", "dataSource": {"kind": "PersistentVolumeClaim", "name": "y"}});
+    let mut attacks = vec![
+        // Whatever an application wrote, or did not.
+        (shared(gold.clone()), MANY),
+        (
+            shared(gold.clone()),
+            "set spec.storageClassName to \"nfs-csi\", or ask an administrator for admission.claims",
+        ),
+        (shared(json!({})), NONE),
+        (shared(json!({"storageClassName": ""})), NONE),
+        (shared(json!({"storageClassName": "", "volumeName": "pv"})), NONE),
+        (shared(json!({"storageClassName": "gold", "volumeName": "pv"})), MANY),
+        (claim(&["ReadWriteOnce", "ReadWriteMany"], gold.clone()), MANY),
+        (nameless(shared(gold.clone())), MANY),
+        (shared(from_another), MANY),
+        (annotated(shared(json!({"storageClassName": "nfs-csi"})), OLD_STORAGE_CLASS, "gold"), MANY),
+        (claim(&["ReadWriteOnce"], json!({"storageClassName": "bronze"})), "storage class \"bronze\""),
+        (ingress(Some("bob.lab.example.org"), json!({})), "has a rule with a host that is not yours"),
+        (ingress(Some("lab-ann.lab.example.org.evil.org"), json!({})), "has a rule with a host that is not yours"),
+        (
+            ingress(Some("a.b.lab-ann.lab.example.org"), json!({})),
+            "use lab-ann.lab.example.org or *.lab-ann.lab.example.org",
+        ),
+        (ingress(None, json!({})), "has a rule with a host that is not yours, or without one"),
+        (
+            ingress(Some(OWN), json!({"defaultBackend": {"service": {"name": "x", "port": {"number": 80}}}})),
+            "has spec.defaultBackend, which is for every host",
+        ),
+        (ingress(Some(OWN), json!({"tls": [{"hosts": [OWN, "bob.lab.example.org"]}]})), "has a TLS entry with a host"),
+        (ingress(Some(OWN), json!({"tls": [{"secretName": "x"}]})), "has a TLS entry with a host"),
+        (ingress(Some(OWN), json!({"ingressClassName": "traefik"})), "ingress class \"traefik\""),
+        (
+            annotated(ingress(Some(OWN), json!({})), "nginx.ingress.kubernetes.io/server-snippet", ""),
+            "has annotation nginx.ingress.kubernetes.io/server-snippet",
+        ),
+        (annotated(ingress(Some(OWN), json!({})), "cert-manager.iox/a", "b"), "has annotation cert-manager.iox/a"),
+        (http_route(&["bob.lab.example.org"]), "has a hostname that is not yours, or none"),
+        (http_route(&[OWN, "*"]), "has a hostname that is not yours, or none"),
+        (http_route(&[]), "has a hostname that is not yours, or none"),
+        (annotated(http_route(&[OWN]), "example.org/x", "y"), "has annotation example.org/x"),
+        (widget("bob.lab.example.org"), "spec.hosts[]"),
+        (annotated(service(json!({})), HOSTNAME, "bob.lab.example.org"), "a host of somebody else"),
+        (service(json!({"type": "NodePort"})), "would be of type NodePort"),
+        (service(json!({"externalIPs": ["192.0.2.7"]})), "remove spec.externalIPs"),
+    ];
+    let mut of_pods = |fields: Value, text: &'static str| {
+        attacks.extend(pods(LAB, fields).into_iter().map(|object| (object, text)));
+    };
+    const OUTSIDE: &str = "would mount volume \"data\", which is from outside the namespace";
+    for outside in [
+        nfs("nfs.example.org", "/srv/lab-bob"),
+        nfs("nfs.example.org", "/srv/lab-annx"),
+        nfs("nfs.example.org", "/srv/lab-ann/../lab-bob"),
+        nfs("nfs.example.org", "/srv//lab-ann"),
+        nfs("nfs.example.org", "/srv/public/x"),
+        nfs("nfs.example.org", "/"),
+        nfs("other.example.org", "/srv/lab-ann"),
+        host_path("/etc"),
+        host_path("/scratch/lab-ann/x"),
+        host_path("/scratch/lab-bob"),
+        host_path("/data/../etc"),
+        volume(json!({"csi": {"driver": "nfs.example.org"}})),
+        volume(json!({"iscsi": {"targetPortal": "192.0.2.7:3260", "iqn": "iqn.2001-04.com.example:x", "lun": 0}})),
+        token("vault"),
+    ] {
+        of_pods(outside, OUTSIDE);
+    }
+    of_pods(json!({"nodeName": "node-1"}), "would run on node node-1, past the scheduler");
+    of_pods(json!({"priorityClassName": "urgent"}), "would have priorityClassName urgent");
+    of_pods(json!({"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}}), "would set sysctl");
+    attacks
+}
+
+/// Objects that must pass.
+fn ordinary() -> Vec<Value> {
+    let mut ordinary = vec![
+        shared(json!({"storageClassName": "nfs-csi"})),
+        nameless(shared(json!({"storageClassName": "nfs-csi"}))),
+        claim(&["ReadWriteOnce"], json!({"storageClassName": "gold"})),
+        claim(&["ReadOnlyMany"], json!({"storageClassName": "gold"})),
+        ingress(Some(OWN), json!({"tls": [{"hosts": [OWN, "a.lab-ann.lab.example.org"]}]})),
+        ingress(Some("*.lab-ann.lab.example.org"), json!({})),
+        annotated(ingress(Some(OWN), json!({})), "cert-manager.io/issuer", "site"),
+        annotated(ingress(Some(OWN), json!({})), "kubectl.kubernetes.io/last-applied-configuration", "{}"),
+        http_route(&[OWN]),
+        widget(OWN),
+        service(json!({})),
+        annotated(service(json!({})), HOSTNAME, OWN),
+    ];
+    let mut of_pods = |fields: Value| ordinary.extend(pods(LAB, fields));
+    let ephemeral = json!({"volumeClaimTemplate": {"spec": {
+        "accessModes": ["ReadWriteOnce"], "storageClassName": "gold", "resources": {"requests": {"storage": "1Gi"}},
+    }}});
+    for fields in [
+        json!({}),
+        volume(json!({"emptyDir": {}})),
+        volume(json!({"configMap": {"name": "x"}})),
+        volume(json!({"persistentVolumeClaim": {"claimName": "x"}})),
+        volume(json!({"ephemeral": ephemeral})),
+        nfs("nfs.example.org", "/srv/lab-ann"),
+        nfs("nfs.example.org", "/srv/lab-ann/models/"),
+        nfs("nfs.example.org", "/srv/public"),
+        host_path("/scratch/lab-ann"),
+        host_path("/data"),
+        host_path("/data/models"),
+        volume(json!({"csi": {"driver": "secrets.example.org"}})),
+        token("istio-ca"),
+        token(""),
+        json!({"priorityClassName": "batch"}),
+    ] {
+        of_pods(fields);
+    }
+    ordinary
+}
+
+/// The namespaces, and what the objects name, so that nothing but a rule refuses them.
+fn prepare(site: &Site) -> Meddler {
+    let meddler = super::server_rules::prepare(site);
+    let namespace = |name: &str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+    let items = [namespace(LAB), namespace(FOREIGN), route("HTTPRoute"), kind("example.org", "Widget")];
+    site.cluster.run(&["apply", "-f", "-"], &json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string());
+    site.cluster.run(&["label", "namespace", LAB, LABEL, "--overwrite"], "");
+    site.cluster.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=240s"], "");
+    wait_for("a plain pod, and no path of the node", DEADLINE, || {
+        let [plain, refused] = [json!({}), host_path("/etc")].map(|fields| pods(LAB, fields).swap_remove(0));
+        (meddler.create(&plain).is_ok() && meddler.create(&refused).is_err()).then_some(())
+    });
+    meddler
+}
+
+#[test]
+fn attacks_in_adopted_namespaces_are_refused_with_the_remedy() {
+    let site = Site::shared();
+    let meddler = prepare(&site);
+    let attacks = attacks();
+    assert!(attacks.len() > 150, "{}", attacks.len());
+    let wrong = attacks.iter().filter_map(|(object, text)| {
+        let answer = meddler.create(object).err().unwrap_or_else(|| "it was let through".to_owned());
+        let is_right = answer.contains("'bursar-adopted-profile-enforce'") && answer.contains(text);
+        (!is_right).then(|| format!("{object}\n  wanted {text:?}, and it is: {answer}"))
+    });
+    let wrong: Vec<String> = wrong.collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn ordinary_objects_pass_in_adopted_namespaces_and_everything_in_others() {
+    let site = Site::shared();
+    let meddler = prepare(&site);
+    let elsewhere = attacks().into_iter().map(|(mut object, _)| {
+        object["metadata"]["namespace"] = json!(FOREIGN);
+        object
+    });
+    let wrong = ordinary().into_iter().chain(elsewhere).filter_map(|object| {
+        let why = meddler.create(&object).err()?;
+        Some(format!("{object}\n  {why}"))
+    });
+    let wrong: Vec<String> = wrong.collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn claims_that_controllers_make_of_templates_are_judged_too() {
+    let site = Site::shared();
+    prepare(&site);
+    let template = json!({"accessModes": ["ReadWriteMany"], "storageClassName": "gold",
+        "resources": {"requests": {"storage": "1Gi"}}});
+    let mut set = pods(LAB, json!({})).swap_remove(3);
+    set["metadata"]["name"] = json!("templated");
+    set["spec"]["volumeClaimTemplates"] = json!([{"metadata": {"name": "data"}, "spec": template}]);
+    let mut pod = pods(LAB, volume(json!({"ephemeral": {"volumeClaimTemplate": {"spec": template}}}))).swap_remove(0);
+    pod["metadata"]["name"] = json!("ephemeral");
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [set, pod]});
+    site.cluster.run(&["create", "-f", "-"], &list.to_string());
+    for name in ["templated", "ephemeral"] {
+        wait_for("the refusal in an event", DEADLINE, || {
+            let path = "jsonpath={.items[*].message}";
+            let field = format!("--field-selector=involvedObject.name={name}");
+            let events = site.cluster.run(&["get", "events", "-n", LAB, &field, "-o", path], "");
+            events.contains("is ReadWriteMany and would have storage class \"gold\"").then_some(())
+        });
+    }
+    assert_eq!(site.cluster.run(&["get", "pvc", "-n", LAB, "-o", "name"], ""), "");
+    site.cluster.run(&["delete", "statefulset/templated", "-n", LAB, "--cascade=foreground"], "");
+    site.delete("pod", "ephemeral", LAB);
+}
+
+#[test]
+fn what_is_older_than_the_label_may_stay_but_not_grow() {
+    let site = Site::shared();
+    prepare(&site);
+    let place = "lab-old";
+    let label = |label: &str| site.cluster.run(&["label", "namespace", place, label], "");
+    site.cluster.run(&["create", "namespace", place], "");
+    let there = |mut object: Value, name: &str| {
+        object["metadata"]["namespace"] = json!(place);
+        object["metadata"]["name"] = json!(name);
+        object["metadata"]["finalizers"] = json!(["example.org/x"]);
+        object
+    };
+    let tls = json!({"tls": [{"hosts": ["bob.lab.example.org"]}]});
+    let items = [
+        there(annotated(ingress(Some("bob.lab.example.org"), tls), "example.org/x", "y"), "old"),
+        there(pods(LAB, host_path("/etc")).swap_remove(1), "old"),
+        there(shared(json!({"storageClassName": "gold"})), "old"),
+        there(http_route(&["bob.lab.example.org"]), "old"),
+    ];
+    let kinds = ["ingress", "deployment", "pvc", "httproute"];
+    site.cluster.run(&["create", "-f", "-"], &json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string());
+    let patch = |kind: &str, patch: Value| {
+        let patch = patch.to_string();
+        let arguments = ["patch", kind, "old", "-n", place, "--type=merge", "--dry-run=server", "-p", &patch];
+        let patched = site.meddler(&arguments, "");
+        if patched.status.success() { Ok(()) } else { Err(said(&patched)) }
+    };
+    let worse = json!({"spec": {"rules": [{"host": "eve.lab.example.org"}]}});
+    let is_judged = || patch("ingress", worse.clone()).is_err();
+    assert!(!is_judged());
+    for _ in 0..2 {
+        label(LABEL);
+        wait_for("the rules meet the namespace", DEADLINE, || is_judged().then_some(()));
+        for kind in kinds {
+            for passes in [json!({"metadata": {"labels": {"a": "b"}}}), json!({"metadata": {"finalizers": null}})] {
+                assert_eq!(patch(kind, passes.clone()), Ok(()), "{kind} {passes}");
+            }
+        }
+        assert_eq!(patch("deployment", json!({"spec": {"replicas": 0}})), Ok(()));
+        let more = json!({"name": "more", "hostPath": {"path": "/var"}});
+        let old = json!({"name": "data", "hostPath": {"path": "/etc"}});
+        for (kind, refused, text) in [
+            ("ingress", worse.clone(), "has a rule with a host that is not yours"),
+            ("ingress", json!({"spec": {"tls": [{"hosts": ["eve.lab.example.org"]}]}}), "has a TLS entry with a host"),
+            ("ingress", json!({"metadata": {"annotations": {"example.org/x": "z"}}}), "has annotation example.org/x"),
+            ("ingress", json!({"metadata": {"annotations": {"example.org/y": ""}}}), "has annotation example.org/y"),
+            (
+                "deployment",
+                json!({"spec": {"template": {"spec": {"volumes": [old, more]}}}}),
+                "would mount volume \"more\"",
+            ),
+            ("httproute", json!({"spec": {"hostnames": []}}), "has a hostname that is not yours, or none"),
+            ("httproute", json!({"spec": {"hostnames": ["bob.lab.example.org", "*"]}}), "has a hostname"),
+        ] {
+            let why = patch(kind, refused.clone()).expect_err("refused");
+            assert!(why.contains(text), "{kind} {refused}: {why}");
+        }
+        // Who may take the label away takes the rules away.
+        label("test.example.org/profile-");
+        wait_for("the rules do not meet it", DEADLINE, || (!is_judged()).then_some(()));
+    }
+    for kind in kinds {
+        site.cluster
+            .run(&["patch", kind, "old", "-n", place, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#], "");
+    }
+    site.cluster.run(&["delete", "namespace", place, "--wait=false"], "");
+}
+
+#[test]
+fn the_daemon_cannot_change_the_rules_of_adopted_namespaces() {
+    let site = Site::shared();
+    for kind in ["validatingadmissionpolicy", "validatingadmissionpolicybinding"] {
+        for arguments in [
+            &["delete", kind, "bursar-adopted-profile-enforce", "--dry-run=server"][..],
+            &["label", kind, "bursar-adopted-profile-enforce", "a=b", "--dry-run=server"],
+        ] {
+            let mut command = site.cluster.kubectl_as(site.daemon_kubeconfig());
+            command.args(arguments);
+            let refused = bursar_testkit::process::run(command, "");
+            assert!(said(&refused).contains("forbidden"), "{arguments:?}: {}", said(&refused));
+        }
+    }
+}

@@ -3,6 +3,7 @@
 mod agreement;
 mod away;
 mod cases;
+mod clients;
 mod exceptions;
 mod files;
 mod flood;

@@ -20,7 +20,7 @@ pub fn serve(port: u16, dir: &Path, record: &Path) {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let files = Files::open(dir).expect("the webhook's files");
-    let tls = TlsAcceptor::from(Arc::clone(&files.certificate().config));
+    let tls = TlsAcceptor::from(files.config());
     let record: Arc<PathBuf> = Arc::new(record.to_owned());
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await.expect("the port");

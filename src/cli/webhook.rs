@@ -12,7 +12,7 @@ use super::exit::{Exit, Failure};
 use super::recovery::admin_of;
 use super::{audit, output};
 use crate::bootstrap;
-use crate::bootstrap::webhook::{self, Installed, Tried, WebhookRequest, Wrote};
+use crate::bootstrap::webhook::{self, ClientCertificate, Installed, Tried, WebhookRequest, Wrote};
 use crate::contract::Sealer;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
@@ -110,7 +110,7 @@ async fn install(context: &Context, arguments: &WebhookInstall) -> Result<Exit, 
                 "start it now: systemctl enable --now bursar-webhook, or bursar-webhook --dir {folder}"
             ));
         }
-        outside.answers(arguments.wait).await?;
+        outside.answers(&site.client, site.request(), arguments.wait).await?;
         let installed = outside.enforce(&site.client, site.request()).await;
         progress.finish_and_clear();
         installed?
@@ -123,7 +123,7 @@ async fn install(context: &Context, arguments: &WebhookInstall) -> Result<Exit, 
         installed?
     };
     print(context, &installed, arguments.write.as_deref())?;
-    Ok(Exit::Done)
+    Ok(if matches!(installed.client, ClientCertificate::NotSeen { .. }) { Exit::Failed } else { Exit::Done })
 }
 
 /// What an API server takes as `clientConfig.url`.
@@ -148,9 +148,18 @@ fn image(settings: &Settings, given: Option<&String>) -> Result<String, Failure>
     })
 }
 
-fn print(context: &Context, Installed { wrote, not_after }: &Installed, folder: Option<&Path>) -> anyhow::Result<()> {
+fn print(context: &Context, installed: &Installed, folder: Option<&Path>) -> anyhow::Result<()> {
+    let Installed { wrote, not_after, client } = installed;
     if context.global.json {
-        return output::json(&json!({"wrote": names(wrote), "not_after": not_after, "folder": folder}));
+        let (demanded, why) = match client {
+            ClientCertificate::NotAsked => (false, None),
+            ClientCertificate::Demanded => (true, None),
+            ClientCertificate::NotSeen { why } => (false, Some(why)),
+        };
+        let client = json!({"demanded": demanded, "not_seen": why});
+        let all =
+            json!({"wrote": names(wrote), "not_after": not_after, "folder": folder, "client_certificate": client});
+        return output::json(&all);
     }
     lines(wrote);
     if let Some(folder) = folder {
@@ -158,11 +167,26 @@ fn print(context: &Context, Installed { wrote, not_after }: &Installed, folder: 
         output::line(format!(
             "in force {folder}: good until {not_after:.0}; nothing renews these files, `bursar doctor` warns 30 days before"
         ));
-        output::line("next: bursar webhook selftest");
     } else {
         output::line(format!("the certificate is good until {not_after:.0}; the daemon renews it"));
-        output::line("next: bursar webhook selftest");
     }
+    match client {
+        ClientCertificate::NotAsked => {}
+        ClientCertificate::Demanded if folder.is_some() => {
+            output::line("from now on it answers only the client certificate of client_ca and client_name");
+        }
+        ClientCertificate::Demanded => {
+            output::line(
+                "it answers only the client certificate of client_ca and client_name, as soon as the kubelets have given the \
+                 pods their files, within two minutes",
+            );
+        }
+        ClientCertificate::NotSeen { why } => output::signed(format!(
+            "! the client certificate of client_ca and client_name is not demanded: {why}; see \"Client certificates\" in \
+             docs/admission.md, then install again"
+        )),
+    }
+    output::line("next: bursar webhook selftest");
     Ok(())
 }
 

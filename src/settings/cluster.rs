@@ -1,12 +1,14 @@
-//! `[cluster.NAME]`: its public face, and where the daemon's own kubeconfig is.
+//! `[cluster.NAME]`: its public face, who may send reviews to its webhook, and where the daemon's own kubeconfig is.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::source::ca;
+use super::network::CIDR;
+use super::source::{ca, pem};
 use super::table::{Kind, Table};
 use crate::identity::ClusterName;
-use crate::policy::{Cluster, Endpoint};
+use crate::policy::{Cluster, Endpoint, Range};
+use crate::rules::senders::{ClientRules, Senders};
 
 const URL: Kind = Kind("an https URL", "\"https://k8s.example.org:6443\"");
 const PROXY: Kind = Kind("a proxy's URL", "\"socks5://proxy.example.org:1080\"");
@@ -20,7 +22,7 @@ pub(super) fn clusters(
     let mut clusters = BTreeMap::new();
     let mut kubeconfigs = BTreeMap::new();
     for (name, table) in root.named("cluster") {
-        table.only(&["kubeconfig", "default_endpoint", "endpoint"]);
+        table.only(&["kubeconfig", "default_endpoint", "endpoint", "webhook"]);
         let made_by_init = || state_dir.join("clusters").join(format!("{name}.kubeconfig"));
         let kubeconfig = table.text("kubeconfig").map_or_else(made_by_init, |path| folder.join(path));
         let endpoints: BTreeMap<String, Endpoint> =
@@ -28,7 +30,8 @@ pub(super) fn clusters(
         let default_endpoint = default_endpoint(&table, &endpoints);
         let name = ClusterName(name);
         kubeconfigs.insert(name.clone(), kubeconfig);
-        clusters.insert(name, Cluster { default_endpoint, endpoints });
+        clusters
+            .insert(name, Cluster { default_endpoint, endpoints, senders: senders(&table.section("webhook"), folder) });
     }
     (clusters, kubeconfigs)
 }
@@ -48,6 +51,32 @@ fn endpoint(table: &Table<'_>, folder: &Path) -> Endpoint {
         ca_pem: ca(table, folder).unwrap_or_default(),
         tls_server_name: table.text("tls_server_name"),
         proxy: table.parsed("proxy", PROXY, proxy),
+    }
+}
+
+/// Half of a client's certificate would let in nobody, or everybody.
+fn senders(table: &Table<'_>, folder: &Path) -> Senders {
+    table.only(&["client_ca", "client_name", "api_server_cidrs"]);
+    for (key, other, example) in [
+        ("client_ca", "client_name", "\"/etc/bursar/front-proxy-ca.pem\""),
+        ("client_name", "client_ca", "\"front-proxy-client\""),
+    ] {
+        if table.has(other) && !table.has(key) {
+            table.wrong(key, format!("missing, because {other} is set; for example {example}"));
+        }
+    }
+    let client = pem(table, "client_ca", folder).zip(table.text("client_name"));
+    let ranges = table.texts("api_server_cidrs").unwrap_or_default();
+    let ranges = ranges.iter().filter_map(|text| {
+        let range = Range::parse(text);
+        if range.is_none() {
+            table.wrong("api_server_cidrs", format!("{text:?} is not {}; for example {}", CIDR.0, CIDR.1));
+        }
+        range.map(|range| range.to_string())
+    });
+    Senders {
+        client: client.map(|(authorities, name)| ClientRules { authorities, name }),
+        api_server_cidrs: ranges.collect(),
     }
 }
 

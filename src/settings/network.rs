@@ -10,7 +10,7 @@ use crate::policy::{Namespaces, NetworkProfile, Peer, Port, Range, Selector, Who
 
 /// The profiles that need no table.
 const BUILT_IN: [&str; 2] = ["isolated", "open"];
-const CIDR: Kind = Kind("a range of addresses", "\"192.0.2.0/24\"");
+pub(super) const CIDR: Kind = Kind("a range of addresses", "\"192.0.2.0/24\"");
 
 /// All profiles by name.
 pub(super) fn networks(root: &Table<'_>) -> BTreeMap<String, NetworkProfile> {

@@ -315,7 +315,7 @@ pub(super) fn ca(table: &Table<'_>, folder: &Path) -> Option<String> {
 }
 
 /// The certificates in the file that `key` names.
-fn pem(table: &Table<'_>, key: &str, folder: &Path) -> Option<String> {
+pub(super) fn pem(table: &Table<'_>, key: &str, folder: &Path) -> Option<String> {
     let path = folder.join(table.text(key)?);
     match std::fs::read_to_string(&path) {
         Ok(pem) if pem.contains("-----BEGIN CERTIFICATE-----") => Some(pem),

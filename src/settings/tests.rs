@@ -382,6 +382,24 @@ fn exempt_group_cannot_end_the_text_it_is_written_in() {
 }
 
 #[test]
+fn half_of_a_client_certificate_and_odd_addresses_are_errors() {
+    let found = |keys: &str| errors(&format!("[cluster.prod.webhook]\n{keys}\n"));
+    for (keys, wrong) in [
+        ("client_name = \"a\"", "client_ca: missing, because client_name is set"),
+        ("client_ca = \"/nonexistent\"\nclient_name = \"a\"", "client_ca: /nonexistent: "),
+        ("api_server_cidrs = [\"10.0.0.1\"]", "api_server_cidrs: \"10.0.0.1\" is not a range of addresses"),
+        (
+            "api_server_cidr = [\"10.0.0.0/28\"]",
+            "api_server_cidr: there is no such key; did you mean api_server_cidrs?",
+        ),
+    ] {
+        let errors = found(keys);
+        let expected = format!("bursar.toml: cluster.prod.webhook.{wrong}");
+        assert!(errors.len() == 1 && errors[0].starts_with(&expected), "{keys}: {errors:?}");
+    }
+}
+
+#[test]
 fn all_errors_are_reported_at_once() {
     let errors =
         errors("[limits]\nsuspend_per_cycle = { count = \"many\" }\n[schedule]\ncycle = \"@daily\"\n[lifecycl]\n");

@@ -19,6 +19,7 @@ use sha2::{Digest, Sha256};
 use crate::contract::exception::ExceptedRule;
 use crate::identity::{AccountKind, ClusterName};
 use crate::kinds::DriftKey;
+use crate::rules::senders::Senders;
 use crate::rules::server::ServerRules;
 use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Lifetimes, Mode, UidRules};
 
@@ -60,13 +61,15 @@ pub struct Policy {
     pub exempt: Vec<String>,
 }
 
-/// A cluster's public face, as kubeconfigs name it.
+/// A cluster: its public face, as kubeconfigs name it, and whose reviews its webhook answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cluster {
     /// The endpoint whose context becomes `current-context` where none is set.
     pub default_endpoint: String,
     /// Endpoints by name; one context each.
     pub endpoints: BTreeMap<String, Endpoint>,
+    /// Who may send reviews to its webhook.
+    pub senders: Senders,
 }
 
 /// One way to reach an API server.

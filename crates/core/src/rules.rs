@@ -5,6 +5,7 @@
 //! rule that a newer daemon wrote.
 
 pub mod approver;
+pub mod senders;
 pub mod server;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
 
+use self::senders::ClientRules;
 use crate::identity::ClusterName;
 
 /// The layout of `rules.json` that this program reads and writes.
@@ -51,6 +53,9 @@ pub struct Rules {
     pub exempt: Vec<String>,
     /// Rules by class.
     pub classes: BTreeMap<String, ClassRules>,
+    /// The certificate without which nobody is answered; absent: everybody is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<ClientRules>,
 }
 
 /// Why a text is no [`Rules`].

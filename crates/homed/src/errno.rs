@@ -11,7 +11,7 @@ pub(super) fn from_errno(operation: &str, path: impl Into<PathBuf>, errno: Errno
     let message = || std::io::Error::from(errno).kind().to_string();
     match errno {
         Errno::NOSPC => HomeError::NoSpace { path },
-        Errno::DQUOT => HomeError::Quota { path, uid: rustix::process::geteuid().as_raw() },
+        Errno::DQUOT => HomeError::Quota { path, uid: rustix::process::geteuid().as_raw(), size: 0, free: 0 },
         Errno::STALE => HomeError::Stale { path },
         Errno::ACCESS | Errno::PERM => HomeError::AccessDenied { path },
         Errno::NOKEY | Errno::KEYEXPIRED | Errno::KEYREVOKED | Errno::KEYREJECTED => HomeError::NoTicket { path },

@@ -211,9 +211,19 @@ impl Directory<'_> {
         match errno {
             Errno::ACCESS | Errno::PERM => self.marked(name),
             Errno::NOSPC if has_no_inodes(&self.held) => Some(HomeError::NoInodes { path: self.path.clone() }),
+            Errno::DQUOT => self.quota(name),
             _ => None,
         }
         .unwrap_or_else(|| from_errno(operation, self.path_of(name), errno))
+    }
+
+    /// What the file system says here: where the quota is the folder's, many count by it. A user's own quota only the file
+    /// server can tell.
+    fn quota(&self, name: &Path) -> Option<HomeError> {
+        let found = fs::fstatvfs(&self.held).ok()?;
+        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+        let (size, free) = (bytes(found.f_blocks), bytes(found.f_bavail));
+        Some(HomeError::Quota { path: self.path_of(name), uid: self.home.uid, size, free })
     }
 
     /// The mark, if there is one, that even an owner's permissions do not count against.

@@ -22,12 +22,20 @@ pub enum HomeError {
         path: PathBuf,
     },
     /// EDQUOT.
-    #[error("the disk quota of uid {uid} (or of its group or folder) for `{}` is used up", shown(path))]
+    #[error(
+        "the disk quota of uid {uid} (or of its group or folder) for `{}` is used up; {}",
+        shown(path),
+        room(*size, *free)
+    )]
     Quota {
         /// Where it was noticed.
         path: PathBuf,
         /// Whose request it was: files are made as this user.
         uid: u32,
+        /// Bytes that the file system says it has there; 0: unknown. Where a folder's quota counts, many say the quota.
+        size: u64,
+        /// How many of them it says are free.
+        free: u64,
     },
     /// ESTALE.
     #[error("stale file handle at `{}`: the file server no longer knows what the mount refers to", shown(path))]
@@ -286,6 +294,25 @@ pub enum HomeError {
     },
 }
 
+/// How full a file system says it is, in steps of a hundredth: a failure is told again when its text changes. Nothing
+/// tells a client of NFS how full a user's quota is.
+fn room(size: u64, free: u64) -> String {
+    if size == 0 {
+        return "its file system does not say how full it is".to_owned();
+    }
+    let used = u128::from(size.saturating_sub(free));
+    format!("its file system is {} % full there, of {}", (used * 100).div_ceil(u128::from(size)), amount(size))
+}
+
+/// Bytes for people.
+fn amount(bytes: u64) -> String {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let Some((unit, shift)) = units.into_iter().find(|(_, shift)| bytes >> shift > 0) else {
+        return format!("{bytes} bytes");
+    };
+    format!("{}.{} {unit}", bytes >> shift, (((bytes >> (shift - 10)) & 1023) * 10) >> 10)
+}
+
 /// A path for people. It came from a directory or a home: its control characters are shown, not obeyed.
 #[must_use]
 pub fn shown(path: &Path) -> String {
@@ -307,6 +334,21 @@ mod tests {
     fn a_missing_home_names_the_command_that_makes_it() {
         let missing = HomeError::MissingHome { home: "/srv/homes/foo".into(), uid: 52503, gid: 52504 };
         assert!(missing.remedy().contains("install -d -o 52503 -g 52504 -m 0700 /srv/homes/foo"));
+    }
+
+    #[test]
+    fn a_used_up_quota_says_whose_it_is_and_how_full() {
+        let quota = |size, free| HomeError::Quota { path: "/home/foo/.kube".into(), uid: 52503, size, free };
+        let said = quota(0, 0).to_string();
+        assert!(said.contains("uid 52503") && said.ends_with("does not say how full it is"), "{said}");
+        // The folder's own: its file system counts by it.
+        let full = quota(10 << 30, 4096);
+        assert!(full.to_string().ends_with("its file system is 100 % full there, of 10.0 GiB"), "{full}");
+        assert!(full.remedy().contains("the quota of this folder"), "{}", full.remedy());
+        // The user's: only the file server knows.
+        let user = quota(3 << 40, (1 << 40) + (1 << 29));
+        assert!(user.to_string().ends_with("is 67 % full there, of 3072.0 GiB"), "{user}");
+        assert!(user.remedy().contains("`quota -s -u 52503`"), "{}", user.remedy());
     }
 
     #[test]

@@ -57,7 +57,7 @@ impl HomeError {
         match self {
             Self::NoSpace { .. } => "free some space on the file server; the delivery is retried automatically".into(),
             Self::NoInodes { .. } => "delete files, or recreate the file system with more inodes (see `df -i`)".into(),
-            Self::Quota { uid, .. } => quota(*uid),
+            Self::Quota { uid, size, free, .. } => quota(*uid, *size, *free),
             Self::Stale { path } => {
                 format!("remount the export that holds `{}` on this host", shown(path))
             }
@@ -160,10 +160,15 @@ impl HomeError {
 const NOT_YAML: &str = "have the account's owner repair the file or move it away; if the text is no YAML at all, \
     home = { replace_unparsable = true } in the class has it replaced (a dated copy is kept beside)";
 
-fn quota(uid: u32) -> String {
-    format!(
-        "on the file server: `quota -s -u {uid}` shows how full it is; raise it, or have its owner delete something"
-    )
+/// Less than this is no room for a kubeconfig: then the file system itself counts by the quota, which is the folder's.
+const NO_ROOM: u64 = 64 << 10;
+
+fn quota(uid: u32, size: u64, free: u64) -> String {
+    let remedy = "raise it, or have its owner delete something";
+    if size > 0 && free < NO_ROOM {
+        return format!("on the file server: the quota of this folder is used up (`df -h` shows it); {remedy}");
+    }
+    format!("on the file server: `quota -s -u {uid}` shows how full it is; {remedy}")
 }
 
 fn in_use(path: &Path) -> String {

@@ -8,7 +8,8 @@ use crate::bootstrap::NAMESPACE;
 use crate::bootstrap::webhook::configurations::{Hooks, NOT_EXEMPT, OBJECTS};
 use crate::bootstrap::webhook::{APPROVALS, Reached, SECRET, WEBHOOK, managed_objects};
 
-/// Whether the request writes one of the webhook's objects. It removes none: an administrator's uninstall does.
+/// Whether the request writes one of the webhook's objects. Of these it removes the network policy only, without which
+/// the webhook answers as it does without `api_server_cidrs`: an administrator's uninstall removes the others.
 pub(super) fn place() -> String {
     let objects = [
         ("", "configmaps", WEBHOOK),
@@ -16,6 +17,7 @@ pub(super) fn place() -> String {
         ("", "services", WEBHOOK),
         ("apps", "deployments", WEBHOOK),
         ("policy", "poddisruptionbudgets", WEBHOOK),
+        ("networking.k8s.io", "networkpolicies", WEBHOOK),
     ];
     let objects: Vec<String> = objects
         .iter()
@@ -24,9 +26,10 @@ pub(super) fn place() -> String {
         })
         .collect();
     format!(
-        "variables.place == {} && variables.writes && variables.sub == '' && ({})",
+        "variables.place == {} && variables.sub == '' && ((variables.writes && ({})) || (variables.deletes && {}))",
         text(NAMESPACE),
-        objects.join(" || ")
+        objects.join(" || "),
+        objects[objects.len() - 1]
     )
 }
 

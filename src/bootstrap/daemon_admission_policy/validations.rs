@@ -51,8 +51,8 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
             places()
         ),
         rule(
-            "the daemon deletes objects of its own only, and pods, what carries a job label, and of a suspended tenant service \
-             account default and Secrets with tokens",
+            "the daemon deletes objects of its own only, and pods, what carries a job label, of a suspended tenant service \
+             account default and Secrets with tokens, and the webhook's network policy",
             deletions(needs)
         ),
         rule("the mark of the generations in use only rises, and stays", mark()),
@@ -154,8 +154,7 @@ fn pods() -> String {
 
 /// What belongs to a job is deleted unread, by its label; a suspended tenant's bare pods are, for nothing stops them.
 fn deletions(needs: &Needs) -> String {
-    let own =
-        "!variables.namespaced || !variables.deletes || variables.managedBefore || variables.isPod || variables.evicts";
+    let own = "!variables.namespaced || !variables.deletes || variables.managedBefore || variables.isPod || variables.evicts || variables.ownPlace";
     if !needs.reaps_pods {
         return own.to_owned();
     }

@@ -11,14 +11,18 @@ use serde_json::{Value, json};
 use super::authority::{Authorities, Serving, WITHIN};
 use super::backstop::bindings;
 use super::configurations::{GIVEN, Hooks, RENEW_AFTER, UNTIL};
-use super::manifests::{config_map, identity, secret, workload};
+use super::manifests::{config_map, identity, network_policy, secret, workload};
 use super::remembered::{Remembered, forget, remember};
+use super::senders::demand;
 use super::server_rules::Given;
 use super::{
     APPROVALS, AccessError, Found, GROUP, Installed, Reached, SECRET, WEBHOOK, WebhookRequest, Wrote, adopted_rules,
     backstop, found, must_be_ours, put, remove, server_rules, wait_for,
 };
 use crate::bootstrap::{NAMESPACE, answered, roles};
+use crate::rules::senders::{ClientRules, Senders};
+
+const NETWORK_POLICY: (&str, &str, Option<&str>) = ("networking.k8s.io/v1", "NetworkPolicy", Some(NAMESPACE));
 
 /// Time to fetch the image on a node and to list the namespaces.
 const AVAILABLE_WITHIN: Duration = Duration::from_mins(3);
@@ -29,20 +33,30 @@ const AVAILABLE_WITHIN: Duration = Duration::from_mins(3);
 /// The webhook does not become available: then nothing waits for it. Or the cluster does not take something.
 pub async fn install(client: &Client, request: WebhookRequest<'_>, image: &str) -> Result<Installed, AccessError> {
     must_be_ours(client, request).await?;
-    let before = found(client).await?.unwrap_or_default();
+    let before = found(client).await?;
+    let senders = request.begins_with(before.as_ref(), None)?;
+    let before = before.unwrap_or_default();
     let authorities = Authorities::open(request.state_dir, request.cluster, request.now)?;
     let bundle = authorities.bundle(&before.believed, request.now);
     let names = within_names();
     let serving = authorities.sign(&names, WITHIN, &before.believed, request.now)?.ok_or(AccessError::NotBelieved)?;
     let mut wrote = Vec::new();
     put(client, &secret(&serving.certificate, &serving.key), &mut wrote).await?;
-    put(client, &config_map(&request.rules().to_json(), &request.seal()), &mut wrote).await?;
+    let rules = |demanded: Option<&ClientRules>| config_map(&request.rules_text(demanded), &request.seal());
+    put(client, &rules(senders.client.as_ref()), &mut wrote).await?;
     for manifest in workload(image) {
         put(client, &manifest, &mut wrote).await?;
     }
+    if senders.api_server_cidrs.is_empty() {
+        remove(client, NETWORK_POLICY, WEBHOOK, &mut wrote).await?;
+    } else {
+        put(client, &network_policy(&senders.api_server_cidrs), &mut wrote).await?;
+    }
     available(client).await?;
-    configure(client, request, &Reached::Service, &bundle, &Times::from(&serving), &mut wrote).await?;
-    Ok(Installed { wrote, not_after: serving.not_after })
+    configure(client, request, &Reached::Service, &bundle, (&Times::from(&serving), &senders), &mut wrote).await?;
+    let write = async |demanded: &ClientRules| put(client, &rules(Some(demanded)), &mut Vec::new()).await;
+    let demanded = demand(client, request, &senders, write).await?;
+    Ok(Installed { wrote, not_after: serving.not_after, client: demanded })
 }
 
 /// Names by which API servers ask a Service.
@@ -86,7 +100,7 @@ pub(super) async fn configure(
     request: WebhookRequest<'_>,
     reached: &Reached,
     bundle: &str,
-    times: &Times,
+    (times, senders): (&Times, &Senders),
     wrote: &mut Vec<Wrote>,
 ) -> Result<(), AccessError> {
     let objects = request.objects(client).await?;
@@ -113,7 +127,8 @@ pub(super) async fn configure(
         Reached::Url(url) => Some(url.clone()),
     };
     let Times { renew_after, not_after } = *times;
-    remember(request, &Remembered { url, authorities: bundle.to_owned(), renew_after, not_after }).await
+    let (authorities, senders) = (bundle.to_owned(), senders.clone());
+    remember(request, &Remembered { url, authorities, renew_after, not_after, senders }).await
 }
 
 /// What the configurations and bindings should be, where a webhook was installed from here.
@@ -162,6 +177,7 @@ pub async fn uninstall(
     for (api_version, kind, name) in [
         ("apps/v1", "Deployment", WEBHOOK),
         ("policy/v1", "PodDisruptionBudget", WEBHOOK),
+        (NETWORK_POLICY.0, NETWORK_POLICY.1, WEBHOOK),
         ("v1", "Service", WEBHOOK),
         ("v1", "ConfigMap", WEBHOOK),
         ("v1", "Secret", SECRET),
@@ -182,7 +198,10 @@ pub async fn uninstall(
 /// # Errors
 /// The cluster does not tell its kinds.
 pub async fn manifests(client: &Client, request: WebhookRequest<'_>, image: &str) -> Result<Vec<Value>, AccessError> {
-    let Found { believed, url, .. } = found(client).await?.unwrap_or_default();
+    let before = found(client).await?;
+    let url = before.as_ref().and_then(|before| before.url.clone());
+    let Senders { client: demanded, api_server_cidrs } = request.begins_with(before.as_ref(), url.as_deref())?;
+    let Found { believed, .. } = before.unwrap_or_default();
     let authorities = Authorities::open(request.state_dir, request.cluster, request.now)?;
     let reached = url.map_or(Reached::Service, Reached::Url);
     let rules = request.rules();
@@ -195,7 +214,10 @@ pub async fn manifests(client: &Client, request: WebhookRequest<'_>, image: &str
         annotations: json!({}),
     };
     let mut all = fixed(image);
-    all.push(config_map(&rules.to_json(), &request.seal()));
+    all.push(config_map(&request.rules_text(demanded.as_ref()), &request.seal()));
+    if !api_server_cidrs.is_empty() {
+        all.push(network_policy(&api_server_cidrs));
+    }
     all.extend(hooks.configurations());
     all.extend(backstop::mutating());
     let given = Given::of(request.policy, request.cluster, request.ledger);

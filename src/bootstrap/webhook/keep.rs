@@ -33,7 +33,7 @@ pub enum Kept {
 
 impl From<&Remembered> for Found {
     fn from(remembered: &Remembered) -> Self {
-        let Remembered { url, authorities, renew_after, not_after } = remembered.clone();
+        let Remembered { url, authorities, renew_after, not_after, .. } = remembered.clone();
         let (renew_after, not_after) = (Some(renew_after), Some(not_after));
         Self { believed: authorities, url, renew_after, not_after, given: String::new() }
     }
@@ -56,13 +56,15 @@ pub async fn keep(client: &Client, request: WebhookRequest<'_>, weakened: bool) 
         before.believed.clone_from(&remembered.authorities);
         before.url.clone_from(&remembered.url);
     }
+    // The configuration's own are put in force by `bursar webhook install` alone, which has seen them work.
+    let senders = remembered.as_ref().map(|remembered| remembered.senders.clone()).unwrap_or_default();
     let outdated = !request.is_given(client, &before).await?;
     if let Some(url) = before.url {
         let not_after = before.not_after;
         if let (true, Some(remembered)) = (weakened, &remembered) {
             let Remembered { authorities, renew_after, not_after, .. } = remembered;
             let times = Times { renew_after: *renew_after, not_after: *not_after };
-            configure(client, request, &Reached::Url(url), authorities, &times, &mut Vec::new()).await?;
+            configure(client, request, &Reached::Url(url), authorities, (&times, &senders), &mut Vec::new()).await?;
         }
         return Ok(Kept::Outside { not_after, outdated: outdated && !weakened });
     }
@@ -86,8 +88,8 @@ pub async fn keep(client: &Client, request: WebhookRequest<'_>, weakened: bool) 
         put(client, &secret(&serving.certificate, &serving.key), &mut wrote).await?;
     }
     if outdated {
-        put(client, &config_map(&request.rules().to_json(), &request.seal()), &mut wrote).await?;
+        put(client, &config_map(&request.rules_text(senders.client.as_ref()), &request.seal()), &mut wrote).await?;
     }
-    configure(client, request, &Reached::Service, &bundle, &times, &mut wrote).await?;
+    configure(client, request, &Reached::Service, &bundle, (&times, &senders), &mut wrote).await?;
     Ok(Kept::Well { due, wrote: true })
 }

@@ -80,6 +80,20 @@ pub fn workload(image: &str) -> [Value; 3] {
     [service, budget, deployment]
 }
 
+/// Lets these addresses send reviews. Probes and metrics are for everybody: which address a kubelet's probe comes from
+/// depends on the network.
+pub(super) fn network_policy(api_servers: &[String]) -> Value {
+    let from: Vec<Value> = api_servers.iter().map(|range| json!({"ipBlock": {"cidr": range}})).collect();
+    let port = |port: u16| json!([{"port": port, "protocol": "TCP"}]);
+    let mut policy = object("networking.k8s.io/v1", "NetworkPolicy", WEBHOOK);
+    policy["spec"] = json!({
+        "podSelector": {"matchLabels": selector()},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": from, "ports": port(PORT)}, {"ports": port(HEALTH)}],
+    });
+    policy
+}
+
 fn pod_labels() -> Value {
     let mut labels = labels();
     labels["app.kubernetes.io/name"] = json!(WEBHOOK);

@@ -17,6 +17,7 @@ mod outside;
 pub mod remembered;
 mod review;
 mod selftest;
+mod senders;
 pub mod server_rules;
 
 use std::path::Path;
@@ -36,6 +37,7 @@ pub(super) use self::manifests::identity;
 pub use self::outside::{Outside, write_outside};
 pub use self::review::Question;
 pub use self::selftest::{Tried, selftest};
+pub use self::senders::ClientCertificate;
 use super::roles::managed;
 use super::{AccessError, answered, owner};
 use crate::contract::{MANAGED_BY, Sealer};
@@ -107,6 +109,8 @@ pub struct Installed {
     pub wrote: Vec<Wrote>,
     /// When the certificate ends.
     pub not_after: Timestamp,
+    /// Whether the webhook demands one of the API server.
+    pub client: ClientCertificate,
 }
 
 /// What the cluster says of an installed webhook.

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use zeroize::Zeroizing;
 
 use super::authority::{Authorities, OUTSIDE, Serving};
 use super::install::{Times, configure};
-use super::review::answers;
+use super::review::{Question, answers};
+use super::senders::demand;
 use super::{
     AccessError, ENDS_SOON, Installed, Reached, WEBHOOK_HOLDER, WEBHOOK_USER, WebhookRequest, found, must_be_ours,
 };
@@ -28,6 +29,7 @@ use crate::execute::keypair::{Names, NewKey};
 use crate::execute::request::ApiServer;
 use crate::execute::signing::{Unsigned, sign};
 use crate::privilege;
+use crate::rules::senders::{ClientRules, Senders};
 use crate::rules::{CERTIFICATE, KEY, KUBECONFIG, RULES, SEAL};
 
 /// What outlives the installation, by name; those that only their owner may read are marked.
@@ -35,13 +37,16 @@ struct Written {
     files: Vec<(&'static str, Zeroizing<String>, bool)>,
     bundle: String,
     times: Times,
+    senders: Senders,
 }
 
 /// A webhook outside of the cluster whose files are written, and that nothing waits for yet.
 pub struct Outside {
     url: String,
+    folder: PathBuf,
     bundle: String,
     times: Times,
+    senders: Senders,
 }
 
 /// Writes the files of a webhook at `url` into `folder`.
@@ -59,29 +64,40 @@ pub async fn write_outside(
     let prepared =
         privilege::as_bursar(prepare((client, admin), daemon_kubeconfig, request, (url, kept.as_ref()))).await;
     let failed = |error: nix::Error| AccessError::Write { path: request.state_dir.to_owned(), source: error.into() };
-    let Written { files, bundle, times } = prepared.map_err(failed)??;
+    let Written { files, bundle, times, senders } = prepared.map_err(failed)??;
     write(folder, &files)?;
-    Ok(Outside { url: url.to_owned(), bundle, times })
+    Ok(Outside { url: url.to_owned(), folder: folder.to_owned(), bundle, times, senders })
 }
 
 impl Outside {
-    /// Waits until the webhook answers one review: what is in force refuses all that it does not answer.
+    /// Waits until the webhook answers one review: what is in force refuses all that it does not answer. If it demands a
+    /// client certificate already, it answers the API server only.
     ///
     /// # Errors
     /// It does not answer within this time.
-    pub async fn answers(&self, within: Duration) -> Result<(), AccessError> {
-        answers(&self.url, &self.bundle, within).await
+    pub async fn answers(
+        &self,
+        client: &Client,
+        request: WebhookRequest<'_>,
+        within: Duration,
+    ) -> Result<(), AccessError> {
+        let question = self.senders.client.as_ref().and_then(|_| Question::of(client, request));
+        answers(&self.url, &self.bundle, question, within).await
     }
 
-    /// Puts the configurations in force.
+    /// Puts the configurations in force, and demands the client certificate if the API server shows it then.
     ///
     /// # Errors
     /// The cluster does not take something.
     pub async fn enforce(self, client: &Client, request: WebhookRequest<'_>) -> Result<Installed, AccessError> {
-        let Self { url, bundle, times } = self;
+        let Self { url, folder, bundle, times, senders } = self;
         let mut wrote = Vec::new();
-        configure(client, request, &Reached::Url(url), &bundle, &times, &mut wrote).await?;
-        Ok(Installed { wrote, not_after: times.not_after })
+        configure(client, request, &Reached::Url(url), &bundle, (&times, &senders), &mut wrote).await?;
+        let rules = async |demanded: &ClientRules| {
+            write(&folder, &[(RULES, Zeroizing::new(request.rules_text(Some(demanded))), false)])
+        };
+        let demanded = demand(client, request, &senders, rules).await?;
+        Ok(Installed { wrote, not_after: times.not_after, client: demanded })
     }
 }
 
@@ -106,7 +122,9 @@ async fn prepare(
     request: WebhookRequest<'_>,
     (url, kept): (&str, Option<&KeptAccess>),
 ) -> Result<Written, AccessError> {
-    let before = found(client).await?.unwrap_or_default();
+    let before = found(client).await?;
+    let senders = request.begins_with(before.as_ref(), Some(url))?;
+    let before = before.unwrap_or_default();
     let authorities = Authorities::open(request.state_dir, request.cluster, request.now)?;
     let bundle = authorities.bundle(&before.believed, request.now);
     let signed = authorities.sign(&[host(url)], OUTSIDE, &before.believed, request.now)?;
@@ -126,11 +144,11 @@ async fn prepare(
     let files = vec![
         (CERTIFICATE, Zeroizing::new(certificate), false),
         (KEY, key, true),
-        (RULES, Zeroizing::new(request.rules().to_json()), false),
+        (RULES, Zeroizing::new(request.rules_text(senders.client.as_ref())), false),
         (SEAL, Zeroizing::new(request.seal()), false),
         (KUBECONFIG, kubeconfig, true),
     ];
-    Ok(Written { files, bundle, times: Times { renew_after: not_after, not_after } })
+    Ok(Written { files, bundle, times: Times { renew_after: not_after, not_after }, senders })
 }
 
 /// Who may not approve it says what does.

@@ -9,6 +9,7 @@ use super::WebhookRequest;
 use crate::bootstrap::{AccessError, files};
 use crate::identity::ClusterName;
 use crate::privilege;
+use crate::rules::senders::Senders;
 
 const FILE: &str = "installed.json";
 
@@ -23,6 +24,9 @@ pub struct Remembered {
     pub renew_after: Timestamp,
     /// When its certificate ends.
     pub not_after: Timestamp,
+    /// Who may send reviews. A record of an older version does not have it.
+    #[serde(default)]
+    pub senders: Senders,
 }
 
 fn path(state_dir: &Path, cluster: &ClusterName) -> PathBuf {

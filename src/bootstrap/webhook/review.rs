@@ -72,12 +72,24 @@ pub(super) fn is_denied(why: &str) -> bool {
     why.contains(".bursar.dev\" denied") && !why.contains(STALE)
 }
 
-/// Asks the webhook at `url` itself, until it answers or `within` has passed. `bundle`: whose certificate is believed.
+/// Asks the webhook at `url` itself, until it answers or `within` has passed. `bundle`: whose certificate is believed;
+/// `question`: to be asked instead, through the API server.
 ///
 /// # Errors
 /// It does not answer.
-pub(super) async fn answers(url: &str, bundle: &str, within: Duration) -> Result<(), AccessError> {
-    let asked = wait_for(within, async || Ok(ask_itself(url, bundle).await)).await?;
+pub(super) async fn answers(
+    url: &str,
+    bundle: &str,
+    question: Option<Question>,
+    within: Duration,
+) -> Result<(), AccessError> {
+    let asked = wait_for(within, async || {
+        Ok(match &question {
+            Some(question) => question.clone().ask().await,
+            None => ask_itself(url, bundle).await,
+        })
+    });
+    let asked = asked.await?;
     asked.map_err(|why| AccessError::NoReview { url: url.to_owned(), waited: within, why })
 }
 

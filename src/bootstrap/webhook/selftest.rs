@@ -274,8 +274,13 @@ pub(super) fn image_for(rules: &ClassRules) -> String {
 
 /// Creates a pod without effect.
 pub(super) async fn create(client: &Client, spec: &Value) -> Result<Pod, String> {
-    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "selftest"}, "spec": spec});
-    let pod: Pod = serde_json::from_value(pod).map_err(|error| error.to_string())?;
+    create_pod(client, &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "selftest"}, "spec": spec}))
+        .await
+}
+
+/// The same, with its metadata.
+pub(super) async fn create_pod(client: &Client, pod: &Value) -> Result<Pod, String> {
+    let pod: Pod = serde_json::from_value(pod.clone()).map_err(|error| error.to_string())?;
     let parameters = PostParams { dry_run: true, ..PostParams::default() };
     let created = answered("a pod", Api::<Pod>::namespaced(client.clone(), SELFTEST).create(&parameters, &pod)).await;
     created.map_err(|error| match error {

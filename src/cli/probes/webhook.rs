@@ -3,11 +3,13 @@
 use jiff::Timestamp;
 
 use super::Finding;
+use crate::bootstrap::webhook::remembered::remembered;
 use crate::bootstrap::webhook::{self, ENDS_SOON, Found, Question, WebhookRequest};
 use crate::desired::rules::unenforced;
 use crate::desired::server_rules::to_be_chosen;
 use crate::errors::chain;
 use crate::identity::ClusterName;
+use crate::rules::senders::Senders;
 use crate::settings::Settings;
 use crate::store::ReadStore;
 use crate::{daemon, runtime};
@@ -22,7 +24,7 @@ pub(super) async fn webhook(
     let subject = format!("cluster {cluster}, webhook");
     match webhook_found(settings, cluster, client).await {
         Ok(Webhook::Absent { unenforced }) => vec![absent(&subject, cluster, unenforced)],
-        Ok(Webhook::Installed { found, is_given, question, older_than_rules }) => {
+        Ok(Webhook::Installed { found, is_given, senders, question, older_than_rules }) => {
             let url_and_end = (&found.url, found.not_after);
             let mut first = installed(subject.clone(), cluster, url_and_end, is_given, daemon::now());
             if let Some(question) = question.filter(|_| first.remedy.is_none()) {
@@ -36,6 +38,9 @@ pub(super) async fn webhook(
                 };
             }
             let mut findings = vec![first];
+            if let Some(what) = senders {
+                findings.push(Finding::bad(&subject, what, again(cluster, found.url.as_deref())));
+            }
             if older_than_rules {
                 findings.extend(unchosen(&subject, &to_be_chosen(&settings.policy, cluster)));
             }
@@ -79,10 +84,34 @@ enum Webhook {
         found: Found,
         /// Whether it serves what this configuration and ledger say.
         is_given: bool,
+        /// What its `client_ca`, `client_name` and `api_server_cidrs` are not in force of.
+        senders: Option<String>,
         /// A review to ask it; `None` where nothing can be asked.
         question: Option<Question>,
         older_than_rules: bool,
     },
+}
+
+/// What of the configuration only another installation puts in force.
+fn not_in_force(wanted: &Senders, in_force: &Senders, outside: bool) -> Option<String> {
+    let mut wrong = Vec::new();
+    if wanted.client != in_force.client {
+        wrong.push(match (&wanted.client, &in_force.client) {
+            (Some(_), None) => "it does not demand the client certificate of client_ca and client_name",
+            (None, _) => "it demands a client certificate, and client_ca and client_name are not set",
+            (Some(_), Some(_)) => "it demands a client certificate of an older client_ca or client_name",
+        });
+    }
+    if !outside && wanted.api_server_cidrs != in_force.api_server_cidrs {
+        wrong.push("its network policy is not of api_server_cidrs");
+    }
+    (!wrong.is_empty()).then(|| wrong.join("; "))
+}
+
+/// Installs it again.
+fn again(cluster: &ClusterName, url: Option<&str>) -> String {
+    let install = format!("bursar webhook install --cluster {cluster}");
+    url.map_or(install.clone(), |url| format!("{install} --url {url} --write FOLDER"))
 }
 
 fn absent(subject: &str, cluster: &ClusterName, unenforced: Option<String>) -> Finding {
@@ -102,7 +131,7 @@ fn installed(
     now: Timestamp,
 ) -> Finding {
     let again = match url {
-        Some(url) => format!("bursar webhook install --cluster {cluster} --url {url} --write FOLDER"),
+        Some(url) => again(cluster, Some(url)),
         None => "systemctl status bursard: the daemon renews it".to_owned(),
     };
     match not_after {
@@ -130,14 +159,18 @@ async fn webhook_found(settings: &Settings, cluster: &ClusterName, client: &kube
     let (policy, state_dir, now) = (&settings.policy, settings.state_dir.as_path(), daemon::now());
     let request = WebhookRequest { policy, cluster, ledger: &ledger, state_dir, sealer: &sealer, now };
     let is_given = request.is_given(client, &found).await.map_err(|error| chain(&error))?;
+    let in_force = remembered(request).map_err(|error| chain(&error))?;
+    let in_force = in_force.map(|installed| installed.senders).unwrap_or_default();
+    let senders = not_in_force(&request.senders(), &in_force, found.url.is_some());
     let question = Question::of(client, request);
-    Ok(Webhook::Installed { found, is_given, question, older_than_rules: ledger.older_than_rules })
+    Ok(Webhook::Installed { found, is_given, senders, question, older_than_rules: ledger.older_than_rules })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::rules::Mode;
+    use crate::rules::senders::ClientRules;
 
     #[test]
     fn rules_that_nobody_chose_are_named_until_somebody_does() {
@@ -147,6 +180,25 @@ mod tests {
             found.remedy.is_some() && found.text.starts_with("class.tool.admission.services only audit"),
             "{found:?}"
         );
+    }
+
+    #[test]
+    fn senders_that_only_another_installation_puts_in_force_are_named() {
+        let client = |name: &str| Some(ClientRules { authorities: "PEM".to_owned(), name: name.to_owned() });
+        let none = Senders::default();
+        let named = |name: &str| Senders { client: client(name), ..Senders::default() };
+        let addresses = Senders { api_server_cidrs: vec!["10.0.0.0/28".to_owned()], ..Senders::default() };
+        assert_eq!(not_in_force(&named("a"), &named("a"), false), None);
+        for (wanted, in_force, what) in [
+            (named("a"), &none, "does not demand"),
+            (none.clone(), &named("a"), "are not set"),
+            (named("a"), &named("b"), "of an older"),
+            (addresses.clone(), &none, "not of api_server_cidrs"),
+        ] {
+            let said = not_in_force(&wanted, in_force, false).expect("a difference");
+            assert!(said.contains(what), "{said}");
+        }
+        assert_eq!(not_in_force(&addresses, &none, true), None, "outside there is no network policy");
     }
 
     #[test]

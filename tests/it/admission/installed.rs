@@ -144,6 +144,9 @@ fn the_confinement_limits_webhooks_that_the_daemon_writes() {
         }
     }
 
+    let others = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "others", "namespace": "bursar"}, "spec": {"podSelector": {}}});
+    site.cluster.run(&["apply", "-f", "-"], &others.to_string());
     for (arguments, by) in [
         (&["get", "secret", "bursar-webhook-tls", "-n", "bursar"][..], "forbidden"),
         (&["delete", "validatingadmissionpolicy", "bursar-uid"], "forbidden"),
@@ -153,6 +156,8 @@ fn the_confinement_limits_webhooks_that_the_daemon_writes() {
         ),
         (&["run", "a", "-n", "bursar", "--image=x"], "forbidden"),
         (&["create", "serviceaccount", "a", "-n", "bursar"], "forbidden"),
+        (&["delete", "networkpolicy", "others", "-n", "bursar"], "bursar-cage"),
+        (&["annotate", "networkpolicy", "others", "-n", "bursar", "a=b"], "bursar-cage"),
     ] {
         let refused = daemon(&site, arguments, "");
         assert!(said(&refused).contains(by), "{arguments:?}: {}{}", out(&refused), said(&refused));
@@ -163,6 +168,8 @@ fn the_confinement_limits_webhooks_that_the_daemon_writes() {
 fn in_the_cluster_nothing_waits_before_it_runs() {
     let site = Site::alone();
     site.uninstall(&["--backstop"]);
+    let with_addresses = "[cluster.test.webhook]\napi_server_cidrs = [\"10.0.0.0/28\", \"fd00::/64\"]";
+    site.configure(with_addresses);
     std::thread::scope(|scope| {
         let installing = scope.spawn(|| site.bursar(&["webhook", "install", "--cluster", "test"]));
         let pods = wait_for("two pods of the Deployment", DEADLINE, || {
@@ -190,9 +197,24 @@ fn in_the_cluster_nothing_waits_before_it_runs() {
     let secret =
         site.cluster.run(&["get", "secret", "bursar-webhook-tls", "-n", "bursar", "-o", "jsonpath={.data}"], "");
     assert!(secret.contains("tls.crt") && secret.contains("tls.key"), "{secret}");
+
+    let policies = || site.cluster.run(&["get", "networkpolicies", "-n", "bursar", "-o", "json"], "");
+    let policy: Value = serde_json::from_str(&policies()).expect("JSON");
+    let rules = &policy["items"][0]["spec"]["ingress"];
+    assert_eq!(rules[0]["from"], json!([{"ipBlock": {"cidr": "10.0.0.0/28"}}, {"ipBlock": {"cidr": "fd00::/64"}}]));
+    assert_eq!((&rules[0]["ports"][0]["port"], &rules[1]["ports"][0]["port"]), (&json!(9443), &json!(9444)));
+    assert_eq!(rules[1]["from"], Value::Null, "probes come from anywhere");
+    site.configure("");
+    let doctor = out(&site.bursar(&["doctor"]));
+    assert!(doctor.contains("its network policy is not of api_server_cidrs"), "{doctor}");
+    site.must(&["webhook", "install", "--cluster", "test"]);
+    assert!(!policies().contains("bursar-webhook"), "{}", policies());
+    site.configure(with_addresses);
+    site.must(&["webhook", "install", "--cluster", "test"]);
     site.uninstall(&[]);
-    let left =
-        site.cluster.run(&["get", "deployments,services,pdb,secrets,configmaps", "-n", "bursar", "-o", "name"], "");
+    let left = site
+        .cluster
+        .run(&["get", "deployments,services,pdb,secrets,configmaps,networkpolicies", "-n", "bursar", "-o", "name"], "");
     assert!(!left.contains("bursar-webhook"), "{left}");
     assert!(left.contains("bursar-owner"), "{left}");
 }

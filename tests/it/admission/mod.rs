@@ -4,6 +4,7 @@ mod adopted_rules;
 mod agreement;
 mod away;
 mod cases;
+mod clients;
 mod exceptions;
 mod files;
 mod flood;

@@ -33,6 +33,7 @@ pub struct Site {
     ledger: LedgerState,
     pub port: u16,
     health: u16,
+    config: String,
     folder: Folder,
 }
 
@@ -91,8 +92,14 @@ impl Site {
     }
 
     fn start() -> Self {
-        let cluster = ControlPlane::start(&ControlPlaneOptions::default());
+        Self::start_with(|_, _| ControlPlaneOptions::default())
+    }
+
+    /// A site of one's own. `options` are made from a folder and the port that the webhook will have.
+    pub fn start_with(options: impl FnOnce(&Path, u16) -> ControlPlaneOptions) -> Self {
         let folder = Folder::create("admission");
+        let (port, health) = (free_port(), free_port());
+        let cluster = ControlPlane::start(&options(folder.path(), port));
         // The tenants of the cases; the cluster of these tests has another name.
         let (_, classes) =
             include_str!("../../data/admission/classes.toml").split_once("\n\n").expect("settings above");
@@ -103,11 +110,11 @@ impl Site {
             .replace("@URL@", &cluster.url)
             .replace("@CA@", &cluster.ca_pem.display().to_string());
         let path = folder.path().join("bursar.toml");
-        std::fs::write(&path, config).expect("written");
+        std::fs::write(&path, &config).expect("written");
         let settings = Settings::load(&path).unwrap_or_else(|error| panic!("{error}"));
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let (port, health) = (free_port(), free_port());
-        let mut site = Self { webhook: None, cluster, settings, ledger: LedgerState::default(), port, health, folder };
+        let ledger = LedgerState::default();
+        let mut site = Self { webhook: None, cluster, settings, ledger, port, health, config, folder };
         site.ledger = site.initialise();
         // An authority whose time has come, and its successor, which the API server has believed for two hours.
         site.install_at(daemon::now() - SignedDuration::from_hours(800 * 24));
@@ -202,8 +209,15 @@ impl Site {
         self.webhook = None;
     }
 
+    /// Adds to the configuration of `bursar`; what was added before goes.
+    pub fn configure(&self, more: &str) {
+        let text = format!("{}\n{more}", self.config);
+        std::fs::write(self.folder.path().join("bursar.toml"), text).expect("written");
+    }
+
     fn restore(&mut self) {
         self.webhook = None;
+        self.configure("");
         self.install_at(daemon::now());
         self.start_webhook();
         wait_for("all of it in force", DEADLINE, || {
@@ -213,9 +227,15 @@ impl Site {
 
     /// `bursar webhook install`, outside of the cluster.
     pub fn install(&self) {
+        let installed = self.try_install();
+        assert!(installed.status.success(), "{}{}", out(&installed), said(&installed));
+    }
+
+    /// The same, whatever comes of it.
+    pub fn try_install(&self) -> Output {
         let dir = self.dir();
         let dir = dir.to_str().expect("UTF-8");
-        self.must(&["webhook", "install", "--cluster", "test", "--url", &self.url(), "--write", dir]);
+        self.bursar(&["webhook", "install", "--cluster", "test", "--url", &self.url(), "--write", dir])
     }
 
     /// `bursar webhook uninstall`, as the cluster's administrator.

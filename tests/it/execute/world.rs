@@ -47,7 +47,11 @@ impl World {
         let client = client().await;
         let watch = ClusterWatch::start(&client, cluster(), kinds, Arc::clone(&changed));
         watch.wait_until_ready(DEADLINE).await.expect("watches of a cluster that is there");
-        let face = Cluster { default_endpoint: "internal".to_owned(), endpoints: BTreeMap::new() };
+        let face = Cluster {
+            default_endpoint: "internal".to_owned(),
+            endpoints: BTreeMap::new(),
+            senders: bursar::rules::senders::Senders::default(),
+        };
         let server = ApiServer::new(cluster(), client, Arc::default());
         let effects = Effects {
             clusters: BTreeMap::from([(

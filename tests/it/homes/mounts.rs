@@ -117,7 +117,13 @@ async fn a_used_up_quota_is_its_own_reason_and_other_accounts_go_on() {
     world.homed.write(&world.target("foo")).await.expect("within its quota");
     fill(&world.seen("foo"));
     assert!(fs::metadata(world.seen("foo/filler")).expect("there").len() < 2 << 20, "the quota does not hold");
-    assert_eq!(world.refused("foo").await, "quota");
+    let error = world.homed.write(&world.target("foo")).await.expect_err("used up");
+    assert_eq!(error.reason(), "quota");
+    let said = error.to_string();
+    assert!(said.starts_with("the disk quota of uid 52503 (or of its group or folder) for `"), "{said}");
+    // btrfs counts the whole image, so this is not how full the quota is: the remedy says what is.
+    assert!(said.ends_with(" % full there, of 128.0 MiB"), "{said}");
+    assert!(error.remedy().contains("`quota -s -u 52503`"), "{}", error.remedy());
     let other = HomeTarget { uid: UID + 1, gid: UID + 1, ..world.target("bar") };
     world.homed.write(&other).await.expect("another account has room");
 }

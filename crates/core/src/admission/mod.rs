@@ -17,6 +17,7 @@ mod json;
 mod own_objects;
 mod pod;
 pub mod review;
+pub mod sender;
 pub mod tenant;
 mod uid;
 pub mod value;

@@ -18,12 +18,18 @@ use kube::config::Kubeconfig;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, StoresServerSessions};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+
+use super::clients::{Clients, Handshake};
+
+/// Sessions that peers may resume: as many as rustls keeps if nobody says.
+const SESSIONS: usize = 256;
 
 /// What the server shows of itself.
 #[derive(Debug)]
 pub struct Certificate {
-    /// For the connections to come.
-    pub config: Arc<ServerConfig>,
+    signer: Arc<SingleCertAndKey>,
     /// When it ends.
     pub not_after: Timestamp,
 }
@@ -92,12 +98,19 @@ impl<T> Slot<T> {
     }
 }
 
+/// What `rules.json` says.
+#[derive(Debug)]
+struct Decisive {
+    rules: Arc<Rules>,
+    clients: Option<Arc<Clients>>,
+}
+
 /// All files of the folder.
 #[derive(Debug)]
 pub struct Files {
     dir: PathBuf,
     certificate: Slot<Certificate>,
-    rules: Slot<Rules>,
+    rules: Slot<Decisive>,
     keys: Slot<Vec<[u8; 32]>>,
     kubeconfig: Slot<Option<Kubeconfig>>,
 }
@@ -130,12 +143,15 @@ impl Files {
     /// Reads what has changed.
     pub fn look(&mut self) -> Changed {
         let now = folder(&self.dir);
-        let cluster = self.rules.value.cluster.clone();
+        let cluster = self.rules.value.rules.cluster.clone();
         let certificate = self.certificate.look(read(&now, &[CERTIFICATE, KEY]));
         let rules = self.rules.look(read(&now, &[RULES]));
         let keys = self.keys.look(read(&now, &[SEAL]));
         let kubeconfig = self.kubeconfig.look(read_optional(&now, KUBECONFIG));
-        Changed { answers: certificate || rules, index: keys || kubeconfig || cluster != self.rules.value.cluster }
+        Changed {
+            answers: certificate || rules,
+            index: keys || kubeconfig || cluster != self.rules.value.rules.cluster,
+        }
     }
 
     /// What the server shows.
@@ -147,7 +163,36 @@ impl Files {
     /// What it decides by.
     #[must_use]
     pub fn rules(&self) -> Arc<Rules> {
-        Arc::clone(&self.rules.value)
+        Arc::clone(&self.rules.value.rules)
+    }
+
+    /// Who is answered; `None`: everybody.
+    #[must_use]
+    pub fn clients(&self) -> Option<Arc<Clients>> {
+        self.rules.value.clients.clone()
+    }
+
+    /// For the connections to come.
+    ///
+    /// # Panics
+    /// Never: ring has the versions of TLS that rustls has.
+    #[must_use]
+    pub fn config(&self) -> Arc<ServerConfig> {
+        let demanded = self.clients();
+        // A resumed session would not show its certificate again, which may have expired meanwhile.
+        let sessions: Arc<dyn StoresServerSessions> = if demanded.is_some() {
+            Arc::new(NoServerSessionStorage {})
+        } else {
+            ServerSessionMemoryCache::new(SESSIONS)
+        };
+        let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("ring has TLS 1.2 and 1.3")
+            .with_client_cert_verifier(Arc::new(Handshake::new(demanded)))
+            .with_cert_resolver(self.certificate.value.signer.clone());
+        config.session_storage = sessions;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Arc::new(config)
     }
 
     /// Who seals.
@@ -264,19 +309,15 @@ fn certificate(content: &[Vec<u8>]) -> Result<Certificate, String> {
     let not_after = Timestamp::from_second(parsed.validity().not_after.timestamp()).map_err(|e| e.to_string())?;
     // The error of a key tells nothing of it.
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| format!("{KEY} has no private key"))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
-        .with_no_client_auth()
-        .with_single_cert(chain, key)
+    let signer = CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider())
         .map_err(|error| format!("the key is not the certificate's: {error}"))?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Certificate { config: Arc::new(config), not_after })
+    Ok(Certificate { signer: Arc::new(SingleCertAndKey::from(signer)), not_after })
 }
 
-fn rules(content: &[Vec<u8>]) -> Result<Rules, String> {
-    Rules::parse(content.first().map_or(&[], Vec::as_slice)).map_err(|error| error.to_string())
+fn rules(content: &[Vec<u8>]) -> Result<Decisive, String> {
+    let rules = Rules::parse(content.first().map_or(&[], Vec::as_slice)).map_err(|error| error.to_string())?;
+    let clients = rules.client.as_ref().map(Clients::new).transpose()?;
+    Ok(Decisive { rules: Arc::new(rules), clients: clients.map(Arc::new) })
 }
 
 fn keys(content: &[Vec<u8>]) -> Result<Vec<[u8; 32]>, String> {

@@ -1,12 +1,14 @@
 //! One request of the API server becomes its answer: body, identity, decision, answer, a line in the log if it is refused.
 
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use bursar_core::admission::decision::{Decision, Finding, Rule};
 use bursar_core::admission::review::{Review, answer};
+use bursar_core::admission::sender::question;
 use bursar_core::admission::tenant::{Resolved, Unresolved};
 use bursar_core::admission::value::Json;
 use bursar_core::admission::{Operation, decide};
@@ -14,9 +16,11 @@ use bursar_core::rules::{Mode, Rules};
 use http::{Method, Request, Response, StatusCode, Version, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body as _, Bytes, Incoming};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
+use rustls::pki_types::CertificateDer;
 use tokio::sync::Semaphore;
 
+use super::clients::{Clients, Peer, Peers};
 use super::metrics::{Gauges, Metrics};
 use super::room::{BODY_WITHIN, Room};
 use crate::index::Index;
@@ -50,6 +54,9 @@ const LARGE_PATIENCE: Duration = Duration::from_millis(500);
 /// Seconds after which an overloaded webhook is asked again; API servers do so within their own deadline.
 const AGAIN: header::HeaderValue = header::HeaderValue::from_static("1");
 
+/// Between two lines of the log about those who do not get in.
+const TOLD_EVERY: SignedDuration = SignedDuration::from_secs(10);
+
 /// The media type of metrics.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -79,6 +86,8 @@ impl Phase {
 pub struct InForce {
     /// What is decided by.
     pub rules: Arc<Rules>,
+    /// Who is answered; `None`: everybody.
+    pub clients: Option<Arc<Clients>>,
     /// When the certificate ends.
     pub not_after: Timestamp,
     /// Files whose newest content is not.
@@ -98,6 +107,9 @@ pub struct ReviewHandler {
     large: Room,
     /// Large bodies are decided one after the other.
     turn: Semaphore,
+    peers: Peers,
+    /// When the log last told that somebody did not get in.
+    told: Mutex<Option<Timestamp>>,
 }
 
 /// An answer.
@@ -115,6 +127,8 @@ impl ReviewHandler {
             small: Room::new(SMALL_ROOM, SMALL_PATIENCE),
             large: Room::new(LARGE_ROOM, LARGE_PATIENCE),
             turn: Semaphore::new(1),
+            peers: Peers::default(),
+            told: Mutex::new(None),
         }
     }
 
@@ -127,8 +141,29 @@ impl ReviewHandler {
         Arc::clone(&self.in_force.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// A new connection, with the certificates that it has shown.
+    pub(super) fn peer(&self, address: IpAddr, chain: Option<&[CertificateDer<'_>]>) -> Arc<Peer> {
+        let peer = Arc::new(Peer::new(address, chain));
+        self.peers.add(&peer);
+        peer
+    }
+
+    /// Tells who did not get in, if a certificate is demanded: the API server's error says it to its users only.
+    pub(super) fn no_handshake(&self, address: IpAddr, error: &std::io::Error) {
+        let is_theirs = error.kind() == std::io::ErrorKind::InvalidData;
+        if !is_theirs || self.in_force().clients.is_none() {
+            return;
+        }
+        self.metrics.unidentified("handshake");
+        let (now, mut told) = ((self.clock)(), self.told.lock().unwrap_or_else(PoisonError::into_inner));
+        if told.is_none_or(|told| now < told || now > told + TOLD_EVERY) {
+            *told = Some(now);
+            tracing::warn!(%address, %error, "a client without the certificate of client_ca and client_name was refused");
+        }
+    }
+
     /// Answers the API server. `begin` is called when all of the request is there.
-    pub(super) async fn review(&self, request: Request<Incoming>, begin: impl FnOnce()) -> Answer {
+    pub(super) async fn review(&self, request: Request<Incoming>, peer: &Peer, begin: impl FnOnce()) -> Answer {
         let (parts, body) = request.into_parts();
         let version = parts.version;
         let phase = match (&parts.method, parts.uri.path()) {
@@ -143,6 +178,11 @@ impl ReviewHandler {
                 return text(StatusCode::NOT_FOUND, "there are /mutate and /validate");
             }
         };
+        if self.in_force().clients.as_ref().is_some_and(|clients| !peer.is_one_of(clients, (self.clock)())) {
+            discard(version, body);
+            self.metrics.unidentified(phase.as_str());
+            return text(StatusCode::FORBIDDEN, "reviews need the client certificate of client_ca and client_name");
+        }
         let length =
             body.size_hint().exact().map_or(BODY_LIMIT, |length| usize::try_from(length).unwrap_or(usize::MAX));
         if length > BODY_LIMIT {
@@ -164,22 +204,22 @@ impl ReviewHandler {
             None => return self.overloaded(phase),
         };
         begin();
-        let namespace = match self.judge(phase, &body, None).await {
+        let namespace = match self.judge(phase, &body, peer, None).await {
             Judged::Answered(answer) => return answer,
             Judged::Unknown(namespace) => namespace,
         };
         // The body is parsed again afterwards: a parsed one takes many times its room, which it must not do for seconds.
         let Some(tenant) = place.wait(self.index.resolve(&namespace)).await else { return self.overloaded(phase) };
-        match self.judge(phase, &body, Some(tenant)).await {
+        match self.judge(phase, &body, peer, Some(tenant)).await {
             Judged::Answered(answer) => answer,
             Judged::Unknown(_) => self.overloaded(phase),
         }
     }
 
     /// Large bodies take their turn, and none of the threads that answer small ones.
-    async fn judge(&self, phase: Phase, body: &[u8], tenant: Option<Arc<Resolved>>) -> Judged {
+    async fn judge(&self, phase: Phase, body: &[u8], peer: &Peer, tenant: Option<Arc<Resolved>>) -> Judged {
         if body.len() <= SMALL {
-            return self.judge_now(phase, body, tenant, |_| None);
+            return self.judge_now(phase, body, (peer, tenant), |_| None);
         }
         let _turn = self.turn.acquire().await;
         tokio::task::block_in_place(|| {
@@ -188,7 +228,9 @@ impl ReviewHandler {
                 return Judged::Answered(self.unreadable(phase, StatusCode::PAYLOAD_TOO_LARGE, TOO_MANY));
             }
             let in_force = self.in_force();
-            self.judge_now(phase, body, tenant, |review| too_large(review, &in_force.rules.daemon, body.len(), values))
+            self.judge_now(phase, body, (peer, tenant), |review| {
+                too_large(review, &in_force.rules.daemon, body.len(), values)
+            })
         })
     }
 
@@ -197,7 +239,7 @@ impl ReviewHandler {
         &self,
         phase: Phase,
         body: &[u8],
-        tenant: Option<Arc<Resolved>>,
+        (peer, tenant): (&Peer, Option<Arc<Resolved>>),
         too_large: impl FnOnce(&Review<'_>) -> Option<&'static str>,
     ) -> Judged {
         let began = Instant::now();
@@ -207,6 +249,13 @@ impl ReviewHandler {
                 return Judged::Answered(self.unreadable(phase, StatusCode::BAD_REQUEST, &error.to_string()));
             }
         };
+        peer.sent_a_review();
+        if let Some(asked) = question(&review) {
+            let known = self.peers.known(peer, &asked, (self.clock)()).sentence();
+            let decision = refused("this is not a pod but a question", &known, "nothing is stored");
+            let answer = answer(&review.uid, &decision);
+            return Judged::Answered(respond(StatusCode::OK, "application/json", answer));
+        }
         let tenant = match tenant {
             Some(tenant) => tenant,
             None if !review.needs_identity() => Arc::new(Resolved::Unresolved(Unresolved::Unknown)),

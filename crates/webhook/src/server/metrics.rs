@@ -86,6 +86,11 @@ impl Metrics {
         self.reviews.get_or_create(&Outcome { phase, outcome: "unreadable" }).inc();
     }
 
+    /// One handshake or review without the client certificate that is demanded.
+    pub fn unidentified(&self, phase: &'static str) {
+        self.reviews.get_or_create(&Outcome { phase, outcome: "unidentified" }).inc();
+    }
+
     /// One body for which there was no memory.
     pub fn overloaded(&self, phase: &'static str) {
         self.reviews.get_or_create(&Outcome { phase, outcome: "overloaded" }).inc();

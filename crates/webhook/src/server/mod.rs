@@ -2,6 +2,7 @@
 //! Health and metrics are on a second port, without TLS. It writes nothing anywhere.
 
 pub mod approver;
+pub mod clients;
 pub mod files;
 pub mod handler;
 pub mod metrics;
@@ -10,7 +11,7 @@ mod seats;
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -105,7 +106,7 @@ pub async fn run(
     let (reviews, probes) = (bind(listen).await?, bind(health).await?);
     let index = Arc::new(Index::default());
     let handler = Arc::new(ReviewHandler::new(in_force(&files), Arc::clone(&index), clock));
-    let tls = Arc::new(RwLock::new(Arc::clone(&files.certificate().config)));
+    let tls = Arc::new(RwLock::new(files.config()));
     let watch = tokio::spawn(Arc::clone(&index).watch(client, trust(&files))).abort_handle();
     let reload = tokio::spawn(keep_up(files, Arc::clone(&handler), Arc::clone(&tls), watch));
     let asked = Arc::clone(&handler);
@@ -118,7 +119,12 @@ pub async fn run(
 }
 
 fn in_force(files: &Files) -> InForce {
-    InForce { rules: files.rules(), not_after: files.certificate().not_after, wrong: files.wrong() }
+    InForce {
+        rules: files.rules(),
+        clients: files.clients(),
+        not_after: files.certificate().not_after,
+        wrong: files.wrong(),
+    }
 }
 
 fn trust(files: &Files) -> Trust {
@@ -137,7 +143,7 @@ async fn keep_up(
         tokio::time::sleep(LOOK_EVERY).await;
         let Changed { answers, index } = files.look();
         if answers {
-            *tls.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&files.certificate().config);
+            *tls.write().unwrap_or_else(PoisonError::into_inner) = files.config();
         }
         if answers || wrong != files.wrong() {
             wrong = files.wrong();
@@ -180,12 +186,12 @@ async fn serve(
             () = stop.cancelled() => break,
             accepted = accept(&listener, &hall) => accepted,
         };
-        let Some((stream, seat)) = accepted else { continue };
+        let Some((stream, address, seat)) = accepted else { continue };
         let config = Arc::clone(&tls.read().unwrap_or_else(PoisonError::into_inner));
         let (handler, watcher) = (Arc::clone(&handler), open.watcher());
         tokio::spawn(async move {
             tokio::select! {
-                () = connection(stream, &seat, config, handler, watcher) => {}
+                () = connection((stream, address), &seat, config, handler, watcher) => {}
                 () = seat.ended() => {}
             }
         });
@@ -196,13 +202,13 @@ async fn serve(
 }
 
 /// The next connection; `None` if it has no seat, and is closed.
-async fn accept(listener: &TcpListener, hall: &Arc<Hall>) -> Option<(TcpStream, Arc<Seat>)> {
+async fn accept(listener: &TcpListener, hall: &Arc<Hall>) -> Option<(TcpStream, IpAddr, Arc<Seat>)> {
     match listener.accept().await {
         Ok((stream, peer)) => {
             let seat = hall.seat(peer.ip())?;
             // Answers are small, and somebody waits for each.
             let _ = stream.set_nodelay(true);
-            Some((stream, Arc::new(seat)))
+            Some((stream, peer.ip(), Arc::new(seat)))
         }
         Err(error) => {
             // Too many open files: those that are open end some time.
@@ -214,17 +220,22 @@ async fn accept(listener: &TcpListener, hall: &Arc<Hall>) -> Option<(TcpStream, 
 }
 
 async fn connection(
-    stream: TcpStream,
+    (stream, address): (TcpStream, IpAddr),
     seat: &Arc<Seat>,
     tls: Arc<ServerConfig>,
     handler: Arc<ReviewHandler>,
     watcher: Watcher,
 ) {
-    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(tls).accept(stream)).await else { return };
+    let stream = match tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(tls).accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return handler.no_handshake(address, &error),
+        Err(_) => return,
+    };
+    let peer = handler.peer(address, stream.get_ref().1.peer_certificates());
     let seat = Arc::clone(seat);
     let service = service_fn(move |request| {
-        let (handler, open) = (Arc::clone(&handler), seat.request());
-        async move { Ok::<_, Infallible>(handler.review(request, || open.begin()).await) }
+        let (handler, peer, open) = (Arc::clone(&handler), Arc::clone(&peer), seat.request());
+        async move { Ok::<_, Infallible>(handler.review(request, &peer, || open.begin()).await) }
     });
     let http = builder();
     let connection = http.serve_connection(TokioIo::new(stream), service).into_owned();
@@ -253,7 +264,7 @@ where
 {
     let (hall, answer) = (Arc::new(Hall::default()), Arc::new(answer));
     loop {
-        let Some((stream, seat)) = accept(&listener, &hall).await else { continue };
+        let Some((stream, _, seat)) = accept(&listener, &hall).await else { continue };
         let answer = Arc::clone(&answer);
         tokio::spawn(async move {
             let service = service_fn(|request| {

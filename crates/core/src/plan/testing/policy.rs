@@ -24,6 +24,7 @@ pub fn policy() -> Policy {
     let cluster = Cluster {
         default_endpoint: "internal".to_owned(),
         endpoints: BTreeMap::from([("internal".to_owned(), endpoint)]),
+        senders: crate::rules::senders::Senders::default(),
     };
     let range = Range::parse("192.0.2.0/24").expect("a range");
     let outside =

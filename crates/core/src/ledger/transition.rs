@@ -409,6 +409,7 @@ impl<'a> Memory<'a> {
         leaving.retain(|member| !entry.members.contains_key(member) && !stays(member));
         let absence = if emptied { self.absence(account) } else { account.absence.filter(|_| !is_back) };
         let after = Account {
+            former_dns: members::former_names(account, entry, &name, self.now),
             name,
             source: source.to_owned(),
             directory_id: entry.id.clone(),
@@ -425,7 +426,6 @@ impl<'a> Memory<'a> {
             absence,
             ending: self.ending(account, complete),
             sid: entry.sid.clone().or_else(|| account.sid.clone()),
-            former_dns: members::former_dns(account, entry, self.now),
             ..account.clone()
         };
         self.changed(account, after);

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::doubt_tests::{HOUR, SOURCE, Story, group, person, read};
 use crate::identity::{AccountKind, DirectoryId, Gid};
 use crate::ledger::people::PeopleByEntry;
+use crate::snapshot::dn::Dn;
 use crate::snapshot::named::MemberName;
 use crate::snapshot::{Entry, RejectedEntry, SourceRead};
 
@@ -30,6 +31,10 @@ fn naming(mut read: SourceRead, name: MemberName) -> SourceRead {
 
 fn by_name(name: &str) -> MemberName {
     MemberName::Name(name.to_owned())
+}
+
+fn by_dn(dn: &str) -> MemberName {
+    MemberName::of(&Dn::parse(dn))
 }
 
 /// The members of the group, those who are leaving in brackets.
@@ -92,5 +97,25 @@ fn an_entry_that_is_refused_a_name_gains_nothing_by_it() {
             story.hears(shown.clone());
         }
         assert_eq!(members(&story), ["(p1)"], "its absence is due");
+    }
+}
+
+#[test]
+fn a_member_who_is_renamed_stays_for_a_week() {
+    let moved = Entry { dn: "uid=p1,ou=left,dc=x".to_owned(), ..person(1) };
+    for (renamed, former) in [(moved, by_dn("uid=p1,ou=people,dc=x")), (called("q1", person(1)), by_name("p1"))] {
+        let name = renamed.name.clone();
+        let mut story = begin();
+        for _ in 0..7 {
+            story.hears(naming(read(vec![renamed.clone(), person(2), staff(&[])]), former.clone()));
+            assert_eq!((members(&story), gids(&story, &name).len()), (vec![name.clone()], 1), "{former}");
+            story.later(24 * HOUR);
+        }
+        story.hears(naming(read(vec![renamed.clone(), person(2), staff(&[])]), former.clone()));
+        assert_eq!((members(&story), gids(&story, &name).len()), (vec![format!("({name})")], 0), "{former}");
+        // Nobody joins by it.
+        let mut story = begin();
+        story.hears(naming(read(vec![renamed.clone(), person(2), staff(&[])]), by_dn("uid=p2,ou=elsewhere,dc=x")));
+        assert_eq!(members(&story), [format!("({name})")], "the group names it no longer");
     }
 }

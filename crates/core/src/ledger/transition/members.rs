@@ -165,7 +165,7 @@ impl Memory<'_> {
             let dn = Dn::parse(&account.dn);
             let by_dn = MemberName::Dn(dn.canonical().to_owned());
             let former = account.former_dns.iter().filter(|(_, until)| is_recent(**until, self.now));
-            let former = former.map(|(former, _)| (MemberName::Dn(Dn::parse(former).canonical().to_owned()), false));
+            let former = former.map(|(former, _)| (called_formerly(former), false));
             let called: Vec<(MemberName, bool)> = if account.source != read.source {
                 let Some(sid) = account.sid.as_ref().filter(|_| is_of_forest) else { continue };
                 // What the source says now may be another account: its last read must be whole before anybody joins.
@@ -267,7 +267,7 @@ fn domain(sid: &str) -> &str {
     sid.rsplit_once('-').map_or(sid, |(domain, _)| domain)
 }
 
-/// For so long a DN may mean the account that had it: other domains hear of the new one when they replicate, and their
+/// For so long a DN or a name may mean the account that had it: other domains hear of the new one when they replicate, and their
 /// infrastructure masters compare names every two days. A week has room for a weekend on which one of them is down.
 const FORMER: SignedDuration = SignedDuration::from_hours(7 * 24);
 
@@ -275,14 +275,32 @@ fn is_recent(until: Timestamp, now: Timestamp) -> bool {
     now.duration_since(until).abs() < FORMER
 }
 
-/// The DNs that other domains of the forest may still call the account by after it was seen as `entry`.
-pub(super) fn former_dns(account: &Account, entry: &Entry, now: Timestamp) -> BTreeMap<String, Timestamp> {
+/// The DNs and names that groups may still call the account by after it was seen as `entry` and is called `name`: servers
+/// change groups after the entry, if at all, and other domains later.
+pub(super) fn former_names(
+    account: &Account,
+    entry: &Entry,
+    name: &str,
+    now: Timestamp,
+) -> BTreeMap<String, Timestamp> {
     let mut former = account.former_dns.clone();
-    if account.dn != entry.dn && account.sid.is_some() && account.directory_id == entry.id {
-        former.retain(|dn, until| *dn != entry.dn && is_recent(*until, now));
-        former.insert(account.dn.clone(), now);
+    let is_moved = account.dn != entry.dn;
+    let is_renamed = account.name != name && account.kind != AccountKind::Group;
+    if account.directory_id == entry.id && (is_moved || is_renamed) {
+        former.retain(|former, until| *former != entry.dn && former != name && is_recent(*until, now));
+        let both = [(is_moved, &account.dn), (is_renamed, &account.name)];
+        former.extend(both.into_iter().filter(|(is_other, _)| *is_other).map(|(_, former)| (former.clone(), now)));
     }
     former
+}
+
+/// Every DN contains `=`. A name that does means nobody.
+fn called_formerly(former: &str) -> MemberName {
+    if former.contains('=') {
+        MemberName::Dn(Dn::parse(former).canonical().to_owned())
+    } else {
+        MemberName::Name(former.to_owned())
+    }
 }
 
 /// The gid that a group gives its members; that of a tool is its group's.

@@ -117,36 +117,44 @@ async fn read_file(file: &Path, entries: &mut Vec<RawEntry>, problems: &mut Vec<
     match settled(file).await {
         Err(error) => problems.push(chain(&error)),
         Ok(bytes) => {
-            if let Err(error) = parse(&bytes, entries) {
+            let whole = match bytes.iter().rposition(|byte| *byte == b'\n') {
+                Some(end) => &bytes[..=end],
+                None => &[],
+            };
+            if let Err(error) = parse(whole, entries) {
                 problems.push(match error {
                     LdifError::Malformed { line, why } => format!("{}:{line}: {why}", file.display()),
                     other => chain(&other),
                 });
+            } else if whole.len() < bytes.len() {
+                // The record that it belongs to lacks a part.
+                entries.pop();
+                problems
+                    .push(format!("{}: its last line has no end, as if it were cut; add a line break", file.display()));
             }
         }
     }
 }
 
-/// A file that was written so recently may still be written.
+/// A file that was written so recently may still be written: a copy over a network stalls for seconds.
 const YOUNG: Duration = Duration::from_secs(5);
-/// A program that is still writing a file writes again within this time.
+/// Between two looks.
 const PAUSE: Duration = Duration::from_millis(250);
-/// A large export takes a second; a file that is written for longer than all of these tries waits for the next cycle.
-const TRIES: usize = 12;
+/// A file that was just written is old enough after this many looks; one that is written for longer waits for the next cycle.
+const TRIES: usize = 28;
 
 /// The content of a file that nobody writes any more.
 async fn settled(file: &Path) -> Result<Vec<u8>, LdifError> {
     let failed = |source| LdifError::Read { path: file.to_path_buf(), source };
-    let mut last: Option<Vec<u8>> = None;
     for _ in 0..TRIES {
         let before = tokio::fs::metadata(file).await.map_err(failed)?;
-        let bytes = tokio::fs::read(file).await.map_err(failed)?;
-        let after = tokio::fs::metadata(file).await.map_err(failed)?;
-        let same = before.len() == after.len() && before.modified().ok() == after.modified().ok();
-        if same && (!is_young(&after) || last.as_ref() == Some(&bytes)) {
-            return Ok(bytes);
+        if !is_young(&before) {
+            let bytes = tokio::fs::read(file).await.map_err(failed)?;
+            let after = tokio::fs::metadata(file).await.map_err(failed)?;
+            if before.len() == after.len() && before.modified().ok() == after.modified().ok() {
+                return Ok(bytes);
+            }
         }
-        last = Some(bytes);
         tokio::time::sleep(PAUSE).await;
     }
     Err(LdifError::Written { path: file.to_path_buf() })
@@ -269,6 +277,58 @@ mod tests {
         assert!(parsed("dn: cn=a\ncn:: ###\n").1.is_some_and(|why| why.starts_with("line 2: cn: not base64")));
         let (entries, error) = parsed("dn: cn=a\ncn: a\n\ndn: cn=b\ncn: b\n\nbroken");
         assert_eq!((entries.len(), error.is_some()), (2, true));
+    }
+
+    fn source(file: &Path) -> SourceConfig {
+        SourceConfig {
+            name: "people".to_owned(),
+            kind: crate::source::SourceKind::Ldif(LdifConfig { paths: vec![file.to_owned()] }),
+            sentinels: Vec::new(),
+            tools: None,
+            users: Some(crate::source::Tree { filter: "(cn=*)".to_owned(), ..tree() }),
+            groups: None,
+            attributes: crate::source::Preset::Rfc2307.attributes(),
+            sids: crate::source::SidMapping::default(),
+        }
+    }
+
+    fn tree() -> crate::source::Tree {
+        crate::source::Preset::Rfc2307.tree(bursar_core::identity::AccountKind::User, "dc=x")
+    }
+
+    async fn read_file_alone(file: &Path) -> (usize, Vec<String>) {
+        let config = LdifConfig { paths: vec![file.to_owned()] };
+        let read = read(&config, &source(file)).await;
+        (read.trees.values().map(|tree| tree.entries.len()).sum(), read.problems)
+    }
+
+    const FIRST: &str = "dn: cn=a,dc=x\ncn: a\n\n";
+    const SECOND: &str = "dn: cn=b,dc=x\ncn: b\nhomeDirectory: /home/b\n";
+
+    #[tokio::test]
+    async fn a_copy_that_stalls_is_not_taken_for_the_whole() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("people.ldif");
+        std::fs::write(&file, FIRST).expect("the first half");
+        let goes_on = async {
+            tokio::time::sleep(PAUSE * 4).await;
+            tokio::fs::write(&file, FIRST.to_owned() + SECOND).await.expect("the second half");
+        };
+        let ((entries, problems), ()) = tokio::join!(read_file_alone(&file), goes_on);
+        assert_eq!((entries, problems), (2, Vec::new()));
+    }
+
+    #[tokio::test]
+    async fn a_file_that_ends_within_a_line_is_not_whole() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("people.ldif");
+        let text = FIRST.to_owned() + SECOND;
+        std::fs::write(&file, &text[..text.len() - 2]).expect("written");
+        let opened = std::fs::File::options().append(true).open(&file).expect("open");
+        opened.set_modified(std::time::UNIX_EPOCH).expect("an old file");
+        let (entries, problems) = read_file_alone(&file).await;
+        assert_eq!(entries, 1, "half a home is no home");
+        assert!(problems[0].contains("its last line has no end"), "{problems:?}");
     }
 
     fn write(entry: &RawEntry, fold_at: usize) -> String {

@@ -300,7 +300,7 @@ pub struct Account {
     pub ending: Option<Ending>,
     /// What other domains of its forest call it (`objectSid`, in lower case).
     pub sid: Option<String>,
-    /// Where it was before, in a forest, and until when.
+    /// Where it was and what it was called before, and until when.
     pub former_dns: BTreeMap<String, Timestamp>,
 }
 

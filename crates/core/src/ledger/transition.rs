@@ -13,6 +13,7 @@ mod servers;
 mod shown;
 mod waiting;
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -23,7 +24,7 @@ use serde_json::{Map, Value, json};
 
 pub use self::absence::due;
 use self::import::Imported;
-use self::members::Named;
+use self::members::{Misnamed, Named};
 use self::person::Person;
 use self::refused::Bearers;
 use self::shown::{Attribute, Hidden};
@@ -32,7 +33,7 @@ use super::change::{Change, Event};
 use super::people::PeopleByEntry;
 use super::server::{Moved, SourceMark};
 use super::{Account, Compared, LedgerState, Lifecycle, OrderKind, SourceState, Suspension};
-use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Uid, kubernetes_name};
+use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Gid, Uid, kubernetes_name};
 use crate::policy::Policy;
 use crate::shared_map::SharedMap;
 use crate::snapshot::person::{Same, same_people};
@@ -160,6 +161,7 @@ impl<'a> Memory<'a> {
             proves_leaving: complete && read.kinds.contains(&AccountKind::User),
             hidden: self.hidden(read, &known, complete),
             named: self.named_members(read),
+            misnamed: self.misnamed(read, &known, &present),
             imported,
         };
         for (entry, known) in read.entries.iter().zip(known) {
@@ -182,7 +184,7 @@ impl<'a> Memory<'a> {
                     self.changed(account, Account { disabled, ..account.clone() });
                 }
                 Some(account) => self.seen(account, &read.source, &believed, &trust),
-                None => self.new_account(&read.source, &believed.entry),
+                None => self.new_account(&read.source, &trust.without_misnamed(believed.entry)),
             }
         }
         for rejected in &read.rejected {
@@ -375,8 +377,13 @@ impl<'a> Memory<'a> {
         } else if adopted || account.posix.is_none() {
             self.record_uid(&account.id, entry);
         }
-        if let (Some(after), Some(before), false) = (&mut posix, &account.posix, complete) {
-            after.groups.extend(before.groups.iter().copied());
+        if let (Some(after), Some(before)) = (&mut posix, &account.posix) {
+            if trust.misnamed.contains_key(&entry.id) {
+                after.groups.retain(|gid| before.groups.contains(gid));
+            }
+            let kept = trust.named.gids.get(&entry.id);
+            let stays = |gid: &&Gid| !complete || kept.is_some_and(|kept| kept.contains(*gid));
+            after.groups.extend(before.groups.iter().filter(stays));
         }
         let gid = entry.gid.or(account.gid);
         if let (AccountKind::Group, Some(posix), Some(gid)) = (entry.kind, &mut posix, gid) {
@@ -389,7 +396,7 @@ impl<'a> Memory<'a> {
             self.reject(source, entry, Self::rename_refused(entry, account, owner));
         }
         let mut members = account.members.clone();
-        let joined = entry.members.iter().filter(|(member, _)| !trust.imported.contains_key(*member));
+        let joined = entry.members.iter().filter(|(member, _)| trust.may_join(member));
         members.extend(joined.map(|(member, role)| (member.clone(), *role)));
         let emptied = proves_leaving && self.is_emptied(account, believed);
         let mut leaving = account.leaving.clone();
@@ -397,12 +404,12 @@ impl<'a> Memory<'a> {
             leaving.extend(account.members.keys().cloned());
         }
         let kept = trust.named.kept.get(&entry.id);
-        let again: BTreeSet<&DirectoryId> =
-            names.keys().filter_map(|member| trust.imported.get(member)).map(|old| &old.id).collect();
+        let again: BTreeSet<&DirectoryId> = names.keys().filter_map(|member| trust.missing(member)).collect();
         let stays = |member: &DirectoryId| kept.is_some_and(|kept| kept.contains(member)) || again.contains(member);
         leaving.retain(|member| !entry.members.contains_key(member) && !stays(member));
         let absence = if emptied { self.absence(account) } else { account.absence.filter(|_| !is_back) };
         let after = Account {
+            former_dns: members::former_names(account, entry, &name, self.now),
             name,
             source: source.to_owned(),
             directory_id: entry.id.clone(),
@@ -419,7 +426,6 @@ impl<'a> Memory<'a> {
             absence,
             ending: self.ending(account, complete),
             sid: entry.sid.clone().or_else(|| account.sid.clone()),
-            former_dns: members::former_dns(account, entry, self.now),
             ..account.clone()
         };
         self.changed(account, after);
@@ -584,10 +590,30 @@ struct Trust {
     proves_leaving: bool,
     hidden: Hidden,
     named: Named,
+    misnamed: Misnamed,
     imported: Imported,
 }
 
 impl Trust {
+    /// Whether the entry of `member` is taken as whom the groups name.
+    fn may_join(&self, member: &DirectoryId) -> bool {
+        !self.imported.contains_key(member) && !self.misnamed.contains_key(member)
+    }
+
+    /// Whom a group may mean that names `member`, and who is missing.
+    fn missing(&self, member: &DirectoryId) -> Option<&DirectoryId> {
+        let imported = self.imported.get(member).map(|old| &old.id);
+        imported.or_else(|| self.misnamed.get(member)?.as_ref())
+    }
+
+    /// `entry` without members that do not join.
+    fn without_misnamed<'e>(&self, mut entry: Cow<'e, Entry>) -> Cow<'e, Entry> {
+        if entry.members.keys().any(|member| self.misnamed.contains_key(member)) {
+            entry.to_mut().members.retain(|member, _| !self.misnamed.contains_key(member));
+        }
+        entry
+    }
+
     /// The mark that disables. One that is gone is believed of a read that proves something.
     fn mark(&self, account: &Account, shown: Option<&String>) -> Option<String> {
         let last = || account.disabled.as_ref().filter(|_| !self.complete);
@@ -602,7 +628,8 @@ impl Trust {
 
     /// The members of `account` whom its entry does not name any more.
     fn left(&self, account: &Account, names: impl Fn(&DirectoryId) -> bool) -> BTreeSet<DirectoryId> {
-        let again = |member: &DirectoryId| self.imported.iter().any(|(new, old)| old.id == *member && names(new));
+        let others: BTreeSet<&DirectoryId> = self.imported.keys().chain(self.misnamed.keys()).collect();
+        let again = |member: &DirectoryId| others.iter().any(|new| self.missing(new) == Some(member) && names(new));
         let stays =
             |member: &DirectoryId| names(member) || self.named.has(&account.directory_id, member) || again(member);
         account.members.keys().filter(|member| self.proves_leaving && !stays(member)).cloned().collect()
@@ -650,6 +677,9 @@ mod doubt_tests;
 #[cfg(test)]
 #[path = "transition/forest_tests.rs"]
 mod forest_tests;
+#[cfg(test)]
+#[path = "transition/member_tests.rs"]
+mod member_tests;
 #[cfg(test)]
 #[path = "transition/servers_tests.rs"]
 mod servers_tests;

@@ -76,7 +76,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     let (checked, index, groups, closed) = thread::scope(|scope| {
         let check = || candidates.iter().map(|candidate| reading_of(candidate.kind).check(candidate)).collect();
         let checked: ScopedJoinHandle<'_, Vec<_>> = scope.spawn(check);
-        let index = Index::of(&candidates, |candidate| reading_of(candidate.kind).name_of(candidate));
+        let index = Index::of(&candidates, |candidate| reading_of(candidate.kind).member_name_of(candidate));
         let groups = Flat::of(source, &candidates, &companions);
         let closed = groups.close(&index, &candidates, &companions, reading_of(AccountKind::Group));
         (checked.join().unwrap_or_else(|panic| resume_unwind(panic)), index, groups, closed)
@@ -293,6 +293,7 @@ mod tests {
     use std::path::PathBuf;
 
     use bursar_core::identity::PosixIdentity;
+    use bursar_core::snapshot::named::MemberName;
 
     use super::*;
     use crate::ldif;
@@ -466,6 +467,34 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         half.problems.push("cut".to_owned());
         let read = assemble(&source, half, &EntryRules::default());
         assert_eq!(names(&read), ["user:alice", "user:bob", "group:staff"], "nor where the tools were not read");
+    }
+
+    #[test]
+    fn a_name_that_two_entries_claim_is_nobodys() {
+        let puppet = "dn: uid=puppet,ou=others,ou=people,dc=x\nobjectClass: posixAccount\nuid: bob\nuidNumber: 2009\n\
+                      gidNumber: 500\nentryUUID: p\n\n";
+        let read = read(&source(), &(puppet.to_owned() + SITE));
+        assert_eq!(members(&read, "staff"), ["r"]);
+        assert_eq!(posix(&read, "bob").map(|posix| posix.groups.len()), Some(0));
+        let names = &read.dangling.members[&MemberName::Name("bob".to_owned())];
+        assert_eq!(
+            names.keys().map(|id| id.0.as_str()).collect::<Vec<_>>(),
+            ["s", "w"],
+            "the ledger knows who is meant"
+        );
+    }
+
+    #[test]
+    fn a_tool_is_not_called_by_a_name_that_a_person_may_have() {
+        let tool = "\ndn: uid=bob,ou=people,ou=servicegroups,dc=x\nobjectClass: posixAccount\nuid: bob\ncn: bob\n\
+                    uidNumber: 52509\ngidNumber: 52509\nentryUUID: t\n";
+        let mut source = source();
+        source.tools.as_mut().expect("tools").strip_prefix = None;
+        assert_eq!(members(&read(&source, &(SITE.to_owned() + tool)), "staff"), ["b"]);
+        let left = SITE.replace("uid=bob,ou=people", "uid=rob,ou=people").replace("uid: bob", "uid: rob");
+        let read = read(&source, &(left + tool));
+        assert_eq!(members(&read, "staff"), [""; 0]);
+        assert!(read.dangling.members.contains_key(&MemberName::Name("bob".to_owned())));
     }
 
     #[test]

@@ -23,11 +23,13 @@ const MOST_NESTED: usize = 5_000_000;
 /// Accounts by DN and by name. Rejected ones too: who maintains a tool does not depend on a readable uid.
 pub(crate) struct Index<'a> {
     by_dn: HashMap<&'a Dn, &'a DirectoryId>,
-    by_name: HashMap<&'a str, &'a DirectoryId>,
+    /// `None`: several entries claim the name. The ledger knows whose it is, and the directory does not say it.
+    by_name: HashMap<&'a str, Option<&'a DirectoryId>>,
     pub(crate) people: HashSet<&'a DirectoryId>,
 }
 
 impl<'a> Index<'a> {
+    /// `name`: what groups may call an account by (`memberUid`).
     pub(crate) fn of(candidates: &'a [Candidate], name: impl Fn(&'a Candidate) -> Option<&'a str>) -> Self {
         let most = candidates.len();
         let mut index = Self {
@@ -38,7 +40,11 @@ impl<'a> Index<'a> {
         for candidate in candidates.iter().filter(|candidate| candidate.kind != AccountKind::Group) {
             let Some(id) = &candidate.id else { continue };
             if let Some(name) = name(candidate) {
-                index.by_name.entry(name).or_insert(id);
+                index
+                    .by_name
+                    .entry(name)
+                    .and_modify(|known| *known = known.filter(|known| *known == id))
+                    .or_insert(Some(id));
             }
             if candidate.kind == AccountKind::User {
                 index.people.insert(id);
@@ -51,7 +57,7 @@ impl<'a> Index<'a> {
     fn find(&self, member: &Member) -> Option<&'a DirectoryId> {
         match member {
             Member::Dn(dn) => self.by_dn.get(dn).copied(),
-            Member::Name(name) => self.by_name.get(name.as_str()).copied(),
+            Member::Name(name) => self.by_name.get(name.as_str()).copied().flatten(),
         }
     }
 }

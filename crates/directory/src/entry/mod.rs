@@ -141,6 +141,15 @@ impl Reading<'_> {
         self.full_name(&candidate.raw, &candidate.dn, candidate.kind).ok()
     }
 
+    /// What groups call an account by that name their members (`memberUid`). A tool's name may be a person's as well, unless
+    /// it has a prefix.
+    pub(crate) fn member_name_of<'c>(&self, candidate: &'c Candidate) -> Option<&'c str> {
+        let prefix = self.strip_prefix.filter(|prefix| !prefix.is_empty());
+        let is_apart =
+            |name: &&str| candidate.kind == AccountKind::User || prefix.is_some_and(|prefix| name.starts_with(prefix));
+        self.name_of(candidate).filter(is_apart)
+    }
+
     /// Checks one entry. Members and supplementary groups are empty: they need the others.
     pub(crate) fn check(&self, candidate: &Candidate) -> Result<Entry, Box<RejectedEntry>> {
         let Candidate { kind, dn, id, raw } = candidate;

@@ -96,6 +96,8 @@ pub(super) struct Group {
 #[derive(Deserialize)]
 pub(super) struct Member {
     pub(super) id: String,
+    #[serde(default)]
+    pub(super) username: String,
 }
 
 impl Listed for User {
@@ -267,11 +269,15 @@ impl<'a> Scribe<'a> {
         raw
     }
 
-    /// Adds a person to a group. A member who is unknown was created after the users were listed, and is left out.
+    /// Adds a person to a group. A member who was not listed is hidden, or was created after that: the group names them, and
+    /// nobody who was listed is called so.
     pub(super) fn member(&self, group: &mut RawEntry, member: &Member) {
-        if let Some(dn) = self.people.get(&member.id) {
-            group.add(MEMBER.as_bytes(), dn.as_bytes());
-        }
+        let unlisted = || {
+            let dn = self.person(&member.username);
+            if self.taken.contains(&Dn::parse(&dn)) { format!("id={},{dn}", escape(&member.id)) } else { dn }
+        };
+        let dn = self.people.get(&member.id).cloned().unwrap_or_else(unlisted);
+        group.add(MEMBER.as_bytes(), dn.as_bytes());
     }
 
     fn person(&self, name: &str) -> String {
@@ -380,10 +386,11 @@ mod tests {
         assert_eq!(other.dn, "id=g3,cn=Lab,cn=staff,ou=groups,o=r");
         assert_eq!((text(&lab, "name"), text(&lab, "path")), (vec!["lab"], vec!["staff-lab"]));
         assert_eq!((text(&staff, "gidNumber"), text(&staff, "owner")), (vec!["3000"], vec![alice.dn.as_str()]));
-        for id in ["u1", "service"] {
-            scribe.member(&mut lab, &Member { id: id.to_owned() });
+        for (id, username) in [("u1", "alice"), ("hidden", "bob"), ("renamed", "alice")] {
+            scribe.member(&mut lab, &Member { id: id.to_owned(), username: username.to_owned() });
         }
-        assert_eq!(text(&lab, MEMBER), [alice.dn]);
+        let hidden = ["uid=bob,ou=users,o=r", "id=renamed,uid=alice,ou=users,o=r"];
+        assert_eq!(text(&lab, MEMBER), [alice.dn.as_str(), hidden[0], hidden[1]], "the ledger knows who is meant");
     }
 
     #[test]

@@ -4,12 +4,13 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use foldhash::HashSet;
 use jiff::{SignedDuration, Timestamp};
 
 use super::Memory;
 use super::waiting::Believed;
-use crate::identity::{AccountKind, AccountName, DirectoryId};
-use crate::ledger::{Account, Lifecycle, Unresolved, UnresolvedIn};
+use crate::identity::{AccountKind, AccountName, DirectoryId, Gid, kubernetes_name};
+use crate::ledger::{Account, Lifecycle, OrderKind, Unresolved, UnresolvedIn};
 use crate::policy::When;
 use crate::snapshot::dn::Dn;
 use crate::snapshot::named::MemberName;
@@ -22,9 +23,15 @@ pub(super) struct Named {
     pub(super) kept: BTreeMap<DirectoryId, BTreeSet<DirectoryId>>,
     /// The members that another domain of the forest has, by the group or tool that names them.
     elsewhere: BTreeMap<DirectoryId, BTreeMap<DirectoryId, Role>>,
+    /// The gids of the groups that keep a member, by the member.
+    pub(super) gids: BTreeMap<DirectoryId, BTreeSet<Gid>>,
     /// The names that no source has an entry of.
     pub(super) unresolved: Unresolved,
 }
+
+/// Entries that are not taken by the name that they have, and the entry whose name it is, if that is missing: groups that
+/// name their members by name may mean the other.
+pub(super) type Misnamed = BTreeMap<DirectoryId, Option<DirectoryId>>;
 
 impl Named {
     /// Whether a group or tool still names somebody of whom the read has no entry.
@@ -98,15 +105,54 @@ impl Memory<'_> {
             && account.absence.map_or(0, |absence| absence.seconds) < self.policy.lifecycle.absent_for.as_secs()
     }
 
-    /// Looks up in the ledger whom the names without an entry mean: accounts of this source that are missing and keep
-    /// their membership until their absence is due, and accounts of other domains of its forest. Nobody joins by a DN or
-    /// SID that may be another account's as well.
+    /// The entries of a read that are to have the name of another account, and rejected ones that are to have another name.
+    pub(super) fn misnamed(
+        &self,
+        read: &SourceRead,
+        known: &[Option<&Account>],
+        present: &HashSet<&DirectoryId>,
+    ) -> Misnamed {
+        let limit = self.policy.lifecycle.absent_for.as_secs();
+        let missing = |owner: &Account| {
+            let is_missing = owner.source == read.source && !present.contains(&owner.directory_id);
+            let is_due = owner.absence.is_some_and(|absence| absence.seconds >= limit);
+            (is_missing && !is_due).then(|| owner.directory_id.clone())
+        };
+        let mut misnamed = Misnamed::new();
+        for (entry, account) in read.entries.iter().zip(known).filter(|(entry, _)| entry.kind != AccountKind::Group) {
+            let owner = match account {
+                Some(account) if account.name == entry.name => continue,
+                Some(account) => self.bearer(entry.kind, &entry.name, Some(&account.id)),
+                None => self.other_of_the_name(entry),
+            };
+            misnamed.extend(owner.map(|owner| (entry.id.clone(), missing(owner))));
+        }
+        for rejected in read.rejected.iter().filter(|rejected| rejected.kind != AccountKind::Group) {
+            let (Some(id), Some(name)) = (&rejected.id, &rejected.name) else { continue };
+            let account = self.known.get(&(read.source.as_str(), id));
+            let owner = self.bearer(rejected.kind, name, account.map(|account| &account.id));
+            if account.map_or(owner.is_some(), |account| account.name != *name) {
+                misnamed.insert(id.clone(), owner.and_then(missing));
+            }
+        }
+        misnamed
+    }
+
+    /// The account that has the name of an entry of an unknown id, and is not to be given to it.
+    fn other_of_the_name(&self, entry: &Entry) -> Option<&Account> {
+        let named = self.named(entry.kind, &kubernetes_name(&entry.name)).and_then(|id| self.ledger.accounts.get(id));
+        let owner = named.or_else(|| self.bearer(entry.kind, &entry.name, None))?;
+        self.order(&owner.id, OrderKind::AdoptAccount).is_none().then_some(owner)
+    }
+
+    /// Looks up in the ledger whom the names without an entry mean: accounts of this source that are missing, have another
+    /// name, or have it together with others, and keep their membership until their absence is due, and accounts of other
+    /// domains of its forest. Nobody joins by a DN or SID that may be another account's as well.
     pub(super) fn named_members(&self, read: &SourceRead) -> Named {
         let mut named = Named::default();
         if read.dangling.members.is_empty() {
             return named;
         }
-        let present: BTreeSet<&DirectoryId> = read.entries.iter().map(|entry| &entry.id).collect();
         let is_of_forest = read.entries.iter().any(|entry| entry.sid.is_some());
         let limit = self.policy.lifecycle.absent_for.as_secs();
         let is_there = |account: &&Account| {
@@ -118,6 +164,8 @@ impl Memory<'_> {
             // Each name, and whether nobody else is called so.
             let dn = Dn::parse(&account.dn);
             let by_dn = MemberName::Dn(dn.canonical().to_owned());
+            let former = account.former_dns.iter().filter(|(_, until)| is_recent(**until, self.now));
+            let former = former.map(|(former, _)| (called_formerly(former), false));
             let called: Vec<(MemberName, bool)> = if account.source != read.source {
                 let Some(sid) = account.sid.as_ref().filter(|_| is_of_forest) else { continue };
                 // What the source says now may be another account: its last read must be whole before anybody joins.
@@ -125,14 +173,12 @@ impl Memory<'_> {
                 let is_its_own = is_sure
                     && domains.is_of_one_domain(&dn)
                     && disputed.get(&by_dn).is_none_or(|ids| ids.iter().all(|id| *id == &account.directory_id));
-                let former = account.former_dns.iter().filter(|(_, until)| is_recent(**until, self.now));
-                let former = former.map(|(dn, _)| (MemberName::Dn(Dn::parse(dn).canonical().to_owned()), false));
                 let by_sid = (MemberName::Sid(sid.clone()), is_sure);
                 [(by_dn, is_its_own), by_sid].into_iter().chain(former).collect()
-            } else if present.contains(&account.directory_id) {
-                continue;
             } else {
-                vec![(by_dn, true), (MemberName::Name(account.name.clone()), true)]
+                // Nobody joins by these: who has an entry is a member by that, if the group means them.
+                let by_name = (account.kind != AccountKind::Group).then(|| MemberName::Name(account.name.clone()));
+                [by_dn].into_iter().chain(by_name).map(|name| (name, true)).chain(former).collect()
             };
             for (name, may_join) in &called {
                 for (holder, role) in read.dangling.holders(name) {
@@ -145,6 +191,12 @@ impl Memory<'_> {
             }
         }
         named.unresolved = counted(read, &unresolved);
+        for entry in &read.entries {
+            let (Some(kept), Some(gid)) = (named.kept.get(&entry.id), own_gid(entry)) else { continue };
+            for member in kept {
+                named.gids.entry(member.clone()).or_default().insert(gid);
+            }
+        }
         named
     }
 
@@ -215,7 +267,7 @@ fn domain(sid: &str) -> &str {
     sid.rsplit_once('-').map_or(sid, |(domain, _)| domain)
 }
 
-/// For so long a DN may mean the account that had it: other domains hear of the new one when they replicate, and their
+/// For so long a DN or a name may mean the account that had it: other domains hear of the new one when they replicate, and their
 /// infrastructure masters compare names every two days. A week has room for a weekend on which one of them is down.
 const FORMER: SignedDuration = SignedDuration::from_hours(7 * 24);
 
@@ -223,14 +275,37 @@ fn is_recent(until: Timestamp, now: Timestamp) -> bool {
     now.duration_since(until).abs() < FORMER
 }
 
-/// The DNs that other domains of the forest may still call the account by after it was seen as `entry`.
-pub(super) fn former_dns(account: &Account, entry: &Entry, now: Timestamp) -> BTreeMap<String, Timestamp> {
+/// The DNs and names that groups may still call the account by after it was seen as `entry` and is called `name`: servers
+/// change groups after the entry, if at all, and other domains later.
+pub(super) fn former_names(
+    account: &Account,
+    entry: &Entry,
+    name: &str,
+    now: Timestamp,
+) -> BTreeMap<String, Timestamp> {
     let mut former = account.former_dns.clone();
-    if account.dn != entry.dn && account.sid.is_some() && account.directory_id == entry.id {
-        former.retain(|dn, until| *dn != entry.dn && is_recent(*until, now));
-        former.insert(account.dn.clone(), now);
+    let is_moved = account.dn != entry.dn;
+    let is_renamed = account.name != name && account.kind != AccountKind::Group;
+    if account.directory_id == entry.id && (is_moved || is_renamed) {
+        former.retain(|former, until| *former != entry.dn && former != name && is_recent(*until, now));
+        let both = [(is_moved, &account.dn), (is_renamed, &account.name)];
+        former.extend(both.into_iter().filter(|(is_other, _)| *is_other).map(|(_, former)| (former.clone(), now)));
     }
     former
+}
+
+/// Every DN contains `=`. A name that does means nobody.
+fn called_formerly(former: &str) -> MemberName {
+    if former.contains('=') {
+        MemberName::Dn(Dn::parse(former).canonical().to_owned())
+    } else {
+        MemberName::Name(former.to_owned())
+    }
+}
+
+/// The gid that a group gives its members; that of a tool is its group's.
+fn own_gid(entry: &Entry) -> Option<Gid> {
+    entry.gid.or_else(|| entry.posix.as_ref().map(|posix| posix.gid)).filter(|_| entry.kind != AccountKind::User)
 }
 
 /// The DN of the domain: what begins with the first `dc`.

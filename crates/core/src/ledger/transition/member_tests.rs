@@ -1,0 +1,121 @@
+//! Whom a group means by a name that several entries have, or that somebody had before.
+
+use std::collections::BTreeSet;
+
+use super::doubt_tests::{HOUR, SOURCE, Story, group, person, read};
+use crate::identity::{AccountKind, DirectoryId, Gid};
+use crate::ledger::people::PeopleByEntry;
+use crate::snapshot::dn::Dn;
+use crate::snapshot::named::MemberName;
+use crate::snapshot::{Entry, RejectedEntry, SourceRead};
+
+fn gid() -> Gid {
+    3000.try_into().expect("a gid")
+}
+
+/// A group that gives its members a gid.
+fn staff(members: &[i64]) -> Entry {
+    Entry { gid: Some(gid()), ..group("staff", members) }
+}
+
+fn in_staff(mut person: Entry) -> Entry {
+    person.posix.as_mut().expect("ids").groups.insert(gid());
+    person
+}
+
+/// The same read, where `staff` names somebody by what no entry answers to.
+fn naming(mut read: SourceRead, name: MemberName) -> SourceRead {
+    read.dangling.add(name, DirectoryId("g-staff".to_owned()), crate::snapshot::Role::Member);
+    read
+}
+
+fn by_name(name: &str) -> MemberName {
+    MemberName::Name(name.to_owned())
+}
+
+fn by_dn(dn: &str) -> MemberName {
+    MemberName::of(&Dn::parse(dn))
+}
+
+/// The members of the group, those who are leaving in brackets.
+fn members(story: &Story) -> Vec<String> {
+    let (staff, people) = (story.account("staff"), PeopleByEntry::of(&story.ledger));
+    let name = |member: &DirectoryId| people.get(staff, member).map_or_else(|| member.0.clone(), |it| it.name.clone());
+    let is_leaving = |member: &DirectoryId| staff.leaving.contains(member);
+    let say = |member| if is_leaving(member) { format!("({})", name(member)) } else { name(member) };
+    staff.members.keys().map(say).collect()
+}
+
+fn gids(story: &Story, name: &str) -> BTreeSet<Gid> {
+    story.account(name).posix.as_ref().map(|posix| posix.groups.clone()).unwrap_or_default()
+}
+
+fn begin() -> Story {
+    let story = Story::begin(vec![in_staff(person(1)), person(2), staff(&[1])]);
+    assert_eq!((members(&story), gids(&story, "p1").len()), (vec!["p1".to_owned()], 1));
+    story
+}
+
+fn called(name: &str, entry: Entry) -> Entry {
+    Entry { name: name.to_owned(), ..entry }
+}
+
+#[test]
+fn a_name_that_two_entries_claim_means_whom_the_ledger_knows_by_it() {
+    let mut story = begin();
+    for _ in 0..2 {
+        let shown = read(vec![person(1), called("p1", person(2)), staff(&[])]);
+        story.hears(naming(shown, by_name("p1")));
+        assert_eq!((members(&story), gids(&story, "p1").len()), (vec!["p1".to_owned()], 1));
+        story.later(48 * HOUR);
+    }
+    story.hears(read(vec![person(1), person(2), staff(&[])]));
+    assert_eq!((members(&story), gids(&story, "p1").len()), (vec!["(p1)".to_owned()], 0), "named no longer");
+}
+
+#[test]
+fn an_entry_that_is_refused_a_name_gains_nothing_by_it() {
+    let puppet = called("p1", in_staff(person(2)));
+    let rejected = RejectedEntry {
+        source: SOURCE.to_owned(),
+        kind: AccountKind::User,
+        dn: puppet.dn.clone(),
+        name: Some("p1".to_owned()),
+        id: Some(puppet.id.clone()),
+        disabled: None,
+        why: "no home".to_owned(),
+    };
+    let stranger = Entry { id: DirectoryId("u9".to_owned()), ..in_staff(person(1)) };
+    let refused = SourceRead { rejected: vec![rejected], ..read(vec![person(3), staff(&[2])]) };
+    for shown in [read(vec![puppet, staff(&[2])]), refused, read(vec![stranger, person(2), staff(&[9])])] {
+        // The entry of p1 is missing, or hidden, or was moved elsewhere.
+        let mut story = begin();
+        story.hears(shown.clone());
+        assert_eq!((members(&story), gids(&story, "p2").len()), (vec!["p1".to_owned()], 0), "{shown:?}");
+        for _ in 0..26 {
+            story.later(HOUR);
+            story.hears(shown.clone());
+        }
+        assert_eq!(members(&story), ["(p1)"], "its absence is due");
+    }
+}
+
+#[test]
+fn a_member_who_is_renamed_stays_for_a_week() {
+    let moved = Entry { dn: "uid=p1,ou=left,dc=x".to_owned(), ..person(1) };
+    for (renamed, former) in [(moved, by_dn("uid=p1,ou=people,dc=x")), (called("q1", person(1)), by_name("p1"))] {
+        let name = renamed.name.clone();
+        let mut story = begin();
+        for _ in 0..7 {
+            story.hears(naming(read(vec![renamed.clone(), person(2), staff(&[])]), former.clone()));
+            assert_eq!((members(&story), gids(&story, &name).len()), (vec![name.clone()], 1), "{former}");
+            story.later(24 * HOUR);
+        }
+        story.hears(naming(read(vec![renamed.clone(), person(2), staff(&[])]), former.clone()));
+        assert_eq!((members(&story), gids(&story, &name).len()), (vec![format!("({name})")], 0), "{former}");
+        // Nobody joins by it.
+        let mut story = begin();
+        story.hears(naming(read(vec![renamed.clone(), person(2), staff(&[])]), by_dn("uid=p2,ou=elsewhere,dc=x")));
+        assert_eq!(members(&story), [format!("({name})")], "the group names it no longer");
+    }
+}

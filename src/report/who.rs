@@ -189,13 +189,14 @@ pub fn credential_id(text: &str) -> Option<String> {
     Some(digits).filter(|digits| is_fingerprint(digits))
 }
 
-/// The certificate or token with this id, with its holder now.
-pub async fn credential(store: &mut ReadStore, id: &str) -> Result<Option<Row>, StoreError> {
+/// The certificate or token with this id, as its holder is now, and the id of that account.
+pub async fn credential(store: &mut ReadStore, id: &str) -> Result<Option<(String, Row)>, StoreError> {
     let Some(mut row) = store.rows(CREDENTIAL, &[id.to_owned()]).await?.pop() else { return Ok(None) };
     let good = row.get("good").and_then(Value::as_i64) == Some(1);
     row.insert("good".to_owned(), Value::Bool(good));
-    Ok(Some(row))
+    Ok(Some((holder, row)))
 }
+    let holder = taken(&mut row, "id");
 
 /// What was found: ids of accounts with how each was found, and what else is to be said.
 #[derive(Debug, Default)]
@@ -286,10 +287,8 @@ async fn found(
             }));
         }
         What::Credential(id) => {
-            found.credential = credential(store, id).await?;
-            if let Some(row) = &mut found.credential {
-                let (holder, begin, end) = (text(row, "id"), text(row, "not_before"), text(row, "not_after"));
-                row.remove("id");
+            if let Some((holder, row)) = credential(store, id).await? {
+                let (begin, end) = (text(&row, "not_before"), text(&row, "not_after"));
                 if at.is_some_and(|_| moment < begin.as_str() || moment > end.as_str()) {
                     found.notes.push(format!("it was not valid then, only from {begin} to {end}"));
                 }
@@ -322,6 +321,7 @@ async fn found(
         What::Host(_) => Some("hosts of classes and exceptions, and no tokens of a host that have ended"),
         What::Uid(_) | What::Credential(_) | What::Pod(..) => None,
     };
+                found.credential = Some(row);
     let unkept = unkept.filter(|_| at.is_some());
     found.notes.extend(unkept.map(|what| format!("the ledger keeps no former {what}: the answer is by those of now")));
     Ok(found)
@@ -392,9 +392,7 @@ fn text(row: &Row, column: &str) -> String {
 fn by_id(rows: Vec<Row>) -> BTreeMap<String, Vec<Row>> {
     let mut all: BTreeMap<String, Vec<Row>> = BTreeMap::new();
     for mut row in rows {
-        let id = text(&row, "id");
-        row.remove("id");
-        all.entry(id).or_default().push(row);
+        all.entry(taken(&mut row, "id")).or_default().push(row);
     }
     all
 }
@@ -427,6 +425,12 @@ mod tests {
         assert_eq!(what("Alice.L@example.org"), Some(What::Mail("Alice.L@example.org".to_owned())));
         for wrong in [
             "",
+fn taken(row: &mut Row, column: &str) -> String {
+    let text = text(row, column);
+    row.remove(column);
+    text
+}
+
             "-5",
             "99999999999999999999",
             "X509SHA256=12",

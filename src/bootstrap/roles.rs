@@ -322,8 +322,8 @@ const SENSITIVE: &[&str] = &[
     "projectcalico.org",
 ];
 
-/// Where a Service sends its traffic: who writes an address here reaches it past the policies of egress (CVE-2021-25740).
-/// `edit` has the first one in clusters that were made before Kubernetes 1.22.
+/// Resources that say where a Service sends its traffic. A tenant who writes an address there reaches it past the egress
+/// policies (CVE-2021-25740). `edit` has the first one in clusters that were made before Kubernetes 1.22.
 const ADDRESSES: &[&str] = &["endpoints", "endpointslices", "pods/status", "services/status", "ingresses/status"];
 
 /// What a tenant may do to things that only we and administrators write.

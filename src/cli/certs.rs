@@ -35,10 +35,9 @@ async fn who(context: &Context, what: &What) -> Result<Exit, Failure> {
         let text = format!("{what} is no certificate and no token; ask: bursar who {what}");
         return Err(Failure::new(Exit::Usage, text));
     };
-    let Some(mut row) = who::credential(&mut context.store().await?, id).await? else {
+    let Some((_, row)) = who::credential(&mut context.store().await?, id).await? else {
         return Err(Failure::new(Exit::NoAccount, "no certificate or token of that id was ever issued here"));
     };
-    row.remove("id");
     if context.global.json {
         output::json(&row)?;
     } else {

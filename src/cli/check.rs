@@ -99,7 +99,8 @@ fn warnings(policy: &Policy) -> Vec<String> {
     escalation.chain(volumes).chain(opened).chain(classes.filter_map(trap)).collect()
 }
 
-/// Network policies add up, so who may write one in an adopted namespace opens it, although nobody changes Bursar's own.
+/// Warns of a class that lets people write network policies in adopted namespaces: policies add up, so one of theirs opens the
+/// namespace although Bursar's own stay as they are.
 fn opened(class: &Class) -> Option<String> {
     let harmless = |role: &&String| !["bursar-tenant", "view"].contains(&role.as_str());
     let role = class.roles.iter().chain(&class.service_account_roles).find(harmless)?;

@@ -18,6 +18,10 @@ use crate::report::unfinished::Unfinished;
 /// Between two looks how far it is.
 const LOOK: Duration = Duration::from_millis(500);
 
+const STOPPED: &str = "it stopped by itself, and goes on when the failing step works again; see `bursar status`";
+const WAITS: &str = "the revocation is not over: it goes on by itself when what it waits for is there again, and the same \
+                     command follows it. To revoke the whole class once more, give another reason";
+
 pub(super) async fn run(context: &Context, arguments: Revoke) -> Result<Exit, Failure> {
     let Revoke { kind, name, all: _, class, evict, since, reason, ticket } = arguments;
     let reason = Some(reason);
@@ -44,7 +48,7 @@ async fn of_class(context: &Context, request: RevokeClass) -> Result<Exit, Failu
     let first = of_class(report.revocations);
     let end = match first {
         Some(first) => followed(&context.daemon()?, first).await?,
-        None => Ended { progress: None, stopped: false, unfinished: report.unfinished },
+        None => Ended { progress: None, open: None, unfinished: report.unfinished },
     };
     let bound = match bound_by_others(context, &class).await {
         Ok(bound) => bound,
@@ -89,7 +93,8 @@ async fn bound_by_others(context: &Context, class: &str) -> Result<Vec<String>, 
 struct Ended {
     /// As it was last seen; absent: it was over before anybody looked.
     progress: Option<Progress>,
-    stopped: bool,
+    /// Why it is not over.
+    open: Option<&'static str>,
     /// What is not done to its end, for all accounts.
     unfinished: Vec<Unfinished>,
 }
@@ -105,14 +110,18 @@ struct Open {
 /// Looks until nothing of it is left, or it stops.
 async fn followed(client: &ControlClient, first: Progress) -> Result<Ended, Failure> {
     let bar = output::bar(first.all(), "accounts are revoked");
-    let (mut last, mut unfinished) = (first, Vec::new());
+    // What the first answer waits for, the next one says.
+    let (mut last, mut unfinished, mut looked) = (first, Vec::new(), false);
     loop {
         bar.set_length(last.all());
         bar.set_position(last.done);
-        if !last.stopped_by.is_empty() {
+        let is_at_rest = looked && last.is_at_rest(daemon::now());
+        let open = if last.stopped_by.is_empty() { is_at_rest.then_some(WAITS) } else { Some(STOPPED) };
+        if open.is_some() {
             bar.finish_and_clear();
-            return Ok(Ended { progress: Some(last), stopped: true, unfinished });
+            return Ok(Ended { progress: Some(last), open, unfinished });
         }
+        looked = true;
         tokio::time::sleep(LOOK).await;
         let status = client.status().await.map_err(|error| {
             let Failure { exit, text } = error.into();
@@ -122,15 +131,16 @@ async fn followed(client: &ControlClient, first: Progress) -> Result<Ended, Fail
         unfinished = status.unfinished;
         let Some(progress) = status.revocations.into_iter().find(|progress| progress.class == last.class) else {
             bar.finish_and_clear();
-            let progress = Progress { done: last.all(), under_way: 0, waiting: 0, ..last };
-            return Ok(Ended { progress: Some(progress), stopped: false, unfinished });
+            let (done, holds_up_until) = (last.all(), None);
+            let progress = Progress { done, under_way: 0, waiting: 0, held: 0, holds_up_until, ..last };
+            return Ok(Ended { progress: Some(progress), open: None, unfinished });
         };
         last = progress;
     }
 }
 
 fn told(context: &Context, answer: &OrderAnswer, end: Ended, left: &Open) -> Result<Exit, Failure> {
-    let (Ended { progress, stopped, unfinished: _ }, Open { bound, open }) = (end, left);
+    let (Ended { progress, open: why, unfinished: _ }, Open { bound, open }) = (end, left);
     if context.global.json {
         let (text, refused) = (&answer.text, &answer.refused);
         output::json(&serde_json::json!({
@@ -140,12 +150,7 @@ fn told(context: &Context, answer: &OrderAnswer, end: Ended, left: &Open) -> Res
         output::line(&answer.text);
         output::line(progress.as_ref().map(ToString::to_string).unwrap_or_default());
     }
-    let mut texts: Vec<String> = Vec::new();
-    if stopped {
-        texts.push(
-            "it stopped by itself, and goes on when the failing step works again; see `bursar status`".to_owned(),
-        );
-    }
+    let mut texts: Vec<String> = why.map(str::to_owned).into_iter().collect();
     let lines = |lines: &[String]| lines.iter().map(|line| output::clean(line)).collect::<Vec<_>>().join("\n");
     if !bound.is_empty() {
         texts.push(format!(

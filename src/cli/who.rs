@@ -70,13 +70,17 @@ fn hint(what: &What) -> Option<String> {
 
 async fn all(context: &Context, Who { what, at }: &Who) -> Result<Value, Failure> {
     let mut store = context.store().await?;
-    let hosts = match what {
-        What::Host(_) => Some((store.state().await?, context.settings()?.policy)),
-        _ => None,
+    let policy = match (what, context.settings()) {
+        (What::Host(_), settings) => Some(settings?.policy),
+        (_, settings) => settings.ok().map(|settings| settings.policy).filter(|_| at.is_none()),
     };
-    let rules = hosts.as_ref().map(|(ledger, policy)| (ledger, policy));
-    let mut found = answer(&mut store, rules, what, *at).await?;
-    if let What::Pod(namespace, name) = what
+    let now = match policy {
+        Some(policy) => Some((store.state().await?, policy)),
+        None => None,
+    };
+    let mut found = answer(&mut store, now.as_ref().map(|(ledger, policy)| (ledger, policy)), what, *at).await?;
+    // The cluster shows the pods of now.
+    if let (What::Pod(namespace, name), None) = (what, at)
         && found["answers"].as_array().is_some_and(|answers| !answers.is_empty())
     {
         let (pods, notes) = pods(context, &found["answers"], namespace, name).await;
@@ -151,17 +155,24 @@ fn block(answer: &Row) -> String {
         taken.iter().filter_map(Value::as_array).flatten().filter_map(Value::as_object).cloned().collect()
     };
     let (namespaces, people) = (rows("namespaces"), rows("people"));
+    let (with, without): (Vec<Row>, Vec<Row>) = people.into_iter().partition(|person| person["access"] == true);
+    let is_known = |column: &&str| namespaces.iter().any(|row| row.get(*column).is_some_and(|cell| !cell.is_null()));
+    let columns: Vec<&str> = ["cluster", "namespace", "class", "first_class"].into_iter().filter(is_known).collect();
     let by = pairs.remove("found_by");
     let by: Vec<&str> = by.iter().filter_map(Value::as_array).flatten().filter_map(Value::as_str).collect();
     let account = pairs.remove("account").unwrap_or_default();
-    let has_access = pairs.remove("access") == Some(Value::Bool(true));
+    pairs.remove("access");
     let mut parts = vec![format!("{}: {}\n{}", output::cell(&account), clean(&by.join("; ")), output::pairs(&pairs))];
-    parts.extend((!namespaces.is_empty()).then(|| output::table(&namespaces, &["cluster", "namespace", "class"])));
-    parts.push(match (people.is_empty(), has_access) {
-        (true, _) => "nobody belongs to it".to_owned(),
-        (false, true) => "these people have access:".to_owned(),
-        (false, false) => "no access; these people belong to it:".to_owned(),
-    });
-    parts.extend((!people.is_empty()).then(|| output::table(&people, &["member", "role", "since", "mail"])));
+    parts.extend((!namespaces.is_empty()).then(|| output::table(&namespaces, &columns)));
+    let mut list = |title: &str, people: &[Row]| {
+        if !people.is_empty() {
+            parts.extend([title.to_owned(), output::table(people, &["member", "role", "since", "mail"])]);
+        }
+    };
+    list("these people have access:", &with);
+    list("no access; these people belong to it:", &without);
+    if with.is_empty() && without.is_empty() {
+        parts.push("nobody belongs to it".to_owned());
+    }
     parts.join("\n")
 }

@@ -204,8 +204,10 @@ const PARTS: [Part; 17] = [
         columns: &["namespace", "cluster", "class", "account", "state", "since", "people", "why"],
         bound: ACCOUNTS,
         query: "SELECT t.namespace, t.cluster, t.class, 'group:' || a.name AS account, a.state, t.created_at AS since,
-                       (SELECT group_concat(ms.member || CASE ms.role WHEN 'manager' THEN ' (manager)' ELSE '' END, ', ')
-                        FROM membership_named ms WHERE ms.account_id = a.id AND ms.at_end = '9999-12-31T23:59:59Z') AS people,
+                       (SELECT group_concat(ms.member || CASE ms.role WHEN 'manager' THEN ' (manager)' ELSE '' END
+                               || CASE p.state WHEN 'active' THEN '' ELSE ' (no access)' END, ', ')
+                        FROM membership_named ms LEFT JOIN account p ON p.id = ms.member_id
+                        WHERE ms.account_id = a.id AND ms.at_end = '9999-12-31T23:59:59Z') AS people,
                        NULL AS why
                 FROM tenant t JOIN account a ON a.id = t.account_id WHERE a.kind = 'group'
                 UNION ALL

@@ -5,13 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::control::api::{ClusterStatus, CycleReport, OrderAnswer};
-use crate::desired::of_generation_group;
 use crate::desired::quota::stops_pods;
 use crate::identity::{AccountId, AccountName};
-use crate::json_text::JsonText;
 use crate::kinds::Stage;
 use crate::ledger::{Account, FOREIGN, Failure, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::orders::request::Refusal;
@@ -45,7 +42,9 @@ impl fmt::Display for Unfinished {
 pub fn all(ledger: &LedgerState, clusters: &BTreeMap<String, ClusterStatus>) -> Vec<Unfinished> {
     let left = Left::of(ledger);
     let look = Look { ledger, clusters };
-    let orders = ledger.orders.iter().filter(|order| order.bulk.is_none());
+    // The others of a class are counted in the progress of its revocation.
+    let is_shown = |order: &&Order| order.bulk.is_none() || ledger.holds.contains_key(&order.account);
+    let orders = ledger.orders.iter().filter(is_shown);
     let orders = orders.filter_map(|order| look.written(order));
     let suspended = left.bound.iter().filter_map(|(id, places)| look.bound(ledger.accounts.get(id)?, places));
     let revoked = ledger.accounts.values().filter(|it| !left.bound.contains_key(&it.id)).filter_map(|account| {
@@ -104,11 +103,7 @@ struct Left<'a> {
 
 impl<'a> Left<'a> {
     fn of(ledger: &'a LedgerState) -> Self {
-        let active = |account: &&Account| account.state == Lifecycle::Active;
-        let present: BTreeSet<u64> =
-            ledger.accounts.values().filter(active).map(|account| account.generation).collect();
         let mut left = Self::default();
-        let mut stale: BTreeMap<AccountName, Places<'_>> = BTreeMap::new();
         for (key, record) in &ledger.objects {
             let owner = ledger.accounts.get(&record.account);
             let cluster = key.cluster.0.as_str();
@@ -122,16 +117,12 @@ impl<'a> Left<'a> {
                 }
                 _ => {}
             }
-            let subjects = record.detail.as_ref().filter(|_| key.kind.stage() == Stage::Access).map(JsonText::value);
-            let names = subjects.as_ref().and_then(Value::as_array).into_iter().flatten();
-            let groups = names.filter_map(|subject| of_generation_group(subject["name"].as_str()?));
-            for (account, _) in groups.filter(|(_, generation)| !present.contains(generation)) {
-                stale.entry(account).or_default().insert(cluster);
-            }
         }
+        let stale = ledger.bound_by_former_generations();
         if !stale.is_empty() {
             for account in ledger.accounts.values() {
                 if let Some(places) = stale.get(&account.account_name()) {
+                    let places = places.iter().map(|cluster| cluster.0.as_str());
                     left.bound.entry(account.id.clone()).or_default().extend(places);
                 }
             }

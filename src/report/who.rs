@@ -13,6 +13,7 @@ use crate::admission::serves;
 use crate::contract::exception::ExceptedRule;
 use crate::contract::{Identity, TenantState};
 use crate::desired::rules::rules;
+use crate::desired::{ClassesOfNamespaces as Classes, classes_of_namespaces};
 use crate::identity::{AccountId, ClusterName, is_dns_label};
 use crate::ledger::{LedgerState, Tenant};
 use crate::policy::{Class, CredentialRule, Policy};
@@ -77,19 +78,22 @@ const KNOWN: &str = "SELECT a.id, a.kind || ':' || a.name AS account, min(n.at_s
 FROM account a JOIN account_name n ON n.account_id = a.id WHERE a.id IN (SELECT value FROM json_each(?1)) GROUP BY a.id";
 
 const NAMESPACES: &str = "WITH owned AS (
-  SELECT account_id, cluster, namespace, class, created_at AS at_start, '9999-12-31T23:59:59Z' AS at_end FROM tenant
+  SELECT account_id, cluster, namespace, NULL AS class, class AS first_class, created_at AS at_start,
+         '9999-12-31T23:59:59Z' AS at_end FROM tenant
   UNION ALL
-  SELECT account_id, cluster, namespace, class, since, '9999-12-31T23:59:59Z' FROM adopted_namespace
+  SELECT account_id, cluster, namespace, class, NULL, since, '9999-12-31T23:59:59Z' FROM adopted_namespace
   UNION ALL
-  SELECT account_id, cluster, namespace, NULL, at_start, at_end FROM adopted_before
+  SELECT account_id, cluster, namespace, NULL, NULL, at_start, at_end FROM adopted_before
 )
-SELECT account_id AS id, cluster, namespace, class FROM owned
+SELECT account_id AS id, cluster, namespace, class, first_class FROM owned
 WHERE account_id IN (SELECT value FROM json_each(?1)) AND at_start <= ?2 AND at_end > ?2 ORDER BY cluster, namespace";
 
+/// Who belongs to them, and who of these had access by it: a workspace names only people who are active.
 const PEOPLE: &str = "SELECT ms.account_id AS id, ms.member, ms.role, ms.at_start AS since,
-       (SELECT min(p.mail) FROM account p WHERE p.kind = 'user' AND p.state <> 'deleted' AND p.name = substr(ms.member, 6)
-        AND ms.member LIKE 'user:%') AS mail
-FROM membership_named ms
+       (SELECT p.mail FROM account p WHERE p.id = ms.member_id AND p.kind = 'user') AS mail,
+       a.kind <> 'group' OR EXISTS (SELECT 1 FROM activity ac WHERE ac.account_id = ms.member_id
+                                    AND ac.at_start <= ?2 AND ac.at_end > ?2) AS access
+FROM membership_named ms JOIN account a ON a.id = ms.account_id
 WHERE ms.account_id IN (SELECT value FROM json_each(?1)) AND ms.at_start <= ?2 AND ms.at_end > ?2 ORDER BY ms.member";
 
 type Row = Map<String, Value>;
@@ -189,12 +193,13 @@ pub fn credential_id(text: &str) -> Option<String> {
     Some(digits).filter(|digits| is_fingerprint(digits))
 }
 
-/// The certificate or token with this id, with its holder now.
-pub async fn credential(store: &mut ReadStore, id: &str) -> Result<Option<Row>, StoreError> {
+/// The certificate or token with this id, as its holder is now, and the id of that account.
+pub async fn credential(store: &mut ReadStore, id: &str) -> Result<Option<(String, Row)>, StoreError> {
     let Some(mut row) = store.rows(CREDENTIAL, &[id.to_owned()]).await?.pop() else { return Ok(None) };
+    let holder = taken(&mut row, "id");
     let good = row.get("good").and_then(Value::as_i64) == Some(1);
     row.insert("good".to_owned(), Value::Bool(good));
-    Ok(Some(row))
+    Ok(Some((holder, row)))
 }
 
 /// What was found: ids of accounts with how each was found, and what else is to be said.
@@ -212,15 +217,16 @@ impl Found {
 }
 
 /// Returns the answer to `bursar who`, as `--json` prints it; `answers` is empty if nobody stands behind `what`.
-/// `host_rules` are needed only for hosts.
+/// `now`: the newest state and the configuration, by which classes are now; without them hosts of classes stay unknown.
 pub async fn answer(
     store: &mut ReadStore,
-    host_rules: Option<(&LedgerState, &Policy)>,
+    now: Option<(&LedgerState, &Policy)>,
     what: &What,
     at: Option<Timestamp>,
 ) -> Result<Value, StoreError> {
     let moment = at.map_or_else(|| LATEST.to_owned(), |at| format!("{at:.0}"));
-    let mut found = found(store, host_rules, what, at, &moment).await?;
+    let classes = now.map(|(ledger, policy)| classes_of_namespaces(ledger, policy)).unwrap_or_default();
+    let mut found = found(store, now.map(|now| (now, &classes)), what, at, &moment).await?;
     let binds = [json!(found.by.keys().collect::<Vec<_>>()).to_string(), moment];
     let accounts = store.rows(ACCOUNTS, &binds).await?;
     let mut namespaces = by_id(store.rows(NAMESPACES, &binds).await?);
@@ -242,13 +248,22 @@ pub async fn answer(
         if account["name_now"] == account["account"] {
             account.remove("name_now");
         }
-        let (namespaces, mut people) =
+        let (mut namespaces, mut people) =
             (namespaces.remove(&id).unwrap_or_default(), people.remove(&id).unwrap_or_default());
+        // The ledger keeps no former classes.
+        let classes = classes.get(&AccountId(id.as_str().into())).filter(|_| at.is_none());
+        for row in &mut namespaces {
+            name_class(row, classes);
+        }
         let has_access = account["state"] == "active" && !namespaces.is_empty();
         if text(&account, "account").starts_with("user:") {
             let own = json!({"member": account["account"], "role": "owner", "since": account["since"],
-                "mail": account["mail"]});
+                "mail": account["mail"], "access": 1});
             people.extend(own.as_object().cloned());
+        }
+        for person in &mut people {
+            let access = has_access && person["access"] == 1;
+            person.insert("access".to_owned(), Value::Bool(access));
         }
         account.insert("namespaces".to_owned(), json!(namespaces));
         account.insert("access".to_owned(), json!(has_access));
@@ -264,9 +279,23 @@ pub async fn answer(
     Ok(json!({"what": what, "at": at, "answers": answers, "credential": found.credential, "notes": found.notes}))
 }
 
+/// Writes the class of a namespace as it is now, or the one by which the account got it.
+fn name_class(row: &mut Row, classes: Option<&BTreeMap<&ClusterName, &str>>) {
+    if row["first_class"].is_null() {
+        row.remove("first_class");
+        return;
+    }
+    row.remove("class");
+    let cluster = ClusterName(text(row, "cluster"));
+    if let Some(class) = classes.and_then(|classes| classes.get(&cluster)) {
+        row.remove("first_class");
+        row.insert("class".to_owned(), Value::from(*class));
+    }
+}
+
 async fn found(
     store: &mut ReadStore,
-    host_rules: Option<(&LedgerState, &Policy)>,
+    now: Option<((&LedgerState, &Policy), &Classes<'_>)>,
     what: &What,
     at: Option<Timestamp>,
     moment: &str,
@@ -286,14 +315,13 @@ async fn found(
             }));
         }
         What::Credential(id) => {
-            found.credential = credential(store, id).await?;
-            if let Some(row) = &mut found.credential {
-                let (holder, begin, end) = (text(row, "id"), text(row, "not_before"), text(row, "not_after"));
-                row.remove("id");
+            if let Some((holder, row)) = credential(store, id).await? {
+                let (begin, end) = (text(&row, "not_before"), text(&row, "not_after"));
                 if at.is_some_and(|_| moment < begin.as_str() || moment > end.as_str()) {
                     found.notes.push(format!("it was not valid then, only from {begin} to {end}"));
                 }
                 found.add(&holder, "the credential was issued to it".to_owned());
+                found.credential = Some(row);
             }
         }
         What::Pod(namespace, _) => {
@@ -306,8 +334,8 @@ async fn found(
             for row in store.rows(OF_HOST, &binds(host)).await? {
                 found.add(&text(&row, "id"), format!("it has a token of cluster {} there", text(&row, "cluster")));
             }
-            if let Some((ledger, policy)) = host_rules {
-                served(ledger, policy, host, at, &mut found);
+            if let Some(((ledger, policy), classes)) = now {
+                served((ledger, policy), classes, host, at, &mut found);
             }
         }
         What::Mail(mail) => {
@@ -323,12 +351,21 @@ async fn found(
         What::Uid(_) | What::Credential(_) | What::Pod(..) => None,
     };
     let unkept = unkept.filter(|_| at.is_some());
+    if let (What::Pod(..), Some(_)) = (what, at) {
+        found.notes.push("the ledger keeps no pods: the answer is whose the namespace was then".to_owned());
+    }
     found.notes.extend(unkept.map(|what| format!("the ledger keeps no former {what}: the answer is by those of now")));
     Ok(found)
 }
 
 /// Adds the tenants whose class lets them serve `host`, by the function that admission asks.
-fn served(ledger: &LedgerState, policy: &Policy, host: &str, at: Option<Timestamp>, found: &mut Found) {
+fn served(
+    (ledger, policy): (&LedgerState, &Policy),
+    of_namespaces: &Classes<'_>,
+    host: &str,
+    at: Option<Timestamp>,
+    found: &mut Found,
+) {
     let mut lax = BTreeSet::new();
     for cluster in policy.clusters.keys() {
         let classes = rules(policy, cluster).classes;
@@ -338,8 +375,10 @@ fn served(ledger: &LedgerState, policy: &Policy, host: &str, at: Option<Timestam
             .iter()
             .filter(|((_, of), tenant)| of == cluster && at.is_none_or(|at| tenant.created_at <= at));
         for ((id, _), tenant) in here {
-            if let Some(pattern) = pattern(ledger, (id, cluster), tenant, classes.get(&tenant.class), host) {
-                let by = format!("class {} lets it serve {pattern} in cluster {cluster}", tenant.class);
+            let class = of_namespaces.get(id).and_then(|of_account| of_account.get(cluster)).copied();
+            let class = class.unwrap_or(&tenant.class);
+            if let Some(pattern) = pattern(ledger, (id, cluster), (tenant, class), classes.get(class), host) {
+                let by = format!("class {class} lets it serve {pattern} in cluster {cluster}");
                 found.add(&id.to_string(), by);
             }
         }
@@ -364,7 +403,7 @@ fn served(ledger: &LedgerState, policy: &Policy, host: &str, at: Option<Timestam
 fn pattern<'r>(
     ledger: &LedgerState,
     (id, cluster): (&AccountId, &ClusterName),
-    tenant: &Tenant,
+    (tenant, class): (&Tenant, &str),
     rules: Option<&'r ClassRules>,
     host: &str,
 ) -> Option<&'r str> {
@@ -375,7 +414,7 @@ fn pattern<'r>(
         id: id.clone(),
         directory_id: account.directory_id.clone(),
         account: account.account_name(),
-        class: tenant.class.clone(),
+        class: class.to_owned(),
         posix: account.posix.clone(),
         generation: account.generation,
         state: TenantState::Active,
@@ -388,13 +427,17 @@ fn text(row: &Row, column: &str) -> String {
     row.get(column).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
+fn taken(row: &mut Row, column: &str) -> String {
+    let text = text(row, column);
+    row.remove(column);
+    text
+}
+
 /// Rows by the account that each is about.
 fn by_id(rows: Vec<Row>) -> BTreeMap<String, Vec<Row>> {
     let mut all: BTreeMap<String, Vec<Row>> = BTreeMap::new();
     for mut row in rows {
-        let id = text(&row, "id");
-        row.remove("id");
-        all.entry(id).or_default().push(row);
+        all.entry(taken(&mut row, "id")).or_default().push(row);
     }
     all
 }
@@ -407,7 +450,7 @@ mod tests {
     use crate::identity::{AccountKind, AccountName, DirectoryId, PosixIdentity};
     use crate::ledger::change::{Change, Event};
     use crate::ledger::exception::{Exception, ExceptionKey};
-    use crate::ledger::{Account, Note};
+    use crate::ledger::{Account, Lifecycle, Note};
     use crate::plan::testing::World;
     use crate::store::{FILE, Store};
 
@@ -460,7 +503,8 @@ mod tests {
 
     fn served_by(world: &World, host: &str) -> (Vec<String>, Vec<String>) {
         let mut found = Found::default();
-        served(&world.ledger, &world.policy, host, None, &mut found);
+        let classes = classes_of_namespaces(&world.ledger, &world.policy);
+        served((&world.ledger, &world.policy), &classes, host, None, &mut found);
         (found.by.into_values().flatten().collect(), found.notes)
     }
 
@@ -485,6 +529,68 @@ mod tests {
         world.ledger.exceptions.insert(key, Exception { until: world.now, note, proved: None });
         let (_, notes) = served_by(&world, "www.example.org");
         assert_eq!(notes, ["tool:foo may serve it: it is excepted from rule hosts until 2026-05-03T12:00:00Z"]);
+    }
+
+    #[test]
+    fn a_host_is_served_by_the_class_that_admission_asks_for() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.policy.classes.retain(|name, _| name == "tool");
+        world.cycle();
+        // Another class takes it now; the ledger remembers the first one.
+        let mut class = world.policy.classes.remove("tool").expect("a class");
+        class.name = "web".to_owned();
+        class.admission.hosts.mode = Mode::Enforce;
+        class.admission.hosts.allow = vec!["{name}.web.example.org".to_owned()];
+        world.policy.classes.insert("web".to_owned(), class);
+        world.cycle();
+        assert_eq!(world.ledger.tenants_of(&foo).next().map(|(_, tenant)| tenant.class.as_str()), Some("tool"));
+        let by = "class web lets it serve {name}.web.example.org in cluster prod".to_owned();
+        assert_eq!(served_by(&world, "foo.web.example.org"), (vec![by], Vec::new()));
+    }
+
+    #[tokio::test]
+    async fn a_suspended_member_of_a_workspace_has_no_access() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
+        let day = |day: i8| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24 * i64::from(day));
+        let new = |kind, name: &str| {
+            let (id, directory_id) = (AccountId(name.into()), DirectoryId(format!("{name}-id")));
+            let account = AccountName { kind, name: name.to_owned() };
+            Account { state: Lifecycle::Active, ..Account::new(id, account, "people", directory_id, day(1)) }
+        };
+        let people = ["ann", "ben", "eve"].map(|name| new(AccountKind::User, name));
+        // Nothing makes eve a tenant.
+        let people = people.map(|person| match person.name.as_str() {
+            "eve" => Account { state: Lifecycle::New, ..person },
+            _ => person,
+        });
+        let members =
+            people.iter().map(|person| (person.directory_id.clone(), crate::snapshot::Role::Member)).collect();
+        let group = Account { members, ..new(AccountKind::Group, "lab") };
+        let namespace = Some("workspace-lab".to_owned().try_into().expect("a name"));
+        let tenant = Tenant { class: "course".to_owned(), namespace, created_at: day(1) };
+        let cluster = ClusterName("prod".to_owned());
+        let known = people.iter().chain([&group]).map(|account| Change::Account(Box::new(account.clone())));
+        let begin: Vec<Change> = known.chain([Change::Tenant(group.id.clone(), cluster, tenant)]).collect();
+        store.write(&lock, &begin, &[], day(1)).await.expect("written");
+        let ben = Account { state: Lifecycle::Suspended, since: day(5), ..people[1].clone() };
+        store.write(&lock, &[Change::Account(Box::new(ben))], &[], day(5)).await.expect("suspended");
+        store.close().await.expect("closed");
+        let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
+        let pod = What::Pod("workspace-lab".to_owned(), "web".to_owned());
+        for (at, expected) in [(None, vec!["user:ann"]), (Some(day(3)), vec!["user:ann", "user:ben"])] {
+            let found = answer(&mut reader, None, &pod, at).await.expect("an answer");
+            let people = found["answers"][0]["people"].as_array().cloned().unwrap_or_default();
+            let with: Vec<_> =
+                people.iter().filter(|it| it["access"] == true).filter_map(|it| it["member"].as_str()).collect();
+            assert_eq!((with, people.len()), (expected, 3), "{found:#}");
+        }
+        let query = "SELECT member, at_end FROM access_on WHERE account = 'group:lab' ORDER BY member";
+        let rows = reader.rows(query, &[]).await.expect("rows");
+        let rows: Vec<_> = rows.iter().map(|row| (text(row, "member"), text(row, "at_end"))).collect();
+        let open = |name: &str, end: &str| (format!("user:{name}"), end.to_owned());
+        assert_eq!(rows, [open("ann", "9999-12-31T23:59:59Z"), open("ben", "1970-01-06T00:00:00Z")]);
     }
 
     #[tokio::test]

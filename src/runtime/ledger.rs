@@ -183,11 +183,13 @@ impl Ledger {
         Ok(report)
     }
 
-    /// How many accounts of revocations that are under way were revoked, with how many such revocations there are.
+    /// How many accounts of revocations that are under way were revoked, how many of them are not done, and how many such
+    /// revocations there are.
     #[must_use]
-    pub fn revoked(&self) -> (usize, u64) {
-        let revocations = &self.state().revocations;
-        (revocations.len(), revocations.values().map(|revocation| revocation.done).sum())
+    pub fn revoked(&self) -> (usize, u64, usize) {
+        let (ledger, revocations) = (self.state(), &self.state().revocations);
+        let open = revocations.values().map(|revocation| ledger.under_way(revocation).len()).sum();
+        (revocations.len(), revocations.values().map(|revocation| revocation.done).sum(), open)
     }
 
     /// How long until a home is to be looked at again after a delivery, one that was found broken or in use is tried

@@ -15,41 +15,9 @@ use super::table::{DURATION, NUMBER, Table};
 use crate::identity::AccountKind;
 use crate::snapshot::Way;
 
-const KEYS: [&str; 33] = [
-    "name",
-    "type",
-    "preset",
-    "urls",
-    "url",
-    "ca",
-    "bind_dn",
-    "password",
-    "client_certificate",
-    "client_key",
-    "ids",
-    "idmap",
-    "members_at_once",
-    "sentinels",
-    "incremental",
-    "persist",
-    "starttls",
-    "allow_plaintext",
-    "page_size",
-    "connect_timeout",
-    "timeout",
-    "deadline",
-    "dns",
-    "tools",
-    "users",
-    "groups",
-    "attributes",
-    "path",
-    "paths",
-    "realm",
-    "client_id",
-    "client_secret",
-    "interval",
-];
+/// Keys of every source.
+const KEYS: [&str; 12] =
+    ["name", "type", "preset", "ids", "idmap", "sentinels", "tools", "users", "groups", "attributes", "path", "paths"];
 const ATTRIBUTES: [&str; 18] = [
     "id",
     "created",
@@ -72,7 +40,7 @@ const ATTRIBUTES: [&str; 18] = [
 ];
 const IDMAP: [&str; 5] = ["range_min", "range_max", "range_size", "default_domain_sid", "domain_sids"];
 
-/// Keys of servers and realms, which files do not have.
+/// Keys of servers and realms only.
 const OF_SERVERS: [&str; 21] = [
     "urls",
     "url",
@@ -111,7 +79,7 @@ pub(super) fn sources(root: &Table<'_>, folder: &Path) -> Vec<(SourceConfig, Opt
     let mut names = Vec::new();
     let tables = root.list("source");
     let sources = tables.iter().filter_map(|table| {
-        table.only(&KEYS);
+        table.only(&[&KEYS[..], &OF_SERVERS].concat());
         let name = table.required("name", "people");
         if let Some(name) = &name {
             if names.contains(name) {
@@ -162,7 +130,7 @@ fn source(table: &Table<'_>, name: String, folder: &Path) -> Option<(SourceConfi
 /// As the reader checks it, with a password that only stands for the one that is read later.
 fn check(table: &Table<'_>, source: &SourceConfig, place: Option<&SecretPlace>) {
     // What is missing is then the misspelt key's value.
-    if KEYS.iter().any(|key| table.misspells(key)) {
+    if KEYS.iter().chain(&OF_SERVERS).any(|key| table.misspells(key)) {
         return;
     }
     let mut source = source.clone();

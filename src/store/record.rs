@@ -45,7 +45,7 @@ tables! {
     QUOTA_OVERRIDE = "quota_override", key ["account_id", "resource", "cluster"], plain ["amount", "until"], json ["note", "proved"];
     EXCEPTION = "exception", key ["account_id", "rule", "cluster"], plain ["until"], json ["note", "proved"];
     PACE = "pace", key ["class"], plain ["revision", "began", "at", "done", "waiting", "stopped"], json ["last"];
-    BULK_REVOCATION = "bulk_revocation", key ["class"], plain ["at", "done"], json ["last", "note"];
+    BULK_REVOCATION = "bulk_revocation", key ["class"], plain ["at", "done"], json ["last", "earlier", "note"];
     LAST_USE = "last_use", key ["account_id"], plain ["at"], json [];
     IDLENESS = "idleness", key ["account_id", "cluster"], plain ["since", "counted_at", "seconds", "due", "warned_at"], json [];
     ADOPTED_NAMESPACE = "adopted_namespace", key ["cluster", "namespace"],

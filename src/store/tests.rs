@@ -241,8 +241,8 @@ fn quota_and_pace() -> impl Strategy<Value = Change> {
             RealmAccount::sample(there)
         )),
         (any::<bool>(), 0_u64..3).prop_map(|(there, done)| {
-            let last = BTreeSet::from([AccountId("a2".into())]);
-            let revocation = BulkRevocation { note: note("stolen"), at: at(3), last, done };
+            let [last, earlier] = ["a2", "a1"].map(|id| BTreeSet::from([AccountId(id.into())]));
+            let revocation = BulkRevocation { note: note("stolen"), at: at(3), last, earlier, done };
             Change::Revocation("tool".to_owned(), there.then_some(revocation))
         }),
     ]

@@ -4,18 +4,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use bursar::daemon;
 use bursar::desired::of_generation_group;
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, QuotaSet, Target};
 use bursar::plan::testing::crossings::{self, Matrix, Meaning};
 use bursar_testkit::control_plane::{ControlPlane, ControlPlaneOptions};
+use bursar_testkit::folder::Folder;
 use bursar_testkit::ldif::{disable_ldif, replace_ldif, tool_account_dn, tool_group_dn};
+use bursar_testkit::pki::Authority;
 use bursar_testkit::ready::wait_for;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
@@ -23,7 +28,7 @@ use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::quiet::own_servers;
 use crate::world::{World, all_is_well};
@@ -312,13 +317,13 @@ impl Site {
     }
 
     /// In how many of the clusters that answer a kubeconfig opens its namespace.
-    fn opens(&self, kubeconfig: &Path) -> usize {
-        let contexts = self.answering();
-        contexts.into_iter().filter(|(context, _)| self.runtime.block_on(opens(kubeconfig, context))).count()
+    fn opens(&self, kubeconfig: &Path) -> Result<usize, String> {
+        let answers = self.answering().into_iter().map(|(at, _)| self.runtime.block_on(opens(kubeconfig, at)));
+        answers.map(|answer| answer.map(usize::from)).sum()
     }
 
     fn is_whole(&self, kubeconfig: &Path) -> bool {
-        self.opens(kubeconfig) == self.answering().len()
+        self.opens(kubeconfig) == Ok(self.answering().len())
     }
 
     /// What is wrong of the four promises but the last, by cell; `waits`: what may be so for now.
@@ -330,7 +335,14 @@ impl Site {
                 continue;
             }
             let kubeconfig = self.kubeconfig(&cell.tool);
-            let (present, old) = (self.opens(&kubeconfig), self.opens(&cell.old));
+            let report = |why: &str| format!("{} x {} ({}): {why}", cell.state.name, cell.event.name, cell.tool);
+            let (present, old) = match (self.opens(&kubeconfig), self.opens(&cell.old)) {
+                (Ok(present), Ok(old)) => (present, old),
+                (Err(why), _) | (_, Err(why)) => {
+                    wrong.push(report(&why));
+                    continue;
+                }
+            };
             let lost = cell.had_access && present < self.answering().len();
             // A home that takes no file gets no replacement, and what a finalizer keeps is made again when it is gone.
             let has_replacement = !begins_with(&cell.state, "break") && !begins_with(&cell.state, "finalizer");
@@ -342,7 +354,7 @@ impl Site {
                 _ if granted.contains(&cell.namespace) => "somebody is bound who should not be",
                 _ => continue,
             };
-            wrong.push(format!("{} x {} ({}): {why}", cell.state.name, cell.event.name, cell.tool));
+            wrong.push(report(why));
         }
         wrong
     }
@@ -389,6 +401,7 @@ impl Site {
             let mut own: Vec<&str> = lines.filter_map(|line| line.strip_prefix(&prefix)).collect();
             own.sort_unstable();
             let access = self.opens(&self.kubeconfig(row["name"].as_str().expect("a name")));
+            let access = access.map_or_else(|why| why, |clusters| clusters.to_string());
             ends.insert(namespace, format!("{} {} {own:?} access {access}", row["state"], row["members"]));
         }
         ends
@@ -422,22 +435,23 @@ impl Site {
 }
 
 /// Whether the user of a context gets an answer; a namespace that is gone, or a role that is, is answered like a refusal.
-async fn opens(kubeconfig: &Path, context: &str) -> bool {
-    let Ok(file) = Kubeconfig::read_from(kubeconfig) else { return false };
+/// An error, such as a timeout, says nothing about access.
+async fn opens(kubeconfig: &Path, context: &str) -> Result<bool, String> {
+    let Ok(file) = Kubeconfig::read_from(kubeconfig) else { return Ok(false) };
     let user =
         file.contexts.iter().find(|named| named.name == context).and_then(|named| named.context.as_ref()?.user.clone());
     let user = file.auth_infos.iter().find(|named| Some(&named.name) == user.as_ref());
     if user.and_then(|named| named.auth_info.as_ref()?.client_certificate_data.as_ref()).is_none() {
-        return false;
+        return Ok(false);
     }
     let options = KubeConfigOptions { context: Some(context.to_owned()), ..KubeConfigOptions::default() };
     let config = Config::from_custom_kubeconfig(file, &options).await.expect("a context");
     let namespace = config.default_namespace.clone();
     let pods: Api<Pod> = Api::namespaced(Client::try_from(config).expect("a client"), &namespace);
     match pods.list(&ListParams::default().limit(1)).await {
-        Ok(_) => true,
-        Err(kube::Error::Api(status)) if status.code == 403 => false,
-        Err(error) => panic!("{} in {context}: {error:?}", kubeconfig.display()),
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(false),
+        Err(error) => Err(format!("{} in {context}: no answer: {error:?}", kubeconfig.display())),
     }
 }
 
@@ -445,6 +459,28 @@ async fn opens(kubeconfig: &Path, context: &str) -> bool {
 fn ends(happening: &Happening) -> Vec<Step> {
     let broken = begins_with(happening, "break").then(|| ("mend".to_owned(), Vec::new()));
     happening.ends.iter().cloned().chain(broken).collect()
+}
+
+#[test]
+fn a_server_that_gives_no_answer_is_reported_and_counts_as_nothing_else() {
+    let client = Authority::new("crossings").client("tool:x", "bursar:tools");
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
+    let folder = Folder::create("crossings-silent");
+    let kubeconfig = folder.path().join("config");
+    let text = json!({
+        "apiVersion": "v1", "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": format!("https://{free}")}}],
+        "users": [{"name": "x", "user": {
+            "client-certificate-data": BASE64.encode(client.certificate),
+            "client-key-data": BASE64.encode(client.key),
+        }}],
+        "contexts": [{"name": "bursar", "context": {"cluster": "c", "user": "x", "namespace": "tool-x"}}],
+    });
+    fs::write(&kubeconfig, text.to_string()).expect("written");
+    let runtime = crate::ledger::runtime();
+    let answer = runtime.block_on(opens(&kubeconfig, "bursar"));
+    assert!(answer.is_err_and(|why| why.contains("config in bursar: no answer")));
+    assert_eq!(runtime.block_on(opens(&folder.path().join("none"), "bursar")), Ok(false));
 }
 
 #[test]

@@ -262,6 +262,24 @@ fn a_class_is_revoked_once_each_whoever_is_killed_meanwhile() {
     assert!(said.contains(&expected) && said.matches(" in test: ").count() == 1, "{said}");
     world.kubectl(&["delete", "rolebinding", "by-hand", "-n", &namespace]);
     assert!(bursar(&world, &["revoke", "--all", "--class", "tool", "--reason", "clean"]).status.success());
+    // It is not over before the last of them has its new certificate.
+    let (folder, aside) = (world.home("td").join(".kube"), world.home("td").join("aside"));
+    std::fs::rename(&folder, &aside).expect("renamed");
+    std::fs::write(&folder, "no folder").expect("written");
+    let times = revoked(&world);
+    for _ in 0..2 {
+        let open = bursar(&world, &["revoke", "--all", "--class", "tool", "--reason", "broken"]);
+        let (said, told) = (stderr(&open), String::from_utf8_lossy(&open.stdout).into_owned());
+        assert_eq!(open.status.code(), Some(1), "{said}");
+        assert!(said.contains("tool:td: revoke waits for home in test") && said.contains("not over"), "{said}");
+        assert!(told.contains("5 of 6 are revoked, 0 waiting, 1 under way"), "{told}");
+        assert!(revoked(&world).iter().all(|(tool, now)| *now == times[tool] + 1), "once each");
+    }
+    std::fs::remove_file(&folder).expect("removed");
+    std::fs::rename(&aside, &folder).expect("renamed");
+    wait_for("it is over", 4 * DEADLINE, || {
+        status(&world)["revocations"].as_array().is_some_and(Vec::is_empty).then_some(())
+    });
     let nobody = bursar(&world, &["revoke", "--all", "--class", "none", "--reason", "x"]);
     assert_eq!(nobody.status.code(), Some(4), "{}", stderr(&nobody));
     daemon.stop();

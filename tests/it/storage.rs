@@ -125,14 +125,14 @@ fn a_claim_grows_and_never_shrinks_and_is_never_deleted() {
 
     world.configure("size = \"3Gi\"", "size = \"1Gi\"");
     let plan = world.plan();
-    assert!(plan.text.contains("keeps its 3Gi") && plan.exit_code == 0, "{}", plan.text);
+    assert!(plan.text.contains("keeps its size of 3Gi") && plan.exit_code == 0, "{}", plan.text);
     quiet(&mut world);
     assert_eq!(world.kubectl(&asked), "3Gi");
 
     world.configure(r#"    { name = "scratch", kind = "dynamic", size = "1Gi", storage_class = "growing-fast" },"#, "");
     world.configure(r#"    { name = "own", kind = "personal""#, r#"    { name = "own", kind = "static""#);
     let plan = world.plan();
-    assert!(plan.text.contains("claim scratch") && plan.text.contains("stays"), "{}", plan.text);
+    assert!(plan.text.contains("claim scratch") && plan.text.contains("is kept, although"), "{}", plan.text);
     assert!(plan.text.contains(&format!("belongs to claim bursar-storage/{namespace}.own")), "{}", plan.text);
     world.cycle();
     assert_eq!(world.kubectl(&asked), "3Gi");

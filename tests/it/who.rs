@@ -48,7 +48,7 @@ fn an_answer_is_as_the_ledger_was_at_that_time() {
         (&now["account"], &now["state"], &now["name_now"]),
         (&json!("tool:web"), &json!("active"), &Value::Null)
     );
-    assert_eq!(now["namespaces"], json!([{"cluster": "prod", "namespace": "tool-foo", "class": "tool"}]));
+    assert_eq!(now["namespaces"], json!([{"cluster": "prod", "namespace": "tool-foo", "first_class": "tool"}]));
     assert_eq!((members(now), &now["access"]), (BTreeSet::from(["user:bob"]), &json!(true)));
 
     // Before its name changed, and while it was suspended.
@@ -137,11 +137,16 @@ fn a_pod_a_host_and_a_uid_lead_to_the_tool_and_its_people() {
     });
     world.servers.cluster.run(&["create", "-f", "-"], &pod.to_string());
 
+    let at = jiff::Timestamp::now().to_string();
     let who = |what: &str| json_of(&bursar(&world, None, &["--json", "who", what]));
     let found = who(&format!("{namespace}/web"));
     assert_eq!((&found["answers"][0]["account"], &found["notes"]), (&json!("tool:foo"), &json!([])), "{found:#}");
     assert_eq!((&found["pods"][0]["uids"], &found["pods"][0]["cluster"]), (&json!([63_503]), &json!("test")));
     assert_eq!(found["pods"][0]["made_with"], "kubectl-create");
+    let then = json_of(&bursar(&world, None, &["--json", "who", &format!("{namespace}/web"), "--at", &at]));
+    let expected = json!(["the ledger keeps no pods: the answer is whose the namespace was then"]);
+    assert_eq!((&then["answers"][0]["account"], &then["pods"]), (&json!("tool:foo"), &Value::Null), "{then:#}");
+    assert_eq!(then["notes"], expected);
     let gone = who(&format!("{namespace}/gone"));
     assert_eq!(gone["notes"], json!([format!("cluster test has no pod {namespace}/gone now")]));
     let served = who("foo.tools.example.org");

@@ -16,6 +16,12 @@ impl JsonText {
         // It was written from a value.
         serde_json::from_str(&self.0).unwrap_or_default()
     }
+
+    /// The text itself, to look for what most values do not have: [`Self::value`] takes ten times as long.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.0
+    }
 }
 
 impl From<&Value> for JsonText {

@@ -82,8 +82,12 @@ fn tokens() -> Value {
     policy
 }
 
-/// What of a pod nothing else limits, and the webhook is not asked about: a pod that fills etcd's limit by it cannot be deleted,
-/// because a deletion writes into the pod first.
+/// Bytes of `metadata.managedFields`, which clients may write themselves: a pod of 768 KiB that its containers' fields fill needs
+/// less for each of them, and what is left of etcd's 1.5 MiB is for the status.
+const MANAGED_FIELDS: usize = 256 << 10;
+
+/// Limits the parts of a pod that nothing else limits and that the webhook is not asked about. A pod that fills etcd's limit by
+/// them cannot be deleted, because a deletion writes into the pod first.
 fn size() -> Value {
     let most = |field: &str, none: &str, most: usize| {
         let count = |object: &str| format!("{object}.metadata.?{field}.orValue({none}).size()");
@@ -98,13 +102,27 @@ fn size() -> Value {
     let short = "request.operation == 'UPDATE' && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences || \
         object.metadata.?ownerReferences.orValue([]).all(o, \
             [o.apiVersion, o.kind, o.name, o.uid].all(text, text.size() <= 320))";
+    let managed = |object: &str| {
+        format!("{object}.metadata.?managedFields.orValue([]).map(entry, '%s'.format([entry]).size()).sum()")
+    };
     let validations = json!([
         most("labels", "{}", 128),
         most("finalizers", "[]", 32),
         most("ownerReferences", "[]", 32),
         {"expression": short, "message": "an owner reference of the pod is too long: remove it"},
+        {
+            "expression": format!(
+                "{} <= {MANAGED_FIELDS} || (request.operation == 'UPDATE' && {} <= {})",
+                managed("object"), managed("object"), managed("oldObject"),
+            ),
+            "message": format!(
+                "a pod may have {} KiB of metadata.managedFields, so that it can always be deleted: remove some",
+                MANAGED_FIELDS >> 10
+            ),
+        },
     ]);
-    let mut policy = policy("ValidatingAdmissionPolicy", SIZE, &["pods"], json!({"validations": validations}));
+    let kinds = ["pods", "pods/ephemeralcontainers", "pods/resize"];
+    let mut policy = policy("ValidatingAdmissionPolicy", SIZE, &kinds, json!({"validations": validations}));
     policy["spec"]["matchConstraints"]["resourceRules"][0]["operations"] = json!(["CREATE", "UPDATE"]);
     without_variables(&mut policy);
     policy

@@ -257,7 +257,18 @@ async fn largest_pod(sender: &Sender) {
     // The API server stores references that are the same once.
     let owners: Vec<Value> = (0..33).map(|number| owner(number, 1)).collect();
     let finalizers: Vec<String> = (0..33).map(|number| format!("example.org/{number}")).collect();
+    // Who writes these is whom the client names.
+    let managed = |number: usize, length: usize| {
+        json!({
+            "manager": format!("m{number}"), "operation": "Apply", "apiVersion": "v1", "time": "2026-05-03T12:00:00Z",
+            "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": {"f:annotations": {format!("f:{}", "x".repeat(length)): {}}}},
+        })
+    };
     let pods = "/api/v1/namespaces/tool-foo/pods";
+    let mut made = pod("managed");
+    made["metadata"]["managedFields"] = json!([managed(1, 300 << 10)]);
+    let refused = sender.as_foo(Method::POST, pods, &made).await;
+    assert!(refused.message().contains("KiB of metadata.managedFields"), "{} {}", refused.status, refused.message());
     let refused = sender.as_foo(Method::POST, pods, &with("larger", 800 << 10)).await;
     assert!(refused.message().contains("could grow until it cannot be deleted"), "{}", refused.message());
     let created = sender.as_foo(Method::POST, pods, &with("large", 760 << 10)).await;
@@ -269,6 +280,8 @@ async fn largest_pod(sender: &Sender) {
         (json!({"finalizers": finalizers}), "bursar-size"),
         (json!({"ownerReferences": owners}), "bursar-size"),
         (json!({"ownerReferences": [owner(1, 700 << 10)]}), "bursar-size"),
+        (json!({"managedFields": [managed(1, 300 << 10)]}), "bursar-size"),
+        (json!({"managedFields": (0..3000).map(|number| managed(number, 10)).collect::<Vec<_>>()}), "bursar-size"),
     ] {
         let refused = sender.as_foo(Method::PATCH, &path, &json!({"metadata": metadata})).await;
         let keys: Vec<&String> = metadata.as_object().into_iter().flat_map(|metadata| metadata.keys()).collect();

@@ -8,7 +8,7 @@ use super::tenant::Tenant;
 use super::value::{Json, Object};
 use crate::rules::Mode;
 
-/// Where a container says what the kubelet asks for it, from the node's own network and past every network policy.
+/// Fields of a container that make the kubelet send requests: from the node's own network, past every network policy.
 const ASKED: [&[&str]; 5] = [
     &["livenessProbe"],
     &["readinessProbe"],
@@ -53,7 +53,7 @@ pub(super) fn check(
         }
         for (path, host) in asked(container)? {
             let what = format!("{} has its node ask {}", who(), quoted(host));
-            found(what, format!("remove {path}.host: without it, the node asks the pod"));
+            found(what, format!("remove {path}.host, so that the node asks the pod"));
         }
         let Some(context) = container.changed_context()? else { continue };
         if switch(&context, "privileged")? == Some(true) {

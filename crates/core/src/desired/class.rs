@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::identity::{AccountId, AccountKind};
-use crate::ledger::{Account, LedgerState, Lifecycle as LifecycleState};
+use crate::identity::{AccountId, AccountKind, ClusterName};
+use crate::ledger::{Account, LedgerState, Lifecycle as LifecycleState, Tenant};
 use crate::policy::{Class, Lifecycle, Policy, Provision, UidRange, When};
 
 /// Directory groups by name, nested ones resolved; sources may have groups of one name, which then are one.
@@ -148,6 +148,46 @@ fn classes_by<'p>(account: &Account, ledger: &LedgerState, policy: &'p Policy, g
         }
     }
     classes
+}
+
+/// The class of each tenant's namespace: by account and cluster.
+pub type ClassesOfNamespaces<'a> = BTreeMap<&'a AccountId, BTreeMap<&'a ClusterName, &'a str>>;
+
+/// The class whose rules admission asks for in each tenant's namespace, as the next plan seals it.
+#[must_use]
+pub fn classes_of_namespaces<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> ClassesOfNamespaces<'a> {
+    let groups = Groups::of(ledger, &policy.lifecycle);
+    let mut classes = ClassesOfNamespaces::new();
+    for account in ledger.accounts.values() {
+        let tenants: Vec<_> = ledger.tenants_of(&account.id).collect();
+        if tenants.is_empty() {
+            continue;
+        }
+        let taken = taken(account, policy, &groups, &|class| is_asked_for(class, account, ledger, &tenants)).now;
+        let of_account = tenants.iter().map(|(cluster, tenant)| {
+            let here: Vec<&Class> = taken.iter().filter(|class| class.clusters.contains(cluster)).copied().collect();
+            (*cluster, main(&here).map_or(tenant.class.as_str(), |class| class.name.as_str()))
+        });
+        classes.insert(&account.id, of_account.collect());
+    }
+    classes
+}
+
+/// The class of an account's own namespace in a cluster, of those that take it there.
+pub(super) fn main<'p>(classes: &[&'p Class]) -> Option<&'p Class> {
+    classes.iter().find(|class| class.namespace.is_some()).or(classes.first()).copied()
+}
+
+/// Whether somebody asked for what a class gives the account, or nobody has to.
+pub(super) fn is_asked_for(
+    class: &Class,
+    account: &Account,
+    ledger: &LedgerState,
+    tenants: &[(&ClusterName, &Tenant)],
+) -> bool {
+    class.provision == Provision::Always
+        || ledger.last_use.contains_key(&account.id)
+        || tenants.iter().any(|(_, tenant)| tenant.class == class.name)
 }
 
 /// The classes that take an account, or would if it was asked for.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::adopted::{self, Adopted};
-use super::class::{Groups, Taken, taken};
+use super::class::{self, Groups, Taken, taken};
 use super::life::{Evidence, Namespaces, Verdict, verdict};
 use super::subject::{Idle, Inputs, Side, Subject};
 use super::workspace::{Holders, Workspaces, holders, workspaces};
@@ -24,7 +24,7 @@ use crate::ledger::people::PeopleByEntry;
 use crate::ledger::quota::day;
 use crate::ledger::workspace_uid::why_none;
 use crate::ledger::{Account, LedgerState, Lifecycle, Order, OrderKind, Suspension, Tenant};
-use crate::policy::{Class, Endpoint, Policy, Provision, Reapers};
+use crate::policy::{Class, Endpoint, Policy, Reapers};
 
 /// How long a person who asked for an account is assumed to wait: for this time, the account is made before others.
 const AWAITED: SignedDuration = SignedDuration::from_mins(2);
@@ -320,11 +320,7 @@ impl<'a> World<'a> {
     }
 
     fn taken(&self, account: &Account, tenants: &[(&ClusterName, &Tenant)]) -> Taken<'a> {
-        let asked_for = |class: &Class| {
-            class.provision == Provision::Always
-                || self.ledger.last_use.contains_key(&account.id)
-                || tenants.iter().any(|(_, tenant)| tenant.class == class.name)
-        };
+        let asked_for = |class: &Class| class::is_asked_for(class, account, self.ledger, tenants);
         taken(account, self.policy, &self.groups, &asked_for)
     }
 

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::adopted::{self, Adopted};
+use super::class;
 use super::workspace::{self, Holder};
 use super::{
     DesiredNotice, DesiredObject, DesiredTenant, EndOfTenant, Place, credential, manifest, namespace, network, quota,
@@ -67,7 +68,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         holders,
         adopted,
     } = order;
-    let main = classes.iter().find(|class| class.namespace.is_some()).or(classes.first()).copied();
+    let main = class::main(classes);
     let class = main.map_or(remembered, |class| class.name.as_str());
     // Bindings of every class are for the one credential that is delivered.
     let rule = main.and_then(|class| class.credential.as_ref());

@@ -2,13 +2,16 @@
 //! be issued or delivered in general. One account that fails holds up nobody else, or one tenant could break its own
 //! home and keep the stolen certificates of all others valid.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{Account, CERTIFICATE, Failure, LedgerState, Lifecycle, Note, Order};
-use crate::identity::{AccountId, AccountName, ClusterName};
+use crate::identity::{AccountId, AccountName, ClusterName, of_generation_group};
+use crate::json_text::JsonText;
+use crate::kinds::Stage;
 use crate::policy::Limit;
 
 /// How long the newest accounts may hold up the next ones while they neither have a new certificate nor fail: long
@@ -25,11 +28,19 @@ pub struct BulkRevocation {
     pub at: Timestamp,
     /// The newest. The next wait until each of these has its new certificate or fails, and for [`PATIENCE`] at most.
     pub last: BTreeSet<AccountId>,
+    /// Those of before the newest that were not done when the newest were revoked.
+    pub earlier: BTreeSet<AccountId>,
     /// How many were revoked.
     pub done: u64,
 }
 
 impl BulkRevocation {
+    /// One that revoked nobody yet.
+    #[must_use]
+    pub const fn begun(note: Note) -> Self {
+        Self { at: note.at, note, last: BTreeSet::new(), earlier: BTreeSet::new(), done: 0 }
+    }
+
     /// When the next accounts follow the newest, whatever these wait for.
     #[must_use]
     pub fn waits_until(&self) -> Option<Timestamp> {
@@ -42,6 +53,53 @@ impl LedgerState {
     pub fn waiting_for_revocation(&self, class: &str) -> impl Iterator<Item = &Account> {
         let waits = |order: &&Order| order.bulk.as_deref() == Some(class) && !self.holds.contains_key(&order.account);
         self.orders.iter().filter(waits).filter_map(|order| self.accounts.get(&order.account))
+    }
+
+    /// Held accounts that get their part of the revocation of `class` after their release.
+    pub fn held_in_revocation(&self, class: &str) -> impl Iterator<Item = &Account> {
+        let held = |order: &&Order| order.bulk.as_deref() == Some(class) && self.holds.contains_key(&order.account);
+        self.orders.iter().filter(held).filter_map(|order| self.accounts.get(&order.account))
+    }
+
+    /// Accounts that were revoked, and whose older credentials may still be accepted or are still in a home.
+    #[must_use]
+    pub fn under_way(&self, revocation: &BulkRevocation) -> BTreeSet<AccountId> {
+        let mut revoked = revocation.last.iter().chain(&revocation.earlier).peekable();
+        if revoked.peek().is_none() {
+            return BTreeSet::new();
+        }
+        let bound = self.bound_by_former_generations();
+        let is_bound = |id: &AccountId| self.accounts.get(id).is_some_and(|it| bound.contains_key(&it.account_name()));
+        revoked.filter(|id| self.is_being_revoked(id) || is_bound(id)).cloned().collect()
+    }
+
+    /// Accounts that bindings of ours name by a generation that is over, with the clusters of these bindings.
+    #[must_use]
+    pub fn bound_by_former_generations(&self) -> BTreeMap<AccountName, BTreeSet<&ClusterName>> {
+        let active = self.accounts.values().filter(|account| account.state == Lifecycle::Active);
+        let present: BTreeSet<u64> = active.map(|account| account.generation).collect();
+        let is_former = |after: &str| {
+            let digits = after.find(|c: char| !c.is_ascii_digit()).map_or(after, |end| &after[..end]);
+            digits.parse().is_ok_and(|generation| !present.contains(&generation))
+        };
+        let may_be_former = |subjects: &&JsonText| subjects.text().split('#').skip(1).any(is_former);
+        let mut bound: BTreeMap<AccountName, BTreeSet<&ClusterName>> = BTreeMap::new();
+        for (key, record) in self.objects.iter().filter(|(key, _)| key.kind.stage() == Stage::Access) {
+            let subjects = record.detail.as_ref().filter(may_be_former).map(JsonText::value);
+            let subjects = subjects.as_ref().and_then(Value::as_array).into_iter().flatten();
+            let named = subjects.filter_map(|subject| of_generation_group(subject["name"].as_str()?));
+            for (account, _) in named.filter(|(_, generation)| !present.contains(generation)) {
+                bound.entry(account).or_default().insert(&key.cluster);
+            }
+        }
+        bound
+    }
+
+    /// Until when the newest may hold up the next ones; `None`: they hold up nobody.
+    #[must_use]
+    pub fn holds_up_until(&self, revocation: &BulkRevocation) -> Option<Timestamp> {
+        let holds_up = |id: &AccountId| self.is_being_revoked(id) && self.failures_of(id).next().is_none();
+        if revocation.last.iter().any(holds_up) { revocation.waits_until() } else { None }
     }
 
     /// Accounts whose failures pause a revocation: anybody's failure at the signer, or most of the newest, and two at
@@ -64,8 +122,7 @@ impl LedgerState {
     pub fn goes_on(&self, revocation: &BulkRevocation, now: Timestamp) -> bool {
         // A clock that was put back must not add to the wait.
         let is_over = now.duration_since(revocation.at).abs() >= PATIENCE;
-        let holds_up = |id: &AccountId| self.is_being_revoked(id) && self.failures_of(id).next().is_none();
-        self.pauses(revocation).is_empty() && (is_over || !revocation.last.iter().any(holds_up))
+        self.pauses(revocation).is_empty() && (is_over || self.holds_up_until(revocation).is_none())
     }
 
     fn failures_of<'a>(&'a self, id: &'a AccountId) -> impl Iterator<Item = &'a Failure> {
@@ -170,7 +227,7 @@ mod tests {
             let (what, bulk) = (OrderKind::Revoke, Some("tool".to_owned()));
             world.ledger.orders.push(Order { id, account, what, note: note.clone(), bulk, object: None });
         }
-        let revocation = BulkRevocation { note, at: world.now, last: BTreeSet::new(), done: 0 };
+        let revocation = BulkRevocation::begun(note);
         world.ledger.apply(&Change::Revocation("tool".to_owned(), Some(revocation)));
         world
     }
@@ -246,7 +303,12 @@ mod tests {
             }
             cycles(&mut world, 8, &[("ta", "home")]);
             assert_eq!(revoked(&world, &before), ["ta", "tb", "tc", "td"], "since yesterday: {is_old}");
-            assert!(world.ledger.is_being_revoked(&world.id(AccountKind::Tool, "ta")));
+            let ta = world.id(AccountKind::Tool, "ta");
+            assert!(world.ledger.is_being_revoked(&ta));
+            let progress = crate::plan::revocation::Progress::of(&world.ledger).remove(0);
+            assert_eq!((progress.done, progress.under_way, progress.waiting), (3, 1, 0), "since yesterday: {is_old}");
+            assert!(progress.is_at_rest(world.now));
+            cycles(&mut world, 2, &[]);
             assert!(world.ledger.revocations.is_empty(), "nothing of it is left to follow");
         }
     }
@@ -280,6 +342,52 @@ mod tests {
         assert_eq!(revoked(&world, &before), ["ta"]);
         let first = world.id(AccountKind::Tool, "ta");
         assert!(world.ledger.is_being_revoked(&first) && world.ledger.has_new_credential(&first));
+    }
+
+    #[test]
+    fn a_revocation_of_a_class_is_over_when_the_cluster_that_was_away_answers() {
+        let (mut world, before) = (site(), site());
+        let away = world.inventory.clusters.remove(&prod()).expect("it is there");
+        for _ in 0..4 {
+            (0..4).for_each(|_| drop(world.cycle()));
+            world.now += PATIENCE;
+        }
+        assert_eq!(revoked(&world, &before), ["ta", "tb", "tc", "td"]);
+        let progress = |world: &World| crate::plan::revocation::Progress::of(&world.ledger);
+        assert_eq!((progress(&world)[0].done, progress(&world)[0].under_way), (0, 4), "nobody has a new certificate");
+        assert!(progress(&world)[0].is_at_rest(world.now));
+        let request = |reason: &str| {
+            let (class, ticket) = ("tool".to_owned(), None);
+            crate::orders::request::OrderRequest::RevokeClass(crate::orders::request::RevokeClass {
+                class,
+                reason: Some(reason.to_owned()),
+                ticket,
+            })
+        };
+        let orders = |world: &World, reason: &str| {
+            let requests = [request(reason)];
+            let written = crate::orders::write_all(&world.ledger, &world.policy, "ann", &requests, world.now);
+            written.changes.iter().filter(|change| matches!(change, Change::Order(_))).count()
+        };
+        assert_eq!(orders(&world, "stolen"), 0, "the same command follows it");
+        assert_eq!(orders(&world, "stolen again"), 4, "another theft is another revocation");
+        world.inventory.clusters.insert(prod(), away);
+        (0..2).for_each(|_| drop(world.cycle()));
+        assert!(progress(&world).is_empty(), "{:?}", progress(&world));
+    }
+
+    #[test]
+    fn a_held_account_keeps_the_revocation_of_its_class_open() {
+        let mut world = site();
+        let (ta, note) = (world.id(AccountKind::Tool, "ta"), note(&world));
+        world.ledger.holds.insert(ta.clone(), note);
+        cycles(&mut world, 8, &[]);
+        let progress = crate::plan::revocation::Progress::of(&world.ledger).remove(0);
+        assert_eq!((progress.done, progress.held), (3, 1));
+        assert!(progress.is_at_rest(world.now));
+        world.ledger.holds.remove(&ta);
+        cycles(&mut world, 3, &[]);
+        assert!(world.ledger.revocations.is_empty() && world.ledger.orders.is_empty());
     }
 
     #[test]

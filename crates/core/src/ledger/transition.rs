@@ -157,6 +157,7 @@ impl<'a> Memory<'a> {
             read.entries.iter().map(|entry| self.known.get(&(read.source.as_str(), &entry.id)).copied()).collect();
         let trust = Trust {
             complete,
+            holds,
             // People's entries say who belongs to what.
             proves_leaving: complete && read.kinds.contains(&AccountKind::User),
             hidden: self.hidden(read, &known, complete),
@@ -192,8 +193,8 @@ impl<'a> Memory<'a> {
             let Some(id) = &rejected.id else { continue };
             if let Some(account) = self.known.get(&(read.source.as_str(), id)).copied() {
                 let is_back = account.absence.is_none() || self.has_settled(&read.source, id, &json!("back"));
-                let left = if settles { BTreeSet::new() } else { trust.left_rejected(account, read) };
-                self.refused(account, rejected.disabled.as_ref(), complete, is_back, left);
+                let leaving = if settles { account.leaving.clone() } else { trust.leaving_rejected(account, read) };
+                self.refused(account, rejected.disabled.as_ref(), complete, is_back, leaving);
             }
         }
         if complete {
@@ -325,20 +326,18 @@ impl<'a> Memory<'a> {
     }
 
     /// An entry that is rejected: the last good identity stays, and only what takes access away is believed, the mark and
-    /// that members `left`. It may be rejected because its mark cannot be read: that lifts none.
+    /// which members are `leaving`. It may be rejected because its mark cannot be read: that lifts none.
     fn refused(
         &mut self,
         account: &Account,
         mark: Option<&String>,
         complete: bool,
         is_back: bool,
-        left: BTreeSet<DirectoryId>,
+        leaving: BTreeSet<DirectoryId>,
     ) {
         let disabled = mark.or(account.disabled.as_ref()).cloned();
         let absence = account.absence.filter(|_| !is_back);
         let ending = self.ending(account, complete);
-        let mut leaving = account.leaving.clone();
-        leaving.extend(left);
         self.changed(account, Account { disabled, leaving, absence, ending, ..account.clone() });
     }
 
@@ -353,11 +352,11 @@ impl<'a> Memory<'a> {
                 entry.kind
             );
             self.reject(source, entry, why);
-            let left = match entry.kind {
-                AccountKind::User => BTreeSet::new(),
-                AccountKind::Tool | AccountKind::Group => trust.left(account, |member| names.contains_key(member)),
+            let leaving = match entry.kind {
+                AccountKind::User => account.leaving.clone(),
+                AccountKind::Tool | AccountKind::Group => trust.leaving(account, |member| names.contains_key(member)),
             };
-            return self.refused(account, entry.disabled.as_ref(), complete, *is_back, left);
+            return self.refused(account, entry.disabled.as_ref(), complete, *is_back, leaving);
         }
         self.remember_person(&account.id, entry);
         if self.is_as_known(account, source, entry) {
@@ -587,6 +586,8 @@ impl<'a> Memory<'a> {
 /// The parts of a read that are believed.
 struct Trust {
     complete: bool,
+    /// The server may be behind another one.
+    holds: bool,
     proves_leaving: bool,
     hidden: Hidden,
     named: Named,
@@ -620,19 +621,26 @@ impl Trust {
         shown.or_else(last).cloned()
     }
 
-    /// The members whom a rejected group or tool names no longer: who nests groups in it must not keep them in it.
-    fn left_rejected(&self, account: &Account, read: &SourceRead) -> BTreeSet<DirectoryId> {
+    /// The members whom a rejected group or tool names no longer: who nests groups in it must not keep them in it. It is
+    /// rejected for as long as it may be, so who is named again stays.
+    fn leaving_rejected(&self, account: &Account, read: &SourceRead) -> BTreeSet<DirectoryId> {
         let members = read.nesting.members(&account.directory_id);
-        members.map_or_else(BTreeSet::new, |members| self.left(account, |member| members.contains(member)))
+        members
+            .map_or_else(|| account.leaving.clone(), |members| self.leaving(account, |member| members.contains(member)))
     }
 
-    /// The members of `account` whom its entry does not name any more.
-    fn left(&self, account: &Account, names: impl Fn(&DirectoryId) -> bool) -> BTreeSet<DirectoryId> {
+    /// The members of `account` who are leaving it, if its entry names these.
+    fn leaving(&self, account: &Account, names: impl Fn(&DirectoryId) -> bool) -> BTreeSet<DirectoryId> {
         let others: BTreeSet<&DirectoryId> = self.imported.keys().chain(self.misnamed.keys()).collect();
         let again = |member: &DirectoryId| others.iter().any(|new| self.missing(new) == Some(member) && names(new));
         let stays =
             |member: &DirectoryId| names(member) || self.named.has(&account.directory_id, member) || again(member);
-        account.members.keys().filter(|member| self.proves_leaving && !stays(member)).cloned().collect()
+        let leaves = |member: &&DirectoryId| {
+            let is_leaving = account.leaving.contains(*member);
+            // A server that may be behind proves nobody a member.
+            if stays(member) { is_leaving && self.holds } else { is_leaving || self.proves_leaving }
+        };
+        account.members.keys().filter(leaves).cloned().collect()
     }
 
     /// An entry that does not say where its home is moves none.

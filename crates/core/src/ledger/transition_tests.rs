@@ -162,6 +162,9 @@ fn a_rejected_tool_loses_the_members_that_it_names_no_longer() {
     assert_eq!(hears(&["u1"], partial(), None), (3, vec![]), "a partial read proves nothing");
     assert_eq!(hears(&["u1", "u2", "u9"], Completeness::Complete, Some("p3")), (3, vec![]), "p3 is named, and missing");
     assert_eq!(hears(&["u1", "u9"], Completeness::Complete, None), (3, vec!["u2".to_owned(), "u3".to_owned()]));
+    // Who is named again stays, for as long as the tool is rejected.
+    assert_eq!(hears(&["u1", "u2"], Completeness::Complete, None), (3, vec!["u3".to_owned()]));
+    assert_eq!(hears(&["u1", "u3"], partial(), None), (3, vec![]), "nor does a partial read prove that u2 left");
 }
 
 /// Source `sso` answers alone, as one with an interval of its own does.

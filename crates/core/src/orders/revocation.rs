@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::{OrderOutcome, event, next_id, refused};
 use crate::desired::accounts_of;
+use crate::identity::AccountId;
 use crate::ledger::change::Change;
 use crate::ledger::revocation::BulkRevocation;
 use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind};
@@ -35,12 +36,17 @@ pub(super) fn is_possible<'a>(
 }
 
 /// An order for each account of the class that has a certificate, to be carried out at a pace. If a revocation of the
-/// class is under way, it is followed, not started again: giving the order a second time revokes nobody twice.
+/// class is under way, it is followed, not started again: giving the order a second time revokes nobody twice. Another
+/// reason or ticket starts another one as soon as nobody waits for their turn: a tenant who keeps its own home broken,
+/// or a cluster that is away, must not keep a class from being revoked again.
 pub(super) fn all(ledger: &LedgerState, policy: &Policy, class: &str, note: &Note) -> Result<OrderOutcome, Refusal> {
-    if let Some(BulkRevocation { note, .. }) = ledger.revocations.get(class) {
-        let Note { actor, reason, at, .. } = note;
-        let text = format!("class {class}: a revocation is running already, ordered by {actor} at {at:.0}: {reason}");
-        return Ok(OrderOutcome { text, ..OrderOutcome::default() });
+    if let Some(BulkRevocation { note: Note { actor, reason, ticket, at }, .. }) = ledger.revocations.get(class) {
+        let has_turns = ledger.waiting_for_revocation(class).next().is_some();
+        if has_turns || (reason, ticket) == (&note.reason, &note.ticket) {
+            let text =
+                format!("class {class}: a revocation is running already, ordered by {actor} at {at:.0}: {reason}");
+            return Ok(OrderOutcome { text, ..OrderOutcome::default() });
+        }
     }
     let of_class = accounts_of(class, ledger, policy);
     let is_unknown = of_class.is_empty() && !policy.classes.contains_key(class);
@@ -54,12 +60,14 @@ pub(super) fn all(ledger: &LedgerState, policy: &Policy, class: &str, note: &Not
         };
         return refused(4, text);
     }
-    let orders = (next_id(ledger)..).zip(&accounts).map(|(id, account)| {
+    // Held accounts may have their order already.
+    let ordered: BTreeSet<&AccountId> = ledger.held_in_revocation(class).map(|account| &account.id).collect();
+    let new = accounts.iter().filter(|account| !ordered.contains(&account.id));
+    let orders = (next_id(ledger)..).zip(new).map(|(id, account)| {
         let (account, note, bulk) = (account.id.clone(), note.clone(), Some(class.to_owned()));
         Change::Order(Order { id, account, what: OrderKind::Revoke, note, bulk, object: None })
     });
-    let begun = BulkRevocation { note: note.clone(), at: note.at, last: BTreeSet::new(), done: 0 };
-    let begun = Change::Revocation(class.to_owned(), Some(begun));
+    let begun = Change::Revocation(class.to_owned(), Some(BulkRevocation::begun(note.clone())));
     let mut told = event(None, "revocation of a class ordered", note);
     told.detail = json!({"class": class, "accounts": accounts.len()});
     let held = accounts.iter().filter(|account| ledger.holds.contains_key(&account.id));

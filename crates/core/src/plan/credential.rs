@@ -91,7 +91,9 @@ fn reason(look: Look<'_>, credential: &DesiredCredential, home: &HomeTarget, hel
     let place = (look.id.clone(), look.cluster.clone());
     let broken = || matches!(look.inventory.homes.get(&place), Some(HomeFinding::Broken { .. }));
     let changed = |what: &str| Some(Reason::Changed(vec![what.to_owned()]));
-    let Some(delivery) = held.delivery else { return Some(Reason::Missing) };
+    let Some(delivery) = held.delivery else {
+        return Some(if is_only_revoked(look) { Reason::Revoked } else { Reason::Missing });
+    };
     match (&credential.proof, held.certificate) {
         (Proof::Oidc(_), _) => {}
         (Proof::Certificate { .. } | Proof::Token(_), None) => return Some(Reason::Missing),
@@ -119,6 +121,14 @@ fn reason(look: Look<'_>, credential: &DesiredCredential, home: &HomeTarget, hel
         let due = held.certificate.filter(|certificate| look.now >= certificate.renew_after);
         due.filter(|_| credential.proof.name().is_some()).map(|certificate| Reason::Expiring(certificate.not_after))
     }
+}
+
+/// Whether all credentials of the account in the cluster were revoked: the class may give another kind, or for another
+/// host, by now.
+fn is_only_revoked(look: Look<'_>) -> bool {
+    let mut generations =
+        look.ledger.certificates_of(look.id).filter(|(key, _)| key.cluster == *look.cluster).peekable();
+    generations.peek().is_some() && generations.all(|(_, held)| held.generation != look.account.generation)
 }
 
 /// The Secret that stands there now. One that somebody deleted took its tokens with it, and is about to be made again.
@@ -348,6 +358,83 @@ mod tests {
         (0..2).for_each(|_| drop(world.cycle()));
         let new = format!("bursar-g{}", world.ledger.accounts[&foo].generation);
         assert_eq!(world.bound.values().flatten().collect::<Vec<_>>(), [&new]);
+    }
+
+    /// The two writes of a binding, with the service account between them, may be apart by a failure or a killed daemon.
+    #[test]
+    fn a_held_account_gets_its_binding_wherever_the_replacement_stopped() {
+        for stopped_after in 0..8 {
+            let (mut world, foo) = tokens();
+            let note = Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
+            world.ledger.holds.insert(foo.clone(), note);
+            order(&mut world, &foo, OrderKind::Revoke);
+            let (approved, _) = world.guarded();
+            world.execute_until(&approved, stopped_after);
+            (0..2).for_each(|_| drop(world.cycle()));
+            let new = format!("bursar-g{}", world.ledger.accounts[&foo].generation);
+            assert_eq!(world.bound.values().flatten().collect::<Vec<_>>(), [&new], "after {stopped_after} steps");
+            let (rest, _) = world.guarded();
+            assert!(rest.accounts().iter().all(|plan| !plan.changes_something()), "after {stopped_after} steps");
+        }
+    }
+
+    fn bound(world: &World) -> Vec<String> {
+        world.bound.values().flatten().cloned().collect()
+    }
+
+    fn rule(world: &mut World) -> &mut CredentialKind {
+        &mut world.policy.classes.get_mut("tool").expect("a class").credential.as_mut().expect("a rule").kind
+    }
+
+    #[test]
+    fn a_change_of_the_class_ends_no_tokens_of_a_held_account() {
+        for kind_changes in [true, false] {
+            let (mut world, foo) = tokens();
+            let note = Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
+            world.ledger.holds.insert(foo.clone(), note);
+            match rule(&mut world) {
+                CredentialKind::ServiceAccount { hosts, .. } if !kind_changes => drop(hosts.pop()),
+                kind => *kind = CredentialKind::Certificate { lifetime: Duration::from_hours(24) },
+            }
+            let objects = |world: &World| {
+                let objects = &world.inventory.clusters[&crate::plan::testing::prod()].objects;
+                objects.keys().cloned().collect::<Vec<_>>()
+            };
+            let before = (objects(&world), world.bound.clone());
+            (0..2).for_each(|_| drop(world.cycle()));
+            assert_eq!((objects(&world), world.bound.clone()), before, "another kind: {kind_changes}");
+        }
+    }
+
+    /// Under a hold, or by a limit, the account keeps what it has; a revocation replaces it by what its class gives now.
+    #[test]
+    fn a_binding_names_the_credential_that_replaced_a_revoked_one_of_another_kind() {
+        let hosts = vec![HostName("ce1".to_owned())];
+        let token = CredentialKind::ServiceAccount {
+            lifetime: Duration::from_hours(1),
+            hosts,
+            directory: Some("/srv/{host}/{name}".into()),
+        };
+        let certificate = CredentialKind::Certificate { lifetime: Duration::from_hours(24) };
+        let kinds = [(&token, &certificate), (&certificate, &token)];
+        for ((from, to), is_held) in kinds.into_iter().flat_map(|kinds| [true, false].map(|is_held| (kinds, is_held))) {
+            let (mut world, foo) = self::world(from.clone());
+            world.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 0, percent: None };
+            if is_held {
+                let note = Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
+                world.ledger.holds.insert(foo.clone(), note);
+            }
+            *rule(&mut world) = to.clone();
+            order(&mut world, &foo, OrderKind::Revoke);
+            (0..3).for_each(|_| drop(world.cycle()));
+            let generation = world.ledger.accounts[&foo].generation;
+            let (group, account) = (format!("bursar:tool:foo#{generation}"), format!("bursar-g{generation}"));
+            let held = world.ledger.certificates_of(&foo).find(|(_, held)| held.generation == generation);
+            let held = held.map(|(_, held)| held.subject.contains("serviceaccount"));
+            let named = if *to == token { account } else { group };
+            let case = format!("held: {is_held}, to {to:?}");
+            assert_eq!((held, bound(&world)), (Some(*to == token), vec![named]), "{case}");
+        }
     }
 
     #[test]

@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 
 use super::loss::{Kept, Losses};
 use super::{AccountPlan, Action, Reason, Side};
+use crate::desired::credential::of_service_account;
 use crate::desired::{Regeneration, Transition, of_generation_group, quota::stops_pods};
 use crate::digest::digest;
+use crate::identity::AccountKind;
 use crate::json_text::JsonText;
 use crate::kinds::{ManagedKind, Stage};
 use crate::ledger::LedgerState;
@@ -103,7 +105,7 @@ fn narrowed(action: &Action, loss: Option<&Kept>, ledger: &LedgerState) -> Optio
         }
         Action::Delete { key, reason, .. } => {
             let tokens = key.kind == ManagedKind::ServiceAccount || key.kind == ManagedKind::Secret;
-            (*reason != Reason::Orphaned || tokens).then(|| action.clone())
+            (*reason != Reason::Orphaned || tokens && loss.is_none()).then(|| action.clone())
         }
         Action::StopWorkloads { .. } | Action::Evict { .. } => Some(action.clone()),
         Action::RemoveKubeconfig { reason, .. } | Action::SshKeys { reason: Some(reason), .. } => {
@@ -116,18 +118,31 @@ fn narrowed(action: &Action, loss: Option<&Kept>, ledger: &LedgerState) -> Optio
 /// A binding with those of its subjects that it has, and that follow one that it has to another generation.
 fn without_grants(action: &Action, ledger: &LedgerState) -> Option<Action> {
     let Action::Apply { key, manifest, uid, reason, .. } = action else { return None };
-    let before = ledger.objects.get(key).and_then(|record| record.detail.as_ref()).map(JsonText::value);
+    let record = ledger.objects.get(key);
+    let before = record.and_then(|record| record.detail.as_ref()).map(JsonText::value);
     // A ledger of before it knew subjects, or of before the binding: what it is to name is all that can be said.
     let Some(before) = before.as_ref().and_then(Value::as_array) else { return Some(action.clone()) };
+    let owner = record.and_then(|record| ledger.accounts.get(&record.account));
+    // Its only subject is what the account's credential is bound by, of any kind. The first of the two writes that replace a
+    // service account names nobody: if the second one failed, the account has yet to get back what it had.
+    let is_own = owner.is_some_and(|owner| owner.kind != AccountKind::Group) && before.iter().all(is_of_credential);
     let mut manifest = manifest.value();
     let now = manifest["subjects"].as_array().cloned().unwrap_or_default();
-    if before.iter().all(|subject| now.contains(subject)) {
+    let is_no_grant =
+        |subject: &Value| is_own && is_of_credential(subject) || before.iter().any(|it| follows(subject, it));
+    let kept: Vec<Value> = now.into_iter().filter(is_no_grant).collect();
+    if kept.len() == before.len() && before.iter().all(|subject| kept.contains(subject)) {
         return None;
     }
-    let kept: Vec<Value> = now.into_iter().filter(|subject| before.iter().any(|it| follows(subject, it))).collect();
     manifest["subjects"] = json!(kept);
     let (wanted, manifest) = (digest(&manifest).into(), JsonText::from(&manifest));
     Some(Action::Apply { key: key.clone(), manifest, wanted, uid: uid.clone(), reason: reason.clone() })
+}
+
+/// Whether a subject stands for a credential with a generation.
+fn is_of_credential(subject: &Value) -> bool {
+    let has_generation = |name: &str| of_generation_group(name).is_some() || of_service_account(name).is_some();
+    subject["name"].as_str().is_some_and(has_generation)
 }
 
 /// The same subject, or the same account's of another generation.

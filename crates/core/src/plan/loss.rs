@@ -289,6 +289,11 @@ impl Loss<'_, '_> {
             subject["name"] = Value::from(name);
             subject
         };
+        let is_own = self.plan.before.kind != AccountKind::Group
+            && (of_generation_group(name).is_some() || of_service_account(name).is_some());
+        if let Some(holder) = self.replaced(cluster).filter(|_| is_own) {
+            return Some(holder);
+        }
         if let Some((_, generation)) = of_generation_group(name) {
             return self.holder(generation).map(called);
         }
@@ -298,6 +303,13 @@ impl Loss<'_, '_> {
         }
         let Some(user) = user_of(subject) else { return Some(subject.clone()) };
         self.is_still(cluster, user).then(|| subject.clone())
+    }
+
+    /// Whom bindings name for the credential that takes the place of a revoked one: the class may give another kind by now.
+    fn replaced(&self, cluster: &ClusterName) -> Option<Value> {
+        let replaces = |action: &Action| matches!(action, Action::Deliver { reason: Reason::Revoked, cluster: at, .. } if at == cluster);
+        let tenant = self.desired.clusters.get(cluster).filter(|_| self.plan.steps().any(replaces))?;
+        Some(tenant.holder.value())
     }
 
     /// The present generation group of whom this was the generation of. A binding that is the account's alone may have an

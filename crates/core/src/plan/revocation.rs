@@ -20,10 +20,16 @@ pub struct Progress {
     pub class: String,
     /// Accounts that were revoked, without `under_way`. The homes of those that fail still have an older certificate.
     pub done: u64,
-    /// The newest that do not have their new certificate yet.
+    /// Accounts that were revoked and do not have their new certificate yet, or that bindings still name as before.
     pub under_way: u64,
     /// Accounts that wait for their turn, with the certificate they had.
     pub waiting: u64,
+    /// Held accounts, which get their turn after their release.
+    #[serde(default)]
+    pub held: u64,
+    /// Until when the newest hold up the next ones at most; absent: they hold up nobody.
+    #[serde(default)]
+    pub holds_up_until: Option<Timestamp>,
     /// Whose failures stopped it.
     pub stopped_by: BTreeSet<AccountName>,
 }
@@ -33,12 +39,14 @@ impl Progress {
     #[must_use]
     pub fn of(ledger: &LedgerState) -> Vec<Self> {
         let of_class = |(class, revocation): (&String, &BulkRevocation)| {
-            let under_way = revocation.last.iter().filter(|id| ledger.is_being_revoked(id)).count() as u64;
+            let under_way = ledger.under_way(revocation).len() as u64;
             Self {
                 class: class.clone(),
                 done: revocation.done.saturating_sub(under_way),
                 under_way,
                 waiting: ledger.waiting_for_revocation(class).count() as u64,
+                held: ledger.held_in_revocation(class).count() as u64,
+                holds_up_until: ledger.holds_up_until(revocation),
                 stopped_by: ledger.pauses(revocation),
             }
         };
@@ -48,14 +56,25 @@ impl Progress {
     /// All of them.
     #[must_use]
     pub fn all(&self) -> u64 {
-        self.done + self.under_way + self.waiting
+        self.done + self.under_way + self.waiting + self.held
+    }
+
+    /// Whether what is left waits for something else than the next cycles: a cluster, a home, or a release.
+    #[must_use]
+    pub fn is_at_rest(&self, now: Timestamp) -> bool {
+        self.waiting == 0 && self.under_way + self.held > 0 && self.holds_up_until.is_none_or(|until| until <= now)
     }
 }
 
 impl std::fmt::Display for Progress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { class, done, under_way: _, waiting, stopped_by } = self;
+        let Self { class, done, under_way, waiting, held, holds_up_until: _, stopped_by } = self;
         write!(f, "revocation of class {class}: {done} of {} are revoked, {waiting} waiting", self.all())?;
+        for (count, what) in [(under_way, "under way"), (held, "held")] {
+            if *count > 0 {
+                write!(f, ", {count} {what}")?;
+            }
+        }
         if stopped_by.is_empty() {
             return Ok(());
         }
@@ -74,14 +93,15 @@ pub fn advance(approved: &ApprovedPlan, ledger: &LedgerState, now: Timestamp) ->
     let carried: BTreeSet<i64> = approved.accounts().iter().flat_map(|plan| plan.orders.iter().copied()).collect();
     let (mut changes, mut events) = (Vec::new(), Vec::new());
     for (class, before) in &ledger.revocations {
-        let of_class = ledger.orders.iter().filter(|order| order.bulk.as_ref() == Some(class));
-        let revoked: BTreeSet<AccountId> =
-            of_class.filter(|order| carried.contains(&order.id)).map(|order| order.account.clone()).collect();
+        let mut of_class = ledger.orders.iter().filter(|order| order.bulk.as_ref() == Some(class));
+        let carried = of_class.clone().filter(|order| carried.contains(&order.id));
+        let revoked: BTreeSet<AccountId> = carried.map(|order| order.account.clone()).collect();
         if !revoked.is_empty() {
             let done = before.done + revoked.len() as u64;
-            let after = BulkRevocation { at: now, last: revoked, done, ..before.clone() };
+            let earlier = ledger.under_way(before);
+            let after = BulkRevocation { note: before.note.clone(), at: now, last: revoked, earlier, done };
             changes.push(Change::Revocation(class.clone(), Some(after)));
-        } else if ledger.waiting_for_revocation(class).next().is_none() && ledger.goes_on(before, now) {
+        } else if of_class.next().is_none() && ledger.under_way(before).is_empty() {
             changes.push(Change::Revocation(class.clone(), None));
             events.push(over(class, before));
         }
@@ -90,6 +110,6 @@ pub fn advance(approved: &ApprovedPlan, ledger: &LedgerState, now: Timestamp) ->
 }
 
 fn over(class: &str, revocation: &BulkRevocation) -> Event {
-    let BulkRevocation { note, at: _, last: _, done } = revocation;
+    let BulkRevocation { note, at: _, last: _, earlier: _, done } = revocation;
     Event::new("class revoked", note.reason.clone(), json!({"class": class, "accounts": done})).by(note)
 }

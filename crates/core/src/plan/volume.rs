@@ -21,17 +21,17 @@ pub(super) fn immovable(key: &ObjectKey, record: &ObjectRecord, manifest: &Value
         let (holder, new) = (claim(&was["claim"]), claim(&wanted["claim"]));
         if holder != new {
             return Some(format!(
-                "volume {} in cluster {cluster} belongs to claim {holder} and is not given to {new}: its data would change \
-                 hands. To do so, delete that claim and `kubectl delete pv {}`: no data is deleted",
+                "volume {} in cluster {cluster} belongs to claim {holder} and is not given to {new}, because its data would \
+                 change hands. To give it away, delete that claim and run `kubectl delete pv {}`: no data is deleted",
                 key.name, key.name
             ));
         }
         let claim = &manifest["spec"]["claimRef"];
         return (was["nfs"] != wanted["nfs"]).then(|| {
             format!(
-                "volume {} in cluster {cluster} is {} and stays it: a volume cannot move to {}. To move the data, copy it, \
-                 then `kubectl delete pvc {} -n {}` and `kubectl delete pv {}`: both are made anew, and no data is deleted. \
-                 Or write the old server and path back",
+                "volume {} in cluster {cluster} stays at {}: a volume cannot move to {}. To move it, copy the data, then run \
+                 `kubectl delete pvc {} -n {}` and `kubectl delete pv {}`: Bursar creates both again, and no data is deleted. \
+                 Or configure the old server and path again",
                 key.name,
                 named(&was["nfs"]),
                 named(&wanted["nfs"]),
@@ -45,14 +45,14 @@ pub(super) fn immovable(key: &ObjectKey, record: &ObjectRecord, manifest: &Value
     let fields = ["accessModes", "storageClassName", "volumeName"];
     if let Some(field) = fields.iter().find(|field| was[**field] != wanted[**field]) {
         return Some(format!(
-            "claim {} in namespace {namespace} keeps its {field} {}: a claim cannot change it to {}. To move the data, copy \
-             it to another claim, delete this one, and it is made anew",
+            "claim {} in namespace {namespace} keeps its {field} {}: a claim cannot change it to {}. To change it, copy the \
+             data to another claim and delete this one: Bursar creates it again",
             key.name, was[*field], wanted[*field]
         ));
     }
     let (is, asked) = (text(&was["storage"]), text(&wanted["storage"]));
     (compare(asked, is)? == Ordering::Less).then(|| {
-        format!("claim {} in namespace {namespace} keeps its {is}: a claim cannot shrink to {asked}", key.name)
+        format!("claim {} in namespace {namespace} keeps its size of {is}: a claim cannot shrink to {asked}", key.name)
     })
 }
 
@@ -65,8 +65,8 @@ pub(super) fn kept(key: &ObjectKey) -> String {
         );
     };
     format!(
-        "claim {} in namespace {namespace} is wanted by nobody any more and stays, for its data might go with it; \
-         `kubectl delete pvc {} -n {namespace}` is yours to say",
+        "claim {} in namespace {namespace} is kept, although no account needs it any more, because its data might be deleted \
+         with it; if nobody needs the data, run: kubectl delete pvc {} -n {namespace}",
         key.name, key.name
     )
 }

@@ -88,7 +88,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
 
     let companion_of = companions_by_name(source, &candidates, &companions, reading_of(AccountKind::Group));
     let (mut holders, mut rejected) = (Holders::new(), Vec::new());
-    let mut taken: HashMap<&DirectoryId, &str> = HashMap::with_capacity(candidates.len());
+    let ambiguous = ambiguous(&candidates);
     let settled = checked.into_iter().zip(&candidates).map(|(checked, candidate)| {
         let Candidate { kind, dn, id, raw } = candidate;
         let members_of = match kind {
@@ -99,14 +99,17 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
             AccountKind::User => None,
             AccountKind::Group => Some(dn),
         };
+        if let Some(dns) = id.as_ref().and_then(|id| ambiguous.get(id)) {
+            let mut entry = checked.map_or_else(|rejected| *rejected, |entry| reject(source, &entry, String::new()));
+            let (attribute, id) = (&source.attributes.id, id.as_ref().map(ToString::to_string).unwrap_or_default());
+            let other = dns.iter().find(|dn| **dn != raw.dn).unwrap_or(&"another entry");
+            entry.why =
+                format!("{attribute} {id} is also that of {other}: neither is read until one of them has another");
+            // Without the id: what one of them says must not be taken for what the other says.
+            return Err(Box::new(RejectedEntry { id: None, ..entry }));
+        }
         let mut reject_group = || rejected.extend(id.clone().zip(members_of));
         let mut entry = checked.inspect_err(|_| reject_group())?;
-        let first = id.as_ref().map(|id| *taken.entry(id).or_insert(&raw.dn));
-        if let Some(other) = first.filter(|first| *first != raw.dn) {
-            let why = format!("{} {} is also that of {other}", source.attributes.id, entry.id);
-            // Without the id: what this one says is not to be taken for what the other says.
-            return Err(Box::new(RejectedEntry { id: None, ..reject(source, &entry, why) }));
-        }
         if let (Some(group), Some(id)) = (members_of, id) {
             holders.entry(group).or_default().push(id);
         }
@@ -255,6 +258,21 @@ fn sort_out(
         }
     }
     (candidates, companions)
+}
+
+/// The ids that several entries have, with their DNs. People who may write the id of an entry of theirs can give it the id
+/// of any other, so nobody knows which of them is the account.
+fn ambiguous(candidates: &[Candidate]) -> HashMap<&DirectoryId, Vec<&str>> {
+    let mut first: HashMap<&DirectoryId, &str> = HashMap::with_capacity(candidates.len());
+    let mut ambiguous: HashMap<&DirectoryId, Vec<&str>> = HashMap::new();
+    for (id, dn) in candidates.iter().filter_map(|candidate| Some((candidate.id.as_ref()?, &*candidate.raw.dn))) {
+        if let Some(other) = first.insert(id, dn) {
+            let dns = ambiguous.entry(id).or_default();
+            dns.extend(dns.is_empty().then_some(other));
+            dns.push(dn);
+        }
+    }
+    ambiguous
 }
 
 /// Adds to `entry` what other entries say: its members, and the gids of the groups that name it.
@@ -427,11 +445,34 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
     }
 
     #[test]
-    fn two_entries_of_one_id_are_one_entry() {
+    fn of_two_entries_with_one_id_neither_is_read() {
         let read = read(&source(), &SITE.replace("entryUUID: b", "entryUUID: a"));
-        assert_eq!(read.rejected[0].why, "entryUUID a is also that of uid=alice,ou=people,dc=x");
-        assert_eq!(read.rejected[0].id, None);
+        let why: Vec<_> = read.rejected[..2].iter().map(|rejected| (rejected.id.as_ref(), &*rejected.why)).collect();
+        let text = |of: &str| {
+            format!(
+                "entryUUID a is also that of uid={of},ou=people,dc=x: neither is read until one of them has another"
+            )
+        };
+        assert_eq!(why, [(None, &*text("bob")), (None, &*text("alice"))]);
+        assert_eq!(names(&read), ["tool:bar", "tool:foo", "group:staff"]);
         assert_ne!(read.completeness, Completeness::Complete);
+    }
+
+    /// Somebody gives a group of theirs the id of another one, and makes it one that is rejected, wherever it stands.
+    #[test]
+    fn an_entry_with_the_id_of_a_group_says_nothing_about_its_members() {
+        for (gid, name) in [("10", "aaa"), ("10", "zzz"), ("4000", "aaa"), ("4000", "zzz")] {
+            let copy = format!(
+                "dn: cn={name},ou=groups,dc=x\nobjectClass: posixGroup\ncn: {name}\ngidNumber: {gid}\nentryUUID: s\n\n"
+            );
+            for text in [format!("{copy}{SITE}"), format!("{SITE}\n{copy}")] {
+                let read = read(&source(), &text);
+                let id = DirectoryId("s".to_owned());
+                assert!(read.nesting.members(&id).is_none() && read.entries.iter().all(|entry| entry.id != id));
+                assert!(read.rejected.iter().all(|rejected| rejected.id.as_ref() != Some(&id)), "{:?}", read.rejected);
+                assert_ne!(read.completeness, Completeness::Complete);
+            }
+        }
     }
 
     #[test]

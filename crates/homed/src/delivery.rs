@@ -226,7 +226,9 @@ impl Place<'_> {
             directory.sweep();
             written |= self.remove_token(&entries.user.name)?;
         }
-        Ok(Written { changed: changed || written || narrowed, entries_digest, backup, overridden_lock: overridden })
+        let changed = changed || written || narrowed;
+        let mount = self.home.mount();
+        Ok(Written { changed, entries_digest, backup, overridden_lock: overridden, mount })
     }
 
     fn backup_name(&self) -> PathBuf {

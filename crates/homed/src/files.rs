@@ -65,6 +65,17 @@ pub(super) fn open_beneath(
     })
 }
 
+/// The mount point of the file system that a folder is on. Unlike a device number it stays the same when the host
+/// boots. `None`: the folder is not there, or the kernel does not say.
+pub(super) fn mount_of(folder: &Path) -> Option<PathBuf> {
+    let folder = std::fs::canonicalize(folder).ok()?;
+    let is_mounted = |place: &&Path| {
+        fs::statx(CWD, *place, AtFlags::empty(), StatxFlags::TYPE)
+            .is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+    };
+    folder.ancestors().find(is_mounted).map(Path::to_owned)
+}
+
 impl Home {
     /// Opens the target's home beneath its prefix.
     pub fn open(prefix: &Path, target: &HomeTarget) -> Result<Self, HomeError> {
@@ -77,6 +88,11 @@ impl Home {
             return Err(HomeError::WrongOwner { path, found: found.st_uid });
         }
         Ok(Self { directory, path, uid: target.uid })
+    }
+
+    /// The mount point of the file system that its folder is on.
+    pub(super) fn mount(&self) -> Option<PathBuf> {
+        mount_of(self.path.parent()?)
     }
 
     /// The held directory.

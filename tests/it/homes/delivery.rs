@@ -28,12 +28,16 @@ async fn kubeconfig_is_written_inspected_and_removed_as_its_owner() {
     assert_eq!(writable, Answer::Writable);
     assert_eq!(names_in(&target.home.join(".kube")), Vec::<String>::new());
     let nothing = homed.ask(&target, Work::Inspect { names: names.clone() }).await.expect("inspects");
-    assert_eq!(nothing, Answer::Inspected(Inspection::default()));
+    let mount = super::mount_of(&target);
+    assert_eq!(nothing, Answer::Inspected(Inspection { mount: mount.clone(), ..Inspection::default() }));
 
     let first = homed.ask(&target, write(ours.clone())).await.expect("writes");
-    let Answer::Written(Written { changed: true, entries_digest, backup: None, overridden_lock: None }) = first else {
+    let Answer::Written(Written { changed: true, entries_digest, backup: None, overridden_lock: None, mount: at }) =
+        first
+    else {
         panic!("{first:?}")
     };
+    assert_eq!(at, mount);
     let metadata = fs::metadata(&config).expect("written");
     assert_eq!((metadata.uid(), metadata.gid(), metadata.mode() & 0o7777), (UID, UID, 0o600));
     assert_eq!(fs::metadata(target.home.join(".kube")).expect("made").mode() & 0o7777, 0o700);

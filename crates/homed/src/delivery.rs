@@ -61,6 +61,8 @@ fn is_junk(error: &KubeconfigError) -> bool {
     match error {
         KubeconfigError::Document(
             DocumentError::NotWritable
+            | DocumentError::Utf16
+            | DocumentError::Unusual { .. }
             | DocumentError::Character { .. }
             | DocumentError::SeveralDocuments
             | DocumentError::Tab { .. }
@@ -71,7 +73,10 @@ fn is_junk(error: &KubeconfigError) -> bool {
         | KubeconfigError::Shared(_)
         | KubeconfigError::Twice(_)
         | KubeconfigError::Foreign(_) => false,
-        KubeconfigError::Document(_) | KubeconfigError::Shape(_) => true,
+        KubeconfigError::Document(
+            DocumentError::NotUtf8(_) | DocumentError::Syntax { .. } | DocumentError::ComplexKey,
+        )
+        | KubeconfigError::Shape(_) => true,
     }
 }
 
@@ -87,7 +92,11 @@ fn refuse_half_written(directory: &Directory<'_>, name: &Path, existing: &Existi
 }
 
 fn text(existing: &Existing) -> Result<&str, KubeconfigError> {
-    Ok(std::str::from_utf8(&existing.content).map_err(|error| DocumentError::NotUtf8(error.valid_up_to()))?)
+    let content = existing.content.as_slice();
+    Ok(std::str::from_utf8(content).map_err(|error| match content {
+        [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => DocumentError::Utf16,
+        _ => DocumentError::NotUtf8(error.valid_up_to()),
+    })?)
 }
 
 fn bytes(text: Zeroizing<String>) -> Zeroizing<Vec<u8>> {

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown, symlink};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -186,9 +187,7 @@ async fn an_unparsable_kubeconfig_is_replaced_only_if_the_class_allows_it() {
         assert_eq!(error.reason(), "in-use", "{error}");
     }
     assert_eq!(names_in(&target.home.join(".kube")), ["config"], "no backup for nothing");
-    let file = fs::File::options().write(true).open(&config).expect("opens");
-    file.set_modified(fs::metadata(&config).expect("there").modified().expect("a time") - Duration::from_mins(2))
-        .expect("set");
+    make_old(&config);
     let answer = homed.ask(&target, work()).await.expect("replaces");
     let Answer::Written(Written { backup: Some(backup), changed: true, .. }) = answer else { panic!("{answer:?}") };
     assert!(backup.starts_with("config.bursar-backup-2"), "{backup}");
@@ -196,6 +195,51 @@ async fn an_unparsable_kubeconfig_is_replaced_only_if_the_class_allows_it() {
     let kept = target.home.join(".kube").join(backup);
     assert_eq!(fs::read(&kept).expect("kept"), b"a: b: c: hunter2\n");
     assert!(parses(&config));
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_kubectl_reads_is_never_replaced() {
+    let homed = Homed::start(&[]);
+    let own = |name: &str, more: &str| {
+        format!("apiVersion: v1\nkind: Config\nclusters:\n- name: {name}\n  cluster: {{server: https://mine}}\n{more}")
+    };
+    let utf16 = |bytes: fn(u16) -> [u8; 2]| {
+        "\u{feff}".encode_utf16().chain(own("mine", "").encode_utf16()).flat_map(bytes).collect::<Vec<u8>>()
+    };
+    let texts = [
+        ("utf16le", utf16(u16::to_le_bytes)),
+        ("utf16be", utf16(u16::to_be_bytes)),
+        ("quoted", own("\"a\nb\"", "").into_bytes()),
+        ("comment", own("\"a\"#c", "").into_bytes()),
+        ("directive", own("mine", "%YAML 1.1\n").into_bytes()),
+        ("behind", own("mine", "...\n}}}\n").into_bytes()),
+    ];
+    for (name, text) in texts {
+        let target = homed.home(name);
+        let config = target.home.join(".kube/config");
+        make_directory(&target.home.join(".kube"), UID);
+        make_file(&config, UID, &text);
+        let kubectl = Command::new("kubectl").args(["config", "view", "--kubeconfig"]).arg(&config).output();
+        let shown = kubectl.expect("kubectl");
+        assert!(shown.status.success(), "{name}: {}", String::from_utf8_lossy(&shown.stderr));
+        make_old(&config);
+        for asked in [
+            Work::TestWrite { replace_unparsable: true },
+            Work::WriteKubeconfig { entries: entries("1"), replace_unparsable: true },
+        ] {
+            let error = homed.ask(&target, asked).await.expect_err(name);
+            assert_eq!(error.reason(), "not-yaml", "{name}: {error}");
+        }
+        assert_eq!(fs::read(&config).expect("there"), text, "{name}");
+        assert_eq!(names_in(&target.home.join(".kube")), ["config"], "{name}");
+    }
+}
+
+/// So old that nobody can be writing it.
+fn make_old(path: &Path) {
+    let file = fs::File::options().write(true).open(path).expect("opens");
+    let modified = fs::metadata(path).expect("there").modified().expect("a time");
+    file.set_modified(modified - Duration::from_mins(2)).expect("set");
 }
 
 #[tokio::test]

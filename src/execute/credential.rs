@@ -26,7 +26,7 @@ use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::change::Change;
 use crate::ledger::{Certificate, CredentialKey, Delivery};
 use crate::plan::AccountPlan;
-use crate::policy::OidcRule;
+use crate::policy::{Cluster, OidcRule};
 
 /// What is to be delivered and where it goes.
 #[derive(Debug, Clone, Copy)]
@@ -232,7 +232,7 @@ pub fn entries(cluster: &ClusterName, credential: &DesiredCredential, proof: Use
 /// One cluster and one context for each endpoint, the default one first: it becomes the current one of a file that has
 /// none.
 fn planned(cluster: &ClusterName, credential: &DesiredCredential) -> PlannedEntries {
-    let name = |endpoint: &str| home::entry_name(cluster, &credential.default_endpoint, endpoint);
+    let name = |endpoint: &str| Cluster::entry_name(cluster, &credential.default_endpoint, endpoint);
     let user = home::user_name(cluster);
     let mut endpoints: Vec<_> = credential.endpoints.iter().collect();
     endpoints.sort_by_key(|(name, _)| **name != credential.default_endpoint);

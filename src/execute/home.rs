@@ -27,16 +27,10 @@ pub fn entry_names<'a>(
     endpoints: impl IntoIterator<Item = &'a String>,
 ) -> EntryNames {
     let mut names: Vec<String> =
-        endpoints.into_iter().map(|endpoint| entry_name(cluster, default_endpoint, endpoint)).collect();
+        endpoints.into_iter().map(|endpoint| Cluster::entry_name(cluster, default_endpoint, endpoint)).collect();
     // The first context becomes the current one of a file that has none.
     names.sort_by_key(String::len);
     EntryNames { clusters: names.clone(), user: user_name(cluster), contexts: names }
-}
-
-/// The name of the cluster and the context of one endpoint.
-#[must_use]
-pub fn entry_name(cluster: &ClusterName, default_endpoint: &str, endpoint: &str) -> String {
-    if endpoint == default_endpoint { cluster.0.clone() } else { format!("{cluster}-{endpoint}") }
 }
 
 /// The name of the user.

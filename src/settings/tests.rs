@@ -435,6 +435,19 @@ fn a_changed_file_is_compared_without_asking_the_resolver() {
 }
 
 #[test]
+fn two_endpoints_never_have_one_name_in_a_kubeconfig() {
+    let cluster = |name: &str, endpoint: &str| {
+        let face = "url = \"https://k8s.example.org:6443\"\nca = \"k8s-ca.pem\"";
+        format!("[cluster.{name}.endpoint.{endpoint}]\n{face}\n")
+    };
+    let prod = format!("{}[cluster.prod]\ndefault_endpoint = \"internal\"\n", cluster("prod", "ext"));
+    let told = errors(&format!("{prod}{}", cluster("prod-ext", "internal")));
+    let expected = "bursar.toml: cluster.prod-ext.endpoint.internal: its context in kubeconfigs would be \"prod-ext\"";
+    assert!(matches!(&*told, [one] if one.starts_with(expected) && one.contains("[cluster.prod.endpoint.ext]")), "{told:?}");
+    assert!(load(&format!("{BASE}{prod}{}", cluster("prod-int", "internal"))).is_ok());
+}
+
+#[test]
 fn a_file_that_is_no_toml_is_told_with_its_line() {
     let error = load("site = \"a\"\n[class\n").expect_err("an error").to_string();
     assert!(error.starts_with("bursar.toml: line 2: "), "{error}");

@@ -5,9 +5,11 @@
 //! or harmless. One code path for local file systems and NFS: a temporary file in the same directory (`O_TMPFILE`
 //! does not exist on NFS), fsync, rename, fsync of the directory.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use bursar_protocol::{HomeError, HomeTarget};
@@ -391,6 +393,14 @@ impl Directory<'_> {
             Ok(()) | Err(Errno::INVAL | Errno::NOTSUP) => Ok(()),
             Err(errno) => Err(from_errno("fsync", &self.path, errno)),
         }
+    }
+
+    /// The names here that begin so.
+    pub(super) fn beginning_with(&self, prefix: &Path) -> Vec<PathBuf> {
+        let Ok(entries) = Dir::read_from(&self.held) else { return Vec::new() };
+        let names = entries.take(MAX_SWEPT_ENTRIES).flatten().map(|entry| entry.file_name().to_bytes().to_vec());
+        let prefix = prefix.as_os_str().as_encoded_bytes();
+        names.filter(|name| name.starts_with(prefix)).map(|name| OsString::from_vec(name).into()).collect()
     }
 
     /// Removes temporary files that a killed worker left behind. The server runs one worker a home at a time, so

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use base64::Engine as _;
 use bursar_protocol::{
     Answer, HomeTarget, Inspection, KubeconfigEntries, Notice, SecretText, TokenFiles, UserProof, Work, Written,
 };
@@ -232,6 +233,47 @@ async fn a_kubeconfig_that_kubectl_reads_is_never_replaced() {
         }
         assert_eq!(fs::read(&config).expect("there"), text, "{name}");
         assert_eq!(names_in(&target.home.join(".kube")), ["config"], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_backup_has_no_key_of_ours() {
+    let homed = Homed::start(&[]);
+    let target = homed.home("foo");
+    let kube = target.home.join(".kube");
+    let config = kube.join("config");
+    let ours = |version: &str| {
+        let key = rcgen::KeyPair::generate().expect("key");
+        let mut params = rcgen::CertificateParams::new(vec![]).expect("params");
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, "bursar:tools");
+        let certificate_pem = params.self_signed(&key).expect("signs").pem();
+        let proof = UserProof::Certificate { certificate_pem, key_pem: SecretText::new(key.serialize_pem()) };
+        let key = base64::engine::general_purpose::STANDARD.encode(key.serialize_pem());
+        let entries = entries(version);
+        let user = bursar_protocol::UserEntry { proof, ..entries.user.clone() };
+        (key, KubeconfigEntries { user, ..entries })
+    };
+    let ((first, entries), (second, others)) = (ours("1"), ours("2"));
+    homed.ask(&target, write(entries.clone())).await.expect("writes");
+    let text = fs::read_to_string(&config).expect("text");
+    assert!(text.contains(&first));
+    let broken = format!("a: b: hunter2\n{text}");
+    fs::write(&config, &broken).expect("broken");
+    make_old(&config);
+    // As a former version left it.
+    let former = kube.join("config.bursar-backup-20250101T000000Z");
+    make_file(&former, UID, broken.as_bytes());
+    let answer = homed.ask(&target, Work::WriteKubeconfig { entries: others.clone(), replace_unparsable: true }).await;
+    let Ok(Answer::Written(Written { backup: Some(backup), .. })) = answer else { panic!("{answer:?}") };
+    assert!(fs::read_to_string(&config).expect("text").contains(&second));
+    homed.ask(&target, Work::RemoveKubeconfig { names: others.names() }).await.expect("removes");
+    for name in names_in(&kube) {
+        let text = fs::read_to_string(kube.join(&name)).expect("text");
+        assert!(!text.contains(&first) && !text.contains(&second), "{name}");
+    }
+    for backup in [kube.join(backup), former] {
+        assert_eq!(fs::read_to_string(&backup).expect("kept"), broken.replace(&first, ""), "{}", backup.display());
+        assert_eq!(fs::metadata(&backup).expect("kept").mode() & 0o7777, 0o600);
     }
 }
 

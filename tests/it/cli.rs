@@ -292,6 +292,7 @@ fn check_prints_json_for_valid_and_invalid_configurations() {
 #[test]
 fn a_wrong_configuration_keeps_nobody_from_orders() {
     let site = Site::new();
+    site.configure(&site.student());
     let daemon = site.daemon();
     site.run("sync", 0);
     assert_eq!(site.json("status", 0)["configuration"], Value::Null);
@@ -301,6 +302,13 @@ fn a_wrong_configuration_keeps_nobody_from_orders() {
     site.run("hold user alice --reason audit", 0);
     site.run("sync", 0);
     site.run("approve 00000000", 1);
+    // It is done, and only what the ledger would say of bindings of others is not known.
+    let said = site.run("revoke --all --class student --reason stolen", 1);
+    assert!(said.contains("it is not known whether bindings") && said.contains("lifecycl"), "{said}");
+    assert!(!said.contains("delete them"), "{said}");
+    let revoked = site.command("--json revoke --all --class student --reason stolen").output().expect("bursar runs");
+    let revoked: Value = serde_json::from_slice(&revoked.stdout).expect("JSON");
+    assert_eq!(revoked["bound_by_others"], Value::Null, "{revoked}");
     let said = site.run("status", 0);
     assert!(said.contains("differs from the configuration in force, and has errors"), "{said}");
     std::fs::write(site.path("bursar.toml"), "").expect("written");

@@ -124,6 +124,7 @@ impl Site {
                 let delivery = Delivery {
                     path: home.home.join(&home.kubeconfig),
                     home: None,
+                    mount: None,
                     digest: credential.digest.clone(),
                     at: self.now,
                     checked_at: Some(self.now),

@@ -8,7 +8,7 @@ use super::output;
 use crate::desired::quota::without_default;
 use crate::policy::{Class, Policy};
 use crate::rules::AllowedVolume;
-use crate::settings::{Egress, SettingsErrors, egress};
+use crate::settings::{Egress, Names, SettingsErrors, egress};
 
 pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
     match judged(context) {
@@ -21,13 +21,15 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
 }
 
 fn judged(context: &Context) -> Result<Exit, Failure> {
-    let settings = context.unwarned_settings()?;
+    let settings = context.offline_settings()?;
     let (errors, credentials) = settings.missing_files();
     if !errors.is_empty() {
         return Err(SettingsErrors(errors).into());
     }
     let policy = &settings.policy;
-    let warnings = [settings.warnings.clone(), credentials, warnings(policy), of_egress(&egress(&settings))].concat();
+    let warnings =
+        [settings.warnings.clone(), credentials, warnings(policy), of_egress(&egress(&settings, Names::AsWritten))]
+            .concat();
     let sources: Vec<&str> = settings.source_names().collect();
     if context.global.json {
         output::json(&json!({
@@ -66,7 +68,9 @@ fn of_egress(Egress { reached, unknown }: &Egress) -> Vec<String> {
         )
     });
     let unknown = unknown.iter().map(|server| {
-        format!("{server} does not resolve here, so Bursar cannot tell whether pods reach it; see /etc/resolv.conf")
+        format!(
+            "{server} is not an address, and this command contacts nothing; `bursar doctor` says whether pods reach it"
+        )
     });
     reached.chain(unknown).collect()
 }

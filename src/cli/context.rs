@@ -14,7 +14,7 @@ use super::ledger::Temporary;
 use super::output::clean;
 use crate::control::client::ControlClient;
 use crate::errors::chain;
-use crate::settings::{Settings, control_socket};
+use crate::settings::{Settings, SettingsErrors, control_socket};
 use crate::store::{FILE, ReadStore, backup};
 
 /// How a file of SQLite begins (sqlite.org/fileformat.html).
@@ -37,7 +37,7 @@ impl Context {
 
     /// The configuration; what it warns of is said once, on standard error.
     pub(super) fn settings(&self) -> Result<Settings, Failure> {
-        let settings = self.unwarned_settings()?;
+        let settings = self.read_settings(Settings::load)?;
         if !self.warned.replace(true) {
             for warning in &settings.warnings {
                 // Nothing is left to do about a closed standard error.
@@ -47,14 +47,18 @@ impl Context {
         Ok(settings)
     }
 
-    /// The same, for a command that says the warnings in its answer.
-    pub(super) fn unwarned_settings(&self) -> Result<Settings, Failure> {
+    /// The same, for a command that says the warnings in its answer and contacts nothing.
+    pub(super) fn offline_settings(&self) -> Result<Settings, Failure> {
+        self.read_settings(Settings::load_offline)
+    }
+
+    fn read_settings(&self, load: fn(&Path) -> Result<Settings, SettingsErrors>) -> Result<Settings, Failure> {
         let path = &self.global.config;
         // It names no password, but who may not read it is not one of us: another thing than a wrong configuration.
         if std::fs::File::open(path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied) {
             return Err(Failure::new(Exit::Forbidden, format!("you may not read {}; {READING}", path.display())));
         }
-        Ok(Settings::load(path)?)
+        Ok(load(path)?)
     }
 
     /// The daemon, whether or not it is there. A configuration that is wrong, or not for this user, keeps nobody from it.

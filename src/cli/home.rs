@@ -14,7 +14,8 @@ use super::output;
 use crate::desired::HomeTarget;
 use crate::execute::home::target;
 use crate::ledger::LedgerState;
-use crate::settings::Settings;
+use crate::orders;
+use crate::policy::Policy;
 use crate::store::ReadStore;
 
 pub(super) async fn run(context: &Context, command: Home) -> Result<Exit, Failure> {
@@ -25,7 +26,7 @@ pub(super) async fn run(context: &Context, command: Home) -> Result<Exit, Failur
     become_bursar()?;
     let (Home::Show(account) | Home::Restore(account)) = &command;
     let ledger = ReadStore::open(&settings.ledger()).await?.state().await?;
-    let homes = homes(&settings, &ledger, account)?;
+    let homes = homes(&settings.policy, &ledger, account)?;
     let client = HomedClient::new(&settings.homes.socket, settings.homes.deadline);
     let mut found = Vec::new();
     for home in &homes {
@@ -48,13 +49,10 @@ pub(super) async fn run(context: &Context, command: Home) -> Result<Exit, Failur
 }
 
 /// The homes of an account: where something was delivered to, else where its class has the file.
-fn homes(settings: &Settings, ledger: &LedgerState, account: &Account) -> Result<Vec<HomeTarget>, Failure> {
+fn homes(policy: &Policy, ledger: &LedgerState, account: &Account) -> Result<Vec<HomeTarget>, Failure> {
     let Account { kind, name } = account;
-    let named = ledger.accounts.values().filter(|known| known.kind == *kind && known.name == *name);
-    // A name may have been another account's before.
-    let known = named.max_by_key(|known| ledger.deliveries_of(&known.id).next().is_some());
+    let known = orders::find(ledger, *kind, name)?;
     let none = |why: &str| Failure::new(Exit::NoAccount, format!("{kind} {name} {why}"));
-    let known = known.ok_or_else(|| Failure::no_account(kind, name))?;
     let posix = known.posix.clone().ok_or_else(|| none("has no uid"))?;
     let place = |home: std::path::PathBuf, kubeconfig| HomeTarget {
         home,
@@ -73,7 +71,7 @@ fn homes(settings: &Settings, ledger: &LedgerState, account: &Account) -> Result
         .collect();
     if files.is_empty() {
         let home = known.home.clone().ok_or_else(|| none("has no home"))?;
-        let rules = settings.policy.classes.values().filter_map(|class| class.home.as_ref());
+        let rules = policy.classes.values().filter_map(|class| class.home.as_ref());
         let rule = rules.filter(|rule| home.starts_with(&rule.prefix)).max_by_key(|rule| rule.prefix.as_os_str().len());
         let kubeconfig = rule.map_or_else(|| bursar_protocol::USUAL_KUBECONFIG.into(), |rule| rule.kubeconfig.clone());
         return Ok(vec![place(home, kubeconfig)]);
@@ -143,6 +141,29 @@ async fn restore(client: &HomedClient, home: &HomeTarget) -> Result<(Value, Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity::AccountKind;
+    use crate::plan::testing::World;
+
+    #[test]
+    fn the_home_of_one_of_two_accounts_of_a_name_is_named_by_its_id() {
+        let mut world = World::new();
+        let [one, other] =
+            [("foo", 52_503), ("bar", 52_504)].map(|(name, uid)| world.add(AccountKind::Tool, name, Some(uid)));
+        world.cycle();
+        world.cycle();
+        for id in [&one, &other] {
+            assert!(world.ledger.deliveries_of(id).next().is_some(), "something was delivered to {id}");
+        }
+        world.account(&other).name = "foo".to_owned();
+        let of = |name: &str| {
+            let account = Account { kind: AccountKind::Tool, name: name.to_owned() };
+            homes(&world.policy, &world.ledger, &account)
+        };
+        let refused = of("foo").expect_err("which of the two?");
+        assert!(matches!(refused.exit, Exit::Usage) && refused.text.contains(&*other.0), "{}", refused.text);
+        let found = of(&other.0).expect("by its id");
+        assert_eq!(found[0].posix.uid.get(), 52_504);
+    }
 
     #[test]
     fn only_our_entries_of_a_home_are_shown() {

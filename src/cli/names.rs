@@ -10,8 +10,8 @@ use crate::ledger::Lifecycle;
 /// Prints the names of one kind, one a line, sorted.
 pub(super) async fn run(context: &Context, kind: NameKind) -> Result<Exit, Failure> {
     let mut names: Vec<String> = match kind {
-        NameKind::Class => context.unwarned_settings()?.policy.classes.into_keys().collect(),
-        NameKind::Cluster => context.unwarned_settings()?.clusters.into_keys().map(|cluster| cluster.0).collect(),
+        NameKind::Class => context.offline_settings()?.policy.classes.into_keys().collect(),
+        NameKind::Cluster => context.offline_settings()?.clusters.into_keys().map(|cluster| cluster.0).collect(),
         NameKind::Account(kind) => {
             let ledger = context.store().await?.state().await?;
             let accounts = ledger.accounts.values().filter(|it| it.kind == kind && it.state != Lifecycle::Deleted);

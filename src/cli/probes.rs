@@ -29,7 +29,7 @@ use crate::errors::chain;
 use crate::identity::AccountKind;
 use crate::observed::prometheus;
 use crate::plan::unknown::Unknown;
-use crate::settings::{self, Egress, Settings};
+use crate::settings::{self, Egress, Names, Settings};
 use crate::snapshot::{Completeness, SourceRead, Way};
 use crate::store::ReadStore;
 
@@ -190,7 +190,7 @@ fn ended(row: &serde_json::Map<String, serde_json::Value>) -> String {
 
 /// What tenants' pods reach that they should not.
 pub(super) fn egress(settings: &Settings) -> Vec<Finding> {
-    let Egress { reached, unknown } = settings::egress(settings);
+    let Egress { reached, unknown } = settings::egress(settings, Names::Resolved);
     let reached = reached.into_iter().map(|(class, what)| {
         let remedy = "leave it out by except or ports of the class's [network.NAME]; a pod that reaches a file server can \
                     read every home (/usr/share/doc/bursar/threat-model.md)";

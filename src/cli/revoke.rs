@@ -50,10 +50,7 @@ async fn of_class(context: &Context, request: RevokeClass) -> Result<Exit, Failu
         Some(first) => followed(&context.daemon()?, first).await?,
         None => Ended { progress: None, open: None, unfinished: report.unfinished },
     };
-    let bound = match bound_by_others(context, &class).await {
-        Ok(bound) => bound,
-        Err(error) => vec![format!("whether bindings of others name their holders is not known: {}", error.text)],
-    };
+    let bound = bound_by_others(context, &class).await;
     let open = unfinished(&end.unfinished);
     told(context, &answer, end, &Open { bound, open })
 }
@@ -101,8 +98,8 @@ struct Ended {
 
 /// What of it does not prove that old credentials are refused.
 struct Open {
-    /// By bindings that are not ours.
-    bound: Vec<String>,
+    /// By bindings that are not ours. `Err`: the ledger, which knows them, cannot be read here.
+    bound: Result<Vec<String>, Failure>,
     /// By what waits.
     open: Vec<String>,
 }
@@ -144,7 +141,8 @@ fn told(context: &Context, answer: &OrderAnswer, end: Ended, left: &Open) -> Res
     if context.global.json {
         let (text, refused) = (&answer.text, &answer.refused);
         output::json(&serde_json::json!({
-            "text": text, "refused": refused, "revocation": progress, "bound_by_others": bound, "unfinished": open,
+            "text": text, "refused": refused, "revocation": progress, "bound_by_others": bound.as_ref().ok(),
+            "unfinished": open,
         }))?;
     } else {
         output::line(&answer.text);
@@ -152,12 +150,18 @@ fn told(context: &Context, answer: &OrderAnswer, end: Ended, left: &Open) -> Res
     }
     let mut texts: Vec<String> = why.map(str::to_owned).into_iter().collect();
     let lines = |lines: &[String]| lines.iter().map(|line| output::clean(line)).collect::<Vec<_>>().join("\n");
-    if !bound.is_empty() {
-        texts.push(format!(
+    match bound {
+        Ok(bound) if bound.is_empty() => {}
+        Ok(bound) => texts.push(format!(
             "bindings that are not Bursar's name holders of older credentials; delete them, then run `bursar revoke` \
              again:\n{}",
             lines(bound)
-        ));
+        )),
+        Err(Failure { text, .. }) => texts.push(format!(
+            "it is not known whether bindings that are not Bursar's name holders of older credentials, because the ledger \
+             cannot be read here; when that is corrected, run `bursar revoke` again:\n{}",
+            output::clean(text)
+        )),
     }
     if !open.is_empty() {
         texts.push(format!("older credentials may still be accepted until this is done:\n{}", lines(open)));

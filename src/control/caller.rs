@@ -7,7 +7,7 @@ use std::fs;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use tokio::net::unix::UCred;
 
-/// Group whose members may give orders.
+/// Group whose members may give orders, if they are in [`READER_GROUP`] too.
 pub const ADMIN_GROUP: &str = "bursar-admin";
 /// Group whose members may read.
 pub const READER_GROUP: &str = "bursar";
@@ -21,9 +21,9 @@ pub struct Caller {
     pub uid: u32,
     /// Its name on this host.
     pub name: Option<String>,
-    /// root, our own user, or a member of [`ADMIN_GROUP`].
+    /// root, our own user, or a member of both [`ADMIN_GROUP`] and [`READER_GROUP`].
     pub may_order: bool,
-    /// One who may order, or a member of [`READER_GROUP`].
+    /// root, our own user, or a member of [`READER_GROUP`].
     pub may_read: bool,
     /// root or our own user, who can read every password and file that the daemon can.
     pub may_read_secrets: bool,
@@ -39,17 +39,23 @@ impl Caller {
         let groups = user.as_ref().map(group_names).unwrap_or_default();
         let own = uid == Uid::effective();
         let may_read_secrets = uid.is_root() || own;
-        let may_order = may_read_secrets || groups.contains(ADMIN_GROUP);
+        let (may_order, may_read) = rights(may_read_secrets, &groups);
         let name = user.map(|user| user.name);
         Self {
             actor: login_name(peer.pid()).or_else(|| name.clone()).unwrap_or_else(|| uid.to_string()),
             uid: uid.as_raw(),
             name,
             may_order,
-            may_read: may_order || groups.contains(READER_GROUP),
+            may_read,
             may_read_secrets,
         }
     }
+}
+
+/// Whether somebody may order, and may read. Who may order may read too, because each order's answer is read.
+fn rights(is_trusted: bool, groups: &BTreeSet<String>) -> (bool, bool) {
+    let may_read = is_trusted || groups.contains(READER_GROUP);
+    (is_trusted || (may_read && groups.contains(ADMIN_GROUP)), may_read)
 }
 
 /// Who runs this process, for the history: as the daemon would see it. Must be asked before the process becomes
@@ -79,6 +85,15 @@ fn login_name(pid: Option<i32>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn orders_need_both_groups_and_reading_needs_the_first() {
+        let of = |groups: &[&str]| rights(false, &groups.iter().map(|group| (*group).to_owned()).collect());
+        assert_eq!(of(&["bursar", "bursar-admin"]), (true, true));
+        assert_eq!(of(&["bursar", "staff"]), (false, true));
+        assert_eq!(of(&["bursar-admin"]), (false, false));
+        assert_eq!(rights(true, &BTreeSet::new()), (true, true));
+    }
 
     #[tokio::test]
     async fn our_own_user_may_order() {

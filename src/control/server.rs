@@ -129,7 +129,7 @@ fn reader(caller: Option<&Caller>) -> Result<(), Refusal> {
 fn administrator(caller: Option<Caller>) -> Result<String, Refusal> {
     match caller {
         Some(caller) if caller.may_order => Ok(caller.actor),
-        _ => Err(not_allowed("orders need root or group bursar-admin")),
+        _ => Err(not_allowed("orders need root, or both groups bursar and bursar-admin")),
     }
 }
 

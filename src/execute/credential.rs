@@ -10,7 +10,7 @@ use std::time::Duration;
 use bursar_homed::client::HomedClient;
 use bursar_protocol::{
     Answer, ClusterEntry, ContextEntry, KubeconfigEntries, Login, PlannedEntries, Request, TokenFiles, UserEntry,
-    UserProof, Work,
+    UserProof, Work, Written,
 };
 use jiff::Timestamp;
 
@@ -24,9 +24,9 @@ use crate::certificate::{Asked, CertificateError, Issued};
 use crate::desired::{DesiredCredential, HomeTarget, Proof, Subject};
 use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::change::Change;
-use crate::ledger::{Certificate, CredentialKey};
+use crate::ledger::{Certificate, CredentialKey, Delivery};
 use crate::plan::AccountPlan;
-use crate::policy::OidcRule;
+use crate::policy::{Cluster, OidcRule};
 
 /// What is to be delivered and where it goes.
 #[derive(Debug, Clone, Copy)]
@@ -90,9 +90,9 @@ pub async fn deliver(
         let tried = endpoint_probe::Credential { user, proof: &proof };
         server.endpoint_probes().attempt(endpoints, tried, old).await.map_err(CredentialError::from)?;
     }
-    write(homes, home, entries(&server.cluster, credential, proof)).await?;
+    let written = write(homes, home, entries(&server.cluster, credential, proof)).await?;
     let key = CredentialKey::new(account.id.clone(), server.cluster.clone()).on(&credential.host);
-    let delivery = credential.delivered(home, now);
+    let delivery = Delivery { mount: written.mount, ..credential.delivered(home, now) };
     Ok(vec![Change::Certificate(key.clone(), certificate), Change::Delivery(key, Some(delivery))])
 }
 
@@ -211,12 +211,12 @@ async fn certify(
     Ok((pem, issued))
 }
 
-async fn write(homes: &HomedClient, home: &HomeTarget, entries: KubeconfigEntries) -> Result<(), StepError> {
+async fn write(homes: &HomedClient, home: &HomeTarget, entries: KubeconfigEntries) -> Result<Written, StepError> {
     let work = Work::WriteKubeconfig { entries, replace_unparsable: home.replace_unparsable };
     match homes.call(&Request::new(home::target(home), work)).await? {
         Answer::Written(written) => {
             home::tell(home, &written);
-            Ok(())
+            Ok(written)
         }
         _ => Err(StepError::HomeAnswer),
     }
@@ -232,7 +232,7 @@ pub fn entries(cluster: &ClusterName, credential: &DesiredCredential, proof: Use
 /// One cluster and one context for each endpoint, the default one first: it becomes the current one of a file that has
 /// none.
 fn planned(cluster: &ClusterName, credential: &DesiredCredential) -> PlannedEntries {
-    let name = |endpoint: &str| home::entry_name(cluster, &credential.default_endpoint, endpoint);
+    let name = |endpoint: &str| Cluster::entry_name(cluster, &credential.default_endpoint, endpoint);
     let user = home::user_name(cluster);
     let mut endpoints: Vec<_> = credential.endpoints.iter().collect();
     endpoints.sort_by_key(|(name, _)| **name != credential.default_endpoint);

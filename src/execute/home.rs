@@ -1,6 +1,8 @@
 //! What is done in homes besides delivering: our entries taken out, and a look at what stands there. `bursar-homed`
 //! does it; here are its questions and what the answers mean.
 
+use std::path::PathBuf;
+
 use bursar_homed::client::{HomedClient, HomedClientError};
 use bursar_protocol::{
     Answer, EntryNames, HomeError, HomeTarget as Target, Inspection, Request, USER_PREFIX, UserProof, Work, Written,
@@ -25,16 +27,10 @@ pub fn entry_names<'a>(
     endpoints: impl IntoIterator<Item = &'a String>,
 ) -> EntryNames {
     let mut names: Vec<String> =
-        endpoints.into_iter().map(|endpoint| entry_name(cluster, default_endpoint, endpoint)).collect();
+        endpoints.into_iter().map(|endpoint| Cluster::entry_name(cluster, default_endpoint, endpoint)).collect();
     // The first context becomes the current one of a file that has none.
     names.sort_by_key(String::len);
     EntryNames { clusters: names.clone(), user: user_name(cluster), contexts: names }
-}
-
-/// The name of the cluster and the context of one endpoint.
-#[must_use]
-pub fn entry_name(cluster: &ClusterName, default_endpoint: &str, endpoint: &str) -> String {
-    if endpoint == default_endpoint { cluster.0.clone() } else { format!("{cluster}-{endpoint}") }
 }
 
 /// The name of the user.
@@ -52,6 +48,7 @@ pub fn target(home: &HomeTarget) -> Target {
         gid: home.posix.gid.get(),
         groups: home.posix.groups.iter().map(|gid| gid.get()).collect(),
         kubeconfig: home.kubeconfig.clone(),
+        mount: None,
     }
 }
 
@@ -65,6 +62,12 @@ pub async fn make_directory(homes: &HomedClient, directory: &DirectoryTarget) ->
     }
 }
 
+/// A target whose delivery is known: a home that is missing counts as gone only where the file system is mounted that
+/// had it.
+fn delivered(home: &HomeTarget, delivery: Option<&Delivery>) -> Target {
+    Target { mount: delivery.and_then(|delivery| delivery.mount.clone()), ..target(home) }
+}
+
 /// Takes our entries of a cluster out, whichever endpoints they were for. A home that is gone has none. Without a face
 /// `bursar-homed` finds them by our user.
 pub async fn remove(
@@ -72,33 +75,34 @@ pub async fn remove(
     cluster: &ClusterName,
     face: Option<&Cluster>,
     home: &HomeTarget,
+    delivery: Option<&Delivery>,
 ) -> Result<(), StepError> {
     let endpoints = face.into_iter().flat_map(|face| face.endpoints.keys());
     let names = entry_names(cluster, face.map_or("", |face| &face.default_endpoint), endpoints);
-    let request = Request::new(target(home), Work::RemoveKubeconfig { names });
+    let request = Request::new(delivered(home, delivery), Work::RemoveKubeconfig { names });
     match homes.call(&request).await {
-        // Nothing of ours is in a home that is gone. Homed says so only where its folder of homes has something in it.
+        // Nothing of ours is in a home that is gone. Homed says so only where the homes are mounted.
         Ok(Answer::Removed { .. }) | Err(HomedClientError::Home(HomeError::MissingHome { .. })) => Ok(()),
         Ok(_) => Err(StepError::HomeAnswer),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Puts a notice in the place of a credential. `false`: the home does not take it, so what is ours goes without one.
+/// Puts a notice in the place of a credential. `None`: the home does not take it, so what is ours goes without one.
 pub(super) async fn leave(
     homes: &HomedClient,
     cluster: &ClusterName,
     home: &HomeTarget,
     DesiredNotice { notice, credential }: &DesiredNotice,
-) -> Result<bool, StepError> {
+) -> Result<Option<Written>, StepError> {
     let entries = super::credential::entries(cluster, credential, UserProof::Notice(notice.clone()));
     let work = Work::WriteKubeconfig { entries, replace_unparsable: false };
     match homes.call(&Request::new(target(home), work)).await {
-        Ok(Answer::Written(_)) => Ok(true),
+        Ok(Answer::Written(written)) => Ok(Some(written)),
         Ok(_) => Err(StepError::HomeAnswer),
         // An export that hangs takes no removal either.
         Err(error @ HomedClientError::Home(HomeError::TimedOut { .. })) => Err(error.into()),
-        Err(HomedClientError::Home(_)) => Ok(false),
+        Err(HomedClientError::Home(_)) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
@@ -115,13 +119,14 @@ pub(super) fn tell(home: &HomeTarget, written: &Written) {
 }
 
 /// Looks whether what was delivered still stands there: a certificate with its key, a token, entries; and its contexts.
+/// Also says where the home is mounted.
 pub async fn inspect(
     homes: &HomedClient,
     cluster: &ClusterName,
     face: &Cluster,
     home: &HomeTarget,
     expected: &Expected,
-) -> Result<HomeFinding, StepError> {
+) -> Result<(HomeFinding, Option<PathBuf>), StepError> {
     let fingerprint = match expected {
         Expected::Issued(fingerprint) => fingerprint,
         Expected::Entries(credential) => return rewritten(homes, cluster, home, credential).await,
@@ -129,7 +134,7 @@ pub async fn inspect(
     let names = entry_names(cluster, &face.default_endpoint, [&face.default_endpoint]);
     let request = Request::new(target(home), Work::Inspect { names });
     match homes.call(&request).await? {
-        Answer::Inspected(inspection) => Ok(finding(&inspection, fingerprint)),
+        Answer::Inspected(inspection) => Ok((finding(&inspection, fingerprint), inspection.mount)),
         _ => Err(StepError::HomeAnswer),
     }
 }
@@ -140,26 +145,33 @@ async fn rewritten(
     cluster: &ClusterName,
     home: &HomeTarget,
     credential: &DesiredCredential,
-) -> Result<HomeFinding, StepError> {
+) -> Result<(HomeFinding, Option<PathBuf>), StepError> {
     let Proof::Oidc(oidc) = &credential.proof else { return Err(StepError::HomeAnswer) };
     let entries = super::credential::entries(cluster, credential, UserProof::Login(super::credential::login(oidc)));
     let work = Work::WriteKubeconfig { entries, replace_unparsable: home.replace_unparsable };
     match homes.call(&Request::new(target(home), work)).await? {
-        Answer::Written(Written { changed: false, .. }) => Ok(HomeFinding::AsDelivered),
-        Answer::Written(_) => Ok(HomeFinding::Repaired { why: "our entries were changed in it".to_owned() }),
+        Answer::Written(Written { changed: false, mount, .. }) => Ok((HomeFinding::AsDelivered, mount)),
+        Answer::Written(Written { mount, .. }) => {
+            Ok((HomeFinding::Repaired { why: "our entries were changed in it".to_owned() }, mount))
+        }
         _ => Err(StepError::HomeAnswer),
     }
 }
 
-/// Exactly these SSH keys are ours in the home; `true` if that was not so.
-pub async fn ssh_keys(homes: &HomedClient, home: &HomeTarget, keys: &[String]) -> Result<bool, StepError> {
+/// Exactly these SSH keys are ours in the home; `true` if that was not so. Also says where the home is mounted.
+pub async fn ssh_keys(
+    homes: &HomedClient,
+    home: &HomeTarget,
+    keys: &[String],
+    delivery: Option<&Delivery>,
+) -> Result<(bool, Option<PathBuf>), StepError> {
     if home.create && !keys.is_empty() {
         let work = Work::EnsureHome { create: true, skeleton: true };
         homes.call(&Request::new(target(home), work)).await?;
     }
-    match homes.call(&Request::new(target(home), Work::SshKeys { keys: keys.to_vec() })).await {
-        Ok(Answer::SshKeys { changed }) => Ok(changed),
-        Err(HomedClientError::Home(HomeError::MissingHome { .. })) if keys.is_empty() => Ok(false),
+    match homes.call(&Request::new(delivered(home, delivery), Work::SshKeys { keys: keys.to_vec() })).await {
+        Ok(Answer::SshKeys { changed, mount }) => Ok((changed, mount)),
+        Err(HomedClientError::Home(HomeError::MissingHome { .. })) if keys.is_empty() => Ok((false, None)),
         Ok(_) => Err(StepError::HomeAnswer),
         Err(error) => Err(error.into()),
     }
@@ -167,9 +179,9 @@ pub async fn ssh_keys(homes: &HomedClient, home: &HomeTarget, keys: &[String]) -
 
 /// What the ledger says of a delivery after a look at it. One that is broken is not delivered.
 #[must_use]
-pub fn checked(delivery: &Delivery, finding: &HomeFinding, now: Timestamp) -> Delivery {
+pub fn checked(delivery: &Delivery, finding: &HomeFinding, mount: Option<PathBuf>, now: Timestamp) -> Delivery {
     let checked_at = (!matches!(finding, HomeFinding::Broken { .. })).then_some(now);
-    Delivery { checked_at, ..delivery.clone() }
+    Delivery { checked_at, mount, ..delivery.clone() }
 }
 
 fn finding(inspection: &Inspection, fingerprint: &str) -> HomeFinding {

@@ -20,7 +20,7 @@ use crate::inventory::HomeFinding;
 use crate::kinds::{Data, ManagedKind, ObjectKey, Stage};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
-use crate::ledger::{CredentialKey, Failure, ObjectRecord, StoppedWorkload};
+use crate::ledger::{CredentialKey, Delivery, Failure, ObjectRecord, StoppedWorkload};
 use crate::plan::credential::KUBECONFIG;
 use crate::plan::{AccountPlan, Action, Reason};
 use crate::policy::Cluster;
@@ -314,14 +314,16 @@ impl TenantExecution<'_> {
     ) -> Result<(), StepError> {
         let key = self.key(host);
         if let Some(notice) = notice
-            && home::leave(&self.effects.homes, self.cluster, home, notice).await?
+            && let Some(written) = home::leave(&self.effects.homes, self.cluster, home, notice).await?
         {
-            done.changes.push(Change::Delivery(key, Some(notice.delivered(home, self.run.now))));
+            let delivery = Delivery { mount: written.mount, ..notice.delivered(home, self.run.now) };
+            done.changes.push(Change::Delivery(key, Some(delivery)));
             let detail = json!({"home": home.home, "kubeconfig": home.kubeconfig, "notice": notice.notice.text()});
             done.events.push(self.event("kubeconfig replaced by a notice", reason.to_string(), detail));
             return Ok(());
         }
-        home::remove(&self.effects.homes, self.cluster, face, home).await?;
+        let delivery = self.run.ledger.deliveries.get(&key);
+        home::remove(&self.effects.homes, self.cluster, face, home, delivery).await?;
         if *reason == Reason::Orphaned {
             // Nobody renews it.
             done.changes.push(Change::Certificate(key.clone(), None));
@@ -481,8 +483,10 @@ impl TenantExecution<'_> {
                 self.remove_kubeconfig(Some(&effects.face), (host, home, reason), notice.as_deref(), done).await
             }
             Action::SshKeys { home, keys, digest, reason, .. } => {
-                let changed = home::ssh_keys(&self.effects.homes, home, keys).await?;
-                let delivery = (!keys.is_empty()).then(|| home.ssh_delivery(digest, self.run.now));
+                let before = self.run.ledger.ssh_deliveries.get(&self.account.id);
+                let (changed, mount) = home::ssh_keys(&self.effects.homes, home, keys, before).await?;
+                let delivery =
+                    (!keys.is_empty()).then(|| Delivery { mount, ..home.ssh_delivery(digest, self.run.now) });
                 done.changes.push(Change::SshDelivery(self.account.id.clone(), delivery));
                 let (what, why) = match reason {
                     Some(reason) if keys.is_empty() => ("SSH keys removed", reason.to_string()),
@@ -494,10 +498,11 @@ impl TenantExecution<'_> {
                 Ok(())
             }
             Action::InspectKubeconfig { host, home, expected, .. } => {
-                let found = home::inspect(&self.effects.homes, self.cluster, &effects.face, home, expected).await?;
+                let (found, mount) =
+                    home::inspect(&self.effects.homes, self.cluster, &effects.face, home, expected).await?;
                 let key = self.key(host);
                 if let Some(delivery) = self.run.ledger.deliveries.get(&key) {
-                    let checked = home::checked(delivery, &found, self.run.now);
+                    let checked = home::checked(delivery, &found, mount, self.run.now);
                     done.changes.push(Change::Delivery(key, Some(checked)));
                 }
                 let (what, why) = match found {

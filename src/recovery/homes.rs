@@ -102,6 +102,7 @@ impl Search<'_> {
         let delivery = Delivery {
             path: home.file(),
             home: None,
+            mount: inspection.mount,
             digest: if same { credential.digest.clone() } else { String::new() },
             at: certificate.not_before,
             checked_at: Some(self.now),

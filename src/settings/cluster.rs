@@ -101,3 +101,20 @@ fn default_endpoint(table: &Table<'_>, endpoints: &BTreeMap<String, Endpoint>) -
     }
     endpoints.keys().next().cloned().unwrap_or_default()
 }
+
+/// Two endpoints of one name would write over each other in each kubeconfig, and the end of one would remove the other.
+pub(super) fn one_entry_each(root: &Table<'_>, clusters: &BTreeMap<ClusterName, Cluster>) {
+    let mut entries: BTreeMap<String, (&ClusterName, &str)> = BTreeMap::new();
+    for (name, cluster) in clusters {
+        for endpoint in cluster.endpoints.keys() {
+            let entry = Cluster::entry_name(name, &cluster.default_endpoint, endpoint);
+            if let Some((other, of)) = entries.insert(entry.clone(), (name, endpoint)) {
+                let why = format!(
+                    "its context in kubeconfigs would be {entry:?}, as that of [cluster.{other}.endpoint.{of}]; rename one \
+                     of the two"
+                );
+                root.section("cluster").section(&name.0).section("endpoint").wrong(endpoint, why);
+            }
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! What tenants' pods should not reach: the file servers of the policy, the directories, and this host. NFS with `AUTH_SYS`
 //! believes every uid that a client claims, so a pod that reaches the server can read every home.
 //!
-//! Names are resolved as the nodes would, as far as this host's resolver is theirs.
+//! Names are resolved as the nodes would, as far as this host's resolver is theirs; with [`Names::AsWritten`] not at all.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs as _};
@@ -21,18 +21,27 @@ const NFS_PORTS: [u16; 4] = [111, 2049, 20048, 20049];
 /// LDAP and the global catalogue of Active Directory.
 const LDAP_PORTS: [u16; 4] = [389, 636, 3268, 3269];
 
+/// What is known of servers that the configuration names by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Names {
+    /// The addresses that this host's resolver has for them; it may take seconds.
+    Resolved,
+    /// Nothing: only addresses are judged, and nothing is contacted.
+    AsWritten,
+}
+
 /// What classes reach that they should not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Egress {
     /// Class and what its pods reach, with the reason.
     pub reached: Vec<(String, String)>,
-    /// Servers whose addresses nobody knows here, although a class reaches addresses.
+    /// Servers whose addresses are not known, although a class reaches addresses.
     pub unknown: BTreeSet<String>,
 }
 
 /// Judges the sum of each class's rules.
 #[must_use]
-pub fn egress(settings: &Settings) -> Egress {
+pub fn egress(settings: &Settings, names: Names) -> Egress {
     let policy = &settings.policy;
     // Without a class that reaches addresses outside there is nothing to resolve.
     let reaches_out = |class: &&Class| policy.networks.get(&class.network).is_some_and(NetworkProfile::reaches_out);
@@ -41,7 +50,7 @@ pub fn egress(settings: &Settings) -> Egress {
     if classes.is_empty() {
         return found;
     }
-    let targets = targets(settings);
+    let targets = targets(settings, names);
     for class in classes {
         let Some(profile) = policy.networks.get(&class.network) else { continue };
         for target in &targets {
@@ -60,7 +69,7 @@ fn with_pods(policy: &Policy) -> impl Iterator<Item = &Class> {
     policy.classes.values().filter(|class| class.namespace.is_some() || class.adopts().is_some())
 }
 
-fn targets(settings: &Settings) -> Vec<Target> {
+fn targets(settings: &Settings, names: Names) -> Vec<Target> {
     let mut servers: Vec<(String, String, BTreeSet<u16>)> = Vec::new();
     for (server, more) in nfs(&settings.policy) {
         servers.push((format!("nfs.server {server}"), server, NFS_PORTS.into_iter().chain(more).collect()));
@@ -91,7 +100,10 @@ fn targets(settings: &Settings) -> Vec<Target> {
         }
     }
     let hosts: Vec<String> = servers.iter().map(|(_, host, _)| host.clone()).collect();
-    let addresses = resolved(&hosts);
+    let addresses = match names {
+        Names::Resolved => resolved(&hosts),
+        Names::AsWritten => hosts.iter().map(|host| host.parse().into_iter().collect()).collect(),
+    };
     let own = own_addresses();
     // A server that only this host reaches is this host's, at whatever address pods know it by.
     let seen_by_pods = |addresses: BTreeSet<IpAddr>| -> BTreeSet<IpAddr> {

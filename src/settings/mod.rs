@@ -1,6 +1,6 @@
 //! The configuration file and the environment become [`Settings`]: everything checked once, all errors told at once,
 //! so that what is built from it cannot fail. It reads files beside the configuration and reaches nothing else, except
-//! for the resolver with `[security] strict_egress`.
+//! for the resolver with `[security] strict_egress`, where the configuration is put in force.
 
 mod admission;
 mod adopted;
@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use bursar_directory::source::{KeycloakConfig, LdifConfig, SourceConfig, SourceKind};
 
-pub use self::egress::{Egress, egress};
+pub use self::egress::{Egress, Names, egress};
 pub use self::realm::RealmSettings;
 pub use self::secret::SecretPlace;
 use crate::archive::{Archives, Recipient};
@@ -134,27 +134,32 @@ impl Settings {
     /// As [`Settings::load`], with `environment` instead of the process's.
     pub fn load_with(path: &Path, environment: &BTreeMap<String, String>) -> Result<Self, SettingsErrors> {
         let text = std::fs::read_to_string(path).map_err(|error| SettingsErrors(vec![unreadable(path, &error)]))?;
-        Self::of_text(path, &text, environment, true)
+        Self::of_text(path, &text, environment, Names::Resolved)
+    }
+
+    /// As [`Settings::load`], and contacts nothing: `strict_egress` is judged by addresses only.
+    pub fn load_offline(path: &Path) -> Result<Self, SettingsErrors> {
+        let text = std::fs::read_to_string(path).map_err(|error| SettingsErrors(vec![unreadable(path, &error)]))?;
+        Self::of_text(path, &text, &environment(), Names::AsWritten)
     }
 
     /// As [`Settings::load`], with `text` instead of what is in the file.
     pub fn parse(path: &Path, text: &str) -> Result<Self, SettingsErrors> {
-        Self::of_text(path, text, &environment(), true)
+        Self::of_text(path, text, &environment(), Names::Resolved)
     }
 
-    /// `resolves`: names may be looked up, which can take seconds.
     fn of_text(
         path: &Path,
         text: &str,
         environment: &BTreeMap<String, String>,
-        resolves: bool,
+        names: Names,
     ) -> Result<Self, SettingsErrors> {
         let file::Merged { root, variables, added, mut warnings } =
             file::merged(path, text, environment).map_err(|error| SettingsErrors(vec![error]))?;
         let errors = table::Errors::default();
         let settings = validate::settings(&table::Table::new("", root, &errors), path);
-        if let Some(settings) = settings.as_ref().filter(|settings| resolves && settings.policy.strict_egress) {
-            for (class, what) in egress(settings).reached {
+        if let Some(settings) = settings.as_ref().filter(|settings| settings.policy.strict_egress) {
+            for (class, what) in egress(settings, names).reached {
                 errors.add(
                     format!("class.{class}.network"),
                     format!("reaches {what}; [security] strict_egress forbids it"),
@@ -185,13 +190,13 @@ impl Settings {
     }
 
     /// Says how the file differs from these settings, which were read from it earlier; `None` if it does not. The daemon asks
-    /// between its cycles, so nothing is resolved here: `strict_egress` is judged when the file is put in force.
+    /// between its cycles, so nothing is resolved here: `strict_egress` judges names when the file is put in force.
     #[must_use]
     pub fn differing_file(&self) -> Option<String> {
         let differs = format!("{} differs from the configuration in force", self.file.display());
         let text = std::fs::read_to_string(&self.file);
         let text = text.map_err(|error| SettingsErrors(vec![format!("{}: {error}", self.file.display())]));
-        match text.and_then(|text| Self::of_text(&self.file, &text, &environment(), false)) {
+        match text.and_then(|text| Self::of_text(&self.file, &text, &environment(), Names::AsWritten)) {
             Ok(now) if now == *self => None,
             Ok(_) => Some(format!("{differs}; to put it in force: systemctl reload bursard")),
             Err(SettingsErrors(errors)) => {

@@ -516,10 +516,34 @@ fn a_file_that_changed_differs_from_the_settings_in_force() {
 #[test]
 fn a_changed_file_is_compared_without_asking_the_resolver() {
     let folder = folder();
-    let reaching = |more: &str| with_egress(r#"{ cidr = "198.51.100.0/24" }"#, more);
-    let settings = load_in(folder.path(), &reaching(""), &[]).expect("settings");
-    std::fs::write(folder.path().join("bursar.toml"), reaching("[security]\nstrict_egress = true\n")).expect("written");
-    assert!(settings.differing_file().is_some_and(|why| why.contains("in force; to put it in force")));
+    let path = folder.path().join("bursar.toml");
+    // A name that leads to this host, so that a class that reaches every address reaches it.
+    let reaching = with_egress(r#"{ cidr = "0.0.0.0/0" }"#, "").replace("198.51.100.7", "localhost");
+    let settings = load_in(folder.path(), &reaching, &[]).expect("settings");
+    let found = super::egress(&settings, Names::AsWritten);
+    assert!(found.unknown.contains("nfs.server localhost"), "{found:?}");
+    assert!(!found.reached.iter().any(|(_, what)| what.contains("localhost")), "{found:?}");
+    let strict = "[security]\nstrict_egress = true\n";
+    let told = with_egress(r#"{ cidr = "198.51.100.0/24" }"#, strict);
+    std::fs::write(&path, told).expect("written");
+    assert!(settings.differing_file().is_some_and(|why| why.contains("has errors")), "an address needs no resolver");
+    assert!(Settings::load_offline(&path).is_err());
+}
+
+#[test]
+fn two_endpoints_never_have_one_name_in_a_kubeconfig() {
+    let cluster = |name: &str, endpoint: &str| {
+        let face = "url = \"https://k8s.example.org:6443\"\nca = \"k8s-ca.pem\"";
+        format!("[cluster.{name}.endpoint.{endpoint}]\n{face}\n")
+    };
+    let prod = format!("{}[cluster.prod]\ndefault_endpoint = \"internal\"\n", cluster("prod", "ext"));
+    let told = errors(&format!("{prod}{}", cluster("prod-ext", "internal")));
+    let expected = "bursar.toml: cluster.prod-ext.endpoint.internal: its context in kubeconfigs would be \"prod-ext\"";
+    assert!(
+        matches!(&*told, [one] if one.starts_with(expected) && one.contains("[cluster.prod.endpoint.ext]")),
+        "{told:?}"
+    );
+    assert!(load(&format!("{BASE}{prod}{}", cluster("prod-int", "internal"))).is_ok());
 }
 
 #[test]
@@ -939,7 +963,7 @@ fn with_egress(egress: &str, more: &str) -> String {
 fn egress_rules_are_judged_by_all_they_reach_together() {
     let reached = |egress: &str| {
         let settings = load(&with_egress(egress, "")).unwrap_or_else(|errors| panic!("{errors}"));
-        super::egress(&settings).reached.into_iter().map(|(_, what)| what).collect::<Vec<_>>()
+        super::egress(&settings, Names::Resolved).reached.into_iter().map(|(_, what)| what).collect::<Vec<_>>()
     };
     let has = |egress: &str, what: &str| reached(egress).iter().any(|found| found.starts_with(what));
     let all = r#"{ cidr = "0.0.0.0/0" }"#;

@@ -49,6 +49,7 @@ pub(super) fn settings(root: &Table<'_>, path: &Path) -> Option<Settings> {
     let state_dir = state_dir.unwrap_or_else(|| PathBuf::from("/var/lib/bursar"));
     let homes = homes(&root.section("homes"));
     let (clusters, kubeconfigs) = cluster::clusters(root, folder, &state_dir);
+    cluster::one_entry_each(root, &clusters);
     let networks = network::networks(root);
     let known = Known {
         clusters: &clusters,

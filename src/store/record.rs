@@ -62,8 +62,8 @@ tables! {
         plain ["account_id", "cluster", "host", "generation", "subject", "not_before", "not_after", "renew_after",
                "bound_to", "newest"],
         json [];
-    DELIVERY = "delivery", key ["account_id", "cluster", "host"], plain ["path", "home", "digest", "at", "checked_at"], json [];
-    SSH_DELIVERY = "ssh_delivery", key ["account_id"], plain ["path", "home", "digest", "at", "checked_at"], json [];
+    DELIVERY = "delivery", key ["account_id", "cluster", "host"], plain ["path", "home", "mount", "digest", "at", "checked_at"], json [];
+    SSH_DELIVERY = "ssh_delivery", key ["account_id"], plain ["path", "home", "mount", "digest", "at", "checked_at"], json [];
     STOPPED_WORKLOAD = "stopped_workload",
         key ["account_id", "cluster", "api_version", "kind", "namespace", "name"], plain ["uid", "replicas", "at"],
         json [];

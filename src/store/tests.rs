@@ -98,6 +98,7 @@ fn delivery(home: Option<&str>) -> Delivery {
     Delivery {
         path: "/home/x/.kube/config".into(),
         home: home.map(Into::into),
+        mount: home.map(|_| "/home".into()),
         digest: "d".to_owned(),
         at: at(1),
         checked_at: None,

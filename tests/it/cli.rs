@@ -1,10 +1,12 @@
 //! The command `bursar` as administrators and their scripts meet it: exit codes, text and JSON, with a daemon and
 //! without. The directory is a file and there is no cluster, so these tests need no server.
 
+use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::folder::Folder;
@@ -290,8 +292,38 @@ fn check_prints_json_for_valid_and_invalid_configurations() {
 }
 
 #[test]
+fn check_asks_no_resolver_and_doctor_does() {
+    let site = Site::new();
+    let volume = "{ name = \"home\", kind = \"static\", nfs = { server = \"nfs.site.test\", path = \"/srv/{name}\" } }";
+    site.configure(&format!(
+        "{}network = \"lab\"\nvolumes = [{volume}]\n[network.lab]\nallow_egress = [{{ cidr = \"198.51.100.0/24\" }}]\n\
+         [security]\nstrict_egress = true\n",
+        site.student()
+    ));
+    let resolver = UdpSocket::bind("127.77.14.1:53").expect("an address of this host");
+    resolver.set_read_timeout(Some(Duration::from_millis(1))).expect("set");
+    let is_asked = || resolver.recv(&mut [0; 512]).is_ok();
+    std::fs::write(site.path("resolv.conf"), "nameserver 127.77.14.1\noptions timeout:1 attempts:1\n")
+        .expect("written");
+    let run = |arguments: &str| {
+        let inner = site.command(arguments);
+        let mut command = Command::new("unshare");
+        command.args(["-m", "--propagation", "private", "sh", "-ec"]);
+        command.args(["mount --bind \"$1\" /etc/resolv.conf; shift; exec \"$@\"", "sh"]).arg(site.path("resolv.conf"));
+        command.env("BURSAR_CONFIG", site.path("bursar.toml")).arg(inner.get_program()).args(inner.get_args());
+        command.output().expect("unshare")
+    };
+    let check = run("check");
+    assert!(check.status.success() && !is_asked(), "{}", text(&check));
+    assert!(text(&check).contains("nfs.server nfs.site.test is not an address"), "{}", text(&check));
+    let doctor = run("doctor");
+    assert!(is_asked() && text(&doctor).contains("nfs.site.test does not resolve"), "{}", text(&doctor));
+}
+
+#[test]
 fn a_wrong_configuration_keeps_nobody_from_orders() {
     let site = Site::new();
+    site.configure(&site.student());
     let daemon = site.daemon();
     site.run("sync", 0);
     assert_eq!(site.json("status", 0)["configuration"], Value::Null);
@@ -301,6 +333,13 @@ fn a_wrong_configuration_keeps_nobody_from_orders() {
     site.run("hold user alice --reason audit", 0);
     site.run("sync", 0);
     site.run("approve 00000000", 1);
+    // It is done, and only what the ledger would say of bindings of others is not known.
+    let said = site.run("revoke --all --class student --reason stolen", 1);
+    assert!(said.contains("it is not known whether bindings") && said.contains("lifecycl"), "{said}");
+    assert!(!said.contains("delete them"), "{said}");
+    let revoked = site.command("--json revoke --all --class student --reason stolen").output().expect("bursar runs");
+    let revoked: Value = serde_json::from_slice(&revoked.stdout).expect("JSON");
+    assert_eq!(revoked["bound_by_others"], Value::Null, "{revoked}");
     let said = site.run("status", 0);
     assert!(said.contains("differs from the configuration in force, and has errors"), "{said}");
     std::fs::write(site.path("bursar.toml"), "").expect("written");

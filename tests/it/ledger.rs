@@ -244,6 +244,7 @@ pub async fn story(state_dir: &Path) -> Store {
     let delivery = Delivery {
         path: "/data/project/foo/.kube/config".into(),
         home: None,
+        mount: None,
         digest: "d".to_owned(),
         at: day("05-29T08"),
         checked_at: None,

@@ -1,7 +1,8 @@
 //! SSH keys from the directory to a home, and out of it again: a whole cycle.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use bursar::daemon;
 use bursar::identity::AccountKind;
@@ -103,4 +104,59 @@ fn keys_of_the_directory_are_in_the_home_while_their_person_has_access() {
     world.configure("ssh_keys = true", "ssh_keys = false");
     all_is_well(&world.cycle());
     assert_eq!(fs::read_to_string(&file).expect("a file"), "ssh-rsa AAAA own\n");
+}
+
+/// A folder that is mounted at another.
+struct Mount {
+    at: PathBuf,
+}
+
+impl Mount {
+    fn of(folder: &Path, at: &Path) -> Self {
+        let mounted = Command::new("mount").arg("--bind").args([folder, at]).status().expect("mount");
+        assert!(mounted.success());
+        Self { at: at.to_owned() }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.at).status();
+    }
+}
+
+#[test]
+fn keys_in_a_home_that_is_not_mounted_stay_an_open_finding_until_they_are_gone() {
+    let mut world = World::new("sshmount");
+    let (homes, exported) = (world.folder.join("homes/home"), world.folder.join("exported"));
+    for folder in [&homes, &exported] {
+        fs::create_dir_all(folder).expect("a folder");
+    }
+    let mount = Mount::of(&exported, &homes);
+    let class = CLASS.replace("@HOMES@", &homes.display().to_string());
+    world.configure("[class.admin]", &format!("{class}\n[class.admin]"));
+    world.person("sshm-ann", 67_911);
+    let ann = person_dn(&world.base, "sshm-ann");
+    let slapd = &Servers::shared().slapd;
+    slapd.modify_ldif(&replace_ldif(&ann, "sshPublicKey", &[&key(1)]));
+    all_is_well(&world.cycle());
+    let file = "sshm-ann/.ssh/authorized_keys";
+    assert_eq!(says(&homes.join(file)), [key(1)]);
+
+    // What somebody left in a mount point proves nothing of the homes.
+    drop(mount);
+    fs::write(homes.join("stray"), "").expect("a file");
+    slapd.modify_ldif(&disable_ldif(&ann));
+    let report = world.cycle();
+    assert_ne!(report.exit_code(), 0, "{report:#?}");
+    let failing = world.rows("SELECT reason FROM failing WHERE account = 'user:sshm-ann'");
+    let reason = failing[0]["reason"].as_str().expect("a reason");
+    assert!(reason.contains(homes.to_str().expect("UTF-8")) && reason.contains("not mounted"), "{reason}");
+
+    let _mount = Mount::of(&exported, &homes);
+    assert_eq!(says(&homes.join(file)), [key(1)], "they were away");
+    world.clock = in_7_hours;
+    world.stop();
+    all_is_well(&world.cycle());
+    assert_eq!(says(&homes.join(file)), Vec::<String>::new());
 }

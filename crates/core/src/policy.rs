@@ -72,6 +72,14 @@ pub struct Cluster {
     pub senders: Senders,
 }
 
+impl Cluster {
+    /// The name of the cluster and the context of one endpoint in a kubeconfig, where this cluster has that name.
+    #[must_use]
+    pub fn entry_name(name: &ClusterName, default_endpoint: &str, endpoint: &str) -> String {
+        if endpoint == default_endpoint { name.0.clone() } else { format!("{name}-{endpoint}") }
+    }
+}
+
 /// One way to reach an API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {

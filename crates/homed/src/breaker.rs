@@ -1,7 +1,8 @@
 //! When to stop asking an export, or a signer, that does not answer. Pure: the time is a parameter.
 //!
-//! Only timeouts of **different** accounts count: a user can make each work in the own home late (stop the worker,
-//! which runs as that user; mount a FUSE file system), and must not be able to make others fail by it.
+//! Only timeouts of **different** accounts count: a user can make each work in the own home late, and must not be able
+//! to make others fail by it. A person may have several accounts (tools), so a worker that its user stops or kills, which
+//! runs as that user, is no timeout at all.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -64,7 +65,8 @@ impl<A: Ord> Breaker<A> {
         self.open = None;
     }
 
-    /// Somebody was admitted and never got as far as asking.
+    /// Somebody was admitted and never got as far as asking, or was ended by its user: neither says anything of the
+    /// export.
     pub fn not_tried(&mut self) {
         if let Some(open) = &mut self.open {
             open.probing = false;

@@ -11,11 +11,14 @@ use zeroize::Zeroizing;
 use crate::document::DocumentError;
 use crate::exchange::{Exchanged, Patience, exchange, settled, sweep_lock};
 use crate::files::{Directory, Existing, Home};
+use crate::keypair;
 use crate::kubeconfig::{self, KubeconfigError};
 use crate::worker::CpuLimit;
 
 /// Behind the name of a kubeconfig: the user's part of the last one that we replaced.
 const KEPT: &str = ".bursar-kept";
+/// Behind the name of a kubeconfig, with a date behind it: one that did not parse, whole but for our keys.
+const BACKUP: &str = ".bursar-backup-";
 /// A file that does not parse and was written less than this long ago (nanoseconds) may be half of what somebody writes.
 const HALF_WRITTEN: i128 = 60_000_000_000;
 
@@ -61,6 +64,8 @@ fn is_junk(error: &KubeconfigError) -> bool {
     match error {
         KubeconfigError::Document(
             DocumentError::NotWritable
+            | DocumentError::Utf16
+            | DocumentError::Unusual { .. }
             | DocumentError::Character { .. }
             | DocumentError::SeveralDocuments
             | DocumentError::Tab { .. }
@@ -71,7 +76,10 @@ fn is_junk(error: &KubeconfigError) -> bool {
         | KubeconfigError::Shared(_)
         | KubeconfigError::Twice(_)
         | KubeconfigError::Foreign(_) => false,
-        KubeconfigError::Document(_) | KubeconfigError::Shape(_) => true,
+        KubeconfigError::Document(
+            DocumentError::NotUtf8(_) | DocumentError::Syntax { .. } | DocumentError::ComplexKey,
+        )
+        | KubeconfigError::Shape(_) => true,
     }
 }
 
@@ -87,7 +95,11 @@ fn refuse_half_written(directory: &Directory<'_>, name: &Path, existing: &Existi
 }
 
 fn text(existing: &Existing) -> Result<&str, KubeconfigError> {
-    Ok(std::str::from_utf8(&existing.content).map_err(|error| DocumentError::NotUtf8(error.valid_up_to()))?)
+    let content = existing.content.as_slice();
+    Ok(std::str::from_utf8(content).map_err(|error| match content {
+        [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => DocumentError::Utf16,
+        _ => DocumentError::NotUtf8(error.valid_up_to()),
+    })?)
 }
 
 fn bytes(text: Zeroizing<String>) -> Zeroizing<Vec<u8>> {
@@ -226,18 +238,21 @@ impl Place<'_> {
             directory.sweep();
             written |= self.remove_token(&entries.user.name)?;
         }
-        Ok(Written { changed: changed || written || narrowed, entries_digest, backup, overridden_lock: overridden })
+        let changed = changed || written || narrowed;
+        let mount = self.home.mount();
+        Ok(Written { changed, entries_digest, backup, overridden_lock: overridden, mount })
     }
 
     fn backup_name(&self) -> PathBuf {
-        beside_name(self.name(), &format!(".bursar-backup-{}", self.date))
+        beside_name(self.name(), &format!("{BACKUP}{}", self.date))
     }
 
     /// Keeps what the rename is about to replace. If it is asked again, the file was changed meanwhile.
     fn put_beside(&self, directory: &Directory<'_>, Beside { kept, junk }: &Beside) -> Result<(), HomeError> {
         if let Some(junk) = junk {
+            let without = keypair::without_our_keys(junk);
             directory.remove(&self.backup_name())?;
-            directory.write_copy(&self.backup_name(), junk)?;
+            directory.write_copy(&self.backup_name(), without.as_ref().unwrap_or(junk))?;
         }
         if let Some(kept) = kept {
             directory.keep_at(&beside_name(self.name(), KEPT), kept.as_bytes())?;
@@ -269,8 +284,22 @@ impl Place<'_> {
         )?;
         if exchanged.value {
             directory.remove(&beside_name(name, KEPT))?;
+            self.clean_backups(&directory)?;
         }
         Ok(Answer::Removed { changed: gone || exchanged.changed })
+    }
+
+    /// Takes our keys out of backups: former versions left them in. One that cannot be read stays as it is.
+    fn clean_backups(&self, directory: &Directory<'_>) -> Result<(), HomeError> {
+        for name in directory.beginning_with(&beside_name(self.name(), BACKUP)) {
+            let Ok(Some(existing)) = directory.read(&name) else { continue };
+            if let Some(without) = keypair::without_our_keys(&existing.content) {
+                // An NFS client would keep the old one under another name.
+                drop(existing);
+                directory.replace(&name, &without)?;
+            }
+        }
+        Ok(())
     }
 
     /// The user's part of the last file that we replaced, with our entries as they are now.

@@ -26,9 +26,20 @@ pub enum DocumentError {
     /// From this byte on.
     #[error("it is not UTF-8 from byte {0}")]
     NotUtf8(usize),
-    /// Not YAML.
+    /// By its byte order mark; kubectl reads it.
+    #[error("it is in UTF-16: save it in UTF-8")]
+    Utf16,
+    /// Not YAML, to kubectl neither.
     #[error("it does not parse as YAML at line {line}, column {column}")]
     Syntax {
+        /// From 1.
+        line: usize,
+        /// From 1.
+        column: usize,
+    },
+    /// Not YAML 1.2; kubectl may read it, or stop before it.
+    #[error("it does not parse at line {line}, column {column}; kubectl may read it (see `kubectl config view --raw`)")]
+    Unusual {
         /// From 1.
         line: usize,
         /// From 1.
@@ -309,7 +320,12 @@ impl<'input> Reader<'input> {
                 if matches!(error.kind(), ErrorKind::RecursionLimitExceeded) {
                     return Err(DocumentError::TooDeep);
                 }
-                Err(DocumentError::Syntax { line: marker.line(), column: marker.col() + 1 })
+                let (line, column) = (marker.line(), marker.col() + 1);
+                if is_nobodys(error.kind()) {
+                    Err(DocumentError::Syntax { line, column })
+                } else {
+                    Err(DocumentError::Unusual { line, column })
+                }
             }
             None => Ok((Event::StreamEnd, Span::default())),
         }
@@ -318,9 +334,20 @@ impl<'input> Reader<'input> {
     /// The root of each document.
     fn documents(&mut self) -> Result<Vec<Option<Node>>, DocumentError> {
         let mut roots = Vec::new();
+        self.roots(&mut roots).map_err(|error| match error {
+            // kubectl reads the first document, and nothing behind it.
+            DocumentError::Syntax { line, column } if roots.len() > 1 || roots.iter().any(Option::is_some) => {
+                DocumentError::Unusual { line, column }
+            }
+            error => error,
+        })?;
+        Ok(roots)
+    }
+
+    fn roots(&mut self, roots: &mut Vec<Option<Node>>) -> Result<(), DocumentError> {
         loop {
             match self.next()? {
-                (Event::StreamEnd, _) => return Ok(roots),
+                (Event::StreamEnd, _) => return Ok(()),
                 (Event::DocumentStart(..), _) => roots.push(None),
                 (Event::StreamStart | Event::DocumentEnd, _) => {}
                 (node, span) => {
@@ -473,6 +500,41 @@ impl<'input> Reader<'input> {
         self.read += nodes;
         if self.read > MAX_NODES { Err(DocumentError::TooMuch) } else { Ok(()) }
     }
+}
+
+/// Whether kubectl refuses a text for the same reason. Tried with `kubectl config view` on kubeconfigs with one or two
+/// faults: go-yaml takes a comment right behind a quote, a quoted scalar that goes on in column 0, and a directive that
+/// ends a document. A kind that was not tried is not one of these.
+fn is_nobodys(kind: &ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::BlockEntryInFlowCollection
+            | ErrorKind::BlockSequenceEntryNotAllowed
+            | ErrorKind::ExpectedBlockMappingKey
+            | ErrorKind::ExpectedBlockSequenceEntry
+            | ErrorKind::ExpectedDocumentStart
+            | ErrorKind::ExpectedFlowMappingSeparator
+            | ErrorKind::ExpectedFlowSequenceSeparator
+            | ErrorKind::InvalidBlockScalarHeader
+            | ErrorKind::InvalidColonPlacement
+            | ErrorKind::InvalidTagTerminator
+            | ErrorKind::InvalidTrailingDoubleQuotedScalar
+            | ErrorKind::InvalidTrailingSingleQuotedScalar
+            | ErrorKind::MappingKeyNotAllowed
+            | ErrorKind::MappingValueNotAllowed
+            | ErrorKind::MismatchedFlowCollectionEnd { .. }
+            | ErrorKind::MisplacedFlowCollectionEnd
+            | ErrorKind::SimpleKeyExpected
+            | ErrorKind::TabInBlockIndentation
+            | ErrorKind::TabInIndentation
+            | ErrorKind::UnclosedFlowCollection { .. }
+            | ErrorKind::UnclosedQuotedScalar { .. }
+            | ErrorKind::UnexpectedCharacter { .. }
+            | ErrorKind::UnexpectedEofBlockMapping
+            | ErrorKind::UnexpectedEofBlockSequence
+            | ErrorKind::UnexpectedEofImplicitFlowMapping
+            | ErrorKind::UnknownAnchor
+    )
 }
 
 /// The first byte from `from` on that is neither white space nor in a comment; the end of the text if there is none.

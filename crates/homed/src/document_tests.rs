@@ -170,10 +170,18 @@ fn a_file_of_comments_is_empty() {
 fn errors_name_a_place_and_no_content() {
     let error = Document::parse("a: b\nsecret: \"hunter2\n").expect_err("unterminated");
     assert!(!error.to_string().contains("hunter2"));
-    assert!(matches!(error, DocumentError::Syntax { .. }), "{error}");
+    assert!(matches!(error, DocumentError::Unusual { .. }), "{error}");
     let why = |text| Document::parse(text).err();
     assert_eq!(why("a: 1\n---\nb: 2\n"), Some(DocumentError::SeveralDocuments));
     assert_eq!(why("a: 1\n---\n# nothing\n"), None);
     assert_eq!(why("---\n---\na: 1\n"), Some(DocumentError::SeveralDocuments));
     assert_eq!(why("? [a]\n: 1\n"), Some(DocumentError::ComplexKey));
+    for text in ["a: b: c\n", "a: [b\n", "{a: b]\n", "a: *b\n", "a: 'b' c\n"] {
+        assert!(matches!(why(text), Some(DocumentError::Syntax { .. })), "{text}: {:?}", why(text));
+    }
+    // kubectl reads these, or what stands before the fault.
+    for text in ["a: \"b\nc\"\n", "a: \"b\"#c\n", "a: 1\n...\n}}}\n", "a: 1\n---\nb: c: d\n", "{}\n}\n", "a: 1\n%X y\n"]
+    {
+        assert!(matches!(why(text), Some(DocumentError::Unusual { .. })), "{text}: {:?}", why(text));
+    }
 }

@@ -5,9 +5,11 @@
 //! or harmless. One code path for local file systems and NFS: a temporary file in the same directory (`O_TMPFILE`
 //! does not exist on NFS), fsync, rename, fsync of the directory.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use bursar_protocol::{HomeError, HomeTarget};
@@ -65,6 +67,17 @@ pub(super) fn open_beneath(
     })
 }
 
+/// The mount point of the file system that a folder is on. Unlike a device number it stays the same when the host
+/// boots. `None`: the folder is not there, or the kernel does not say.
+pub(super) fn mount_of(folder: &Path) -> Option<PathBuf> {
+    let folder = std::fs::canonicalize(folder).ok()?;
+    let is_mounted = |place: &&Path| {
+        fs::statx(CWD, *place, AtFlags::empty(), StatxFlags::TYPE)
+            .is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+    };
+    folder.ancestors().find(is_mounted).map(Path::to_owned)
+}
+
 impl Home {
     /// Opens the target's home beneath its prefix.
     pub fn open(prefix: &Path, target: &HomeTarget) -> Result<Self, HomeError> {
@@ -77,6 +90,11 @@ impl Home {
             return Err(HomeError::WrongOwner { path, found: found.st_uid });
         }
         Ok(Self { directory, path, uid: target.uid })
+    }
+
+    /// The mount point of the file system that its folder is on.
+    pub(super) fn mount(&self) -> Option<PathBuf> {
+        mount_of(self.path.parent()?)
     }
 
     /// The held directory.
@@ -385,6 +403,14 @@ impl Directory<'_> {
             Ok(()) | Err(Errno::INVAL | Errno::NOTSUP) => Ok(()),
             Err(errno) => Err(from_errno("fsync", &self.path, errno)),
         }
+    }
+
+    /// The names here that begin so.
+    pub(super) fn beginning_with(&self, prefix: &Path) -> Vec<PathBuf> {
+        let Ok(entries) = Dir::read_from(&self.held) else { return Vec::new() };
+        let names = entries.take(MAX_SWEPT_ENTRIES).flatten().map(|entry| entry.file_name().to_bytes().to_vec());
+        let prefix = prefix.as_os_str().as_encoded_bytes();
+        names.filter(|name| name.starts_with(prefix)).map(|name| OsString::from_vec(name).into()).collect()
     }
 
     /// Removes temporary files that a killed worker left behind. The server runs one worker a home at a time, so

@@ -1,4 +1,6 @@
-//! Whether a certificate and a private key belong together. Bytes in, no file.
+//! Which certificate a private key belongs to. Bytes in, no file.
+
+use std::collections::BTreeSet;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,6 +16,8 @@ pub(super) struct Certificate {
     pub(super) pem: String,
     /// `SubjectPublicKeyInfo`, DER.
     public_key: Vec<u8>,
+    /// Its subject is in a group of Bursar's, as each that the daemon asks for is.
+    is_ours: bool,
 }
 
 /// The first certificate of a PEM text.
@@ -26,7 +30,40 @@ pub(super) fn certificate(pem: &[u8]) -> Option<Certificate> {
     if !rest.is_empty() {
         return None;
     }
-    Some(Certificate { pem: encode(&block.contents), public_key: certificate.public_key().raw.to_vec() })
+    let mut groups = certificate.subject().iter_organization().filter_map(|group| group.as_str().ok());
+    let is_ours = groups.any(|group| group.starts_with(OUR_GROUPS));
+    Some(Certificate { pem: encode(&block.contents), public_key: certificate.public_key().raw.to_vec(), is_ours })
+}
+
+/// How the groups of accounts begin.
+const OUR_GROUPS: &str = "bursar:";
+/// `-----BEGIN ` in base64: how a certificate or a key begins in a kubeconfig.
+const BEGIN: &str = "LS0tLS1CRUdJTi";
+
+/// A text without the private keys of our certificates in it, whether or not it parses: they belong to credentials that
+/// Bursar takes away again. `None`: there are none. Keys of others stay.
+pub(super) fn without_our_keys(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
+    let mut pieces = Vec::new();
+    let mut ours = BTreeSet::new();
+    for piece in text.split_inclusive(|byte| !is_base64(byte)) {
+        let word = piece.strip_suffix(&[piece[piece.len() - 1]]).filter(|_| !is_base64(&piece[piece.len() - 1]));
+        let word = word.unwrap_or(piece);
+        let pem = word.starts_with(BEGIN.as_bytes()).then(|| STANDARD.decode(word).ok().map(Zeroizing::new)).flatten();
+        if let Some(certificate) = pem.as_ref().and_then(|pem| certificate(pem)).filter(|found| found.is_ours) {
+            ours.extend(certificate.public_key.strip_prefix(&P256_HEAD).map(<[u8]>::to_vec));
+        }
+        pieces.push((piece, word.len(), pem.as_ref().and_then(public_key)));
+    }
+    let is_ours = |key: &Option<Vec<u8>>| key.as_ref().is_some_and(|key| ours.contains(key));
+    if !pieces.iter().any(|(.., key)| is_ours(key)) {
+        return None;
+    }
+    let mut out = Zeroizing::new(Vec::with_capacity(text.len()));
+    for (piece, word, key) in &pieces {
+        out.extend_from_slice(if is_ours(key) { &piece[*word..] } else { piece });
+    }
+    Some(out)
 }
 
 /// `SubjectPublicKeyInfo` of a point on P-256, uncompressed, without the point (RFC 5480): algorithm `id-ecPublicKey`,
@@ -39,11 +76,14 @@ const P256_HEAD: [u8; 26] = [
 /// Whether a private key (PEM, PKCS#8) is the certificate's. Bursar's keys are P-256 keys: a key of another kind is not
 /// one of them, and belongs to nothing.
 pub(super) fn belongs_to(key_pem: &Zeroizing<Vec<u8>>, certificate: &Certificate) -> bool {
-    let key = std::str::from_utf8(key_pem)
-        .ok()
-        .and_then(pkcs8)
-        .and_then(|der| EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &der, &SystemRandom::new()).ok());
-    key.is_some_and(|key| certificate.public_key.strip_prefix(&P256_HEAD) == Some(key.public_key().as_ref()))
+    public_key(key_pem).is_some_and(|key| certificate.public_key.strip_prefix(&P256_HEAD) == Some(key.as_slice()))
+}
+
+/// The point of a private key (PEM, PKCS#8) on P-256, uncompressed.
+fn public_key(key_pem: &Zeroizing<Vec<u8>>) -> Option<Vec<u8>> {
+    let der = std::str::from_utf8(key_pem).ok().and_then(pkcs8)?;
+    let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &der, &SystemRandom::new()).ok()?;
+    Some(key.public_key().as_ref().to_vec())
 }
 
 /// The bytes between the marks of a PEM text. No copy of them stays behind.
@@ -72,6 +112,27 @@ fn encode(der: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn our_key_goes_out_of_a_text_that_does_not_parse_and_no_other_does() {
+        let pair = |group: &str| {
+            let key = rcgen::KeyPair::generate().expect("key");
+            let mut params = rcgen::CertificateParams::new(vec![]).expect("params");
+            params.distinguished_name.push(rcgen::DnType::OrganizationName, group);
+            let signed = params.self_signed(&key).expect("signs");
+            (STANDARD.encode(signed.pem()), STANDARD.encode(key.serialize_pem()))
+        };
+        let ((certificate, key), (others, other_key)) = (pair("bursar:tools"), pair("staff"));
+        for (before, between, behind) in [(": : \nk: ", "\nc: ", "\n"), ("{\"k\":\"", "\", c: \"", "\"")] {
+            let text =
+                |key: &str| format!("é{before}{key}{between}{certificate}\"{others}\" {other_key}{behind}\u{fe}");
+            let without = without_our_keys(text(&key).as_bytes()).expect("a key of ours");
+            assert_eq!(String::from_utf8_lossy(&without), text(""));
+            assert_eq!(without_our_keys(&without), None);
+        }
+        assert_eq!(without_our_keys(format!("{certificate} {}", &key[..key.len() - 8]).as_bytes()), None);
+        assert_eq!(without_our_keys(b""), None);
+    }
 
     #[test]
     fn a_pair_is_ours_if_it_is_of_p256_and_belongs_together() {

@@ -137,8 +137,8 @@ pub fn deliver(text: &str, entries: &KubeconfigEntries, taken: &[String]) -> Res
     let text = match &without {
         None => config.with(&wanted, current)?,
         Some(text) => {
-            let document = Document::parse(text)?;
-            let config = Config::of(&document)?.ok_or(DocumentError::NotWritable)?;
+            let document = again(text)?;
+            let config = Config::of(&document).ok().flatten().ok_or(DocumentError::NotWritable)?;
             config.with(&wanted, current)?.or_else(|| without.clone())
         }
     };
@@ -483,7 +483,9 @@ impl<'d> Config<'d> {
     /// The text without some entries; `None` if there are none of them.
     fn without(&self, gone: &Gone<'_>) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
         let (edits, left) = self.removal(gone)?;
-        self.applied(edits, &left)
+        let goes = |current: &&str| gone.names[List::Contexts as usize].contains(*current);
+        let current = self.current().map(|current| if goes(&current) { "" } else { current });
+        self.applied(edits, &left, current)
     }
 
     /// The edits that take some entries out, and what is left of the lists that they are in.
@@ -557,7 +559,9 @@ impl<'d> Config<'d> {
         {
             edits.add_key(self.root, "current-context", &Node::string(name))?;
         }
-        self.applied(edits, &after)
+        let first = wanted[List::Contexts as usize].first().map(|(name, _)| name.as_str());
+        let current = if current == Current::Users { None } else { first };
+        self.applied(edits, &after, current.or(self.current()))
     }
 
     /// Each wanted entry as it is to stand there, and its position if one of its name does: that one keeps its place, and of
@@ -576,19 +580,20 @@ impl<'d> Config<'d> {
         wanted.iter().map(entry).collect()
     }
 
-    /// The edited text, if it reads as it should: the lists as given, `current-context` whatever it is, all else as before.
+    /// The edited text, if it reads as it should: the lists and `current-context` as given, all else as before.
     fn applied(
         &self,
         edits: Edits<'_>,
         after: &[(List, Vec<&Node>)],
+        current: Option<&str>,
     ) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
         if edits.is_empty() {
             return Ok(None);
         }
         let text = edits.apply()?;
         let reads_so = {
-            let document = Document::parse(&text)?;
-            let again = Config::of(&document)?.ok_or(DocumentError::NotWritable)?;
+            let document = again(&text)?;
+            let again = Config::of(&document).ok().flatten().ok_or(DocumentError::NotWritable)?;
             let rest = |config: &Config<'_>| {
                 let is_touched = |key: Option<&str>| {
                     key == Some("current-context") || after.iter().any(|(list, _)| key == Some(list.key()))
@@ -598,10 +603,16 @@ impl<'d> Config<'d> {
             };
             document.language == self.document.language
                 && rest(self) == rest(&again)
+                && current == again.current()
                 && after.iter().all(|(list, entries)| items(again.list(*list)).iter().eq(entries.iter().copied()))
         };
         if reads_so { Ok(Some(text)) } else { Err(DocumentError::NotWritable.into()) }
     }
+}
+
+/// A text that we edited, as a document. If it is none, that is not the user's doing.
+fn again(text: &str) -> Result<Document<'_>, DocumentError> {
+    Document::parse(text).map_err(|_| DocumentError::NotWritable)
 }
 
 /// Whether an entry has one of the keys twice by which it is told whose it is: readers take one or the other.

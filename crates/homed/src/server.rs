@@ -385,8 +385,8 @@ impl Server {
                         let _ = worker.kill();
                     }
                 });
-                let died = |no_answer| Response::new(Err(HomeError::from(no_answer))).to_line();
-                Outcome::Answered(answer.unwrap_or_else(died))
+                // Its user may have killed it: that says nothing of the export.
+                answer.map_or_else(|no_answer| Outcome::NotTried(no_answer.into()), Outcome::Answered)
             }
             Ok(Err(error)) => none(error),
             Err(_) if worker.kill().is_err() => {

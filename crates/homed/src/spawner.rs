@@ -28,8 +28,9 @@ use crate::worker;
 pub const ARGUMENT: &str = "spawner";
 const PROGRAM: &str = "/proc/self/exe";
 
-/// A worker that ended is waited for when the next is asked for, at the latest after this time.
-const REAP_AFTER: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// A worker that ended or was stopped is waited for when the next is asked for, at the latest after this time: much
+/// less than the deadline of a request.
+const REAP_AFTER: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// The spawner itself: forks for each socket that comes in over standard input, until that ends. Returns in each child
 /// too, when it has answered.
@@ -76,9 +77,16 @@ fn serve() -> Result<ExitCode> {
 }
 
 /// Waits for children that ended; how many. How one ended that was killed is told nowhere else.
+///
+/// A child that was stopped is killed: its user did that, and at the deadline it would look as if its export was late.
 fn reap() -> usize {
     let mut ended = 0;
-    while let Ok(Some((child, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+    while let Ok(Some((child, status))) = rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+        if status.stopped() {
+            eprintln!("bursar-homed {ARGUMENT}: worker {child} was stopped, and is killed");
+            let _ = rustix::process::kill_process(child, Signal::KILL);
+            continue;
+        }
         ended += 1;
         if let Some(signal) = status.terminating_signal() {
             eprintln!("bursar-homed {ARGUMENT}: worker {child} was ended by signal {signal}");

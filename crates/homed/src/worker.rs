@@ -5,7 +5,7 @@
 //! in its arguments or environment, and nothing of another request in its memory.
 
 use std::cell::Cell;
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bursar_protocol::{
-    AUTHORIZED_KEYS, Answer, HomeError, MAX_KEYS, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Request, Response, SshKey,
-    USUAL_REQUEST_BYTES, Work,
+    AUTHORIZED_KEYS, Answer, HomeError, HomeTarget, Inspection, MAX_KEYS, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Request,
+    Response, SshKey, USUAL_REQUEST_BYTES, Work,
 };
 use nix::sys::signal::{SigSet, Signal as NixSignal};
 use rustix::fs::{Gid, Mode, Uid};
@@ -26,7 +26,7 @@ use zeroize::Zeroizing;
 use crate::bounds::Bounds;
 use crate::delivery::{self, name_of};
 use crate::exchange::{Patience, exchange};
-use crate::files::Home;
+use crate::files::{Home, mount_of};
 use crate::{authorized_keys, ensure};
 
 /// The first line, from the server; the second is the request as the client sent it.
@@ -140,8 +140,7 @@ fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<
     {
         return Ok(Answer::HomeReady { created });
     }
-    let home =
-        Home::open(&prefix.path, target).map_err(|error| gone_or_not_mounted(error, &request.work, &prefix.path))?;
+    let home = Home::open(&prefix.path, target).map_err(|error| gone_or_not_mounted(error, &request.work, target))?;
     let patience = Patience::of(order.patience);
     let place = delivery::Place { home: &home, file, patience, date: &order.date, cpu: &cpu };
     match &request.work {
@@ -159,7 +158,10 @@ fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<
         }
         // Answered above: there is no home to open.
         Work::TestCreate => Ok(Answer::Writable),
-        Work::Inspect { names } => place.inspect(names).map(Answer::Inspected),
+        Work::Inspect { names } => {
+            let found = place.inspect(names)?;
+            Ok(Answer::Inspected(Inspection { mount: home.mount(), ..found }))
+        }
         Work::TestWrite { replace_unparsable } => place.test_write(None, *replace_unparsable),
         Work::TestDelivery { planned, replace_unparsable } => {
             place.test_write(Some((planned, order.bounds.take_over.as_slice())), *replace_unparsable)
@@ -174,19 +176,33 @@ fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<
 }
 
 /// A home that is gone counts as one without our entries; one on an export that is not mounted does not.
-fn gone_or_not_mounted(error: HomeError, work: &Work, prefix: &Path) -> HomeError {
+fn gone_or_not_mounted(error: HomeError, work: &Work, target: &HomeTarget) -> HomeError {
     let is_removal = match work {
         Work::RemoveKubeconfig { .. } => true,
         Work::SshKeys { keys } => keys.is_empty(),
         _ => false,
     };
-    let is_empty = || std::fs::read_dir(prefix).is_ok_and(|mut entries| entries.next().is_none());
     match error {
-        HomeError::MissingHome { .. } if is_removal && is_empty() => {
-            HomeError::MissingPrefix { prefix: prefix.to_owned() }
+        HomeError::MissingHome { .. } if is_removal => {
+            not_mounted(target).map_or(error, |prefix| HomeError::MissingPrefix { prefix })
         }
         error => error,
     }
+}
+
+/// Where something should be mounted before a missing home can count as gone. A mount point without its mount is
+/// empty, or has only what somebody left there.
+fn not_mounted(target: &HomeTarget) -> Option<PathBuf> {
+    let folder = target.home.parent()?;
+    let is_without_homes = match std::fs::read_dir(folder) {
+        Ok(mut entries) => entries.next().is_none(),
+        // A folder that its people may not list tells by its mount.
+        Err(error) => error.kind() != ErrorKind::PermissionDenied || target.mount.is_none(),
+    };
+    if is_without_homes {
+        return Some(folder.to_owned());
+    }
+    target.mount.clone().filter(|mount| mount_of(folder).as_ref() != Some(mount))
 }
 
 /// Whether a request can be right; if not, what is wrong.
@@ -296,7 +312,7 @@ fn ssh_keys(home: &Home, keys: &[String], patience: Patience) -> Result<Answer, 
     let file = Path::new(AUTHORIZED_KEYS);
     let directory = match home.directory_of(file)? {
         Some(directory) => directory,
-        None if keys.is_empty() => return Ok(Answer::SshKeys { changed: false }),
+        None if keys.is_empty() => return Ok(Answer::SshKeys { changed: false, mount: None }),
         None => home.make_directory_of(file)?,
     };
     let name = name_of(file);
@@ -313,5 +329,5 @@ fn ssh_keys(home: &Home, keys: &[String], patience: Patience) -> Result<Answer, 
         },
         |_| Ok(()),
     )?;
-    Ok(Answer::SshKeys { changed: written.value })
+    Ok(Answer::SshKeys { changed: written.value, mount: home.mount() })
 }

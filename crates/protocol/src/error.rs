@@ -97,10 +97,10 @@ pub enum HomeError {
         /// Group that it should have.
         gid: u32,
     },
-    /// The folder of the homes itself is not there.
-    #[error("`{}`, the folder of the homes, is not there", shown(prefix))]
+    /// The folder of the homes itself is not there, or nothing is mounted there.
+    #[error("`{}`, the folder of the homes, is not there, or its file system is not mounted", shown(prefix))]
     MissingPrefix {
-        /// The prefix.
+        /// The prefix, or a folder or mount point beneath it.
         prefix: PathBuf,
     },
     /// EACCES or EPERM for root, where homes are to be made.

@@ -38,7 +38,7 @@ pub use crate::token::{Claims, claims};
 
 /// Version of requests and answers. Server and client come from one package, but a daemon that was not restarted
 /// after an upgrade may speak the older one; it is then told so instead of being misread.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// Whose home, and which file in it. Every request carries it and every request is checked against it again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,13 +55,18 @@ pub struct HomeTarget {
     pub groups: Vec<u32>,
     /// The kubeconfig, relative to the home, e.g. `.kube/config`.
     pub kubeconfig: PathBuf,
+    /// The mount point of the file system that the home was on when it was last seen. While something else is mounted
+    /// there, or nothing, a home that is missing is not gone.
+    #[serde(default)]
+    pub mount: Option<PathBuf>,
 }
 
 impl HomeTarget {
     /// A target with the usual file, `.kube/config`, and no supplementary groups.
     #[must_use]
     pub fn new(home: impl Into<PathBuf>, uid: u32, gid: u32) -> Self {
-        Self { home: home.into(), uid, gid, groups: Vec::new(), kubeconfig: PathBuf::from(USUAL_KUBECONFIG) }
+        let kubeconfig = PathBuf::from(USUAL_KUBECONFIG);
+        Self { home: home.into(), uid, gid, groups: Vec::new(), kubeconfig, mount: None }
     }
 }
 
@@ -214,6 +219,8 @@ pub enum Answer {
     SshKeys {
         /// The file was changed; `false` if it said so already.
         changed: bool,
+        /// As in [`HomeTarget::mount`], now.
+        mount: Option<PathBuf>,
     },
 }
 
@@ -230,6 +237,8 @@ pub struct Written {
     /// Seconds that a lock of another program had been there, which was overridden.
     #[serde(default)]
     pub overridden_lock: Option<u64>,
+    /// As in [`HomeTarget::mount`], now.
+    pub mount: Option<PathBuf>,
 }
 
 /// What [`Work::Inspect`] tells: nothing of the user's, and of ours only what is public.
@@ -265,6 +274,8 @@ pub struct Inspection {
     /// Bytes of the user's part of the last file that we replaced, if it is kept.
     #[serde(default)]
     pub kept: Option<u64>,
+    /// As in [`HomeTarget::mount`], now.
+    pub mount: Option<PathBuf>,
 }
 
 /// One answer line.

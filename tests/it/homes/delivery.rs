@@ -4,9 +4,11 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown, symlink};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use base64::Engine as _;
 use bursar_protocol::{
     Answer, HomeTarget, Inspection, KubeconfigEntries, Notice, SecretText, TokenFiles, UserProof, Work, Written,
 };
@@ -28,12 +30,16 @@ async fn kubeconfig_is_written_inspected_and_removed_as_its_owner() {
     assert_eq!(writable, Answer::Writable);
     assert_eq!(names_in(&target.home.join(".kube")), Vec::<String>::new());
     let nothing = homed.ask(&target, Work::Inspect { names: names.clone() }).await.expect("inspects");
-    assert_eq!(nothing, Answer::Inspected(Inspection::default()));
+    let mount = super::mount_of(&target);
+    assert_eq!(nothing, Answer::Inspected(Inspection { mount: mount.clone(), ..Inspection::default() }));
 
     let first = homed.ask(&target, write(ours.clone())).await.expect("writes");
-    let Answer::Written(Written { changed: true, entries_digest, backup: None, overridden_lock: None }) = first else {
+    let Answer::Written(Written { changed: true, entries_digest, backup: None, overridden_lock: None, mount: at }) =
+        first
+    else {
         panic!("{first:?}")
     };
+    assert_eq!(at, mount);
     let metadata = fs::metadata(&config).expect("written");
     assert_eq!((metadata.uid(), metadata.gid(), metadata.mode() & 0o7777), (UID, UID, 0o600));
     assert_eq!(fs::metadata(target.home.join(".kube")).expect("made").mode() & 0o7777, 0o700);
@@ -182,9 +188,7 @@ async fn an_unparsable_kubeconfig_is_replaced_only_if_the_class_allows_it() {
         assert_eq!(error.reason(), "in-use", "{error}");
     }
     assert_eq!(names_in(&target.home.join(".kube")), ["config"], "no backup for nothing");
-    let file = fs::File::options().write(true).open(&config).expect("opens");
-    file.set_modified(fs::metadata(&config).expect("there").modified().expect("a time") - Duration::from_mins(2))
-        .expect("set");
+    make_old(&config);
     let answer = homed.ask(&target, work()).await.expect("replaces");
     let Answer::Written(Written { backup: Some(backup), changed: true, .. }) = answer else { panic!("{answer:?}") };
     assert!(backup.starts_with("config.bursar-backup-2"), "{backup}");
@@ -192,6 +196,92 @@ async fn an_unparsable_kubeconfig_is_replaced_only_if_the_class_allows_it() {
     let kept = target.home.join(".kube").join(backup);
     assert_eq!(fs::read(&kept).expect("kept"), b"a: b: c: hunter2\n");
     assert!(parses(&config));
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_kubectl_reads_is_never_replaced() {
+    let homed = Homed::start(&[]);
+    let own = |name: &str, more: &str| {
+        format!("apiVersion: v1\nkind: Config\nclusters:\n- name: {name}\n  cluster: {{server: https://mine}}\n{more}")
+    };
+    let utf16 = |bytes: fn(u16) -> [u8; 2]| {
+        "\u{feff}".encode_utf16().chain(own("mine", "").encode_utf16()).flat_map(bytes).collect::<Vec<u8>>()
+    };
+    let texts = [
+        ("utf16le", utf16(u16::to_le_bytes)),
+        ("utf16be", utf16(u16::to_be_bytes)),
+        ("quoted", own("\"a\nb\"", "").into_bytes()),
+        ("comment", own("\"a\"#c", "").into_bytes()),
+        ("directive", own("mine", "%YAML 1.1\n").into_bytes()),
+        ("behind", own("mine", "...\n}}}\n").into_bytes()),
+    ];
+    for (name, text) in texts {
+        let target = homed.home(name);
+        let config = target.home.join(".kube/config");
+        make_directory(&target.home.join(".kube"), UID);
+        make_file(&config, UID, &text);
+        let kubectl = Command::new("kubectl").args(["config", "view", "--kubeconfig"]).arg(&config).output();
+        let shown = kubectl.expect("kubectl");
+        assert!(shown.status.success(), "{name}: {}", String::from_utf8_lossy(&shown.stderr));
+        make_old(&config);
+        for asked in [
+            Work::TestWrite { replace_unparsable: true },
+            Work::WriteKubeconfig { entries: entries("1"), replace_unparsable: true },
+        ] {
+            let error = homed.ask(&target, asked).await.expect_err(name);
+            assert_eq!(error.reason(), "not-yaml", "{name}: {error}");
+        }
+        assert_eq!(fs::read(&config).expect("there"), text, "{name}");
+        assert_eq!(names_in(&target.home.join(".kube")), ["config"], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_backup_has_no_key_of_ours() {
+    let homed = Homed::start(&[]);
+    let target = homed.home("foo");
+    let kube = target.home.join(".kube");
+    let config = kube.join("config");
+    let ours = |version: &str| {
+        let key = rcgen::KeyPair::generate().expect("key");
+        let mut params = rcgen::CertificateParams::new(vec![]).expect("params");
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, "bursar:tools");
+        let certificate_pem = params.self_signed(&key).expect("signs").pem();
+        let proof = UserProof::Certificate { certificate_pem, key_pem: SecretText::new(key.serialize_pem()) };
+        let key = base64::engine::general_purpose::STANDARD.encode(key.serialize_pem());
+        let entries = entries(version);
+        let user = bursar_protocol::UserEntry { proof, ..entries.user.clone() };
+        (key, KubeconfigEntries { user, ..entries })
+    };
+    let ((first, entries), (second, others)) = (ours("1"), ours("2"));
+    homed.ask(&target, write(entries.clone())).await.expect("writes");
+    let text = fs::read_to_string(&config).expect("text");
+    assert!(text.contains(&first));
+    let broken = format!("a: b: hunter2\n{text}");
+    fs::write(&config, &broken).expect("broken");
+    make_old(&config);
+    // As a former version left it.
+    let former = kube.join("config.bursar-backup-20250101T000000Z");
+    make_file(&former, UID, broken.as_bytes());
+    let answer = homed.ask(&target, Work::WriteKubeconfig { entries: others.clone(), replace_unparsable: true }).await;
+    let Ok(Answer::Written(Written { backup: Some(backup), .. })) = answer else { panic!("{answer:?}") };
+    assert!(fs::read_to_string(&config).expect("text").contains(&second));
+    homed.ask(&target, Work::RemoveKubeconfig { names: others.names() }).await.expect("removes");
+    for name in names_in(&kube) {
+        let text = fs::read_to_string(kube.join(&name)).expect("text");
+        assert!(!text.contains(&first) && !text.contains(&second), "{name}");
+    }
+    for backup in [kube.join(backup), former] {
+        assert_eq!(fs::read_to_string(&backup).expect("kept"), broken.replace(&first, ""), "{}", backup.display());
+        assert_eq!(fs::metadata(&backup).expect("kept").mode() & 0o7777, 0o600);
+    }
+}
+
+/// So old that nobody can be writing it.
+fn make_old(path: &Path) {
+    let file = fs::File::options().write(true).open(path).expect("opens");
+    let modified = fs::metadata(path).expect("there").modified().expect("a time");
+    file.set_modified(modified - Duration::from_mins(2)).expect("set");
 }
 
 #[tokio::test]

@@ -359,6 +359,33 @@ async fn a_home_that_is_gone_is_told_from_an_export_that_is_not_mounted() {
 }
 
 #[tokio::test]
+async fn a_home_counts_as_gone_only_where_its_file_system_is_mounted() {
+    let homed = Homed::start(&[]);
+    let homes = homed.folder.path().join("homes");
+    for folder in ["a", "a/alice", "b"] {
+        make_directory(&homes.join(folder), UID);
+    }
+    let names = entries("1").names();
+    let without = async |home: &str, mount: Option<&Path>| {
+        let target = HomeTarget { mount: mount.map(Path::to_owned), ..HomeTarget::new(homes.join(home), UID, UID) };
+        let keys = homed.ask(&target, Work::SshKeys { keys: Vec::new() }).await.expect_err("no home");
+        let entries = homed.ask(&target, Work::RemoveKubeconfig { names: names.clone() }).await.expect_err("no home");
+        assert_eq!(keys, entries, "{home}");
+        (keys.reason(), keys.remedy())
+    };
+    // Exports are often mounted in folders of the prefix.
+    for home in ["b/bob", "c/carl"] {
+        let (reason, remedy) = without(home, None).await;
+        assert!(reason == "missing-prefix" && remedy.contains(homes.join(home).parent().unwrap().to_str().unwrap()));
+    }
+    let mount = super::mount_of(&homed.home("foo"));
+    assert_eq!(without("a/ann", mount.as_deref()).await.0, "missing-home");
+    let away = homes.join("a");
+    let (reason, remedy) = without("a/ann", Some(&away)).await;
+    assert!(reason == "missing-prefix" && remedy.contains(away.to_str().unwrap()), "{reason}: {remedy}");
+}
+
+#[tokio::test]
 async fn a_removal_leaves_no_key_of_a_killed_worker() {
     let homed = Homed::start(&[]);
     let target = homed.home("foo");

@@ -17,7 +17,7 @@ mod unit;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -140,6 +140,13 @@ fn make_directory(path: &Path, uid: u32) {
 fn make_file(path: &Path, uid: u32, content: &[u8]) {
     fs::write(path, content).expect("file");
     chown(path, Some(uid), Some(uid)).expect("owner");
+}
+
+/// Where `findmnt` says that the file system of a home's folder is mounted.
+fn mount_of(target: &HomeTarget) -> Option<PathBuf> {
+    let folder = target.home.parent().expect("a folder");
+    let found = Command::new("findmnt").args(["-n", "-o", "TARGET", "-T"]).arg(folder).output().expect("findmnt");
+    Some(String::from_utf8(found.stdout).expect("text").trim().into())
 }
 
 fn wait_for(what: &str, condition: impl Fn() -> bool) {

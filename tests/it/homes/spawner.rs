@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bursar_protocol::{Answer, HomeTarget, Work};
 use rustix::process::Signal;
 
-use super::{Homed, UID, children_of, command, entries, folder, signal, status_of, wait_for, workers_of, write};
+use super::{
+    Homed, UID, children_of, command, entries, folder, make_directory, make_file, signal, status_of, wait_for,
+    workers_of, write,
+};
 
 /// A worker that has become `UID` and has its home open or not, stopped as that user could.
 fn stop_a_worker(server: u32, is_at_work: bool, until: &AtomicBool) -> u32 {
@@ -73,7 +76,7 @@ async fn four_capabilities_are_enough() {
     assert_eq!(ensured, Ok(Answer::HomeReady { created: true }));
     homed.write(&target).await.expect("writes");
 
-    // A worker that its user stops is late and is killed, although it is another user's.
+    // A worker that its user stops is killed, although it is another user's.
     with_a_stopped_worker(&homed, &target, |_| ()).await;
     let server = homed.child.id();
     wait_for("the end of the stopped worker", || workers_of(server).is_empty());
@@ -87,6 +90,8 @@ async fn a_worker_is_the_user_for_good_and_holds_its_own_request_only() {
     homed.write(&target).await.expect("writes");
     let [spawner] = children_of(homed.child.id())[..] else { panic!("one spawner") };
     let checked = with_a_stopped_worker(&homed, &target, move |worker| {
+        // It would kill what is looked at.
+        signal(spawner, Signal::STOP);
         let says = |name| status_of(worker, name);
         let ids = |id: u32| [id.to_string().as_str(); 4].join("\t");
         assert_eq!((says("Uid:"), says("Gid:")), (ids(UID), ids(UID)));
@@ -105,8 +110,41 @@ async fn a_worker_is_the_user_for_good_and_holds_its_own_request_only() {
             .output()
             .expect("setpriv");
         assert!(!looked.status.success(), "{}", String::from_utf8_lossy(&looked.stdout));
+        signal(spawner, Signal::CONT);
     });
     checked.await;
+}
+
+#[tokio::test]
+async fn a_person_who_stops_the_workers_of_several_accounts_closes_the_export_for_nobody() {
+    let homed = Homed::start(&["--deadline", "10s", "--backoff", "60s"]);
+    let server = homed.child.id();
+    let target = |uid: u32| {
+        let home = homed.folder.path().join(format!("homes/h{uid}"));
+        make_directory(&home, uid);
+        make_directory(&home.join(".kube"), uid);
+        HomeTarget::new(home, uid, uid)
+    };
+    let theirs = UID + 1..UID + 4;
+    let targets: Vec<_> = theirs.clone().map(target).collect();
+    for target in &targets {
+        // Their workers wait for this lock, long enough to be stopped.
+        make_file(&target.home.join(".kube/config.lock"), target.uid, b"");
+    }
+    let stopper = std::thread::spawn(move || {
+        for uid in theirs {
+            let is_theirs = |worker: &u32| status_of(*worker, "Uid:").contains(&uid.to_string());
+            wait_for("a worker of each", || workers_of(server).iter().any(is_theirs));
+            workers_of(server).into_iter().filter(is_theirs).for_each(|worker| signal(worker, Signal::STOP));
+        }
+    });
+    let asked = targets.iter().map(|target| homed.write(target));
+    for answer in futures::future::join_all(asked).await {
+        let why = answer.expect_err("stopped");
+        assert_eq!(why.reason(), "worker-died", "{why}");
+    }
+    stopper.join().expect("it stops them");
+    homed.write(&target(UID + 4)).await.expect("somebody else's");
 }
 
 #[tokio::test]

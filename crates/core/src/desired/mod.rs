@@ -304,6 +304,7 @@ impl DesiredCredential {
         Delivery {
             path: home.file(),
             home: (!self.host.is_any()).then(|| home.home.clone()),
+            mount: None,
             digest: self.digest.clone(),
             at: now,
             checked_at: Some(now),
@@ -461,6 +462,7 @@ impl HomeTarget {
         Delivery {
             path: self.home.join(AUTHORIZED_KEYS),
             home: Some(self.home.clone()),
+            mount: None,
             digest: digest.to_owned(),
             at: now,
             checked_at: Some(now),

@@ -67,6 +67,8 @@ pub struct Delivery {
     pub path: PathBuf,
     /// The folder of a host that it is in as in a home; absent: the account's home.
     pub home: Option<PathBuf>,
+    /// The mount point of the file system that the home was on when it was last seen.
+    pub mount: Option<PathBuf>,
     /// Digest (hex SHA-256) of what we put in, without the key: endpoints, names, namespace, fingerprint.
     pub digest: String,
     /// When it was written.

@@ -73,8 +73,9 @@ pub fn ensure(
         Err(refusal) if caller.may_order => return Ensured::refused(refusal.exit_code, refusal.text),
         // A caller who may not ask does not learn either which accounts exist.
         _ => {
-            let text =
-                format!("{kind}:{name}: root, group bursar-admin, the person and a tool's maintainers may ask for it");
+            let text = format!(
+                "{kind}:{name}: root, members of both groups bursar and bursar-admin, the person and a tool's maintainers may ask for it"
+            );
             return Ensured::refused(77, text);
         }
     };

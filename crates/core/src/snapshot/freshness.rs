@@ -35,6 +35,9 @@ pub struct Marks {
     /// When the entries were changed that changed last, by their ids. Not of Active Directory.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub entries: BTreeMap<DirectoryId, Stamp>,
+    /// The last answer said nothing of all this: it may be as old as it likes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub silent: bool,
     /// What `ids = "auto"` was decided to be by the first complete read (Active Directory).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ids: Option<DecidedIds>,
@@ -73,20 +76,22 @@ impl Marks {
         self.changes_behind(shown).or_else(|| self.counts_behind(shown)).or_else(|| self.entries_behind(shown))
     }
 
-    /// Whether the two say anything about the same.
+    /// Whether the two say anything about the same. Entries do where nothing is said of all of them: of a server that is behind
+    /// those that changed may be the ones that it does not have.
     #[must_use]
     pub fn is_comparable(&self, shown: &Self) -> bool {
         self.changes.keys().any(|key| shown.changes.contains_key(key))
             || self.counts.keys().any(|key| shown.counts.contains_key(key))
-            || self.entries.keys().any(|key| shown.entries.contains_key(key))
+            || (self.changes.is_empty() && self.entries.keys().any(|key| shown.entries.contains_key(key)))
     }
 
-    /// Whether a server that shows `shown` answers instead of another one with which it cannot be compared.
+    /// Whether a server that shows `shown` answers instead of another one with which it cannot be compared. One that says
+    /// nothing can be compared with none.
     #[must_use]
     pub fn is_of_another(&self, shown: &Self) -> bool {
         match (&self.controller, &shown.controller) {
             (Some(known), Some(shown)) => known != shown,
-            _ => !self.says_nothing() && !shown.says_nothing() && !self.is_comparable(shown),
+            _ => !self.says_nothing() && (self.silent || shown.says_nothing() || !self.is_comparable(shown)),
         }
     }
 
@@ -141,6 +146,7 @@ impl Marks {
         }
         after.ids = after.ids.or(shown.ids);
         after.controller = shown.controller.clone().or(after.controller);
+        after.silent = shown.says_nothing();
         after.entries = newest(after.entries, WITNESSES);
         after
     }

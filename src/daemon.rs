@@ -217,6 +217,8 @@ impl Loop {
                 drop(reply.send(answer));
             }
             Request::Sync(reply) => {
+                // Once for each request: the account would be locked by what a long cycle leaves to the next ones.
+                self.runtime.directories.forget_refusals();
                 self.waiters.syncs.push(reply);
                 self.due.insert(Trigger::Sync);
             }
@@ -295,8 +297,8 @@ impl Loop {
         }
         self.inbox.cut_for_login &= trigger == Trigger::Order;
         if is_sliced {
-            // What was read in full is not read in full again for what is left to do.
-            self.due.insert(if trigger == Trigger::Sync { trigger } else { Trigger::Schedule });
+            // What was read in full, or before its interval was over, is not so again for what is left to do.
+            self.due.insert(Trigger::Schedule);
         }
         if trigger == Trigger::Order {
             self.answer_orders(&report).await;

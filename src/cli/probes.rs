@@ -84,6 +84,7 @@ pub(super) async fn sources(settings: &Settings) -> (Vec<Finding>, Vec<PathBuf>)
             findings.extend(authority::of_source(&subject, pem));
         }
         findings.extend(untold(&sources, read));
+        findings.extend(undated(&sources, read));
         let count = read.entries.len();
         let numbers = read.numbers.as_ref().map(|numbers| format!(", {numbers}")).unwrap_or_default();
         findings.push(match &read.completeness {
@@ -135,6 +136,20 @@ fn untold(sources: &[SourceConfig], read: &SourceRead) -> Option<Finding> {
             format!("source {}, persist", source.name),
             "the server does not report changes, so each cycle reads everything",
             "OpenLDAP: `overlay syncprov` on the database, and no limit on the size of our searches; else take persist out",
+        )
+    })
+}
+
+/// A source whose server does not say how far it is: a backup that is weeks old would look the same.
+fn undated(sources: &[SourceConfig], read: &SourceRead) -> Option<Finding> {
+    let source = sources.iter().find(|source| source.name == read.source)?;
+    let server = read.server.as_ref().filter(|_| read.marks.says_nothing())?;
+    let is_judged = matches!(source.kind, SourceKind::Ldap(_)) && read.completeness == Completeness::Complete;
+    is_judged.then(|| {
+        Finding::bad(
+            format!("source {}, age", source.name),
+            format!("{server} does not say how far it is, so nobody sees when it is behind other servers, or restored"),
+            "let Bursar read contextCSN of the suffix, and entryCSN and modifyTimestamp of entries (docs/directories.md)",
         )
     })
 }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::reads::{PATIENCE, Question, Reads};
+use super::reads::{Patience, Question, Reads};
 use super::realm::with_made;
 use crate::ledger::server::SourceMark;
 use crate::ledger::{LedgerState, transition};
@@ -67,6 +67,13 @@ impl Directories {
         self.sources = sources;
     }
 
+    /// Lets each server be bound to again at once: an administrator says that the password is right now.
+    pub(crate) fn forget_refusals(&self) {
+        if let Some(cache) = &self.cache {
+            cache.forget_refusals();
+        }
+    }
+
     /// Notified whenever a directory reports a change.
     #[must_use]
     pub fn changed(&self) -> Arc<Notify> {
@@ -92,9 +99,6 @@ impl Directories {
     pub(crate) async fn read(&self, trigger: Trigger, reader: Reader<'_>) -> DirectorySnapshot {
         let (due, unasked) = self.due(trigger, reader);
         self.reads.keep(&self.sources);
-        if let (Some(cache), Trigger::Sync) = (&self.cache, trigger) {
-            cache.forget_refusals();
-        }
         let pass = self.pass(trigger);
         for source in due {
             let Some(asked) = self.sources.iter().find(|asked| asked.name == source.name) else { continue };
@@ -102,10 +106,12 @@ impl Directories {
             let (pass, known) = (pass.clone(), known(reader.ledger));
             self.reads.begin(Question { asked, source, pass, known, policy, now: reader.now, changed });
         }
-        // Who asks for a cycle waits for all sources; what begins by itself leaves the slow ones to a cycle of their own.
+        // Who asks for a cycle waits for all sources; what begins by itself leaves the slow ones to a cycle of their own. The
+        // schedule never waits for what anybody on the host asked for.
         let patience = match trigger {
-            Trigger::Sync | Trigger::Order => None,
-            _ => Some(PATIENCE),
+            Trigger::Sync | Trigger::Order => Patience::Endless,
+            Trigger::Login => Patience::FromStart,
+            _ => Patience::AfterAnswer,
         };
         let wanted = self.sources.iter().map(|source| source.name.clone()).filter(|name| !unasked.contains(name));
         let wanted: BTreeSet<String> = wanted.collect();
@@ -145,8 +151,8 @@ impl Directories {
     }
 
     /// The sources that a cycle asks, and the names of the others. `Trigger::Change` asks only sources that tell their
-    /// changes. A scheduled cycle leaves out a source with an interval until that is over. A cycle that somebody asks
-    /// for, or that is to answer what only a read can, asks all.
+    /// changes. A scheduled cycle leaves out a source with an interval until that is over, and one for a login what was
+    /// asked lately. A cycle that an administrator asks for, or that is to answer what only a read can, asks all.
     fn due(&self, trigger: Trigger, reader: Reader<'_>) -> (Vec<SourceConfig>, BTreeSet<String>) {
         let waits = reader.ledger.waits_for_a_read();
         let is_live = |source: &SourceConfig| self.cache.as_ref().is_some_and(|cache| cache.live(source).is_some());
@@ -155,6 +161,10 @@ impl Directories {
             Trigger::Schedule if !waits => {
                 let known = reader.ledger.sources.get(&source.name);
                 known.is_none_or(|read| read.is_due(source.interval(), reader.now))
+            }
+            Trigger::Login if !waits => {
+                let known = reader.ledger.sources.get(&source.name);
+                known.is_none_or(|read| read.is_due_for_logins(reader.now))
             }
             _ => true,
         };

@@ -17,7 +17,18 @@ use crate::snapshot::SourceRead;
 
 /// A scheduled cycle waits so long for other sources after the first one has answered: most take less than a second, and then
 /// one cycle does.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a cycle waits for its sources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// Until all have answered.
+    Endless,
+    /// For [`PATIENCE`] after the first has answered.
+    AfterAnswer,
+    /// For [`PATIENCE`].
+    FromStart,
+}
 /// How often it is looked whether a read ended without an answer.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -94,14 +105,14 @@ impl Reads {
         tasks.insert(name, Reading { asked: asked.clone(), whole, task });
     }
 
-    /// Until all of `wanted` have answered or, if one has, until `patience` is over.
-    pub(super) async fn wait(&self, wanted: &BTreeSet<String>, patience: Option<Duration>) {
+    /// Until all of `wanted` have answered, or `patience` is over.
+    pub(super) async fn wait(&self, wanted: &BTreeSet<String>, patience: Patience) {
         let _attended = Attended::by(&self.answers);
-        let mut over: Option<Instant> = None;
+        let mut over = (patience == Patience::FromStart).then(|| now() + PATIENCE);
         while !wanted.iter().all(|source| self.is_done(source)) {
             let some = wanted.iter().any(|source| self.has_answered(source));
-            if let Some(patience) = patience.filter(|_| over.is_none() && some) {
-                over = Some(now() + patience);
+            if patience == Patience::AfterAnswer && over.is_none() && some {
+                over = Some(now() + PATIENCE);
             }
             tokio::select! {
                 () = self.answers.come.notified() => {}

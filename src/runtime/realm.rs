@@ -77,7 +77,7 @@ impl RealmTarget {
 
     /// Whether it must be read before anything is decided. A cycle that somebody asks for reads the realm too.
     fn is_due(&self, trigger: Trigger, now: Timestamp) -> bool {
-        let asked = trigger.asks() && trigger != Trigger::Schedule;
+        let asked = trigger.asks() && !matches!(trigger, Trigger::Schedule | Trigger::Login);
         let over = self.read_at.is_none_or(|at| {
             let gap = now.duration_since(at);
             gap.is_negative() || gap.unsigned_abs() >= self.settings.interval
@@ -87,7 +87,7 @@ impl RealmTarget {
 
     /// Not asked again yet, unless somebody asks.
     fn waits(&self, trigger: Trigger, now: Timestamp) -> bool {
-        let asked = trigger.asks() && trigger != Trigger::Schedule;
+        let asked = trigger.asks() && !matches!(trigger, Trigger::Schedule | Trigger::Login);
         // One that is further away than any backoff was set by a clock that was wrong.
         let soon = |next_try: Timestamp| next_try > now && next_try.duration_since(now) <= LAST_RETRY;
         !asked && self.trouble.as_ref().is_some_and(|trouble| soon(trouble.next_try))

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{disable_ldif, person_dn};
+use bursar_testkit::ready::{DEADLINE, wait_for};
+use bursar_testkit::slapd::READER_DN;
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, status};
 use crate::world::{World, stderr};
 
 /// Longer than a look into a home is believed.
@@ -93,6 +95,40 @@ fn an_account_is_made_when_its_person_asks() {
     refused(&world, ANN, "user", "ens-ann", 1);
     daemon.stop();
     refused(&world, ANN, "user", "ens-ann", 69);
+}
+
+/// How often the server refused a bind as `dn`.
+fn refused_binds(world: &World, dn: &str) -> usize {
+    world.servers.slapd.search(dn, "(objectClass=*)", &["pwdFailureTime"]).matches("pwdFailureTime: ").count()
+}
+
+#[test]
+fn logins_do_not_repeat_a_refused_bind() {
+    let mut world = World::new("lockout");
+    world.stop();
+    let (policy, reader) = (format!("cn=lockout,{}", world.base), format!("cn=reader,{}", world.base));
+    world.add(&format!(
+        "dn: {policy}\nobjectClass: organizationalRole\nobjectClass: pwdPolicy\ncn: lockout\npwdAttribute: userPassword\n\
+         pwdLockout: TRUE\npwdMaxFailure: 5\n\n\
+         dn: {reader}\nobjectClass: organizationalRole\nobjectClass: simpleSecurityObject\ncn: reader\n\
+         userPassword: rotated\npwdPolicySubentry: {policy}\n\n"
+    ));
+    let config = std::fs::read_to_string(world.config()).expect("the configuration");
+    std::fs::write(world.config(), config.replace(READER_DN, &reader)).expect("written");
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    wait_for("the first cycle", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    assert_eq!(refused_binds(&world, &reader), 1);
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| refused(&world, 0, "user", "nobody", 4));
+        }
+    });
+    // The directory was read again, or they would still wait.
+    assert_eq!(refused_binds(&world, &reader), 1);
+    crate::daemon::curl(&world, "POST", "/v1/sync");
+    assert_eq!(refused_binds(&world, &reader), 2, "an administrator says that the password is right now");
+    daemon.stop();
 }
 
 #[test]

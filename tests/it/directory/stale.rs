@@ -100,6 +100,30 @@ async fn a_server_that_hides_how_far_it_is_is_told_by_its_entries() {
 }
 
 #[tokio::test]
+async fn a_restored_server_is_stale_after_somebody_wrote_to_it() {
+    let slapd = site(SlapdOptions::default());
+    let backup = slapd.dump();
+    change(&slapd);
+    let source = source(&[&slapd]);
+    let seen = read(source.clone()).await;
+    let server = seen.server.clone().expect("it answered");
+    slapd.start_copy(&backup);
+    // Now its contextCSN is newer than the one that was seen.
+    let bob = person_dn(BASE_DN, "bob");
+    slapd.modify_ldif(&format!("dn: {bob}\nchangetype: modify\nreplace: displayName\ndisplayName: Bobby\n\n"));
+    for pass in [Pass::Once, Pass::Changes(SyncCache::default())] {
+        let found = read_after_answer(&source, &pass, &seen.marks, &server).await;
+        assert!(matches!(found.completeness, Completeness::Stale { .. }), "{}", why(&found));
+        assert!(found.behind[host(&slapd)].why.contains("went back"), "{:?}", found.behind);
+    }
+    // What is written by LDAP has a new time, also if it was there before.
+    let seen = read(source.clone()).await;
+    slapd.delete(&bob);
+    slapd.add_ldif(&person_ldif(BASE_DN, "bob", 2002));
+    assert_eq!(why(&read_after_answer(&source, &Pass::Once, &seen.marks, &server).await), "complete");
+}
+
+#[tokio::test]
 async fn the_deletion_of_the_newest_entry_is_not_stale() {
     for lines in [Vec::new(), vec!["access to attrs=contextCSN by * none".to_owned()]] {
         let slapd = site(SlapdOptions { database_lines: lines, ..SlapdOptions::default() });

@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use self::adopted::AdoptedNamespace;
@@ -230,6 +230,12 @@ impl LedgerState {
 /// How long a source with an interval is left alone after one read that was not complete; twice as long after each more.
 const RETRY: Duration = Duration::from_secs(30);
 
+/// How long a source is left alone at least before somebody at a login has it asked again. They wait so long for an account
+/// that is new, and a loop of requests sets off no more cycles than this.
+const LOGINS_GAP: SignedDuration = SignedDuration::from_secs(5);
+/// Reads for logins take at most a fifth of a server's time.
+const LOGINS_SHARE: u64 = 4;
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
 fn is_zero(count: &u32) -> bool {
     *count == 0
@@ -246,6 +252,14 @@ impl SourceState {
         let again = self.completeness != Completeness::Complete
             && (self.failures == 0 || Duration::try_from(gap).is_ok_and(|gap| gap * 10 >= pause * 9));
         over || gap.is_negative() || again
+    }
+
+    /// Whether it may be asked again for somebody at a login.
+    #[must_use]
+    pub fn is_due_for_logins(&self, now: Timestamp) -> bool {
+        let gap = now.duration_since(self.read_at);
+        let took = i64::try_from(self.took_ms.saturating_mul(LOGINS_SHARE)).unwrap_or(i64::MAX);
+        gap.is_negative() || gap >= SignedDuration::from_millis(took).max(LOGINS_GAP)
     }
 }
 

@@ -75,7 +75,7 @@ fn is_recent(at: Timestamp, now: Timestamp) -> bool {
 pub struct ServerState {
     /// When.
     pub at: Timestamp,
-    /// How far it was behind what was known, in seconds; 0: it was not.
+    /// How far it was behind what was known, in seconds; 0: it was not. Absent where it does not say how far it is.
     pub lag_seconds: Option<i64>,
     /// Why it was not used.
     pub why: Option<String>,
@@ -86,7 +86,11 @@ impl ServerState {
     #[must_use]
     pub fn lag(&self) -> String {
         match (&self.why, self.lag_seconds) {
-            (None, _) => "up to date".to_owned(),
+            (None, Some(_)) => "up to date".to_owned(),
+            (None, None) => {
+                "does not say how far it is, and may be behind: let Bursar read contextCSN, entryCSN and modifyTimestamp there"
+                    .to_owned()
+            }
             (Some(_), None) => "behind".to_owned(),
             (Some(_), Some(seconds)) => format!("{:#} behind", SignedDuration::from_secs(seconds)),
         }

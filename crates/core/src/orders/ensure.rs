@@ -8,13 +8,16 @@ use super::find;
 use crate::desired::takes;
 use crate::identity::{AccountKind, ClusterName};
 use crate::ledger::change::{Change, Event};
-use crate::ledger::{Account, CredentialKey, Delivery, LedgerState, Lifecycle, Suspension, Tenant};
+use crate::ledger::{Account, CredentialKey, Delivery, LedgerState, Lifecycle, SourceState, Suspension, Tenant};
 use crate::orders::request::{EnsureAnswer, EnsureRequest, Refusal, Trigger};
 use crate::policy::{CredentialKind, Policy};
 
 /// Within this time a home is believed to be as it was seen, and asking again is asking once: a login hook that waits asks
 /// several times a second.
 const FRESH: SignedDuration = SignedDuration::from_secs(10);
+
+/// Login hooks wait so long (docs/operations.md).
+const LOGIN: SignedDuration = SignedDuration::from_secs(30);
 
 /// Who asks, as the kernel knows them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +71,7 @@ pub fn ensure(
         Err(_) if ledger.sources.is_empty() => {
             let text = format!("{kind}:{name}: no directory has answered yet");
             let answer = Ok(EnsureAnswer { ready: false, text, kubeconfigs: Vec::new() });
-            return Ensured { changes: Vec::new(), events: Vec::new(), answer, wants: Some(Trigger::Sync) };
+            return Ensured { changes: Vec::new(), events: Vec::new(), answer, wants: Some(Trigger::Login) };
         }
         Err(refusal) if caller.may_order => return Ensured::refused(refusal.exit_code, refusal.text),
         // A caller who may not ask does not learn either which accounts exist.
@@ -133,16 +136,19 @@ fn may_ask_for_new(caller: &Asker, request: &EnsureRequest) -> bool {
     caller.may_order || (request.kind == AccountKind::User && caller.name.as_ref() == Some(&request.name))
 }
 
-/// The directory is read once more, after they began to ask.
+/// The directories are read once more after they began to ask, but for those that were read lately and take long: nobody
+/// waits at a login for what the schedule reads.
 fn unknown(ledger: &LedgerState, refusal: Refusal, since: Option<Timestamp>, now: Timestamp) -> Ensured {
-    let read = ledger.sources.values().map(|source| source.read_at).min();
     let since = since.unwrap_or(now - FRESH).min(now);
-    if read.is_some_and(|read| read > since) {
+    let may_answer = |source: &&SourceState| source.read_at <= since && source.is_due_for_logins(since + LOGIN);
+    let mut open = ledger.sources.values().filter(may_answer).peekable();
+    if open.peek().is_none() && !ledger.sources.is_empty() {
         return Ensured::refused(refusal.exit_code, refusal.text);
     }
     let text = format!("{}; the directory is being read again", refusal.text);
     let answer = Ok(EnsureAnswer { ready: false, text, kubeconfigs: Vec::new() });
-    Ensured { changes: Vec::new(), events: Vec::new(), answer, wants: Some(Trigger::Sync) }
+    let is_due = ledger.sources.is_empty() || open.any(|source| source.is_due_for_logins(now));
+    Ensured { changes: Vec::new(), events: Vec::new(), answer, wants: is_due.then_some(Trigger::Login) }
 }
 
 /// Why waiting brings nothing.
@@ -225,5 +231,48 @@ fn standing(
         Some(at) if now.duration_since(at).abs() < FRESH => Standing::Ready(Some(delivery.path.clone())),
         Some(at) if at == Timestamp::UNIX_EPOCH => waits("its kubeconfig is being looked at"),
         Some(_) => Standing::Unseen(key, delivery.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::testing::World;
+
+    /// What somebody whom nobody knows is answered, and what their asking sets off.
+    fn asks(world: &World, since: Timestamp, now: Timestamp) -> (Option<u8>, Option<Trigger>) {
+        let name = "nobody".to_owned();
+        let caller = Asker { actor: name.clone(), uid: 65_534, name: Some(name.clone()), may_order: false };
+        let request = EnsureRequest { kind: AccountKind::User, name, since: Some(since) };
+        let Ensured { answer, wants, .. } = ensure(&world.ledger, &world.policy, &caller, &request, now);
+        (answer.err().map(|refusal| refusal.exit_code), wants)
+    }
+
+    #[test]
+    fn asking_without_end_reads_a_directory_now_and_then() {
+        let mut world = World::new();
+        let (began, mut reads) = (world.now, 0);
+        for at in 1..=120 {
+            let now = began + SignedDuration::from_secs(at);
+            let (refused, wants) = asks(&world, now, now);
+            assert_eq!(refused, None, "{at}");
+            assert!(matches!(wants, None | Some(Trigger::Login)), "an administrator's cycle: {wants:?}");
+            if wants.is_some() {
+                reads += 1;
+                world.ledger.sources.values_mut().for_each(|source| source.read_at = now);
+            }
+        }
+        assert!((20..=24).contains(&reads), "{reads} in two minutes");
+    }
+
+    #[test]
+    fn nobody_waits_at_a_login_for_a_directory_that_takes_long() {
+        let mut world = World::new();
+        world.ledger.sources.values_mut().for_each(|source| source.took_ms = 60_000);
+        let at = |seconds| world.now + SignedDuration::from_secs(seconds);
+        assert_eq!(asks(&world, at(1), at(1)), (Some(4), None));
+        assert_eq!(asks(&world, at(230), at(230)), (None, None));
+        assert_eq!(asks(&world, at(230), at(240)), (None, Some(Trigger::Login)));
+        assert_eq!(asks(&world, at(-1), at(1)), (Some(4), None), "it was read after they began to ask");
     }
 }

@@ -248,6 +248,8 @@ pub enum Trigger {
     Schedule,
     /// A directory told of a change.
     Change,
+    /// Somebody whom the ledger does not know asks for an account. Everybody on the host may, without end.
+    Login,
     /// A cluster is no longer as the plan knew it.
     Drift,
     /// What is paced goes on.
@@ -262,10 +264,10 @@ impl Trigger {
         !matches!(self, Self::Order | Self::Drift | Self::Pace)
     }
 
-    /// Whether clusters that were away are asked, too. A change is not to wait for one of them.
+    /// Whether clusters that were away are asked, too. A change is not to wait for one of them, nor somebody at a login.
     #[must_use]
     pub const fn connects(self) -> bool {
-        self.asks() && !matches!(self, Self::Change)
+        self.asks() && !matches!(self, Self::Change | Self::Login)
     }
 
     /// As the ledger has it.
@@ -279,6 +281,7 @@ impl Trigger {
             Self::Sync => "sync",
             Self::Schedule => "schedule",
             Self::Change => "change",
+            Self::Login => "login",
             Self::Drift => "drift",
             Self::Pace => "pace",
         }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::DirectoryId;
 
-/// How many entries stand for a server that shows neither `contextCSN` nor `highestCommittedUSN`: those that changed last.
+/// How many entries stand for a server other than Active Directory: those that changed last.
 /// A server that is behind lacks the newest changes, so that the older ones prove nothing more; and the row in the ledger
 /// stays below some 20 KiB.
 pub const WITNESSES: usize = 256;
@@ -32,9 +32,12 @@ pub struct Marks {
     /// The domain controller (Active Directory): its counts say nothing about another's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<String>,
-    /// When the entries were changed that changed last, by their ids. Only of servers that show neither of the above.
+    /// When the entries were changed that changed last, by their ids. Not of Active Directory.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub entries: BTreeMap<DirectoryId, Stamp>,
+    /// The last answer said nothing of all this: it may be as old as it likes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub silent: bool,
     /// What `ids = "auto"` was decided to be by the first complete read (Active Directory).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ids: Option<DecidedIds>,
@@ -69,29 +72,26 @@ impl Marks {
     /// How far a server that shows `shown` is behind these. `None`: nothing says that it is.
     #[must_use]
     pub fn behind(&self, shown: &Self) -> Option<Behind> {
-        let comparable = self.changes.keys().any(|key| shown.changes.contains_key(key))
-            || self.counts.keys().any(|key| shown.counts.contains_key(key));
-        if comparable {
-            self.changes_behind(shown).or_else(|| self.counts_behind(shown))
-        } else {
-            self.entries_behind(shown)
-        }
+        // One write after a restore moves `contextCSN` forward, and leaves all other entries as old as they are.
+        self.changes_behind(shown).or_else(|| self.counts_behind(shown)).or_else(|| self.entries_behind(shown))
     }
 
-    /// Whether the two say anything about the same.
+    /// Whether the two say anything about the same. Entries do where nothing is said of all of them: of a server that is behind
+    /// those that changed may be the ones that it does not have.
     #[must_use]
     pub fn is_comparable(&self, shown: &Self) -> bool {
         self.changes.keys().any(|key| shown.changes.contains_key(key))
             || self.counts.keys().any(|key| shown.counts.contains_key(key))
-            || self.entries.keys().any(|key| shown.entries.contains_key(key))
+            || (self.changes.is_empty() && self.entries.keys().any(|key| shown.entries.contains_key(key)))
     }
 
-    /// Whether a server that shows `shown` answers instead of another one with which it cannot be compared.
+    /// Whether a server that shows `shown` answers instead of another one with which it cannot be compared. One that says
+    /// nothing can be compared with none.
     #[must_use]
     pub fn is_of_another(&self, shown: &Self) -> bool {
         match (&self.controller, &shown.controller) {
             (Some(known), Some(shown)) => known != shown,
-            _ => !self.says_nothing() && !shown.says_nothing() && !self.is_comparable(shown),
+            _ => !self.says_nothing() && (self.silent || shown.says_nothing() || !self.is_comparable(shown)),
         }
     }
 
@@ -146,6 +146,7 @@ impl Marks {
         }
         after.ids = after.ids.or(shown.ids);
         after.controller = shown.controller.clone().or(after.controller);
+        after.silent = shown.says_nothing();
         after.entries = newest(after.entries, WITNESSES);
         after
     }
@@ -321,10 +322,14 @@ mod tests {
         assert_eq!(known.behind(&seen(&[("newest", "20261122090000.5Z")])), None, "told more exactly");
         let exact = seen(&[("newest", "20261122090000.5Z")]);
         assert_eq!(exact.behind(&seen(&[("newest", "20261122090000Z")])), None, "told less exactly");
+        // A server that was restored from a backup, and written to after that.
         let both = Marks { entries: known.entries.clone(), ..vector(&[("001", "20261122090000.0Z")]) };
-        let older = seen(&[("newest", "20200101000000Z")]);
-        let shown = Marks { entries: older.entries, ..vector(&[("001", "20261122090000.0Z")]) };
-        assert_eq!(both.behind(&shown), None, "an entry may be restored; the server says that it has all changes");
+        let older = seen(&[("newest", "20261122020000Z")]);
+        let shown = Marks { entries: older.entries, ..vector(&[("001", "20261122093000.0Z")]) };
+        assert!(both.behind(&shown).is_some());
+        let added_again = seen(&[("newest", "20261122093000Z")]);
+        let shown = Marks { entries: added_again.entries, ..vector(&[("001", "20261122093000.0Z")]) };
+        assert_eq!(both.behind(&shown), None, "LDAP gives what it writes a new time");
     }
 
     #[test]

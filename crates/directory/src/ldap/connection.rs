@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 
 use super::refusals::Refusals;
 use crate::entry::windows::bind_refusal;
-use crate::source::{LdapConfig, Secret, ServerUrl, SourceConfig};
+use crate::source::{LdapConfig, Secret, ServerUrl};
 use crate::tls::{TlsError, client_config};
 
 /// A silent connection is probed after this long, and again at this interval: a pass lasts seconds, so a server that
@@ -91,11 +91,6 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Whether each entry is asked when it was changed: only where the server does not say how far it is as a whole.
-    pub(super) fn is_stamped(&self, source: &SourceConfig) -> bool {
-        !source.attributes.windows && self.marks.changes.is_empty()
-    }
-
     /// An operation only learns that the connection is gone; its driver knows why.
     pub(super) async fn diagnose(&mut self, error: ReadError) -> ReadError {
         if !matches!(error, ReadError::Lost(_)) {

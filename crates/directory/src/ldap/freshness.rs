@@ -20,6 +20,11 @@ use crate::source::{LdapConfig, SourceConfig};
 
 /// When an entry was changed, in the words of OpenLDAP and of all others. `whenChanged` is each controller's own.
 pub(super) const STAMPS: [&str; 2] = ["entryCSN", "modifyTimestamp"];
+/// What to ask of each entry of `source` to know when it was changed.
+pub(super) fn stamps(source: &SourceConfig) -> impl Iterator<Item = String> {
+    STAMPS.iter().filter(|_| !source.attributes.windows).map(|stamp| (*stamp).to_owned())
+}
+
 /// The newest changes of all databases of OpenLDAP (RFC 4533 leaves the name to the server).
 const CONTEXT_CSN: &str = "contextCSN";
 /// Entries that are looked at for one that a server must have.
@@ -120,10 +125,9 @@ pub(super) fn witnesses<'a>(
     known: &Marks,
 ) -> BTreeMap<DirectoryId, Stamp> {
     let mut stamped: Vec<(Stamp, &RawEntry)> = entries.filter_map(|entry| Some((entry.stamp?, &**entry))).collect();
-    if stamped.is_empty() {
-        return BTreeMap::new();
+    if WITNESSES < stamped.len() {
+        stamped.select_nth_unstable_by_key(WITNESSES, |(stamp, _)| std::cmp::Reverse(*stamp));
     }
-    stamped.sort_unstable_by_key(|(stamp, _)| std::cmp::Reverse(*stamp));
     let id = |entry: &RawEntry| {
         let text = entry.texts(&source.attributes.id).next()?.trim().to_lowercase();
         Some(DirectoryId(text))

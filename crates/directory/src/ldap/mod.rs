@@ -32,7 +32,7 @@ use ldap3::{Ldap, LdapResult, ResultEntry, Scope, SearchStream, parse_refs};
 use tokio::time::timeout;
 
 use self::connection::{Connection, ReadError, meaning};
-use self::freshness::{STAMPS, witnesses};
+use self::freshness::{STAMPS, stamps, witnesses};
 use self::range::Part;
 use self::search::Search;
 use crate::entry::assemble::{KINDS, RawRead, RawTree};
@@ -116,10 +116,9 @@ async fn read_all(
         marks: Box::new(connection.marks.clone()),
         ..unread(source)
     };
-    let stamped = connection.is_stamped(source);
     for (kind, into) in &mut raw.trees {
         let Some(tree) = source.tree(*kind) else { continue };
-        let reading = read_tree(&mut connection.ldap, config, source, (*kind, stamped), &mut into.entries);
+        let reading = read_tree(&mut connection.ldap, config, source, *kind, &mut into.entries);
         let outcome = AssertUnwindSafe(reading).catch_unwind().await.unwrap_or(Err(ReadError::Unparsable));
         let Err(error) = outcome else {
             into.whole = true;
@@ -144,15 +143,11 @@ async fn read_tree(
     ldap: &mut Ldap,
     config: &LdapConfig,
     source: &SourceConfig,
-    (kind, stamped): (AccountKind, bool),
+    kind: AccountKind,
     entries: &mut Vec<Arc<RawEntry>>,
 ) -> Result<(), ReadError> {
     let Some(tree) = source.tree(kind) else { return Ok(()) };
-    let mut attributes = asked(config, source, kind);
-    if stamped {
-        attributes.extend(STAMPS.map(str::to_owned));
-    }
-    read_matching(ldap, config, source, tree, &attributes, entries).await
+    read_matching(ldap, config, source, tree, &asked(config, source, kind), entries).await
 }
 
 /// Reads `attributes` of what `tree` matches page by page (RFC 2696), into `entries` as they come, and what is missing of
@@ -206,14 +201,15 @@ async fn read_matching(
     }
 }
 
-/// The attributes to ask for; of members only the first part where the configuration says how many at once.
+/// The attributes to ask for, and when the entry was changed; of members only the first part where the configuration says how
+/// many at once.
 fn asked(config: &LdapConfig, source: &SourceConfig, kind: AccountKind) -> Vec<String> {
     let is_long = |name: &String| source.attributes.member_dns.iter().any(|long| long.eq_ignore_ascii_case(name));
     let part = |name: String| match config.members_at_once {
         Some(size) if is_long(&name) => range::ask(&name, 0, Some(size)),
         _ => name,
     };
-    source.wanted(kind).into_iter().map(part).collect()
+    source.wanted(kind).into_iter().map(part).chain(stamps(source)).collect()
 }
 
 /// What the pages of one tree bring.

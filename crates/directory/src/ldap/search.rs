@@ -1,6 +1,5 @@
 //! Which of a source's servers answers: the first one that lets us in and is not behind what is known.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use bursar_core::snapshot::freshness::{Behind, Marks};
@@ -98,8 +97,7 @@ impl<'a> Search<'a> {
     pub(super) fn judge_marks(&mut self, server: &str, shown: &Marks) -> ControlFlow<Vec<(String, Behind)>> {
         let entries = Marks { entries: shown.entries.clone(), ..Marks::default() };
         let known = Marks { entries: self.history.marks.entries.clone(), ..Marks::default() };
-        let comparable = self.history.marks.is_comparable(&Marks { entries: BTreeMap::new(), ..shown.clone() });
-        match known.behind(&entries).filter(|_| !comparable) {
+        match known.behind(&entries) {
             None => ControlFlow::Break(std::mem::take(&mut self.behind)),
             Some(behind) => {
                 pass_over(&mut self.behind, "", server, behind);

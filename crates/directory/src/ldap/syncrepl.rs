@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use bursar_core::errors::chain;
 use bursar_core::identity::AccountKind;
+use bursar_core::snapshot::freshness::Marks;
 use futures::FutureExt as _;
 use ldap3::controls::{
     Control, ControlType, EntryState, MakeCritical as _, RefreshMode, SyncDone, SyncInfo, SyncRequest, SyncState,
@@ -52,7 +53,9 @@ pub(super) async fn refresh(
             Ok(Advance::Told(mut kept)) => {
                 // Politeness only: all is here.
                 let _ = timeout(Duration::from_secs(1), connection.ldap.unbind()).await;
-                kept.marks.entries = super::witnesses(source, kept.mirror.entries(), &history.marks);
+                if kept.marks.entries.is_empty() {
+                    kept.marks.entries = super::witnesses(source, kept.mirror.entries(), &history.marks);
+                }
                 return Ok(*kept);
             }
             Ok(Advance::Silence(after)) => cookies = Some(after),
@@ -117,8 +120,11 @@ async fn advance(
     if trees.values().any(|told| told.news.is_by_silence()) {
         return cookies(&trees).map(Advance::Silence);
     }
+    // Most passes bring no news, and looking through all entries takes longer than such a pass.
+    let is_news = trees.values().any(|told| !told.news.is_empty());
+    let entries = if is_news { BTreeMap::new() } else { known.marks.entries.clone() };
     let kept = taken(source, &connection.server, known, trees)?;
-    Ok(Advance::Told(Box::new(Kept { marks: connection.marks.clone(), ..kept })))
+    Ok(Advance::Told(Box::new(Kept { marks: Marks { entries, ..connection.marks.clone() }, ..kept })))
 }
 
 /// Up to where the server has told if all is read after this. What it tells is checked, and not kept.
@@ -222,10 +228,7 @@ pub(super) async fn ask(
     cookie: Option<Vec<u8>>,
     limit: Duration,
 ) -> Result<Stream, ReadError> {
-    let mut attributes = source.wanted(kind);
-    if connection.is_stamped(source) {
-        attributes.extend(super::STAMPS.map(str::to_owned));
-    }
+    let attributes = source.wanted(kind).into_iter().chain(super::stamps(source)).collect();
     let ldap = &mut connection.ldap;
     ldap.with_controls(SyncRequest { mode, cookie, reload_hint: false }.critical());
     let search = ldap.streaming_search(&tree.base, Scope::Subtree, &tree.filter, attributes);

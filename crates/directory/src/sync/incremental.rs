@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use bursar_core::snapshot::freshness::Marks;
 use bursar_core::snapshot::{Completeness, SourceRead, Way};
 
 use crate::entry::EntryRules;
@@ -39,7 +40,9 @@ pub(crate) async fn changes(
 ) -> SourceRead {
     if let Some(kept) = memory.live(source) {
         let read = told(source, &kept, Way::Persist, rules);
-        return SourceRead { marks: memory.last_shown(&source.name).unwrap_or(read.marks.clone()), ..read };
+        let shown = memory.last_shown(&source.name);
+        let marks = shown.map(|shown| Marks { entries: read.marks.entries.clone(), ids: read.marks.ids, ..shown });
+        return SourceRead { marks: marks.unwrap_or_else(|| read.marks.clone()), ..read };
     }
     match refresh(source, memory.of(source).as_deref(), known).await {
         Ok(kept) => {

@@ -62,7 +62,7 @@ pub(super) fn read(entries: Vec<Entry>) -> SourceRead {
     SourceRead { server: Some("a".to_owned()), ..SourceRead::complete(SOURCE, kinds.collect::<Vec<_>>(), entries) }
 }
 
-fn marks(text: &str) -> Marks {
+pub(super) fn marks(text: &str) -> Marks {
     let stamp = Stamp::parse(text).expect("a time");
     Marks { changes: BTreeMap::from([("dc=x 001".to_owned(), stamp)]), ..Marks::default() }
 }

@@ -26,8 +26,13 @@ impl<'a> Memory<'a> {
         if matches!(read.completeness, Completeness::Stale { .. }) {
             return standing;
         }
-        let says_nothing = read.marks.says_nothing() && read.marks.ids.is_none();
-        let Some(server) = read.server.as_ref().filter(|_| !says_nothing) else {
+        let is_silent = read.marks.says_nothing();
+        // A read that broke off shows less than its server has.
+        let is_noted = |server: &&String| match known.filter(|known| !known.marks.says_nothing()) {
+            Some(known) => !is_silent || complete || known.server != **server,
+            None => !is_silent || read.marks.ids.is_some(),
+        };
+        let Some(server) = read.server.as_ref().filter(is_noted) else {
             // What it shows may be against what others did.
             if let Some(known) = known.filter(|known| read.server.is_some() || (known.accepted && complete)) {
                 let at = if known.accepted && complete { self.now } else { known.at };
@@ -37,19 +42,20 @@ impl<'a> Memory<'a> {
             }
             return standing;
         };
-        // One name may stand for several domain controllers; they say which one answers.
-        let controller = |server: &str, marks: &Marks| match &marks.controller {
+        // One name may stand for several servers; domain controllers say which one answers.
+        let controller = |server: &str, marks: &Marks, is_silent: bool| match &marks.controller {
+            _ if is_silent => format!("{server} (shows no contextCSN, entryCSN and modifyTimestamp)"),
             Some(controller) => format!("{server} ({controller})"),
             None => server.to_owned(),
         };
-        let shown = controller(server, &read.marks);
+        let shown = controller(server, &read.marks, is_silent);
         let other = known.filter(|known| {
-            let before = controller(&known.server, &known.marks);
+            let before = controller(&known.server, &known.marks, known.marks.silent);
             !known.server.is_empty() && before != shown && known.marks.is_of_another(&read.marks)
         });
         let moved = match other {
             Some(known) => {
-                let former = controller(&known.server, &known.marks);
+                let former = controller(&known.server, &known.marks, known.marks.silent);
                 self.server_changed(&read.source, &former, &shown);
                 let standing = standing.unwrap_or_else(|| Moved { at: self.now, ..Moved::default() });
                 let first = standing.since.unwrap_or(standing.at).min(self.now);
@@ -100,9 +106,13 @@ impl<'a> Memory<'a> {
             let lag_seconds = behind.lag.map(|lag| lag.as_secs());
             (server.clone(), ServerState { at: self.now, lag_seconds, why: Some(behind.why.clone()) })
         });
-        let answered = read.server.iter().filter(|_| !read.marks.says_nothing());
-        let answered =
-            answered.map(|server| (server.clone(), ServerState { at: self.now, lag_seconds: Some(0), why: None }));
+        let is_silent = read.marks.says_nothing();
+        let is_compared = self.ledger.marks.get(&read.source).is_some_and(|known| !known.marks.says_nothing());
+        let answered = read.server.iter().filter(|_| !is_silent || is_compared);
+        let answered = answered.map(|server| {
+            let lag_seconds = (!is_silent).then_some(0);
+            (server.clone(), ServerState { at: self.now, lag_seconds, why: None })
+        });
         servers.extend(behind.chain(answered));
         servers
     }

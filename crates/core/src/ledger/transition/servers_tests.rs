@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 
-use super::doubt_tests::{HOUR, Story, controller, group, people, person, read};
+use super::doubt_tests::{HOUR, Story, controller, group, marks, people, person, read};
 use crate::identity::DirectoryId;
 use crate::ledger::{Note, Order, OrderKind};
-use crate::snapshot::{Entry, Role, SourceRead};
+use crate::snapshot::freshness::{Marks, Stamp};
+use crate::snapshot::{Completeness, Entry, Role, SourceRead};
 
 #[test]
 fn after_another_controller_answers_nothing_widens_for_half_an_hour() {
@@ -48,6 +49,44 @@ fn after_another_controller_answers_nothing_widens_for_half_an_hour() {
     story.hears(of("dc2", &other));
     assert_eq!(widened(&story), (true, true, true, true));
     assert!(story.ledger.rejected.is_empty());
+}
+
+#[test]
+fn a_server_that_says_nothing_of_its_age_widens_nothing_for_half_an_hour() {
+    let mut all = people(2);
+    all[0].disabled = Some("mark: yes".to_owned());
+    let of = |server: &str, marks: Marks, entries: &[Entry]| SourceRead {
+        server: Some(server.to_owned()),
+        marks,
+        ..read(entries.to_vec())
+    };
+    let entry = Stamp::parse("20260901000000Z").expect("a time");
+    let entries = Marks { entries: [(DirectoryId("u1".to_owned()), entry)].into(), ..Marks::default() };
+    let mut former = all.clone();
+    former[0].disabled = None;
+    // One name may stand for several servers.
+    for server in ["a", "b"] {
+        for shown in [marks("20260901000000Z"), entries.clone()] {
+            let mut story = Story::begin(all.clone());
+            story.hears(of("a", shown.clone(), &all));
+            for (minutes, is_enabled) in [(1, false), (29, false), (2, true)] {
+                story.later(minutes * 60);
+                story.hears(of(server, Marks::default(), &former));
+                assert_eq!(story.account("p0").disabled.is_none(), is_enabled, "{server} {shown:?}");
+            }
+            assert_eq!(story.events.iter().filter(|event| *event == "directory server changed").count(), 1);
+            let lag = story.ledger.sources["people"].servers[server].lag();
+            assert!(lag.contains("does not say how far it is"), "{lag}");
+            let mark = &story.ledger.marks["people"].marks;
+            assert_eq!((&mark.changes, &mark.entries), (&shown.changes, &shown.entries), "what was seen stays known");
+        }
+    }
+    // A read that broke off shows less than the server has.
+    let mut story = Story::begin(all.clone());
+    story.hears(of("a", entries, &all));
+    let why = "cut".to_owned();
+    story.hears(SourceRead { completeness: Completeness::Partial { why }, ..of("a", Marks::default(), &all) });
+    assert!(!story.events.contains(&"directory server changed".to_owned()));
 }
 
 #[test]

@@ -102,7 +102,10 @@ fn targets(settings: &Settings, names: Names) -> Vec<Target> {
     let hosts: Vec<String> = servers.iter().map(|(_, host, _)| host.clone()).collect();
     let addresses = match names {
         Names::Resolved => resolved(&hosts),
-        Names::AsWritten => hosts.iter().map(|host| host.parse().into_iter().collect()).collect(),
+        Names::AsWritten => {
+            let literal = |host: &String| host.parse().ok().map(|address: IpAddr| address.to_canonical());
+            hosts.iter().map(|host| literal(host).into_iter().collect()).collect()
+        }
     };
     let own = own_addresses();
     // A server that only this host reaches is this host's, at whatever address pods know it by.

@@ -504,7 +504,7 @@ impl<'input> Reader<'input> {
 
 /// Whether kubectl refuses a text for the same reason. Tried with `kubectl config view` on kubeconfigs with one or two
 /// faults: go-yaml takes a comment right behind a quote, a quoted scalar that goes on in column 0, and a directive that
-/// ends a document. A kind that was not tried is not one of these.
+/// ends a document. A kind that was not tried, or that is also found behind the end of `{}` or `[]`, is not one of these.
 fn is_nobodys(kind: &ErrorKind) -> bool {
     matches!(
         kind,
@@ -512,18 +512,14 @@ fn is_nobodys(kind: &ErrorKind) -> bool {
             | ErrorKind::BlockSequenceEntryNotAllowed
             | ErrorKind::ExpectedBlockMappingKey
             | ErrorKind::ExpectedBlockSequenceEntry
-            | ErrorKind::ExpectedDocumentStart
             | ErrorKind::ExpectedFlowMappingSeparator
             | ErrorKind::ExpectedFlowSequenceSeparator
             | ErrorKind::InvalidBlockScalarHeader
             | ErrorKind::InvalidColonPlacement
             | ErrorKind::InvalidTagTerminator
-            | ErrorKind::InvalidTrailingDoubleQuotedScalar
-            | ErrorKind::InvalidTrailingSingleQuotedScalar
             | ErrorKind::MappingKeyNotAllowed
             | ErrorKind::MappingValueNotAllowed
             | ErrorKind::MismatchedFlowCollectionEnd { .. }
-            | ErrorKind::MisplacedFlowCollectionEnd
             | ErrorKind::SimpleKeyExpected
             | ErrorKind::TabInBlockIndentation
             | ErrorKind::TabInIndentation

@@ -84,9 +84,9 @@ impl<'d> Edits<'d> {
 
     /// Another value in the place of a scalar.
     pub(super) fn set(&mut self, key: &Node, value: &Node, new: &Node) -> Result<()> {
-        // The parser does not tell where a block scalar with nothing in it ends.
-        let is_empty_block = matches!(&value.value, Value::Scalar(text, Style::Block) if text.trim().is_empty());
-        if value.place.anchored || key.place.anchored || is_empty_block {
+        // Where a block scalar begins and ends is not told exactly.
+        let is_block = matches!(&value.value, Value::Scalar(_, Style::Block));
+        if value.place.anchored || key.place.anchored || is_block {
             return Err(DocumentError::NotWritable);
         }
         let is_flow = self.document.root.as_ref().is_some_and(|root| root.place.flow);
@@ -95,7 +95,7 @@ impl<'d> Edits<'d> {
             let colon = self.colon(key)?;
             self.change(colon..colon, format!(" {}", *written));
         } else {
-            self.change(value.place.start..value.place.end, format!("{}{}", *written, self.break_of(value.place.end)));
+            self.change(value.place.start..value.place.end, written.as_str());
         }
         Ok(())
     }
@@ -164,7 +164,8 @@ impl<'d> Edits<'d> {
         let dash = self.dash(key, items, position)?;
         let indent = self.column(dash)?;
         let lines = self.lines(indent, std::slice::from_ref(new));
-        self.change(dash..old.end, format!("{}{}", &lines[indent..], self.break_of(old.end)));
+        let behind = if self.text(0..old.end).ends_with(['\n', '\r']) { self.newline } else { "" };
+        self.change(dash..old.end, format!("{}{behind}", &lines[indent..]));
         Ok(())
     }
 
@@ -204,11 +205,6 @@ impl<'d> Edits<'d> {
         }
         self.change(at..at, format!("{}{lines}", self.newline));
         Ok(())
-    }
-
-    /// The line break that a node takes with it that ends at `end`: a block scalar ends behind its own.
-    fn break_of(&self, end: usize) -> &'static str {
-        if self.text(0..end).ends_with(['\n', '\r']) { self.newline } else { "" }
     }
 
     fn behind_break(&self, at: usize) -> usize {

@@ -47,8 +47,7 @@ pub(super) fn without_our_keys(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     let mut pieces = Vec::new();
     let mut ours = BTreeSet::new();
     for piece in text.split_inclusive(|byte| !is_base64(byte)) {
-        let word = piece.strip_suffix(&[piece[piece.len() - 1]]).filter(|_| !is_base64(&piece[piece.len() - 1]));
-        let word = word.unwrap_or(piece);
+        let word = piece.split(|byte| !is_base64(byte)).next().unwrap_or_default();
         let pem = word.starts_with(BEGIN.as_bytes()).then(|| STANDARD.decode(word).ok().map(Zeroizing::new)).flatten();
         if let Some(certificate) = pem.as_ref().and_then(|pem| certificate(pem)).filter(|found| found.is_ours) {
             ours.extend(certificate.public_key.strip_prefix(&P256_HEAD).map(<[u8]>::to_vec));
@@ -60,8 +59,8 @@ pub(super) fn without_our_keys(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         return None;
     }
     let mut out = Zeroizing::new(Vec::with_capacity(text.len()));
-    for (piece, word, key) in &pieces {
-        out.extend_from_slice(if is_ours(key) { &piece[*word..] } else { piece });
+    for (piece, word, key) in pieces {
+        out.extend_from_slice(if is_ours(&key) { &piece[word..] } else { piece });
     }
     Some(out)
 }

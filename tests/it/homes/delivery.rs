@@ -220,7 +220,8 @@ async fn a_kubeconfig_that_kubectl_reads_is_never_replaced() {
         let config = target.home.join(".kube/config");
         make_directory(&target.home.join(".kube"), UID);
         make_file(&config, UID, &text);
-        let kubectl = Command::new("kubectl").args(["config", "view", "--kubeconfig"]).arg(&config).output();
+        let kubectl = bursar_testkit::binaries::control_plane().join("kubectl");
+        let kubectl = Command::new(kubectl).args(["config", "view", "--kubeconfig"]).arg(&config).output();
         let shown = kubectl.expect("kubectl");
         assert!(shown.status.success(), "{name}: {}", String::from_utf8_lossy(&shown.stderr));
         make_old(&config);

@@ -77,7 +77,8 @@ pub fn ensure(
         // A caller who may not ask does not learn either which accounts exist.
         _ => {
             let text = format!(
-                "{kind}:{name}: root, members of both groups bursar and bursar-admin, the person and a tool's maintainers may ask for it"
+                "{kind}:{name}: root, members of both groups bursar and bursar-admin, the person and a tool's maintainers \
+                 may ask for it"
             );
             return Ensured::refused(77, text);
         }

@@ -180,6 +180,9 @@ pub struct DesiredTenant {
     pub namespace: Option<NamespaceName>,
     /// New pods may not start; its workloads are stopped.
     pub suspended: bool,
+    /// No class has this place any more, and its suspension waits. What is there stays, and bindings lose those only who
+    /// have to leave them.
+    pub given_up: bool,
     /// What its end asks for here.
     pub end: Option<EndOfTenant>,
     /// Digest of what its objects take from itself. They may differ from what they were for another reason only: the

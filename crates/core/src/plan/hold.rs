@@ -55,6 +55,8 @@ fn delivers(action: &Action, replaces: bool) -> bool {
     match action {
         Action::Deliver { reason, .. } => *reason == Reason::Revoked,
         Action::ProveRevoked { .. } => true,
+        // Where nothing replaces it.
+        Action::RemoveKubeconfig { reason, .. } => *reason == Reason::Revoked,
         Action::Apply { key, uid: None, .. } => {
             replaces && (key.kind == ManagedKind::ServiceAccount || key.kind == ManagedKind::Secret)
         }
@@ -72,7 +74,6 @@ fn delivers(action: &Action, replaces: bool) -> bool {
         | Action::Archive { .. }
         | Action::DeleteNamespace { .. }
         | Action::AwaitDeletion { .. }
-        | Action::RemoveKubeconfig { .. }
         | Action::SshKeys { .. }
         | Action::InspectKubeconfig { .. } => false,
     }

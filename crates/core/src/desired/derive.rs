@@ -376,7 +376,7 @@ impl<'a> World<'a> {
         if removal {
             let side = Side { holders: &subject.holders.staying, ..subject.side() };
             let people = people.map(|decided| self.derived(subject, side, decided, &places, last_generation));
-            derived.otherwise = self.without_removal(subject, false, claimed, last_generation);
+            derived.otherwise = self.without_removal(subject, true, claimed, last_generation);
             derived.keep_people(subject, people);
         } else if !derived.leaving.is_empty() {
             // Blocking the removal of one member must block neither the end of the account's own access nor its return.
@@ -438,7 +438,7 @@ impl<'a> World<'a> {
         if !leavings {
             derived.leaving.clear();
             derived.rests_on.clear();
-        } else if !derived.leaving.is_empty() {
+        } else if !derived.leaving.is_empty() || !derived.rests_on.is_empty() {
             // Members who may not leave yet must not hold up an order.
             derived.otherwise = self.without_removal(subject, false, claimed, last_generation);
         }
@@ -502,7 +502,8 @@ impl<'a> World<'a> {
                 archived: self.is_archived(subject),
                 gone: !self.is_there(subject),
             },
-            shared: classes.iter().any(|class| class.credential.is_some()),
+            shared: classes.iter().any(|class| class.credential.is_some())
+                || self.ledger.certificates_of(&subject.account.id).next().is_some(),
             now: self.now,
         }
     }

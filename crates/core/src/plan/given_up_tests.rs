@@ -144,6 +144,19 @@ fn an_order_takes_access_from_a_place_that_waits_to_be_left_while_a_read_is_inco
 }
 
 #[test]
+fn who_left_a_tool_of_no_class_loses_the_copy_of_its_certificate() {
+    let (mut world, foo) = tool();
+    let old = group(&world, &foo);
+    refuse(&mut world);
+    world.policy.classes.remove("tool");
+    let leaving = world.account(&foo).members.keys().next().cloned();
+    world.account(&foo).leaving.extend(leaving);
+    cycles(&mut world);
+    assert!(!named(&world, &foo, &gpu()).contains(&old), "{:?}", named(&world, &foo, &gpu()));
+    assert!(!named(&world, &foo, &prod()).contains(&old), "{:?}", named(&world, &foo, &prod()));
+}
+
+#[test]
 fn a_binding_without_its_label_does_not_outlive_a_revocation() {
     let (mut world, foo) = tool();
     let old = group(&world, &foo);

@@ -40,6 +40,8 @@ mod given_up_tests;
 #[cfg(test)]
 mod history_tests;
 #[cfg(test)]
+mod leaving_tests;
+#[cfg(test)]
 mod property_tests;
 #[cfg(test)]
 mod realm_tests;

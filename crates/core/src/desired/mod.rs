@@ -42,7 +42,7 @@ use crate::kinds::{Detail, ManagedKind, ObjectKey, ObjectKind, ObjectName};
 use crate::ledger::{Account, Delivery, LedgerState, Note, Suspension};
 use crate::packed_text::DigestText;
 use crate::policy::{DriftMode, Endpoint, OidcRule, Reapers};
-pub use class::{Groups, accounts_of, classes_if_asked, classes_of, groups_without_uid, takes};
+pub use class::{Groups, accounts_of, classes_by, classes_if_asked, classes_of, groups_without_uid, takes};
 pub use derive::{Derived, Deriver, Each, derive, is_separable};
 pub use ssh::DesiredKeys;
 

@@ -78,7 +78,7 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     let report = report::cycle(trigger, times, ledger.state(), &decided.plan, &decided.approved, &refusals); // pure
     let clusters = clusters.status(ledger.now());
     let report = CycleReport {
-        unfinished: report::unfinished::all(ledger.state(), &clusters),
+        unfinished: report::unfinished::all(ledger.state(), &settings.policy, &clusters),
         away: report::away(&decided.plan, &clusters),
         actions: done.actions + there.actions,
         left: done.left,

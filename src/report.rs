@@ -20,6 +20,7 @@ use crate::orders::request::Trigger;
 use crate::plan::adopted::Unowned;
 use crate::plan::pace::Progress;
 use crate::plan::{ApprovedPlan, Plan, Refusal, revocation};
+use crate::policy::Policy;
 use crate::snapshot::Completeness;
 
 /// A cycle that ended; its number is given when it is stored, and what was done of it by who did it.
@@ -68,6 +69,7 @@ pub fn cycle(
 pub fn status(
     site: &str,
     ledger: &LedgerState,
+    policy: &Policy,
     clusters: BTreeMap<String, ClusterStatus>,
     last_cycle: Option<CycleReport>,
 ) -> Status {
@@ -78,7 +80,7 @@ pub fn status(
     Status {
         site: site.to_owned(),
         sources: ledger.sources.clone(),
-        unfinished: unfinished::all(ledger, &clusters),
+        unfinished: unfinished::all(ledger, policy, &clusters),
         clusters,
         last_cycle,
         accounts,
@@ -183,7 +185,7 @@ mod tests {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52503));
         world.cycle();
-        let next_expiry = |world: &World| status("s", &world.ledger, BTreeMap::new(), None).next_expiry;
+        let next_expiry = |world: &World| status("s", &world.ledger, &world.policy, BTreeMap::new(), None).next_expiry;
         assert!(next_expiry(&world).is_some());
         world.account(&foo).generation += 1;
         assert_eq!(next_expiry(&world), None, "a revoked certificate");

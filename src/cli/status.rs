@@ -29,7 +29,7 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
             let settings = context.settings()?;
             let mut store = context.store().await?;
             let last = store.last_report().await?.and_then(|report| serde_json::from_value(report).ok());
-            let status = report::status(&settings.site, &store.state().await?, BTreeMap::new(), last);
+            let status = report::status(&settings.site, &store.state().await?, &settings.policy, BTreeMap::new(), last);
             let backup = BackupStatus { newest: backup::newest(&settings.state_dir), failed: None };
             (false, Status { backup, ..status })
         }
@@ -257,7 +257,7 @@ mod tests {
             ("prod".to_owned(), asked(3, None)),
             ("test".to_owned(), asked(14, Some(refused))),
         ];
-        let status = report::status("example", &world.ledger, clusters.into(), None);
+        let status = report::status("example", &world.ledger, &world.policy, clusters.into(), None);
         output::is_golden("status", &text(&status, true, world.now));
     }
 }

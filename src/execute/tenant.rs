@@ -22,7 +22,7 @@ use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
 use crate::ledger::{CredentialKey, Delivery, Failure, ObjectRecord, StoppedWorkload};
 use crate::plan::credential::KUBECONFIG;
-use crate::plan::{AccountPlan, Action, Reason};
+use crate::plan::{AccountPlan, Action, Reason, Side};
 use crate::policy::Cluster;
 
 /// Objects of one account under way at a time: a tenant has about ten, and a new one is complete in three waits.
@@ -218,7 +218,7 @@ impl TenantExecution<'_> {
         let mut is_without_directory = false;
         for action in homes {
             // Access is taken away whatever failed; nothing else is given before the cluster is as it should be.
-            let narrows = matches!(action, Action::RemoveKubeconfig { .. })
+            let narrows = matches!(action, Action::RemoveKubeconfig { .. } if action.side() == Side::Narrowing)
                 || matches!(action, Action::SshKeys { keys, .. } if keys.is_empty());
             if failed.as_ref().is_some_and(|error| error.is_of_nobodys_home() && !narrows)
                 || (is_without_directory && rank(action).is_some())

@@ -1,6 +1,7 @@
 //! What was ordered or decided about an account and is not done to its end, and what it waits for. PURE: no runtime, no
 //! client, no file system, no clock.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -8,11 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::api::{ClusterStatus, CycleReport, OrderAnswer};
 use crate::desired::quota::stops_pods;
-use crate::identity::{AccountId, AccountName};
+use crate::desired::{Groups, classes_by};
+use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::kinds::Stage;
 use crate::ledger::{Account, FOREIGN, Failure, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::orders::request::Refusal;
 use crate::plan::guard::COMPLETENESS;
+use crate::policy::Policy;
 
 /// One change of an account's access that is not done to its end.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -39,8 +42,8 @@ impl fmt::Display for Unfinished {
 
 /// All of it, by account. `clusters`: as `bursar status` knows them; none where no daemon runs.
 #[must_use]
-pub fn all(ledger: &LedgerState, clusters: &BTreeMap<String, ClusterStatus>) -> Vec<Unfinished> {
-    let left = Left::of(ledger);
+pub fn all(ledger: &LedgerState, policy: &Policy, clusters: &BTreeMap<String, ClusterStatus>) -> Vec<Unfinished> {
+    let left = Left::of(ledger, policy);
     let look = Look { ledger, clusters };
     // The others of a class are counted in the progress of its revocation.
     let is_shown = |order: &&Order| order.bulk.is_none() || ledger.holds.contains_key(&order.account);
@@ -97,12 +100,16 @@ type Places<'a> = BTreeSet<&'a str>;
 struct Left<'a> {
     /// Bindings that name somebody who is suspended, or an older generation.
     bound: BTreeMap<AccountId, Places<'a>>,
-    /// Namespaces of active accounts that refuse pods.
+    /// Namespaces of active accounts that refuse pods, in clusters of their classes.
     sealed: BTreeMap<AccountId, Places<'a>>,
 }
 
 impl<'a> Left<'a> {
-    fn of(ledger: &'a LedgerState) -> Self {
+    fn of(ledger: &'a LedgerState, policy: &Policy) -> Self {
+        let groups = LazyCell::new(|| Groups::of(ledger, &policy.lifecycle));
+        let serves = |owner: &Account, cluster: &ClusterName| {
+            classes_by(owner, ledger, policy, &groups).iter().any(|class| class.clusters.contains(cluster))
+        };
         let mut left = Self::default();
         for (key, record) in &ledger.objects {
             let owner = ledger.accounts.get(&record.account);
@@ -111,7 +118,10 @@ impl<'a> Left<'a> {
                 to.entry(record.account.clone()).or_default().insert(cluster);
             };
             match owner.map(|owner| owner.state) {
-                Some(Lifecycle::Active) if stops_pods(key) => add(&mut left.sealed),
+                // A place that its classes gave up refuses them for good.
+                Some(Lifecycle::Active) if stops_pods(key) && owner.is_some_and(|it| serves(it, &key.cluster)) => {
+                    add(&mut left.sealed);
+                }
                 Some(Lifecycle::Suspended | Lifecycle::Archived) if key.kind.stage() == Stage::Access => {
                     add(&mut left.bound);
                 }
@@ -221,7 +231,7 @@ const fn word(what: OrderKind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::{AccountKind, ClusterName};
+    use crate::identity::AccountKind;
     use crate::inventory::ClusterInventory;
     use crate::ledger::change::{Change, RefusalRecord};
     use crate::orders::request::Trigger;
@@ -241,7 +251,7 @@ mod tests {
     }
 
     fn said(world: &World, ready: bool) -> Vec<String> {
-        all(&world.ledger, &status(ready)).iter().map(ToString::to_string).collect()
+        all(&world.ledger, &world.policy, &status(ready)).iter().map(ToString::to_string).collect()
     }
 
     fn away(world: &mut World) -> std::sync::Arc<ClusterInventory> {
@@ -309,7 +319,7 @@ mod tests {
         }];
         let (plan, (approved, _)) = (world.plan(), world.guarded());
         let report = crate::report::cycle(Trigger::Order, (world.now, world.now), &world.ledger, &plan, &approved, &[]);
-        let report = CycleReport { unfinished: all(&world.ledger, &status(true)), ..report };
+        let report = CycleReport { unfinished: all(&world.ledger, &world.policy, &status(true)), ..report };
         let ordered = OrderAnswer { ordered: BTreeSet::from([name]), ..OrderAnswer::default() };
         let open = after(&report, &ordered);
         assert_eq!((open.len(), open[0].exit_code), (1, 3));
@@ -335,5 +345,21 @@ mod tests {
         world.ledger.apply(&Change::Failure(foo, ClusterName("prod".to_owned()), Some(failed)));
         let [text] = said(&world, true).try_into().expect("one");
         assert!(text.starts_with("tool:foo: suspend (ordered by ann) waits for suspend in prod: no answer"), "{text}");
+    }
+
+    #[test]
+    fn a_place_that_a_class_gave_up_is_no_resumption() {
+        let mut world = World::new();
+        world.another_cluster("gpu");
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        (0..2).for_each(|_| drop(world.cycle()));
+        world.policy.classes.get_mut("tool").expect("a class").clusters = vec![prod()];
+        (0..2).for_each(|_| drop(world.cycle()));
+        let gpu = ClusterName("gpu".to_owned());
+        assert!(world.ledger.objects.keys().any(|key| stops_pods(key) && key.cluster == gpu), "it is sealed there");
+        assert_eq!(said(&world, true), Vec::<String>::new());
+        order(&mut world, &foo, OrderKind::Revoke);
+        (0..2).for_each(|_| drop(world.cycle()));
+        assert_eq!(said(&world, true), Vec::<String>::new(), "no order of the account ends with 1 by it");
     }
 }

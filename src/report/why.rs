@@ -86,7 +86,7 @@ pub fn chain(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<St
     steps.extend(realm(account, ledger));
     steps.extend(archives(account, ledger));
     let name = account.account_name();
-    let unfinished = unfinished::all(ledger, &BTreeMap::new()).into_iter().filter(|one| one.account == name);
+    let unfinished = unfinished::all(ledger, policy, &BTreeMap::new()).into_iter().filter(|one| one.account == name);
     steps.extend(unfinished.map(|one| {
         let by =
             one.by.as_ref().map(|note| format!(", ordered by {}: {}", note.actor, note.reason)).unwrap_or_default();

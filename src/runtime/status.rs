@@ -21,7 +21,7 @@ impl Runtime {
                 status.weaker = weaker.iter().map(ToString::to_string).collect();
             }
         }
-        let status = report::status(&settings.policy.site, ledger.state(), there, last_cycle);
+        let status = report::status(&settings.policy.site, ledger.state(), &settings.policy, there, last_cycle);
         Status {
             ledger: ledger.trouble().cloned(),
             wal: holding_the_wal(&settings.state_dir),

@@ -139,7 +139,14 @@ pub fn accounts_of<'a>(class: &str, ledger: &'a LedgerState, policy: &Policy) ->
     accounts.collect()
 }
 
-fn classes_by<'p>(account: &Account, ledger: &LedgerState, policy: &'p Policy, groups: &Groups<'_>) -> Vec<&'p Class> {
+/// [`classes_of`], where the groups of the ledger are at hand.
+#[must_use]
+pub fn classes_by<'p>(
+    account: &Account,
+    ledger: &LedgerState,
+    policy: &'p Policy,
+    groups: &Groups<'_>,
+) -> Vec<&'p Class> {
     let asked = |class: &Class| class.provision == Provision::Always || ledger.last_use.contains_key(&account.id);
     let mut classes = taken(account, policy, groups, &asked).now;
     for class in ledger.tenants_of(&account.id).filter_map(|(_, tenant)| policy.classes.get(&tenant.class)) {

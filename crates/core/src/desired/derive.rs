@@ -17,7 +17,7 @@ use super::workspace::{Holders, Workspaces, holders, workspaces};
 use super::{DesiredAccount, DesiredState, EndOfTenant, Notice, Transition, quota, ssh, tenant};
 use crate::contract::Sealer;
 use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, DirectoryId, NamespaceName};
-use crate::kinds::ObjectKey;
+use crate::kinds::{ObjectKey, Stage};
 use crate::ledger::exception::ExceptionKey;
 use crate::ledger::idle::Idleness;
 use crate::ledger::people::PeopleByEntry;
@@ -218,6 +218,8 @@ fn is_settled(derived: &DesiredAccount) -> bool {
         && derived.rests_on.is_empty()
         // The end of a tenant depends on what is archived and what is gone.
         && derived.clusters.values().all(|tenant| tenant.end.is_none())
+        // What stays in a place that waits to be left depends on the bindings there.
+        && !derived.otherwise.iter().flat_map(|kept| kept.clusters.values()).any(|tenant| tenant.given_up)
 }
 
 /// New namespaces, and the accounts that get them.
@@ -237,6 +239,8 @@ struct World<'a> {
     archives: OnceCell<BTreeSet<(&'a AccountId, &'a ClusterName, u64)>>,
     /// Namespaces in use; computed only if an account needs a new one.
     namespaces: OnceCell<BTreeSet<(&'a ClusterName, &'a NamespaceName)>>,
+    /// Where accounts have bindings; computed only if a class gave up a cluster.
+    bound: OnceCell<BTreeSet<(&'a AccountId, &'a ClusterName)>>,
     /// Names of people; computed only if somebody leaves a group.
     people: OnceCell<BTreeMap<&'a DirectoryId, AccountName>>,
     /// The workspaces of people; computed only if a class takes quota from workspaces.
@@ -272,6 +276,7 @@ impl<'a> World<'a> {
             adopted: adopted::by_owner(ledger, policy),
             archives: OnceCell::new(),
             namespaces: OnceCell::new(),
+            bound: OnceCell::new(),
             people: OnceCell::new(),
             workspaces: OnceCell::new(),
             entries: OnceCell::new(),
@@ -352,9 +357,11 @@ impl<'a> World<'a> {
                 || !subject.holders.rests_on.is_empty()
                 || places.keys().any(|cluster| !is_taken(&taken.now, cluster)));
         let people = (!decided.suspended && subject.may_keep_people()).then(|| decided.clone());
-        let mut derived = self.derived(subject, subject.side(true), decided, &places, last_generation);
+        let mut derived = self.derived(subject, subject.side(), decided, &places, last_generation);
         if subject.held.is_some() {
-            derived.otherwise = self.through_hold(subject, true, claimed, last_generation);
+            let orders = subject.orders.iter().filter(|order| order.what.takes_access()).copied().collect();
+            let passing = Subject { orders, ..subject.clone() };
+            derived.otherwise = self.without_removal(&passing, true, claimed, last_generation);
             return Some(derived);
         }
         let returns = derived.transition == Some(Transition::Resume)
@@ -362,16 +369,10 @@ impl<'a> World<'a> {
         if returns || matches!(derived.transition, Some(Transition::Archive | Transition::Delete { .. })) {
             derived.otherwise = Some(Box::new(self.still_suspended(subject, returns, claimed, last_generation)));
         }
-        if removal && let Some(kept) = verdict(self.evidence(subject, false)) {
-            let side = Side { classes: &taken.now, holders: &subject.holders.staying };
+        if removal {
+            let side = Side { holders: &subject.holders.staying, ..subject.side() };
             let people = people.map(|decided| self.derived(subject, side, decided, &places, last_generation));
-            let mut places = self.places(subject, &taken.before, &kept, claimed, notices);
-            // A class that is gone made what the account has there; what that should be is unknown, so it stays.
-            places.retain(|cluster, _| is_taken(&taken.before, cluster));
-            let mut kept = self.derived(subject, subject.side(false), kept, &places, last_generation);
-            kept.leaving.clear();
-            kept.rests_on.clear();
-            derived.otherwise = Some(Box::new(kept));
+            derived.otherwise = self.without_removal(subject, true, claimed, last_generation);
             derived.keep_people(subject, people);
         } else if !derived.leaving.is_empty() {
             // Blocking the removal of one member must block neither the end of the account's own access nor its return.
@@ -392,7 +393,7 @@ impl<'a> World<'a> {
         last_generation: &mut u64,
     ) -> DesiredAccount {
         let places = self.places(subject, &subject.taken.now, &Verdict::SUSPENDED, claimed, &mut Vec::new());
-        let mut kept = self.derived(subject, subject.side(true), Verdict::SUSPENDED, &places, last_generation);
+        let mut kept = self.derived(subject, subject.side(), Verdict::SUSPENDED, &places, last_generation);
         if returns {
             // They wait with the return, so that neither is lost.
             (kept.orders, kept.ordered) = (Vec::new(), None);
@@ -402,44 +403,43 @@ impl<'a> World<'a> {
         kept
     }
 
-    /// The part that passes a hold: suspensions and revocations by order and, with `leavings`, the access that former
-    /// members lose. The classes stay as they were.
-    fn through_hold(
+    /// What an account should have while its own removal is refused or held: orders, and with `leavings` also the access
+    /// that former members and people lose. The classes stay as they were.
+    fn without_removal(
         &self,
         subject: &Subject<'_>,
         leavings: bool,
         claimed: &mut Claims,
         last_generation: &mut u64,
     ) -> Option<Box<DesiredAccount>> {
-        let account = subject.account;
-        let takes = |order: &&&Order| order.suspends().is_some() || order.what == OrderKind::Revoke;
-        let orders: Vec<&Order> = subject.orders.iter().filter(takes).copied().collect();
-        let subject = &Subject { orders, ..subject.clone() };
+        let Subject { account, taken, holders, .. } = subject;
         let decided = verdict(Evidence { leavings, ..self.evidence(subject, false) })?;
         let decided = match (&decided.transition, account.state) {
             (None, Lifecycle::Active) | (Some(Transition::Suspend(_)), _) => Verdict { end: None, ..decided },
             (_, Lifecycle::Suspended | Lifecycle::Archived) => Verdict::SUSPENDED,
             (_, Lifecycle::New | Lifecycle::Active | Lifecycle::Deleted) => return None,
         };
-        let mut places = self.places(subject, &subject.taken.before, &decided, claimed, &mut Vec::new());
-        places.retain(|cluster, _| is_taken(&subject.taken.before, cluster) || decided.suspended);
-        let classes = &subject.taken.before;
-        let Holders { now, staying, before, .. } = &subject.holders;
-        let holders = if leavings { now } else { before };
-        let may_keep_people = leavings && !decided.suspended && !subject.holders.rests_on.is_empty();
+        let mut places = self.places(subject, &taken.before, &decided, claimed, &mut Vec::new());
+        // What was let go of a place that no class has any more is not made again.
+        places.retain(|cluster, _| {
+            decided.suspended || is_taken(&taken.before, cluster) || self.is_bound(account, cluster)
+        });
+        let may_keep_people = leavings && !decided.suspended && !holders.rests_on.is_empty();
         let people = may_keep_people.then(|| decided.clone());
-        let mut derived = self.derived(subject, Side { classes, holders }, decided, &places, last_generation);
+        let now = if leavings { &holders.now } else { &holders.before };
+        let side = Side { classes: &taken.before, holders: now, leaves: false };
+        let mut derived = self.derived(subject, side, decided, &places, last_generation);
         derived.held = None;
-        derived.rests_on.retain(|id| subject.holders.rests_on.contains(id));
+        derived.rests_on.retain(|id| holders.rests_on.contains(id));
         if !leavings {
             derived.leaving.clear();
             derived.rests_on.clear();
-        } else if !derived.leaving.is_empty() {
+        } else if !derived.leaving.is_empty() || !derived.rests_on.is_empty() {
             // Members who may not leave yet must not hold up an order.
-            derived.otherwise = self.through_hold(subject, false, claimed, last_generation);
+            derived.otherwise = self.without_removal(subject, false, claimed, last_generation);
         }
-        let side = Side { classes, holders: staying };
-        let kept = people.map(|decided| self.derived(subject, side, decided, &places, last_generation));
+        let staying = Side { holders: &holders.staying, ..side };
+        let kept = people.map(|decided| self.derived(subject, staying, decided, &places, last_generation));
         derived.keep_people(subject, kept.map(|kept| DesiredAccount { held: None, ..kept }));
         Some(Box::new(derived))
     }
@@ -498,7 +498,8 @@ impl<'a> World<'a> {
                 archived: self.is_archived(subject),
                 gone: !self.is_there(subject),
             },
-            shared: classes.iter().any(|class| class.credential.is_some()),
+            shared: classes.iter().any(|class| class.credential.is_some())
+                || self.ledger.certificates_of(&subject.account.id).next().is_some(),
             now: self.now,
         }
     }
@@ -518,6 +519,15 @@ impl<'a> World<'a> {
         archives.contains(&(&account.id, cluster, account.generation))
     }
 
+    /// Whether the account has bindings in a cluster of the configuration.
+    fn is_bound(&self, account: &Account, cluster: &ClusterName) -> bool {
+        let bound = self.bound.get_or_init(|| {
+            let bindings = self.ledger.objects.iter().filter(|(key, _)| key.kind.stage() == Stage::Access);
+            bindings.map(|(key, record)| (&record.account, &key.cluster)).collect()
+        });
+        self.policy.clusters.contains_key(cluster) && bound.contains(&(&account.id, cluster))
+    }
+
     /// Whether a namespace is left, as far as the ledger knows.
     fn is_there(&self, subject: &Subject<'_>) -> bool {
         subject.account.state == Lifecycle::Archived
@@ -530,14 +540,14 @@ impl<'a> World<'a> {
     fn bystander(&self, subject: &Subject<'_>) -> Option<DesiredAccount> {
         let idle = Verdict { transition: None, regenerated: None, suspended: false, end: None };
         let concerned = !subject.account.leaving.is_empty() || !subject.orders.is_empty();
-        let nothing = Side { classes: &[], holders: &[] };
+        let nothing = Side { classes: &[], holders: &[], leaves: true };
         concerned.then(|| self.derived(subject, nothing, idle, &BTreeMap::new(), &mut 0))
     }
 
     fn derived(
         &self,
         subject: &Subject<'_>,
-        Side { classes, holders }: Side<'_>,
+        Side { classes, holders, leaves }: Side<'_>,
         decided: Verdict,
         places: &BTreeMap<&ClusterName, Option<NamespaceName>>,
         last_generation: &mut u64,
@@ -553,6 +563,7 @@ impl<'a> World<'a> {
         let clusters = places.iter().map(|(cluster, namespace)| {
             let here = self.classes_in(subject, classes, cluster);
             let overrides = self.ledger.overrides_in(&account.id, cluster);
+            let given_up = !decided.suspended && !is_taken(classes, cluster);
             let here_too = |key: &&&ExceptionKey| key.cluster.as_ref().is_none_or(|there| there == *cluster);
             let exceptions = subject.exceptions.iter().filter(here_too).map(|key| key.rule).collect();
             let order = tenant::Order {
@@ -562,7 +573,7 @@ impl<'a> World<'a> {
                 remembered: subject.remembered(cluster).map_or("", |tenant| tenant.class.as_str()),
                 namespace: namespace.as_ref(),
                 generation,
-                suspended: decided.suspended || !is_taken(classes, cluster),
+                suspended: decided.suspended || given_up,
                 notice: notice.as_ref().filter(|_| decided.suspended),
                 idle_until: subject.idle.warned.get(*cluster).copied().filter(|_| !decided.suspended),
                 end: decided.end.filter(|end| match end {
@@ -575,7 +586,12 @@ impl<'a> World<'a> {
                 holders,
                 adopted: &subject.adopted,
             };
-            ((*cluster).clone(), Box::new(tenant::tenant(order, self.policy, self.sealer)))
+            let tenant = if given_up && !leaves {
+                tenant::given_up(&order)
+            } else {
+                tenant::tenant(order, self.policy, self.sealer)
+            };
+            ((*cluster).clone(), Box::new(tenant))
         });
         let by_mark = matches!(decided.transition, Some(Transition::Suspend(Suspension::Disabled { .. })));
         DesiredAccount {

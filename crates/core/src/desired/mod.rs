@@ -43,8 +43,8 @@ use crate::ledger::{Account, Delivery, LedgerState, Note, Suspension};
 use crate::packed_text::DigestText;
 use crate::policy::{DriftMode, Endpoint, OidcRule, PodSecurity, Reapers};
 pub use class::{
-    ClassesOfNamespaces, Groups, accounts_of, classes_if_asked, classes_of, classes_of_namespaces, groups_without_uid,
-    takes,
+    ClassesOfNamespaces, Groups, accounts_of, classes_by, classes_if_asked, classes_of, classes_of_namespaces,
+    groups_without_uid, takes,
 };
 pub use derive::{Derived, Deriver, Each, derive, is_separable};
 pub use ssh::DesiredKeys;
@@ -183,6 +183,9 @@ pub struct DesiredTenant {
     pub namespace: Option<NamespaceName>,
     /// New pods may not start; its workloads are stopped.
     pub suspended: bool,
+    /// No class has this place any more, and its suspension waits. What is there stays, and bindings lose those only who
+    /// have to leave them.
+    pub given_up: bool,
     /// What its end asks for here.
     pub end: Option<EndOfTenant>,
     /// Digest of what its objects take from itself. They may differ from what they were for another reason only: the

@@ -58,14 +58,9 @@ impl<'a> Subject<'a> {
         self.account.kind == AccountKind::Group && (!self.tenants.is_empty() || classes.count() > 0)
     }
 
-    /// What it has if its removals are let through, or if they are not.
-    pub(super) fn side(&self, removals: bool) -> Side<'_> {
-        let Self { taken, holders, .. } = self;
-        if removals {
-            Side { classes: &taken.now, holders: &holders.now }
-        } else {
-            Side { classes: &taken.before, holders: &holders.before }
-        }
+    /// What it has if its removals are let through.
+    pub(super) fn side(&self) -> Side<'_> {
+        Side { classes: &self.taken.now, holders: &self.holders.now, leaves: true }
     }
 }
 
@@ -74,6 +69,8 @@ impl<'a> Subject<'a> {
 pub(super) struct Side<'a> {
     pub(super) classes: &'a [&'a Class],
     pub(super) holders: &'a [Holder],
+    /// It is suspended where none of the classes has a place. Without: what it has there stays.
+    pub(super) leaves: bool,
 }
 
 /// Everything that decides what an account gets while nothing is due for it.

@@ -142,6 +142,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         class: class.to_owned(),
         namespace: namespace.cloned(),
         suspended,
+        given_up: false,
         end,
         own: own(&order),
         objects,
@@ -156,6 +157,27 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
             .collect(),
         credentials: if suspended { Vec::new() } else { credentials },
         home: main.and_then(|class| credential::home(account, class.home.as_ref()?, rule)),
+    }
+}
+
+/// A place that no class has any more, while the suspension there is refused or held: nobody can say what should be there.
+pub(super) fn given_up(order: &Order<'_>) -> DesiredTenant {
+    let Order { account, classes, remembered, namespace, generation, .. } = order;
+    let rule = classes.iter().find_map(|class| class.credential.as_ref());
+    DesiredTenant {
+        class: (*remembered).to_owned(),
+        namespace: namespace.cloned(),
+        suspended: false,
+        given_up: true,
+        end: None,
+        own: String::new(),
+        objects: BTreeMap::new(),
+        directories: BTreeMap::new(),
+        keep_unknown: true,
+        credentials: Vec::new(),
+        notices: Vec::new(),
+        holder: JsonText::from(&credential::holder(account, *generation, *namespace, rule)),
+        home: None,
     }
 }
 

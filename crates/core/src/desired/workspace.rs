@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::rbac::role_binding;
-use super::{DesiredAccount, Place, Transition, credential};
+use super::{DesiredAccount, DesiredTenant, Place, Transition, credential};
 use crate::identity::{AccountId, AccountName, ClusterName, PosixIdentity, Uid};
 use crate::ledger::people::PeopleByEntry;
 use crate::ledger::{Account, LedgerState, Lifecycle};
@@ -120,7 +120,8 @@ fn works(derived: &DesiredAccount, person: &Account) -> bool {
 
 /// A token is a machine's, and for its own namespace.
 fn subjects(derived: &DesiredAccount) -> BTreeMap<ClusterName, Value> {
-    let tenants = derived.clusters.iter().filter(|(_, tenant)| !tenant.suspended && !tenant.credentials.is_empty());
+    let works = |tenant: &DesiredTenant| !tenant.suspended && (tenant.given_up || !tenant.credentials.is_empty());
+    let tenants = derived.clusters.iter().filter(|(_, tenant)| works(tenant));
     let named = tenants.map(|(cluster, tenant)| (cluster.clone(), tenant.holder.value()));
     named.filter(|(_, subject)| !credential::is_service_account(subject)).collect()
 }

@@ -135,9 +135,6 @@ impl LedgerState {
     /// with so many accounts may be revoked in a cycle.
     #[must_use]
     pub fn orders_due(&self, pace: Limit, now: Timestamp) -> Vec<&Order> {
-        if self.revocations.is_empty() {
-            return self.orders.iter().collect();
-        }
         let mut due: BTreeSet<&AccountId> = BTreeSet::new();
         for (class, revocation) in &self.revocations {
             if !self.goes_on(revocation, now) {
@@ -159,11 +156,16 @@ impl LedgerState {
             due.extend(waiting.iter().take(usize::try_from(turn).unwrap_or(usize::MAX)).map(|account| &account.id));
         }
         // An account with an order of its own carries out all its orders at once, so that its turn in the bulk
-        // revocation does not revoke it a second time.
-        let is_due = |order: &Order| order.bulk.as_ref().is_none_or(|class| !self.revocations.contains_key(class));
-        let alone: BTreeSet<&AccountId> =
-            self.orders.iter().filter(|order| is_due(order)).map(|order| &order.account).collect();
-        let turn = |order: &&Order| due.contains(&order.account) || alone.contains(&order.account);
+        // revocation does not revoke it a second time. A held one does so only by an order that passes the hold, and has
+        // its turn with its release, also when the revocation of its class is over.
+        let is_held = |order: &Order| self.holds.contains_key(&order.account);
+        let is_due = |order: &&Order| match &order.bulk {
+            Some(class) => !self.revocations.contains_key(class) && !is_held(order),
+            None => order.what.takes_access() || !is_held(order),
+        };
+        let alone: BTreeSet<&AccountId> = self.orders.iter().filter(is_due).map(|order| &order.account).collect();
+        let turn =
+            |order: &&Order| order.bulk.is_none() || due.contains(&order.account) || alone.contains(&order.account);
         self.orders.iter().filter(turn).collect()
     }
 

@@ -297,9 +297,9 @@ impl Action {
                     || key.kind == ManagedKind::Secret
                     || key.kind == ManagedKind::ServiceAccount
             }
-            Self::StopWorkloads { .. } | Self::Evict { .. } | Self::ReapPod { .. } | Self::RemoveKubeconfig { .. } => {
-                true
-            }
+            Self::StopWorkloads { .. } | Self::Evict { .. } | Self::ReapPod { .. } => true,
+            // A revoked one is proved to be worth nothing first.
+            Self::RemoveKubeconfig { reason, .. } => *reason != Reason::Revoked,
             Self::SshKeys { keys, reason, .. } => keys.is_empty() || matches!(reason, Some(Reason::Changed(_))),
             Self::MakeDirectory { .. }
             | Self::SetLevel { .. }

@@ -78,7 +78,8 @@ const SUSPENSIONS: Budget = Budget {
     part: hash::part,
 };
 
-const MEMBERS: Budget = Budget {
+/// Members who leave, whether or not their account's own removal is refused.
+pub(super) const MEMBERS: Budget = Budget {
     limited: Limited {
         spending: Spending::RemoveMembers,
         what: "members",

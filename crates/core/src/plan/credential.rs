@@ -160,6 +160,19 @@ pub(super) fn leftover(look: Look<'_>) -> impl Iterator<Item = Action> {
     remove(look)
 }
 
+/// Proves that older credentials are worth nothing, and takes them out of homes, where nothing new is delivered.
+pub(super) fn revoked(look: Look<'_>) -> impl Iterator<Item = Action> {
+    let is_older = |key: &CredentialKey| {
+        let held = look.ledger.certificates.get(key);
+        held.is_some_and(|certificate| certificate.generation != look.account.generation)
+    };
+    let older = deliveries(look).filter(|(key, delivery)| is_older(key) && !delivery.is_notice());
+    let remove = |(key, delivery): (&CredentialKey, &Delivery)| removal(look, &key.host, delivery, Reason::Revoked);
+    let removals: Vec<Action> = older.filter_map(remove).collect();
+    let proof = removals.first().and_then(|_| proof(look));
+    proof.into_iter().chain(removals)
+}
+
 /// All that stands in homes.
 pub(super) fn abandoned(look: Look<'_>) -> impl Iterator<Item = Action> {
     deliveries(look).filter_map(move |(key, delivery)| removal(look, &key.host, delivery, Reason::Orphaned))

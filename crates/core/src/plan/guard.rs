@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::budget::{ACCESS, BUDGETS, Budget, RESUMED};
+use super::budget::{ACCESS, BUDGETS, Budget, MEMBERS, RESUMED};
 use super::confine::confine;
 use super::hold::keeps;
 use super::limit::{Limited, Verdict, judge, spent};
@@ -320,16 +320,18 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
     let accounts: Vec<AccountPlan> = plan.accounts.into_iter().filter_map(unless_held).collect();
     // First: without the members who may not leave an account returns all the same.
     let [resumptions, removals @ ..] = &BUDGETS;
-    limits.limit(&accounts, resumptions);
-    limits.completeness(&accounts);
+    let all: Vec<&AccountPlan> = accounts.iter().collect();
+    limits.limit(&all, resumptions);
+    limits.completeness(&all);
     let idle = super::idle::over(&accounts, bounds.idle_per_cycle);
     limits.refused.extend(idle.iter().map(|plan| plan.id.clone()));
     let idle = idle.iter().map(|plan| plan.account.clone()).collect();
     for budget in removals {
-        limits.limit(&accounts, budget);
+        limits.limit(&all, budget);
     }
-    limits.dependants(&accounts);
-    let mut accounts = limits.remaining(accounts);
+    limits.dependants(&all);
+    let accounts = limits.remaining(accounts);
+    let mut accounts = limits.leavings(accounts);
     limits.access(&mut accounts);
     confine(&mut accounts, &bounds.unconfined);
     without_refused_returns(&mut accounts);
@@ -371,6 +373,10 @@ struct LimitEvaluator<'a> {
     now: Timestamp,
     refusals: Vec<Refusal>,
     refused: BTreeSet<AccountId>,
+    /// Accounts whose own removal, or all of it, was refused before what is judged now.
+    refused_before: BTreeSet<AccountId>,
+    /// Accounts whose members may not leave.
+    members_stay: BTreeSet<AccountId>,
     /// Workspaces of which some people may not be removed, and of which nothing else is refused.
     keep_people: BTreeSet<AccountId>,
     not_resumed: BTreeSet<AccountId>,
@@ -397,6 +403,8 @@ impl<'a> LimitEvaluator<'a> {
             now,
             refusals: Vec::new(),
             refused: BTreeSet::new(),
+            refused_before: BTreeSet::new(),
+            members_stay: BTreeSet::new(),
             keep_people: BTreeSet::new(),
             not_resumed: BTreeSet::new(),
             held: BTreeSet::new(),
@@ -414,9 +422,12 @@ impl<'a> LimitEvaluator<'a> {
     }
 
     /// A missing answer is never an empty answer: nothing that rests on absence from a source that is not complete now.
-    fn completeness(&mut self, accounts: &[AccountPlan]) {
+    fn completeness(&mut self, accounts: &[&AccountPlan]) {
         let mut by_source: BTreeMap<&str, Vec<&AccountPlan>> = BTreeMap::new();
-        for plan in accounts {
+        for plan in accounts.iter().copied() {
+            if !plan.leaving.is_empty() && !self.bounds.is_complete(&plan.before.source) {
+                self.members_stay.insert(plan.id.clone());
+            }
             if let Some(source) = self.sources(plan).into_iter().find(|source| !self.bounds.is_complete(source)) {
                 by_source.entry(source).or_default().push(plan);
             }
@@ -450,9 +461,9 @@ impl<'a> LimitEvaluator<'a> {
             .collect()
     }
 
-    fn limit(&mut self, accounts: &[AccountPlan], budget: &Budget) {
+    fn limit(&mut self, accounts: &[&AccountPlan], budget: &Budget) {
         let mut by_class: BTreeMap<&str, Vec<&AccountPlan>> = BTreeMap::new();
-        for plan in accounts {
+        for plan in accounts.iter().copied() {
             if (budget.amount)(plan) > 0 && !self.refused.contains(&plan.id) {
                 by_class.entry(&plan.class).or_default().push(plan);
             }
@@ -469,6 +480,8 @@ impl<'a> LimitEvaluator<'a> {
         let size = (budget.size)(self.bounds).get(class).copied().unwrap_or_default();
         let day = spent(&self.bounds.spent, spending, class, self.now);
         let (limit, left) = budget.limited.left(&self.bounds.limits, size, day);
+        let uses = self.uses.values().flatten().filter(|used| used.spending == spending && used.class == class);
+        let left = left.saturating_sub(uses.map(|used| used.amount).sum());
         let approves = |hash: &str| is_approved(&self.bounds.approvals, hash, self.now);
         let judged = judge(&amounts, left, approves, |place| (budget.part)(plans[place]));
         let Verdict { refused, mut approved, whole } = judged;
@@ -493,20 +506,25 @@ impl<'a> LimitEvaluator<'a> {
             if what == RESUMED {
                 self.not_resumed.extend(refused.iter().map(|plan| plan.id.clone()));
             }
+            if spending == MEMBERS.limited.spending {
+                self.members_stay.extend(refused.iter().map(|plan| plan.id.clone()));
+            }
             self.refuse(refusal, &refused, budget.part);
         }
     }
 
     /// An account that loses something because a group loses its members waits for that group. A workspace keeps the
     /// people who may not be removed themselves; the members who leave it do not wait for them.
-    fn dependants(&mut self, accounts: &[AccountPlan]) {
-        let waits =
-            |plan: &AccountPlan| plan.rests_on.iter().any(|it| self.refused.contains(it) || self.held.contains(it));
+    fn dependants(&mut self, accounts: &[&AccountPlan]) {
+        let stays = |id: &AccountId| {
+            [&self.refused, &self.refused_before, &self.held].into_iter().any(|some| some.contains(id))
+        };
+        let waits = |plan: &AccountPlan| plan.rests_on.iter().any(stays);
         let keeps = |plan: &AccountPlan| {
             let kept = plan.otherwise.as_deref().filter(|kept| kept.keeps_people);
             kept.is_some_and(|kept| !waits(kept))
         };
-        let waiting = accounts.iter().filter(|plan| !self.refused.contains(&plan.id) && waits(plan));
+        let waiting = accounts.iter().copied().filter(|plan| !self.refused.contains(&plan.id) && waits(plan));
         let (keeping, waiting): (Vec<_>, Vec<_>) = waiting.partition(|plan| keeps(plan));
         let ids = |plans: Vec<&AccountPlan>| plans.into_iter().map(|plan| plan.id.clone()).collect::<Vec<_>>();
         let (keeping, waiting) = (ids(keeping), ids(waiting));
@@ -516,29 +534,44 @@ impl<'a> LimitEvaluator<'a> {
 
     /// What is done instead of what was refused.
     fn remaining(&mut self, accounts: Vec<AccountPlan>) -> Vec<AccountPlan> {
-        let refused = std::mem::take(&mut self.refused);
+        let (refused, keep_people) = (std::mem::take(&mut self.refused), std::mem::take(&mut self.keep_people));
         self.uses.retain(|id, _| !refused.contains(id));
+        let is_refused_too = |kept: &AccountPlan| {
+            kept.keeps_people || (!kept.leaving.is_empty() && self.members_stay.contains(&kept.id))
+        };
         let remains = |plan: AccountPlan| {
-            if self.keep_people.contains(&plan.id) {
+            if keep_people.contains(&plan.id) {
                 return plan.otherwise.map(|plan| *plan);
             }
             if !refused.contains(&plan.id) {
                 return Some(plan);
             }
             let mut kept = *plan.otherwise?;
-            if kept.keeps_people {
+            while is_refused_too(&kept) {
                 kept = *kept.otherwise?;
             }
             // Without the members who leave it would return all the same.
             let returns = kept.transition == Some(Transition::Resume) && self.not_resumed.contains(&kept.id);
             if returns { kept.otherwise.map(|plan| *plan) } else { Some(kept) }
         };
-        accounts.into_iter().filter_map(remains).collect()
+        let remaining = accounts.into_iter().filter_map(remains).collect();
+        self.refused_before.extend(refused);
+        remaining
+    }
+
+    /// Members and people leave whether or not the account's own removal is refused, within the limits of their own.
+    fn leavings(&mut self, accounts: Vec<AccountPlan>) -> Vec<AccountPlan> {
+        let instead = accounts.iter().filter(|plan| self.refused_before.contains(&plan.id));
+        let instead: Vec<&AccountPlan> = instead.collect();
+        self.completeness(&instead);
+        self.limit(&instead, &MEMBERS);
+        self.dependants(&instead);
+        self.remaining(accounts)
     }
 
     /// Takes out what the configuration takes away, where that is too much at once.
     fn access(&mut self, accounts: &mut Vec<AccountPlan>) {
-        self.limit(accounts, &ACCESS);
+        self.limit(&accounts.iter().collect::<Vec<_>>(), &ACCESS);
         accounts.iter_mut().filter(|plan| self.refused.contains(&plan.id)).for_each(loss::keep);
         accounts.retain(|plan| !plan.is_idle());
     }

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::{AccountPlan, Action};
 use crate::contract::follows_the_generation;
+use crate::desired::credential::service_account;
 use crate::desired::{Transition, generation_group};
 use crate::digest::digest;
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
@@ -130,15 +131,15 @@ fn stable_digest(mut manifest: Value, plan: &AccountPlan) -> String {
     if let Some(annotations) = manifest.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
         annotations.retain(|key, _| !follows_the_generation(key));
     }
-    forget(&mut manifest, &generation_group(&plan.account, plan.generation));
+    forget(&mut manifest, &[generation_group(&plan.account, plan.generation), service_account(plan.generation)]);
     digest(&manifest)
 }
 
-fn forget(value: &mut Value, group: &str) {
+fn forget(value: &mut Value, holders: &[String]) {
     match value {
-        Value::String(text) if text == group => text.clear(),
-        Value::Array(items) => items.iter_mut().for_each(|item| forget(item, group)),
-        Value::Object(fields) => fields.values_mut().for_each(|field| forget(field, group)),
+        Value::String(text) if holders.contains(text) => text.clear(),
+        Value::Array(items) => items.iter_mut().for_each(|item| forget(item, holders)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| forget(field, holders)),
         _ => {}
     }
 }

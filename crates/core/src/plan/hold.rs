@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::loss::{Kept, Losses};
 use super::{AccountPlan, Action, Reason, Side};
-use crate::desired::credential::of_service_account;
+use crate::desired::credential::{self, of_service_account};
 use crate::desired::{Regeneration, Transition, of_generation_group, quota::stops_pods};
 use crate::digest::digest;
 use crate::identity::AccountKind;
@@ -57,6 +57,8 @@ fn delivers(action: &Action, replaces: bool) -> bool {
     match action {
         Action::Deliver { reason, .. } => *reason == Reason::Revoked,
         Action::ProveRevoked { .. } => true,
+        // Where nothing replaces it.
+        Action::RemoveKubeconfig { reason, .. } => *reason == Reason::Revoked,
         Action::Apply { key, uid: None, .. } => {
             replaces && (key.kind == ManagedKind::ServiceAccount || key.kind == ManagedKind::Secret)
         }
@@ -75,7 +77,6 @@ fn delivers(action: &Action, replaces: bool) -> bool {
         | Action::Archive { .. }
         | Action::DeleteNamespace { .. }
         | Action::AwaitDeletion { .. }
-        | Action::RemoveKubeconfig { .. }
         | Action::SshKeys { .. }
         | Action::InspectKubeconfig { .. } => false,
     }
@@ -104,8 +105,8 @@ fn narrowed(action: &Action, loss: Option<&Kept>, ledger: &LedgerState) -> Optio
             (begins && (stops_pods(key) || key.kind.stage() == Stage::Namespace)).then(|| action.clone())
         }
         Action::Delete { key, reason, .. } => {
-            let tokens = key.kind == ManagedKind::ServiceAccount || key.kind == ManagedKind::Secret;
-            (*reason != Reason::Orphaned || tokens && loss.is_none()).then(|| action.clone())
+            let tokens = credential::is_ours(key) && loss.is_none();
+            (*reason != Reason::Orphaned || tokens).then(|| action.clone())
         }
         Action::StopWorkloads { .. } | Action::Evict { .. } => Some(action.clone()),
         Action::RemoveKubeconfig { reason, .. } | Action::SshKeys { reason: Some(reason), .. } => {
@@ -164,12 +165,13 @@ pub(super) fn keeps(plan: &AccountPlan) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::identity::{AccountId, AccountKind};
-    use crate::kinds::Stage;
+    use crate::identity::{AccountId, AccountKind, HostName};
+    use crate::kinds::{ManagedKind, Stage};
     use crate::ledger::change::Change;
     use crate::ledger::{Note, Order, OrderKind};
     use crate::plan::testing::{World, prod, workspace_of};
     use crate::plan::{Bounds, guard};
+    use crate::policy::CredentialKind;
 
     fn hold(world: &mut World, id: &AccountId) {
         let note = Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
@@ -344,5 +346,77 @@ mod tests {
         let bound = world.bound.iter().filter(|(key, _)| key.namespace.as_deref() == Some("workspace-algebra"));
         let names: Vec<&String> = bound.flat_map(|(_, names)| names).collect();
         assert!(matches!(&names[..], [bob] if bob.starts_with("bursar:user:bob#")), "{names:?}");
+    }
+
+    /// A tool whose hosts have tokens.
+    fn tokens(world: &mut World) -> AccountId {
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let hosts = ["ce1", "ce2"].map(|host| HostName(host.to_owned())).to_vec();
+        credential(world, hosts);
+        (0..3).for_each(|_| drop(world.cycle()));
+        foo
+    }
+
+    fn credential(world: &mut World, hosts: Vec<HostName>) {
+        let class = world.policy.classes.get_mut("tool").expect("a class");
+        let lifetime = std::time::Duration::from_hours(1);
+        let kind = CredentialKind::ServiceAccount { lifetime, hosts, directory: Some("/srv/{host}/{name}".into()) };
+        class.credential.as_mut().expect("a rule").kind = kind;
+    }
+
+    fn tokens_of(world: &World) -> std::collections::BTreeSet<&str> {
+        let kinds = [ManagedKind::ServiceAccount, ManagedKind::Secret];
+        let keys =
+            world.inventory.clusters[&prod()].objects.keys().filter(|key| kinds.iter().any(|it| key.kind == *it));
+        keys.map(|key| key.name.as_str()).collect()
+    }
+
+    #[test]
+    fn no_change_of_a_class_ends_the_tokens_of_a_held_account() {
+        let lifetime = std::time::Duration::from_hours(168);
+        let certificate = CredentialKind::Certificate { lifetime };
+        let changes: [&dyn Fn(&mut World); 2] =
+            [&|world| credential(world, vec![HostName("ce1".to_owned())]), &|world| {
+                let class = world.policy.classes.get_mut("tool").expect("a class");
+                class.credential.as_mut().expect("a rule").kind = certificate.clone();
+            }];
+        for change in changes {
+            let mut world = World::new();
+            let foo = tokens(&mut world);
+            let service_account = format!("bursar-g{}", world.ledger.accounts[&foo].generation);
+            hold(&mut world, &foo);
+            change(&mut world);
+            (0..2).for_each(|_| drop(world.cycle()));
+            let all = [service_account.as_str(), "bursar-host-ce1", "bursar-host-ce2"];
+            assert_eq!(tokens_of(&world), all.into_iter().collect());
+        }
+    }
+
+    #[test]
+    fn a_secret_of_the_site_that_a_class_takes_back_stays_with_a_held_account() {
+        let mut world = World::new();
+        let secret = serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "proxy", "namespace": "tool-{name}"}});
+        world.policy.classes.get_mut("tool").expect("a class").manifests.push(secret);
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        (0..3).for_each(|_| drop(world.cycle()));
+        assert!(tokens_of(&world).contains("proxy"));
+        hold(&mut world, &foo);
+        world.policy.classes.get_mut("tool").expect("a class").manifests.clear();
+        (0..2).for_each(|_| drop(world.cycle()));
+        assert!(tokens_of(&world).contains("proxy"));
+    }
+
+    #[test]
+    fn a_revocation_passes_a_hold_and_ends_the_older_tokens() {
+        let mut world = World::new();
+        let foo = tokens(&mut world);
+        let before = world.ledger.accounts[&foo].generation;
+        hold(&mut world, &foo);
+        let note = Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
+        let (account, what) = (foo.clone(), OrderKind::Revoke);
+        world.ledger.orders.push(Order { id: 1, account, what, note, bulk: None, object: None });
+        (0..2).for_each(|_| drop(world.cycle()));
+        assert!(!tokens_of(&world).contains(format!("bursar-g{before}").as_str()));
+        assert_eq!(tokens_of(&world).len(), 3);
     }
 }

@@ -102,9 +102,11 @@ impl<'a> People<'a> {
         all.get(user).copied()
     }
 
-    /// What it should have, if it works now and goes on to.
-    fn works(&self, person: &Account) -> Option<&'a DesiredAccount> {
+    /// What it should have, if it works now and goes on to. `goes`: its own removal is let through.
+    fn works(&self, person: &Account, goes: bool) -> Option<&'a DesiredAccount> {
         let desired = self.desired.accounts.get(&person.id)?;
+        let begins = matches!(desired.transition, Some(Transition::Create | Transition::Resume));
+        let desired = desired.otherwise.as_deref().filter(|_| !goes && !begins).unwrap_or(desired);
         let works = match desired.transition {
             None => person.state == Lifecycle::Active,
             Some(Transition::Create | Transition::Resume) => true,
@@ -171,13 +173,29 @@ pub(super) fn keep(plan: &mut AccountPlan) {
     let waits: BTreeSet<usize> =
         plan.steps().enumerate().filter(|(index, action)| follows(*index, action)).map(|(index, _)| index).collect();
     let losses = std::mem::take(&mut plan.losses);
+    put_instead(plan, &losses, &waits);
+    plan.paced.clear();
+}
+
+/// Takes out what an account would lose in a place that its class gave up and that it may not leave yet. No limit counts
+/// that: the suspension there is refused already.
+pub(super) fn keep_given_up(plan: &mut AccountPlan, desired: &DesiredAccount) {
+    let is_given_up = |action: &Action| desired.clusters.get(action.cluster()).is_some_and(|it| it.given_up);
+    let there: BTreeSet<usize> =
+        plan.steps().enumerate().filter(|(_, action)| is_given_up(action)).map(|(index, _)| index).collect();
+    let (kept, losses) = std::mem::take(&mut plan.losses).into_iter().partition(|(index, _)| there.contains(index));
+    plan.losses = losses;
+    put_instead(plan, &kept, &BTreeSet::new());
+}
+
+/// Does what is to be done instead of `losses`, and neither what `waits`.
+fn put_instead(plan: &mut AccountPlan, losses: &Losses, waits: &BTreeSet<usize>) {
     for (index, action) in plan.narrowing.iter_mut().chain(&mut plan.actions).enumerate() {
         if let Some(Kept::Without(kept)) = losses.get(&index) {
             action.clone_from(kept);
         }
     }
     plan.retain_steps(|index, _| losses.get(&index).map_or(!waits.contains(&index), |kept| *kept != Kept::AsItIs));
-    plan.paced.clear();
 }
 
 /// One plan, with all that is known about whom its steps concern.
@@ -264,8 +282,9 @@ impl Loss<'_, '_> {
             return None;
         }
         let Some(there) = self.world.inventory.clusters.get(&key.cluster)?.objects.get(key) else {
-            // Without its label it holds all the same. One in a namespace of others is gone with the namespace.
-            return of_others(self.plan, key).is_none().then_some(Kept::AsItIs);
+            // Without its label it holds all the same, and cannot be changed: if somebody has to leave it, it goes. One in
+            // a namespace of others is gone with the namespace.
+            return (kept == *before && of_others(self.plan, key).is_none()).then_some(Kept::AsItIs);
         };
         if kept == *before && there.digest == record.observed && there.uid == record.uid {
             return Some(Kept::AsItIs);
@@ -295,11 +314,13 @@ impl Loss<'_, '_> {
             return Some(holder);
         }
         if let Some((_, generation)) = of_generation_group(name) {
-            return self.holder(generation).map(called);
+            return self.holder(cluster, generation).map(called);
         }
         if subject["kind"] == ManagedKind::ServiceAccount.row().kind {
-            let ours = of_service_account(name).map(|_| called(service_account(self.plan.generation)));
-            return ours.or_else(|| Some(subject.clone()));
+            let Some(generation) = of_service_account(name) else { return Some(subject.clone()) };
+            // Nobody makes the next one there, and a tenant could.
+            let is_made = generation == self.plan.generation || !self.is_given_up(cluster);
+            return is_made.then(|| called(service_account(self.plan.generation)));
         }
         let Some(user) = user_of(subject) else { return Some(subject.clone()) };
         self.is_still(cluster, user).then(|| subject.clone())
@@ -314,12 +335,14 @@ impl Loss<'_, '_> {
 
     /// The present generation group of whom this was the generation of. A binding that is the account's alone may have an
     /// older one: a daemon was killed while it revoked.
-    fn holder(&self, generation: u64) -> Option<String> {
+    fn holder(&self, cluster: &ClusterName, generation: u64) -> Option<String> {
         if self.plan.before.kind != AccountKind::Group {
             return Some(generation_group(&self.plan.account, self.plan.generation));
         }
         let person = self.world.people.of_generation(generation)?;
-        let desired = self.world.people.works(person).filter(|_| self.belongs(person))?;
+        let desired = self.works(person).filter(|_| self.belongs(person))?;
+        // Who loses the cluster is counted there.
+        desired.clusters.get(cluster).filter(|tenant| !tenant.suspended)?;
         Some(generation_group(&desired.account, desired.generation))
     }
 
@@ -334,23 +357,32 @@ impl Loss<'_, '_> {
         }
         let people = self.world.people;
         let members = before.members.keys().filter_map(|member| people.of_entry(before, member));
-        let mut working = members.filter_map(|person| people.works(person).map(|desired| (person, desired)));
+        let mut working = members.filter_map(|person| self.works(person).map(|desired| (person, desired)));
         if working.any(|(person, desired)| self.belongs(person) && is_bound(desired)) {
             return true;
         }
         let person = people.named(user).filter(|person| self.belongs(person) && is_name_in(&person.name, user));
-        person.is_some_and(|person| people.works(person).is_some())
+        person.is_some_and(|person| self.works(person).is_some())
     }
 
-    /// Whether the person belongs to this workspace, and nothing of theirs is about to end.
+    /// What a person should have who works. If this plan does not rest on the person, their own removal is refused.
+    fn works(&self, person: &Account) -> Option<&DesiredAccount> {
+        self.world.people.works(person, self.plan.rests_on.contains(&person.id))
+    }
+
+    /// Whether the person belongs to this workspace and does not leave it.
     fn belongs(&self, person: &Account) -> bool {
-        let AccountPlan { before, leaving, rests_on, .. } = self.plan;
-        before.has_member(person) && !leaving.contains_key(&person.directory_id) && !rests_on.contains(&person.id)
+        let AccountPlan { before, leaving, .. } = self.plan;
+        before.has_member(person) && !leaving.contains_key(&person.directory_id)
     }
 
     /// The service account that is good, or the Secret that a host's tokens end with. An older one is nobody's right.
     fn ends_tokens(&self, key: &ObjectKey) -> bool {
         of_service_account(&key.name).is_none_or(|generation| generation == self.plan.generation)
+    }
+
+    fn is_given_up(&self, cluster: &ClusterName) -> bool {
+        self.desired.clusters.get(cluster).is_some_and(|tenant| tenant.given_up)
     }
 
     /// Whether somebody is deleting the namespace of others that it is in.

@@ -36,7 +36,11 @@ mod wording;
 #[cfg(test)]
 mod binding_tests;
 #[cfg(test)]
+mod given_up_tests;
+#[cfg(test)]
 mod history_tests;
+#[cfg(test)]
+mod leaving_tests;
 #[cfg(test)]
 mod property_tests;
 #[cfg(test)]
@@ -435,16 +439,19 @@ impl World<'_> {
         for (cluster, tenant) in &desired.clusters {
             let Some(look) = self.look(id, desired, cluster, tenant) else { continue };
             let abandoned = !self.configured.contains(cluster);
-            let found = self.in_cluster(look, abandoned, is_first && !abandoned);
-            is_first &= abandoned;
+            // Nothing is made there, and nothing is said of what should be.
+            let is_left = abandoned || tenant.given_up;
+            let found = self.in_cluster(look, abandoned, is_first && !is_left);
+            is_first &= is_left;
             let with_pace = |action: Action| {
-                let paced = abandoned || pace::is_policy((id, cluster), tenant, &action, self.ledger, look.there);
+                let by_policy = || pace::is_policy((id, cluster), tenant, &action, self.ledger, look.there);
+                let paced = abandoned || (!tenant.given_up && by_policy());
                 (action, paced)
             };
             narrowing.extend(found.narrowing.into_iter().map(with_pace));
             actions.extend(found.actions.into_iter().map(with_pace));
             notices.extend(found.notices.into_iter().map(|text| Notice { account: desired.account.clone(), text }));
-            if abandoned {
+            if is_left {
                 continue;
             }
             let known = self.ledger.settled.get(&(id.clone(), cluster.clone()));
@@ -523,6 +530,7 @@ impl World<'_> {
             otherwise: None,
         };
         planned.losses = loss::of(*self, desired, &planned);
+        loss::keep_given_up(&mut planned, desired);
         planned.standing = subjects::standing(&planned, self.ledger, self.inventory);
         (!planned.is_idle()).then_some(planned)
     }
@@ -554,11 +562,16 @@ impl World<'_> {
     }
 
     fn in_cluster(&self, look: tenant::Look<'_>, abandoned: bool, with_homes: bool) -> tenant::Found {
-        let mut found = if abandoned { tenant::abandoned(look) } else { tenant::actions(look) };
-        if let Some(rules) = self.reaps.pods.as_ref().filter(|_| !abandoned) {
+        let mut found = match (abandoned, look.tenant.given_up) {
+            (true, _) => tenant::abandoned(look),
+            (false, true) => tenant::given_up(look),
+            (false, false) => tenant::actions(look),
+        };
+        let reaps = Some(self.reaps).filter(|_| !abandoned && !look.tenant.given_up);
+        if let Some(rules) = reaps.and_then(|reaps| reaps.pods.as_ref()) {
             reaper::pods(look, rules, &mut found);
         }
-        if let Some(rules) = self.reaps.namespaces.as_ref().filter(|_| !abandoned) {
+        if let Some(rules) = reaps.and_then(|reaps| reaps.namespaces.as_ref()) {
             idle::warnings(look, rules, &mut found);
         }
         if with_homes {

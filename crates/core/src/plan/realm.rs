@@ -233,7 +233,7 @@ pub fn plan(ledger: &LedgerState, rules: &Realm, seen: &RealmInventory, now: Tim
         classes: Classes::of(ledger),
         plan: RealmPlan { realm: rules.name.clone(), ..RealmPlan::default() },
     };
-    let people = users().filter(|it| it.state != Lifecycle::New && !ledger.holds.contains_key(&it.id));
+    let people = users().filter(|it| it.state != Lifecycle::New);
     for person in people.filter(|it| Some(&it.source) != rules.source.as_ref()) {
         look.person(person);
     }
@@ -271,10 +271,16 @@ impl<'a> Look<'a> {
         self.plan.steps.push(step);
     }
 
+    fn is_held(&self, account: &Account) -> bool {
+        self.ledger.holds.contains_key(&account.id)
+    }
+
     fn person(&mut self, person: &'a Account) {
         let row = self.ledger.realm_accounts.get(&(person.id.clone(), self.rules.name.clone()));
         let user = row.and_then(|row| self.seen.users.get(row.user_id.as_deref()?));
         match (row, user) {
+            // What is left of its suspension passes a hold, and nothing else.
+            _ if self.is_held(person) && (may_log_in(person) || row.is_none_or(|row| !row.enabled)) => {}
             (Some(row), Some(user)) => self.known(person, row, user),
             _ if may_log_in(person) => self.newcomer(person, row),
             _ => {}
@@ -384,18 +390,16 @@ impl<'a> Look<'a> {
     fn workspaces(&mut self) {
         let people = PeopleByEntry::of(self.ledger);
         let (mut given, mut taken) = (Given::new(), BTreeMap::new());
-        for (id, group) in workspaces(self.ledger) {
-            if self.ledger.holds.contains_key(id) {
-                continue;
-            }
+        for group in workspaces(self.ledger).into_values() {
             for role in [Role::Member, Role::Manager] {
                 let name = role_name(group, role);
                 let there = self.seen.roles.get(&name);
-                if group.state == Lifecycle::Active && there.is_none() {
+                let is_held = self.is_held(group);
+                if group.state == Lifecycle::Active && there.is_none() && !is_held {
                     self.step(group, RealmAction::RealmMakeRole { role: name.clone() }, Reason::Missing);
                 }
                 if group.state == Lifecycle::Deleted {
-                    if let Some(there) = there {
+                    if let Some(there) = there.filter(|_| !is_held) {
                         let counts = if is_uncounted(group) { 0 } else { lost_with(there) };
                         self.counted(group, RealmAction::RealmRemoveRole { role: name }, Reason::Orphaned, counts);
                     }
@@ -418,14 +422,14 @@ impl<'a> Look<'a> {
     }
 
     /// Who has a role and should not, and the other way round. A user who is not ours keeps what somebody else gave
-    /// them.
+    /// them. Through a hold goes only who is suspended or no longer a member.
     fn holders(
         &self,
         (name, group): (&str, &Account),
         wanted: &[&'a Account],
         (given, taken): (&mut Given<'a>, &mut BTreeMap<&'a str, Taken<'a>>),
     ) {
-        let held = |person: &Account| self.ledger.holds.contains_key(&person.id);
+        let held = |person: &Account| self.is_held(group) || self.is_held(person);
         let there = self.seen.roles.get(name);
         for person in wanted.iter().filter(|person| !held(person)) {
             let user = self.users.get(&person.id).copied();
@@ -437,10 +441,11 @@ impl<'a> Look<'a> {
         let Some(there) = there else { return };
         for user in &there.holders {
             let Some(person) = self.owners.get(user.as_str()).copied() else { continue };
-            if held(person) || wanted.iter().any(|it| it.id == person.id) {
+            let suspended = group.state != Lifecycle::Active || person.state != Lifecycle::Active;
+            let passes = !held(person) || suspended || !group.has_member(person);
+            if !passes || wanted.iter().any(|it| it.id == person.id) {
                 continue;
             }
-            let suspended = group.state != Lifecycle::Active || person.state != Lifecycle::Active;
             let reason = if suspended { Reason::Suspended } else { Reason::Orphaned };
             let entry =
                 taken.entry(user).or_insert_with(|| Taken { account: person, roles: Vec::new(), reason, counts: 0 });

@@ -327,12 +327,64 @@ fn people_read_from_the_realm_itself_only_get_roles() {
 }
 
 #[test]
-fn a_held_person_is_not_changed_in_the_realm() {
+fn a_hold_delays_no_removal_in_the_realm() {
     let mut story = Story::new();
     story.cycle();
     let alice = story.alice.clone();
     story.hold(&alice);
-    story.world.account(&alice).state = Lifecycle::Suspended;
+    let note = Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: story.world.now };
+    story.suspend(&alice, Suspension::by(note));
+    let text = story.cycle();
+    assert!(text.contains("user disabled (suspended)") && text.contains("workspace-lab:member taken"), "{text}");
+    assert_eq!((story.cycle().as_str(), story.may_log_in()), (NOTHING, 0));
+    // Somebody enables the user, and her account is changed: neither is repaired, nor anything given.
+    story.alices().enabled = true;
+    assert_eq!(story.cycle(), NOTHING);
+    story.alices().enabled = false;
+    let account = story.world.account(&alice);
+    (account.state, account.suspension) = (Lifecycle::Active, None);
+    account.display_name = Some("A E".to_owned());
+    assert_eq!(story.cycle(), NOTHING);
+    story.world.ledger.holds.clear();
+    let text = story.cycle();
+    assert!(text.contains("user enabled") && text.contains("workspace-lab:member given"), "{text}");
+}
+
+#[test]
+fn a_hold_keeps_nobody_in_a_workspace_of_the_realm_who_left_it() {
+    for is_persons in [false, true] {
+        let mut story = Story::new();
+        let (alice, lab) = (story.alice.clone(), story.lab.clone());
+        let bob = story.another("bob");
+        story.cycle();
+        story.hold(if is_persons { &alice } else { &lab });
+        let members = &mut story.world.account(&lab).members;
+        members.values_mut().for_each(|role| *role = crate::snapshot::Role::Manager);
+        if is_persons {
+            let entry = story.world.account(&bob).directory_id.clone();
+            story.world.account(&lab).members.remove(&entry);
+        }
+        let text = story.cycle();
+        assert!(!text.contains("Alice"), "another role is a change: {text}");
+        let entry = story.world.account(&alice).directory_id.clone();
+        story.world.account(&lab).members.remove(&entry);
+        let text = story.cycle();
+        assert!(text.starts_with("- user Alice  realm research: workspace-lab:member taken"), "{is_persons}: {text}");
+        assert_eq!(story.cycle(), NOTHING);
+        assert_eq!(story.seen.roles["workspace-lab:member"].holders.len(), usize::from(!is_persons));
+    }
+}
+
+#[test]
+fn a_held_workspace_that_is_suspended_by_an_order_loses_its_roles() {
+    let mut story = Story::new();
+    story.cycle();
+    let lab = story.lab.clone();
+    story.hold(&lab);
+    let note = Note { actor: "root".to_owned(), reason: "x".to_owned(), ticket: None, at: story.world.now };
+    story.suspend(&lab, Suspension::by(note));
+    let text = story.cycle();
+    assert!(text.starts_with("- user Alice  realm research: workspace-lab:member taken (suspended)"), "{text}");
     assert_eq!(story.cycle(), NOTHING);
 }
 

@@ -23,7 +23,7 @@ use jiff::SignedDuration;
 use super::display::Preview;
 use super::guard::{Refusal, approve, refused_hash};
 use super::testing::{World, entry_of, prod};
-use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
+use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, HostName};
 use crate::inventory::HomeFinding;
 use crate::inventory::quota::ObservedQuota;
 use crate::kinds::{DriftKey, ManagedKind, ObjectKey};
@@ -144,7 +144,7 @@ impl Story {
                 let class = self.world.policy.classes.get_mut(*class).expect("a class");
                 class.when = (*whom != "all").then(|| When::Base(format!("ou={whom},dc=example,dc=org")));
             }
-            ["class", _, "loses" | "nowhere" | "sso", ..] => self.narrowed(words),
+            ["class", _, "loses" | "nowhere" | "in" | "tokens" | "sso", ..] => self.narrowed(words),
             ["class", class, "becomes", name] => {
                 let mut class = self.world.policy.classes.remove(*class).expect("a class");
                 (*name).clone_into(&mut class.name);
@@ -207,6 +207,18 @@ impl Story {
             }
             ["class", class, "nowhere"] => {
                 self.world.policy.classes.get_mut(*class).expect("a class").clusters.clear();
+            }
+            ["class", class, "in", clusters @ ..] => {
+                let clusters = clusters.iter().map(|name| ClusterName((*name).to_owned()));
+                self.world.policy.classes.get_mut(*class).expect("a class").clusters = clusters.collect();
+            }
+            ["class", class, "tokens", hosts @ ..] => {
+                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                let hosts = hosts.iter().map(|host| HostName((*host).to_owned())).collect();
+                let lifetime = std::time::Duration::from_hours(168);
+                let kind =
+                    CredentialKind::ServiceAccount { lifetime, hosts, directory: Some("/srv/{host}/{name}".into()) };
+                class.credential.as_mut().expect("a credential").kind = kind;
             }
             ["class", class, "sso", user] => {
                 let class = self.world.policy.classes.get_mut(*class).expect("a class");

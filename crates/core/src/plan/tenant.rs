@@ -198,6 +198,15 @@ fn creates_in_its_namespace(look: Look<'_>, action: &Action) -> bool {
     }
 }
 
+/// Where no class has the place any more and its suspension waits: the access of those who have to leave it
+/// ([`super::loss::keep_given_up`]), and what is left of revoked credentials, which nobody replaces there.
+pub(super) fn given_up(look: Look<'_>) -> Found {
+    let mut found = Found::default();
+    found.take(deletes(look, &mut Vec::new()));
+    found.take(credential::revoked(look));
+    found
+}
+
 /// Where the configuration names the cluster no more: nobody renews what stands in homes, so it goes. What is in the
 /// cluster stays as it is.
 pub(super) fn abandoned(look: Look<'_>) -> Found {

@@ -28,7 +28,7 @@ stories! {
     absent_long absent_too_short admins admins_gone adopted adopted_never adopted_owner adopted_selector
     approval_expires approval_for_no_more approval_stays_the_same approved archived_and_back
     archived_and_back_before_deletion archived_and_deleted broken_home class_gone class_narrowed class_renamed
-    class_widened_and_narrowed clock_jumps cluster_down cluster_taken_out daemon_off_for_a_month
+    class_widened_and_narrowed clock_jumps cluster_down cluster_given_up_and_revoked cluster_taken_out daemon_off_for_a_month
     deleted_and_class_back deletion_needs_a_complete_read deletion_of_a_strangers_namespace deletion_stuck
     deletions_limited directory_half_broken disabled disabled_is_archived disabled_killed_and_left drift
     drift_reported expiring failing foreign_object half_gone_for_an_hour held held_is_not_archived idle idle_capped

@@ -1,0 +1,293 @@
+//! A class gives up a cluster, and the suspension there is refused or held: bindings lose those who have to leave them.
+
+use std::collections::BTreeSet;
+
+use crate::identity::{AccountId, AccountKind, ClusterName};
+use crate::json_text::JsonText;
+use crate::kinds::{ObjectKey, Stage};
+use crate::ledger::{Lifecycle, Note, Order, OrderKind};
+use crate::plan::AccountPlan;
+use crate::plan::testing::{World, prod};
+use crate::policy::{CredentialKind, Limit};
+
+const NONE: Limit = Limit { count: 0, percent: None };
+
+fn gpu() -> ClusterName {
+    ClusterName("gpu".to_owned())
+}
+
+fn note(world: &World) -> Note {
+    Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now }
+}
+
+fn order(world: &mut World, account: &AccountId, what: OrderKind) {
+    let (note, account) = (note(world), account.clone());
+    let id = world.ledger.orders.last().map_or(1, |order| order.id + 1);
+    world.ledger.orders.push(Order { id, account, what, note, bulk: None, object: None });
+}
+
+fn hold(world: &mut World, id: &AccountId) {
+    let note = note(world);
+    world.ledger.holds.insert(id.clone(), note);
+}
+
+fn cycles(world: &mut World) {
+    (0..3).for_each(|_| drop(world.cycle()));
+}
+
+fn class<'a>(world: &'a mut World, name: &str) -> &'a mut crate::policy::Class {
+    world.policy.classes.get_mut(name).expect("a class")
+}
+
+/// Keeps every class from suspending anybody.
+fn refuse(world: &mut World) {
+    world.policy.limits.suspend_per_cycle = NONE;
+}
+
+/// The classes that make foo's and the workspace's places leave cluster gpu.
+fn give_up(world: &mut World, name: &str) {
+    class(world, name).clusters = vec![prod()];
+}
+
+/// Whom bindings of the account in a cluster name, as they were last written.
+fn named(world: &World, id: &AccountId, cluster: &ClusterName) -> BTreeSet<String> {
+    let records = world.ledger.objects.iter();
+    let bindings =
+        records.filter(|(key, it)| key.cluster == *cluster && key.kind.stage() == Stage::Access && it.account == *id);
+    let subjects = bindings.filter_map(|(_, it)| it.detail.as_ref().map(JsonText::value));
+    let names = subjects.flat_map(|it| it.as_array().cloned().unwrap_or_default());
+    names.filter_map(|subject| subject["name"].as_str().map(str::to_owned)).collect()
+}
+
+fn group(world: &World, id: &AccountId) -> String {
+    let account = &world.ledger.accounts[id];
+    format!("bursar:{}#{}", account.account_name(), account.generation)
+}
+
+/// A tool in two clusters.
+fn tool() -> (World, AccountId) {
+    tool_in(World::new())
+}
+
+fn tool_in(mut world: World) -> (World, AccountId) {
+    world.another_cluster("gpu");
+    let ann = world.add(AccountKind::User, "ann", Some(20_001));
+    let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+    world.join(&foo, &ann);
+    cycles(&mut world);
+    assert!(world.plan().is_empty(), "{}", world.plan());
+    (world, foo)
+}
+
+/// Alice and bob in a workspace in two clusters.
+fn workspace() -> (World, [AccountId; 3]) {
+    let (mut world, alice, algebra) = World::in_course();
+    let bob = world.add(AccountKind::User, "bob", Some(20_002));
+    "uid=bob,ou=students,dc=example,dc=org".clone_into(&mut world.account(&bob).dn);
+    world.join(&algebra, &bob);
+    world.another_cluster("gpu");
+    for name in ["student", "course"] {
+        class(&mut world, name).clusters.push(gpu());
+    }
+    (0..2).for_each(|_| cycles(&mut world));
+    assert!(world.plan().is_empty(), "{}", world.plan());
+    (world, [alice, bob, algebra])
+}
+
+fn is_done(world: &World) {
+    let (approved, _) = world.guarded();
+    let left: Vec<_> = approved.accounts().iter().filter(|plan| plan.changes_something()).collect();
+    assert!(left.is_empty(), "{left:#?}");
+}
+
+#[test]
+fn a_revocation_takes_the_old_generation_out_of_a_place_that_waits_to_be_left() {
+    for (is_held, is_gone) in [(false, false), (true, false), (false, true), (true, true)] {
+        let (mut world, foo) = tool();
+        let old = group(&world, &foo);
+        if is_held {
+            hold(&mut world, &foo)
+        } else {
+            refuse(&mut world)
+        }
+        if is_gone {
+            drop(world.policy.classes.remove("tool"))
+        } else {
+            give_up(&mut world, "tool")
+        }
+        cycles(&mut world);
+        assert_eq!(named(&world, &foo, &gpu()), BTreeSet::from([old.clone()]), "{is_held} {is_gone}: it waits");
+        order(&mut world, &foo, OrderKind::Revoke);
+        cycles(&mut world);
+        let now = group(&world, &foo);
+        assert_ne!(now, old);
+        for cluster in [prod(), gpu()] {
+            assert_eq!(named(&world, &foo, &cluster), BTreeSet::from([now.clone()]), "{is_held} {is_gone} {cluster}");
+        }
+        assert!(is_gone || !world.ledger.is_being_revoked(&foo), "nothing of the revocation is left");
+        is_done(&world);
+    }
+}
+
+#[test]
+fn an_order_takes_access_from_a_place_that_waits_to_be_left_while_a_read_is_incomplete() {
+    let (mut world, foo) = tool();
+    give_up(&mut world, "tool");
+    refuse(&mut world);
+    let leaving = world.account(&foo).members.keys().next().cloned();
+    world.account(&foo).leaving.extend(leaving);
+    world.source(crate::snapshot::Completeness::Partial { why: "size limit".to_owned() });
+    order(&mut world, &foo, OrderKind::Suspend);
+    cycles(&mut world);
+    assert_eq!(world.ledger.accounts[&foo].state, Lifecycle::Suspended);
+    assert!(named(&world, &foo, &gpu()).is_empty() && named(&world, &foo, &prod()).is_empty());
+}
+
+#[test]
+fn who_left_a_tool_of_no_class_loses_the_copy_of_its_certificate() {
+    let (mut world, foo) = tool();
+    let old = group(&world, &foo);
+    refuse(&mut world);
+    world.policy.classes.remove("tool");
+    let leaving = world.account(&foo).members.keys().next().cloned();
+    world.account(&foo).leaving.extend(leaving);
+    cycles(&mut world);
+    assert!(!named(&world, &foo, &gpu()).contains(&old), "{:?}", named(&world, &foo, &gpu()));
+    assert!(!named(&world, &foo, &prod()).contains(&old), "{:?}", named(&world, &foo, &prod()));
+}
+
+#[test]
+fn a_binding_without_its_label_does_not_outlive_a_revocation() {
+    let (mut world, foo) = tool();
+    let old = group(&world, &foo);
+    refuse(&mut world);
+    give_up(&mut world, "tool");
+    let is_binding = |key: &ObjectKey| key.kind.stage() == Stage::Access;
+    world.in_cluster(&gpu()).objects.retain(|key, _| !is_binding(key));
+    cycles(&mut world);
+    assert_eq!(named(&world, &foo, &gpu()), BTreeSet::from([old]), "it waits");
+    order(&mut world, &foo, OrderKind::Revoke);
+    cycles(&mut world);
+    assert!(named(&world, &foo, &gpu()).is_empty(), "{:?}", named(&world, &foo, &gpu()));
+}
+
+#[test]
+fn no_binding_names_a_service_account_that_nobody_makes() {
+    let mut world = World::new();
+    let hosts = vec![crate::identity::HostName("ce1".to_owned())];
+    let lifetime = std::time::Duration::from_hours(1);
+    let kind = CredentialKind::ServiceAccount { lifetime, hosts, directory: Some("/srv/{host}/{name}".into()) };
+    class(&mut world, "tool").credential.as_mut().expect("a rule").kind = kind;
+    let (mut world, foo) = tool_in(world);
+    refuse(&mut world);
+    give_up(&mut world, "tool");
+    cycles(&mut world);
+    assert_eq!(named(&world, &foo, &gpu()).len(), 1, "it waits");
+    order(&mut world, &foo, OrderKind::Revoke);
+    cycles(&mut world);
+    assert!(named(&world, &foo, &gpu()).is_empty(), "{:?}", named(&world, &foo, &gpu()));
+    assert_eq!(named(&world, &foo, &prod()).len(), 1);
+    is_done(&world);
+}
+
+#[test]
+fn a_person_who_is_suspended_leaves_a_workspace_that_waits_to_be_left() {
+    for is_held in [false, true] {
+        let (mut world, [alice, bob, algebra]) = workspace();
+        if is_held {
+            hold(&mut world, &algebra)
+        } else {
+            refuse(&mut world)
+        }
+        give_up(&mut world, "course");
+        world.account(&alice).disabled = Some("mark".to_owned());
+        cycles(&mut world);
+        assert_eq!(world.ledger.accounts[&alice].state, Lifecycle::Suspended);
+        for cluster in [prod(), gpu()] {
+            let staying = BTreeSet::from([group(&world, &bob)]);
+            assert_eq!(named(&world, &algebra, &cluster), staying, "held: {is_held}, {cluster}");
+        }
+        is_done(&world);
+    }
+}
+
+#[test]
+fn a_person_whose_suspension_is_refused_stays_in_a_workspace_that_waits_to_be_left() {
+    for is_held in [false, true] {
+        let (mut world, [alice, bob, algebra]) = workspace();
+        if is_held {
+            hold(&mut world, &algebra)
+        } else {
+            refuse(&mut world)
+        }
+        give_up(&mut world, "course");
+        world.policy.limits.disable_per_cycle = NONE;
+        world.account(&alice).disabled = Some("mark".to_owned());
+        cycles(&mut world);
+        let all = BTreeSet::from([group(&world, &alice), group(&world, &bob)]);
+        for cluster in [prod(), gpu()] {
+            assert_eq!(named(&world, &algebra, &cluster), all, "held: {is_held}, {cluster}");
+        }
+    }
+}
+
+#[test]
+fn a_person_stays_in_workspaces_of_a_cluster_that_waits_to_be_left_and_goes_with_it() {
+    let (mut world, [alice, bob, algebra]) = workspace();
+    refuse(&mut world);
+    give_up(&mut world, "student");
+    cycles(&mut world);
+    let all = BTreeSet::from([group(&world, &alice), group(&world, &bob)]);
+    assert_eq!(named(&world, &algebra, &gpu()), all);
+    let limits = &mut world.policy.limits;
+    limits.suspend_per_cycle = Limit { count: 9, percent: None };
+    limits.suspend_per_day = limits.suspend_per_cycle;
+    cycles(&mut world);
+    assert!(named(&world, &algebra, &gpu()).is_empty() && named(&world, &alice, &gpu()).is_empty());
+    // What was let go does not come back where something else is refused.
+    world.policy.limits.disable_per_cycle = NONE;
+    world.account(&alice).disabled = Some("mark".to_owned());
+    cycles(&mut world);
+    assert!(named(&world, &algebra, &gpu()).is_empty() && named(&world, &alice, &gpu()).is_empty());
+    assert_eq!(named(&world, &algebra, &prod()), all);
+}
+
+#[test]
+fn a_role_in_the_whole_cluster_is_of_the_present_generation_only() {
+    let mut world = World::new();
+    world.another_cluster("gpu");
+    class(&mut world, "admin").clusters.push(gpu());
+    let alice = world.add(AccountKind::User, "alice", Some(20_001));
+    let admins = world.add(AccountKind::Group, "k8s-admins", None);
+    world.join(&admins, &alice);
+    cycles(&mut world);
+    let old = group(&world, &alice);
+    refuse(&mut world);
+    give_up(&mut world, "admin");
+    cycles(&mut world);
+    assert_eq!(named(&world, &alice, &gpu()), BTreeSet::from([old.clone()]), "it waits");
+    order(&mut world, &alice, OrderKind::Revoke);
+    cycles(&mut world);
+    assert_eq!(named(&world, &alice, &gpu()), BTreeSet::from([group(&world, &alice)]));
+    assert_ne!(group(&world, &alice), old);
+    is_done(&world);
+}
+
+#[test]
+fn a_daemon_that_is_killed_anywhere_finishes_the_revocation() {
+    for killed_after in 0..8 {
+        let (mut world, foo) = tool();
+        let old = group(&world, &foo);
+        refuse(&mut world);
+        give_up(&mut world, "tool");
+        cycles(&mut world);
+        order(&mut world, &foo, OrderKind::Revoke);
+        let (approved, _) = world.guarded();
+        let steps = approved.accounts().iter().map(|plan: &AccountPlan| plan.steps().count()).sum::<usize>();
+        world.execute_until(&approved, killed_after.min(steps));
+        cycles(&mut world);
+        assert!(!named(&world, &foo, &gpu()).contains(&old), "after {killed_after}");
+        assert!(!world.ledger.is_being_revoked(&foo), "after {killed_after}");
+        is_done(&world);
+    }
+}

@@ -93,7 +93,7 @@ impl Site {
         site
     }
 
-    /// What the executor reports when all goes well.
+    /// Returns the changes that the executor records if the action succeeds.
     fn done(&self, account: &AccountPlan, action: &Action, objects: &mut ClusterInventory) -> Vec<Change> {
         match action {
             Action::Apply { key, wanted, manifest, .. } => {
@@ -151,7 +151,7 @@ impl Site {
         let desired = self.deriver.derive(self.store.state(), policy, &self.sealer, now);
         timed("derive", began);
         let began = Instant::now();
-        let planned = plan(desired, self.store.state(), &self.inventory, now).expect("the plan succeeds");
+        let planned = plan(desired, self.store.state(), &self.inventory, now).expect("no manifest is missing");
         timed("plan", began);
         let began = Instant::now();
         let (approved, refusals) = guard(planned.clone(), &Bounds::of(self.store.state(), policy), now);

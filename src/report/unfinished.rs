@@ -254,7 +254,7 @@ mod tests {
     }
 
     fn away(world: &mut World) -> std::sync::Arc<ClusterInventory> {
-        world.inventory.clusters.remove(&prod()).expect("it is there")
+        world.inventory.clusters.remove(&prod()).expect("the cluster is in the inventory")
     }
 
     #[test]

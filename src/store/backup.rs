@@ -196,7 +196,7 @@ mod tests {
         assert!(state_dir.join("backups/mine.db").exists() && !state_dir.join("backups/half.db").exists());
         let (packed, plain) = (state_dir.join(FOLDER).join(&names[0]), state_dir.join("plain.db"));
         let mut unpacked = File::create(&plain).expect("a file");
-        unpack(&mut File::open(&packed).expect("a backup"), &mut unpacked).expect("it is whole");
+        unpack(&mut File::open(&packed).expect("a backup"), &mut unpacked).expect("the backup decompresses");
         assert!(fs::metadata(&packed).expect("a file").len() * 4 < fs::metadata(&plain).expect("a file").len());
         let mut copy = ReadStore::open(&plain).await.expect("a backup");
         assert_eq!(copy.state().await.expect("a state"), *store.state());

@@ -257,6 +257,6 @@ mod tests {
         assert!(sign(&other, &former, 10).is_none());
         let both = other.bundle(&former, at(10));
         assert_eq!(certificates(&both).len(), 2);
-        assert!(is_signed_by(&sign(&other, &both, 11).expect("believed"), &both));
+        assert!(is_signed_by(&sign(&other, &both, 11).expect("the authority is trusted"), &both));
     }
 }

@@ -135,7 +135,7 @@ async fn of_class(client: &Client, class: &str, rules: &ClassRules) -> Result<Ve
                 // The refusal must come from the webhook: the backstop refuses some of these too, and would hide a
                 // broken webhook.
                 Err(why) if is_denied(&why) => None,
-                Err(why) => Some(format!("somebody else refused it: {why}")),
+                Err(why) => Some(format!("it was not refused by the webhook, but by: {why}")),
             };
             all.push(tried(what, true, wrong));
         }
@@ -185,7 +185,7 @@ async fn must_refuse(client: &Client, plural: &str, object: &Value) -> Result<()
     match client.request::<Value>(request).await {
         Ok(_) => Err("it was let through".to_owned()),
         Err(kube::Error::Api(status)) if status.message.contains(server_rules::POLICIES[0]) => Ok(()),
-        Err(error) => Err(format!("somebody else refused it: {}", chain(&error))),
+        Err(error) => Err(format!("it was not refused by the policy, but by: {}", chain(&error))),
     }
 }
 

@@ -66,7 +66,7 @@ async fn rfc2307_tree_gives_members_by_name() {
 }
 
 #[tokio::test]
-async fn twenty_thousand_entries_come_in_pages() {
+async fn twenty_thousand_entries_are_read_in_pages() {
     let bulk_load =
         (0..20_000).fold(String::new(), |ldif, at| ldif + &person_ldif(BASE_DN, &format!("u{at}"), 10_000 + at));
     // The server limits the size of searches without paging.
@@ -107,7 +107,7 @@ async fn a_disabled_mark_is_read() {
 }
 
 #[tokio::test]
-async fn groups_in_groups_are_resolved_and_cycles_end() {
+async fn nested_groups_are_resolved_even_in_cycles() {
     let slapd = site(SlapdOptions::default());
     let dn = |name: &str| format!("cn={name},ou=groups,{BASE_DN}");
     slapd.add_ldif(&group_of_names_ldif(&dn("inner"), "inner", &[dn("outer"), person_dn(BASE_DN, "bob")]));

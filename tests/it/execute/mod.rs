@@ -364,7 +364,7 @@ async fn a_kind_that_the_cluster_lacks_fails_only_its_own_objects() {
 }
 
 #[test]
-fn execution_can_change_threads_while_it_waits() {
+fn execution_is_a_send_future() {
     // This compiles only if the future is `Send`.
     fn is_send<T: Send>(_: T) {}
     let (recorder, _records) = Recorder::channel();

@@ -128,7 +128,7 @@ async fn users_added_during_a_read_do_not_make_it_partial() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_answer_is_never_an_empty_answer() {
+async fn a_failed_request_makes_the_read_partial() {
     let people: Vec<_> = (0..4).map(|n| person(&format!("t{n}-trouble"), 2000 + n, &["/all"])).collect();
     let realm = Realm::new("trouble", &people, &[json!({"name": "all"})]);
     let (config, asked) = between(&realm, |_| Fate::Passed).await;

@@ -6,8 +6,8 @@
 //! write a mutating policy that changes anything: Kubernetes exempts admission policies from admission policies, so the
 //! daemon admission policy could not prevent it.
 //!
-//! The expressions check the same as `admission::uid`, after the webhook or the mutating policy has filled in the
-//! fields: they require these fields.
+//! The expressions check the same as `admission::uid`. They see a pod after the webhook or the mutating policy has
+//! filled in its fields, so they require these fields.
 
 use serde_json::{Value, json};
 

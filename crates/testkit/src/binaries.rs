@@ -58,8 +58,7 @@ pub fn program(name: &str) -> PathBuf {
     }
 }
 
-/// The command that builds the program. Benchmarks use the folder of profile `release`, but another profile builds
-/// there.
+/// The command that builds the program. Benchmarks use folder `release`, into which profile `bench` builds.
 fn command(built: &Path, name: &str) -> String {
     let is_figure = built.parent().is_some_and(|folder| folder.ends_with("release"));
     format!("cargo build --workspace{} --bin {name}", if is_figure { " --profile bench" } else { "" })

@@ -48,7 +48,7 @@ pub struct Audit {
     pub found: Vec<Found>,
     /// Rules with mode `off`, by class.
     pub off: BTreeMap<String, Vec<String>>,
-    /// Rules that cannot be checked on stored objects.
+    /// What the audit does not judge ([`NOT_JUDGED`]).
     pub not_judged: Vec<&'static str>,
     /// Kinds that could not be listed, with the error.
     pub unread: BTreeMap<String, String>,

@@ -1,16 +1,17 @@
-//! The webhook's load, beside a TLS server of the same stack that reads what it is sent and answers a constant; its memory
-//! with 10,000 namespaces; and what it costs a pod's creation. `make bench`; `taskset` of util-linux.
+//! Measures the webhook's throughput against a TLS server of the same stack that reads each review and answers a
+//! constant; its memory with 10,000 namespaces; and how much time it adds to the creation of a pod. Run `make bench`;
+//! it needs `taskset` from util-linux.
 //!
-//! What is sent was recorded from the API server. Each server has one core, the load has the other.
+//! The reviews are recorded from the API server. Each server runs on one core, and the load on the other.
 
-#![expect(clippy::disallowed_methods, reason = "a bench measures time")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
 #[path = "admission/constant.rs"]
 mod constant;
 mod figures;
 #[path = "admission/load.rs"]
 mod load;
-#[allow(dead_code, reason = "the tests use the rest of it")]
+#[allow(dead_code, reason = "tests use the other items")]
 #[path = "../tests/it/admission/site.rs"]
 mod site;
 
@@ -35,7 +36,7 @@ use site::Site;
 
 const ROUNDS: usize = 5;
 const NAMESPACES: u32 = 10_000;
-/// Pods of each kind, one after the other.
+/// Pods with and without the webhook, created in turn.
 const PODS: usize = 300;
 const DEADLINE: Duration = Duration::from_mins(10);
 
@@ -62,7 +63,8 @@ fn on_core(core: u32, process: u32) {
     assert!(pinned.expect("taskset").status.success(), "no core {core}");
 }
 
-/// A server that answers a constant, with the webhook's own certificate, and keeps what it is sent if told where.
+/// Starts a server that answers a constant, with the webhook's certificate. If `record` is not empty, the server keeps
+/// there what it receives.
 fn constant(site: &Site, record: &Path) -> (Process, u16) {
     let port = free_port();
     let mut command = Command::new(std::env::current_exe().expect("this program"));
@@ -72,7 +74,7 @@ fn constant(site: &Site, record: &Path) -> (Process, u16) {
     (server, port)
 }
 
-/// What the API server asks the webhook about some ordinary objects, to the byte.
+/// Records the reviews that the API server sends to a webhook for some ordinary objects.
 fn record(site: &Site) -> Vec<Vec<u8>> {
     let folder = site.dir().with_file_name("recorded");
     fs::create_dir_all(&folder).expect("a folder");
@@ -129,7 +131,7 @@ fn objects() -> [Value; 4] {
     ]
 }
 
-/// As many reviews as each server answers.
+/// Compares the maximum reviews per second of both servers.
 fn throughput(site: &Site, recorded: &[Vec<u8>]) {
     let (server, port) = constant(site, Path::new(""));
     on_core(0, server.id());
@@ -145,7 +147,7 @@ fn throughput(site: &Site, recorded: &[Vec<u8>]) {
     println!("throughput: median ratio {:.2} (goal 0.8)", ratios[ROUNDS / 2]);
 }
 
-/// How long reviews take at 2,000 a second, for who waits, and in the webhook itself.
+/// Measures the duration of reviews at 2,000 per second, as seen by the client and in the webhook itself.
 fn latency(site: &Site, recorded: &[Vec<u8>]) {
     let before = histogram(site);
     let times = Load::new(site, site.port).steady(recorded);
@@ -163,7 +165,7 @@ fn latency(site: &Site, recorded: &[Vec<u8>]) {
     );
 }
 
-/// Upper limit in seconds and count of each bucket of the webhook's own histogram.
+/// Returns the upper limit in seconds and the count of each bucket of the webhook's own histogram.
 fn histogram(site: &Site) -> Vec<(f64, f64)> {
     let (_, text) = site.health("/metrics");
     let buckets = text.lines().filter_map(|line| {
@@ -173,7 +175,7 @@ fn histogram(site: &Site) -> Vec<(f64, f64)> {
     buckets.collect()
 }
 
-/// Creates the same pod where the webhook is asked and where it is not, in turn.
+/// Creates the same pod in a namespace with the webhook and in one without, in turn.
 fn pods(site: &Site) {
     site.cluster.run(&["create", "namespace", "free"], "");
     let runtime = site::runtime();
@@ -186,7 +188,7 @@ fn pods(site: &Site) {
             let mut pod: Pod = serde_json::from_value(site::pod_in(namespace, "bench")).expect("a pod");
             pod.spec.as_mut().expect("a spec").automount_service_account_token = Some(false);
             let api = Api::<Pod>::namespaced(client.clone(), namespace);
-            // The default service account comes a moment after the namespace.
+            // The default service account is created shortly after the namespace.
             while round == 1 && api.create(&parameters, &pod).await.is_err() {}
             let began = Instant::now();
             api.create(&parameters, &pod).await.expect("created");
@@ -197,7 +199,8 @@ fn pods(site: &Site) {
     println!("a pod's creation: {with:.2} ms with the webhook (asked twice), {without:.2} ms without");
 }
 
-/// Memory with the index full: after it watched all namespaces come, and after it listed them at a start.
+/// Measures the memory with a full index: after watching the creation of all namespaces, and after listing them at a
+/// start.
 fn memory(site: &mut Site) {
     site::runtime().block_on(async {
         let client = bursar::bootstrap::client(&site.cluster.admin_kubeconfig).await.expect("a client");

@@ -1,15 +1,15 @@
-//! Certificates a second at the signer's default pace (20 requests a second, burst 30): approved by the daemon itself, and by
-//! a `bursar-webhook approve` beside the API server. `make bench`.
+//! Measures certificates per second at the signer's default rate (20 requests per second, burst 30): approved by the
+//! daemon itself, and by `bursar-webhook approve` on the same host. Run `make bench`.
 
-#![expect(clippy::disallowed_methods, reason = "a bench measures time")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
-#[allow(dead_code, reason = "the tests use the rest of it")]
+#[allow(dead_code, reason = "tests use the other items")]
 #[path = "../tests/it/approver_site.rs"]
 mod approver_site;
-#[allow(dead_code, reason = "the tests use the rest of it")]
+#[allow(dead_code, reason = "tests use the other items")]
 #[path = "../tests/it/template.rs"]
 mod template;
-#[allow(dead_code, reason = "the tests use the rest of it")]
+#[allow(dead_code, reason = "tests use the other items")]
 #[path = "../tests/it/world.rs"]
 mod world;
 
@@ -23,7 +23,7 @@ use bursar_testkit::sample;
 use bursar_testkit::slapd::SlapdOptions;
 use world::World;
 
-/// Certificates of each run: more than the signer's burst.
+/// Certificates of each run. There are more than the signer's burst.
 const TOOLS: u32 = 300;
 
 fn main() {

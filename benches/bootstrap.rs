@@ -1,19 +1,19 @@
-//! Bootstrap of 300 new tools by one cycle of the whole product (directory, ledger, plan, objects, certificates, and
-//! kubeconfigs through a real `bursar-homed`) beside a bare loop that makes the same objects and asks for as many
-//! certificates on the same API server, and does nothing else. `make bench`.
+//! Compares one cycle that sets up 300 new tools in the whole product (directory, ledger, plan, objects, certificates,
+//! and kubeconfigs through a real `bursar-homed`) with a bare loop that only creates the same objects and requests as
+//! many certificates on the same API server. Run `make bench`.
 //!
-//! The controller manager's client is raised from Kubernetes' default of 20 requests a second to 200 (burst 300): its
-//! signer would be all that is measured.
+//! The rate of the controller manager's client is raised from Kubernetes' default of 20 requests per second to 200
+//! (burst 300). Otherwise only its signer would be measured.
 
-#![expect(clippy::disallowed_methods, reason = "a bench measures time")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
 #[path = "bootstrap/bare.rs"]
 mod bare;
 mod figures;
-#[allow(dead_code, reason = "the tests use the rest of it")]
+#[allow(dead_code, reason = "tests use the other items")]
 #[path = "../tests/it/template.rs"]
 mod template;
-#[allow(dead_code, reason = "the tests use the rest of it")]
+#[allow(dead_code, reason = "tests use the other items")]
 #[path = "../tests/it/world.rs"]
 mod world;
 
@@ -32,18 +32,17 @@ use bursar_testkit::ready::wait_for;
 use serde_json::Value;
 use world::World;
 
-/// New tools of each run.
 const TOOLS: u32 = 300;
-/// Each round is one run of ours, and one of the bare loop with each width.
+/// Each round has one run of Bursar, and one of each bare loop.
 const ROUNDS: u32 = 3;
-/// Bare loops: how, and tenants at a time. More than 16 is slower on a small control plane. A ratio is to the
-/// fastest of its kind.
+/// The bare loops: how they write, and how many tenants they process at a time. Beyond 16, a small control plane gets
+/// slower. Bursar is compared with the fastest loop of each kind.
 const LOOPS: [(How, usize); 6] =
     [(How::Post, 8), (How::Post, 16), (How::Post, 24), (How::Apply, 8), (How::Apply, 16), (How::Apply, 24)];
-/// What the API server knows the daemon as.
+/// The daemon's user name at the API server.
 const DAEMON: &str = "bursar:daemon";
 
-/// Whose CPU time is shown: the name that the kernel keeps of each, and the column's.
+/// The processes whose CPU time is shown: name in the kernel, and heading of the column.
 const PROCESSES: [(&str, &str); 5] = [
     ("bench", "loop itself"),
     ("bursar-homed", "homed"),
@@ -63,10 +62,10 @@ fn main() {
     println!("{}", figures::peak_memory());
 }
 
-/// The ratios to the fastest loop that applies, and to the fastest that posts.
+/// Returns Bursar's speed relative to the fastest loop that applies and to the fastest loop that posts.
 fn compare(world: &mut World, round: u32) -> [f64; 2] {
     let cluster = &Servers::shared().cluster;
-    // Opens the runtime, so that its watches and its connections are there before the clock starts.
+    // Starts the runtime, so that its watches and connections exist before the measurement.
     world.cycle();
     add_tools(world, round);
     let mark = cluster.audit_mark();
@@ -74,7 +73,7 @@ fn compare(world: &mut World, round: u32) -> [f64; 2] {
         let began = Instant::now();
         let report = world.cycle();
         let took = began.elapsed();
-        // A home of an earlier round may be due to be looked at.
+        // A home of an earlier round may be due for a check.
         assert!(report.changed >= u64::from(TOOLS) && report.failing.is_empty(), "{report:#?}");
         took
     });
@@ -113,11 +112,11 @@ fn compare(world: &mut World, round: u32) -> [f64; 2] {
     })
 }
 
-/// What one of them took.
+/// The measurement of one run.
 struct Row {
     what: String,
     took: Duration,
-    /// In the order of [`PROCESSES`], in seconds.
+    /// CPU seconds in the order of [`PROCESSES`].
     cpu: [f64; PROCESSES.len()],
 }
 
@@ -142,7 +141,7 @@ impl Row {
     }
 }
 
-/// Ours since a mark in the audit log, by verb.
+/// Returns Bursar's requests since a mark in the audit log, by verb.
 fn requests(mark: u64) -> BTreeMap<String, usize> {
     let mut verbs = BTreeMap::new();
     let requests = Servers::shared().cluster.requests_since(mark);
@@ -152,7 +151,7 @@ fn requests(mark: u64) -> BTreeMap<String, usize> {
     verbs
 }
 
-/// `t0-007`: every name of a round has the same length, and no other word looks like it.
+/// For example `t0zq007`. All names of a round have the same length, and no other word contains the prefix.
 fn tool_name(round: u32, number: u32) -> String {
     format!("{}{number:03}", prefix("t", round))
 }
@@ -173,7 +172,7 @@ fn add_tools(world: &World, round: u32) {
     world.add(&tools.collect::<String>());
 }
 
-/// The very manifests that the daemon applied, tool by tool, each tool's in the order in which it applied them.
+/// Returns the manifests that the daemon applied, by tool, in the order in which it applied them.
 fn manifests(world: &World, round: u32) -> Vec<Vec<Value>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let ledger = runtime.block_on(async {
@@ -196,7 +195,7 @@ fn manifests(world: &World, round: u32) -> Vec<Vec<Value>> {
     tools
 }
 
-/// The same for others: names of the same length, everywhere.
+/// Returns the manifests for other tools, with names of the same length.
 fn rename(manifests: &[Vec<Value>], round: u32, nth: usize) -> Vec<Vec<Value>> {
     let kind = ["b", "c", "d", "e", "f", "g"][nth];
     let renamed = |manifest: &Value| {

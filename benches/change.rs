@@ -1,16 +1,17 @@
-//! From a change in the directory to a kubeconfig that works: 200 new tools, one after the other, beside a running `bursard`
-//! whose source has `persist = true`, on a real slapd, API server and `bursar-homed`. `cargo bench --bench change`.
+//! Measures the time from a change in the directory to a working kubeconfig: 200 new tools, one after the other, with a
+//! running `bursard` whose source has `persist = true`, on a real slapd, API server and `bursar-homed`. Run `cargo
+//! bench --bench change`.
 //!
-//! The clock begins before `ldapadd` is started and ends when the API server has answered a request that was made with the
-//! new file. Nothing else sets a cycle off: the schedule is once a year.
+//! The time starts before `ldapadd` and ends when the API server has answered a request with the new file. Nothing else
+//! starts a cycle: the schedule is once a year.
 
-#![expect(clippy::disallowed_methods, reason = "a bench measures time")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
 mod figures;
-#[allow(dead_code, reason = "the tests use the rest of it")]
+#[allow(dead_code, reason = "tests use the other items")]
 #[path = "../tests/it/template.rs"]
 mod template;
-#[allow(dead_code, reason = "the tests use the rest of it")]
+#[allow(dead_code, reason = "tests use the other items")]
 #[path = "../tests/it/world.rs"]
 mod world;
 
@@ -27,12 +28,11 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use world::World;
 
-/// New tools.
 const CHANGES: u32 = 200;
-/// Tools that are there before.
+/// Tools that exist before the measurement.
 const BEFORE: u32 = 50;
 const DEADLINE: Duration = Duration::from_mins(2);
-/// Between two looks at the home.
+/// The interval between two checks of the home.
 const LOOK: Duration = Duration::from_millis(1);
 
 fn main() {
@@ -41,7 +41,7 @@ fn main() {
     for number in 0..BEFORE {
         world.tool(&format!("old{number}"), 71_000 + number, &[]);
     }
-    assert_eq!(world.cycle().exit_code(), 0, "the tools that are there");
+    assert_eq!(world.cycle().exit_code(), 0, "the existing tools");
     world.stop();
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursard"));
     command.arg("--config").arg(world.config());
@@ -77,7 +77,7 @@ fn change(world: &World, runtime: &tokio::runtime::Runtime, number: u32) -> Dura
     began.elapsed()
 }
 
-/// Asks the API server with the file, until it is answered.
+/// Sends requests with the file until the API server answers one.
 async fn works(kubeconfig: &Path) {
     let file = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("a context");

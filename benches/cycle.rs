@@ -1,7 +1,7 @@
-//! What a cycle in which nothing changed costs, stage by stage, at 1,000 and at 10,000 tenants: everything but the
-//! read of the directory (`benches/directory.rs`) and the watches, which nobody asks. `make bench`.
+//! Measures a cycle in which nothing changed, stage by stage, at 1,000 and 10,000 tenants. Not included are the read of
+//! the directory (`benches/directory.rs`) and the watches, which send no requests. Run `make bench`.
 
-#![expect(clippy::disallowed_methods, reason = "a bench measures time")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
 mod figures;
 mod site;
@@ -17,7 +17,7 @@ use bursar_testkit::folder::Folder;
 use figures::{median, milliseconds, peak_memory};
 use site::Site;
 
-/// Runs of each stage; the median is printed.
+/// Runs of each stage. The median is printed.
 const ROUNDS: usize = 9;
 
 fn main() {
@@ -38,7 +38,7 @@ fn main() {
     println!("{}", peak_memory());
 }
 
-/// What was measured at one size.
+/// The measurements at one size.
 struct Figures {
     stages: Vec<(&'static str, Duration)>,
     content: String,
@@ -48,7 +48,7 @@ async fn measure(folder: &Path, tenants: u32) -> Figures {
     let mut site = Site::bootstrapped(folder, tenants).await;
     let mut rounds: BTreeMap<usize, Vec<Duration>> = BTreeMap::new();
     let mut names = Vec::new();
-    // The first cycle of a process derives everything; from then on only what changed.
+    // The first cycle of a process derives everything. Later ones derive only what changed.
     let first = site.cycle().await;
     let derive_first = first[2].1;
     for _ in 0..ROUNDS {

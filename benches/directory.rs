@@ -1,7 +1,7 @@
-//! A full read of 20,000 entries from a real slapd over TLS, checked, with its memberships resolved, beside
-//! `ldapsearch` with the same pages, filters and attributes and its output thrown away. `make bench`.
+//! Compares a full read of 20,000 entries from a real slapd over TLS, with checks and resolved memberships, with
+//! `ldapsearch` with the same pages, filters and attributes, whose output is discarded. Run `make bench`.
 
-#![expect(clippy::disallowed_methods, reason = "a bench measures time")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
 mod figures;
 
@@ -21,18 +21,18 @@ use bursar_testkit::ldif::{group_of_names_ldif, person_dn, person_ldif, tool_ldi
 use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD, Slapd, SlapdOptions};
 use figures::{forget_peak_memory, median, milliseconds, peak_memory, settings};
 
-/// Reads of each; the medians are compared.
+/// Reads by each. The medians are compared.
 const ROUNDS: usize = 9;
 
 fn main() {
-    // Both of the daemon's crates that speak TLS use it.
+    // The default provider of both crates of the daemon that use TLS.
     let _ = rustls::crypto::ring::default_provider().install_default();
     people_only();
     tools_and_people();
     many_people_and_groups();
 }
 
-/// One tree, one entry a person.
+/// One tree with one entry per person.
 fn people_only() {
     let people: String = (0..20_000).map(person).collect();
     measure("20,000 people", toolforge_units_ldif(BASE_DN) + &people, |source| {
@@ -41,7 +41,7 @@ fn people_only() {
     });
 }
 
-/// Toolforge's shape: a tool is an account and a group of three maintainers, in one tree.
+/// The form of Toolforge: a tool is an account and a group of three maintainers, in one tree.
 fn tools_and_people() {
     let mut ldif = toolforge_units_ldif(BASE_DN);
     for number in 0..10_000 {
@@ -55,7 +55,7 @@ fn tools_and_people() {
     measure("5,000 tools (10,000 entries) and 10,000 people", ldif, |_| {});
 }
 
-/// A large site: 50,000 people and 5,000 groups of ten, of which each fifth names three others too.
+/// A large site: 50,000 people and 5,000 groups of ten. One group in five also contains three other groups.
 fn many_people_and_groups() {
     let mut ldif = toolforge_units_ldif(BASE_DN);
     for number in 0..50_000 {
@@ -81,10 +81,10 @@ fn person(number: u32) -> String {
 
 fn measure(what: &str, ldif: String, change: impl FnOnce(&mut SourceConfig)) {
     let folder = Folder::create("bench-directory");
-    // Where the policy allows homes to be; elsewhere each entry would be rejected.
+    // The policy allows homes only there. Entries with another home would be rejected.
     let homes = format!("homeDirectory: {}/homes/", folder.path().display());
     let bulk_load = ldif.replace("homeDirectory: /", &homes);
-    // Not of what a read takes.
+    // Freed, so that it does not count as memory of a read.
     drop(ldif);
     let slapd = Slapd::start(&SlapdOptions { bulk_load, ..SlapdOptions::default() });
     let ca = slapd.ca_pem.as_path();
@@ -114,7 +114,7 @@ fn measure(what: &str, ldif: String, change: impl FnOnce(&mut SourceConfig)) {
     println!("{}", by_changes(&runtime, &sources, &settings.policy));
 }
 
-/// The same by changes: everything once, and then nothing.
+/// Measures reads of changes: a first refresh, and then reads in which nothing changed.
 fn by_changes(runtime: &tokio::runtime::Runtime, sources: &[SourceConfig], policy: &Policy) -> String {
     forget_peak_memory();
     let pass = Pass::Changes(SyncCache::default());
@@ -138,7 +138,7 @@ async fn read(sources: &[SourceConfig], pass: &Pass, policy: &Policy) -> Duratio
     took
 }
 
-/// Base, filter and attributes of each search that a read of `source` makes.
+/// Returns the arguments of `ldapsearch` for each search that a read of `source` makes.
 fn searches(slapd: &Slapd, source: &SourceConfig) -> Vec<Vec<String>> {
     let trees = KINDS.into_iter().filter_map(|kind| Some((kind, source.tree(kind)?)));
     let page = format!("pr={PAGE_SIZE}/noprompt");

@@ -1,9 +1,11 @@
-//! Deliveries into homes beside a bare create-fsync-rename loop of the same run and the same user, on the file system of
-//! `TMPDIR`, and beside the same loop with a process for each file, forked by a small one as homed does it: what a delivery
-//! by a process of its own could come to at most. `cargo bench --bench homes`, as root. Goal: at least 0.7 of the bare loop.
+//! Compares deliveries into homes with a bare create-fsync-rename loop of the same user, in the same run, on the file
+//! system of `TMPDIR`. Also compares them with the same loop in one process per file, forked by a small process as
+//! homed does it, which is the maximum for deliveries by separate processes. Run `cargo bench --bench homes` as root.
+//! The goal is 0.7 of the bare loop.
 //!
-//! `BURSAR_TEST_HOMES=ASKED:PLANTED` runs it elsewhere: ASKED is where the homes are found (an NFS mount whose server
-//! squashes root), PLANTED the same folder as its server's root sees it, where they are made: `tests/nfs.sh bench`.
+//! With `BURSAR_TEST_HOMES=ASKED:PLANTED`, the homes are elsewhere. ASKED is their folder for homed, for example an NFS
+//! mount whose server squashes root. PLANTED is the same folder as root sees it on the server, where they are created:
+//! `tests/nfs.sh bench`.
 
 #![expect(clippy::disallowed_methods, reason = "measures real files and a real program")]
 
@@ -26,14 +28,13 @@ use rustix::process::{WaitOptions, wait};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 const UID: u32 = 52503;
-/// This program starts itself with these arguments for the bare loops: of threads, and of processes.
+/// The arguments with which this program starts itself for the bare loops with threads and with processes.
 const BARE: &str = "bare-loop";
 const BARE_PROCESSES: &str = "bare-processes";
-/// Homes of each run.
 const HOMES: usize = 400;
-/// As many as homed works on of one export.
+/// The number of homes that homed processes at a time on one export.
 const AT_A_TIME: usize = 8;
-/// Both loops, in turn; the best of each counts, for the machine is not ours alone.
+/// Deliveries and loops run in turn. The best result of each counts, because the machine may have other work.
 const RUNS: usize = 3;
 
 fn entries(run: usize) -> KubeconfigEntries {
@@ -63,7 +64,7 @@ fn entries(run: usize) -> KubeconfigEntries {
     }
 }
 
-/// What no delivery can do without: a new file of the same size, synced, in the place of the old one.
+/// The minimum of a delivery: a new file of the same size, synced, replaces the old one.
 fn bare(home: &Path, content: &[u8]) {
     let kube = home.join(".kube");
     let (temporary, config) = (kube.join(".new"), kube.join("config"));
@@ -74,7 +75,7 @@ fn bare(home: &Path, content: &[u8]) {
     File::open(&kube).and_then(|kube| kube.sync_all()).expect("synced");
 }
 
-/// A bare loop in a process of its own; the content comes in, the rate goes out.
+/// Runs a bare loop in a separate process. It reads the content from standard input and prints the rate.
 fn bare_loop(which: &str, folder: &Path, content: &[u8]) -> f64 {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .arg(which)
@@ -101,7 +102,7 @@ fn content() -> Vec<u8> {
     content
 }
 
-/// What the process of threads does.
+/// The process that uses threads.
 fn be_bare(folder: &Path) {
     let content = content();
     become_user();
@@ -115,7 +116,7 @@ fn be_bare(folder: &Path) {
     println!("{}", rate(began));
 }
 
-/// What the process of processes does: as many at a time, each becomes the user, writes one file, and ends.
+/// The process that uses processes. Each of [`AT_A_TIME`] children becomes the user, writes one file, and ends.
 fn be_bare_processes(folder: &Path) {
     let content = content();
     let homes = homes_in(folder);
@@ -164,7 +165,7 @@ fn homes_in(folder: &Path) -> Vec<PathBuf> {
 fn main() {
     let mut arguments = std::env::args_os().skip(1);
     match (arguments.next(), arguments.next()) {
-        // Before anything starts a thread.
+        // Before the process starts another thread.
         (Some(first), Some(folder)) if first == BARE => be_bare(Path::new(&folder)),
         (Some(first), Some(folder)) if first == BARE_PROCESSES => be_bare_processes(Path::new(&folder)),
         _ => tokio::runtime::Runtime::new().expect("a runtime").block_on(measure()),
@@ -227,7 +228,8 @@ async fn measure() {
     println!("deliveries into a kubeconfig of 1 MiB: {:.0} ms each", large.as_secs_f64() * 1e3);
 }
 
-/// The time of one delivery into a file as large as any that is read, full of a user's contexts; the best of some.
+/// Measures a delivery into a file of the maximum size, filled with a user's contexts. Returns the best of several
+/// runs.
 async fn large(client: &HomedClient, home: &Path, config: &Path) -> Duration {
     let entry = |number: usize| format!("- name: c{number:05}\n  context:\n    cluster: c{number:05}\n    user: me\n");
     let entries_of_a_mebibyte = (1024 * 1024 - 16 * 1024) / entry(0).len();
@@ -236,7 +238,7 @@ async fn large(client: &HomedClient, home: &Path, config: &Path) -> Duration {
     let mut best = Duration::MAX;
     for run in 0..2 * RUNS {
         let entries = entries(run);
-        // A file that was just written is looked at twice.
+        // homed reads a file twice if it changed a moment ago.
         tokio::time::sleep(Duration::from_millis(200)).await;
         let began = Instant::now();
         let work = Work::WriteKubeconfig { entries, replace_unparsable: false };

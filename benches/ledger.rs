@@ -1,10 +1,10 @@
-//! A ledger of 10,000 tools with a history of 1,000,000 events: what a cycle, the history, `access_on`, a check and a
-//! backup cost, as an administrator asks for them, through the programs. `cargo bench --bench ledger`.
+//! Measures a ledger of 10,000 tools with a history of 1,000,000 events: a cycle, the history, `access_on`, a check and
+//! a backup, with the programs that an administrator uses. Run `cargo bench --bench ledger`.
 //!
-//! The history is that of four years in which each tool got a new certificate every two weeks, and one in twenty changed
-//! a maintainer each time. It is written by the store, so its chain is a real one.
+//! The history covers four years: each tool got a new certificate every two weeks, and one tool in twenty another
+//! maintainer each time. The store writes it, so the chain is real.
 
-#![expect(clippy::disallowed_methods, reason = "a bench measures time")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
 mod figures;
 mod site;
@@ -28,7 +28,7 @@ use site::{Site, cluster, person_id};
 
 const TOOLS: u32 = 10_000;
 const EVENTS: i64 = 1_000_000;
-/// Runs of each; the median is printed.
+/// Runs of each measurement. The median is printed.
 const ROUNDS: usize = 5;
 
 fn main() {
@@ -41,7 +41,7 @@ fn main() {
     println!("{}", peak_memory());
 }
 
-/// A cycle with nothing to do, and a restart, before and after the history.
+/// Measures a cycle with nothing to do before and after the history, and a restart after it.
 async fn cycles(folder: &Path) {
     let mut site = Site::bootstrapped(folder, TOOLS).await;
     site.cycle().await;
@@ -73,7 +73,8 @@ async fn cycle(site: &mut Site) -> Duration {
     median(whole)
 }
 
-/// Every tool gets another certificate, and one in twenty another maintainer, or loses the one it got ten months ago.
+/// Gives every tool another certificate. One tool in twenty gets another maintainer, or loses the one that it got ten
+/// months ago.
 async fn fortnight(site: &mut Site, round: u32) {
     let tools: Vec<Account> = site.store.state().accounts.values().filter(|it| it.generation > 0).cloned().collect();
     let (mut changes, mut events) = (Vec::new(), Vec::new());
@@ -104,7 +105,7 @@ async fn fortnight(site: &mut Site, round: u32) {
     site.store.write(&site.lock, &changes, &events, site.now).await.expect("written");
 }
 
-/// All that the next cycle looks at is as its read and its homes say.
+/// Makes the ledger agree with the directory and the homes, so that the next cycle has nothing to do.
 async fn as_in_the_directory(site: &mut Site) {
     let state = site.store.state();
     let entries: BTreeMap<_, _> = site.snapshot.reads[0].entries.iter().map(|entry| (&entry.id, entry)).collect();
@@ -133,7 +134,8 @@ fn event(tool: &Account, action: &str, detail: Value) -> Event {
     }
 }
 
-/// What an administrator types. Beside what reads the whole file stands a program that only reads or copies it.
+/// Measures an administrator's commands. For comparison with commands that read the whole file, plain programs read or
+/// copy it.
 fn programs(folder: &Path) {
     let ledger = folder.join(FILE).display().to_string();
     let copy = folder.join("copy.db").display().to_string();
@@ -164,7 +166,7 @@ fn programs(folder: &Path) {
 }
 
 fn timed(folder: &Path, command: &str) -> Duration {
-    // A backup replaces nothing.
+    // A backup does not replace a file.
     let _ = fs::remove_file(folder.join("copy.db"));
     let mut shell = Command::new("bash");
     let programs = Path::new(env!("CARGO_BIN_EXE_bursar")).parent().expect("a folder").display().to_string();

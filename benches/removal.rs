@@ -1,17 +1,19 @@
-//! From "disabled in LDAP" and from `bursar revoke` to "the old certificate is refused", beside a running `bursard` whose
-//! source has `persist = true`, on a real slapd, API server and `bursar-homed`. `cargo bench --bench removal`.
+//! Measures the time from "disabled in LDAP" and from `bursar revoke` until the old certificate is refused, with a
+//! running `bursard` whose source has `persist = true`, on a real slapd, API server and `bursar-homed`. Run `cargo
+//! bench --bench removal`.
 //!
-//! First while nothing else happens, then while one tool in ten fails (its home belongs to somebody else) and as many new
-//! ones are made. `BURSAR_BENCH_TOOLS` says how many tools there are [1000]. The clock begins before `ldapmodify` or
-//! `bursar` is started, and ends with the first 403 to a request that is made with the old certificate all the while.
+//! The first measurements are idle. During the second ones, one tool in ten fails (its home belongs to another user),
+//! and as many new tools are set up. `BURSAR_BENCH_TOOLS` is the number of tools [1000]. The time starts before
+//! `ldapmodify` or `bursar`, and ends with the first 403 to requests that are sent continuously with the old
+//! certificate.
 
-#![expect(clippy::disallowed_methods, reason = "a bench measures time")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
 mod figures;
-#[allow(dead_code, reason = "the tests use the rest of it")]
+#[allow(dead_code, reason = "tests use the other items")]
 #[path = "../tests/it/template.rs"]
 mod template;
-#[allow(dead_code, reason = "the tests use the rest of it")]
+#[allow(dead_code, reason = "tests use the other items")]
 #[path = "../tests/it/world.rs"]
 mod world;
 
@@ -29,12 +31,12 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use world::World;
 
-/// Removals of each kind, idle and busy.
+/// Removals of each kind, idle and under load.
 const REMOVALS: u32 = 100;
 const DEADLINE: Duration = Duration::from_mins(2);
-/// Between two requests with the old certificate.
+/// The interval between two requests with the old certificate.
 const LOOK: Duration = Duration::from_millis(2);
-/// What the limits of a day would hold back.
+/// Raises the daily limits, which would hold back removals.
 const LIMITS: &str = "\n[schedule]\ncycle = \"0 0 1 1 *\"\n\n[limits]\n\
     disable_per_cycle = { count = 100000 }\ndisable_per_day = { count = 100000 }\n";
 
@@ -44,7 +46,7 @@ fn main() {
     let mut world = World::with("rem", LIMITS);
     world.configure("preset    = \"toolforge\"\n", "preset    = \"toolforge\"\npersist   = true\n");
     add(&world, "tool", 100_000, tools);
-    assert_eq!(world.cycle().exit_code(), 0, "the tools that are there");
+    assert_eq!(world.cycle().exit_code(), 0, "the existing tools");
     world.stop();
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursard"));
     command.arg("--config").arg(world.config());
@@ -76,7 +78,7 @@ fn main() {
     measure(&format!("{failing} fail and {failing} are made"));
 }
 
-/// Begins a removal, and does not wait for its end.
+/// Starts a removal without waiting for its end.
 type Begin = fn(&World, &str);
 
 fn disable(world: &World, tool: &str) {
@@ -120,7 +122,7 @@ fn removal(world: &World, runtime: &tokio::runtime::Runtime, tool: &str, start: 
         let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("a context");
         let namespace = config.default_namespace.clone();
         let pods: Api<Pod> = Api::namespaced(Client::try_from(config).expect("a client"), &namespace);
-        pods.list(&ListParams::default()).await.expect("it works");
+        pods.list(&ListParams::default()).await.expect("the old certificate is accepted");
         let began = Instant::now();
         start(world, tool);
         loop {
@@ -137,7 +139,7 @@ fn copy(world: &World, tool: &str) -> PathBuf {
     let kubeconfig = world.home(tool).join(".kube/config");
     let old = world.folder.join("old");
     let found = |path: &Path| std::fs::copy(path, &old).is_ok();
-    wait_for("its kubeconfig", DEADLINE, || found(&kubeconfig).then_some(()));
+    wait_for("the tool's kubeconfig", DEADLINE, || found(&kubeconfig).then_some(()));
     old
 }
 

@@ -1,10 +1,11 @@
-//! Memory and CPU time by the number of tenants: what the daemon's process holds and does, without any server. Directory
-//! and cluster are made up, ledger and stages are real. `cargo bench --bench scale`, or with numbers of tenants:
-//! `cargo bench --bench scale -- 3500 10000`.
+//! Measures memory and CPU time of the daemon's process by number of tenants, without any server. Directory and cluster
+//! are made up; ledger and stages are real. Run `cargo bench --bench scale`, or with numbers of tenants: `cargo bench
+//! --bench scale -- 3500 10000`.
 //!
-//! Each figure belongs to a process of its own, like a daemon's: one makes the site, another starts with its ledger.
+//! Each figure comes from a separate process, as for a daemon: one process creates the site, and another starts with
+//! its ledger.
 
-#![expect(clippy::disallowed_methods, reason = "a bench measures time")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
 mod figures;
 mod site;
@@ -30,9 +31,9 @@ use bursar_testkit::folder::Folder;
 use figures::{median, milliseconds};
 use site::Site;
 
-/// What is measured where nobody says otherwise.
+/// Numbers of tenants if no arguments are given.
 const SIZES: [&str; 3] = ["1000", "10000", "100000"];
-/// Cycles in which nothing changed; the median is printed.
+/// Cycles in which nothing changed. The median is printed.
 const CYCLES: u32 = 9;
 
 fn main() {
@@ -53,7 +54,7 @@ fn table(sizes: &[&str]) {
         let place = folder.path().join(size);
         for step in ["make", "start"] {
             let mut command = Command::new(env::current_exe().expect("this program"));
-            let output = command.args([step, &place.display().to_string(), size]).output().expect("it runs");
+            let output = command.args([step, &place.display().to_string(), size]).output().expect("the step runs");
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             for line in String::from_utf8_lossy(&output.stdout).lines() {
                 let (what, figure) = line.split_once('\t').expect("a name and a figure");
@@ -70,7 +71,7 @@ fn table(sizes: &[&str]) {
     }
 }
 
-/// Makes the site: all tenants planned, let through and recorded at once.
+/// Creates the site: all tenants are planned, approved and recorded in one cycle.
 async fn make(folder: &Path, tenants: u32) {
     let site = Site::bootstrapped(folder, tenants).await;
     let objects = site.store.state().objects.len();
@@ -80,7 +81,7 @@ async fn make(folder: &Path, tenants: u32) {
     println!("ledger, MB\t{}", fs::metadata(folder.join(FILE)).expect("the ledger").len() / 1_000_000);
 }
 
-/// Starts with the ledger of a site, and runs cycles in which nothing changed.
+/// Starts with the ledger of an existing site, and runs cycles in which nothing changed.
 async fn start(folder: &Path, tenants: u32) {
     let began = (Instant::now(), own_cpu());
     let (store, lock) = Store::open(folder).await.expect("a ledger");
@@ -110,7 +111,7 @@ async fn start(folder: &Path, tenants: u32) {
         println!("the same, {what}, CPU ms\t{:.1}", used.iter().sum::<f64>() / f64::from(CYCLES) * 1e3);
     }
     drop(directory);
-    // The allocator gives back what was freed a while ago when it is asked for more.
+    // The allocator returns memory that was freed some time ago when it gets another request.
     tokio::time::sleep(Duration::from_secs(12)).await;
     cycle(None);
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -118,7 +119,7 @@ async fn start(folder: &Path, tenants: u32) {
     drop((store, lock));
 }
 
-/// The cluster that shows what the ledger remembers.
+/// Returns a cluster that shows what the ledger recorded.
 fn shown(ledger: &LedgerState) -> Inventory {
     let found = |(key, record): (&_, &bursar::ledger::ObjectRecord)| {
         let (uid, digest) = (record.uid.clone(), record.observed.clone());
@@ -129,7 +130,8 @@ fn shown(ledger: &LedgerState) -> Inventory {
     Inventory { clusters: BTreeMap::from([(site::cluster(), Arc::new(cluster))]), ..Inventory::default() }
 }
 
-/// CPU time of this process so far, in seconds: the nanoseconds of each thread (Linux, `Documentation/scheduler/sched-stats`).
+/// Returns the CPU time of this process so far, in seconds: the sum of its threads' nanoseconds (Linux,
+/// `Documentation/scheduler/sched-stats`).
 fn own_cpu() -> f64 {
     let threads = fs::read_dir("/proc/self/task").expect("proc").flatten();
     let nanoseconds = threads.filter_map(|thread| {
@@ -139,7 +141,7 @@ fn own_cpu() -> f64 {
     nanoseconds.sum::<f64>() / 1e9
 }
 
-/// A figure of `/proc/self/status`, in MiB.
+/// Returns a value of `/proc/self/status` in MiB.
 fn memory(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("proc");
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect("a figure");

@@ -1,4 +1,4 @@
-//! The ceiling: TLS and HTTP as the webhook has them, a body that is read, and an answer that is always the same.
+//! The upper bound for the webhook: the same TLS and HTTP stack reads the body and always gives the same answer.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 const ANSWER: &str =
     r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"0","allowed":true}}"#;
 
-/// Serves until it is killed. Bodies become files of `record`, unless that is empty.
+/// Serves until the process is killed. Bodies are written to files in `record`, unless it is empty.
 pub fn serve(port: u16, dir: &Path, record: &Path) {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");

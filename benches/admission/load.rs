@@ -1,4 +1,4 @@
-//! Sends recorded reviews as the API server does: over one HTTP/2 connection.
+//! Sends recorded reviews as the API server does, over one HTTP/2 connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,10 +12,10 @@ use rustls::pki_types::ServerName;
 
 use crate::site::Site;
 
-/// Reviews that wait for their answer at a time.
+/// Reviews that wait for their answers at the same time.
 const OPEN: usize = 64;
 const FULL: Duration = Duration::from_secs(5);
-/// The steady load: so many reviews each millisecond, for so many milliseconds.
+/// The steady load: reviews per millisecond, and the number of milliseconds.
 const EACH_MILLISECOND: usize = 2;
 const STEADY: u64 = 10_000;
 
@@ -26,7 +26,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// A connection to a server on loopback with the webhook's certificate.
+    /// Connects to a server on loopback with the webhook's certificate.
     pub fn new(site: &Site, port: u16) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
@@ -47,7 +47,7 @@ impl Load {
         Self { runtime, send, url: format!("https://127.0.0.1:{port}/mutate").into() }
     }
 
-    /// As fast as it goes: reviews a second.
+    /// Sends reviews as fast as possible. Returns reviews per second.
     pub fn full(&self, recorded: &[Vec<u8>]) -> f64 {
         let bodies: Arc<[Bytes]> = recorded.iter().map(|body| Bytes::from(body.clone())).collect();
         let done = Arc::new(AtomicU64::new(0));
@@ -73,7 +73,8 @@ impl Load {
         done / began.elapsed().as_secs_f64()
     }
 
-    /// 2,000 a second, whether they are answered or not: how long each took from when it was due.
+    /// Sends 2,000 reviews per second without waiting for answers. Returns the time of each from when it was due to its
+    /// answer.
     pub fn steady(&self, recorded: &[Vec<u8>]) -> Vec<Duration> {
         let bodies: Vec<Bytes> = recorded.iter().map(|body| Bytes::from(body.clone())).collect();
         self.runtime.block_on(async {
@@ -105,7 +106,7 @@ async fn review(send: &mut SendRequest<Full<Bytes>>, url: &str, body: Bytes) {
     response.into_body().collect().await.expect("the whole answer");
 }
 
-/// The time within which that part of them were.
+/// Returns the time within which `part` of the reviews were answered.
 pub fn percentile(times: &[Duration], part: f64) -> Duration {
     let mut times = times.to_vec();
     times.sort();

@@ -1,9 +1,9 @@
-//! The ceiling: as many tenants at a time as it is told, each object by one POST and each certificate by the four
-//! requests it takes. Nothing is read, remembered, checked or delivered. With the daemon's own credential, so that the
-//! API server authorizes and admits the same.
+//! The upper bound for a bootstrap: processes a given number of tenants at a time, each object with one POST and each
+//! certificate with its four requests. Nothing is read, recorded, checked or delivered. It uses the daemon's
+//! credential, so that the API server's authorization and admission are the same.
 //!
-//! A POST is the cheapest write there is. Bursar writes by server-side apply, which alone can tell later which fields
-//! are its own; the same loop with it shows what that costs the API server.
+//! A POST is the cheapest write. Bursar writes by server-side apply, because only that records which fields are its
+//! own. The same loop with apply shows the additional cost in the API server.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,7 +30,6 @@ use tokio::sync::oneshot;
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
-/// How an object is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum How {
     Post,
@@ -39,7 +38,7 @@ pub enum How {
 
 type Waiters = Arc<Mutex<BTreeMap<String, oneshot::Sender<()>>>>;
 
-/// Makes the objects of each tenant, namespace first, and a certificate for it; tells how long it took.
+/// Creates the objects of each tenant, namespace first, and a certificate for it. Returns the duration.
 pub async fn create(kubeconfig: &Path, tenants: Vec<Vec<Value>>, how: How, width: usize) -> Duration {
     let kubeconfig = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
@@ -102,7 +101,7 @@ async fn certificate(client: &Client, waiters: &Waiters, name: &str) {
     send(client, Method::DELETE, &path, "application/json", &json!({})).await;
 }
 
-/// Tells the task that waits for the certificate of a request that it is there.
+/// Notifies the task that waits for the certificate of a request.
 async fn watch(client: Client, waiters: Waiters, listed: oneshot::Sender<()>) {
     let config = watcher::Config::default().labels(&format!("{MANAGED_BY}={MANAGER}"));
     let mut events = std::pin::pin!(watcher(Api::<CertificateSigningRequest>::all(client), config).default_backoff());
@@ -120,7 +119,7 @@ async fn watch(client: Client, waiters: Waiters, listed: oneshot::Sender<()>) {
 }
 
 fn tell(waiter: oneshot::Sender<()>) {
-    // Err: nobody waits any more.
+    // Fails if no task waits any more.
     let _ = waiter.send(());
 }
 

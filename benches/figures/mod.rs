@@ -1,6 +1,6 @@
-//! What the benches print figures with.
+//! Measurement functions of the benchmarks.
 
-#![allow(dead_code, reason = "each bench uses a part of it")]
+#![allow(dead_code, reason = "each benchmark uses some of the items")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,22 +10,21 @@ use std::time::Duration;
 use bursar::settings::Settings;
 use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD};
 
-/// The daemon's.
+/// The same allocator as the daemon's.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// The middle one: a machine on which others compile makes the mean meaningless.
+/// Returns the median, because on a machine with other work the mean is meaningless.
 pub fn median(mut times: Vec<Duration>) -> Duration {
     times.sort();
     times[times.len() / 2]
 }
 
-/// As a number to print.
 pub fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// The most memory this process ever had (`VmHWM`, proc(5)).
+/// Returns the peak memory of this process (`VmHWM`, proc(5)).
 pub fn peak_memory() -> String {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
@@ -34,18 +33,18 @@ pub fn peak_memory() -> String {
 
 /// Resets [`peak_memory`] (proc(5), `clear_refs`).
 pub fn forget_peak_memory() {
-    // Without it the figure is too large, which it then says by being the same as before.
+    // If this fails, the figure is too large. It is then the same as before.
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
-/// CPU time so far, in seconds: of this process, and by name of its children that run, with their own children that
-/// ended (proc(5), `stat`). Unlike a clock it does not count what others do on the machine meanwhile.
+/// Returns the CPU time so far, in seconds, by name: of this process, and of its running children with their own ended
+/// children (proc(5), `stat`). Unlike elapsed time, it does not depend on other work on the machine.
 pub fn cpu() -> BTreeMap<String, f64> {
     let own = std::process::id().to_string();
     let mut used: BTreeMap<String, f64> = BTreeMap::new();
     for process in fs::read_dir("/proc").expect("proc").flatten() {
         let stat = fs::read_to_string(process.path().join("stat")).unwrap_or_default();
-        // The name may hold anything, so all else is counted from its last parenthesis.
+        // The name may contain any character, so fields are counted from the last parenthesis.
         let Some((head, rest)) = stat.rsplit_once(") ") else { continue };
         let (id, name) = head.split_once(" (").unwrap_or_default();
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
@@ -61,10 +60,10 @@ pub fn cpu() -> BTreeMap<String, f64> {
     used
 }
 
-/// `USER_HZ`: 100 wherever Linux speaks to programs (time(7)).
+/// `USER_HZ`, which is 100 in all interfaces of Linux (time(7)).
 const TICKS: f64 = 100.0;
 
-/// The settings of the tests' sites, with everything in `folder`.
+/// Returns the settings of the tests' sites, with all files in `folder`.
 pub fn settings(folder: &Path, ldap: (&str, &Path), cluster: (&str, &Path)) -> Settings {
     let text = include_str!("../../tests/it/world.toml")
         .replace("@NAME@", "bench")

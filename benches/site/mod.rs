@@ -1,9 +1,9 @@
-//! Everything a cycle works with, and no server: policy, directory, cluster and ledger of a made-up site.
+//! The input of a cycle without any server: policy, directory, cluster and ledger of a made-up site.
 //!
-//! The ledger is made by the stages themselves: a first read of a made-up directory, the plan of it, and the records of
-//! an execution in which all went well.
+//! The stages themselves make the ledger: the first read of a made-up directory, its plan, and the records of an
+//! execution in which every action succeeded.
 
-#![allow(dead_code, reason = "each bench uses a part of it")]
+#![allow(dead_code, reason = "each benchmark uses some of the items")]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -34,7 +34,6 @@ use crate::figures::settings;
 /// Accounts whose results are written in one transaction.
 const AT_A_TIME: usize = 64;
 
-/// The site.
 pub struct Site {
     pub policy: Policy,
     pub sealer: Sealer,
@@ -47,7 +46,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// A site that serves all its tenants.
+    /// Creates a site in which all tenants are set up.
     pub async fn bootstrapped(folder: &Path, tenants: u32) -> Self {
         fs::create_dir_all(folder).expect("a folder");
         let (store, lock) = Store::open(folder).await.expect("a ledger");
@@ -89,12 +88,12 @@ impl Site {
             site.store.write(&site.lock, &changes, &[], site.now).await.expect("written");
         }
         site.inventory.clusters.insert(cluster(), Arc::new(objects));
-        // A new process derives all of it once.
+        // A new process derives everything once.
         site.deriver = Deriver::default();
         site
     }
 
-    /// What the executor reports when all goes well.
+    /// Returns the changes that the executor records if the action succeeds.
     fn done(&self, account: &AccountPlan, action: &Action, objects: &mut ClusterInventory) -> Vec<Change> {
         match action {
             Action::Apply { key, wanted, manifest, .. } => {
@@ -132,12 +131,12 @@ impl Site {
                 let key = CredentialKey::new(account.id.clone(), cluster.clone());
                 vec![Change::Certificate(key.clone(), Some(certificate)), Change::Delivery(key, Some(delivery))]
             }
-            other => panic!("{other:?} for somebody new"),
+            other => panic!("{other:?} is not an action for a new tenant"),
         }
     }
 
-    /// The stages of `cycle::run`, in its order, and how long each took. The clock stands still: else some kubeconfigs
-    /// would be due to be looked at in each cycle.
+    /// Runs the stages of `cycle::run` in their order and returns the duration of each. The time stands still, because
+    /// otherwise some kubeconfigs would be due for a check in each cycle.
     pub async fn cycle(&mut self) -> Vec<(&'static str, Duration)> {
         let (now, policy) = (self.now, &self.policy);
         let mut stages = Vec::new();
@@ -153,7 +152,7 @@ impl Site {
         let desired = self.deriver.derive(self.store.state(), policy, &self.sealer, now);
         timed("derive", began);
         let began = Instant::now();
-        let planned = plan(desired, self.store.state(), &self.inventory, now).expect("nothing is to be applied");
+        let planned = plan(desired, self.store.state(), &self.inventory, now).expect("no manifest is missing");
         timed("plan", began);
         let began = Instant::now();
         let (approved, refusals) = guard(planned.clone(), &Bounds::of(self.store.state(), policy), now);
@@ -183,7 +182,7 @@ impl Site {
         stages
     }
 
-    /// How long it takes to close the ledger, and to open it again.
+    /// Returns how long it takes to close the ledger and to open it again.
     pub async fn reopened(self, folder: &Path) -> (Duration, Duration) {
         let before = self.store.state().clone();
         let began = Instant::now();
@@ -193,28 +192,27 @@ impl Site {
         let began = Instant::now();
         let (store, _lock) = Store::open(folder).await.expect("the ledger again");
         let open = began.elapsed();
-        assert!(*store.state() == before, "the ledger is what it was");
+        assert!(*store.state() == before, "the ledger did not change");
         store.close().await.expect("closed");
         (close, open)
     }
 }
 
-/// Its only cluster.
 pub fn cluster() -> ClusterName {
     ClusterName("test".to_owned())
 }
 
-/// The policy of the tests' sites. Nobody is asked, so the addresses are nobody's.
+/// The policy of the tests' sites. No server is contacted, so the addresses are made up.
 pub fn policy(folder: &Path) -> Policy {
     let ca = folder.join("ca.pem");
-    // Another authority would make every kubeconfig another.
+    // A new authority would change every kubeconfig.
     if !ca.exists() {
         write_public(folder, "ca.pem", &Authority::new("bench").identity().certificate);
     }
     settings(folder, ("ldaps://ldap.example.org", &ca), ("https://k8s.example.org:6443", &ca)).policy
 }
 
-/// As many tools as tenants, each with three maintainers, and as many people.
+/// Returns as many tools as tenants, each with three maintainers, and as many people.
 pub fn directory(tenants: u32) -> DirectorySnapshot {
     let tools = (0..tenants).map(|number| {
         let maintainers = (0..3).map(|step| (person_id((number + step * 7) % tenants), Role::Member));
@@ -234,7 +232,6 @@ pub fn directory(tenants: u32) -> DirectorySnapshot {
     DirectorySnapshot { reads: vec![read], ..DirectorySnapshot::default() }
 }
 
-/// The directory id of a person.
 pub fn person_id(number: u32) -> DirectoryId {
     DirectoryId(format!("7d0c1d2e-0000-4000-8000-{number:012}"))
 }

@@ -1,5 +1,5 @@
-//! The files of `state_dir/archive`: written whole or not at all, readable by user `bursar` alone, and read back before
-//! anybody rests on them.
+//! The files of `state_dir/archive`. They are written completely or not at all, only user `bursar` can read them, and
+//! each is read back before it counts.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -9,28 +9,28 @@ use std::path::{Path, PathBuf};
 use super::{About, ArchiveError, Packed, Recipient, Unpacked, digest, files, unpack};
 use crate::ledger::Archive;
 
-/// What a file that is not whole yet is called.
+/// The ending of a file that is still being written.
 const PARTIAL: &str = ".partial";
 
-/// The folder of archives, and whom their Secrets are encrypted to.
+/// The folder of the archives, and the key that their Secrets are encrypted to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Archives {
     folder: PathBuf,
-    /// Absent: Secrets are left out.
+    /// If absent, Secrets are left out.
     pub recipient: Option<Recipient>,
 }
 
-/// A file that holds what was packed.
+/// An archive file that was written and verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
     /// Hex SHA-256.
     pub digest: String,
-    /// Its size.
+    /// The size in bytes.
     pub bytes: u64,
 }
 
 impl Written {
-    /// As the ledger keeps it.
+    /// Returns the ledger's record of this archive.
     #[must_use]
     pub fn row(self, about: About) -> Archive {
         Archive {
@@ -49,19 +49,18 @@ impl Written {
 }
 
 impl Archives {
-    /// Those of a state folder.
+    /// The archives of a state folder.
     #[must_use]
     pub fn of(state_dir: &Path, recipient: Option<Recipient>) -> Self {
         Self { folder: state_dir.join("archive"), recipient }
     }
 
-    /// Where the file of this name is.
     #[must_use]
     pub fn path(&self, file: &str) -> PathBuf {
         self.folder.join(file)
     }
 
-    /// Writes an archive, mode 0600, reads it back and compares. Only then it has its name.
+    /// Writes an archive with mode 0600, reads it back and compares it. It gets its name only then.
     pub fn write(&self, file: &str, packed: &Packed) -> Result<Written, ArchiveError> {
         let at = |path: &Path| {
             let path = path.to_owned();
@@ -73,7 +72,7 @@ impl Archives {
         }
         let read = write_whole(&partial, &packed.bytes).and_then(|()| fs::read(&partial));
         let read = read.map_err(at(&partial)).inspect_err(|_| {
-            // Each try has a name of its own: on a full disk the halves would keep it full.
+            // Each attempt uses another name, so on a full disk the partial files would accumulate.
             let _ = fs::remove_file(&partial);
         })?;
         if read != packed.bytes || files(&read).ok().as_ref() != Some(&packed.files) {
@@ -84,12 +83,12 @@ impl Archives {
         Ok(Written { digest: digest(&read), bytes: read.len() as u64 })
     }
 
-    /// The archive, if the file is as it was written.
+    /// Reads an archive, if its digest is the expected one.
     pub fn read(&self, file: &str, expected: &str) -> Result<Unpacked, ArchiveError> {
         unpack(&self.verified(file, expected)?)
     }
 
-    /// The file's content, if it is as it was written.
+    /// Returns the file's content, if its digest is the expected one.
     pub fn verified(&self, file: &str, expected: &str) -> Result<Vec<u8>, ArchiveError> {
         let path = self.path(file);
         let bytes = fs::read(&path).map_err(|source| ArchiveError::File { path: path.clone(), source })?;
@@ -100,7 +99,7 @@ impl Archives {
         Err(ArchiveError::Altered { path, found, expected: expected.to_owned() })
     }
 
-    /// The names of all archives, in their order; of a folder that is not there none.
+    /// The names of all archives, sorted; empty if the folder does not exist.
     #[must_use]
     pub fn files(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
@@ -110,7 +109,7 @@ impl Archives {
         names
     }
 
-    /// An archive of which no ledger has the digest: what it says of itself, and how it is now.
+    /// Reads an archive whose digest the ledger does not have: its own description, and its current digest and size.
     pub fn found(&self, file: &str) -> Result<(About, Written), ArchiveError> {
         let path = self.path(file);
         let bytes = fs::read(&path).map_err(|source| ArchiveError::File { path, source })?;
@@ -118,7 +117,7 @@ impl Archives {
         Ok((unpack(&bytes)?.about, written))
     }
 
-    /// Removes what a daemon that was killed left half written. Nothing rests on it.
+    /// Removes the partial files of a daemon that was killed. Nothing refers to them.
     pub fn sweep(&self) {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let partial = entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(PARTIAL));
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_whole_and_its_owners_alone_and_an_altered_one_is_refused() {
+    fn only_the_owner_can_read_an_archive_and_an_altered_one_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         let archives = Archives::of(folder.path(), None);
         let packed = packed();

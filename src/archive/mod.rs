@@ -1,5 +1,5 @@
-//! A namespace in a file: every object of it as JSON, Secrets encrypted, packed as `tar.zst`. What is in the file is told
-//! by `archive.json` in it; whether it is still as it was written, by its digest in the ledger.
+//! Packs a namespace into a file: all its objects as JSON, Secrets encrypted, as `tar.zst`. The file describes itself
+//! in `archive.json`; the digest in the ledger shows whether it was altered.
 //!
 //! | in the file | what |
 //! |---|---|
@@ -24,13 +24,13 @@ pub use self::secret::{Identities, Recipient};
 use crate::identity::{AccountId, AccountName, ClusterName, NamespaceName};
 use crate::kinds::{ManagedKind, ObjectKind};
 
-/// Layout of the file.
+/// Version of the file's layout.
 const VERSION: u32 = 1;
 const ABOUT: &str = "archive.json";
 const OBJECTS: &str = "objects/";
 const SECRETS: &str = "secrets.age";
 
-/// What zstd calls its default: archives are made rarely and kept long, and a higher level gives JSON little more.
+/// zstd's default. Archives are made rarely, and a higher level makes JSON hardly smaller.
 const LEVEL: i32 = 3;
 
 /// Why an archive could not be written or read.
@@ -39,19 +39,16 @@ pub enum ArchiveError {
     /// A file or folder cannot be used.
     #[error("cannot read or write {path}")]
     File {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// It was read back, and is not what was written.
-    #[error("{0} was read back and is not what was written")]
+    /// The file that was read back differs from what was written.
+    #[error("{0} differs from what was written to it; check the disk")]
     Differs(PathBuf),
-    /// It is not what the ledger says was written.
+    /// The digest in the ledger is another one.
     #[error("{path} is not as it was written: its digest is {found}, and the ledger has {expected}")]
     Altered {
-        /// Which.
         path: PathBuf,
         /// Hex SHA-256.
         found: String,
@@ -61,68 +58,64 @@ pub enum ArchiveError {
     /// It cannot be unpacked.
     #[error("the archive cannot be unpacked")]
     Unpack(#[source] io::Error),
-    /// It is no archive of ours.
-    #[error("{0} in the archive is not what it should be")]
+    /// A file in the archive is missing or does not parse, or the layout is another version.
+    #[error("{0} in the archive is missing, or not as this version of Bursar writes it")]
     Content(String),
     /// Secrets could not be encrypted.
     #[error("the Secrets cannot be encrypted")]
     Encrypt(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// No identity opens the Secrets.
-    #[error("the Secrets cannot be decrypted with these identities")]
+    /// None of the identities (private keys) decrypts the Secrets.
+    #[error("the Secrets cannot be decrypted with these age identities")]
     Decrypt(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Whose namespace it was, and what is in the file.
+/// Describes the namespace and the content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
     /// Version of the layout.
     pub version: u32,
-    /// From where.
     pub cluster: ClusterName,
-    /// Which.
     pub namespace: NamespaceName,
-    /// Its name then.
+    /// The account's name at that time.
     pub account: AccountName,
-    /// The ledger's immutable id.
+    /// The account's immutable id in the ledger.
     pub account_id: AccountId,
     /// Generation of the account at that time.
     pub generation: u64,
-    /// When.
     pub at: Timestamp,
-    /// How many are in the file, Secrets included.
+    /// Number of objects in the file, Secrets included.
     pub objects: u64,
-    /// How many Secrets are in it, encrypted.
+    /// Number of encrypted Secrets in the file.
     pub secrets: u64,
-    /// How many Secrets are not.
+    /// Number of Secrets that were left out.
     pub left_out: u64,
-    /// To whom they are encrypted.
+    /// The age public key that they are encrypted to.
     pub recipient: Option<String>,
-    /// What its workloads were before the suspension.
+    /// The state of the workloads before the suspension.
     pub workloads: Vec<Workload>,
 }
 
 /// A workload that a suspension stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Workload {
-    /// `apps/v1`.
+    /// For example `apps/v1`.
     pub api_version: String,
-    /// `Deployment`.
+    /// For example `Deployment`.
     pub kind: String,
-    /// `metadata.name`.
     pub name: String,
-    /// `spec.replicas`; absent for what is suspended otherwise.
+    /// `spec.replicas`; absent for a kind that is suspended in another way.
     pub replicas: Option<i32>,
 }
 
-/// An object and the name by which the API server lists its kind: `deployments.apps`, `configmaps`.
+/// An object, and the name of its kind in the API: `deployments.apps`, `configmaps`.
 pub type Listed = (String, Value);
 
-/// What an archive is made of.
+/// The content of an archive before it is packed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Content {
-    /// Numbers and recipient are filled in by [`pack`].
+    /// [`pack`] fills in the counts and the recipient.
     pub about: About,
-    /// Every object, Secrets among them.
+    /// All objects, Secrets included.
     pub objects: Vec<Listed>,
 }
 
@@ -158,23 +151,22 @@ type Files = BTreeMap<String, Vec<u8>>;
 /// An archive in memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Packed {
-    /// What it says of itself.
+    /// The archive's description of itself.
     pub about: About,
     files: Files,
     bytes: Vec<u8>,
 }
 
-/// An archive that was read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Unpacked {
-    /// What it says of itself.
+    /// The archive's description of itself.
     pub about: About,
-    /// Every object but the Secrets.
+    /// Every object except the Secrets.
     pub objects: Vec<Listed>,
     secrets: Option<Vec<u8>>,
 }
 
-/// Packs a namespace. Without a recipient its Secrets are left out, and counted.
+/// Packs a namespace. Without a recipient, its Secrets are left out and counted.
 pub fn pack(content: Content, recipient: Option<&Recipient>) -> Result<Packed, ArchiveError> {
     let Content { mut about, objects } = content;
     let (secrets, others): (Vec<_>, Vec<_>) = objects.into_iter().partition(|(_, object)| is_secret(object));
@@ -185,7 +177,7 @@ pub fn pack(content: Content, recipient: Option<&Recipient>) -> Result<Packed, A
         files.insert(format!("{OBJECTS}{kind}/{name}.json"), text(&stripped(object)));
     }
     if files.len() as u64 != about.objects {
-        return Err(ArchiveError::Content("an object of the name of another".to_owned()));
+        return Err(ArchiveError::Content("a second object of the same name".to_owned()));
     }
     match recipient {
         _ if secrets.is_empty() => {}
@@ -203,7 +195,6 @@ pub fn pack(content: Content, recipient: Option<&Recipient>) -> Result<Packed, A
     Ok(Packed { about, files, bytes })
 }
 
-/// Reads a packed archive.
 pub fn unpack(bytes: &[u8]) -> Result<Unpacked, ArchiveError> {
     let mut files = files(bytes).map_err(ArchiveError::Unpack)?;
     let about = files.remove(ABOUT).unwrap_or_default();
@@ -222,7 +213,7 @@ pub fn unpack(bytes: &[u8]) -> Result<Unpacked, ArchiveError> {
 }
 
 impl Unpacked {
-    /// The Secrets, where there are any.
+    /// Decrypts the Secrets; empty if the archive has none.
     pub fn secrets(&self, identities: &Identities) -> Result<Vec<Listed>, ArchiveError> {
         let Some(secrets) = &self.secrets else { return Ok(Vec::new()) };
         let text = identities.decrypt(secrets)?;
@@ -235,7 +226,7 @@ fn is_secret(object: &Value) -> bool {
     ObjectKind::of_manifest(object) == ManagedKind::Secret
 }
 
-/// Without what the API server and controllers keep for themselves.
+/// Removes the parts that the API server and controllers maintain.
 fn stripped(mut object: Value) -> Value {
     if let Some(fields) = object.as_object_mut() {
         fields.remove("status");
@@ -320,13 +311,13 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_in_it_only_for_who_holds_the_identity() {
+    fn only_the_holder_of_the_identity_can_read_the_secrets() {
         let (identity, recipient) = secret::tests::pair();
         let packed = pack(content(), Some(&recipient)).expect("packed");
         assert_eq!((packed.about.objects, packed.about.secrets, packed.about.left_out), (3, 1, 0));
         let clear = "c2VjcmV0LWluLWNsZWFy";
         let shown = packed.files.values().any(|file| String::from_utf8_lossy(file).contains(clear));
-        assert!(!shown, "a Secret is in clear");
+        assert!(!shown, "a Secret is not encrypted");
         let unpacked = unpack(&packed.bytes).expect("unpacked");
         let secrets = unpacked.secrets(&identity).expect("decrypted");
         assert_eq!(secrets[0].1["data"]["key"], clear);

@@ -1,4 +1,5 @@
-//! Secrets in an archive: encrypted to one age recipient (age-encryption.org/v1), whose identity is nowhere on this host.
+//! Encrypts the Secrets of an archive to one age recipient (age-encryption.org/v1). The matching identity, the private
+//! key, is not stored on this host.
 
 use std::fmt;
 use std::io::{Read as _, Write as _};
@@ -6,7 +7,7 @@ use std::str::FromStr;
 
 use super::ArchiveError;
 
-/// `age1…`: whom Secrets are encrypted to.
+/// The age public key (`age1…`) that Secrets are encrypted to.
 #[derive(Clone)]
 pub struct Recipient(age::x25519::Recipient);
 
@@ -50,7 +51,7 @@ impl Recipient {
     }
 }
 
-/// The private side, from files that `age-keygen` writes. It prints nothing.
+/// Age identities (private keys) from files that `age-keygen` writes. `Debug` prints only their number.
 #[derive(Clone, Default)]
 pub struct Identities(Vec<age::x25519::Identity>);
 
@@ -63,7 +64,7 @@ impl fmt::Debug for Identities {
 impl FromStr for Identities {
     type Err = &'static str;
 
-    /// Lines as `age-keygen` writes them: one identity each, comments apart.
+    /// Reads one identity per line. Empty lines and lines that begin with `#` are ignored.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         lines.map(str::parse).collect::<Result<_, _>>().map(Self)
@@ -93,7 +94,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn recipients_and_identities_are_those_of_age_keygen() {
+    fn keys_as_age_keygen_writes_them_are_read() {
         assert!("age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p".parse::<Recipient>().is_ok());
         assert!("age1ql3z".parse::<Recipient>().is_err());
         let file = "# created: 2026-01-01T00:00:00Z\n\

@@ -1,8 +1,8 @@
-//! The approver of a cluster: what `bursar approver install` makes, as an administrator. From then on the daemon asks for
-//! certificates, and approves none.
+//! The approver of a cluster, as `bursar approver install` creates it with an administrator's credential. Once it is
+//! installed, the daemon only requests certificates and cannot approve any.
 //!
-//! Who may run pods in its namespace, or change its rules, is that cluster's administrator. So nothing there is the
-//! daemon's: no right, no label, no file.
+//! A subject that can run pods in the approver's namespace, or change its rules, is in effect cluster administrator.
+//! Therefore the daemon has no rights, labels or files there.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -39,57 +39,54 @@ use crate::policy::Policy;
 use crate::rules::approver::ApproverRules;
 use crate::rules::{KUBECONFIG, RULES};
 
-/// Its namespace.
 pub const NAMESPACE: &str = "bursar-approver";
-/// ConfigMap, Deployment, service account, roles.
+/// The name of the ConfigMap, the Deployment, the service account and the roles.
 pub const APPROVER: &str = "bursar-approver";
 
-/// Nobody: the image has no users.
+/// An unprivileged uid. The image has no users.
 const RUNS_AS: u64 = 65532;
 const HEALTH: u16 = 9445;
-/// Where the rules are in the container.
+/// The folder of the rules in the container.
 const FILES: &str = "/etc/bursar-approver";
-/// Time to fetch the image on a node and to list requests and namespaces.
+/// Enough time for a node to pull the image, and for the approver to list requests and namespaces.
 const AVAILABLE_WITHIN: Duration = Duration::from_mins(3);
 
-/// What an installation works with.
+/// The input of an installation.
 #[derive(Debug, Clone, Copy)]
 pub struct ApproverRequest<'a> {
-    /// The configuration, from which the rules follow.
+    /// The configuration, from which the rules are derived.
     pub policy: &'a Policy,
-    /// Which cluster.
     pub cluster: &'a ClusterName,
-    /// The ledger that must own the cluster.
     pub ledger: &'a LedgerState,
-    /// An administrator's access to it. Read once, not kept.
+    /// A kubeconfig of the cluster's administrator. It is read once and not kept.
     pub admin_kubeconfig: &'a Path,
-    /// Who seals.
+    /// The public key of the seals.
     pub public_key: [u8; 32],
-    /// Accounts that may hold admin and impersonation roles; `None`: as an administrator said before.
+    /// Accounts that may have admin and impersonation roles; `None` to keep the list that the cluster records.
     pub administrators: Option<&'a BTreeSet<String>>,
 }
 
 /// Where the approver runs.
 #[derive(Debug, Clone, Copy)]
 pub enum Place<'a> {
-    /// As a Deployment of two, from this image.
+    /// As a Deployment with two replicas of this image.
     Inside {
-        /// By digest.
+        /// A reference with a digest.
         image: &'a str,
     },
-    /// Wherever somebody starts it with the files of this folder.
+    /// On a host of the administrator's choice, with the files in this folder.
     Outside {
-        /// Written for its owner.
+        /// The files get the owner of this folder.
         folder: &'a Path,
     },
 }
 
-/// What was done.
+/// The result of an installation or removal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApproverReport {
-    /// Every object, in the order in which they were made.
+    /// Every object, in the order of creation.
     pub made: Vec<Made>,
-    /// When the files of an approver outside of the cluster end.
+    /// When the certificate of an approver outside of the cluster expires.
     pub not_after: Option<Timestamp>,
 }
 
@@ -108,7 +105,7 @@ impl ApproverRequest<'_> {
         approver_rules(self.policy, self.cluster, owned)
     }
 
-    /// What an administrator said; the cluster must be this ledger's.
+    /// Returns the administrator's choices that the cluster records. Fails if another ledger owns the cluster.
     async fn said(&self, client: &Client) -> Result<Said, AccessError> {
         let ours = &self.ledger.ledger_id;
         match owner_and_said(client).await? {
@@ -119,7 +116,7 @@ impl ApproverRequest<'_> {
     }
 }
 
-/// What the approver of a cluster goes by; `None`: there is none.
+/// Returns the rules of the cluster's approver; `None` if there is none.
 pub async fn found(client: &Client) -> Result<Option<ApproverRules>, AccessError> {
     let api = Api::<ConfigMap>::namespaced(client.clone(), NAMESPACE);
     let map = answered("ConfigMap bursar-approver", api.get_opt(APPROVER)).await?;
@@ -127,11 +124,11 @@ pub async fn found(client: &Client) -> Result<Option<ApproverRules>, AccessError
     text.map(|text| ApproverRules::parse(text.as_bytes())).transpose().map_err(AccessError::ApproverRules)
 }
 
-/// Installs the approver, or brings what it goes by up to date; then the daemon's role has no `approve` any more.
+/// Installs the approver or updates its rules. Then removes `approve` from the daemon's role.
 ///
 /// # Errors
-/// The cluster is another ledger's, or does not take something; or the approver does not become available, and then the
-/// daemon approves as before.
+/// Another ledger owns the cluster, a request fails, or the approver does not become available. If it is not available,
+/// the daemon keeps its right to approve.
 pub async fn install(request: ApproverRequest<'_>, place: Place<'_>) -> Result<ApproverReport, AccessError> {
     let client = client(request.admin_kubeconfig).await?;
     let mut said = request.said(&client).await?;
@@ -160,7 +157,7 @@ pub async fn install(request: ApproverRequest<'_>, place: Place<'_>) -> Result<A
             }
             available(&client).await?;
         }
-        // A former one in the cluster has lost its right with the binding.
+        // An earlier approver in the cluster lost its right when the binding changed.
         Place::Outside { .. } => remove_workload(&client).await?,
     }
     (said.approver, said.approver_until) = (Some(rules), not_after);
@@ -168,10 +165,10 @@ pub async fn install(request: ApproverRequest<'_>, place: Place<'_>) -> Result<A
     Ok(ApproverReport { made, not_after })
 }
 
-/// Gives the daemon its `approve` back, and removes the approver.
+/// Gives the daemon's role `approve` again, and removes the approver.
 ///
 /// # Errors
-/// The cluster is another ledger's, or does not take something; what is left is removed by another try.
+/// Another ledger owns the cluster, or a request fails. Another attempt removes what is left.
 pub async fn uninstall(request: ApproverRequest<'_>) -> Result<ApproverReport, AccessError> {
     let client = client(request.admin_kubeconfig).await?;
     let mut said = request.said(&client).await?;
@@ -193,7 +190,7 @@ pub async fn uninstall(request: ApproverRequest<'_>) -> Result<ApproverReport, A
     Ok(ApproverReport { made, not_after: None })
 }
 
-/// Gives an approver that is there another owner's rules: after a takeover it is to approve for that one.
+/// Gives the approver the rules of another ledger. After a takeover it must approve for that ledger.
 pub(super) async fn hand_over(
     request: ApproverRequest<'_>,
     client: &Client,
@@ -205,7 +202,7 @@ pub(super) async fn hand_over(
     Ok(())
 }
 
-/// A name that nobody had a certificate for before: what was signed for an approver's name earlier has no right.
+/// A user name that no earlier certificate has. Certificates of former approvers therefore have no rights.
 fn user() -> String {
     format!("bursar:approver#{}", uuid::Uuid::new_v4().simple())
 }
@@ -222,7 +219,7 @@ fn object(api_version: &str, kind: &str) -> Value {
     })
 }
 
-/// No tenant's namespace, so no webhook of ours keeps its pods from starting.
+/// The namespace has no class label, so the webhook is not called for its pods and cannot block them.
 fn namespace() -> Value {
     let mut labels = labels();
     labels["pod-security.kubernetes.io/enforce"] = json!("restricted");
@@ -268,7 +265,6 @@ fn config_map(rules: &ApproverRules) -> Value {
     map
 }
 
-/// Budget and Deployment.
 fn workload(image: &str) -> [Value; 2] {
     let selector = json!({"app.kubernetes.io/name": APPROVER});
     let mut budget = object("policy/v1", "PodDisruptionBudget");
@@ -320,7 +316,7 @@ async fn available(client: &Client) -> Result<(), AccessError> {
         Ok(if status.observed_generation == generation && updated > 0 && available >= updated {
             Ok(())
         } else {
-            Err(format!("{updated} of the new kind, {available} available"))
+            Err(format!("{updated} updated pods, {available} available"))
         })
     });
     looked.await?.map_err(|why| AccessError::ApproverNotAvailable { waited: AVAILABLE_WITHIN, why })
@@ -332,7 +328,7 @@ async fn remove_workload(client: &Client) -> Result<(), AccessError> {
     removed.map(drop).or_else(|error| if error.is_not_found() { Ok(()) } else { Err(error) })
 }
 
-/// A client certificate of `user`, signed and approved by the administrator.
+/// Returns a kubeconfig with a client certificate for `user`, which the administrator requests and approves.
 async fn kubeconfig(
     request: &ApproverRequest<'_>,
     client: &Client,
@@ -370,7 +366,7 @@ async fn kubeconfig(
     Ok((Zeroizing::new(format!("{file:#}\n")), issued.not_after))
 }
 
-/// The files are the folder's owner's: whom the approver runs as.
+/// Writes the files with the owner of the folder, which is the user that the approver runs as.
 fn write(folder: &Path, rules: &ApproverRules, kubeconfig: &str) -> Result<(), AccessError> {
     let failed = |source| AccessError::Write { path: folder.to_owned(), source };
     if !folder.exists() {
@@ -387,7 +383,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_approver_has_no_label_of_a_tenant_and_no_right_but_its_own() {
+    fn the_approver_has_no_tenant_label_and_no_further_rights() {
         let namespace = namespace();
         assert!(namespace["metadata"]["labels"].get(crate::contract::CLASS).is_none());
         assert_eq!(namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"], "restricted");

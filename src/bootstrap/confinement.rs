@@ -1,8 +1,8 @@
-//! Whether the confinement of the daemon is there, is what this version and configuration make it, and bites: one watch for
-//! each object that makes it, by name, and a probe.
+//! Watches each object of the daemon's confinement by name and compares it with the object that this version and
+//! configuration create. A probe tests whether the API server enforces the policy.
 //!
-//! What the daemon may write of it (the webhook's configurations and the backstop's bindings) is written again at once.
-//! The rest is an administrator's, who runs `bursar init`.
+//! The daemon repairs at once what it may write: the webhook's configurations and the backstop's bindings. For the rest
+//! an administrator runs `bursar init`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,7 @@ use crate::policy::Policy;
 
 const GROUP: &str = "admissionregistration.k8s.io";
 
-/// What the confinement is made of: kind and plural.
+/// The kinds of the confinement, each with its plural.
 const VALIDATING_POLICY: (&str, &str) = ("ValidatingAdmissionPolicy", "validatingadmissionpolicies");
 const VALIDATING_BINDING: (&str, &str) = ("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings");
 const MUTATING_POLICY: (&str, &str) = ("MutatingAdmissionPolicy", "mutatingadmissionpolicies");
@@ -40,28 +40,26 @@ const MUTATING_BINDING: (&str, &str) = ("MutatingAdmissionPolicyBinding", "mutat
 const VALIDATING_HOOKS: (&str, &str) = ("ValidatingWebhookConfiguration", "validatingwebhookconfigurations");
 const MUTATING_HOOKS: (&str, &str) = ("MutatingWebhookConfiguration", "mutatingwebhookconfigurations");
 
-/// One object that is not as it should be.
+/// An object that differs from what it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Breach {
-    /// `ValidatingAdmissionPolicy bursar-cage`.
+    /// Kind and name, for example `ValidatingAdmissionPolicy bursar-cage`.
     pub object: String,
-    /// What is wrong with it, and the remedy.
+    /// The difference and the remedy.
     pub what: String,
-    /// The daemon writes it again.
+    /// The daemon repairs the object.
     pub repairable: bool,
-    /// It is as `init` made it, from an older configuration: the confinement is whole.
+    /// `init` created the object from an older configuration, and nobody changed it since.
     pub outdated: bool,
 }
 
-/// What an object should be.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expected {
-    /// Whole.
     pub manifest: Value,
-    /// The daemon may write it.
+    /// The daemon may write the object.
     pub repairable: bool,
-    /// It depends on the configuration that `init` was given, so it is compared with what `init` noted on it. If that
-    /// configuration was another, it is outdated.
+    /// The object depends on the configuration that `init` was given. It is therefore compared with the annotations
+    /// that `init` wrote on it, and is outdated if that configuration was another.
     pub noted: bool,
     /// A rule of namespaces that others create, which confines the daemon in nothing: if it is not as it should be, an
     /// administrator has not run `init` yet. Without `spec` it should not be there.
@@ -73,7 +71,7 @@ type Name = (String, String);
 
 #[derive(Debug, Clone, Default)]
 enum Seen {
-    /// The watch has not listed yet.
+    /// The watch has not listed the object yet.
     #[default]
     NotYet,
     /// `init` has not given the right to watch it.
@@ -82,7 +80,7 @@ enum Seen {
     Present(Box<Value>),
 }
 
-/// The watches, until they are dropped.
+/// The watches. They end when this is dropped.
 #[derive(Debug)]
 pub struct ConfinementWatch {
     seen: Arc<Mutex<BTreeMap<Name, Seen>>>,
@@ -115,13 +113,13 @@ impl ConfinementWatch {
         &self.rules
     }
 
-    /// Grows with each change.
+    /// A number that grows with each change.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// What is not as it should be; `None`: not every object was heard of yet.
+    /// Returns the differences; `None` if a watch has not listed its object yet.
     #[must_use]
     pub fn compare(&self, expected: &[Expected]) -> Option<Vec<Breach>> {
         let seen = lock(&self.seen);
@@ -144,7 +142,7 @@ impl ConfinementWatch {
                 Seen::Absent => Some("is gone".to_owned()),
                 Seen::Present(stored) if *noted => changed_since_noted(manifest, &stored).or_else(|| {
                     outdated = digest(&manifest["spec"]) != digest(&stored["spec"]);
-                    outdated.then(|| "is of an older configuration".to_owned())
+                    outdated.then(|| "was made from an older configuration".to_owned())
                 }),
                 Seen::Present(stored) => difference(manifest, &stored)
                     .map(|field| format!("is not what this version makes it: {field} differs")),
@@ -158,7 +156,7 @@ impl ConfinementWatch {
     }
 }
 
-/// Everything that is watched.
+/// The kinds and names of all watched objects.
 fn names(mutates: bool) -> Vec<((&'static str, &'static str), String)> {
     let mut names = vec![
         (VALIDATING_POLICY, DAEMON_ADMISSION_POLICY.to_owned()),
@@ -178,7 +176,7 @@ fn names(mutates: bool) -> Vec<((&'static str, &'static str), String)> {
 }
 
 fn lock(seen: &Mutex<BTreeMap<Name, Seen>>) -> MutexGuard<'_, BTreeMap<Name, Seen>> {
-    // No code panics while it holds the lock; if it did, each value is still whole.
+    // No code panics while it holds the lock. Even if it did, each value would be complete.
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -244,22 +242,22 @@ fn seen_of(mut object: DynamicObject) -> Value {
     })
 }
 
-/// What decides: the status of a policy is the API server's.
+/// Without the status, which the API server writes.
 fn content(object: &Value) -> [&Value; 3] {
     [&object["spec"], &object["webhooks"], &object["metadata"]]
 }
 
-/// Annotation: the revision of the program's rules by which `init` made it.
+/// Annotation: digest of the program's fixed rules, from which `init` made the object.
 const REVISION: &str = "bursar.dev/revision";
-/// Annotation: digest of what `init` made.
+/// Annotation: digest of the spec that `init` wrote.
 const DIGEST: &str = "bursar.dev/digest";
 
-/// Notes on a manifest what it was made by, and what it is.
+/// Adds both annotations to a manifest.
 pub(super) fn note(manifest: &mut Value) {
     manifest["metadata"]["annotations"] = json!({REVISION: revision(), DIGEST: digest(&manifest["spec"])});
 }
 
-/// Digest of the rules alone: it does not depend on the configuration.
+/// Returns the digest of the rules that do not depend on the configuration.
 fn revision() -> String {
     let [policy, _] = daemon_admission_policy(&Needs::default(), &Confinement::default());
     let rules = server_rules::policies(&Given::default());
@@ -272,12 +270,12 @@ fn revision() -> String {
 fn changed_since_noted(manifest: &Value, stored: &Value) -> Option<String> {
     let noted = |key: &str| stored["metadata"]["annotations"][key].as_str().unwrap_or_default();
     if noted(REVISION) != manifest["metadata"]["annotations"][REVISION].as_str().unwrap_or_default() {
-        return Some("is of another version of bursar".to_owned());
+        return Some("was made by another version of bursar".to_owned());
     }
     (noted(DIGEST) != digest(&stored["spec"])).then(|| "was changed since init made it".to_owned())
 }
 
-/// Digest of what is meant: without what the API server adds.
+/// Digest of a spec without the fields that the API server adds.
 fn digest(spec: &Value) -> String {
     fingerprint(meant(spec).to_string().as_bytes())
 }
@@ -293,7 +291,7 @@ fn meant(value: &Value) -> Value {
     }
 }
 
-/// Values that the API server fills in, and that are what is meant where nothing is said.
+/// Whether the value is the default that the API server fills in for this field.
 fn is_default(key: &str, value: &Value) -> bool {
     matches!(
         (key, value.as_str()),
@@ -301,7 +299,7 @@ fn is_default(key: &str, value: &Value) -> bool {
     )
 }
 
-/// The first field of what decides that is stored otherwise than `manifest` has it.
+/// Returns the path of the first field that differs between `manifest` and `stored`.
 fn difference(manifest: &Value, stored: &Value) -> Option<String> {
     let keys = ["spec", "webhooks"];
     keys.iter().find_map(|key| differs(&meant(&manifest[*key]), &meant(&stored[*key]), key))
@@ -333,22 +331,22 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// What came of the probe.
+/// The result of the probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Probed {
-    /// The policy refused it.
+    /// The daemon admission policy refused the request.
     Refused,
-    /// Nothing did.
+    /// The request was allowed.
     LetThrough,
-    /// Something else refused it, which proves nothing of the policy.
+    /// Something else refused the request, so the policy was not tested.
     ByAnother(String),
 }
 
-/// Whether the policy bites: as the daemon, without effect (`dryRun`), a namespace without a class is refused, and by that
-/// very policy.
+/// Tests whether the API server enforces the policy: as the daemon, requests a namespace without a class in a dry run,
+/// which this policy must refuse.
 ///
 /// # Errors
-/// The API server does not answer.
+/// The API server does not answer, or fails.
 pub async fn probe(client: &Client) -> Result<Probed, AccessError> {
     let api = Api::<Namespace>::all(client.clone());
     let mut probe = Namespace::default();
@@ -365,10 +363,11 @@ pub async fn probe(client: &Client) -> Result<Probed, AccessError> {
     }
 }
 
-/// What should be there, and what a thief of this host would need nothing more for.
+/// Returns the objects of the confinement, and the ways in which an attacker on this host could become cluster
+/// administrator.
 ///
 /// # Errors
-/// The cluster does not tell its kinds, or a file cannot be read.
+/// The API server does not list its kinds, or a file cannot be read.
 pub async fn expected(
     client: &Client,
     request: WebhookRequest<'_>,
@@ -473,7 +472,7 @@ mod tests {
     use crate::bootstrap::needs::Adopting;
 
     #[test]
-    fn defaults_of_the_server_are_no_difference_and_weakenings_are() {
+    fn defaults_of_the_server_are_ignored_and_weaker_values_are_reported() {
         let wanted = json!({"spec": {
             "failurePolicy": "Fail", "rules": [{"resources": ["pods"], "scope": "Namespaced"}], "objectSelector": {},
         }});
@@ -496,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_was_changed_or_is_of_another_version_is_told() {
+    fn a_changed_policy_and_one_of_another_version_are_reported() {
         let [mut policy, _] = daemon_admission_policy(&Needs::default(), &Confinement::default());
         note(&mut policy);
         let mut stored = policy.clone();
@@ -514,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_approver_says_so() {
+    fn without_an_approver_the_host_can_become_administrator() {
         let needs = Needs::default();
         assert!(
             sentence(&ways_to_administrator(&needs, &Said::default()))
@@ -524,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_of_others_are_a_way_to_administrator() {
+    fn a_class_that_adopts_namespaces_can_lead_to_administrator() {
         let selector = crate::policy::Selector::parse("a=b").expect("a selector");
         let adopting = Adopting {
             selector,
@@ -538,9 +537,10 @@ mod tests {
         assert!(ways.iter().any(|way| way.contains("class profile adopts namespaces")), "{ways:?}");
     }
 
-    /// What a thief can do is said of the configuration; until `init` the policy of the former one is in force.
+    /// The ways to administrator are computed from the configuration, but until `init` runs, the policy of the former
+    /// configuration is in force.
     #[test]
-    fn a_policy_that_init_made_from_a_wider_configuration_is_told() {
+    fn a_policy_from_a_wider_configuration_is_reported_as_outdated() {
         let made_of = |needs: &Needs| {
             let [mut policy, _] = daemon_admission_policy(needs, &Confinement::default());
             note(&mut policy);
@@ -558,6 +558,6 @@ mod tests {
         let expected = Expected { manifest: made_of(&Needs::default()), repairable: false, noted: true, rule: false };
         let breaches = watch.compare(&[expected]).expect("it was heard of");
         let [Breach { outdated: true, what, .. }] = &breaches[..] else { panic!("{breaches:?}") };
-        assert_eq!(what, "is of an older configuration; run bursar init");
+        assert_eq!(what, "was made from an older configuration; run bursar init");
     }
 }

@@ -1,9 +1,10 @@
-//! The daemon admission policy: what the API server refuses the daemon, whatever its roles say, and what the daemon
-//! cannot change. PURE: no runtime, no client, no file system, no clock.
+//! The daemon admission policy: the requests that the API server refuses to the daemon regardless of its roles. The
+//! daemon cannot change it. PURE: no runtime, no client, no file system, no clock.
 //!
-//! RBAC cannot say "only in tenants' namespaces" or "only to those groups". This ValidatingAdmissionPolicy can, and it
-//! fails closed: a request that no rule allows is refused. It meets user `bursar:daemon` and every member of a group
-//! `bursar:daemon#…`: the rights are bound to the group, so a certificate with that group and another name has them too.
+//! RBAC cannot express "only in tenants' namespaces" or "only to those groups". This ValidatingAdmissionPolicy can, and
+//! it fails closed: a request that no rule allows is refused. It applies to user `bursar:daemon` and to every member of
+//! a group `bursar:daemon#…`. The rights are bound to the group, so a certificate with that group and another user name
+//! has them too.
 
 mod adopted;
 mod own_namespace;
@@ -24,10 +25,10 @@ use crate::execute::evict::{DEFAULT_ACCOUNT, TOKEN_SECRET};
 use crate::kinds::ManagedKind;
 use crate::policy::DAEMON_USER;
 
-/// Name of the policy and of its binding.
+/// The name of the policy and of its binding.
 pub const DAEMON_ADMISSION_POLICY: &str = "bursar-cage";
 
-/// The beginning of every refusal of the API server by this policy. A refusal without it is somebody else's.
+/// The beginning of every refusal by this policy. A refusal without it comes from something else.
 pub const REFUSAL: &str = "ValidatingAdmissionPolicy 'bursar-cage'";
 
 const API_VERSION: &str = "admissionregistration.k8s.io/v1";
@@ -49,7 +50,7 @@ pub fn daemon_admission_policy(needs: &Needs, confinement: &Confinement) -> [Val
                     "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"], "scope": "*",
                 }],
             },
-            // Reviews of oneself and of rights are sent by POST, and change nothing.
+            // Reviews (SelfSubjectReview, SelfSubjectAccessReview) are sent by POST, but change nothing.
             "matchConditions": [
                 {"name": "daemon", "expression": by_the_daemon()},
                 {"name": "writes", "expression":
@@ -68,7 +69,7 @@ pub fn daemon_admission_policy(needs: &Needs, confinement: &Confinement) -> [Val
     [policy, binding]
 }
 
-/// The condition of requests of the daemon: by its user name, and by the group that its rights are bound to.
+/// The condition that matches the daemon's requests: its user name, or the group that its rights are bound to.
 #[must_use]
 pub fn by_the_daemon() -> String {
     format!(
@@ -84,15 +85,15 @@ fn variables(needs: &Needs) -> Value {
         |object: &str| format!("{object}.metadata.?labels[?{}].orValue('') == {}", text(MANAGED_BY), text(MANAGER));
     let list = |variable: &str, expression: String| json!({"name": variable, "expression": expression});
     json!([
-        // Fields of the request that are empty are not there.
+        // Empty fields of the request are absent.
         list("sub", "has(request.subResource) ? request.subResource : ''".to_owned()),
         list("writes", "request.operation in ['CREATE', 'UPDATE']".to_owned()),
         list("deletes", "request.operation == 'DELETE'".to_owned()),
         list("new", "request.operation == 'CREATE'".to_owned()),
         list("old", "request.operation in ['UPDATE', 'DELETE']".to_owned()),
         list("place", "has(request.namespace) ? request.namespace : ''".to_owned()),
-        // What is stored has its name in the object. The request has none where a name is generated, and none where a
-        // whole collection is deleted.
+        // A stored object contains its name. The request has no name if the name is generated, or if a whole collection
+        // is deleted.
         list(
             "name",
             "variables.old ? string(oldObject.?metadata.?name.orValue('')) : (has(request.name) && request.name != '' ? \
@@ -119,7 +120,7 @@ fn variables(needs: &Needs) -> Value {
         list("classNow", format!("variables.writes && {} in object.metadata.?labels.orValue({{}})", text(CLASS))),
         list("classBefore", format!("variables.old && {} in oldObject.metadata.?labels.orValue({{}})", text(CLASS))),
         list("adoptable", format!("variables.old && {} in oldObject.metadata.?labels.orValue({{}})", text(ADOPT))),
-        // Nobody is bound in the namespace of the self-test, whatever its label says.
+        // No subject is bound in the namespace of the self-test, whatever its label says.
         list(
             "tenantPlace",
             format!(
@@ -144,7 +145,8 @@ fn variables(needs: &Needs) -> Value {
                 .to_owned()
         ),
         list("subjects", "variables.writes ? object.?subjects.orValue([]) : []".to_owned()),
-        // A binding of its own from which somebody took the label is deleted after it names nobody.
+        // If somebody removed the label of one of the daemon's bindings, the daemon empties the binding before it
+        // deletes it.
         list(
             "empties",
             "(variables.isBinding || variables.isClusterBinding) && variables.writes && variables.old && \
@@ -169,9 +171,9 @@ fn variables(needs: &Needs) -> Value {
         ),
         list("isAccount", is(ManagedKind::ServiceAccount)),
         list("isSecret", is(ManagedKind::Secret)),
-        // The answer to a deletion of several objects has them whole: a dry run would read them.
+        // The answer to a deletion of a collection contains the objects, so a dry run would let the daemon read them.
         list("dryRun", "request.?dryRun.orValue(false)".to_owned()),
-        // An eviction: what lets somebody act there without a credential of ours.
+        // An eviction deletes what lets others act in a suspended namespace without one of our credentials.
         list(
             "evicts",
             format!(
@@ -188,7 +190,8 @@ fn variables(needs: &Needs) -> Value {
     ])
 }
 
-/// Namespaces of Kubernetes and of the approver, and what is in them; of our other namespaces the objects themselves.
+/// Matches namespaces of Kubernetes and of the approver with all their objects, and the namespace objects of our other
+/// namespaces.
 fn reserved() -> String {
     format!(
         "[variables.place, variables.isNamespace ? variables.name : ''].exists(place, place.startsWith('kube-') || \
@@ -199,7 +202,7 @@ fn reserved() -> String {
     )
 }
 
-/// Whether the request is for an object of this kind.
+/// The condition that the request concerns an object of this kind.
 fn is(kind: ManagedKind) -> String {
     resource(kind.group(), kind.row().plural)
 }
@@ -208,18 +211,19 @@ fn resource(group: &str, resource: &str) -> String {
     format!("request.resource.group == '{group}' && request.resource.resource == '{resource}'")
 }
 
-/// The names that a template of users can make; a colon in the place of the name would lead to somebody else's.
+/// A pattern of the user names that a template can produce. The name must not contain a colon, because that could match
+/// the names of another template.
 fn user_pattern(template: &str) -> String {
     template_pattern(template, "[^:]+")
 }
 
-/// A template of users as a pattern, with this in the place of the name.
+/// Turns a template of users into a pattern, with `name` as the pattern of the placeholder.
 fn template_pattern(template: &str, name: &str) -> String {
-    // The dot is the only character allowed in a template that has a special meaning in a pattern.
+    // The dot is the only character of a template that has a special meaning in a pattern.
     format!("^{}$", template.replace('.', "[.]").replace("{name}", name))
 }
 
-/// A CEL string. None of ours has a quote or a backslash; one that had would end nothing, for both are left out.
+/// A CEL string. Quotes and backslashes are removed, so a value cannot end the string; none of our values has any.
 fn text(value: &str) -> String {
     format!("'{}'", value.replace(['\'', '\\'], ""))
 }
@@ -229,8 +233,8 @@ fn texts(values: impl IntoIterator<Item = impl AsRef<str>>) -> String {
     format!("[{}]", quoted.join(", "))
 }
 
-/// A value as a CEL literal that compares with what is stored. Kubernetes wants the values of one list or map to have one
-/// type, so each is `dyn`.
+/// A value as a CEL literal that can be compared with a stored value. Kubernetes requires one type for all values of a
+/// list or map, so each value is `dyn`.
 fn literal(value: &Value) -> String {
     match value {
         Value::String(text) => format!("\"{}\"", text.replace(['"', '\\'], "")),
@@ -252,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_written_as_cel_reads_it() {
+    fn values_become_cel_literals() {
         let value = json!({"a": ["x", "y'z"], "b": {}, "c": true});
         assert_eq!(literal(&value), "{'a': dyn([dyn(\"x\"), dyn(\"y'z\")]), 'b': dyn({}), 'c': dyn(true)}");
     }

@@ -1,4 +1,4 @@
-//! Why the daemon has no access, or `init` could not give it any: what is wrong, and the remedy.
+//! Why the daemon has no access to a cluster, or why `init` could not create it, with the remedy.
 
 use std::path::PathBuf;
 
@@ -15,152 +15,137 @@ use crate::rules::approver::ApproverRulesError;
 /// A failure of [`super::client`], [`super::init()`], [`super::renew`], [`super::owner`] or [`super::webhook`].
 #[derive(Debug, Error)]
 pub enum AccessError {
-    /// The file is not there, or is no kubeconfig.
+    /// The file does not exist, or is not a kubeconfig.
     #[error("kubeconfig {} cannot be used", path.display())]
     Kubeconfig {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         source: Box<kube::config::KubeconfigError>,
     },
-    /// It lacks something.
+    /// The kubeconfig lacks something, or has too much.
     #[error("kubeconfig {}: {what}", path.display())]
-    Incomplete {
-        /// Which.
-        path: PathBuf,
-        /// What is wrong with it.
-        what: &'static str,
-    },
-    /// No client can be made of it.
+    Incomplete { path: PathBuf, what: &'static str },
+    /// The kubeconfig gives no client.
     #[error("kubeconfig {} cannot be used", path.display())]
     Client {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         source: WatchError,
     },
-    /// The API server did not carry out a request.
+    /// The API server refused or failed a request.
     #[error("{what}")]
     Api {
-        /// What was to be done.
+        /// The request.
         what: String,
-        /// What came of it.
         #[source]
         source: Box<kube::Error>,
     },
-    /// What is to be judged is not known.
+    /// Objects that a check needs could not be listed.
     #[error("{what} cannot be listed")]
     Unlisted {
-        /// Which objects.
+        /// The objects.
         what: &'static str,
-        /// What came of it.
         #[source]
         source: RequestError,
     },
-    /// No answer in time.
+    /// The API server did not answer in time.
     #[error("{what}: no answer within 30 s; check that the API server runs and is reached from this host")]
     TimedOut {
-        /// What was to be done.
+        /// The request.
         what: String,
     },
-    /// Another ledger keeps this cluster.
+    /// Another ledger owns this cluster.
     #[error(
         "the cluster belongs to ledger {found}, and this is {ours} (ConfigMap bursar-owner in namespace bursar); \
          `bursar takeover` on this host takes it over, after the other daemon was stopped"
     )]
     OtherOwner {
-        /// Its id.
+        /// The id of that ledger.
         found: String,
-        /// Ours.
+        /// The id of this ledger.
         ours: String,
     },
-    /// The administrator's kubeconfig reaches another cluster than the one that is named.
+    /// The administrator's kubeconfig is for another cluster than the one that was named.
     #[error(
         "{} reaches another cluster than {cluster}: their ConfigMaps bursar-owner differ; name an administrator's kubeconfig \
          of {cluster} with --admin-kubeconfig", path.display()
     )]
     OtherCluster {
-        /// The one that is named.
+        /// The named cluster.
         cluster: ClusterName,
         /// The administrator's kubeconfig.
         path: PathBuf,
     },
-    /// The administrator's kubeconfig is one only by what is to be removed.
+    /// The given credential is one that Bursar issued, so it would lose its rights during the removal.
     #[error("{} is a credential that Bursar issued; name a kubeconfig of the cluster's administrator", .0.display())]
     OfBursar(PathBuf),
-    /// There is nothing to remove: most likely it is another cluster.
+    /// The cluster has no objects of Bursar, so it is probably the wrong one.
     #[error("cluster {cluster}: the cluster of {} has nothing of Bursar; nothing was removed", path.display())]
     NothingOfBursar {
-        /// The one that is named.
+        /// The named cluster.
         cluster: ClusterName,
         /// The administrator's kubeconfig.
         path: PathBuf,
     },
-    /// The configuration names a role that is not there.
+    /// The configuration names a ClusterRole that does not exist.
     #[error("ClusterRole {0} is not in the cluster; make it, or take it out of the configuration's classes")]
     NoSuchRole(String),
-    /// A site manifest names a kind that is not there, or not one of namespaces.
+    /// A site manifest has a kind that does not exist or is not namespaced.
     #[error(
         "the cluster has no namespaced kind {kind} in {}; install what defines it, or take it out of the manifests",
         kind.api_version()
     )]
-    NoSuchKind {
-        /// Which.
-        kind: ObjectKind,
-    },
-    /// No key was made.
+    NoSuchKind { kind: ObjectKind },
     #[error("cannot generate a private key")]
     Key(#[source] rcgen::Error),
-    /// No certificate was issued.
+    /// The daemon's certificate was not issued.
     #[error("cannot obtain a certificate for bursar:daemon")]
     Signing(#[source] SigningError),
-    /// The webhook's certificate was not signed for the daemon.
+    /// The webhook's certificate was not issued to the daemon.
     #[error(
         "no certificate for bursar:webhook; with --admin-kubeconfig FILE an administrator has it signed, as it must be where \
          an approver approves, or where the webhook that is in force does not run"
     )]
     WebhookSigning(#[source] SigningError),
-    /// Another than was asked for was issued.
+    /// The issued certificate differs from the request.
     #[error("the certificate for bursar:daemon cannot be used")]
     Certificate(#[source] VerifyError),
-    /// Nobody takes the daemon's certificate any more.
+    /// The daemon's certificate has expired.
     #[error("the daemon's own certificate ended at {0:.0}; run bursar init")]
     Ended(jiff::Timestamp),
-    /// The new credential is not taken for what it is.
+    /// The API server identifies the new credential as another user.
     #[error("the API server identifies the holder of the new certificate as {0:?} instead of bursar:daemon")]
     Stranger(String),
-    /// The API server let the daemon's credential do what the daemon admission policy must refuse.
+    /// The API server allowed a request that the daemon admission policy must refuse.
     #[error(
         "the API server does not enforce ValidatingAdmissionPolicy bursar-cage; no credential was written; Bursar needs \
          Kubernetes 1.30 or newer with that admission plugin on"
     )]
     PolicyNotEnforced,
-    /// The daemon's new rights do not show.
+    /// The daemon's new rights did not take effect.
     #[error("the daemon's new role is not in force after 15 s: {0}")]
     NoRights(String),
-    /// The daemon's rights are those of an older `init`.
+    /// An older `init` gave the daemon too few rights.
     #[error(
         "{what}: the daemon may not, because an older `bursar init` gave it no rights for the webhook; run: bursar init"
     )]
     Outdated {
-        /// What was to be done.
+        /// The request.
         what: String,
-        /// What the API server says.
+        /// The answer of the API server.
         #[source]
         source: Box<kube::Error>,
     },
-    /// The webhook is there, and does not run.
+    /// The webhook is installed, but does not become available.
     #[error(
         "Deployment bursar-webhook in namespace bursar is not available after {} s ({why}); nothing waits for it yet. See \
          `kubectl -n bursar get pods` and the image",
         waited.as_secs()
     )]
     NotAvailable {
-        /// How long it had.
+        /// How long the installation waited.
         waited: std::time::Duration,
-        /// What it says.
+        /// The last state of the Deployment.
         why: String,
     },
     /// The webhook outside of the cluster does not answer.
@@ -170,61 +155,57 @@ pub enum AccessError {
         waited.as_secs()
     )]
     NoReview {
-        /// Where it should be.
+        /// Its URL.
         url: String,
-        /// How long it had.
+        /// How long the installation waited.
         waited: std::time::Duration,
-        /// What was seen last.
+        /// The last error.
         why: String,
     },
-    /// The approver is there, and does not run.
+    /// The approver is installed, but does not become available.
     #[error(
         "Deployment bursar-approver in namespace bursar-approver is not available after {} s ({why}); the daemon approves as \
          before. See `kubectl -n bursar-approver get pods` and the image",
         waited.as_secs()
     )]
     ApproverNotAvailable {
-        /// How long it had.
+        /// How long the installation waited.
         waited: std::time::Duration,
-        /// What it says.
+        /// The last state of the Deployment.
         why: String,
     },
-    /// The approver goes by something that this version does not read.
-    #[error("ConfigMap bursar-approver in namespace bursar-approver; run `bursar approver install` again")]
+    /// This version cannot read the approver's rules.
+    #[error(
+        "cannot read the rules in ConfigMap bursar-approver of namespace bursar-approver; run `bursar approver install` again"
+    )]
     ApproverRules(#[source] ApproverRulesError),
-    /// Nobody keeps this cluster.
+    /// No ledger owns this cluster.
     #[error("the cluster belongs to no ledger yet: run `bursar init`")]
     NoOwner,
-    /// There is no webhook to be tried.
+    /// A self-test needs the webhook, which is not installed.
     #[error("the webhook is not installed in this cluster: `bursar webhook install`")]
     NoWebhook,
-    /// The API server does not believe any authority of this host yet.
+    /// The API server does not trust this host's new certificate authority yet.
     #[error(
         "the API server does not trust this host's new CA yet; try again in an hour, or uninstall the webhook first"
     )]
     NotBelieved,
-    /// A file could not be read.
     #[error("{} cannot be read", path.display())]
     Read {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
-    /// A file could not be written.
     #[error("{} cannot be written", path.display())]
     Write {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
 }
 
 impl AccessError {
-    /// The API server does not have the object.
+    /// Whether the API server answered that the object does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(status) if status.code == 404))

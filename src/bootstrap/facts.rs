@@ -1,4 +1,5 @@
-//! What a cluster shows of the ledger that made its tenants: sealed namespaces, and the generations that bindings name.
+//! Reads what a cluster shows about the ledger that made its tenants: sealed namespaces, and the generations in
+//! bindings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,7 @@ use crate::desired::of_generation_group;
 use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::cluster_recovery::{Facts, Tenancy};
 
-/// Reads them. A namespace whose seal no key of `public_keys` made is no fact, and is said.
+/// Reads the facts. A namespace that no key of `public_keys` sealed is left out and reported as a doubt.
 pub async fn facts(client: &Client, cluster: &ClusterName, public_keys: &[[u8; 32]]) -> Result<Facts, AccessError> {
     let ours = ListParams::default().labels(&format!("{MANAGED_BY}={MANAGER}"));
     let namespaces = Api::<Namespace>::all(client.clone());
@@ -46,10 +47,10 @@ pub async fn facts(client: &Client, cluster: &ClusterName, public_keys: &[[u8; 3
     Ok(facts)
 }
 
-/// `spec.hard` of the quotas of ours, by namespace and name.
+/// Returns `spec.hard` of our quotas, by namespace and name.
 ///
 /// # Errors
-/// The cluster does not answer.
+/// A request to the cluster fails.
 pub async fn quotas(client: &Client) -> Result<BTreeMap<(String, String), BTreeMap<String, String>>, AccessError> {
     let ours = ListParams::default().labels(&format!("{MANAGED_BY}={MANAGER}"));
     let found = answered("quotas", Api::<ResourceQuota>::all(client.clone()).list(&ours)).await?;
@@ -70,7 +71,7 @@ fn tenancy(
     let identity = contract::identity_of(cluster, &name, namespace.labels(), namespace.annotations(), public_keys);
     let identity = identity.map_err(|error| error.to_string())?;
     let created = namespace.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    // The ledger keeps whole seconds.
+    // The ledger stores whole seconds.
     let created_at = created.and_then(|time| Timestamp::from_second(time.as_second()).ok());
     Ok(Tenancy { identity, created_at: created_at.unwrap_or(Timestamp::UNIX_EPOCH) })
 }

@@ -1,6 +1,7 @@
-//! Files that only the daemon reads: written whole or not at all, 0600 from their first byte on. They are their writer's:
-//! `init` becomes the daemon's user for it ([`crate::privilege::as_bursar`]), for that user could turn whatever it may
-//! write into a link before root follows it.
+//! Writes files completely or not at all. A file has mode 0600 until its owner and mode are set. A file belongs to the
+//! process that writes it. `init` therefore writes the daemon's files as the daemon's user
+//! ([`crate::privilege::as_bursar`]): if root wrote them, that user could replace a path with a link, and root would
+//! follow it.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write as _;
@@ -15,19 +16,19 @@ use super::AccessError;
 /// The seed of the seal (`contract::Sealer`).
 pub const SEAL_KEY: &str = "seal.key";
 
-/// Writes a file that only its owner may read, and puts it in the place of an older one.
+/// Writes a file that only its owner can read, and replaces an older one.
 pub(super) fn replace(path: &Path, content: &[u8]) -> Result<(), AccessError> {
     replace_as(path, content, 0o600, None)
 }
 
-/// The same with another mode, and for another owner (uid, gid). Both are set on the open file: a user who may write in
-/// the folder could put a link in its place.
+/// Like [`replace`], with a mode and an owner (uid, gid). Both are set on the open file, because a user who may write
+/// in the folder could replace the path with a link.
 pub fn replace_as(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u32)>) -> Result<(), AccessError> {
     let in_place = || -> std::io::Result<()> {
         let folder = folder(path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let beside = folder.join(format!(".{name}.new"));
-        // Left behind by a run that was killed.
+        // Remove what a killed run left behind.
         match std::fs::remove_file(&beside) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -39,13 +40,15 @@ pub fn replace_as(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u3
     in_place().map_err(|source| AccessError::Write { path: path.to_owned(), source })
 }
 
-/// Draws the seal's key if there is none yet; `true`: it was drawn now. One that is there is never replaced: every
-/// namespace's seal rests on it.
+/// Generates the seal's key if there is none, and returns whether it did. An existing key is never replaced, because
+/// every namespace's seal was made with it.
 pub(super) fn ensure_seal_key(state_dir: &Path) -> Result<bool, AccessError> {
     let path = state_dir.join(SEAL_KEY);
     let failed = |source| AccessError::Write { path: path.clone(), source };
     let mut seed = Zeroizing::new([0_u8; 32]);
-    SystemRandom::new().fill(&mut *seed).map_err(|_| failed(std::io::Error::other("no random numbers")))?;
+    SystemRandom::new()
+        .fill(&mut *seed)
+        .map_err(|_| failed(std::io::Error::other("the system gave no random bytes; run `bursar init` again")))?;
     folder(&path).map_err(failed)?;
     match write_new(&path, &*seed, 0o600, None) {
         Ok(()) => Ok(true),
@@ -59,13 +62,13 @@ fn write_new(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u32)>) 
     if let Some((uid, gid)) = owner {
         fchown(&file, Some(uid), Some(gid))?;
     }
-    // Whatever the umask said.
+    // `open` applied the umask, and `mode` may be wider than 0600.
     file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(content)?;
     file.sync_all()
 }
 
-/// The folder of a file, made if it is not there.
+/// Returns the folder of a file, and creates it with mode 0750 if it does not exist.
 fn folder(path: &Path) -> std::io::Result<&Path> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.exists() {
@@ -79,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seal_key_is_drawn_once() {
+    fn a_seal_key_is_generated_once() {
         let folder = tempfile::TempDir::new().expect("a folder");
         let state_dir = folder.path().join("state");
         assert!(ensure_seal_key(&state_dir).expect("written"));
@@ -90,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_and_private() {
+    fn a_replaced_file_is_private() {
         let folder = tempfile::TempDir::new().expect("a folder");
         let path = folder.path().join("clusters/prod.kubeconfig");
         replace(&path, b"old").expect("written");

@@ -1,7 +1,8 @@
-//! `bursar init`: makes what the daemon needs and cannot make itself, as the administrator, and may be repeated.
+//! `bursar init`: with the administrator's credential, creates what the daemon needs and cannot create itself. It can
+//! be repeated.
 //!
-//! The daemon admission policy comes before the daemon's rights, and a new credential is written only when the API
-//! server was seen to enforce it against it.
+//! The daemon admission policy is created before the daemon gets rights. A new credential is written only after the API
+//! server was seen to enforce the policy on it.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -38,83 +39,80 @@ use crate::observed::discovery::{Kinds, resource};
 use crate::policy::Policy;
 use crate::privilege;
 
-/// A new policy and a new role are in force within a second or so; informers of a busy API server lag a few more.
+/// A new policy and a new role take effect within about a second. The informers of a busy API server may need a few
+/// more.
 const IN_FORCE_WITHIN: Duration = Duration::from_secs(15);
-/// Between two looks whether they are.
+/// The interval between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// What `init` is to do.
+/// The input of `init`.
 #[derive(Debug, Clone, Copy)]
 pub struct InitRequest<'a> {
-    /// The configuration, from which the daemon's rights follow.
+    /// The configuration, from which the daemon's rights are derived.
     pub policy: &'a Policy,
-    /// Which cluster.
     pub cluster: &'a ClusterName,
-    /// An administrator's access to it. Read once, not kept.
+    /// A kubeconfig of the cluster's administrator. It is read once and not kept.
     pub admin_kubeconfig: &'a Path,
-    /// `[cluster.NAME] kubeconfig`: where the daemon's goes.
+    /// `[cluster.NAME] kubeconfig`: the path to which the daemon's kubeconfig is written.
     pub daemon_kubeconfig: &'a Path,
-    /// Where `seal.key` is.
+    /// The folder of `seal.key`.
     pub state_dir: &'a Path,
-    /// The ledger that is to own the cluster.
+    /// The ledger that will own the cluster.
     pub ledger: &'a LedgerState,
-    /// Accounts that may hold admin and impersonation roles; `None`: as an administrator said before.
+    /// Accounts that may have admin and impersonation roles; `None` to keep the list that the cluster records.
     pub administrators: Option<&'a BTreeSet<String>>,
 }
 
-/// What `init` did.
+/// The result of `init`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitReport {
-    /// Every object, in the order in which they were made.
+    /// Every object, in the order of creation.
     pub made: Vec<Made>,
-    /// The daemon's kubeconfig, which was written.
+    /// The path of the daemon's kubeconfig.
     pub kubeconfig: PathBuf,
-    /// When its certificate ends; the daemon renews it before.
+    /// When the daemon's certificate expires. The daemon renews it earlier.
     pub not_after: Timestamp,
-    /// `seal.key` was drawn now.
+    /// Whether this run generated `seal.key`.
     pub seal_key_drawn: bool,
-    /// An approver is there that goes by other rules than these: `bursar approver install` tells it.
+    /// The cluster's approver has other rules than this configuration needs; `bursar approver install` updates it.
     pub approver_outdated: bool,
 }
 
-/// One object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Made {
-    /// `ClusterRole bursar-daemon`.
+    /// Kind and name, for example `ClusterRole bursar-daemon`.
     pub what: String,
-    /// What was done to it.
     pub did: Did,
 }
 
-/// What was done to an object.
+/// The change that was made to an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Did {
-    /// It was not there.
+    /// The object did not exist.
     Created,
-    /// It was another.
+    /// The object differed.
     Changed,
-    /// It was as it should be.
+    /// The object was already right.
     Kept,
-    /// An earlier `init` made it, and the configuration needs it no longer.
+    /// An earlier `init` created the object, and this configuration does not need it.
     Removed,
 }
 
-/// As [`init()`], but also if another ledger owned the cluster until now: the rights of that ledger's daemon end with
-/// it.
+/// Like [`init()`], but also if another ledger owns the cluster. The rights of that ledger's daemon end with this.
 pub async fn take_over(request: InitRequest<'_>) -> Result<InitReport, AccessError> {
     make(request, true).await
 }
 
-/// Makes the daemon's access to a cluster. Repeated, it changes what the configuration changed, and issues the daemon
-/// another certificate.
+/// Creates the daemon's access to a cluster. If it is repeated, it applies the changes of the configuration and issues
+/// another certificate to the daemon.
 pub async fn init(request: InitRequest<'_>) -> Result<InitReport, AccessError> {
     make(request, false).await
 }
 
-/// What [`init()`] would make but the credential, in the order in which it would: nothing is written anywhere.
+/// Returns the manifests that [`init()`] would apply, in their order. Nothing is written.
 ///
 /// # Errors
-/// The cluster does not answer, is another ledger's, or lacks what the configuration names.
+/// A request fails, another ledger owns the cluster, or an object that the configuration names does not exist.
 pub async fn dry_run(request: InitRequest<'_>) -> Result<Vec<Value>, AccessError> {
     let client = client_of(read(request.admin_kubeconfig)?, request.admin_kubeconfig).await?;
     let needs = Needs::of(request.policy, request.cluster, request.ledger);
@@ -162,7 +160,7 @@ async fn make(request: InitRequest<'_>, from_anybody: bool) -> Result<InitReport
     let new = own::obtain(&server, reached, Some(&group), request.daemon_kubeconfig).await?;
     enforced(&client_of(new.kubeconfig.clone(), request.daemon_kubeconfig).await?).await?;
     let seal_key_drawn = write(&new, request).await?;
-    // Another ledger's is nobody's any more, and the daemon can neither lower nor delete it.
+    // The mark of another ledger is obsolete, and the daemon can neither lower nor delete it.
     if mark::remove_unproven(&client, request.cluster, ledger_id, public_key(request.state_dir).await?).await? {
         made.push(Made { what: format!("ConfigMap {}", roles::MARK), did: Did::Removed });
     }
@@ -175,7 +173,7 @@ async fn make(request: InitRequest<'_>, from_anybody: bool) -> Result<InitReport
     })
 }
 
-/// The seal of this host, drawn if there is none yet.
+/// Returns the public key of this host's seal. Generates the key if there is none.
 async fn public_key(state_dir: &Path) -> Result<[u8; 32], AccessError> {
     let path = state_dir.join(files::SEAL_KEY);
     let failed = |source| AccessError::Read { path: path.clone(), source };
@@ -188,8 +186,8 @@ async fn public_key(state_dir: &Path) -> Result<[u8; 32], AccessError> {
     read.await.map_err(|error| failed(error.into()))?
 }
 
-/// What an administrator said of the cluster. An approver is there if its own ConfigMap is: nobody but an administrator
-/// writes that one.
+/// Returns the administrator's choices that the cluster records. An approver counts as installed if its own ConfigMap
+/// exists, because only an administrator can write that one.
 async fn said_before(client: &Client) -> Result<Said, AccessError> {
     let mut said = owner_and_said(client).await?.map(|(_, said)| said).unwrap_or_default();
     if let Some(rules) = approver::found(client).await? {
@@ -200,7 +198,7 @@ async fn said_before(client: &Client) -> Result<Said, AccessError> {
     Ok(said)
 }
 
-/// Makes everything but the credential, as an administrator.
+/// Creates everything except the credential, with the administrator's client.
 pub(super) async fn make_all(
     client: &Client,
     needs: &Needs,
@@ -219,7 +217,7 @@ pub(super) async fn make_all(
     Ok(made)
 }
 
-/// Every object, for this server's kinds and roles.
+/// Returns the manifests of all objects, adapted to the kinds and roles of this server.
 async fn wanted(client: &Client, needs: &Needs, ledger_id: &str, said: &Said) -> Result<Vec<Value>, AccessError> {
     let manifest_kinds = look(client, needs).await?;
     let edit = edit(client).await?;
@@ -227,7 +225,7 @@ async fn wanted(client: &Client, needs: &Needs, ledger_id: &str, said: &Said) ->
     Ok(manifests(needs, &manifest_kinds, &edit, &backstop, (ledger_id, said)))
 }
 
-/// As the daemon's user, whose files they are.
+/// Writes the kubeconfig and the seal's key as the daemon's user, because the files must belong to it.
 async fn write(new: &OwnCredential, request: InitRequest<'_>) -> Result<bool, AccessError> {
     let path = request.daemon_kubeconfig;
     let written = privilege::as_bursar(async {
@@ -237,7 +235,8 @@ async fn write(new: &OwnCredential, request: InitRequest<'_>) -> Result<bool, Ac
     written.await.map_err(|error| AccessError::Write { path: path.to_owned(), source: error.into() })?
 }
 
-/// Everything, in an order in which no moment gives the daemon more than the end does: the policy before the binding.
+/// Returns all manifests. The policy comes before the binding, so that the daemon never has more rights than at the
+/// end.
 fn manifests(
     needs: &Needs,
     manifest_kinds: &[ServedKind],
@@ -288,7 +287,7 @@ pub(super) async fn nobody_elses(client: &Client, ledger_id: &str) -> Result<(),
     }
 }
 
-/// Before anything is written: what the configuration names is there.
+/// Checks before any write that the roles and kinds of the configuration exist, and returns the kinds.
 async fn look(client: &Client, needs: &Needs) -> Result<Vec<ServedKind>, AccessError> {
     let made = needs.made();
     let roles = Api::<ClusterRole>::all(client.clone());
@@ -307,8 +306,8 @@ async fn look(client: &Client, needs: &Needs) -> Result<Vec<ServedKind>, AccessE
     Ok(found)
 }
 
-/// The rules of this server's `edit`. It is aggregated here as its controller does (`aggregationRule`), for in a
-/// cluster that is just starting the controller has not come to it yet, and a tenant's role would be empty.
+/// Returns the rules of this server's `edit`. They are aggregated here in the way of `aggregationRule`, because in a
+/// cluster that has just started, the controller may not have done it yet, and a tenant's role would be empty.
 async fn edit(client: &Client) -> Result<Vec<Value>, AccessError> {
     let all = answered("ClusterRoles", Api::<ClusterRole>::all(client.clone()).list(&ListParams::default())).await?;
     let mut seen = BTreeSet::new();
@@ -326,7 +325,7 @@ async fn edit(client: &Client) -> Result<Vec<Value>, AccessError> {
     Ok(rules)
 }
 
-/// The built-in roles are selected by labels alone (`matchLabels`).
+/// Whether the aggregation selects the role. The built-in roles are selected only by `matchLabels`.
 fn is_aggregated(aggregation: &AggregationRule, role: &ClusterRole) -> bool {
     let selectors = aggregation.cluster_role_selectors.iter().flatten();
     selectors
@@ -339,7 +338,7 @@ pub(super) async fn apply(client: &Client, manifest: &Value) -> Result<Made, Acc
     let (kind, name) = (text(&manifest["kind"]), text(&manifest["metadata"]["name"]));
     let what = format!("{kind} {name}");
     let resolved = answered(&what, Kinds::default().resolve(client, &ObjectKind::of_manifest(manifest))).await?;
-    // All of ours are kinds of every cluster, this one's age permitting.
+    // Every supported cluster has these kinds. Only the admission policies are missing before Kubernetes 1.30.
     let resource = resource(&resolved.ok_or(AccessError::PolicyNotEnforced)?);
     let api = match manifest["metadata"]["namespace"].as_str() {
         Some(namespace) => Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &resource),
@@ -377,15 +376,16 @@ where
     Ok(removed)
 }
 
-/// An apply that changes nothing leaves the resource version; but of a ValidatingAdmissionPolicy, whose status is
-/// applied too, it renews the time in `managedFields` (Kubernetes 1.36). The generation counts changes of the content.
+/// An apply that changes nothing keeps the resource version. The exception is ValidatingAdmissionPolicy: because its
+/// status is applied too, the apply changes a time in `managedFields` (Kubernetes 1.36). So the generation, which
+/// counts changes of the content, is compared as well.
 fn is_same(before: &ObjectMeta, after: &ObjectMeta) -> bool {
     before.resource_version == after.resource_version
         || (before.generation.is_some() && before.generation == after.generation && before.labels == after.labels)
 }
 
-/// Checks that the credential is confined: as the daemon, a namespace without a class is refused, and it is the policy
-/// that refuses it, not missing rights. Tried without effect (`dryRun=All`), until rights and policy are in force.
+/// Checks that the credential is confined: as the daemon, requests a namespace without a class in a dry run. The policy
+/// must refuse it, not missing rights. Repeats this until rights and policy are in force.
 #[expect(clippy::disallowed_methods, reason = "waits for the API server, with a deadline")]
 async fn enforced(daemon: &Client) -> Result<(), AccessError> {
     let begun = tokio::time::Instant::now();

@@ -1,8 +1,8 @@
 //! ConfigMap `bursar-mark`: the highest generation in use in a cluster, and which process of the owning ledger runs.
 //!
-//! A ledger that a snapshot brought back shows by it that it is behind. A copy of a ledger that is not behind has the same
-//! id, so it asks first: it writes a claim, which the process that runs sees and refuses. In this file is what reads the
-//! mark, and the [`MarkKeeper`], which raises it before the cluster's bindings name a higher generation.
+//! A ledger that was restored from a snapshot sees in the mark that it is behind. A copy that is not behind has the
+//! same id, so a process asks before it runs: it writes a claim, which the running process sees and refuses. This file
+//! reads the mark, and its [`MarkKeeper`] raises the mark before a binding in the cluster names a higher generation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,38 +30,38 @@ use crate::ledger::LedgerState;
 use crate::ledger::workspace_uid::highest;
 use crate::policy::Policy;
 
-/// Key of the process that runs.
+/// The key of the process that runs.
 const HOLDER: &str = "holder";
-/// Key of the process that asks whether it may.
+/// The key of the process that asks whether it may run.
 const CLAIM: &str = "claim";
-/// Key of the claim that was refused last.
+/// The key of the claim that was refused last.
 const REFUSED: &str = "refused";
 
 /// How long a claim waits for a refusal.
 const CLAIM_WAITS: Duration = Duration::from_secs(10);
-/// Between two looks for it.
+/// The interval between two reads while a claim waits.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// A `resourceVersion` that no object has: an apply with it creates, or answers 409.
+/// A `resourceVersion` that no object has. An apply with it creates the object, or fails with 409 if the object exists.
 const NO_OBJECT: &str = "1";
 
-/// What stands in a cluster.
+/// The mark that a cluster has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Found {
-    /// The daemon may not read it: an older `init` gave it no right to.
+    /// The daemon may not read the mark, because an older `init` did not give it the right.
     Hidden,
-    /// Nothing.
+    /// There is no mark.
     #[default]
     Absent,
-    /// Another ledger's, or an edited one: it proves nothing.
+    /// The mark belongs to another ledger or was edited, so it proves nothing.
     Unproven {
-        /// The ledger that it names.
+        /// The ledger that the mark names.
         ledger: String,
     },
-    /// The ledger's own.
+    /// The mark of this ledger.
     Own(Own),
 }
 
-/// A mark that the seal's key signed for the ledger.
+/// A mark that this ledger signed with the seal's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Own {
     /// The highest generation in use.
@@ -72,16 +72,14 @@ pub struct Own {
     refused: Option<String>,
 }
 
-/// Whose mark is looked for.
+/// The ledger and the process whose mark is read and written.
 #[derive(Debug, Clone)]
 pub struct MarkOwner {
-    /// The cluster.
     pub cluster: ClusterName,
-    /// The ledger's id.
     pub ledger_id: String,
-    /// The seal.
+    /// The key that signs the mark.
     pub sealer: Arc<Sealer>,
-    /// One process: no other has the same while it runs.
+    /// An id of the process that no other running process has.
     pub instance: String,
 }
 
@@ -106,7 +104,8 @@ impl MarkOwner {
         }
     }
 
-    /// The highest generation beyond `last` that a sealed namespace proves. A seal is looked at only if it says more.
+    /// Returns the highest generation above `last` that a sealed namespace proves. Only seals that claim a higher
+    /// generation are verified.
     pub async fn sealed_beyond(&self, client: &Client, last: u64) -> Result<Option<u64>, AccessError> {
         let ours = ListParams::default().labels(&format!("{MANAGED_BY}={MANAGER},{CLASS}"));
         let namespaces = Api::<Namespace>::all(client.clone());
@@ -123,30 +122,31 @@ impl MarkOwner {
     }
 }
 
-/// What a ledger gave out.
+/// The generations and uids that a ledger has assigned.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reserved {
-    /// Its highest generation.
+    /// The highest generation.
     pub generation: u64,
     /// [`crate::ledger::workspace_uid::highest`].
     pub uids: BTreeSet<Uid>,
 }
 
 impl Reserved {
-    /// What `ledger` gave out.
+    /// Returns what `ledger` has assigned.
     #[must_use]
     pub fn of(ledger: &LedgerState, policy: &Policy) -> Self {
         Self { generation: ledger.last_generation, uids: highest(ledger, policy) }
     }
 }
 
-/// Keeps the mark of one connected cluster.
+/// Maintains the mark of one connected cluster.
 pub struct MarkKeeper {
     owner: MarkOwner,
     client: Client,
     api: Api<ConfigMap>,
     found: Mutex<Found>,
-    /// What the mark is raised to, so that many accounts cost one write.
+    /// The values to which the mark is raised. They cover all accounts known so far, so that many accounts need one
+    /// write.
     reserved: Mutex<Reserved>,
     writing: tokio::sync::Mutex<()>,
     lost: AtomicBool,
@@ -158,19 +158,19 @@ impl std::fmt::Debug for MarkKeeper {
     }
 }
 
-/// What became of the question whether another process runs.
+/// The answer to the question whether another process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
-    /// This process is the one that runs, or the cluster does not say.
+    /// This process runs, or the cluster cannot tell.
     Held,
-    /// Nobody answered: [`MarkKeeper::take_over`] may follow.
+    /// No process refused; [`MarkKeeper::take_over`] may follow.
     Free,
     /// Another process runs.
     Refused,
 }
 
 impl MarkKeeper {
-    /// Begins with what was `found`, for a ledger that gave out `last`.
+    /// Starts with the mark `found`, for a ledger that has assigned `last`.
     #[must_use]
     pub fn new(client: &Client, owner: MarkOwner, found: Found, last: Reserved) -> Arc<Self> {
         Arc::new(Self {
@@ -204,13 +204,13 @@ impl MarkKeeper {
         found
     }
 
-    /// Another process of the same ledger runs.
+    /// Whether another process of the same ledger has taken over.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Whether the mark has all uids. Where it cannot be read, nobody knows.
+    /// Whether the mark contains all uids. A mark that cannot be read counts as complete.
     fn has_uids(&self) -> bool {
         match &*self.found() {
             Found::Own(own) => {
@@ -221,22 +221,22 @@ impl MarkKeeper {
         }
     }
 
-    /// Whether bindings may name `generation` without a write.
+    /// Whether bindings may name `generation` without another write.
     #[must_use]
     pub fn covers(&self, generation: u64) -> bool {
         match &*self.found() {
             Found::Own(own) => own.generation >= generation,
             Found::Absent => false,
-            // An edit of the mark must not stop the work. A former owner's mark is replaced.
+            // Editing the mark must not stop the daemon. The mark of a former owner is replaced.
             Found::Unproven { ledger } => *ledger == self.owner.ledger_id,
             Found::Hidden => true,
         }
     }
 
-    /// The mark is at `generation` at least when this returns.
+    /// Raises the mark to at least `generation`.
     ///
     /// # Errors
-    /// It is not: no binding may name it.
+    /// The mark was not raised, so no binding may name the generation.
     pub async fn raise(&self, generation: u64) -> Result<(), AccessError> {
         if self.covers(generation) && self.has_uids() {
             return Ok(());
@@ -250,7 +250,7 @@ impl MarkKeeper {
         let written = if absent { self.create(generation).await } else { self.merge(self.signed(generation)).await };
         match written {
             Ok(()) => Ok(()),
-            // Somebody made or removed it: what is there now is what counts.
+            // The mark was created or removed in between, so it is read again.
             Err(AccessError::Api { source, .. }) if is_code(&source, 404) || is_code(&source, 409) => {
                 let found = self.read().await?;
                 match found {
@@ -263,7 +263,7 @@ impl MarkKeeper {
         }
     }
 
-    /// The ledger gave out `reserved` by now. A mark that is lower is raised, without anybody waiting for it.
+    /// Notes what the ledger has assigned. If the mark is lower, raises it in the background.
     #[must_use]
     pub fn reserve(self: &Arc<Self>, reserved: &Reserved) -> Option<AbortOnDropHandle<()>> {
         let last = {
@@ -284,7 +284,7 @@ impl MarkKeeper {
         })))
     }
 
-    /// Asks whether another process runs. Writes no holder where there was one.
+    /// Asks whether another process runs. An existing holder is not replaced.
     pub async fn claim(&self) -> Result<Claim, AccessError> {
         let me = &self.owner.instance;
         let (found, last) = (self.found().clone(), self.reserved().generation);
@@ -307,12 +307,12 @@ impl MarkKeeper {
         }
     }
 
-    /// Becomes the process that runs, after a [`Claim::Free`].
+    /// Makes this process the holder, after a [`Claim::Free`].
     pub async fn take_over(&self) -> Result<(), AccessError> {
         self.merge(json!({HOLDER: self.owner.instance, CLAIM: null, REFUSED: null})).await
     }
 
-    #[expect(clippy::disallowed_methods, reason = "waits for the one who may refuse, with a deadline")]
+    #[expect(clippy::disallowed_methods, reason = "waits for a refusal, with a deadline")]
     async fn claim_from(&self, holder: &str) -> Result<Claim, AccessError> {
         let me = &self.owner.instance;
         let cluster = &self.owner.cluster;
@@ -330,7 +330,8 @@ impl MarkKeeper {
         Ok(Claim::Free)
     }
 
-    /// Watches the mark until it is dropped: refuses claims, and ends the work if another process runs.
+    /// Watches the mark until the handle is dropped. Refuses claims, and stops the daemon if another process has taken
+    /// over.
     #[must_use]
     pub fn watch(self: &Arc<Self>, stop: CancellationToken, changed: Arc<Notify>) -> Option<AbortOnDropHandle<()>> {
         if *self.found() == Found::Hidden {
@@ -380,7 +381,7 @@ impl MarkKeeper {
     fn signed(&self, generation: u64) -> Value {
         let mut uids = self.reserved().uids.clone();
         if let (true, Found::Own(own)) = (uids.is_empty(), &*self.found()) {
-            // No class has a range now; another may have one later.
+            // No class has a range of uids now, but the mark keeps the uids for classes that may get one.
             uids.clone_from(&own.uids);
         }
         let mark = Mark { ledger: self.owner.ledger_id.clone(), generation, uids };
@@ -411,8 +412,8 @@ impl MarkKeeper {
     }
 }
 
-/// What the mark of any ledger with one of these keys proves, for a ledger that learns; `Err`: what of it cannot be
-/// believed.
+/// For a ledger that is rebuilt: returns what a mark proves that was signed with one of these keys, whatever ledger it
+/// names. The inner `Err` says why the mark is not trusted.
 pub(super) async fn proven(
     client: &Client,
     cluster: &ClusterName,
@@ -427,7 +428,7 @@ pub(super) async fn proven(
         .ok_or_else(|| format!("ConfigMap {MARK} in {cluster} is not signed by this key")))
 }
 
-/// As the administrator: removes a mark that is not the ledger's own; `true`: there was one.
+/// As the administrator, removes a mark that is not this ledger's own. Returns whether there was one.
 pub(super) async fn remove_unproven(
     client: &Client,
     cluster: &ClusterName,

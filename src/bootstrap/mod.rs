@@ -1,11 +1,11 @@
-//! The daemon's own access to a cluster: `init` makes it as the administrator, `renew` keeps
-//! it, `owner` tells whose the cluster is. What they write is put together in `needs`, `roles` and
+//! The daemon's own access to a cluster. `init` creates it with the administrator's credential, `renew` renews it, and
+//! `owner` reads which ledger owns the cluster. The manifests are built in `needs`, `roles` and
 //! `daemon_admission_policy`.
 //!
-//! Architecture invariant: nothing but [`init()`] writes roles, admission policies or the owner, and only with the
-//! administrator's credential, which is read once and not kept. The webhook ([`webhook`]) is the daemon's to install
-//! and to keep, with the daemon's own credential, and the daemon admission policy holds what it may ask of an API
-//! server.
+//! Architecture invariant: only [`init()`] and the approver's installation write roles, admission policies or the
+//! owner, and only with the administrator's credential, which is read once and not kept. The daemon installs and
+//! maintains the webhook ([`webhook`]) with its own credential, and the daemon admission policy limits what it may
+//! request.
 
 pub mod approver;
 pub mod confinement;
@@ -42,16 +42,17 @@ pub use uninstall::{UninstallRequest, uninstall};
 
 use crate::observed::cluster::connect;
 
-/// As that of the executor's requests: a server that answers at all does so earlier.
+/// Seconds to wait for an answer, as long as for the executor's requests. An API server that answers at all answers
+/// sooner.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A client of the cluster that a kubeconfig's current context names, set up as watches and writes need it
-/// ([`connect`]). Certificates are read once: after a renewal another client is to be made.
+/// Returns a client for the current context of a kubeconfig, configured for watches and writes ([`connect`]).
+/// Certificates are read once, so a renewal needs a new client.
 pub async fn client(kubeconfig: &Path) -> Result<Client, AccessError> {
     client_of(read(kubeconfig)?, kubeconfig).await
 }
 
-/// What a kubeconfig's current user proves itself with.
+/// Returns the credential of a kubeconfig's current user.
 pub async fn credential(kubeconfig: &Path) -> Result<AuthInfo, AccessError> {
     Ok(config_of(read(kubeconfig)?, kubeconfig).await?.auth_info)
 }
@@ -71,7 +72,7 @@ async fn client_of(kubeconfig: Kubeconfig, path: &Path) -> Result<Client, Access
     connect(config_of(kubeconfig, path).await?).map_err(|source| AccessError::Client { path: path.to_owned(), source })
 }
 
-/// Waits for an answer, and says what was asked if it is a refusal.
+/// Waits for the answer of a request. `what` names the request in an error.
 async fn answered<T>(what: &str, asked: impl Future<Output = Result<T, kube::Error>>) -> Result<T, AccessError> {
     match tokio::time::timeout(DEADLINE, asked).await {
         Ok(Ok(answer)) => Ok(answer),

@@ -1,5 +1,5 @@
-//! What a configuration needs in one cluster: the roles to bind, and to whom. PURE: no runtime, no client, no file
-//! system, no clock.
+//! Derives what a configuration needs in one cluster: roles, namespaces, kinds and credentials. PURE: no runtime, no
+//! client, no file system, no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,19 +14,19 @@ use crate::kinds::{ManagedKind, ObjectKind, WatchedKind};
 use crate::ledger::LedgerState;
 use crate::policy::{Class, CredentialKind, PodSecurity, Policy, Selector};
 
-/// The role that `init` makes of this server's `edit`.
+/// The role that `init` derives from this server's `edit`.
 pub const TENANT_ROLE: &str = "bursar-tenant";
-/// The user that admins impersonate; `init` binds it to `cluster-admin`.
+/// The user that administrators impersonate. `init` binds it to `cluster-admin`.
 pub const CLUSTER_ADMIN_USER: &str = "bursar:cluster-admin";
 
-/// What a class does in namespaces that others create.
+/// What a class may do in the namespaces that it adopts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adopting {
-    /// Which namespaces.
+    /// Selects the namespaces.
     pub selector: Selector,
-    /// ClusterRoles bound to their owners.
+    /// ClusterRoles that are bound to the owners of the namespaces.
     pub roles: BTreeSet<String>,
-    /// ClusterRoles bound to their `default` service account.
+    /// ClusterRoles that are bound to the `default` service accounts of the namespaces.
     pub service_account_roles: BTreeSet<String>,
     /// The level of Pod Security for namespaces without one.
     pub pod_security: Option<PodSecurity>,
@@ -34,61 +34,63 @@ pub struct Adopting {
     pub resources: BTreeSet<String>,
 }
 
-/// What an administrator said of a cluster at `init` or `approver install`, and no configuration can say.
+/// What an administrator chose at `init` or `approver install`. The configuration cannot set it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Confinement {
-    /// Names of the accounts that may hold admin and impersonation roles; empty: any account.
+    /// Names of the accounts that may have admin and impersonation roles; empty to allow every account.
     pub administrators: BTreeSet<String>,
-    /// An approver approves the daemon's certificate requests, and the daemon does not.
+    /// An approver approves the daemon's certificate requests, so the daemon may not.
     pub approver: bool,
 }
 
-/// What classes of one cluster name.
-#[expect(clippy::struct_excessive_bools, reason = "each is a need of its own, and none excludes another")]
+/// What the classes of one cluster need.
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent need")]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// ClusterRoles bound to holders in namespaces.
+    /// ClusterRoles that are bound to tenants in their namespaces.
     pub roles: BTreeSet<String>,
-    /// ClusterRoles bound to the `default` service account of namespaces.
+    /// ClusterRoles that are bound to the `default` service accounts of namespaces.
     pub service_account_roles: BTreeSet<String>,
-    /// What is bound in namespaces that others create, by class.
+    /// What is bound in adopted namespaces, by class.
     pub adopted: BTreeMap<String, Adopting>,
-    /// ClusterRoles bound to admins, in the whole cluster.
+    /// ClusterRoles that are bound cluster-wide to administrators.
     pub admin_roles: BTreeSet<String>,
-    /// Whether a class with [`Self::admin_roles`] binds generation groups: its people hold certificates.
+    /// Whether a class with [`Self::admin_roles`] binds generation groups, because its accounts have certificates.
     pub admin_groups: bool,
-    /// The names by which an issuer vouches for people of a class with [`Self::admin_roles`], with `{name}`.
+    /// Templates (with `{name}`) of the user names that an issuer gives to accounts of a class with
+    /// [`Self::admin_roles`].
     pub admin_users: BTreeSet<String>,
-    /// Pod Security levels of classes with namespaces; always with `restricted`, which a namespace without a class has.
+    /// Pod Security levels of the classes with namespaces, and always `restricted`, which namespaces without a class
+    /// have.
     pub levels: BTreeSet<&'static str>,
-    /// The longest life of a client certificate that a class asks for.
+    /// The longest lifetime of a client certificate that a class requests.
     pub lifetime: Duration,
-    /// Whom a class may impersonate, by class.
+    /// The users that each class may impersonate, by class.
     pub impersonated: BTreeMap<String, Vec<String>>,
-    /// What site manifests make or made, Secrets apart.
+    /// The kinds that site manifests create or created, except Secrets.
     pub manifest_kinds: BTreeSet<ObjectKind>,
-    /// Names of Secrets that site manifests make or made, and personal volumes make.
+    /// Names of Secrets for site manifests, personal volumes and tokens of hosts.
     pub secrets: BTreeSet<String>,
-    /// Hosts outside that have tokens of service accounts.
+    /// External hosts that have tokens of service accounts.
     pub hosts: BTreeSet<HostName>,
-    /// The names by which people are known whom an issuer vouches for, with `{name}`.
+    /// Templates (with `{name}`) of the user names that an issuer gives to people.
     pub users: BTreeSet<String>,
-    /// Storage that outlives its account: claims in a namespace of their own.
+    /// Whether claims outlive their account, in a separate namespace.
     pub personal_storage: bool,
-    /// Namespaces of tenants, with `{name}` where others of the class differ: only claims there are given a volume.
+    /// Names of tenants' namespaces, as templates with `{name}` where possible. Only claims in these get a volume.
     pub namespaces: BTreeSet<String>,
-    /// Pods end by themselves, with what belongs to their job.
+    /// Whether pods end automatically, with the other objects of their job.
     pub reaps_pods: bool,
-    /// People are told before their pods end.
+    /// Whether people are warned before their pods end.
     pub warns_of_pods: bool,
-    /// Namespaces in which nothing runs are suspended, and their people warned.
+    /// Whether unused namespaces are suspended, after a warning.
     pub reaps_namespaces: bool,
-    /// What the policies of the rules are made from.
+    /// The input of the rules' policies.
     pub rules: Given,
 }
 
 impl Needs {
-    /// What `policy` needs in `cluster`; `ledger` knows which kinds of a site were made there.
+    /// Returns the needs of `policy` in `cluster`. `ledger` knows the kinds that site manifests created there before.
     #[must_use]
     pub fn of(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) -> Self {
         let mut needs = Self {
@@ -112,7 +114,8 @@ impl Needs {
         needs
     }
 
-    /// Namespaces that classes of today would not make: their names are frozen, or an administrator had them adopted.
+    /// Adds the namespaces of existing tenants that no class would name today: their names are frozen, or an
+    /// administrator adopted them.
     fn add_namespaces(&mut self, cluster: &ClusterName, ledger: &LedgerState) {
         for ((id, at), tenant) in &ledger.tenants {
             let Some(namespace) = tenant.namespace.as_ref().filter(|_| at == cluster).map(NamespaceName::as_str) else {
@@ -122,7 +125,8 @@ impl Needs {
             if self.namespaces.iter().any(known) {
                 continue;
             }
-            // Many of one former pattern are one entry: the API server limits the length of an expression.
+            // Names of the same former pattern become one entry, because the API server limits the length of an
+            // expression.
             let name = ledger.accounts.get(id).map(|account| account.kubernetes_name.as_str());
             let before = name.and_then(|name| namespace.strip_suffix(name)).filter(|before| !before.is_empty());
             self.namespaces.insert(before.map_or_else(|| namespace.to_owned(), |before| format!("{before}{{name}}")));
@@ -175,14 +179,14 @@ impl Needs {
         self.personal_storage |= personal;
     }
 
-    /// Roles that `init` makes itself; all others must be there.
+    /// Roles that `init` creates itself. All others must exist.
     #[must_use]
     pub fn made(&self) -> BTreeSet<String> {
         let impersonation = self.impersonated.keys().map(|class| impersonation_role(class));
         impersonation.chain([TENANT_ROLE.to_owned(), ARCHIVE_ROLE.to_owned()]).collect()
     }
 
-    /// Every role that the daemon may bind.
+    /// All roles that the daemon may bind.
     #[must_use]
     pub fn bindable(&self) -> BTreeSet<String> {
         let adopted = self.adopted.values().flat_map(|class| class.roles.iter().chain(&class.service_account_roles));
@@ -191,7 +195,7 @@ impl Needs {
     }
 }
 
-/// Whether the class limits a namespace by an object of this kind. Bindings have roles of their own.
+/// Whether the class limits a namespace with an object of this kind. Bindings are handled by their roles.
 fn limits(class: &Class, kind: ManagedKind) -> bool {
     match kind {
         ManagedKind::ResourceQuota => !class.quota.is_empty(),
@@ -215,7 +219,7 @@ mod tests {
     use crate::plan::testing::{World, prod};
 
     #[test]
-    fn claims_are_given_volumes_in_namespaces_of_classes_and_of_the_ledger() {
+    fn namespaces_of_classes_and_of_the_ledger_may_get_volumes() {
         let mut world = World::new();
         let tools = ["foo", "bar", "web"].map(|name| world.add(AccountKind::Tool, name, None));
         let tenant = |namespace: &str| Tenant {
@@ -223,7 +227,7 @@ mod tests {
             namespace: Some(NamespaceName::try_from(namespace.to_owned()).expect("a name")),
             created_at: world.now,
         };
-        // Two of a former pattern, and one that an administrator had adopted; of another cluster none.
+        // Two names of a former pattern, an adopted one, and one in another cluster.
         let (of_foo, of_bar, of_web) = (tenant("old-foo"), tenant("old-bar"), tenant("legacy"));
         let elsewhere = ClusterName("other".to_owned());
         let [foo, bar, web] = tools;

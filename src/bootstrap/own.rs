@@ -1,5 +1,5 @@
 //! The daemon's own credential: a client certificate of user `bursar:daemon` in the group of its ledger
-//! ([`super::roles::daemon_group`]), first asked for by the administrator, renewed by the daemon itself.
+//! ([`super::roles::daemon_group`]). The administrator requests the first one, and the daemon renews it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,49 +27,47 @@ use crate::execute::signing::{Unsigned, sign};
 use crate::identity::ClusterName;
 use crate::policy::{self, DAEMON_USER};
 
-/// Name of our user in the daemon's kubeconfig: a file without it is an administrator's own, and is left alone.
+/// The user's name in the daemon's kubeconfig. A file without it is an administrator's own and is not changed.
 const USER_ENTRY: &str = "bursar-daemon";
 
-/// A month, renewed at 20 days: a daemon that was off for ten days still has access, and a copy of the file that was
-/// lost is worth nothing after a month at most.
+/// A month, renewed after 20 days. A daemon that was off for ten days still has access, and a stolen copy of the file
+/// becomes useless after a month.
 pub const OWN_LIFETIME: Duration = Duration::from_hours(30 * 24);
 
-/// A credential that is not yet written.
 pub(super) struct OwnCredential {
     pub(super) kubeconfig: Kubeconfig,
     pub(super) issued: Issued,
 }
 
-/// What came of a renewal.
+/// The result of a renewal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Renewal {
-    /// Nothing to do before then.
+    /// The certificate is not due yet.
     NotDue {
-        /// When it is due.
         renew_after: Timestamp,
-        /// When it ends.
+        /// When the certificate expires.
         not_after: Timestamp,
     },
-    /// The file holds a new certificate: clients of the old one are to be replaced.
+    /// The file contains a new certificate. Clients with the old one must be replaced.
     Renewed {
-        /// When the next one is due.
+        /// When the next renewal is due.
         renew_after: Timestamp,
-        /// When it ends.
+        /// When the new certificate expires.
         not_after: Timestamp,
     },
-    /// It failed, and the one that stands there is still good.
+    /// The renewal failed, but the current certificate is still valid.
     Postponed {
-        /// What is wrong, with its cause.
+        /// The error with its causes.
         why: String,
-        /// When it ends.
+        /// When the current certificate expires.
         not_after: Timestamp,
     },
-    /// An administrator's own kubeconfig: its credential is theirs to renew.
+    /// The kubeconfig is an administrator's own, so the daemon does not renew it.
     NotOurs,
 }
 
-/// Renews the daemon's certificate at 2/3 of its lifetime, with that certificate, and replaces the file. A signer that is
-/// away costs nothing but time: the one that stands there works until its end.
+/// Renews the daemon's certificate after 2/3 of its lifetime, with that certificate as credential, and replaces the
+/// file. If the signer is unavailable, nothing is lost: the current certificate works until it expires.
 pub async fn renew(kubeconfig: &Path, cluster: &ClusterName, now: Timestamp) -> Result<Renewal, AccessError> {
     let file = read(kubeconfig)?;
     let Some(user) = own_user(&file) else { return Ok(Renewal::NotOurs) };
@@ -81,7 +79,7 @@ pub async fn renew(kubeconfig: &Path, cluster: &ClusterName, now: Timestamp) -> 
     })?;
     let (renew_after, not_after) = (certificate::renew_after(&issued), issued.not_after);
     if not_after <= now {
-        // Nobody takes it any more: asking would end in a time-out or in a refusal that does not say why.
+        // The API server rejects an expired certificate, and its answer would not say why.
         return Err(AccessError::Ended(not_after));
     }
     if now < renew_after {
@@ -99,7 +97,7 @@ pub async fn renew(kubeconfig: &Path, cluster: &ClusterName, now: Timestamp) -> 
     }
 }
 
-/// Fingerprint and end of the daemon's own certificate; `None`: the kubeconfig is an administrator's own.
+/// Fingerprint and expiry of the daemon's own certificate; `None` if the kubeconfig is an administrator's own.
 pub fn own_certificate(kubeconfig: &Path) -> Result<Option<(String, Timestamp)>, AccessError> {
     let file = read(kubeconfig)?;
     let data = own_user(&file).and_then(|user| user.auth_info.as_ref()?.client_certificate_data.clone());
@@ -107,14 +105,15 @@ pub fn own_certificate(kubeconfig: &Path) -> Result<Option<(String, Timestamp)>,
     Ok(issued.map(|issued| (issued.fingerprint, issued.not_after)))
 }
 
-/// What is wrong when the daemon's own certificate ended.
+/// The message for an expired certificate of the daemon.
 #[must_use]
 pub fn ended(at: Timestamp) -> String {
     format!("the daemon's own certificate ended at {at:.0}; run bursar init")
 }
 
-/// Gives the daemon's own kubeconfig the CA bundle that the configuration has for the same URL, if the API server is
-/// reached with it: so an administrator replaces a CA in one place only. `true`: the file was written.
+/// Copies the CA bundle that the configuration has for the same URL into the daemon's kubeconfig, if the API server can
+/// be reached with it. An administrator then has to replace a CA in one place only. Returns whether the file was
+/// written.
 pub async fn follow(kubeconfig: &Path, face: &policy::Cluster) -> Result<bool, AccessError> {
     let mut file = read(kubeconfig)?;
     if own_user(&file).is_none() {
@@ -155,15 +154,15 @@ async fn renewed(
     Ok(new.issued)
 }
 
-/// Whether `init` may write there: nothing stands there, or what it wrote before. A file of somebody else's may be the
-/// only way into a cluster.
+/// Fails unless `init` may write the file: it does not exist, or an earlier `init` wrote it. Any other file may be the
+/// only access to a cluster.
 pub(super) fn must_be_ours(path: &Path) -> Result<(), AccessError> {
     if !path.exists() || read(path).is_ok_and(|file| own_user(&file).is_some()) {
         return Ok(());
     }
     Err(AccessError::Incomplete {
         path: path.to_owned(),
-        what: "it is not of `bursar init`, and is not replaced; move it away, or name another one in [cluster]",
+        what: "`bursar init` did not write it, so it is not replaced; move it away, or name another file in [cluster]",
     })
 }
 
@@ -171,8 +170,8 @@ fn own_user(file: &Kubeconfig) -> Option<&NamedAuthInfo> {
     file.auth_infos.iter().find(|user| user.name == USER_ENTRY)
 }
 
-/// Asks for a certificate with the rights of `server`'s client, approves it, and sees that the API server knows its
-/// holder as the daemon.
+/// Requests and approves a certificate with the rights of `server`'s client, and checks that the API server identifies
+/// its holder as the daemon.
 pub(super) async fn obtain(
     server: &ApiServer,
     reached: Cluster,
@@ -180,7 +179,7 @@ pub(super) async fn obtain(
     path: &Path,
 ) -> Result<OwnCredential, AccessError> {
     let key = NewKey::generate().map_err(AccessError::Key)?;
-    // Two processes can ask at once, as `init` beside a renewal: each removes only its own request.
+    // `init` and a renewal can run at the same time; with different names, each removes only its own request.
     let holder = format!("{USER_ENTRY}-{}", hex::encode(&Sha256::digest(key.public_key())[..8]));
     let names = Names { common_name: DAEMON_USER, organizations: [group, None], serial_number: None };
     let request = key.request(names).map_err(AccessError::Key)?;
@@ -205,7 +204,7 @@ pub(super) async fn obtain(
     Ok(OwnCredential { kubeconfig, issued })
 }
 
-/// How the current context's cluster is reached, with its authority in it.
+/// Returns how the current context reaches its cluster, with the CA certificates embedded.
 pub(super) fn reached(file: &Kubeconfig, path: &Path) -> Result<Cluster, AccessError> {
     let incomplete = |what| AccessError::Incomplete { path: path.to_owned(), what };
     let context = file.contexts.iter().find(|context| Some(&context.name) == file.current_context.as_ref());
@@ -227,9 +226,9 @@ pub(super) fn reached(file: &Kubeconfig, path: &Path) -> Result<Cluster, AccessE
     Ok(cluster)
 }
 
-/// Puts the credential in its place.
+/// Writes the kubeconfig to its path.
 pub(super) fn write(kubeconfig: &Kubeconfig, path: &Path) -> Result<(), AccessError> {
-    // JSON is YAML. The buffer does not grow, so that no copy of the key stays behind.
+    // JSON is valid YAML. The buffer never grows, so no copy of the key stays in memory.
     let mut text = Zeroizing::new(Vec::with_capacity(64 * 1024));
     serde_json::to_writer_pretty(&mut *text, kubeconfig)
         .map_err(|error| AccessError::Write { path: path.to_owned(), source: error.into() })?;
@@ -259,10 +258,10 @@ fn kubeconfig(name: &ClusterName, cluster: Cluster, pem: &[u8], key: &NewKey) ->
 }
 
 async fn who_am_i(client: &Client) -> Result<String, AccessError> {
-    Ok(who("the new certificate, tried", client).await?.username.unwrap_or_default())
+    Ok(who("SelfSubjectReview with the new certificate", client).await?.username.unwrap_or_default())
 }
 
-/// Whom the API server takes a client for.
+/// Returns the user as which the API server identifies the client.
 pub(super) async fn who(what: &str, client: &Client) -> Result<UserInfo, AccessError> {
     let api = Api::<SelfSubjectReview>::all(client.clone());
     let (parameters, review) = (PostParams::default(), SelfSubjectReview::default());

@@ -1,5 +1,5 @@
-//! Whose a cluster is: ConfigMap `bursar-owner` names the one ledger that may write there. The daemon reads it and
-//! cannot change it, so it also says what an administrator said at `init` and `approver install`.
+//! The owner of a cluster: ConfigMap `bursar-owner` names the only ledger that may write there. The daemon can read it
+//! but not change it, so it also records the administrator's choices at `init` and `approver install`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,55 +20,55 @@ use super::{AccessError, answered};
 use crate::identity::ClusterName;
 use crate::rules::approver::ApproverRules;
 
-/// Its key.
+/// The key of the ledger's id.
 pub const OWNER_KEY: &str = "ledger";
-/// Names of the listed administrators, with commas; absent: none is listed.
+/// The key of the listed administrators, separated by commas; absent if none is listed.
 const ADMINISTRATORS: &str = "administrators";
-/// What the approver was told, as its `rules.json`; absent: there is none.
+/// The key of the approver's rules, as in its `rules.json`; absent if there is no approver.
 const APPROVER: &str = "approver";
-/// When the kubeconfig of an approver outside of the cluster ends.
+/// The key of the time when the kubeconfig of an approver outside of the cluster expires.
 const APPROVER_UNTIL: &str = "approver-until";
 
-/// What an administrator said of a cluster.
+/// An administrator's choices for a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Said {
-    /// Who may hold admin and impersonation roles; empty: nobody said.
+    /// Accounts that may have admin and impersonation roles; empty if none are listed.
     pub administrators: BTreeSet<String>,
-    /// What its approver goes by; `None`: there is no approver.
+    /// The rules of the approver; `None` if there is none.
     pub approver: Option<ApproverRules>,
-    /// When the files of an approver outside of the cluster end.
+    /// When the certificate of an approver outside of the cluster expires.
     pub approver_until: Option<Timestamp>,
 }
 
 impl Said {
-    /// What the daemon admission policy is made with.
+    /// The administrator's choices that the daemon admission policy depends on.
     #[must_use]
     pub fn confinement(&self) -> Confinement {
         Confinement { administrators: self.administrators.clone(), approver: self.approver.is_some() }
     }
 }
 
-/// What the cluster says of its owner.
+/// The owner of a cluster, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ownership {
-    /// It was not heard yet.
+    /// The cluster has not answered yet.
     Unknown,
-    /// Nobody: `bursar init` was not run, or somebody removed it.
+    /// No ledger: `bursar init` was not run, or the ConfigMap was removed.
     Nobody,
-    /// The ledger with this id.
     Ledger(String),
 }
 
-/// The id of the ledger that keeps this cluster; `None`: `init` was not run here.
+/// The id of the ledger that owns the cluster; `None` if `init` was not run.
 pub async fn owner(client: &Client) -> Result<Option<String>, AccessError> {
     Ok(read(client).await?.and_then(|map| ledger_id(&map)))
 }
 
-/// Refuses an administrator's kubeconfig that reaches another cluster than the daemon's. Two clusters can have one ledger, so
-/// the owner's name is no proof: the ConfigMap's UID is. If the daemon cannot read its own, nothing is compared.
+/// Rejects an administrator's kubeconfig for another cluster than the daemon's. Two clusters can have the same ledger,
+/// so the UIDs of their ConfigMaps are compared, not the ledger's id. If the daemon's cannot be read, nothing is
+/// compared.
 ///
 /// # Errors
-/// The clusters differ, or the administrator's does not answer.
+/// The clusters differ, or a request to the administrator's cluster fails.
 pub async fn must_be_same(cluster: &ClusterName, daemon: &Path, admin: &Path) -> Result<(), AccessError> {
     let Ok(client) = super::client(daemon).await else { return Ok(()) };
     let Ok(Some(ours)) = read(&client).await else { return Ok(()) };
@@ -79,7 +79,7 @@ pub async fn must_be_same(cluster: &ClusterName, daemon: &Path, admin: &Path) ->
     Err(AccessError::OtherCluster { cluster: cluster.clone(), path: admin.to_owned() })
 }
 
-/// The same, with what an administrator said.
+/// Like [`owner`], with the administrator's choices.
 pub async fn owner_and_said(client: &Client) -> Result<Option<(String, Said)>, AccessError> {
     Ok(read(client).await?.and_then(|map| Some((ledger_id(&map)?, said(&map)))))
 }
@@ -89,7 +89,7 @@ async fn read(client: &Client) -> Result<Option<ConfigMap>, AccessError> {
     answered("ConfigMap bursar-owner", api.get_opt(OWNER)).await
 }
 
-/// A watch of the owner, until it is dropped.
+/// A watch of the owner. It ends when this is dropped.
 #[derive(Debug)]
 pub struct OwnerWatch {
     receiver: watch::Receiver<Ownership>,
@@ -98,20 +98,21 @@ pub struct OwnerWatch {
 }
 
 impl OwnerWatch {
-    /// The newest of what was heard, and its changes.
+    /// Returns a receiver of the newest owner and its changes.
     #[must_use]
     pub fn receiver(&self) -> watch::Receiver<Ownership> {
         self.receiver.clone()
     }
 
-    /// What an administrator said, as heard last.
+    /// Returns the newest known choices of the administrator.
     #[must_use]
     pub fn said(&self) -> Said {
         self.said.borrow().clone()
     }
 }
 
-/// Watches the owner. While the cluster does not answer, what was heard last stands. Must be called within a runtime.
+/// Starts a watch of the owner. While the cluster does not answer, the last known owner stays. Must be called within a
+/// runtime.
 #[must_use]
 pub fn watch_owner(client: &Client, said_before: Said) -> OwnerWatch {
     let (sender, receiver) = watch::channel(Ownership::Unknown);
@@ -146,7 +147,7 @@ pub fn watch_owner(client: &Client, said_before: Said) -> OwnerWatch {
     OwnerWatch { receiver, said: said_receiver, _task: AbortOnDropHandle::new(task) }
 }
 
-/// The ConfigMap of a ledger.
+/// The ConfigMap for this ledger.
 pub(super) fn manifest(ledger_id: &str, said: &Said) -> Value {
     let Said { administrators, approver, approver_until } = said;
     let mut data = json!({OWNER_KEY: ledger_id});
@@ -172,7 +173,7 @@ fn of(map: &ConfigMap) -> Ownership {
     ledger_id(map).map_or(Ownership::Nobody, Ownership::Ledger)
 }
 
-/// Rules that another version of `bursar` wrote say no more than that there is an approver: one without a class.
+/// Rules of another version of `bursar` cannot be read. They only show that there is an approver, so they get no class.
 fn said(map: &ConfigMap) -> Said {
     let text = |key: &str| map.data.as_ref()?.get(key).cloned();
     let administrators = text(ADMINISTRATORS).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Whether the daemon has the rights that `init` gives: every rule of its roles, asked of the API server as the daemon.
-//! Nothing is changed.
+//! Checks whether the daemon has the rights that `init` grants: asks the API server, as the daemon, about every rule of
+//! its roles. Nothing is changed.
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
@@ -17,10 +17,10 @@ use crate::ledger::LedgerState;
 use crate::observed::discovery::Kinds;
 use crate::policy::Policy;
 
-/// Reviews under way at a time: a role is about a hundred of them, and each takes a millisecond.
+/// Number of concurrent reviews. The roles need about a hundred, and each takes a millisecond.
 const AT_A_TIME: usize = 8;
 
-/// What the daemon needs for this configuration and may not do: `patch resourcequotas`.
+/// Returns the rights that the daemon needs for this configuration and lacks, for example `patch resourcequotas`.
 pub async fn missing(
     client: &Client,
     policy: &Policy,
@@ -41,17 +41,17 @@ pub async fn missing(
     Ok(said.into_iter().flatten().collect())
 }
 
-/// What a ClusterRole lets its holders do.
+/// Returns the rules of a ClusterRole.
 ///
 /// # Errors
-/// There is no such role, or the daemon may not read it.
+/// The role does not exist, or the daemon may not read it.
 pub async fn role_rules(client: &Client, role: &str) -> Result<Vec<PolicyRule>, AccessError> {
     let api = Api::<ClusterRole>::all(client.clone());
     let found = answered(&format!("ClusterRole {role}"), api.get(role)).await?;
     Ok(found.rules.unwrap_or_default())
 }
 
-/// Kinds of the site manifests. A kind that the cluster does not have is another finding.
+/// Resolves the kinds of the site manifests. Kinds that the cluster lacks are left out: another check reports them.
 async fn kinds(client: &Client, needs: &Needs) -> Result<Vec<ServedKind>, AccessError> {
     let kinds = Kinds::default();
     let mut found = Vec::new();
@@ -62,7 +62,7 @@ async fn kinds(client: &Client, needs: &Needs) -> Result<Vec<ServedKind>, Access
     Ok(found)
 }
 
-/// Every right of a Role or ClusterRole, one by one.
+/// Returns every right of a Role or ClusterRole separately.
 fn wanted(role: &Value) -> Vec<ResourceAttributes> {
     let texts = |value: &Value| -> Vec<String> {
         value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
@@ -105,7 +105,7 @@ fn text(right: &ResourceAttributes) -> String {
 }
 
 async fn allowed(client: &Client, right: ResourceAttributes) -> Result<bool, AccessError> {
-    let what = format!("may the daemon {}", text(&right));
+    let what = format!("access review: {}", text(&right));
     let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(right), ..Default::default() };
     let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
     let (api, parameters) = (Api::all(client.clone()), PostParams::default());
@@ -119,7 +119,7 @@ mod tests {
     use crate::bootstrap::needs::Confinement;
 
     #[test]
-    fn every_rule_is_asked_for_and_named() {
+    fn every_right_of_a_role_is_listed() {
         let [role, _] = roles::daemon_in_selftest("id");
         let said: Vec<String> = wanted(&role).iter().map(text).collect();
         let kinds = ["pods", "services", "ingresses"].map(|kind| format!("create {kind} in bursar-selftest"));

@@ -1,5 +1,5 @@
-//! The roles that `init` makes: what the daemon may do, and what it may bind but not make. PURE: no runtime, no client,
-//! no file system, no clock.
+//! The roles that `init` creates: the daemon's rights, and the roles that the daemon may bind but not change. PURE: no
+//! runtime, no client, no file system, no clock.
 
 use std::collections::BTreeMap;
 
@@ -18,17 +18,18 @@ use crate::execute::signing::SIGNER;
 use crate::kinds::{MANAGED_VERBS, ManagedKind, Row, ServedKind, Stage, Watch};
 use crate::policy::DAEMON_USER;
 
-/// Field manager of what `init` makes, and its label. Not the daemon's: what carries that is a tenant's.
+/// The field manager and the managed-by label of the objects that `init` makes. It differs from the daemon's, which
+/// marks objects of tenants.
 pub const INIT_MANAGER: &str = "bursar-init";
-/// Name of the daemon's ClusterRole, its binding, its Role and that one's binding.
+/// The name of the daemon's ClusterRole and Roles, and of their bindings.
 pub const DAEMON_ROLE: &str = "bursar-daemon";
-/// Our own namespace.
+/// Bursar's own namespace.
 pub const NAMESPACE: &str = "bursar";
-/// Our own namespaces that hold nothing of a tenant. Claims are in [`PERSONAL_NAMESPACE`].
+/// Bursar's own namespaces, which contain nothing of a tenant. Claims are in [`PERSONAL_NAMESPACE`].
 pub const OWN_NAMESPACES: [&str; 3] = [NAMESPACE, approver::NAMESPACE, SELFTEST];
-/// The ConfigMap that says whose the cluster is.
+/// The ConfigMap that names the ledger that owns the cluster.
 pub const OWNER: &str = "bursar-owner";
-/// The ConfigMap with the highest generation in use, and who runs.
+/// The ConfigMap with the highest generation in use and the process that runs.
 pub const MARK: &str = "bursar-mark";
 
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -37,13 +38,13 @@ const ADMISSION: &str = "admissionregistration.k8s.io";
 const SEEN: &[&str] = &["list", "watch"];
 const RBAC_V1: &str = "rbac.authorization.k8s.io/v1";
 
-/// What the daemon makes for tenants in every cluster, in their namespaces or beside them.
+/// Returns the kinds that the daemon makes for tenants in every cluster, except namespaces.
 pub(super) fn managed() -> impl Iterator<Item = ManagedKind> {
     let kinds = ManagedKind::ALL.iter().copied();
     kinds.filter(|kind| kind.row().watch == Watch::ByLabel && kind.row().stage != Stage::Namespace)
 }
 
-/// One rule for the kinds of an API group that need the same verbs.
+/// One rule for all kinds of an API group that need the same verbs.
 fn managed_rules() -> impl Iterator<Item = Value> {
     let mut rules: BTreeMap<(&str, &[&str]), Vec<&str>> = BTreeMap::new();
     for kind in managed() {
@@ -56,7 +57,7 @@ fn rule_of(kind: ManagedKind) -> Value {
     rule(kind.group(), &[kind.row().plural], kind.row().verbs)
 }
 
-/// What every manifest of `init` carries.
+/// The labels of every manifest of `init`.
 pub(super) fn labels() -> Value {
     json!({MANAGED_BY: INIT_MANAGER, "app.kubernetes.io/part-of": "bursar"})
 }
@@ -70,14 +71,14 @@ pub(super) fn cluster_role(name: &str, rules: &[Value]) -> Value {
     })
 }
 
-/// The group that the daemon's rights are bound to. It belongs to the ledger: a new owner of the cluster binds another
-/// group, and the former owner's certificate is worth nothing from that moment, wherever a copy of it is.
+/// The group that the daemon's rights are bound to. It belongs to the ledger: if another ledger becomes the owner,
+/// another group is bound, and every copy of the former owner's certificate loses its rights at that moment.
 #[must_use]
 pub fn daemon_group(ledger_id: &str) -> String {
     format!("{DAEMON_USER}#{ledger_id}")
 }
 
-/// Binding of those who act as the cluster's administrator by a role of Bursar.
+/// The binding of user `bursar:cluster-admin`, which administrators impersonate, to `cluster-admin`.
 pub(super) const CLUSTER_ADMIN_BINDING: &str = "bursar-cluster-admin";
 
 fn daemon_subject(ledger_id: &str) -> Value {
@@ -98,14 +99,15 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
     json!({"apiGroups": [group], "resources": resources, "verbs": verbs})
 }
 
-/// The daemon's ClusterRole. `manifest_kinds` are those of site manifests, as this server calls them.
+/// The daemon's ClusterRole. `manifest_kinds` are the kinds of site manifests, with the plurals that this server
+/// reports.
 #[must_use]
 pub fn daemon(needs: &Needs, confinement: &Confinement, manifest_kinds: &[ServedKind]) -> Value {
     let mut rules = vec![
-        // Deleted are those of tenants that were suspended and archived: the admission policy says so.
+        // The admission policy lets the daemon delete only namespaces of suspended tenants.
         rule_of(ManagedKind::Namespace),
         rule("certificates.k8s.io", &["certificatesigningrequests"], &["get", "list", "watch", "create", "delete"]),
-        // A suspension stops workloads, a resumption gives them back what they were.
+        // A suspension stops workloads, and a resumption restores them.
         rule("apps", &["deployments", "statefulsets", "replicasets"], &["get", "list"]),
         rule("apps", &["deployments/scale", "statefulsets/scale", "replicasets/scale"], &["patch"]),
         rule("apps", &["daemonsets"], &["get", "list", "patch"]),
@@ -113,16 +115,17 @@ pub fn daemon(needs: &Needs, confinement: &Confinement, manifest_kinds: &[Served
         rule("", &["replicationcontrollers"], &["get", "list"]),
         rule("", &["replicationcontrollers/scale"], &["patch"]),
         rule("", &["pods"], &["list", "delete"]),
-        // Whether a revoked certificate is worth nothing.
+        // To check that a revoked credential has lost its rights.
         rule("authorization.k8s.io", &["subjectaccessreviews"], &["create"]),
         json!({
             "apiGroups": [RBAC],
             "resources": ["clusterroles"],
             "resourceNames": needs.bindable(),
-            // `bursar doctor` reads what they may write, and a revocation what its holder may do.
+            // `get`: `bursar doctor` reads what these roles may write. A revocation reads what they granted, to check
+            // that the revoked credential has lost it.
             "verbs": ["bind", "get"],
         }),
-        // An eviction deletes the service account that a suspended tenant's pods ran as.
+        // An eviction deletes the service account that the pods of a suspended tenant ran as.
         named("", "serviceaccounts", [DEFAULT_ACCOUNT], &["get", "delete"]),
     ];
     rules.extend(managed_rules());
@@ -132,7 +135,7 @@ pub fn daemon(needs: &Needs, confinement: &Confinement, manifest_kinds: &[Served
         rules.push(named(ManagedKind::Secret.group(), plural, &needs.secrets, verbs));
     }
     if !needs.hosts.is_empty() {
-        // The admission policy knows by their names which are ours.
+        // The admission policy limits this to service accounts of ours, by their names (`bursar-g…`).
         rules.push(rule_of(ManagedKind::ServiceAccount));
         rules.push(rule("", &["serviceaccounts/token"], &["create"]));
     }
@@ -143,11 +146,12 @@ pub fn daemon(needs: &Needs, confinement: &Confinement, manifest_kinds: &[Served
         rules.push(rule("", &["events"], &["create"]));
     }
     if needs.warns_of_pods {
-        // One annotation and nothing else: the admission policy says so.
+        // The admission policy limits this to the annotation `bursar.dev/ends-at`.
         rules.push(rule("", &["pods"], &["patch"]));
     }
     if needs.reaps_pods {
-        // Deleted by their label, unread: what may list Secrets may read them. The admission policy knows the label.
+        // `deletecollection` by label, because `list` would let the daemon read Secrets. The admission policy demands
+        // the label `job`.
         rules.push(rule("", &["services", "configmaps", "secrets"], &["deletecollection"]));
     }
     if !confinement.approver {
@@ -167,9 +171,9 @@ fn named(group: &str, resource: &str, names: impl serde::Serialize, verbs: &[&st
     json!({"apiGroups": [group], "resources": [resource], "resourceNames": names, "verbs": verbs})
 }
 
-/// The webhook's configurations and the backstop's bindings, each by its name: watched and repaired, and never removed.
-/// The policies are watched only: of admission's own policies and bindings the admission policy sees none, and a mutating
-/// policy could be anything.
+/// The daemon watches and repairs the webhook's configurations and the backstop's bindings, each by name, and never
+/// deletes them. It only watches the policies: Kubernetes exempts admission policies and their bindings from admission
+/// policies, so nothing would limit what the daemon writes, and a mutating policy can change any object.
 fn webhook_configurations() -> Vec<Value> {
     const KEPT: &[&str] = &["get", "list", "watch", "create", "patch"];
     const KEPT_AND_SEEN: &[&str] = &["list", "watch", "create", "patch"];
@@ -188,8 +192,8 @@ fn webhook_configurations() -> Vec<Value> {
     ]
 }
 
-/// In our own namespace the daemon reads whose the cluster is, and keeps the webhook. The certificate's Secret it only
-/// writes.
+/// The daemon's rights in namespace `bursar`: it reads which ledger owns the cluster, writes the mark, and maintains
+/// the webhook. It may write the Secret with the webhook's certificate, but not read it.
 #[must_use]
 pub fn daemon_in_namespace(ledger_id: &str) -> [Value; 2] {
     const APPLIED: &[&str] = &["create", "patch"];
@@ -205,7 +209,8 @@ pub fn daemon_in_namespace(ledger_id: &str) -> [Value; 2] {
     role_of_daemon(ledger_id, NAMESPACE, &rules)
 }
 
-/// Where the daemon tries what the webhook and the API server refuse: by the admission policy without effect.
+/// The daemon's rights in the namespace of the self-test, where it tests what the webhook and the API server refuse.
+/// The admission policy allows dry runs only.
 #[must_use]
 pub fn daemon_in_selftest(ledger_id: &str) -> [Value; 2] {
     let tried = [rule("", &["pods", "services"], &["create"]), rule("networking.k8s.io", &["ingresses"], &["create"])];
@@ -229,7 +234,7 @@ fn role_of_daemon(ledger_id: &str, namespace: &str, rules: &[Value]) -> [Value; 
     [role, binding]
 }
 
-/// Where claims are that outlive their account.
+/// The namespace of the claims that outlive their account.
 pub(super) fn personal_namespace() -> Value {
     json!({
         "apiVersion": "v1",
@@ -238,8 +243,8 @@ pub(super) fn personal_namespace() -> Value {
     })
 }
 
-/// Our own namespace. Pod Security restricts what runs there, no matter who wrote it, because the daemon may write a
-/// Deployment there. The admission policy keeps the daemon from changing the namespace itself.
+/// The namespace `bursar`. Pod Security restricts all pods there, because the daemon may write a Deployment. The
+/// admission policy keeps the daemon from changing the namespace itself.
 pub(super) fn own_namespace() -> Value {
     let mut namespace = json!({
         "apiVersion": "v1",
@@ -250,8 +255,8 @@ pub(super) fn own_namespace() -> Value {
     namespace
 }
 
-/// The namespace of the self-test. It carries our label, so the webhook meets what is done there; unsealed as it is,
-/// the webhook refuses all of it.
+/// The namespace of the self-test. It has the class label, so requests there are sent to the webhook. It has no seal,
+/// so the webhook refuses them all.
 pub(super) fn selftest_namespace() -> Value {
     let mut namespace = own_namespace();
     namespace["metadata"]["name"] = json!(SELFTEST);
@@ -259,8 +264,8 @@ pub(super) fn selftest_namespace() -> Value {
     namespace
 }
 
-/// The daemon reads whom the API server believes about clients: public, and what every extension API server reads, by
-/// the Role that Kubernetes ships for it.
+/// Lets the daemon read which certificate authorities the API server trusts for clients. They are public; Kubernetes
+/// ships this Role so that extension API servers can read them.
 #[must_use]
 pub fn daemon_reads_authorities(ledger_id: &str) -> Value {
     json!({
@@ -272,21 +277,22 @@ pub fn daemon_reads_authorities(ledger_id: &str) -> Value {
     })
 }
 
-/// The daemon's ClusterRole is the daemon's.
+/// Binds the daemon's ClusterRole to the group of the ledger.
 #[must_use]
 pub fn daemon_binding(ledger_id: &str) -> Value {
     cluster_role_binding(DAEMON_ROLE, DAEMON_ROLE, &daemon_subject(ledger_id))
 }
 
-/// Lists everything of a namespace, Secrets too, and removes Secrets with tokens by their type, for an eviction. The
-/// admission policy lets the daemon bind it to itself in suspended tenants' namespaces only. Never `get`: of
-/// subresources that would be a way into pods.
+/// Lists all objects of a namespace, Secrets too, and deletes Secrets with tokens by their type, for an eviction. The
+/// admission policy lets the daemon bind it only to itself and only in namespaces of suspended tenants. Without `get`:
+/// on `*` it includes subresources such as `pods/exec`, and so a way into pods.
 #[must_use]
 pub fn archive() -> Value {
     cluster_role(ARCHIVE_ROLE, &[rule("*", &["*"], &["list"]), rule("", &["secrets"], &["deletecollection"])])
 }
 
-/// One role for each class with `impersonate`, and the user that admins become.
+/// Returns one ClusterRole for each class with `impersonate` and, if one of them impersonates `bursar:cluster-admin`,
+/// that user's binding.
 #[must_use]
 pub fn impersonation(needs: &Needs) -> Vec<Value> {
     let roles = needs.impersonated.iter().map(|(class, users)| {
@@ -299,17 +305,18 @@ pub fn impersonation(needs: &Needs) -> Vec<Value> {
     roles.chain(binding).collect()
 }
 
-/// `edit` of this server, as its aggregation stands now, less what would undo a tenant's isolation: writing network
-/// policies (they only add up), minting service-account tokens, and impersonating service accounts. Quotas and limits
-/// are not written by it either, whatever a site aggregated to it.
+/// This server's `edit`, as it is aggregated now, without the rights that would undo a tenant's isolation: writing
+/// network policies (they only add up), requesting tokens of service accounts, and impersonating service accounts. It
+/// grants no writes to quotas and limit ranges either, even if a site aggregated them to `edit`.
 #[must_use]
 pub fn tenant(edit: &[Value]) -> Value {
     let rules: Vec<Value> = edit.iter().flat_map(without_escape).collect();
     cluster_role(TENANT_ROLE, &rules)
 }
 
-/// API groups in which a rule may undo a tenant's isolation: a rule that names all their resources is left out (RBAC
-/// knows no "but"; a tenant has less then, not more). Those of Calico and Cilium too, whose policies add up likewise.
+/// API groups in which a rule may undo a tenant's isolation. A rule that names all their resources is left out (RBAC
+/// has no exceptions, so the tenant gets less rather than more). Calico and Cilium are included, because their policies
+/// add up too.
 const SENSITIVE: &[&str] = &[
     "*",
     "",
@@ -326,10 +333,11 @@ const SENSITIVE: &[&str] = &[
 /// policies (CVE-2021-25740). `edit` has the first one in clusters that were made before Kubernetes 1.22.
 const ADDRESSES: &[&str] = &["endpoints", "endpointslices", "pods/status", "services/status", "ingresses/status"];
 
-/// What a tenant may do to things that only we and administrators write.
+/// The verbs that a tenant keeps on resources that only Bursar and administrators write.
 const READ: &[&str] = &["get", "list", "watch"];
 
-/// A rule, or what is left of it, one for each resource that loses something.
+/// Returns `rule` without what would undo the isolation: one rule for the resources that keep all verbs, and one for
+/// each resource that loses some.
 fn without_escape(rule: &Value) -> Vec<Value> {
     let texts =
         |key: &str| -> Vec<&str> { rule[key].as_array().into_iter().flatten().filter_map(Value::as_str).collect() };
@@ -364,8 +372,8 @@ fn without_escape(rule: &Value) -> Vec<Value> {
     rules
 }
 
-/// What only the daemon and administrators write, network policies of other APIs (`ciliumnetworkpolicies`), and
-/// [`ADDRESSES`].
+/// Whether tenants may only read the resource: one that only the daemon and administrators write, a network policy of
+/// another API (`ciliumnetworkpolicies`), or one of [`ADDRESSES`].
 fn is_read_only(resource: &str) -> bool {
     let mut ours = ManagedKind::ALL.iter().map(|kind| kind.row());
     ours.any(|row| !row.tenants_may_write && row.plural == resource)
@@ -421,7 +429,7 @@ mod tests {
         );
     }
 
-    /// A daemon whose role was made by the previous version has the same rights; `init` need not run again.
+    /// The previous version made the same rules, so an upgrade does not need another `init`.
     #[test]
     fn the_table_gives_one_rule_for_each_api_group() {
         let verbs = ["get", "list", "watch", "create", "patch", "delete"];
@@ -438,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn an_approver_takes_exactly_the_right_to_approve() {
+    fn with_an_approver_the_daemon_loses_only_the_right_to_approve() {
         let rules = |approver| {
             let confinement = Confinement { approver, ..Confinement::default() };
             daemon(&Needs::default(), &confinement, &[])["rules"].as_array().cloned().unwrap_or_default()
@@ -452,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_grants_escalation_or_all_secrets() {
+    fn the_daemon_may_not_escalate_impersonate_or_read_secrets() {
         let text = daemon(&Needs::default(), &Confinement::default(), &[]).to_string();
         assert!(!text.contains("escalate") && !text.contains("impersonate"), "{text}");
         assert!(!text.contains("secrets") && !text.contains('*'), "{text}");

@@ -1,5 +1,6 @@
-//! `bursar uninstall`: takes Bursar out of a cluster, as its administrator. What gives access or refuses something goes; what
-//! tenants have (namespaces, quotas, network policies, volumes) stays. May be repeated.
+//! `bursar uninstall`: removes Bursar from a cluster with the administrator's credential. Everything that grants access
+//! or refuses requests is removed. The tenants' namespaces, quotas, network policies and volumes stay. It can be
+//! repeated.
 
 use std::path::Path;
 
@@ -23,9 +24,9 @@ use crate::observed::discovery::{Kinds, resource};
 const ADMISSION: &str = "admissionregistration.k8s.io/v1";
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
 
-/// What goes, in this order: first what refuses everything that it cannot ask about; then roles and what gives them to
-/// tenants, so that the daemon may do nothing before its policies go; last what may give the administrator the right to do
-/// all this.
+/// The kinds that are removed, in this order. The webhook configurations come first, because they refuse requests when
+/// the webhook is gone. Roles and bindings follow, so that the daemon has lost its rights before its policies are
+/// removed. Last come the bindings that may give the administrator the right to do all this.
 const KINDS: [(&str, &str); 11] = [
     (ADMISSION, "ValidatingWebhookConfiguration"),
     (ADMISSION, "MutatingWebhookConfiguration"),
@@ -39,29 +40,28 @@ const KINDS: [(&str, &str); 11] = [
     ("v1", "Namespace"),
     (RBAC, "ClusterRoleBinding"),
 ];
-/// Users and groups that Bursar gives begin with it.
+/// The prefix of the users and groups that Bursar issues.
 const GIVEN: &str = "bursar:";
 
-/// What an uninstallation works with.
+/// The input of an uninstallation.
 #[derive(Debug, Clone, Copy)]
 pub struct UninstallRequest<'a> {
-    /// Which cluster.
     pub cluster: &'a ClusterName,
-    /// Whose the cluster must be.
+    /// The ledger that must own the cluster.
     pub ledger_id: &'a str,
-    /// Where it is remembered that a webhook was installed.
+    /// The state folder, which records that a webhook was installed.
     pub state_dir: &'a Path,
-    /// The cluster's administrator.
+    /// A kubeconfig of the cluster's administrator.
     pub admin_kubeconfig: &'a Path,
-    /// Only say what would be removed.
+    /// Only returns what would be removed.
     pub dry_run: bool,
 }
 
-/// Removes everything, or says what would be.
+/// Removes everything, or returns what would be removed.
 ///
 /// # Errors
-/// The cluster is another ledger's or has nothing of Bursar, the administrator is one by Bursar, or the cluster does not take
-/// something; what is left is removed by another try.
+/// Another ledger owns the cluster, the cluster has nothing of Bursar, the credential was issued by Bursar, or a
+/// request fails. Another attempt removes what is left.
 pub async fn uninstall(request: UninstallRequest<'_>) -> Result<Vec<Made>, AccessError> {
     let UninstallRequest { cluster, ledger_id, state_dir, admin_kubeconfig, dry_run } = request;
     let client = &super::client(admin_kubeconfig).await?;
@@ -85,7 +85,7 @@ pub async fn uninstall(request: UninstallRequest<'_>) -> Result<Vec<Made>, Acces
         removed.push(remove(client, kind, object, dry_run).await?);
     }
     if !dry_run {
-        // The daemon would write the configurations again after another `init`.
+        // Otherwise the daemon would write the configurations again after another `init`.
         forget(state_dir, cluster).await?;
     }
     for (kind, object) in &others {
@@ -96,13 +96,13 @@ pub async fn uninstall(request: UninstallRequest<'_>) -> Result<Vec<Made>, Acces
 
 type Metadata = PartialObjectMeta<DynamicObject>;
 
-/// Everything with our labels, in the order of [`KINDS`].
+/// All objects of [`KINDS`] with our labels, in that order.
 async fn all_of_ours(client: &Client) -> Result<Vec<(ApiResource, Metadata)>, AccessError> {
     let managers = [MANAGER, INIT_MANAGER, WEBHOOK, approver::APPROVER].join(",");
     let ours = ListParams::default().labels(&format!("{MANAGED_BY} in ({managers})"));
     let mut all = Vec::new();
     for (api_version, kind) in KINDS {
-        // An older server lacks some kinds, and so has none of them.
+        // An older server does not have some of the kinds.
         let served = answered(kind, Kinds::default().resolve(client, &ObjectKind::of(api_version, kind))).await?;
         let Some(served) = served else { continue };
         let resource = resource(&served);

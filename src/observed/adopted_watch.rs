@@ -1,5 +1,4 @@
-//! The watch of namespaces that others create and that a class's selector takes; their metadata alone. It reads, and
-//! writes nothing.
+//! Watches the metadata of foreign namespaces that a class's selector matches. Writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,13 +17,14 @@ use crate::errors::chain;
 use crate::identity::NamespaceName;
 use crate::inventory::adopted::{FoundNamespace, FoundNamespaces, Wanted, together};
 
-/// After an error they are listed again: what was missed meanwhile would not be told.
+/// The delay after an error. The namespaces are then listed again, because the watch does not report changes that it
+/// missed.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// So much of an annotation is kept; a name or an address of mail is shorter.
+/// The number of characters that are kept of an annotation. Names and mail addresses are shorter.
 const KEPT: usize = 320;
 
-/// The watches of one cluster, one for each selector, until it is dropped.
+/// The watches of one cluster, one for each selector. They end when this is dropped.
 #[derive(Debug)]
 pub struct AdoptedWatch {
     wanted: Wanted,
@@ -40,11 +40,11 @@ struct Shared {
     news: Arc<Notify>,
 }
 
-/// What one selector takes.
+/// The namespaces that one selector matches.
 #[derive(Debug, Default)]
 struct SelectedNamespaces {
     there: FoundNamespaces,
-    /// What the list that is under way found so far.
+    /// What the current list has found so far.
     list: FoundNamespaces,
     listed: bool,
     error: Option<String>,
@@ -66,8 +66,8 @@ pub async fn listed(client: &Client, wanted: &Wanted) -> Result<FoundNamespaces,
 }
 
 impl AdoptedWatch {
-    /// Begins to watch, if there is anything to watch; each namespace that comes, goes or changes its owner notifies
-    /// `news`. Must be called within a runtime.
+    /// Starts the watches; `None` if there is nothing to watch. A namespace that appears, disappears or changes its
+    /// owner notifies `news`. Must be called within a runtime.
     #[must_use]
     pub fn start(client: &Client, wanted: Wanted, news: Arc<Notify>) -> Option<Self> {
         if wanted.is_empty() {
@@ -82,40 +82,40 @@ impl AdoptedWatch {
         Some(Self { _tasks: tasks.collect(), wanted, shared })
     }
 
-    /// What it looks at.
+    /// Returns the selectors and annotations that are watched.
     #[must_use]
     pub const fn wanted(&self) -> &Wanted {
         &self.wanted
     }
 
-    /// All that are there; absent while they are not known, which does not mean that there are none.
+    /// Returns all namespaces; `None` while not every selector has been listed.
     #[must_use]
     pub fn inventory(&self) -> Option<FoundNamespaces> {
         let found = self.shared.lock();
         found.values().all(|one| one.listed).then(|| together(found.values().map(|one| &one.there)))
     }
 
-    /// Why they are not known.
+    /// Returns why the namespaces are not known.
     #[must_use]
     pub fn error(&self) -> Option<String> {
         self.shared.lock().values().find_map(|one| one.error.clone())
     }
 
-    /// Waits until they are known, at most so long.
+    /// Waits until the namespaces are known, at most for `timeout`.
     pub async fn wait_until_ready(&self, timeout: Duration) {
         let mut ready = self.shared.ready.subscribe();
-        // One that is not ready in time is not in the inventory, and the next cycle looks again.
+        // If they are not known in time, they are missing in the inventory, and the next cycle looks again.
         let _ = tokio::time::timeout(timeout, ready.wait_for(|ready| *ready)).await;
     }
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, SelectedNamespaces>> {
-        // No code panics while it holds the lock; if it did, each value is still whole.
+        // No code panics while it holds the lock. Even if it did, each value would be complete.
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes what one selector found, and tells of what is new.
+    /// Changes what one selector found, and notifies if something is new.
     fn update(&self, selector: &str, change: impl FnOnce(&mut SelectedNamespaces) -> bool) {
         let mut found = self.lock();
         let news = found.get_mut(selector).is_some_and(change);
@@ -137,7 +137,7 @@ async fn watch(shared: Arc<Shared>, client: Client, selector: String, annotation
             let event = match event {
                 Ok(event) => event,
                 Err(error) => {
-                    let why = format!("namespaces with {selector} are not seen: {}", chain(&error));
+                    let why = format!("cannot watch the namespaces with {selector}: {}", chain(&error));
                     shared.update(&selector, |found| {
                         (found.listed, found.error) = (false, Some(why));
                         false
@@ -153,7 +153,7 @@ async fn watch(shared: Arc<Shared>, client: Client, selector: String, annotation
 }
 
 impl SelectedNamespaces {
-    /// Whether there is anything new.
+    /// Applies an event. Returns whether anything changed.
     fn take<T>(&mut self, event: Event<T>, seen: impl Fn(&T) -> Option<(NamespaceName, FoundNamespace)>) -> bool {
         match event {
             Event::Init => {
@@ -179,7 +179,7 @@ impl SelectedNamespaces {
     }
 }
 
-/// A namespace that `selector` takes; `None` for those that are never anybody's, such as Kubernetes' own.
+/// Returns a namespace that `selector` matches; `None` for names that no tenant can have, such as Kubernetes' own.
 fn observe(
     metadata: &ObjectMeta,
     selector: &str,

@@ -1,6 +1,6 @@
-//! What a cluster's watches said and what our own writes were answered, as one inventory: whichever of the two comes
-//! first, an older state never replaces a newer one, and our own writes are no drift. PURE: no runtime, no client, no
-//! file system, no clock.
+//! Merges what a cluster's watches report and what the API server answers to our own writes into one inventory.
+//! Whichever comes first, an older state never replaces a newer one, and our own writes are not drift. PURE: no
+//! runtime, no client, no file system, no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,25 +16,26 @@ use crate::inventory::{ClusterInventory, ObservedObject};
 use crate::kinds::{Data, Detail, ManagedKind, ObjectKey, ObjectKind, ObjectName, WatchedKind};
 use crate::packed_text::UuidText;
 
-/// The objects of one cluster that carry our label, kept by events.
+/// The objects of one cluster that have our label, updated by events.
 ///
-/// Every method that takes news answers whether they are news to the plan: something that it did not know of.
+/// Methods that apply an event return whether the plan has to know: whether something changed that was not our own
+/// write.
 #[derive(Debug)]
 pub struct Cache {
     cluster: ClusterName,
     inventory: Arc<ClusterInventory>,
-    /// The ledger's keys of objects that were not seen yet: a key is kept once.
+    /// Keys of the ledger for objects that were not seen yet. They are reused, so that each key is in memory only once.
     keys: BTreeSet<ObjectKey>,
-    /// Objects that we are writing, and whether anything was heard of them since we began. Few at a time.
+    /// The few objects that are being written, each with whether a watch reported a change since the write began.
     writing: BTreeMap<ObjectKey, bool>,
-    /// Objects that we wrote while their kind was being listed: the list may be older than they are.
+    /// Objects that we wrote while their kind was being listed. The list may be older than they are.
     written_while_listing: BTreeSet<ObjectKey>,
-    /// Lists that are under way.
+    /// Number of lists in progress.
     listing: usize,
 }
 
 impl Cache {
-    /// An empty one.
+    /// Creates an empty cache.
     #[must_use]
     pub fn new(cluster: ClusterName) -> Self {
         Self {
@@ -47,26 +48,26 @@ impl Cache {
         }
     }
 
-    /// What is found from now on is named by one of `keys`, where one names it.
+    /// Objects that are found from now on use the equal key in `keys`, if there is one.
     pub fn share(&mut self, keys: BTreeSet<ObjectKey>) {
         self.keys = keys;
     }
 
-    /// What is there now. The caller may keep it; a change meanwhile then copies it once.
+    /// Returns the current inventory. If the caller keeps it, the next change copies it once.
     #[must_use]
     pub fn inventory(&self) -> Arc<ClusterInventory> {
         Arc::clone(&self.inventory)
     }
 
-    /// A watch saw this object.
+    /// A watch reported this object.
     pub fn seen(&mut self, key: &ObjectKey, object: ObservedObject) -> bool {
         let news = self.put(key, object);
         news && self.is_news_of_others(key)
     }
 
-    /// A watch saw this object go.
+    /// A watch reported that this object was deleted.
     pub fn gone(&mut self, key: &ObjectKey, uid: &UuidText) -> bool {
-        // One of that name with another uid was made since.
+        // If the known object has another uid, it was created after the deleted one.
         let known = self.inventory.objects.get(key).is_some_and(|known| known.uid == *uid);
         if known {
             Arc::make_mut(&mut self.inventory).objects.remove(key);
@@ -79,7 +80,7 @@ impl Cache {
         self.listing += 1;
     }
 
-    /// A list that began was given up.
+    /// A list was given up.
     pub fn list_ends(&mut self) {
         self.listing = self.listing.saturating_sub(1);
         if self.listing == 0 {
@@ -87,7 +88,7 @@ impl Cache {
         }
     }
 
-    /// A list is complete: what it lacks is gone, as after a watch that missed deletions (410 Gone).
+    /// A list is complete. Objects that it lacks are removed, because a watch can miss deletions (410 Gone).
     pub fn listed(&mut self, scope: &WatchedKind, found: Vec<(ObjectKey, ObservedObject)>) -> bool {
         let names: BTreeSet<&ObjectKey> = found.iter().map(|(key, _)| key).collect();
         let missing: Vec<ObjectKey> = self
@@ -108,7 +109,7 @@ impl Cache {
         news
     }
 
-    /// We are about to write an object: what watches say of it until [`Self::write_ends`] is our own doing.
+    /// A write to an object begins. Until [`Self::write_ends`], what watches report of it may be this write.
     pub fn write_begins(&mut self, key: &ObjectKey) {
         self.writing.insert(key.clone(), false);
     }
@@ -119,21 +120,21 @@ impl Cache {
             self.written_while_listing.insert(key.clone());
         }
         self.put(key, object.clone());
-        // A watch may have been faster than the answer and have shown what somebody did after us.
+        // A watch may have been faster than the answer and have shown a later change by somebody else.
         let same = self.inventory.objects.get(key).is_some_and(|known| same_to_the_plan(known, object));
         if let Some(heard) = self.writing.get_mut(key) {
             *heard = !same;
         }
     }
 
-    /// An object that somebody had changed was applied again.
+    /// An object was applied again after somebody else changed it.
     pub fn repaired(&mut self, key: &ObjectKey, now: Timestamp) {
         let repairs = &mut Arc::make_mut(&mut self.inventory).repairs;
         repairs.retain(|_, repairs| !repairs.is_over(now));
         repairs.insert(key.clone(), Repairs::after(repairs.get(key), now));
     }
 
-    /// The server accepted our deletion; the object is gone, or its finalizers still hold it.
+    /// The server accepted our deletion. `gone` is false if finalizers still hold the object.
     pub fn deleted(&mut self, key: &ObjectKey, gone: bool) {
         let objects = &mut Arc::make_mut(&mut self.inventory).objects;
         if gone {
@@ -146,12 +147,13 @@ impl Cache {
         }
     }
 
-    /// The write is over, with or without an answer.
+    /// The write ended, with or without an answer. Returns whether a watch reported a change by somebody else.
     pub fn write_ends(&mut self, key: &ObjectKey) -> bool {
         self.writing.remove(key).unwrap_or(false)
     }
 
-    /// Whether anybody else's; if we are writing it, that is for the end of the write to say.
+    /// Whether a change comes from somebody else. While we write the object, the change is only noted, and the end of
+    /// the write reports it.
     fn is_news_of_others(&mut self, key: &ObjectKey) -> bool {
         match self.writing.get_mut(key) {
             Some(heard) => {
@@ -174,14 +176,14 @@ impl Cache {
         news
     }
 
-    /// The key itself, or an equal one that somebody else keeps, too.
+    /// Returns the equal key that the ledger or a write has already, or else `key`.
     fn shared(&mut self, key: &ObjectKey) -> ObjectKey {
         let writing = || self.writing.get_key_value(key).map(|(key, _)| key.clone());
         self.keys.take(key).or_else(writing).unwrap_or_else(|| key.clone())
     }
 
     fn of_kind(&self, scope: &WatchedKind) -> impl Iterator<Item = &ObjectKey> {
-        // Keys sort by cluster, apiVersion and kind first.
+        // Keys are sorted by cluster, apiVersion and kind first.
         let first = ObjectKey::from(ObjectName {
             cluster: self.cluster.clone(),
             kind: scope.kind.clone(),
@@ -197,7 +199,7 @@ impl Cache {
     }
 }
 
-/// What the inventory keeps of an object of this kind that the API server showed.
+/// Returns the part of an object that the inventory keeps.
 #[must_use]
 pub fn observe(kind: &ObjectKind, object: &Value) -> ObservedObject {
     let metadata = &object["metadata"];
@@ -217,7 +219,7 @@ pub fn observe(kind: &ObjectKind, object: &Value) -> ObservedObject {
     }
 }
 
-/// Who else wrote to the object last. Controllers that write its status do not count.
+/// The last other field manager that wrote to the object. Writes to subresources such as `status` do not count.
 fn rival(metadata: &Value) -> Option<Arc<str>> {
     let entries = metadata["managedFields"].as_array().into_iter().flatten();
     let others = entries.filter(|entry| entry["manager"] != MANAGER && entry["subresource"].is_null());
@@ -225,11 +227,11 @@ fn rival(metadata: &Value) -> Option<Arc<str>> {
     last["manager"].as_str().map(Arc::from)
 }
 
-/// The digest of a volume that lost its claim: it differs from every record, so the plan applies the volume again,
-/// and applying makes it available.
+/// The digest of a volume that lost its claim. It differs from every record, so the plan applies the volume again,
+/// which makes it available.
 const RELEASED: &str = "released";
 
-/// A volume that is bound to a claim that is gone: an apply alone leaves it so.
+/// Whether a volume's claim was deleted. The volume then stays bound, and an ordinary apply does not change that.
 #[must_use]
 pub fn is_released(kind: &ObjectKind, object: &Value) -> bool {
     kind.data() == Data::Volume
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rival_is_the_last_other_writer_of_the_object() {
+    fn the_rival_is_the_last_other_field_manager() {
         let entry = |manager: &str, minute: u8, subresource: Value| {
             json!({"manager": manager, "operation": "Update", "subresource": subresource,
                 "time": format!("2026-05-03T12:{minute:02}:00Z")})
@@ -280,13 +282,13 @@ mod tests {
     }
 
     #[test]
-    fn repairs_are_counted_until_the_object_is_left_alone() {
+    fn repairs_are_counted_until_nobody_changes_the_object() {
         let (mut cache, now) = (cache(), "2026-05-03T12:00:00Z".parse::<Timestamp>().expect("a time"));
         cache.repaired(&key("a"), now);
         cache.repaired(&key("a"), now);
         assert_eq!(cache.inventory().repairs[&key("a")].count, 2);
         cache.repaired(&key("b"), now + jiff::SignedDuration::from_hours(2));
-        assert_eq!(cache.inventory().repairs.len(), 1, "what is over is forgotten");
+        assert_eq!(cache.inventory().repairs.len(), 1, "a finished conflict is forgotten");
     }
 
     fn cache() -> Cache {
@@ -298,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_shares_the_keys_of_ledger_and_writes() {
+    fn the_cache_shares_the_keys_of_the_ledger_and_of_writes() {
         let (mut cache, known, written) = (cache(), key("a"), key("b"));
         cache.share(BTreeSet::from([known.clone()]));
         cache.write_begins(&written);
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_write_is_no_news_whichever_comes_first() {
+    fn our_own_write_is_not_reported_as_a_change() {
         for watch_first in [true, false] {
             let mut cache = cache();
             cache.write_begins(&key("a"));
@@ -347,14 +349,17 @@ mod tests {
     fn a_change_right_after_our_own_write_starts_a_cycle() {
         let mut cache = cache();
         cache.write_begins(&key("a"));
-        assert!(!cache.seen(&key("a"), object(6, "theirs")), "told at the end of the write");
+        assert!(
+            !cache.seen(&key("a"), object(6, "theirs")),
+            "a change during our write is reported when the write ends"
+        );
         cache.applied(&key("a"), &object(5, "ours"));
         assert!(cache.write_ends(&key("a")));
         assert_eq!(cache.inventory().objects[&key("a")].digest, "theirs");
     }
 
     #[test]
-    fn a_write_without_an_answer_tells_what_was_heard_meanwhile() {
+    fn a_write_without_an_answer_reports_a_change_that_a_watch_saw() {
         let mut cache = cache();
         cache.write_begins(&key("a"));
         cache.seen(&key("a"), object(6, "theirs"));
@@ -362,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complete_list_removes_what_it_lacks_and_nothing_newer() {
+    fn a_complete_list_removes_missing_objects_except_newer_ones() {
         let mut cache = cache();
         cache.seen(&key("a"), object(1, "a"));
         cache.seen(&key("b"), object(2, "b"));
@@ -375,7 +380,7 @@ mod tests {
         assert_eq!(names, ["a", "c"]);
         cache.list_begins();
         assert!(!cache.listed(&WatchedKind { only: Some("z".to_owned()), ..quotas() }, Vec::new()));
-        assert_eq!(cache.inventory().objects.len(), 2, "a list of one name removes no other");
+        assert_eq!(cache.inventory().objects.len(), 2, "a list of one name removes no other objects");
     }
 
     #[test]

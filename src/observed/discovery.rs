@@ -1,4 +1,4 @@
-//! Asks an API server for the kinds that a site adds to those of every cluster. It asks, and changes nothing.
+//! Asks an API server about kinds that not every cluster has. Changes nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -8,7 +8,7 @@ use kube::core::ApiResource;
 
 use crate::kinds::{ObjectKind, ServedKind, everywhere};
 
-/// A kind as kube's dynamic API wants it.
+/// Converts a kind for kube's dynamic API.
 #[must_use]
 pub fn resource(kind: &ServedKind) -> ApiResource {
     let version = kind.api_version.split_once('/').map_or(kind.api_version.as_str(), |(_, version)| version);
@@ -21,14 +21,14 @@ pub fn resource(kind: &ServedKind) -> ApiResource {
     }
 }
 
-/// The kinds of one cluster, as far as they were asked for. Clones share what they learned.
+/// The kinds of one cluster that were resolved so far. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Kinds {
     discovered: Arc<RwLock<BTreeMap<ObjectKind, ServedKind>>>,
 }
 
 impl Kinds {
-    /// How the cluster serves the kind; `None` if it has no such kind.
+    /// Returns how the cluster serves the kind; `None` if it does not have the kind.
     pub async fn resolve(&self, client: &Client, kind: &ObjectKind) -> Result<Option<ServedKind>, kube::Error> {
         if let Some(known) = everywhere(kind) {
             return Ok(Some(known));
@@ -54,11 +54,11 @@ async fn discover(client: &Client, kind: &ObjectKind) -> Result<Option<ServedKin
     };
     let resources = match listed {
         Ok(listed) => listed.resources,
-        // The group is not served: its custom resource definition is not installed.
+        // The group does not exist, because its custom resource definition is not installed.
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
         Err(error) => return Err(error),
     };
-    // Subresources are listed beside their resource, as `pods/log`.
+    // The list also contains subresources, such as `pods/log`.
     let found = resources.into_iter().find(|resource| resource.kind == kind.as_str() && !resource.name.contains('/'));
     Ok(found.map(|resource| ServedKind {
         api_version: api_version.to_owned(),
@@ -74,7 +74,7 @@ mod tests {
     use crate::kinds::ManagedKind;
 
     #[test]
-    fn kube_asks_for_the_group_and_the_version_apart() {
+    fn kube_gets_group_and_version_separately() {
         let binding = everywhere(&ManagedKind::RoleBinding.into()).expect("known");
         assert_eq!(resource(&binding).group, "rbac.authorization.k8s.io");
     }

@@ -1,5 +1,5 @@
-//! What is there: the watches of clusters, which keep an inventory, and what else is asked. `cache` is PURE; `cluster`,
-//! `adopted_watch` and `pod_watch` watch, `prometheus`, `realm` and `discovery` ask.
+//! Observes clusters and realms. `cluster`, `adopted_watch` and `pod_watch` watch a cluster, and `cache` (PURE) keeps
+//! its inventory. `prometheus`, `realm` and `discovery` send requests.
 
 pub mod adopted_watch;
 pub mod cache;

@@ -1,5 +1,5 @@
-//! The watch of a cluster's pods, for the reapers, and only while one of them is on. It reads, and writes nothing. Start and
-//! end of a pod stand in its status, so metadata alone would not do; of the rest nothing is kept.
+//! Watches a cluster's pods while a reaper is enabled. Writes nothing. Start and end of a pod are in its status, so
+//! metadata alone would not be enough; the rest of the pod is not kept.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,10 +21,10 @@ use crate::errors::chain;
 use crate::inventory::pods::{GRACE, Lifetime, Maker, ObservedPod, PodInventory};
 use crate::kinds::{ObjectKind, everywhere};
 
-/// After an error the pods are listed again: what was missed meanwhile would not be told.
+/// The delay after an error. The pods are then listed again, because the watch does not report changes that it missed.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// The watch, until it is dropped.
+/// The watch. It ends when this is dropped.
 #[derive(Debug)]
 pub struct PodWatch {
     shared: Arc<Mutex<State>>,
@@ -34,7 +34,7 @@ pub struct PodWatch {
 #[derive(Debug, Default)]
 struct State {
     pods: Arc<PodInventory>,
-    /// What the list that is under way found so far.
+    /// What the current list has found so far.
     list: BTreeMap<(String, String), ObservedPod>,
     ready: bool,
     error: Option<String>,
@@ -50,7 +50,7 @@ struct Status {
 }
 
 impl PodWatch {
-    /// Begins to watch. Must be called within a runtime.
+    /// Starts the watch. Must be called within a runtime.
     #[must_use]
     pub fn start(client: &Client) -> Self {
         let shared = Arc::new(Mutex::new(State::default()));
@@ -58,14 +58,14 @@ impl PodWatch {
         Self { shared, _task: task }
     }
 
-    /// All pods; absent while they are not known, which is no evidence of anything.
+    /// Returns all pods; `None` while they are not known, so that no reaper acts.
     #[must_use]
     pub fn inventory(&self) -> Option<Arc<PodInventory>> {
         let state = lock(&self.shared);
         state.ready.then(|| Arc::clone(&state.pods))
     }
 
-    /// Why they are not known.
+    /// Returns why the pods are not known.
     #[must_use]
     pub fn error(&self) -> Option<String> {
         lock(&self.shared).error.clone()
@@ -73,7 +73,7 @@ impl PodWatch {
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    // No code panics while it holds the lock; if it did, each value is still whole.
+    // No code panics while it holds the lock. Even if it did, each value would be complete.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -88,7 +88,7 @@ async fn watch(shared: Arc<Mutex<State>>, client: Client) {
                 Err(error) => {
                     let mut state = lock(&shared);
                     state.ready = false;
-                    state.error = Some(format!("pods are not seen: {}", chain(&error)));
+                    state.error = Some(format!("cannot watch the pods: {}", chain(&error)));
                     break;
                 }
             }
@@ -133,7 +133,7 @@ fn seen(pod: &Pod) -> Option<((String, String), Option<ObservedPod>)> {
     Some((key, observe(&pod.metadata, started, phase)))
 }
 
-/// A pod from what the API server shows; `None` if it is no stored object. No label excludes one: Bursar makes no pods, and
+/// Converts a pod; `None` if it has no uid or creation time. Pods with our label count too: Bursar makes no pods, and
 /// controllers copy labels that tenants write.
 fn observe(metadata: &ObjectMeta, started: Option<Timestamp>, phase: Option<&str>) -> Option<ObservedPod> {
     let labels = metadata.labels.as_ref();
@@ -173,12 +173,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_our_label_is_seen_as_any_other() {
+    fn a_pod_with_our_label_is_observed() {
         assert!(observed(json!({"labels": {MANAGED_BY: MANAGER}})).is_some());
     }
 
     #[test]
-    fn a_pod_that_takes_years_to_end_is_still_there() {
+    fn a_pod_with_a_very_long_grace_period_is_not_deleting() {
         let deleting = |seconds: i64| {
             let metadata = json!({"deletionTimestamp": "2026-05-01T01:00:00Z", "deletionGracePeriodSeconds": seconds});
             observed(metadata).expect("a pod").deleting

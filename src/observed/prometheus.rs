@@ -1,6 +1,6 @@
-//! Namespaces that a cluster's Prometheus shows in use, for the reaper of idle ones. It asks, and writes nothing.
+//! Asks a cluster's Prometheus which namespaces are in use, for the reaper of idle namespaces. Writes nothing.
 //!
-//! Silence proves nothing: an answer counts only with every control namespace in it.
+//! A missing namespace proves nothing alone: an answer counts only if it contains every control namespace.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,32 +16,32 @@ use crate::errors::chain;
 use crate::identity::ClusterName;
 use crate::policy::{Evidence, NamespaceReaper};
 
-/// An answer that takes longer is none.
+/// After this time the request fails.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// It is asked at least so often, or a use between two questions might be seen by none.
+/// The maximum interval between two requests. With a longer one, a short use between two requests might not be seen.
 const EVERY: Duration = Duration::from_mins(5);
 
-/// Why nothing is known of what is in use.
+/// Why it is unknown which namespaces are in use.
 #[derive(Debug, thiserror::Error)]
 pub enum EvidenceError {
     /// The bearer token cannot be read.
     #[error("cannot read the token for Prometheus")]
     Token(#[source] std::io::Error),
-    /// Not asked, or not answered.
+    /// The request failed or was not answered.
     #[error("Prometheus does not answer")]
     Request(#[source] reqwest::Error),
-    /// It answered with an error, or with a part only.
-    #[error("it answered: {0}")]
+    /// Prometheus answered with an error or a warning, so the answer may be incomplete.
+    #[error("Prometheus answered: {0}")]
     Refused(String),
-    /// The query gives something else.
+    /// The query does not return a vector with label `namespace`.
     #[error("the query does not give a vector with label namespace; for example sum by (namespace) (…)")]
     Shape,
-    /// A namespace that is always in use is not in the answer.
-    #[error("control namespace {0} is not in use in its answer, so the answer proves nothing")]
+    /// The answer lacks a namespace that is always in use.
+    #[error("control namespace {0} is not in use according to Prometheus, so its answer proves nothing")]
     Control(String),
 }
 
-/// Asks again and again, until it is dropped.
+/// Asks at intervals, until this is dropped.
 #[derive(Debug)]
 pub struct UseWatch {
     shared: Arc<Mutex<State>>,
@@ -55,7 +55,7 @@ struct State {
 }
 
 impl UseWatch {
-    /// Begins to ask, if `rules` say whom. Must be called within a runtime.
+    /// Starts the requests, if `rules` name a Prometheus for the cluster. Must be called within a runtime.
     #[must_use]
     pub fn start(cluster: &ClusterName, rules: &NamespaceReaper) -> Option<Self> {
         let evidence = rules.evidence.get(cluster)?.clone();
@@ -65,13 +65,13 @@ impl UseWatch {
         Some(Self { shared, _task: task })
     }
 
-    /// Namespaces in use; absent while nobody knows.
+    /// Returns the namespaces in use; `None` while unknown.
     #[must_use]
     pub fn namespaces(&self) -> Option<Arc<BTreeSet<String>>> {
         lock(&self.shared).in_use.clone()
     }
 
-    /// Why nobody knows.
+    /// Returns why the namespaces in use are unknown.
     #[must_use]
     pub fn error(&self) -> Option<String> {
         lock(&self.shared).error.clone()
@@ -79,7 +79,7 @@ impl UseWatch {
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    // No code panics while it holds the lock; if it did, each value is still whole.
+    // No code panics while it holds the lock. Even if it did, each value would be complete.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -106,7 +106,7 @@ struct QueryAnswer {
     data: Option<Data>,
 }
 
-/// `resultType` is not asked: only a vector has samples of this shape.
+/// `resultType` is not checked, because only a vector has samples of this form.
 #[derive(Debug, Deserialize)]
 struct Data {
     result: Value,
@@ -123,10 +123,10 @@ struct Labels {
     namespace: Option<String>,
 }
 
-/// Asks once.
+/// Sends one request.
 ///
 /// # Errors
-/// No answer, a part of one, or one without the control namespaces.
+/// The request fails, or the answer is incomplete or lacks a control namespace.
 pub async fn ask(evidence: &Evidence) -> Result<BTreeSet<String>, EvidenceError> {
     let mut client = reqwest::Client::builder().timeout(PATIENCE);
     if let Some(pem) = &evidence.ca_pem {
@@ -137,7 +137,7 @@ pub async fn ask(evidence: &Evidence) -> Result<BTreeSet<String>, EvidenceError>
     if let Some(path) = &evidence.token {
         request = request.bearer_auth(fs::read_to_string(path).map_err(EvidenceError::Token)?.trim_end());
     }
-    // An error has a body of the same shape, which says more than its status.
+    // The body of an error has the same form and says more than its status.
     let answer = request.send().await.map_err(EvidenceError::Request)?;
     let status = answer.status();
     let body = answer.bytes().await.map_err(EvidenceError::Request)?;
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_whole_answer_with_the_control_namespaces_is_evidence() {
+    fn only_a_complete_answer_with_the_control_namespaces_counts() {
         let all = [("ingress", "3"), ("tool-foo", "0.1"), ("tool-bar", "0"), ("tool-odd", "NaN")];
         let in_use = answered(&vector(&all, "")).expect("evidence");
         assert_eq!(in_use, BTreeSet::from(["ingress".to_owned(), "tool-foo".to_owned()]));

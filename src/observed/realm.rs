@@ -1,4 +1,4 @@
-//! Reads what a realm of Keycloak has.
+//! Reads the users and roles of a Keycloak realm.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use bursar_directory::keycloak::{Administration, RealmError};
 use crate::inventory::realm::{Holders, RealmInventory};
 use crate::plan::realm::PREFIX;
 
-/// Reads it: users in pages, and a list of holders for each role of `known` that is there.
+/// Reads the users, and the holders of each role of `known` that exists.
 pub async fn read(
     realm: &mut Administration,
     client: Option<&str>,

@@ -1,5 +1,5 @@
-//! What a manager or an auditor asks of a site: one reading of the whole ledger, as lists with a bound. It decides
-//! nothing and writes nothing; `cli::page` makes a page of it.
+//! A report on a site for managers and auditors: one read of the whole ledger, as lists of limited length. Changes
+//! nothing; `cli::page` renders it as a page.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
@@ -9,50 +9,48 @@ use sqlx::AssertSqlSafe;
 use crate::policy::{Class, Policy};
 use crate::store::{ReadStore, StoreError};
 
-/// Changes so long before the report are in it.
+/// Changes of this period before the report are listed.
 const CHANGES: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// Accounts of each kind that are listed: a site has at most so many, and a browser still shows the page at once.
+/// The maximum of listed accounts of each kind. Sites have at most this many, and a browser still shows the page at
+/// once.
 const ACCOUNTS: u64 = 10_000;
-/// Rows of every other list: more is read with `sqlite3`, not on a page.
+/// The maximum of rows in every other list. Longer lists are for `sqlite3`, not for a page.
 const OTHERS: u64 = 500;
 
-/// A site as its ledger knows it.
+/// The state of a site according to its ledger.
 #[derive(Debug, Serialize)]
 pub struct Overview {
-    /// From the configuration.
+    /// The site's name in the configuration.
     pub site: String,
-    /// When it was read.
+    /// When the ledger was read.
     pub at: Timestamp,
-    /// Id of the ledger.
     pub ledger: String,
-    /// Events of its history.
+    /// The id of the newest event.
     pub events: i64,
-    /// Hash of the newest event, which `bursar ledger verify --head` takes.
+    /// The hash of the newest event, for `bursar ledger verify --head`.
     pub head: String,
-    /// When the last cycle ended; absent: there was none.
+    /// When the last cycle ended; absent before the first.
     pub last_cycle: Option<String>,
-    /// The lists.
     pub sections: Vec<Section>,
 }
 
-/// One list.
 #[derive(Debug, Serialize)]
 pub struct Section {
-    /// A word for links and programs.
+    /// A short name for links and programs.
     pub id: &'static str,
-    /// For people.
+    /// The heading.
     pub title: &'static str,
-    /// What is to be known of it.
+    /// An explanation of the list.
     pub note: String,
-    /// Keys of the rows, in order.
+    /// Keys of the rows, in display order.
     pub columns: &'static [&'static str],
-    /// As many as are listed.
+    /// The rows up to the limit.
     pub rows: Vec<Map<String, Value>>,
-    /// How many more there are.
+    /// Number of rows beyond the limit.
     pub more: u64,
 }
 
-/// A list, with its query: `?1` is the beginning of the changes.
+/// A list with its query. `?1` is the beginning of the reported changes.
 struct Part {
     id: &'static str,
     title: &'static str,
@@ -126,7 +124,7 @@ const PARTS: [Part; 17] = [
     Part {
         id: "removals",
         title: "Pending removals",
-        note: "What follows if the directory stays as it is; a day that is past is held back.",
+        note: "What follows if the directory stays as it is. If its day is past, a removal is held back.",
         columns: &["account", "what", "absent_since", "on"],
         bound: OTHERS,
         query: "SELECT account, what, absent_since, \"on\" FROM pending_removals ORDER BY \"on\", account",
@@ -163,7 +161,7 @@ const PARTS: [Part; 17] = [
     Part {
         id: "credentials",
         title: "Certificates and tokens, the next to expire first",
-        note: "Bursar renews each after renew after; one that is past that time is in the list of what fails, too.",
+        note: "Bursar renews each after renew_after. If that time is past, the credential is also listed as failing.",
         columns: &["account", "cluster", "kind", "host", "not_after", "renew_after"],
         bound: OTHERS,
         query: "SELECT account, cluster, kind, host, not_after, renew_after FROM expiring_certificates
@@ -244,7 +242,7 @@ const PARTS: [Part; 17] = [
 ];
 
 impl Overview {
-    /// Reads all of it as of one moment: a daemon may write meanwhile.
+    /// Reads everything as it is at one moment, although the daemon may be writing.
     pub async fn read(store: &mut ReadStore, policy: &Policy, now: Timestamp) -> Result<Self, StoreError> {
         store.keep_the_moment().await?;
         let head = "SELECT l.id AS ledger, coalesce(e.id, 0) AS events, coalesce(e.hash, '') AS head,
@@ -289,7 +287,7 @@ impl Part {
     }
 }
 
-/// `class admin has the roles view and may act as bursar:cluster-admin`.
+/// For example `class admin has the roles view and may act as bursar:cluster-admin`.
 fn rights(class: &Class) -> String {
     let Class { name, roles, impersonate, .. } = class;
     let roles = if class.namespace.is_none() { format!(" has the roles {}", roles.join(", ")) } else { String::new() };
@@ -311,7 +309,7 @@ mod tests {
     use crate::store::{FILE, Store};
 
     #[tokio::test]
-    async fn lists_of_a_large_site_have_a_bound_and_tell_what_is_left_out() {
+    async fn lists_of_a_large_site_are_limited_and_count_the_rest() {
         let folder = tempfile::tempdir().expect("a folder");
         let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
         let now = Timestamp::UNIX_EPOCH;
@@ -344,7 +342,7 @@ mod tests {
             section("administrators").note,
             "class admin has the roles view and may act as bursar:cluster-admin"
         );
-        // Each column of a list is one of its query, where it has a row.
+        // Every column of a list must be in its query's rows.
         for section in overview.sections.iter().filter(|section| !section.rows.is_empty()) {
             let all = section.columns.iter().all(|column| section.rows[0].contains_key(*column));
             assert!(all, "{}", section.id);

@@ -1,5 +1,5 @@
-//! What people may ask of their own: the account whose uid they have, and the tools and workspaces they belong to. Nobody
-//! learns whether there is anything else. PURE: no runtime, no client, no file system, no clock.
+//! Answers people's questions about their own: the account with their uid, and the tools and workspaces that they
+//! belong to. They do not learn which other accounts exist. PURE: no runtime, no client, no file system, no clock.
 
 use serde_json::{Value, json};
 
@@ -10,10 +10,10 @@ use crate::orders::request::Refusal;
 use crate::policy::Policy;
 use crate::report::why::{Step, chain};
 
-/// The account that a process of this uid asks about; its own where it names none.
+/// Returns the account that a process of this uid asks about; if the request names none, the account of the uid itself.
 ///
 /// # Errors
-/// The same for what is not theirs and for what is not there at all.
+/// The same refusal for an account that is not theirs and for one that does not exist.
 pub fn find<'a>(ledger: &'a LedgerState, uid: u32, request: &OwnRequest) -> Result<&'a Account, Refusal> {
     let own = asking(ledger, uid).ok_or_else(refused)?;
     let Some(AccountName { kind, name }) = &request.of else { return Ok(own) };
@@ -26,16 +26,16 @@ pub fn find<'a>(ledger: &'a LedgerState, uid: u32, request: &OwnRequest) -> Resu
     }
 }
 
-/// The same for what is not theirs and for what is not there.
+/// The same refusal for an account that is not theirs and for one that does not exist.
 #[must_use]
 pub fn refused() -> Refusal {
-    let text = "you may ask about your own account, and about tools and workspaces that you belong to; reading all needs \
-                group bursar";
+    let text = "this account cannot be shown: you may ask about your own account, and about tools and workspaces that \
+                you belong to; to read all accounts, become a member of group bursar";
     Refusal { exit_code: 77, text: text.to_owned() }
 }
 
-/// The only person of this uid who is served; else the only one whom the directory shows and no class takes: they may maintain
-/// tools all the same.
+/// Returns the active person with this uid. If there is none, returns the person with this uid who is in the directory
+/// and in no class, because such a person may still maintain tools. Returns `None` if several match.
 fn asking(ledger: &LedgerState, uid: u32) -> Option<&Account> {
     let of_uid = |account: &&Account| {
         account.kind == AccountKind::User && account.posix.as_ref().is_some_and(|posix| posix.uid.get() == uid)
@@ -64,7 +64,8 @@ fn is_in_no_class(account: &Account) -> bool {
     unserved && account.absence.is_none() && account.disabled.is_none()
 }
 
-/// A tool that somebody maintains, or a workspace they are in. Other groups are the directory's.
+/// Whether `own` maintains this tool or is in this workspace. Groups that are not workspaces belong to the directory,
+/// and are not shown.
 fn belongs(ledger: &LedgerState, own: &Account, account: &Account) -> bool {
     let is_tenant = || ledger.tenants_of(&account.id).next().is_some();
     account.has_member(own)
@@ -72,21 +73,25 @@ fn belongs(ledger: &LedgerState, own: &Account, account: &Account) -> bool {
         && (account.kind == AccountKind::Tool || (account.kind == AccountKind::Group && is_tenant()))
 }
 
-/// Whether another account has, or had, its name.
+/// Whether another account has the same kind and name.
 #[must_use]
 pub fn has_namesake(ledger: &LedgerState, account: &Account) -> bool {
     let mut named = ledger.accounts.values().filter(|one| one.kind == account.kind && one.name == account.name);
     named.any(|one| one.id != account.id)
 }
 
-/// What `bursar why` says of it, without what names others.
+/// Returns the steps of `bursar why` for the account, without texts that name other accounts.
 #[must_use]
 pub fn why(account: &Account, ledger: &LedgerState, policy: &Policy) -> Value {
     let told = |step: Step| match step.at.as_str() {
-        "pace" => Step { text: "a change of the configuration comes to it in time".to_owned(), ..step },
-        at if at.starts_with("source ") && !step.ok => {
-            Step { text: "its entry is missing or rejected; an administrator sees why".to_owned(), ..step }
+        "pace" => {
+            Step { text: "a change of the configuration will reach this account in a later cycle".to_owned(), ..step }
         }
+        at if at.starts_with("source ") && !step.ok => Step {
+            text: "the directory entry of this account is missing or rejected; ask an administrator for the reason"
+                .to_owned(),
+            ..step
+        },
         _ => step,
     };
     let steps: Vec<Step> = chain(account, ledger, policy).into_iter().map(told).collect();
@@ -117,7 +122,7 @@ mod tests {
         assert_eq!(ask(&world, 20_001, None).as_deref(), Ok("alice"));
         assert_eq!(ask(&world, 20_001, Some("user:alice")).as_deref(), Ok("alice"));
         assert_eq!(ask(&world, 20_001, Some("tool:foo")).as_deref(), Ok("foo"));
-        let unknown = ask(&world, 20_001, Some("tool:nobody")).expect_err("there is none");
+        let unknown = ask(&world, 20_001, Some("tool:nobody")).expect_err("there is no such tool");
         for (uid, of) in [
             (20_001, Some("user:bob")),
             (20_001, Some("group:staff")),
@@ -132,7 +137,7 @@ mod tests {
         world.account(&alice).state = Lifecycle::Suspended;
         assert_eq!(ask(&world, 20_001, Some("tool:foo")), Err(unknown.clone()));
 
-        // No class takes her: she may ask about her tools as before, until the directory disables her.
+        // Alice is in no class: she may still ask about her tools, until the directory disables her.
         for (state, why) in [(Lifecycle::New, None), (Lifecycle::Suspended, Some(Suspension::Left))] {
             (world.account(&alice).state, world.account(&alice).suspension) = (state, why);
             assert_eq!(ask(&world, 20_001, Some("tool:foo")).as_deref(), Ok("foo"), "{state:?}");

@@ -1,5 +1,5 @@
-//! What was ordered or decided about an account and is not done to its end, and what it waits for. PURE: no runtime, no
-//! client, no file system, no clock.
+//! Orders and decisions about accounts that are not finished, and what they wait for. PURE: no runtime, no client, no
+//! file system, no clock.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,18 +17,17 @@ use crate::orders::request::Refusal;
 use crate::plan::guard::COMPLETENESS;
 use crate::policy::Policy;
 
-/// One change of an account's access that is not done to its end.
+/// A change of an account's access that is not finished.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Unfinished {
-    /// Whose.
     pub account: AccountName,
-    /// `suspend`, `resume`, `revoke`, `adopt uid`, …
+    /// For example `suspend`, `resume`, `revoke`, `adopt uid`.
     pub what: String,
-    /// Who ordered it; absent: nobody did, or the order is in the history only.
+    /// The order; absent if there was none, or if only the history still has it.
     pub by: Option<Note>,
-    /// For people, with the remedy.
+    /// Texts for administrators, each with the remedy.
     pub waits_for: Vec<String>,
-    /// A limit, or a read that was not complete, holds it back.
+    /// A limit or an incomplete read holds the change back.
     pub refused: bool,
 }
 
@@ -40,7 +39,8 @@ impl fmt::Display for Unfinished {
     }
 }
 
-/// All of it, by account. `clusters`: as `bursar status` knows them; none where no daemon runs.
+/// Returns all unfinished changes, by account. `clusters` is the clusters' status as in `bursar status`; empty if no
+/// daemon runs.
 #[must_use]
 pub fn all(ledger: &LedgerState, policy: &Policy, clusters: &BTreeMap<String, ClusterStatus>) -> Vec<Unfinished> {
     let left = Left::of(ledger, policy);
@@ -72,7 +72,7 @@ pub fn all(ledger: &LedgerState, policy: &Policy, clusters: &BTreeMap<String, Cl
     all
 }
 
-/// What of the orders in `answer` the cycle left open, with the exit code of each.
+/// Returns which orders in `answer` the cycle did not finish, each with its exit code.
 #[must_use]
 pub fn after(report: &CycleReport, answer: &OrderAnswer) -> Vec<Refusal> {
     let OrderAnswer { ordered, of_access, .. } = answer;
@@ -80,9 +80,9 @@ pub fn after(report: &CycleReport, answer: &OrderAnswer) -> Vec<Refusal> {
     let waiting = unfinished.map(|one| Refusal { exit_code: if one.refused { 3 } else { 1 }, text: one.to_string() });
     let said: BTreeSet<&AccountName> = report.unfinished.iter().map(|one| &one.account).collect();
     let failing = report.failing.iter().filter(|it| ordered.contains(&it.account) && !said.contains(&it.account));
-    // An object of somebody else waits for `bursar adopt`: there is nothing of ours that the order could change.
+    // A foreign object waits for `bursar adopt`; the order has nothing of ours to change.
     let failing = failing.filter(|failing| failing.step != FOREIGN);
-    // A broken home is no part of another quota.
+    // A failing home does not make an order about a quota unfinished.
     let failing =
         failing.filter(|failing| of_access.contains(&failing.account) || Failure::is_of_objects(&failing.step));
     let failing = failing.map(|failing| Refusal {
@@ -92,13 +92,13 @@ pub fn after(report: &CycleReport, answer: &OrderAnswer) -> Vec<Refusal> {
     waiting.chain(failing).collect()
 }
 
-/// Clusters.
+/// Names of clusters.
 type Places<'a> = BTreeSet<&'a str>;
 
-/// What clusters still have of a state that is over, as the ledger last wrote it.
+/// What clusters still have from a former state, according to the last writes in the ledger.
 #[derive(Default)]
 struct Left<'a> {
-    /// Bindings that name somebody who is suspended, or an older generation.
+    /// Bindings of suspended accounts, or with an older generation.
     bound: BTreeMap<AccountId, Places<'a>>,
     /// Namespaces of active accounts that refuse pods, in clusters of their classes.
     sealed: BTreeMap<AccountId, Places<'a>>,
@@ -147,7 +147,7 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// An order that no plan carried out yet.
+    /// An order that no plan has carried out yet.
     fn written(&self, order: &Order) -> Option<Unfinished> {
         let account = self.ledger.accounts.get(&order.account)?;
         let name = account.account_name();
@@ -178,7 +178,7 @@ impl Look<'_> {
         })
     }
 
-    /// Bindings of it are left that should be none, or others.
+    /// An account of which outdated bindings are left.
     fn bound(&self, account: &Account, places: &Places<'_>) -> Option<Unfinished> {
         match account.state {
             Lifecycle::Active => Some(self.begun(account, "revoke", None, places)),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     fn away(world: &mut World) -> std::sync::Arc<ClusterInventory> {
-        world.inventory.clusters.remove(&prod()).expect("it is there")
+        world.inventory.clusters.remove(&prod()).expect("the cluster is in the inventory")
     }
 
     #[test]
@@ -270,7 +270,7 @@ mod tests {
             let there = away(&mut world);
             order(&mut world, &foo, what);
             world.cycle();
-            assert!(world.ledger.orders.is_empty(), "the ledger has it as the account's state");
+            assert!(world.ledger.orders.is_empty(), "the order became the account's state in the ledger");
             let by = if what == OrderKind::Suspend { " (ordered by ann)" } else { "" };
             let waits = "waits for cluster prod, which does not answer (connection refused)";
             assert_eq!(said(&world, false), [format!("tool:foo: {word}{by} {waits}")]);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_that_still_names_somebody_keeps_their_suspension_open() {
+    fn a_suspension_is_unfinished_while_a_workspace_names_the_account() {
         let (mut world, alice, algebra) = World::in_course();
         order(&mut world, &alice, OrderKind::Suspend);
         let (approved, _) = world.guarded();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_that_no_plan_took_says_what_for() {
+    fn an_order_that_no_plan_carried_out_names_what_it_waits_for() {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
@@ -340,7 +340,7 @@ mod tests {
         let (approved, _) = world.guarded();
         world.execute_until(&approved, 1);
         let place = (foo.clone(), prod());
-        let begun = world.ledger.failures.get(&place).expect("it has begun").clone();
+        let begun = world.ledger.failures.get(&place).expect("the suspension has begun").clone();
         let failed = crate::ledger::Failure { attempts: 2, reason: "no answer".to_owned(), ..begun };
         world.ledger.apply(&Change::Failure(foo, ClusterName("prod".to_owned()), Some(failed)));
         let [text] = said(&world, true).try_into().expect("one");

@@ -1,5 +1,5 @@
-//! Finds who stands behind a thing that a log names: from a uid, a credential, a pod, a host or a mail address to the
-//! accounts, and how each of them was at a time. It only reads, and says what the ledger does not keep of the past.
+//! Finds the accounts behind something that a log names: a uid, a credential, a pod, a host or a mail address. Shows
+//! them as they were at a given time, and notes which former facts the ledger does not keep. Changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,20 +20,20 @@ use crate::policy::{Class, CredentialRule, Policy};
 use crate::rules::{ClassRules, Mode};
 use crate::store::{ReadStore, StoreError};
 
-/// What audit events write before the digits (`credential-id`, Kubernetes 1.30 and later).
+/// The prefix of a certificate's digits in audit events (`credential-id`, Kubernetes 1.30 and later).
 const CERTIFICATE: &str = "X509SHA256=";
-/// What they write before the id of a token.
+/// The prefix of a token's id in audit events.
 const TOKEN: &str = "JTI=";
-/// Later than everything in the ledger, and before the open end. It stands for "now", so that the answer is the newest
-/// that the ledger has, also in a backup. The queries compare with it.
+/// A time that stands for "now": later than everything in the ledger, and before the open end. The answer is then the
+/// newest that the ledger has, also in a backup. The queries compare with it.
 const LATEST: &str = "9999-12-31T23:59:58Z";
 
-/// The certificate or token of an id, and its holder now.
+/// The certificate or token with an id, and its present holder.
 const CREDENTIAL: &str = "SELECT a.kind || ':' || a.name AS account, a.state, c.cluster, c.host, c.subject, c.fingerprint, c.not_before, c.not_after,
        c.newest = 1 AND c.generation = a.generation AND a.state = 'active' AS good, a.id
 FROM certificate c JOIN account a ON a.id = c.account_id WHERE c.fingerprint = ?1";
 
-/// Whose namespace `?1` is. `?2` is the moment, here and below.
+/// The accounts that own namespace `?1`. Here and below, `?2` is the time.
 const OF_NAMESPACE: &str =
     "SELECT account_id AS id, cluster, 'namespaces' AS origin FROM tenant WHERE namespace = ?1 AND created_at <= ?2
 UNION ALL
@@ -43,15 +43,15 @@ UNION ALL
 SELECT account_id, cluster, 'former owners of adopted namespaces' FROM adopted_before
 WHERE namespace = ?1 AND at_start <= ?2 AND at_end > ?2";
 
-/// Who has a token of host `?1`. What ended is found by its id alone.
+/// The accounts with a token for host `?1`. Expired tokens are found only by their id.
 const OF_HOST: &str =
     "SELECT DISTINCT c.account_id AS id, c.cluster FROM certificate c JOIN account a ON a.id = c.account_id
 WHERE c.host = ?1 AND c.not_before <= ?2
   AND CASE ?2 WHEN '9999-12-31T23:59:58Z' THEN c.newest = 1 AND c.generation = a.generation AND a.state = 'active'
       ELSE c.not_after > ?2 END";
 
-/// The accounts of `?1`, a JSON array of ids, as they were. One that was not known yet has no row. A uid changes only by
-/// an order, which the history has. The history also has the beginning of a state that is over.
+/// The accounts of `?1`, a JSON array of ids, as they were at `?2`. An account that was not known yet has no row. A uid
+/// changes only by an order, which the history records. The history also has the beginnings of former states.
 const ACCOUNTS: &str = "WITH life AS (
   SELECT a.id AS id,
          (SELECT max(ac.at_start) FROM activity ac WHERE ac.account_id = a.id AND ac.at_start <= ?2 AND ac.at_end > ?2)
@@ -73,7 +73,7 @@ JOIN account_name n ON n.account_id = a.id AND n.at_start <= ?2 AND n.at_end > ?
 LEFT JOIN event e ON e.id = life.last
 ORDER BY 2";
 
-/// Since when the ledger knows those that had no row above.
+/// Since when the ledger knows the accounts without a row above.
 const KNOWN: &str = "SELECT a.id, a.kind || ':' || a.name AS account, min(n.at_start) AS since
 FROM account a JOIN account_name n ON n.account_id = a.id WHERE a.id IN (SELECT value FROM json_each(?1)) GROUP BY a.id";
 
@@ -98,7 +98,7 @@ WHERE ms.account_id IN (SELECT value FROM json_each(?1)) AND ms.at_start <= ?2 A
 
 type Row = Map<String, Value>;
 
-/// A thing that a log names.
+/// Something that a log names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum What {
@@ -106,15 +106,15 @@ pub enum What {
     Uid(u32),
     /// The fingerprint of a certificate, or the id of a token.
     Credential(String),
-    /// A pod, or what was one.
+    /// A pod or a former pod: namespace and name.
     Pod(String, String),
-    /// The host of an Ingress, or one outside with tokens of its own.
+    /// The host of an Ingress, or an external host with its own tokens.
     Host(String),
-    /// A person's address.
+    /// The mail address of a person.
     Mail(String),
 }
 
-/// A text that is no such thing.
+/// A text that has none of these forms.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is none of: a uid (52503), {CERTIFICATE}… with 64 digits or {TOKEN}… from an audit event, NAMESPACE/POD, a host \
@@ -174,7 +174,7 @@ impl From<What> for String {
     }
 }
 
-/// Names of DNS (RFC 1123), which pods have, too.
+/// Whether the text is a DNS name (RFC 1123). Names of pods are DNS names too.
 fn is_host(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_dns_label)
 }
@@ -183,7 +183,8 @@ fn is_fingerprint(id: &str) -> bool {
     id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// 64 hex digits, lower case, as audit events and openssl write them; or the id of a token as it is.
+/// Returns the fingerprint as 64 lower-case hex digits, or the id of a token unchanged. Accepts the forms of audit
+/// events and openssl.
 #[must_use]
 pub fn credential_id(text: &str) -> Option<String> {
     if let Some(id) = text.strip_prefix(TOKEN) {
@@ -202,7 +203,7 @@ pub async fn credential(store: &mut ReadStore, id: &str) -> Result<Option<(Strin
     Ok(Some((holder, row)))
 }
 
-/// What was found: ids of accounts with how each was found, and what else is to be said.
+/// The accounts that were found, by id and with the reasons, and further notes.
 #[derive(Debug, Default)]
 struct Found {
     by: BTreeMap<String, Vec<String>>,
@@ -455,7 +456,7 @@ mod tests {
     use crate::store::{FILE, Store};
 
     #[test]
-    fn the_shape_says_what_a_text_names() {
+    fn a_text_is_recognized_by_its_form() {
         let what = |text: &str| text.parse::<What>().ok();
         let digits = "9a".repeat(32);
         assert_eq!(what("52503"), Some(What::Uid(52_503)));
@@ -493,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_is_written_as_it_is_read() {
+    fn a_question_parses_from_its_own_text() {
         for text in ["52503", "JTI=4f0c", "tool-foo/web", "foo.example.org", "a@b.org"] {
             assert_eq!(text.parse::<What>().expect(text).to_string(), text);
         }
@@ -509,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_its_tenants_and_exceptions_are_named() {
+    fn a_host_leads_to_its_tenant_and_names_exceptions() {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.add(AccountKind::Tool, "bar", Some(52_504));
@@ -594,7 +595,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_former_uid_leads_to_its_account_and_to_nobody_later() {
+    async fn a_former_uid_leads_to_its_account_only_until_the_change() {
         let folder = tempfile::tempdir().expect("a folder");
         let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
         let day = |day: i8| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24 * i64::from(day));

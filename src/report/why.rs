@@ -1,5 +1,5 @@
-//! Why an account has what it has: from the directory's entry over the rule to each object, or the step that is missing.
-//! PURE: no runtime, no client, no file system, no clock.
+//! Explains what an account has: the steps from the directory entry and the class to each object, or the step that
+//! fails. PURE: no runtime, no client, no file system, no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,14 +19,14 @@ use crate::report::unfinished;
 use crate::select::selects;
 use crate::snapshot::Completeness;
 
-/// One link of the chain.
+/// One step of the explanation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// Where it is: `directory`, `class.tool`, `certificate`, …
+    /// The part that the step concerns, for example `directory`, `class.tool` or `certificate`.
     pub at: String,
-    /// Holds.
+    /// Whether the step succeeded.
     pub ok: bool,
-    /// What is there, or what is missing.
+    /// What was found, or what is missing.
     pub text: String,
 }
 
@@ -36,7 +36,7 @@ impl Step {
     }
 }
 
-/// Nobody of that name: what the directories last said of it.
+/// Explains why the ledger has no account with this name: what the directories last said about it.
 #[must_use]
 pub fn unknown(kind: AccountKind, name: &str, ledger: &LedgerState) -> Vec<Step> {
     let rejected =
@@ -62,7 +62,7 @@ pub fn unknown(kind: AccountKind, name: &str, ledger: &LedgerState) -> Vec<Step>
     steps
 }
 
-/// The steps of an account that the ledger has.
+/// Returns the steps of an account in the ledger.
 #[must_use]
 pub fn chain(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<Step> {
     let mut steps = vec![entry(account, ledger), identity(account), life(account, ledger)];
@@ -93,7 +93,7 @@ pub fn chain(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<St
         Step::new(one.what.clone(), false, format!("not done yet{by}; waits for {}", one.waits_for.join("; ")))
     }));
     let failures = ledger.failures.iter().filter(|((id, _), _)| *id == account.id);
-    // A suspension that has begun is said above as not done yet.
+    // A suspension that has begun is already listed above as not done yet.
     let failures = failures.filter(|(_, failure)| failure.attempts > 0 || !failure.is_begun());
     steps.extend(failures.map(|((_, cluster), failure)| {
         let text = format!(
@@ -151,7 +151,7 @@ fn life(account: &Account, ledger: &LedgerState) -> Step {
     }
 }
 
-/// Its users in realms of Keycloak.
+/// Its users in Keycloak realms.
 fn realm(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     let users = ledger.realm_accounts.iter().filter(|((id, _), _)| *id == account.id);
     let step = |((_, realm), user): (&(AccountId, String), &RealmAccount)| {
@@ -170,7 +170,7 @@ fn realm(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     users.map(step).collect()
 }
 
-/// Its archives, and the next step of its end.
+/// Its archives, and the next step towards its deletion.
 fn archives(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     let next = match (account.state, account.ending) {
         (_, Some(Ending::Deletion { at })) => Some(format!("its deletion was let through {at:.0}")),
@@ -190,7 +190,7 @@ fn archives(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     files.chain(next.map(|next| Step::new("end", false, next))).collect()
 }
 
-/// Whether a class takes the account, and why not.
+/// Whether the class selects the account, and if not, why.
 fn rule(account: &Account, ledger: &LedgerState, class: &Class) -> Step {
     let at = format!("class.{}", class.name);
     let in_group = |group: &str| is_member(ledger, group, account);
@@ -222,7 +222,7 @@ fn is_member(ledger: &LedgerState, group: &str, person: &Account) -> bool {
     groups.into_iter().any(|group| group.has_member(person) && !group.leaving.contains(&person.directory_id))
 }
 
-/// What it has beside its class, and by whom.
+/// Its quota overrides, and who gave them.
 fn overrides(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<Step> {
     let classes = classes_of(account, ledger, policy);
     let class = class_of(&classes);
@@ -246,7 +246,7 @@ fn overrides(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<St
     ledger.overrides_of(&account.id).map(step).collect()
 }
 
-/// The admission rules that it is excepted from, and by whom.
+/// Its exceptions from admission rules, and who gave them.
 fn exceptions(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<Step> {
     let classes = classes_of(account, ledger, policy);
     let class = classes.iter().find(|class| class.namespace.is_some());
@@ -264,14 +264,14 @@ fn exceptions(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<S
     ledger.exceptions_of(&account.id).map(step).collect()
 }
 
-/// A change of the policy that it may wait for.
+/// A change of the policy that may not have reached the account yet.
 fn pace(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     let classes: BTreeSet<&str> = ledger.tenants_of(&account.id).map(|(_, tenant)| tenant.class.as_str()).collect();
     let under_way = Progress::of(ledger).into_iter().filter(|progress| classes.contains(progress.class.as_str()));
     under_way.map(|progress| Step::new("pace", progress.stopped_by.is_empty(), progress.to_string())).collect()
 }
 
-/// Namespaces of others that are its own, or would be.
+/// The adopted namespaces that name it as owner.
 fn adopted(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     let named = ledger.adopted.iter().filter(|(_, adopted)| adopted.named.as_ref() == Some(&account.id));
     let step = |((cluster, namespace), adopted): (&(_, _), &AdoptedNamespace)| {
@@ -286,7 +286,7 @@ fn adopted(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     named.map(step).collect()
 }
 
-/// Each object that was made, with the key of the class it comes from.
+/// Its objects, each with the key of the class that it comes from.
 fn objects(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     let classes = |cluster| ledger.tenants.get(&(account.id.clone(), cluster)).map(|tenant| tenant.class.clone());
     let objects = ledger.objects.iter().filter(|(_, record)| record.account == account.id);
@@ -305,7 +305,7 @@ fn objects(account: &Account, ledger: &LedgerState) -> Vec<Step> {
         .collect()
 }
 
-/// `prod`, or `prod on ce1`.
+/// For example `prod` or `prod on ce1`.
 fn place(key: &CredentialKey) -> String {
     if key.host.is_any() { key.cluster.to_string() } else { format!("{} on {}", key.cluster, key.host) }
 }

@@ -1,4 +1,4 @@
-//! View `access_on` against a naive replay: second by second, who was what of an account that was active, under which name.
+//! Compares view `access_on` with a naive replay that records the account after every second.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +48,7 @@ fn done(step: &Step, account: &mut Account, second: i64) {
     }
 }
 
-/// The accounts that had access to the account as it stood, asked for by `name`.
+/// Returns the expected members of the account, in the state it had, when the query names it `name`.
 fn members(stood: &Account, name: &str) -> BTreeSet<(String, String)> {
     let role = |role: &Role| match role {
         Role::Member => "member".to_owned(),
@@ -88,7 +88,8 @@ async fn check(kind: AccountKind, steps: Vec<Step>) {
             let rows = reader.rows(query, &binds).await.expect("rows");
             let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
             let found: BTreeSet<_> = rows.iter().map(|row| (text(&row["member"]), text(&row["role"]))).collect();
-            // By its present name an account is found with all its time, by a former one with the time that it had it.
+            // The present name of an account finds its whole history; a former name finds the time during which it had
+            // it.
             let is_asked_for = name == own.name || name == then.name;
             let expected = if is_asked_for { members(&then, name) } else { BTreeSet::new() };
             assert_eq!(found, expected, "{name} at {second}");
@@ -100,7 +101,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn access_on_is_what_a_replay_says(
+    fn access_on_agrees_with_a_replay(
         kind in prop::sample::select(vec![AccountKind::Tool, AccountKind::User]),
         steps in prop::collection::vec(step(), 1..24),
     ) {

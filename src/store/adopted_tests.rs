@@ -1,4 +1,4 @@
-//! Namespaces of others and persons, as changes that the store's tests make.
+//! Random changes of adopted namespaces and persons, for the store's tests.
 
 use jiff::Timestamp;
 use proptest::prelude::*;

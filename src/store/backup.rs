@@ -1,5 +1,5 @@
-//! Copies of the ledger: made beside a running daemon, verified before they count, compressed, the newest kept in
-//! `state_dir/backups`.
+//! Backups of the ledger in `state_dir/backups`. They are made while the daemon runs, verified, and compressed. The
+//! newest [`KEPT`] are kept.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -12,42 +12,41 @@ use jiff::tz::TimeZone;
 use super::read::VerifyError;
 use super::{FILE, ReadStore, StoreError, disk, make_file, make_folder};
 
-/// Backups kept: two weeks of nights, which is longer than anybody is away who would notice.
+/// Number of backups that are kept: two weeks, longer than the absence of an administrator who would notice a fault.
 const KEPT: usize = 14;
 
-/// In the state folder.
+/// The name of the folder in the state folder.
 const FOLDER: &str = "backups";
-/// `ledger-20270101T040000Z.db.zst`: names sort as times do.
+/// For example `ledger-20270101T040000Z.db.zst`. Sorted by name, the backups are sorted by time.
 const NAME: &str = "ledger-%Y%m%dT%H%M%SZ.db.zst";
-/// Before backups were compressed.
+/// The name of backups that an older version of Bursar made without compression.
 const PLAIN_NAME: &str = "ledger-%Y%m%dT%H%M%SZ.db";
-/// zstd's default: a ledger of JSON, hex and UUIDs takes about a fifth, at more than 100 MB a second.
+/// zstd's default. A ledger shrinks to about a fifth, at more than 100 MB a second.
 const LEVEL: i32 = 3;
-/// How a file of zstd begins (RFC 8878).
+/// The first bytes of a zstd file (RFC 8878).
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// A copy that was verified.
+/// A verified backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backup {
-    /// Where it is.
     pub path: PathBuf,
-    /// When it was begun.
     pub at: Timestamp,
-    /// Events in it.
+    /// The id of the newest event.
     pub events: i64,
-    /// Hash of the newest of them.
+    /// The hash of the newest event.
     pub head: String,
 }
 
-/// Makes one more in `state_dir`, and removes those that are not kept. Half a backup never has the name of one.
+/// Makes a backup in `state_dir` and removes the oldest ones above [`KEPT`]. A backup gets its name only when it is
+/// complete.
 ///
 /// # Errors
-/// The disk does not take it: never the room that the ledger itself needs.
+/// [`StoreError::Room`] if the backup would leave less free space than the ledger itself needs.
 pub async fn nightly(ledger: &mut ReadStore, state_dir: &Path, now: Timestamp) -> Result<Backup, StoreError> {
     let folder = self::folder(state_dir);
     make_folder(&folder)?;
     let size = fs::metadata(state_dir.join(FILE)).map_or(0, |file| file.len());
-    // The copy, and what it is compressed into: a quarter of it, or less.
+    // Room for the copy and for the compressed file, which takes at most half as much.
     disk::room(&folder, size + size / 2 + disk::RESERVE)?;
     let path = folder.join(now.to_zoned(TimeZone::UTC).strftime(NAME).to_string());
     let (half, packed) = (folder.join("half.db"), folder.join("half.db.zst"));
@@ -57,7 +56,7 @@ pub async fn nightly(ledger: &mut ReadStore, state_dir: &Path, now: Timestamp) -
         fs::rename(&packed, &path).map(|()| head).map_err(file(&path))
     });
     for file in [&half, &packed] {
-        // The next one replaces what cannot be removed now.
+        // If a file cannot be removed now, the next backup replaces it.
         let _ = fs::remove_file(file);
     }
     let (events, head) = done?;
@@ -65,20 +64,20 @@ pub async fn nightly(ledger: &mut ReadStore, state_dir: &Path, now: Timestamp) -
     Ok(Backup { path, at: now, events, head })
 }
 
-/// Where the nightly backups of the ledger in `state_dir` are.
+/// The folder of the ledger's backups.
 #[must_use]
 pub fn folder(state_dir: &Path) -> PathBuf {
     state_dir.join(FOLDER)
 }
 
-/// When the newest was made; `None`: there is none.
+/// When the newest backup was begun; `None` if there is none.
 #[must_use]
 pub fn newest(state_dir: &Path) -> Option<Timestamp> {
     let names = names(&folder(state_dir)).ok()?;
     names.iter().rev().find_map(|name| time_of(name))
 }
 
-/// When the backup of this name was made; `None`: it is none.
+/// When the backup of this name was begun; `None` if this is not the name of a backup.
 fn time_of(name: &str) -> Option<Timestamp> {
     let time = |format| jiff::civil::DateTime::strptime(format, name).ok();
     Some(time(NAME).or_else(|| time(PLAIN_NAME))?.to_zoned(TimeZone::UTC).ok()?.timestamp())
@@ -91,7 +90,7 @@ pub fn is_packed(path: &Path) -> io::Result<bool> {
     Ok(begin == MAGIC)
 }
 
-/// Copies what a backup holds into `to`, whether or not the backup is compressed.
+/// Copies the content of a backup into `to`, and decompresses it if necessary.
 pub fn unpack(backup: &mut impl Read, to: &mut impl Write) -> io::Result<u64> {
     let mut begin = Vec::new();
     backup.take(MAGIC.len() as u64).read_to_end(&mut begin)?;
@@ -100,7 +99,7 @@ pub fn unpack(backup: &mut impl Read, to: &mut impl Write) -> io::Result<u64> {
     if is_packed { io::copy(&mut zstd::Decoder::new(whole)?, to) } else { io::copy(&mut whole, to) }
 }
 
-/// Writes `to`, compressed, and compares what is read back with `from`.
+/// Writes `from` compressed to `to`, and compares the decompressed content with `from`.
 fn compress(from: &Path, to: &Path) -> io::Result<()> {
     let mut plain = File::open(from)?;
     let mut packed = zstd::Encoder::new(File::create(to)?, LEVEL)?;
@@ -115,7 +114,7 @@ fn compress(from: &Path, to: &Path) -> io::Result<()> {
     if is_whole { Ok(()) } else { Err(io::Error::other("a compressed backup is shorter than what it was made of")) }
 }
 
-/// Takes what another file has, and nothing else.
+/// Accepts only the bytes that another file has at the same place.
 struct Same<R>(R);
 
 impl<R: Read> Write for Same<R> {
@@ -131,7 +130,7 @@ impl<R: Read> Write for Same<R> {
     }
 }
 
-/// Copies the whole ledger into `path`, with its mode, and reads it back.
+/// Copies the whole ledger into `path` with the ledger's mode, and verifies the copy.
 async fn copy(ledger: &mut ReadStore, path: &Path) -> Result<(i64, String), StoreError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(file(path)(error)),
@@ -149,14 +148,14 @@ async fn copy(ledger: &mut ReadStore, path: &Path) -> Result<(i64, String), Stor
     })
 }
 
-/// Removes all but the newest.
+/// Removes all but the [`KEPT`] newest backups.
 fn prune(folder: &Path) -> io::Result<()> {
     let names = names(folder)?;
     let old = names.len().saturating_sub(KEPT);
     names.iter().take(old).try_for_each(|name| fs::remove_file(folder.join(name)))
 }
 
-/// Names of the backups, the oldest first. Other files that somebody put there stay.
+/// Names of the backups, oldest first. Other files in the folder are ignored.
 fn names(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -180,7 +179,7 @@ mod tests {
     use crate::store::Store;
 
     #[tokio::test]
-    async fn fourteen_are_kept_and_nothing_else_is_touched() {
+    async fn the_newest_backups_are_kept_and_other_files_stay() {
         let folder = tempfile::TempDir::new().expect("a folder");
         let state_dir = folder.path();
         let (store, _lock) = Store::open(state_dir).await.expect("a ledger");
@@ -197,7 +196,7 @@ mod tests {
         assert!(state_dir.join("backups/mine.db").exists() && !state_dir.join("backups/half.db").exists());
         let (packed, plain) = (state_dir.join(FOLDER).join(&names[0]), state_dir.join("plain.db"));
         let mut unpacked = File::create(&plain).expect("a file");
-        unpack(&mut File::open(&packed).expect("a backup"), &mut unpacked).expect("it is whole");
+        unpack(&mut File::open(&packed).expect("a backup"), &mut unpacked).expect("the backup decompresses");
         assert!(fs::metadata(&packed).expect("a file").len() * 4 < fs::metadata(&plain).expect("a file").len());
         let mut copy = ReadStore::open(&plain).await.expect("a backup");
         assert_eq!(copy.state().await.expect("a state"), *store.state());
@@ -206,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backup_is_read_compressed_and_plain_and_a_broken_one_is_none() {
+    fn plain_and_compressed_backups_are_read_and_broken_ones_are_refused() {
         let folder = tempfile::TempDir::new().expect("a folder");
         let path = |name: &str| folder.path().join(name);
         let plain: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();

@@ -1,4 +1,4 @@
-//! Changes to rows: a handful of statements for each batch, whatever its size.
+//! Turns ledger changes into rows, and writes them with a few statements per table, however many changes there are.
 
 use std::collections::BTreeMap;
 
@@ -24,9 +24,9 @@ use crate::ledger::{Account, Certificate, CredentialKey, LedgerState, Spent, Sto
 pub struct Batch {
     rows: BTreeMap<&'static str, Rows>,
     intervals: Intervals,
-    /// Fingerprints of the newest certificates.
+    /// The fingerprint of the newest certificate of each credential; `None` if it no longer has one.
     newest: BTreeMap<CredentialKey, Option<String>>,
-    /// Tables whose rows are replaced whole.
+    /// Tables of which every row is deleted before the new rows are written.
     replaced: Vec<&'static Table>,
     last_generation: Option<u64>,
     ledger_id: Option<String>,
@@ -35,7 +35,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// What `changes` mean for a file that holds `state`.
+    /// Returns the rows that `changes` write to a ledger file that holds `state`.
     pub fn of(state: &LedgerState, changes: &[Change], now: Timestamp) -> Self {
         let mut batch = Self {
             rows: BTreeMap::new(),
@@ -47,7 +47,8 @@ impl Batch {
             learned_at: None,
             now,
         };
-        // If an account has several values, only the last is written, compared with what the file holds.
+        // If `changes` sets an account several times, only the last value is written. Its intervals are computed from
+        // the difference between that value and `state`.
         let mut accounts: BTreeMap<&AccountId, &Account> = BTreeMap::new();
         for change in changes {
             match change {
@@ -171,8 +172,8 @@ impl Batch {
         }
     }
 
-    /// Every certificate stays, for it may still be asked who held it; at most one of an account in a cluster, for one
-    /// host, is the newest.
+    /// Keeps every certificate, because an administrator may still ask who held it. Of each credential (account,
+    /// cluster, host), at most one row is marked as the newest.
     fn add_certificate(&mut self, key: CredentialKey, value: Option<Certificate>) {
         let fingerprint = value.as_ref().map(|certificate| certificate.fingerprint.clone());
         self.newest.insert(key.clone(), fingerprint);
@@ -182,7 +183,7 @@ impl Batch {
         }
     }
 
-    /// Sends them, within the caller's transaction.
+    /// Writes the batch within the caller's transaction.
     pub async fn write(self, connection: &mut SqliteConnection) -> sqlx::Result<()> {
         for table in self.replaced {
             let statement = format!("DELETE FROM {}", table.name);

@@ -8,7 +8,7 @@ use crate::identity::AccountKind;
 /// A row of a view.
 pub type Row = Map<String, Value>;
 
-/// What is shown beside the account itself: title, columns, and the query (`?1` is `tool:foo`).
+/// What is shown in addition to the account itself: title, columns, and the query (`?1` is `tool:foo`).
 const PARTS: [(&str, &[&str], &str); 11] = [
     (
         "members",
@@ -67,10 +67,9 @@ const PARTS: [(&str, &[&str], &str); 11] = [
     ),
 ];
 
-/// Columns for quotas that gave less than was in use.
+/// Columns of quotas that the last cycle found below what was in use.
 const OVER_QUOTA: (&str, &[&str]) = ("over_quota", &["namespace", "resource", "amount", "used"]);
 
-/// Title and columns of what is shown beside the account, in this order.
 pub fn titles() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
     PARTS.iter().map(|(title, columns, _)| (*title, *columns)).chain([OVER_QUOTA])
 }

@@ -1,6 +1,6 @@
-//! Intervals, each with a beginning and an end: who belonged to what, how an account was called, when it was active.
-//! Memory knows only what is open now, and not since when, so these rows are not a map of memory: a change ends the
-//! open row and begins a new one.
+//! Intervals with a beginning and an end: memberships, names and activity of accounts. Memory holds only what is open
+//! now and not when it began. These rows are therefore no copy of memory: a change ends the open row and begins another
+//! one.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::identity::DirectoryId;
 use crate::ledger::{Account, Lifecycle};
 use crate::snapshot::Role;
 
-/// `?1` are the rows, `?2` is now, `?3` the open end.
+/// Parameters of all statements: `?1` is the rows, `?2` the current time, `?3` the open end.
 const END_MEMBERSHIP: &str = "UPDATE membership SET at_end = ?2 FROM json_each(?1) AS given
      WHERE account_id = given.value ->> 'account_id' AND member = given.value ->> 'member' AND at_end = ?3";
 const BEGIN_MEMBERSHIP: &str = "INSERT INTO membership (account_id, member, role, leaving_since, at_start, at_end)
@@ -37,10 +37,10 @@ const BEGIN_ACTIVITY: &str = "INSERT INTO activity (account_id, at_start, at_end
      SELECT value ->> 'account_id', value ->> 'since', ?3 FROM json_each(?1) WHERE ?2 IS NOT NULL
      ON CONFLICT (account_id, at_start) DO UPDATE SET at_end = excluded.at_end";
 
-/// The open end of an interval. Text, for `jiff`'s last timestamp is a day before it.
+/// The end of an interval that is still open. It is text, because it is later than `jiff`'s last timestamp.
 pub const OPEN_END: &str = "9999-12-31T23:59:59Z";
 
-/// What one transaction ends, begins and marks.
+/// The rows that one transaction ends, begins and marks.
 #[derive(Default)]
 pub struct Intervals {
     memberships_ended: Vec<Value>,
@@ -53,7 +53,7 @@ pub struct Intervals {
 }
 
 impl Intervals {
-    /// What differs between an account as the file has it and as it is to be.
+    /// Adds the difference between the account in the file and its new value.
     pub fn add(&mut self, before: Option<&Account>, after: &Account) {
         let account = json!({"account_id": after.id, "name": after.name, "since": format!("{:.0}", after.since)});
         if before.is_none_or(|before| before.name != after.name) {
@@ -91,7 +91,7 @@ impl Intervals {
         }
     }
 
-    /// Sends them; what ends first, so that nothing is open twice.
+    /// Writes the rows. Open rows are ended before others begin, so that there are never two open ones.
     pub async fn write(self, connection: &mut SqliteConnection, now: Timestamp) -> sqlx::Result<()> {
         let statements = [
             (END_MEMBERSHIP, self.memberships_ended),

@@ -1,4 +1,4 @@
-//! Rows to memory: the whole state, once, when the ledger is opened.
+//! Loads the whole state from the rows, once, when the ledger is opened.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,6 @@ use crate::ledger::{Account, LedgerState, Order, SourceState};
 
 const ALL: &str = "true";
 
-/// Everything.
 pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, StoreError> {
     let (ledger_id, last_generation, learned_at, older_than_rules): (String, i64, Option<String>, bool) =
         sqlx::query_as("SELECT id, last_generation, learned_at, older_than_rules FROM ledger")
@@ -97,7 +96,7 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
     })
 }
 
-/// Each row of a table, as an entry of what keeps them.
+/// Loads a table and turns each row into an entry of a collection.
 async fn mapped<R: DeserializeOwned, T, C: FromIterator<T>>(
     connection: &mut SqliteConnection,
     table: &Table,
@@ -112,7 +111,7 @@ pub async fn head(connection: &mut SqliteConnection) -> Result<(i64, String), St
     Ok(head.unwrap_or_else(|| (0, GENESIS.to_owned())))
 }
 
-/// Id of the newest cycle; 0 before the first.
+/// Number of the newest cycle; 0 before the first.
 pub async fn last_cycle(connection: &mut SqliteConnection) -> Result<i64, StoreError> {
     Ok(sqlx::query_scalar("SELECT coalesce(max(id), 0) FROM cycle").fetch_one(connection).await?)
 }

@@ -1,4 +1,5 @@
-//! The writer's lock: `flock` on `ledger.lock` beside the ledger. A writer must hold the token, so there are never two.
+//! The writer's lock: `flock` on `ledger.lock` next to the ledger. Every write requires the token, so there is only one
+//! writer at a time.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -10,15 +11,15 @@ use rustix::io::Errno;
 
 use super::StoreError;
 
-/// Proof that this process alone writes to the ledger and to the world. The kernel takes it back when the process ends,
-/// however it ends.
+/// Proof that only this process writes to the ledger, the clusters and the homes. The kernel releases the lock when the
+/// process ends, also after a crash.
 #[derive(Debug)]
 pub struct CycleLock {
     file: File,
 }
 
 impl CycleLock {
-    /// Takes the lock of the ledger in `state_dir`, or says who else may have it.
+    /// Takes the lock of the ledger in `state_dir`. Returns [`StoreError::Busy`] if another process holds it.
     pub fn take(state_dir: &Path) -> Result<Self, StoreError> {
         let path = state_dir.join("ledger.lock");
         let file = OpenOptions::new()
@@ -40,15 +41,16 @@ impl CycleLock {
         }
     }
 
-    /// Which file is locked: device and inode. A copy of the folder has another, and within one boot nobody else holds
-    /// this one.
+    /// Device and inode of the locked file. They identify this daemon within one boot: a copy of the folder has another
+    /// inode.
     pub fn place(&self) -> std::io::Result<(u64, u64)> {
         self.file.metadata().map(|file| (file.dev(), file.ino()))
     }
 }
 
 impl Drop for CycleLock {
-    /// Said aloud, for closing is not enough: a child that is being started may still hold a copy of the descriptor.
+    /// Unlocks explicitly. Closing the file is not enough, because a child process that is being started may still hold
+    /// a copy of the descriptor.
     fn drop(&mut self) {
         let _ = flock(&self.file, FlockOperation::Unlock);
     }

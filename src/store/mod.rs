@@ -1,5 +1,5 @@
-//! The ledger in SQLite: the rows of [`LedgerState`], written only together with it. One writer, who holds the
-//! [`CycleLock`]; readers open the file read-only, also while the daemon runs.
+//! The ledger in SQLite: the rows of [`LedgerState`]. Every change is written to the file and to memory together. Only
+//! the holder of the [`CycleLock`] writes; readers open the file read-only, also while the daemon runs.
 
 pub mod backup;
 mod batch;
@@ -36,57 +36,52 @@ use crate::ledger::LedgerState;
 /// The ledger's file in the state folder.
 pub const FILE: &str = "ledger.db";
 
-/// What can go wrong with the ledger.
+/// Why an operation on the ledger failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Somebody else writes.
+    /// Another process is the writer.
     #[error("another process holds the ledger's lock: bursard runs, or a `bursar` that changes something")]
     Busy,
     /// A file or folder cannot be used.
     #[error("cannot use {path}")]
     File {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// Somebody reads a ledger that no daemon had open, and SQLite cannot begin its WAL meanwhile.
+    /// A process reads a ledger that no daemon had open. SQLite cannot switch the file to WAL mode until the read ends.
     #[error("{0} is locked by a reader; retry when the reader has closed it")]
     Read(PathBuf),
-    /// The file is not as SQLite left it.
+    /// SQLite finds the file damaged.
     #[error("the ledger is damaged ({0}). Stop bursard, move ledger.db aside and run: bursar ledger restore BACKUP")]
     Corrupt(String),
-    /// There is no room to remember what would be done.
+    /// The disk has too little free space to record the changes of a cycle.
     #[error("{path}: only {free} MiB are free, but {needed} MiB are needed; free some space")]
     Room {
-        /// Where.
         path: PathBuf,
-        /// How much is free.
+        /// In MiB, as is `needed`.
         free: u64,
-        /// How much must be.
         needed: u64,
     },
     /// An earlier write failed.
     #[error("the last write to the ledger failed; it is retried")]
     Stuck,
-    /// SQLite refused.
+    /// SQLite returned an error.
     #[error("the ledger's database refuses the operation")]
     Sqlite(#[from] sqlx::Error),
-    /// The schema could not be brought up to date.
+    /// The migrations failed.
     #[error("cannot bring the ledger's schema up to date")]
     Migrate(#[from] sqlx::migrate::MigrateError),
-    /// A row does not parse: somebody wrote to the file, or a newer Bursar did.
+    /// A row does not parse, because it was written by hand or by a newer version of Bursar.
     #[error("a row of table {table} does not parse")]
     Row {
         table: &'static str,
-        /// Why.
         #[source]
         source: serde_json::Error,
     },
 }
 
-/// The open ledger of the one writer.
+/// The ledger, open for its only writer.
 #[derive(Debug)]
 pub struct Store {
     /// The state folder.
@@ -97,17 +92,18 @@ pub struct Store {
     state: LedgerState,
     /// Id and hash of the newest event.
     head: (i64, String),
-    /// The newest cycle.
+    /// The number of the newest cycle.
     last_cycle: i64,
-    /// The day on which rows of what ended were last reduced.
+    /// The day on which the rows of expired certificates were last reduced.
     reduced_on: Option<Date>,
-    /// The newest cycle's report, as it is when it is no longer the newest; `None`: as it is.
+    /// The shorter report of the newest cycle, which replaces its report when the next cycle ends; `None` if the report
+    /// stays as it is.
     last_report: Option<String>,
 }
 
 impl Store {
-    /// Opens the ledger in `state_dir`, and makes it (folder 0750, file 0640) where there is none. On a disk that takes no
-    /// writes it is only read, and is stuck.
+    /// Opens the ledger in `state_dir`. If there is none, creates it (folder 0750, file 0640). On a disk that cannot be
+    /// written to, the ledger is opened read-only and is stuck.
     ///
     /// # Errors
     /// [`StoreError::Busy`] if another process writes, [`StoreError::Corrupt`] if the file is damaged.
@@ -125,7 +121,7 @@ impl Store {
         Ok((Self::of(state_dir, connection, stuck).await?, lock))
     }
 
-    /// What a file holds.
+    /// Loads the content of an open file.
     async fn of(state_dir: &Path, mut connection: SqliteConnection, stuck: bool) -> Result<Self, StoreError> {
         let state = load::state(&mut connection).await?;
         let head = load::head(&mut connection).await?;
@@ -148,48 +144,48 @@ impl Store {
         &self.state
     }
 
-    /// Id and hash of the newest event: what shows later that nothing was cut off the end of the history.
+    /// Id and hash of the newest event. A later check can compare them, to find events that were cut off the end of the
+    /// history.
     #[must_use]
     pub fn head(&self) -> (i64, &str) {
         (self.head.0, &self.head.1)
     }
 
-    /// Closes the file so that a plain `sqlite3` of a group member reads it: without a WAL, which only a writer could
-    /// recover. Where somebody has it open at this moment the WAL stays, and is no obstacle, for its files are there.
+    /// Closes the file and removes its WAL, so that members of the group can read it with plain `sqlite3`: only a
+    /// process that may write can recover a WAL. If another process has the file open, the WAL and its index stay, and
+    /// readers can use them.
     pub async fn close(mut self) -> Result<(), StoreError> {
         let closed = match sqlx::query("PRAGMA journal_mode = DELETE").execute(&mut self.connection).await {
             Err(error) if code(&error) != Some(BUSY) => Err(error.into()),
             _ => self.connection.close().await.map_err(StoreError::from),
         };
-        // On a disk that takes no writes the WAL stays; the next process that opens the ledger finds what is in it.
+        // On a disk that cannot be written to, the WAL stays; the next process that opens the ledger reads it.
         closed.or_else(|error| if error.is_of_the_disk() { Ok(()) } else { Err(error) })
     }
 }
 
-/// What the daemon knows of a cycle when it is done.
+/// The end of a cycle, as the ledger records it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CycleEnd {
-    /// When it began.
     pub began: Timestamp,
-    /// When it ended.
     pub ended: Timestamp,
-    /// What set it off.
+    /// What started the cycle.
     pub trigger: String,
-    /// What each source answered.
+    /// The result of each source.
     pub sources: std::collections::BTreeMap<String, crate::ledger::SourceState>,
-    /// What came of it, as JSON.
+    /// The report of the cycle, as JSON.
     pub report: serde_json::Value,
-    /// What is kept of that when another cycle has ended; `None`: all.
+    /// The report that is kept after the next cycle has ended; `None` to keep `report`.
     pub shorter: Option<serde_json::Value>,
 }
 
-/// The file, whole and with the schema of this version.
+/// Opens the file for writing, checks it, and migrates it to the schema of this version.
 async fn writable(path: &Path) -> Result<SqliteConnection, StoreError> {
     let mut connection = disk::connect(path).await.map_err(damaged)?;
     match make_ready(&mut connection).await {
         Ok(()) => Ok(connection),
         Err(error) => {
-            // Awaited, because the caller then moves the file, or opens it again.
+            // Awaited, because the caller moves the file or opens it again.
             let _ = connection.close().await;
             Err(error)
         }
@@ -207,7 +203,7 @@ async fn check(connection: &mut SqliteConnection) -> Result<(), StoreError> {
     if verdict == "ok" { Ok(()) } else { Err(StoreError::Corrupt(verdict)) }
 }
 
-/// The state folder, readable by the group whatever the umask is. One that is there stays as it is.
+/// Creates the state folder, which the group can read whatever the umask is. An existing folder is not changed.
 fn make_folder(path: &Path) -> Result<(), StoreError> {
     let failed = |source| StoreError::File { path: path.to_owned(), source };
     if path.is_dir() {
@@ -217,7 +213,8 @@ fn make_folder(path: &Path) -> Result<(), StoreError> {
     fs::set_permissions(path, Permissions::from_mode(0o750)).map_err(failed)
 }
 
-/// The ledger's file, readable by the group whatever the umask is. SQLite gives its own files the mode of this one.
+/// Creates the ledger's file, which the group can read whatever the umask is. SQLite gives its own files the same mode.
+/// An existing file is not changed.
 fn make_file(path: &Path) -> Result<(), StoreError> {
     let failed = |source| StoreError::File { path: path.to_owned(), source };
     match OpenOptions::new().create_new(true).write(true).mode(0o640).open(path) {
@@ -227,14 +224,14 @@ fn make_file(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// The path of what SQLite puts beside a ledger: `-wal`, `-shm`, `-journal`.
+/// The path of a file that SQLite puts next to a ledger: `-wal`, `-shm`, `-journal`.
 fn with(path: &Path, end: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(end);
     name.into()
 }
 
-/// How long a lock that somebody else holds is waited for.
+/// How long SQLite waits for a lock of another process.
 const BUSY_FOR: Duration = Duration::from_secs(5);
 
 // SQLite's primary result codes (sqlite.org/rescode.html).
@@ -248,7 +245,7 @@ fn code(error: &sqlx::Error) -> Option<u32> {
     Some(extended & 0xff)
 }
 
-/// An error, and whether it says that the file is not whole.
+/// Turns an SQLite error into [`StoreError::Corrupt`] if it says that the file is damaged.
 fn damaged(error: sqlx::Error) -> StoreError {
     match code(&error) {
         Some(CORRUPT | NOT_A_DATABASE) => StoreError::Corrupt(error.to_string()),

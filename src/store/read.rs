@@ -1,5 +1,5 @@
-//! The ledger as people read it: queries over the views, each row as JSON. It never writes, so it works beside a
-//! running daemon and for every member of group `bursar`.
+//! Queries over the views of the ledger, with each row as JSON. Nothing is written, so every member of group `bursar`
+//! can read while the daemon runs.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::ledger::LedgerState;
 use crate::ledger::chain::{self, Broken, GENESIS, Link};
 use crate::ledger::change::Event;
 
-/// Events checked at a time: some megabytes, also for a history of years.
+/// Number of events that are checked at a time. It limits memory to some megabytes, even for a history of years.
 const VERIFIED_AT_ONCE: i64 = 10_000;
 
 /// A ledger open for reading.
@@ -22,13 +22,13 @@ pub struct ReadStore {
     connection: SqliteConnection,
 }
 
-/// Why a history was not verified.
+/// Why a history could not be verified.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
-    /// It does not hold.
+    /// An event was changed or is missing.
     #[error(transparent)]
     Broken(#[from] Broken),
-    /// It could not be read.
+    /// The history could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -39,13 +39,13 @@ impl ReadStore {
         Ok(Self { connection: connect(path).await.map_err(super::damaged)? })
     }
 
-    /// Closes the file, and is done with it.
+    /// Closes the file and waits until it is closed.
     pub(super) async fn close(self) {
-        // It holds nothing.
+        // A reader has nothing to write, so a failure loses nothing.
         let _ = self.connection.close().await;
     }
 
-    /// The rows of a SELECT, with the columns in its order.
+    /// Returns the rows of a SELECT, with the columns in its order.
     pub async fn rows(
         &mut self,
         query: impl SqlSafeStr,
@@ -61,19 +61,19 @@ impl ReadStore {
             .collect())
     }
 
-    /// All that is read from now on is as of one moment, until the file is closed.
+    /// Makes all later reads show the same moment, until the file is closed.
     pub async fn keep_the_moment(&mut self) -> Result<(), StoreError> {
         sqlx::query("BEGIN").execute(&mut self.connection).await?;
         Ok(())
     }
 
-    /// Everything a decision may use, as of one moment: a daemon may write meanwhile.
+    /// Loads the whole state as it is at one moment, although the daemon may be writing.
     pub async fn state(&mut self) -> Result<LedgerState, StoreError> {
         let mut moment = self.connection.begin().await?;
         load::state(&mut moment).await
     }
 
-    /// The report of the last cycle.
+    /// Returns the report of the last cycle; `None` before the first.
     pub async fn last_report(&mut self) -> Result<Option<Value>, StoreError> {
         let text: Option<String> = sqlx::query_scalar("SELECT report FROM cycle ORDER BY id DESC LIMIT 1")
             .fetch_optional(&mut self.connection)
@@ -82,7 +82,7 @@ impl ReadStore {
         report.map_err(|source| StoreError::Row { table: "cycle", source })
     }
 
-    /// Whether the file is as SQLite left it, with every index and every reference.
+    /// Checks the integrity of the file, its indexes and its foreign keys.
     pub async fn check(&mut self) -> Result<(), StoreError> {
         let verdict: String = sqlx::query_scalar("PRAGMA integrity_check(1)")
             .fetch_one(&mut self.connection)
@@ -91,12 +91,12 @@ impl ReadStore {
         let stray = sqlx::query("PRAGMA foreign_key_check").fetch_optional(&mut self.connection).await?;
         match stray {
             _ if verdict != "ok" => Err(StoreError::Corrupt(verdict)),
-            Some(_) => Err(StoreError::Corrupt("a row names another one that is not there".to_owned())),
+            Some(_) => Err(StoreError::Corrupt("a row refers to a row that does not exist".to_owned())),
             None => Ok(()),
         }
     }
 
-    /// Checks the whole history and gives the id and hash of its newest row.
+    /// Verifies the whole history, and returns the id and hash of its newest event.
     pub async fn verify(&mut self) -> Result<(i64, String), VerifyError> {
         let mut head = (0, GENESIS.to_owned());
         loop {
@@ -108,7 +108,8 @@ impl ReadStore {
         }
     }
 
-    /// Writes the whole ledger as it is now into a file that is not there yet, beside a running daemon (`VACUUM INTO`).
+    /// Writes a copy of the current ledger to `path`, which must not exist yet (`VACUUM INTO`). The daemon may be
+    /// running.
     pub async fn copy_into(&mut self, path: &Path) -> Result<(), StoreError> {
         let path = path.to_string_lossy().into_owned();
         sqlx::query("VACUUM INTO ?1").bind(path).execute(&mut self.connection).await?;
@@ -129,7 +130,8 @@ impl ReadStore {
     }
 }
 
-/// A row as the chain has it. What cannot be read was never written by us.
+/// Converts a row into a link of the chain. A row that does not parse was not written by Bursar, so it counts as
+/// changed.
 fn link(row: &SqliteRow) -> Result<Link, VerifyError> {
     let id: i64 = row.try_get("id").map_err(StoreError::from)?;
     let changed = || VerifyError::from(Broken::Changed(id));
@@ -148,12 +150,12 @@ fn link(row: &SqliteRow) -> Result<Link, VerifyError> {
     Ok(Link { id, at: text("at")?, event, previous: text("previous")?, hash: text("hash")? })
 }
 
-/// A connection that cannot write.
+/// Opens a read-only connection.
 pub(super) async fn connect(path: &Path) -> sqlx::Result<SqliteConnection> {
     let options = SqliteConnectOptions::new().filename(path).busy_timeout(super::BUSY_FOR);
     if super::with(path, "-journal").exists() {
-        // A writer was killed while it opened or closed the file. A process that may write rolls back, by this read,
-        // what the writer had begun; one that may not write fails below.
+        // A writer was killed while it opened or closed the file. If this process may write, this read rolls the
+        // unfinished transaction back. Otherwise the read-only connection reports the error.
         let mut writer = options.clone().connect().await?;
         let _ = sqlx::query("SELECT 1 FROM sqlite_schema").fetch_optional(&mut writer).await;
         let _ = writer.close().await;

@@ -1,5 +1,5 @@
-//! Readers that read the ledger for so long that its WAL grows: SQLite folds the WAL into the file only up to where the
-//! oldest reader began. No read is ended; the reader is reported.
+//! Finds readers that hold the ledger for so long that its WAL grows: SQLite moves pages from the WAL into the file
+//! only up to the point where the oldest reader began. Such readers are reported, not ended.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -9,14 +9,14 @@ use nix::unistd::{Uid, User};
 
 use super::{FILE, with};
 
-/// SQLite folds the WAL whenever it has 4 MB. One that is so much longer was held by somebody, in bytes.
+/// In bytes. SQLite empties the WAL whenever it has 4 MB, so a reader must have held one that is this much longer.
 const LONG: u64 = 64 << 20;
 
 /// The bytes of the `-shm` file that readers lock (sqlite.org/walformat.html, `WAL_READ_LOCK`).
 const READ_LOCKS: std::ops::RangeInclusive<u64> = 123..=127;
 
-/// Length of a WAL that has grown, in MiB, and who reads now (`sqlite3 (pid 4711, alice)`); `None` while it is short, or
-/// nobody reads.
+/// Returns the length of a WAL that has grown, in MiB, and the processes that read now (`sqlite3 (pid 4711, alice)`);
+/// `None` if the WAL is short or no process reads.
 #[must_use]
 pub fn holding_the_wal(state_dir: &Path) -> Option<(u64, Vec<String>)> {
     let length = fs::metadata(with(&state_dir.join(FILE), "-wal")).ok()?.len();

@@ -1,4 +1,5 @@
-//! Rows of the ledger's tables and what they are in memory. Private to the store: nobody else knows a column.
+//! Rows of the ledger's tables, and their conversion from and to the values in memory. Only the store knows the
+//! columns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -144,7 +145,7 @@ impl From<Account> for AccountRow {
 }
 
 impl From<AccountRow> for Account {
-    /// Without its members, which have a table of their own.
+    /// The members are empty, because they have their own table.
     fn from(row: AccountRow) -> Self {
         let posix = match (row.uid, row.gid) {
             (Some(uid), Some(gid)) => Some(PosixIdentity { uid, gid, groups: row.groups.unwrap_or_default() }),
@@ -158,7 +159,7 @@ impl From<AccountRow> for Account {
             source: row.source,
             directory_id: row.directory_id,
             dn: row.dn,
-            // A workspace has a uid beside the gid of its group.
+            // A workspace has both a uid and the gid of its group.
             gid: row.gid.filter(|_| posix.is_none() || row.kind == AccountKind::Group),
             posix,
             home: row.home,
@@ -203,7 +204,7 @@ pub struct UsedUidRow {
     pub at: Timestamp,
 }
 
-/// What an account has one of in each cluster: a tenant, a failure.
+/// A value that an account has at most once per cluster, such as a tenant or a failure.
 #[derive(Serialize, Deserialize)]
 pub struct InCluster<T> {
     pub account_id: AccountId,
@@ -212,14 +213,13 @@ pub struct InCluster<T> {
     pub value: T,
 }
 
-/// What tells an account's person apart.
+/// The value that identifies the person of an account.
 #[derive(Serialize, Deserialize)]
 pub struct PersonRow {
     pub account_id: AccountId,
     pub value: String,
 }
 
-/// A namespace that a class adopts.
 #[derive(Serialize, Deserialize)]
 pub struct AdoptedRow {
     pub cluster: ClusterName,
@@ -228,7 +228,7 @@ pub struct AdoptedRow {
     pub value: AdoptedNamespace,
 }
 
-/// What an account has one of in each cluster for each host: a certificate, a delivery.
+/// A value that an account has at most once per cluster and host, such as a certificate or a delivery.
 #[derive(Serialize, Deserialize)]
 pub struct OfCredential<T> {
     #[serde(flatten)]
@@ -237,7 +237,7 @@ pub struct OfCredential<T> {
     pub value: T,
 }
 
-/// What an account has one of: SSH keys in a home.
+/// A value that an account has at most once, such as the SSH keys in its home.
 #[derive(Serialize, Deserialize)]
 pub struct OfAccount<T> {
     pub account_id: AccountId,
@@ -275,7 +275,7 @@ impl From<Order> for OrderRow {
     }
 }
 
-/// `accepted` is a number in the file, for STRICT tables have no type for truth values.
+/// `accepted` is a number in the file, because STRICT tables have no boolean type.
 #[derive(Serialize, Deserialize)]
 pub struct MarkRow {
     source: String,
@@ -298,7 +298,7 @@ impl MarkRow {
     }
 }
 
-/// The question is JSON in a text: it is a part of the key.
+/// `question` is JSON as text, because it is part of the key.
 #[derive(Serialize, Deserialize)]
 pub struct DoubtRow {
     source: String,
@@ -312,7 +312,7 @@ pub struct DoubtRow {
     counted: Option<Absence>,
 }
 
-/// The columns that name a doubt.
+/// The key columns of a doubt.
 #[must_use]
 pub fn doubt_key(DoubtKey { source, kind, question }: &DoubtKey) -> serde_json::Value {
     serde_json::json!({"source": source, "kind": kind, "question": row(question).to_string()})
@@ -354,7 +354,7 @@ pub struct ApprovalRow {
     pub until: Option<Timestamp>,
 }
 
-/// The columns that name an object, in each table that has them.
+/// The key columns of an object, in each table that has them.
 #[derive(Serialize, Deserialize)]
 pub struct KeyColumns {
     cluster: ClusterName,
@@ -408,7 +408,8 @@ pub struct StoppedRow {
     pub stopped: StoppedWorkload,
 }
 
-/// What is to be known of a tenant to tell whose difference one is.
+/// Identifies the tenant's own part of the desired state when the tenant was last in order
+/// ([`LedgerState::settled`](crate::ledger::LedgerState::settled)).
 #[derive(Serialize, Deserialize)]
 pub struct Own {
     pub own: String,
@@ -418,11 +419,11 @@ pub struct Own {
 pub struct OverrideRow {
     account_id: AccountId,
     resource: String,
-    /// Empty: every cluster.
+    /// Empty for every cluster.
     cluster: String,
     #[serde(default)]
     amount: String,
-    /// Text, for the open end is beyond `jiff`'s last timestamp.
+    /// Text, because the open end is later than `jiff`'s last timestamp.
     #[serde(default)]
     until: String,
     note: Option<Note>,
@@ -456,7 +457,7 @@ impl OverrideRow {
 pub struct ExceptionRow {
     account_id: AccountId,
     rule: ExceptedRule,
-    /// Empty: every cluster.
+    /// Empty for every cluster.
     cluster: String,
     #[serde(default)]
     until: Timestamp,
@@ -488,7 +489,6 @@ pub struct UseRow {
     pub at: Timestamp,
 }
 
-/// A class's revocation.
 #[derive(Serialize, Deserialize)]
 pub struct RevocationRow {
     pub class: String,
@@ -496,7 +496,7 @@ pub struct RevocationRow {
     pub revocation: BulkRevocation,
 }
 
-/// `stopped` is a number in the file, for STRICT tables know no truth.
+/// `stopped` is a number in the file, because STRICT tables have no boolean type.
 #[derive(Serialize, Deserialize)]
 pub struct PaceRow {
     class: String,

@@ -1,5 +1,5 @@
-//! A backup in the place of the ledger. It is checked before anything is touched, the change of the files is one step,
-//! and what was there stays beside it.
+//! Replaces the ledger with a backup. The backup is checked before any file is changed, the files are exchanged in one
+//! step, and the replaced ledger is kept next to the new one.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -17,42 +17,42 @@ use crate::ledger::chain::Broken;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::cluster_recovery::GENERATIONS_SKIPPED;
 
-/// What SQLite puts beside a ledger, and would take for the new one's.
+/// Endings of the files that SQLite puts next to a ledger. If they stayed, SQLite would apply them to the new ledger.
 const BESIDE: &[&str] = &["-wal", "-shm", "-journal"];
 
-/// Why a backup did not become the ledger. Nothing was touched.
+/// Why a backup was not restored. The ledger is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     /// The ledger, or the copy of the backup, cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// It is no backup, or not whole.
-    #[error("the backup cannot be used; choose another one; choose another one")]
+    /// The backup cannot be opened or read.
+    #[error("the backup cannot be used; choose another one")]
     Backup(#[source] StoreError),
-    /// It is not as SQLite or the compression left it. The remedy of a damaged ledger would be wrong: only the backup is bad.
-    #[error("the backup cannot be used; choose another one: {0}; choose another one")]
+    /// The backup is damaged. [`StoreError::Corrupt`] would give the wrong remedy, because the ledger itself is good.
+    #[error("the backup cannot be used; choose another one: {0}")]
     Damaged(String),
-    /// Its history was changed.
+    /// The backup's history was altered.
     #[error("the backup's history was altered or is incomplete; choose another backup")]
     Chain(#[source] Broken),
-    /// A newer version of Bursar wrote it, which this one does not know.
+    /// A newer version of Bursar wrote the backup.
     #[error("the backup was written by a newer version of Bursar; install that version")]
     Newer,
-    /// What is there knows more.
+    /// The current ledger has newer events than the backup.
     #[error(
         "the backup ends with event {backup}, but the current ledger is intact and ends with event {current}: all events \
          in between would be lost; to restore the backup anyway, add --older"
     )]
     Older {
-        /// Its last event.
+        /// The id of its last event.
         backup: i64,
-        /// The current one's.
+        /// The id of the current ledger's last event.
         current: i64,
     },
 }
 
 impl RestoreError {
-    /// The backup cannot be used, because of this.
+    /// Wraps an error that the backup causes.
     fn of_backup(error: StoreError) -> Self {
         match error {
             StoreError::Corrupt(why) => Self::Damaged(why),
@@ -61,33 +61,32 @@ impl RestoreError {
     }
 }
 
-/// What was restored.
+/// The result of a restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restored {
     /// The new id of the ledger.
     pub ledger_id: String,
-    /// Events of the backup.
+    /// The id of the backup's last event.
     pub events: i64,
-    /// Where what was there is now.
+    /// The path to which the replaced ledger was moved; `None` if there was none.
     pub replaced: Option<PathBuf>,
-    /// Events that were only there.
+    /// The number of events that the replaced ledger had in addition; `None` if it was damaged or there was none.
     pub forgotten: Option<i64>,
 }
 
-/// How it is to be done, and by whom.
+/// How a backup is restored.
 #[derive(Debug, Clone, Copy)]
 pub struct Restoring<'a> {
-    /// For the history.
+    /// The actor that the history records.
     pub actor: &'a str,
-    /// Also if the ledger that is there knows more.
+    /// Restores the backup even if the current ledger has newer events.
     pub older: bool,
-    /// The id that the ledger gets: a copy is never the owner of a cluster by accident.
+    /// A new id for the ledger, so that a copy never owns a cluster by accident.
     pub ledger_id: &'a str,
-    /// When.
     pub now: Timestamp,
 }
 
-/// Puts what `backup` holds in the place of the ledger of `state_dir`.
+/// Replaces the ledger in `state_dir` with the content of `backup`.
 ///
 /// # Errors
 /// [`StoreError::Busy`] while a daemon runs.
@@ -103,7 +102,7 @@ pub async fn restore(state_dir: &Path, backup: &mut File, how: Restoring<'_>) ->
     };
     done.inspect_err(|_| {
         for end in [""].iter().chain(BESIDE) {
-            // Only a copy of the backup; what cannot be removed harms nobody.
+            // This is only a copy of the backup; leaving it does no harm.
             let _ = fs::remove_file(with(&beside, end));
         }
     })
@@ -114,7 +113,8 @@ struct Prepared {
     head: String,
 }
 
-/// The backup beside the ledger, checked, with the schema of this version, a new id, and higher generations.
+/// Writes the backup to `copy` and checks it. Then migrates it to the schema of this version, gives it a new id, and
+/// raises its generations.
 async fn prepare(
     copy: &Path,
     backup: &mut File,
@@ -125,7 +125,7 @@ async fn prepare(
     make_file(copy)?;
     let failed = |source| StoreError::File { path: copy.to_owned(), source };
     let mut file = File::options().write(true).open(copy).map_err(failed)?;
-    // An error of the system is one of the files; any other is the decompression's.
+    // An error with a code of the system concerns a file; any other comes from the decompression.
     unpack(backup, &mut file).map_err(|error| match error.raw_os_error() {
         Some(_) => RestoreError::Store(failed(error)),
         None => RestoreError::Damaged(error.to_string()),
@@ -161,7 +161,7 @@ async fn verified(backup: &mut ReadStore) -> Result<(i64, String), RestoreError>
     })
 }
 
-/// Exchanges the two files.
+/// Moves the prepared backup to the name of the ledger, and the ledger to the name of the backup.
 async fn put(path: &Path, beside: &Path, prepared: Prepared, how: Restoring<'_>) -> Result<Restored, RestoreError> {
     let failed = |source| StoreError::File { path: path.to_owned(), source };
     let restored = |replaced, forgotten| Restored {
@@ -186,13 +186,14 @@ async fn put(path: &Path, beside: &Path, prepared: Prepared, how: Restoring<'_>)
     {
         return Err(RestoreError::Older { backup: prepared.events, current });
     }
-    // Its WAL is in it by now; of a file that is damaged the WAL goes with it, and its journal.
+    // The WAL of an intact ledger was written into its file above. If the ledger is damaged, its WAL and journal move
+    // with it.
     aside(path, beside).map_err(failed)?;
     exchange(path, beside).and_then(|()| sync(path)).map_err(failed)?;
     Ok(restored(Some(beside.to_owned()), forgotten))
 }
 
-/// Id and hash of the newest event of the ledger that is there; `None`: it is damaged.
+/// Id and hash of the newest event of the current ledger; `None` if it is damaged.
 async fn current(path: &Path) -> Result<Option<(i64, String)>, RestoreError> {
     let Ok(connection) = writable(path).await else { return Ok(None) };
     let Ok(store) = Store::of(path, connection, false).await else { return Ok(None) };
@@ -204,7 +205,7 @@ async fn current(path: &Path) -> Result<Option<(i64, String)>, RestoreError> {
     Ok(Some(head))
 }
 
-/// Moves what SQLite put beside `path` to the name of `beside`.
+/// Moves the files that SQLite put next to `path` next to `beside`.
 fn aside(path: &Path, beside: &Path) -> io::Result<()> {
     for end in BESIDE {
         match fs::rename(with(path, end), with(beside, end)) {
@@ -215,8 +216,8 @@ fn aside(path: &Path, beside: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// In one step where the file system can; else there is a moment without a ledger, in which a daemon would find that the
-/// clusters are another's, and stop.
+/// Exchanges two files in one step, if the file system can. Otherwise there is a moment without a ledger: a daemon that
+/// started then would find that another ledger owns the clusters, and stop.
 fn exchange(path: &Path, beside: &Path) -> io::Result<()> {
     match renameat_with(CWD, path, CWD, beside, RenameFlags::EXCHANGE) {
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
@@ -233,13 +234,13 @@ fn sync(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-/// Where what was there goes: `ledger-replaced-20270101T040000Z.db`.
+/// The path to which the replaced ledger is moved: `ledger-replaced-20270101T040000Z.db`.
 fn beside(state_dir: &Path, now: Timestamp) -> PathBuf {
     let name = |number: u32| {
         let more = if number == 0 { String::new() } else { format!("-{number}") };
         let at = now.to_zoned(TimeZone::UTC).strftime("%Y%m%dT%H%M%SZ");
         state_dir.join(format!("ledger-replaced-{at}{more}.db"))
     };
-    // More than one in a second is a test's.
+    // Only tests restore twice in a second.
     (0..100).map(name).find(|path| !path.exists()).unwrap_or_else(|| name(0))
 }

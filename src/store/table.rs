@@ -1,5 +1,5 @@
-//! Tables whose rows are the values of a map in memory: written in bulk as one JSON array each (row by row is 16 times
-//! slower, for each statement visits SQLite's own thread), and loaded the same way.
+//! Tables whose rows are the values of a map in memory. Rows are written in bulk, as one JSON array per table (writing
+//! row by row is 16 times slower, because each statement is handed to SQLite's thread), and loaded as JSON.
 
 use std::collections::BTreeMap;
 
@@ -8,38 +8,37 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
-/// A table, its key, and those of its columns that hold JSON.
+/// A table, its key, and its other columns.
 pub struct Table {
-    /// Its name, quoted where SQL needs it.
+    /// The table's name, quoted if SQL needs it.
     pub name: &'static str,
-    /// Columns of its primary key; none for a table that only grows.
+    /// Columns of the primary key; empty if rows are only ever added.
     pub key: &'static [&'static str],
-    /// Columns that hold one value each.
+    /// Columns that hold one plain value.
     pub plain: &'static [&'static str],
-    /// Columns that hold a JSON document or NULL.
     pub json: &'static [&'static str],
 }
 
-/// Rows of one table that a transaction writes; of several values for one key the last wins.
+/// The rows of one table that a transaction writes. If a key is set several times, the last value wins.
 pub struct Rows {
     table: &'static Table,
     rows: BTreeMap<String, (Value, bool)>,
 }
 
 impl Rows {
-    /// Nothing yet.
+    /// Returns an empty set of rows for `table`.
     pub const fn of(table: &'static Table) -> Self {
         Self { table, rows: BTreeMap::new() }
     }
 
-    /// Writes `row` whole, or, where it is not to be kept, removes the row that has its key.
+    /// Adds `row` to the rows to write or, if `keep` is false, its key to the rows to delete.
     pub fn set(&mut self, row: Value, keep: bool) {
         let key: Vec<String> = self.table.key.iter().map(|column| row[column].to_string()).collect();
         let key = if key.is_empty() { format!("{:09}", self.rows.len()) } else { key.join(",") };
         self.rows.insert(key, (row, keep));
     }
 
-    /// Sends them.
+    /// Writes and deletes the rows.
     pub async fn write(self, connection: &mut SqliteConnection) -> sqlx::Result<()> {
         let (upserts, deletes): (Vec<_>, Vec<_>) = self.rows.into_values().partition(|(_, keep)| *keep);
         run(connection, &self.table.upsert(), upserts).await?;
@@ -64,7 +63,7 @@ impl Table {
             key => format!("ON CONFLICT ({}) DO UPDATE SET {}", quoted(key), updates.join(", ")),
         };
         format!(
-            // `WHERE true` keeps SQLite's parser from taking ON CONFLICT for a join constraint.
+            // `WHERE true` keeps SQLite's parser from reading ON CONFLICT as a join constraint.
             "INSERT INTO {} ({}) SELECT {} FROM json_each(?1) WHERE true {conflict}",
             self.name,
             quoted(&columns),
@@ -81,7 +80,7 @@ impl Table {
         )
     }
 
-    /// All rows that satisfy `condition`.
+    /// Loads all rows that satisfy `condition`.
     pub async fn load<Row: DeserializeOwned>(
         &self,
         connection: &mut SqliteConnection,
@@ -99,7 +98,7 @@ impl Table {
     }
 }
 
-/// A row as JSON. Rows are plain structs of strings and numbers, which always serialize.
+/// Returns a row as JSON. Rows are plain structs of strings and numbers, which always serialize.
 pub fn row(row: &impl Serialize) -> Value {
     serde_json::to_value(row).unwrap_or_default()
 }

@@ -52,7 +52,7 @@ pub(super) fn account(number: u8, members: &[u8], leaving: bool, state: Lifecycl
     }
 }
 
-/// With every field that may be absent.
+/// Sets every optional field.
 fn filled(account: Account, second: i64) -> Account {
     Account {
         name: format!("{}-renamed", account.name),
@@ -313,7 +313,7 @@ async fn old_cycles_keep_a_short_report_and_old_certificates_their_owner() {
         rows.iter().map(|row| row.values().map(ToString::to_string).collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
     };
     let reports = told("SELECT report ->> '$.left_out.failing' AS it FROM cycle ORDER BY id").await;
-    assert_eq!(reports, ["9", "null"], "the newest is whole");
+    assert_eq!(reports, ["9", "null"], "the newest report is complete");
     let kept = "SELECT subject, cluster FROM certificate ORDER BY fingerprint";
     assert_eq!(told(kept).await, ["\"\" \"\"", "\"prod\" \"tool:tool1\"", "\"prod\" \"tool:tool1\""]);
     let two_years = 2 * 366 * day;
@@ -323,7 +323,7 @@ async fn old_cycles_keep_a_short_report_and_old_certificates_their_owner() {
     assert_eq!(file, memory);
 }
 
-/// Accounts first, as every real history has them: the file refuses rows of nobody.
+/// Accounts come first, as in a real history: the file refuses rows of accounts that it does not know.
 fn everybody() -> Vec<Change> {
     (0..4).map(|n| Change::Account(Box::new(account(n, &[], false, Lifecycle::New, 0)))).collect()
 }
@@ -332,7 +332,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn file_and_memory_never_drift_apart(batches in prop::collection::vec(prop::collection::vec(change(), 1..12), 1..6)) {
+    fn file_and_memory_stay_equal(batches in prop::collection::vec(prop::collection::vec(change(), 1..12), 1..6)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let folder = tempfile::tempdir().expect("a folder");
@@ -355,22 +355,22 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_second_writer_is_told_to_wait() {
+async fn a_second_writer_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let (_store, _lock) = Store::open(folder.path()).await.expect("a new ledger");
     assert!(matches!(Store::open(folder.path()).await, Err(StoreError::Busy)));
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_ledger_is_refused_with_the_remedy() {
+async fn a_file_that_is_not_a_ledger_is_refused_and_the_error_names_the_remedy() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join(FILE), vec![b'x'; 8192]).expect("a file");
-    let error = Store::open(folder.path()).await.expect_err("no ledger");
+    let error = Store::open(folder.path()).await.expect_err("not a ledger");
     assert!(error.to_string().contains("bursar ledger restore"), "{error}");
 }
 
 #[tokio::test]
-async fn history_cannot_be_changed_by_hand() {
+async fn triggers_reject_changes_to_the_history() {
     let folder = tempfile::tempdir().expect("a folder");
     let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
     store.write(&lock, &[], &[event("created"), event("suspended")], at(0)).await.expect("written");
@@ -387,7 +387,7 @@ async fn history_cannot_be_changed_by_hand() {
 }
 
 #[tokio::test]
-async fn a_history_that_was_forged_in_the_file_is_found() {
+async fn a_history_that_was_changed_in_the_file_fails_verification() {
     let folder = tempfile::tempdir().expect("a folder");
     let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
     let events = [event("created"), event("suspended"), event("resumed")];
@@ -398,7 +398,7 @@ async fn a_history_that_was_forged_in_the_file_is_found() {
     ] {
         for trigger in ["event_is_never_changed", "event_is_never_removed"] {
             let drop = sqlx::AssertSqlSafe(format!("DROP TRIGGER IF EXISTS {trigger}"));
-            sqlx::query(drop).execute(&mut store.connection).await.expect("whoever owns the file can");
+            sqlx::query(drop).execute(&mut store.connection).await.expect("the owner of the file can drop triggers");
         }
         sqlx::query(forgery).execute(&mut store.connection).await.expect("forged");
         let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
@@ -408,7 +408,7 @@ async fn a_history_that_was_forged_in_the_file_is_found() {
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_a_write_memory_stays_as_the_file_and_it_recovers() {
+async fn after_a_write_fails_on_a_full_disk_memory_equals_the_file_and_the_store_recovers() {
     let folder = tempfile::tempdir().expect("a folder");
     let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
     store.write(&lock, &everybody(), &[], at(0)).await.expect("written");
@@ -434,7 +434,7 @@ async fn a_full_disk_refuses_a_write_memory_stays_as_the_file_and_it_recovers() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_beside_a_busy_writer_is_whole_and_of_one_moment() {
+async fn a_backup_during_writes_shows_one_moment() {
     let folder = tempfile::tempdir().expect("a folder");
     let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
     store.write(&lock, &everybody(), &[event("begin")], at(0)).await.expect("written");
@@ -448,10 +448,10 @@ async fn a_backup_beside_a_busy_writer_is_whole_and_of_one_moment() {
             let copy = backup::nightly(&mut reader, &path, at(second)).await.expect("a backup");
             let plain = path.join("plain.db");
             let (mut from, mut to) = (File::open(&copy.path).expect("a backup"), File::create(&plain).expect("a file"));
-            backup::unpack(&mut from, &mut to).expect("it is whole");
+            backup::unpack(&mut from, &mut to).expect("the backup decompresses");
             let mut copied = ReadStore::open(&plain).await.expect("readable");
             let accounts = copied.state().await.expect("loaded").accounts.len();
-            // Each write is one account and one event.
+            // Each write adds one account and one event.
             let before = everybody().len();
             assert_eq!(i64::try_from(accounts - before).expect("few"), copy.events - 1);
             lengths.push(copy.events);
@@ -460,15 +460,15 @@ async fn a_backup_beside_a_busy_writer_is_whole_and_of_one_moment() {
     });
     for n in 100..250 {
         let change = Change::Account(Box::new(account(n, &[], false, Lifecycle::New, 0)));
-        store.write(&lock, &[change], &[event("seen")], at(1)).await.expect("a backup keeps nobody from writing");
+        store.write(&lock, &[change], &[event("seen")], at(1)).await.expect("a backup does not block writes");
     }
     done.cancel();
-    let lengths = copies.await.expect("all of them whole");
+    let lengths = copies.await.expect("every backup is complete");
     assert!(lengths.first() < lengths.last() && lengths.is_sorted(), "{lengths:?}");
 }
 
 #[tokio::test]
-async fn a_cycle_without_news_writes_one_row() {
+async fn a_cycle_without_changes_writes_one_row() {
     let folder = tempfile::tempdir().expect("a folder");
     let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
     store.write(&lock, &everybody(), &[event("seen")], at(0)).await.expect("written");
@@ -500,7 +500,7 @@ async fn spending_older_than_the_window_is_deleted() {
 }
 
 #[tokio::test]
-async fn a_reader_of_a_stopped_ledger_is_waited_for_and_named() {
+async fn while_a_process_reads_a_closed_ledger_opening_fails() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join(FILE);
     let (store, lock) = Store::open(folder.path()).await.expect("a new ledger");
@@ -509,21 +509,21 @@ async fn a_reader_of_a_stopped_ledger_is_waited_for_and_named() {
     let mut reader = SqliteConnectOptions::new().filename(&path).read_only(true).connect().await.expect("a reader");
     let mut read = reader.begin().await.expect("a long read");
     sqlx::query("SELECT * FROM account").fetch_all(&mut *read).await.expect("rows");
-    let error = Store::open(folder.path()).await.expect_err("somebody reads");
+    let error = Store::open(folder.path()).await.expect_err("a read is open");
     assert!(matches!(&error, StoreError::Read(file) if *file == path), "{error}");
     read.commit().await.expect("done");
-    Store::open(folder.path()).await.expect("free");
+    Store::open(folder.path()).await.expect("the reader is done");
 }
 
 #[tokio::test]
-async fn a_reader_does_not_keep_the_daemon_from_stopping() {
+async fn a_reader_does_not_block_closing_the_ledger() {
     let folder = tempfile::tempdir().expect("a folder");
     let (store, lock) = Store::open(folder.path()).await.expect("a new ledger");
     let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
-    reader.state().await.expect("an idle shell that has read");
-    store.close().await.expect("closed all the same");
+    reader.state().await.expect("the reader is open and idle");
+    store.close().await.expect("closed although a reader is open");
     drop(lock);
-    reader.state().await.expect("it reads on");
+    reader.state().await.expect("the reader can still read");
     drop(reader);
     let (store, _lock) = Store::open(folder.path()).await.expect("opened");
     store.close().await.expect("closed");
@@ -531,17 +531,17 @@ async fn a_reader_does_not_keep_the_daemon_from_stopping() {
 }
 
 #[tokio::test]
-async fn files_are_the_groups_to_read_and_the_lock_is_not() {
+async fn the_group_can_read_the_files_but_not_the_lock() {
     let folder = tempfile::tempdir().expect("a folder");
     let state_dir = folder.path().join("state");
     let (_store, _lock) = Store::open(&state_dir).await.expect("a new ledger");
     for (file, mode) in [(".", 0o750), (FILE, 0o640), ("ledger.db-wal", 0o640), ("ledger.lock", 0o600)] {
-        let found = fs::metadata(state_dir.join(file)).expect("it is there").permissions().mode() & 0o777;
+        let found = fs::metadata(state_dir.join(file)).expect("the file exists").permissions().mode() & 0o777;
         assert_eq!(found, mode, "{file}");
     }
 }
 
-/// What the file holds, and what memory held when it was closed.
+/// Returns the state that the file holds, and the state in memory when the store was closed.
 async fn reopened(store: Store, state_dir: &Path) -> (LedgerState, LedgerState) {
     let memory = store.state().clone();
     store.close().await.expect("closed");

@@ -1,5 +1,5 @@
-//! The only writes: a batch of changes with the events that tell of them, and a cycle's row. One transaction each, and
-//! the same in memory when it is through.
+//! Writes the ledger: a batch of changes with the events that describe them, or the row of a cycle. Each is one
+//! transaction; after the commit, the same is changed in memory.
 
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
@@ -12,17 +12,17 @@ use super::{CycleEnd, CycleLock, Store, StoreError};
 use crate::ledger::chain;
 use crate::ledger::change::{Change, Event};
 
-/// Cycles whose rows are kept: a week of one a minute. More would be a gigabyte within a year, and what happened is in
-/// the history anyway, of which nothing is ever dropped.
+/// Number of cycles whose rows are kept: one week at one cycle a minute. Without a limit they would grow by a gigabyte
+/// a year; the history, which is kept forever, already records every change.
 const CYCLES_KEPT: i64 = 10_000;
-/// How long a certificate or token that ended is remembered, by its id, account and times alone: an audit event is rarely
-/// looked into later.
+/// How long an expired certificate or token is remembered with its id, account and times. Two years, because audit
+/// events are rarely examined later.
 const ENDED_KEPT: SignedDuration = SignedDuration::from_hours(2 * 365 * 24);
-/// How long it is remembered that a limit was used. Limits look back a day; the rest allows for a clock that is set
-/// forward and back again.
+/// How long the use of a limit is remembered. Limits look back a day; the rest allows for a clock that is set forward
+/// and back again.
 const SPENT_KEPT: SignedDuration = SignedDuration::from_hours(7 * 24);
 
-/// Gives a new ledger its id. SQLite's own random numbers come from the kernel.
+/// Gives a new ledger its id, from SQLite's random numbers, which the kernel seeds. An existing id stays.
 pub async fn draw_id(connection: &mut SqliteConnection) -> sqlx::Result<()> {
     sqlx::query("INSERT INTO ledger (one, id) VALUES (1, lower(hex(randomblob(16)))) ON CONFLICT (one) DO NOTHING")
         .execute(connection)
@@ -31,8 +31,8 @@ pub async fn draw_id(connection: &mut SqliteConnection) -> sqlx::Result<()> {
 }
 
 impl Store {
-    /// Makes the changes, and writes the events that tell of them, in one transaction and in memory. Nothing to write
-    /// is no transaction.
+    /// Applies the changes and writes the events that describe them, in one transaction and then in memory. If only
+    /// sources changed and there are no events, nothing is written to the file.
     pub async fn write(
         &mut self,
         _lock: &CycleLock,
@@ -59,7 +59,8 @@ impl Store {
         Ok(())
     }
 
-    /// Takes into memory what the sources answered, and nothing else: what a ledger that takes no writes can still hear.
+    /// Applies only what the sources answered, and only in memory, so that a ledger that cannot be written still shows
+    /// it.
     pub fn hear(&mut self, changes: &[Change]) {
         changes
             .iter()
@@ -67,7 +68,7 @@ impl Store {
             .for_each(|change| self.state.apply(change));
     }
 
-    /// Ends a cycle: its row, and the sources in memory. Gives the cycle's number.
+    /// Writes the row of a cycle and applies its sources in memory. Returns the cycle's number.
     pub async fn finish(&mut self, _lock: &CycleLock, end: CycleEnd) -> Result<i64, StoreError> {
         let id = self.last_cycle + 1;
         let forgotten = end.ended.saturating_sub(SPENT_KEPT).unwrap_or(Timestamp::MIN);
@@ -85,7 +86,7 @@ impl Store {
         Ok(id)
     }
 
-    /// The number of the cycle that is running or about to.
+    /// The number of the cycle that is running or begins next.
     #[must_use]
     pub const fn next_cycle(&self) -> i64 {
         self.last_cycle + 1
@@ -106,8 +107,8 @@ async fn write(
     transaction.commit().await
 }
 
-/// The cycle's row, and what its end leaves to be forgotten: approvals nobody can use any more, and what limits no longer
-/// look back to.
+/// Writes the row of a cycle. Deletes expired approvals, uses of limits that no limit looks back to, and the oldest
+/// cycles.
 async fn write_cycle(
     connection: &mut SqliteConnection,
     id: i64,
@@ -144,15 +145,16 @@ async fn write_cycle(
     transaction.commit().await
 }
 
-/// What the end of a cycle leaves less of.
+/// What is shortened at the end of a cycle.
 struct Reduce {
-    /// The report of the cycle before, with examples only.
+    /// The shorter report of the previous cycle.
     older: Option<String>,
-    /// Rows of certificates and tokens that ended.
+    /// Whether the rows of expired certificates and tokens are reduced.
     ended: bool,
 }
 
-/// Keeps of older certificates and tokens that ended only what `bursar certs who` answers: whose they were, and when.
+/// Reduces replaced certificates and tokens that have expired to the columns that `bursar certs who` shows, and deletes
+/// the oldest ones.
 async fn reduce_ended(connection: &mut SqliteConnection, now: Timestamp) -> sqlx::Result<()> {
     let forgotten = now.saturating_sub(ENDED_KEPT).unwrap_or(Timestamp::MIN);
     for (statement, before) in [

@@ -35,7 +35,7 @@ pub fn wrong(world: &World, around: &[&str]) -> (Vec<(String, String, String)>, 
         let said = text(finding, "text");
         finding["subject"] != "daemon"
             && !said.starts_with("not installed, so nothing enforces")
-            && !said.contains("is of an older configuration")
+            && !said.contains("was made from an older configuration")
     };
     let wrong = findings.iter().filter(|finding| !finding["remedy"].is_null()).filter(is_had);
     (

@@ -1,4 +1,4 @@
-//! What the API server was asked, from its audit log.
+//! Reads the API server's audit log.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -6,24 +6,24 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// One request that the API server answered, or a watch that it began to answer.
+/// A request that the API server answered, or a watch that it began to answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// Who asked, after impersonation.
+    /// The user, after impersonation.
     pub user: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
     pub verb: String,
-    /// Path and query.
+    /// The path with the query.
     pub uri: String,
-    /// When it was answered.
+    /// When the request was answered.
     pub at: jiff::Timestamp,
     /// The HTTP status.
     pub status: u64,
-    /// What program asked.
+    /// The program that sent the request.
     pub user_agent: String,
 }
 
-/// The place in the log where the next request will be written.
+/// The position in the log where the next request will be written.
 ///
 /// # Panics
 /// If there is no log.
@@ -32,8 +32,8 @@ pub fn mark(log: &Path) -> u64 {
     std::fs::metadata(log).expect("the audit log").len()
 }
 
-/// All requests since a [`mark`]; 0 is the beginning. A request may be answered a moment before it is written here:
-/// wait for what must be there, and count what must not be there after something later that is.
+/// All requests since a [`mark`]; 0 is the beginning. A request can be answered a moment before it is in the log. Wait
+/// for requests that must be there. Before counting requests that must not be there, wait for a later one.
 ///
 /// # Panics
 /// If there is no log.
@@ -42,7 +42,7 @@ pub fn requests_since(log: &Path, mark: u64) -> Vec<Request> {
     let mut text = String::new();
     let mut file = File::open(log).expect("the audit log");
     file.seek(SeekFrom::Start(mark)).and_then(|_| file.read_to_string(&mut text)).expect("the audit log");
-    // The last line may be half written.
+    // The last line may be incomplete.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole
         .lines()
@@ -51,7 +51,7 @@ pub fn requests_since(log: &Path, mark: u64) -> Vec<Request> {
         .collect()
 }
 
-/// A watch is told twice, when it begins and when it ends: the first counts.
+/// A watch has two events, one for its beginning and one for its end. The first one counts.
 fn request(event: &Value) -> Option<Request> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let is_watch = event["verb"] == "watch";

@@ -1,20 +1,17 @@
-//! Where programs and data are: our own, and what scripts of the tests make once.
+//! Finds the programs and data that tests need: our own programs, and what scripts of the tests build once.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
-/// The folder of the sources: of the whole workspace.
-///
-/// # Panics
-/// Not at all: this crate is in `crates/testkit`.
+/// The root folder of the workspace.
 #[must_use]
 pub fn sources() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/testkit is two folders deep")
 }
 
-/// The folder with etcd, kube-apiserver, kube-controller-manager and kubectl. Builds them if there is no such folder
-/// yet (5 to 10 minutes, once), with its progress on standard error.
+/// The folder with etcd, kube-apiserver, kube-controller-manager and kubectl. If it does not exist, they are built (5
+/// to 10 minutes, once) with progress on standard error.
 ///
 /// # Panics
 /// If they cannot be built; the reason is on standard error.
@@ -23,7 +20,8 @@ pub fn control_plane() -> PathBuf {
     made_by("tests/cluster/build.sh")
 }
 
-/// The folder that a script of the sources says, which it makes if it is not there yet.
+/// Runs a script of the sources, which creates a folder unless it exists, and returns the folder that the script
+/// prints.
 ///
 /// # Panics
 /// If the script fails; the reason is on standard error.
@@ -40,12 +38,12 @@ pub fn made_by(script: &str) -> PathBuf {
     PathBuf::from(folder.trim_end())
 }
 
-/// A program of this workspace, as it was built for the test, example or benchmark that runs. Cargo tells the path of a
-/// program (`CARGO_BIN_EXE_…`) only to tests of the program's own package, and builds it only for those.
-/// `BURSAR_TEST_PROGRAMS` is a folder whose programs are taken as they are, where there are no sources.
+/// A program of this workspace, as it was built for the running test, example or benchmark. Cargo passes the path of a
+/// program (`CARGO_BIN_EXE_…`) only to tests of the program's own package, and builds it only for those. If
+/// `BURSAR_TEST_PROGRAMS` is set, programs are taken from that folder unchecked, for hosts without the sources.
 ///
 /// # Panics
-/// If it is not built, or was built from older sources than those that are here: with the command that builds it.
+/// If the program is not built, or is older than its sources. The message names the command that builds it.
 #[must_use]
 pub fn program(name: &str) -> PathBuf {
     if let Some(folder) = std::env::var_os("BURSAR_TEST_PROGRAMS") {
@@ -53,20 +51,20 @@ pub fn program(name: &str) -> PathBuf {
     }
     let own = std::env::current_exe().expect("the path of this program");
     // target/debug/deps/it-…, target/debug/examples/demo
-    let built = own.parent().and_then(Path::parent).expect("it is in a folder of cargo's").join(name);
+    let built = own.parent().and_then(Path::parent).expect("the program is in a folder of Cargo").join(name);
     match up_to_date(&built, &files_of(&package_of(name))) {
         Ok(()) => built,
         Err(reason) => panic!("{reason}; build it with `{}`", command(&built, name)),
     }
 }
 
-/// The figures' programs are in the folder of the profile `release`, and are not built by it.
+/// The command that builds the program. Benchmarks use folder `release`, into which profile `bench` builds.
 fn command(built: &Path, name: &str) -> String {
     let is_figure = built.parent().is_some_and(|folder| folder.ends_with("release"));
     format!("cargo build --workspace{} --bin {name}", if is_figure { " --profile bench" } else { "" })
 }
 
-/// Compares a program with the sources that it was made of.
+/// Fails if a source is newer than the program.
 fn up_to_date(built: &Path, sources: &[PathBuf]) -> Result<(), String> {
     let changed = |path: &Path| {
         let at = std::fs::metadata(path).and_then(|metadata| metadata.modified());
@@ -81,14 +79,14 @@ fn up_to_date(built: &Path, sources: &[PathBuf]) -> Result<(), String> {
     Ok(())
 }
 
-/// The folder of the package that has a program: `crates/homed` has `bursar-homed`.
+/// The folder of the package that contains a program: `crates/homed` for `bursar-homed`.
 fn package_of(name: &str) -> PathBuf {
     let member = name.strip_prefix("bursar-").map(|name| sources().join("crates").join(name));
     member.filter(|folder| folder.exists()).unwrap_or_else(|| sources().to_owned())
 }
 
-/// The files that a package is built from: its own, and those of our crates that it depends on. Those of tests are left
-/// out: a change in them builds no program. Cargo writes a list too, but not for a program that it builds for a test.
+/// The source files of a package and of our crates that it depends on. Files of tests are left out, because they are
+/// not part of programs. Cargo's own list does not exist for programs that it builds for a test.
 fn files_of(package: &Path) -> Vec<PathBuf> {
     let (mut packages, mut found) = (vec![package.to_owned()], Vec::new());
     let mut at = 0;
@@ -132,16 +130,16 @@ mod tests {
     use crate::folder::Folder;
 
     #[test]
-    fn program_that_is_older_than_a_source_is_stale() {
+    fn a_program_that_is_older_than_a_source_is_stale() {
         let folder = Folder::create("programs");
         let (built, source) = (folder.path().join("tool"), folder.path().join("a file.rs"));
         let sources = [source.clone()];
         let missing = up_to_date(&built, &sources);
-        assert!(missing.is_err_and(|reason| reason.contains("tool: No such file")), "there is none");
+        assert!(missing.is_err_and(|reason| reason.contains("tool: No such file")), "the program does not exist");
         write(&source, "").expect("a source");
         write(&built, "").expect("a program");
         assert_eq!(up_to_date(&built, &sources), Ok(()));
-        let later = std::fs::metadata(&built).and_then(|metadata| metadata.modified()).expect("its time");
+        let later = std::fs::metadata(&built).and_then(|metadata| metadata.modified()).expect("a modification time");
         let file = File::options().write(true).open(&source).expect("the source");
         file.set_modified(later + Duration::from_secs(1)).expect("a later change");
         let stale = up_to_date(&built, &sources);
@@ -149,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn program_is_made_of_its_package_and_of_ours_that_it_needs() {
+    fn a_program_is_built_from_its_package_and_our_crates_that_it_needs() {
         let files = files_of(&package_of("bursar-homed"));
         let has = |file: &str| files.contains(&sources().join("crates").join(file));
         assert!(has("homed/src/main.rs") && has("homed/src/server.rs") && has("protocol/src/lib.rs"), "{files:?}");

@@ -1,7 +1,7 @@
-//! A Kubernetes control plane: etcd, kube-apiserver and kube-controller-manager, and no node.
+//! A Kubernetes control plane: etcd, kube-apiserver and kube-controller-manager, without nodes.
 //!
-//! Everything that Bursar does to a cluster is real in it: certificates are signed, namespaces go away, quotas are
-//! counted, admission decides on pods. Pods are stored and never run.
+//! Everything that Bursar does to a cluster has its real effect: certificates are signed, namespaces are deleted,
+//! quotas are counted, and admission judges pods. Pods are stored but never run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,25 +17,25 @@ use crate::process::{Process, run};
 use crate::ready::{DEADLINE, wait_for};
 use crate::{binaries, https, kubeconfig};
 
-/// The API server is ready within 4 s on an idle machine; others may be building on this one.
+/// On an idle machine, the API server is ready within 4 s. Other builds may be running on this one.
 const START_DEADLINE: Duration = Duration::from_mins(2);
 
-/// Who did what, without bodies: enough to count requests by user and verb.
+/// Requests without bodies. That is enough to count them by user and verb.
 const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy",
  "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}"#;
 
-/// What a control plane differs in from the usual one.
+/// The differences from a default control plane.
 #[derive(Debug, Clone)]
 pub struct ControlPlaneOptions {
-    /// `--kube-api-qps` of the controller manager. Kubernetes' own default is 20 (burst 30): no more than 20 certificates
-    /// are signed in a second, and controllers take 5 s to start. Tests have 200 (300); figures say which they had.
+    /// `--kube-api-qps` of the controller manager. With Kubernetes' default of 20 (burst 30), at most 20 certificates
+    /// are signed per second, and controllers take 5 s to start. Tests use 200 (300); benchmarks report their value.
     pub controller_qps: u32,
     /// `--kube-api-burst` of the controller manager.
     pub controller_burst: u32,
     /// Further arguments of the API server.
     pub api_server_arguments: Vec<String>,
-    /// PEM of an authority that the administrator and the controllers trust beside the cluster's own, so that the API
-    /// server can be given a certificate of it ([`ControlPlane::serve_as`]).
+    /// PEM of another authority that the administrator and the controllers trust, so that the API server can be given a
+    /// certificate from it ([`ControlPlane::serve_as`]).
     pub further_ca: String,
 }
 
@@ -45,20 +45,19 @@ impl Default for ControlPlaneOptions {
     }
 }
 
-/// A running control plane, or the cluster that is there (`BURSAR_TEST_EXISTING_CLUSTER=1` with `KUBECONFIG`).
+/// A running control plane, or an existing cluster (`BURSAR_TEST_EXISTING_CLUSTER=1` with `KUBECONFIG`).
 #[derive(Debug)]
 pub struct ControlPlane {
-    /// `https://localhost:PORT`. The certificate is good for 127.0.0.1 too.
+    /// `https://localhost:PORT`. The certificate is also valid for 127.0.0.1.
     pub url: String,
-    /// A kubeconfig of user `admin` in `system:masters`, with everything in it.
+    /// A kubeconfig of user `admin` in group `system:masters`, with embedded certificates.
     pub admin_kubeconfig: PathBuf,
-    /// The authority of the API server's certificate, and of all client certificates.
+    /// The authority that signs the API server's certificate and all client certificates.
     pub ca_pem: PathBuf,
-    /// The API server's audit log: one JSON event a line for each answered request, written as it is answered. None for
-    /// a cluster that was there before.
+    /// The API server's audit log: one JSON event per line for each answered request. `None` for an existing cluster.
     pub audit_log: Option<PathBuf>,
     kubectl: PathBuf,
-    // Dropped in this order: nobody is left to complain about a missing server.
+    // Dropped in this order, so that no process logs that its server is missing.
     controller_manager: Option<Process>,
     api_server: Option<Process>,
     etcd: Option<Process>,
@@ -66,10 +65,10 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts one in a folder of its own.
+    /// Starts a control plane in its own temporary folder.
     ///
     /// # Panics
-    /// If it does not start: with what was awaited and the end of the log.
+    /// If it does not start. The message contains what was awaited and the end of the log.
     #[must_use]
     pub fn start(options: &ControlPlaneOptions) -> Self {
         let folder = Folder::create("cluster");
@@ -77,7 +76,7 @@ impl ControlPlane {
         Self { _folder: Some(folder), ..cluster }
     }
 
-    /// [`Self::start`], in `directory`, which stays.
+    /// Like [`Self::start`], but in `directory`, which is kept.
     #[must_use]
     pub fn start_in(directory: &Path, options: &ControlPlaneOptions) -> Self {
         std::fs::create_dir_all(directory).expect("a folder for the control plane");
@@ -95,7 +94,7 @@ impl ControlPlane {
         api_server.wait_until("200 from /readyz", START_DEADLINE, || {
             https::get(&trust, port, "/readyz").is_ok_and(|(status, _)| status == 200)
         });
-        // Only now: while there is no API server it looks for one once a second.
+        // Not earlier: without an API server, the controller manager looks for one only once a second.
         let controller_manager = start_controller_manager(&binaries, &files, options);
         Self {
             url,
@@ -110,19 +109,19 @@ impl ControlPlane {
         }
     }
 
-    /// `kubectl --kubeconfig ADMIN`, to be given its arguments.
+    /// Returns a `kubectl --kubeconfig ADMIN` command without further arguments.
     #[must_use]
     pub fn kubectl(&self) -> Command {
         self.kubectl_as(&self.admin_kubeconfig)
     }
 
-    /// `kubectl --kubeconfig FILE`: as the holder of that file.
+    /// Like [`Self::kubectl`], with another kubeconfig.
     #[must_use]
     pub fn kubectl_as(&self, kubeconfig: &Path) -> Command {
         let mut command = Command::new(&self.kubectl);
-        // It ends before collecting garbage would pay: a quarter of its time.
+        // The command ends before garbage collection would pay off. It would take a quarter of the time.
         command.env("GOGC", "off");
-        // Its cache of what the server offers would otherwise be shared with other clusters on this port.
+        // With the default cache folder, the API discovery would be shared with other clusters that had the same port.
         command
             .arg("--kubeconfig")
             .arg(kubeconfig)
@@ -131,7 +130,7 @@ impl ControlPlane {
         command
     }
 
-    /// Waits until pods can be made in a namespace: its service account is there, and its quotas are counted.
+    /// Waits until pods can be created in a namespace: its service account exists and its quotas are counted.
     pub fn wait_for_pods(&self, namespace: &str) {
         wait_for("service account and counted quotas", DEADLINE, || {
             let found = self.run(&["get", "serviceaccounts,resourcequotas", "-n", namespace, "-o", "json"], "");
@@ -143,10 +142,10 @@ impl ControlPlane {
         });
     }
 
-    /// Runs `kubectl` as the administrator, with `input` for `-f -`, and gives what it prints.
+    /// Runs `kubectl` as the administrator, with `input` for `-f -`, and returns its output.
     ///
     /// # Panics
-    /// If it fails: with what it says.
+    /// If it fails. The message contains standard error.
     pub fn run(&self, arguments: &[&str], input: &str) -> String {
         let mut command = self.kubectl();
         command.args(arguments);
@@ -156,44 +155,44 @@ impl ControlPlane {
         String::from_utf8(output.stdout).expect("UTF-8 from kubectl")
     }
 
-    /// The place in the audit log where the next request will be written.
+    /// The position in the audit log where the next request will be written.
     ///
     /// # Panics
-    /// If this is a cluster that was there before: it has no audit log to read. So for [`Self::requests_since`].
+    /// If this is an existing cluster, which has no readable audit log. The same holds for [`Self::requests_since`].
     #[must_use]
     pub fn audit_mark(&self) -> u64 {
         audit::mark(self.audit_log())
     }
 
-    /// What the API server was asked since a mark; 0 is the beginning.
+    /// Returns the requests since a mark; 0 is the beginning.
     #[must_use]
     pub fn requests_since(&self, mark: u64) -> Vec<Request> {
         audit::requests_since(self.audit_log(), mark)
     }
 
     fn audit_log(&self) -> &Path {
-        self.audit_log.as_deref().expect("an audit log, which a cluster that was there before has not")
+        self.audit_log.as_deref().expect("an audit log, which an existing cluster does not have")
     }
 
-    /// The program, to print for people.
+    /// The path of `kubectl`, to be printed.
     #[must_use]
     pub fn kubectl_path(&self) -> &Path {
         &self.kubectl
     }
 
-    /// The API server, to be frozen or watched. None for a cluster that was there before; so for the other two.
+    /// The API server's process; `None` for an existing cluster. The same holds for the other two.
     #[must_use]
     pub fn api_server(&self) -> Option<&Process> {
         self.api_server.as_ref()
     }
 
-    /// Gives the API server another certificate and waits until it serves it: it reads both files again when they
-    /// change (kube-apiserver `dynamiccertificates`).
+    /// Gives the API server another certificate, signed by the authority `ca_pem`, and waits until it is served. The
+    /// API server reloads both files when they change (kube-apiserver `dynamiccertificates`).
     ///
     /// # Panics
-    /// If it does not within a deadline. `ca_pem` is the authority of the new one.
+    /// If it is not served within the deadline.
     pub fn serve_as(&self, identity: &Identity, ca_pem: &Path) {
-        let folder = self.ca_pem.parent().expect("it is in the cluster's folder");
+        let folder = self.ca_pem.parent().expect("the file is in the cluster's folder");
         write_private(folder, "server.key", &identity.key);
         write_public(folder, "server.pem", &identity.certificate);
         let port = self.url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
@@ -204,13 +203,13 @@ impl ControlPlane {
         });
     }
 
-    /// The controller manager: without it no certificate is signed.
+    /// The controller manager. Without it, no certificate is signed.
     #[must_use]
     pub fn controller_manager(&self) -> Option<&Process> {
         self.controller_manager.as_ref()
     }
 
-    /// etcd: without it the API server answers errors.
+    /// etcd. Without it, the API server answers with errors.
     #[must_use]
     pub fn etcd(&self) -> Option<&Process> {
         self.etcd.as_ref()
@@ -265,7 +264,7 @@ impl Files {
             controller_kubeconfig: write_private(
                 directory,
                 "controller-manager.kubeconfig",
-                // The group is nobody's; the user is who Kubernetes' own roles name.
+                // The group has no meaning; Kubernetes' own roles name the user.
                 &of("system:kube-controller-manager", "controllers"),
             ),
             audit_policy: write_public(directory, "audit-policy.json", AUDIT_POLICY),
@@ -275,8 +274,8 @@ impl Files {
     }
 }
 
-/// Go collects garbage when the heap has grown by this many per cent: 100 by default, which takes a quarter of the
-/// servers' time. They live for minutes.
+/// The growth of the heap in per cent after which Go collects garbage. With the default of 100, it takes a quarter of
+/// the servers' time. They live only for minutes, so memory matters less.
 const GOGC: &str = "400";
 
 fn server(binaries: &Path, program: &str) -> Command {
@@ -317,7 +316,7 @@ fn start_api_server(
         .arg(flag("service-account-signing-key-file", &files.service_account_key))
         .arg(flag("audit-policy-file", &files.audit_policy))
         .arg(flag("audit-log-path", &files.audit_log))
-        // Megabytes. A rotated log would be counted short.
+        // In megabytes, so that the log is never rotated. Requests in a rotated log would not be counted.
         .args(["--audit-log-format=json", "--audit-log-maxsize=100000"])
         .args(&options.api_server_arguments);
     Process::start("kube-apiserver", &command, &files.directory.join("kube-apiserver.log"))

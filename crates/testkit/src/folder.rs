@@ -1,20 +1,20 @@
-//! A temporary folder that is removed even if the process that made it is killed.
+//! A temporary folder that is removed even if its process is killed.
 //!
-//! Dropping removes it. Statics are not dropped and a killed process drops nothing, so a reaper stands by: a shell that
-//! waits for the end of its standard input, of which this process alone holds the other end, and then removes the
-//! folder. The kernel closes that end however the process finishes.
+//! Dropping removes the folder. But statics are not dropped, and a killed process drops nothing. Therefore a second
+//! process, the reaper, waits: a shell that reads its standard input, whose other end only this process holds, and then
+//! removes the folder. The kernel closes that end however this process ends.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Servers killed at the same moment may still create a file: try again for 10 s.
+/// Servers that are killed at the same moment may still create files, so the removal is retried for 10 s.
 const REAPER: &str = r#"trap '' INT TERM HUP
 read -r _
 for _ in $(seq 100); do rm -rf -- "$1" && exit; sleep 0.1; done"#;
 
-/// A folder below the system's temporary folder, gone when dropped or when this process ends.
+/// A folder in the system's temporary folder. It is removed when this is dropped or the process ends.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -22,8 +22,8 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Creates `bursar-NAME-XXXXXX`, readable by all: servers and tests of other users work below it. Secrets have
-    /// modes of their own.
+    /// Creates `bursar-NAME-XXXXXX`, readable by all, because servers and tests of other users use it. Secrets in it
+    /// have their own modes.
     ///
     /// # Panics
     /// If the temporary folder is not writable or there is no `sh`.
@@ -38,7 +38,8 @@ impl Folder {
         let reaper = Command::new("sh")
             .args(["-c", REAPER, "reaper"])
             .arg(&path)
-            // Its own group: Ctrl-C in a terminal and a runner's kill of our group must not reach it.
+            // In its own process group, so that Ctrl-C in a terminal, or a test runner that kills our group, does not
+            // reach it.
             .process_group(0)
             .current_dir("/")
             .stdin(Stdio::piped())
@@ -49,7 +50,6 @@ impl Folder {
         Self { path, reaper }
     }
 
-    /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -1,4 +1,4 @@
-//! One HTTPS request without credentials, to ask a server on loopback whether it is ready.
+//! Sends an HTTPS request without credentials, to check whether a server on loopback is ready.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
@@ -10,10 +10,10 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-/// A server that does not answer within this is asked again.
+/// After this time the request fails, and the caller repeats it.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Trusts the certificates of a PEM file and no others.
+/// A client configuration that trusts only the certificates of a PEM file.
 ///
 /// # Panics
 /// If there is no certificate in `ca_pem`.
@@ -31,10 +31,10 @@ pub fn trusting(ca_pem: &Path) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// `GET https://localhost:PORT/PATH`: the status and the whole answer with its headers.
+/// `GET https://localhost:PORT/PATH`. Returns the status and the whole answer with its headers.
 ///
 /// # Errors
-/// If there is no connection, no trust or no answer.
+/// If there is no connection, the certificate is not trusted, or there is no answer.
 pub fn get(config: &Arc<ClientConfig>, port: u16, path: &str) -> io::Result<(u16, String)> {
     let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     socket.set_read_timeout(Some(TIMEOUT))?;

@@ -1,4 +1,4 @@
-//! A Keycloak of its own, with its data in memory: an issuer whom an API server can trust.
+//! A Keycloak server with its data in memory, as an issuer that an API server can trust.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,10 +14,10 @@ use crate::pki::{Authority, write_private, write_public};
 use crate::ports::free_port;
 use crate::process::{Process, run};
 
-/// 17 s on an idle machine of two cores; others may be building on this one.
+/// On an idle machine with two cores, it starts in 17 s. Other builds may be running on this one.
 const START_DEADLINE: Duration = Duration::from_mins(4);
 
-/// Its first administrator, and password.
+/// The name and the password of its first administrator.
 const ADMIN: &str = "admin";
 
 /// A running Keycloak.
@@ -25,9 +25,9 @@ const ADMIN: &str = "admin";
 pub struct Keycloak {
     /// `https://localhost:PORT`.
     pub url: String,
-    /// The authority of its certificate.
+    /// The authority that signed its certificate.
     pub ca_pem: PathBuf,
-    /// The administrator's last token, and when it was asked for.
+    /// The administrator's last token, and when it was requested.
     admin_token: Mutex<Option<(Instant, String)>>,
     // Dropped in this order.
     _process: Process,
@@ -35,20 +35,21 @@ pub struct Keycloak {
 }
 
 impl Keycloak {
-    /// The one of this process, started at the first call; each test has realms of its own there. It ends with the process.
+    /// The Keycloak that all tests of this process share. It is started at the first call and ends with the process.
+    /// Each test has its own realms.
     ///
     /// # Panics
-    /// If it does not start, at this call and, at once, at every later one.
+    /// If it does not start. Every later call then panics at once.
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Option<Keycloak>> = OnceLock::new();
         let shared = SHARED.get_or_init(|| std::panic::catch_unwind(Self::start).ok());
         shared.as_ref().expect("the Keycloak that tests share starts: see the first failure")
     }
 
-    /// Starts one; fetches it first if it is not there yet (a minute, once; it says so).
+    /// Starts a Keycloak. If it is not installed yet, it is downloaded first (a minute, once, with a message).
     ///
     /// # Panics
-    /// If it does not start: with what was awaited and the end of the log.
+    /// If it does not start. The message contains what was awaited and the end of the log.
     #[must_use]
     pub fn start() -> Self {
         let home = made_by("tests/keycloak/fetch.sh");
@@ -60,10 +61,10 @@ impl Keycloak {
         let key = write_private(folder.path(), "server.key", &server.key);
         let (port, management) = (free_port(), free_port());
         let url = format!("https://localhost:{port}");
-        // What bin/kc.sh starts, without the shell: that would be killed with us, and leave its child behind.
+        // The command of bin/kc.sh without the shell. A killed shell would leave Java running.
         let mut command = Command::new("java");
         command
-            // It lives for a minute: the best code would be ready when it ends.
+            // The process lives for a minute, so better-optimized code would be ready only when it ends.
             .args(["-XX:TieredStopAtLevel=1", "-Xms64m", "-Xmx512m"])
             .args(["util", "util.concurrent", "security"].map(|it| format!("--add-opens=java.base/java.{it}=ALL-UNNAMED")))
             .arg("-Djava.util.concurrent.ForkJoinPool.common.threadFactory=io.quarkus.bootstrap.forkjoin.QuarkusForkJoinWorkerThreadFactory")
@@ -88,42 +89,43 @@ impl Keycloak {
         Self { url, ca_pem, admin_token: Mutex::default(), _process: process, _folder: folder }
     }
 
-    /// What tokens of a realm say of who issued them.
+    /// The issuer in the tokens of a realm.
     #[must_use]
     pub fn issuer(&self, realm: &str) -> String {
         format!("{}/realms/{realm}", self.url)
     }
 
-    /// Makes a realm with one public client, at which people log in, with their password alone, too.
+    /// Creates a realm with one public client. People can log in there in a browser, with a device code, or with their
+    /// password alone.
     pub fn realm(&self, realm: &str, client: &str) {
         let client = json!({
             "clientId": client, "publicClient": true, "directAccessGrantsEnabled": true,
             "redirectUris": ["http://localhost:8000", "http://localhost:18000"],
             "attributes": {"oauth2.device.authorization.grant.enabled": "true"},
         });
-        // A login that nobody answers ends within the minute.
+        // A login that nobody answers ends within a minute.
         let realm = json!({"realm": realm, "enabled": true, "oauth2DeviceCodeLifespan": 60, "clients": [client]});
         self.create("/admin/realms", &realm);
     }
 
-    /// Adds somebody; the password is the name.
+    /// Adds a user. The password is the name.
     pub fn user(&self, realm: &str, name: &str) {
         let user = json!({
             "username": name, "enabled": true, "emailVerified": true, "email": format!("{name}@example.org"),
-            // Without them they would have to fill them in first.
+            // Otherwise the user would have to fill them in first.
             "firstName": name, "lastName": "Example",
             "credentials": [{"type": "password", "value": name, "temporary": false}],
         });
         self.create(&format!("/admin/realms/{realm}/users"), &user);
     }
 
-    /// The ID token that somebody gets by their password.
+    /// Returns the ID token of a user, by password.
     #[must_use]
     pub fn id_token(&self, realm: &str, client: &str, name: &str) -> String {
         self.token(realm, client, name, "id_token")
     }
 
-    /// A token of a user whose password is their name.
+    /// Returns a token of a user whose password is the name. `which` is its key in the answer.
     fn token(&self, realm: &str, client: &str, name: &str, which: &str) -> String {
         let form = format!("grant_type=password&scope=openid&client_id={client}&username={name}&password={name}");
         let answer = self.curl("POST", &format!("/realms/{realm}/protocol/openid-connect/token"), &[], &form);
@@ -135,7 +137,7 @@ impl Keycloak {
         self.ask("POST", path, object);
     }
 
-    /// Asks as the administrator, with a body unless it is null, and gives the answer, null if that is empty.
+    /// Sends a request as the administrator, with a body unless it is null. Returns the answer; null if it is empty.
     pub fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
         let token = self.admin_token();
         let headers = [format!("Authorization: Bearer {token}"), "Content-Type: application/json".to_owned()];
@@ -144,7 +146,8 @@ impl Keycloak {
         if answer.is_empty() { Value::Null } else { serde_json::from_str(&answer).expect("JSON") }
     }
 
-    /// A login costs Keycloak a slow hash of the password, so a token is used again until shortly before it ends (60 s).
+    /// For each login, Keycloak computes a slow hash of the password. A token is therefore reused until shortly before
+    /// it expires (60 s).
     fn admin_token(&self) -> String {
         let mut last = self.admin_token.lock().unwrap_or_else(PoisonError::into_inner);
         if last.as_ref().is_none_or(|(since, _)| since.elapsed() > Duration::from_secs(30)) {
@@ -153,7 +156,7 @@ impl Keycloak {
         last.as_ref().map(|(_, token)| token.clone()).expect("it was just set")
     }
 
-    /// Sends, and gives what it answers.
+    /// Sends a request and returns the answer's body.
     fn curl(&self, method: &str, path: &str, headers: &[String], body: &str) -> String {
         let mut command = Command::new("curl");
         command

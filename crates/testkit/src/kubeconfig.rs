@@ -1,4 +1,4 @@
-//! Kubeconfig files: written for the control plane, read of a cluster that is there.
+//! Writes kubeconfig files for the control plane, and reads the one of an existing cluster.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::pki::Identity;
 
-/// A kubeconfig (JSON, which is YAML) with all certificates in it.
+/// A kubeconfig (in JSON, which is YAML) with embedded certificates.
 #[must_use]
 pub fn kubeconfig(url: &str, ca: &str, user: &Identity) -> String {
     let config = json!({
@@ -26,21 +26,21 @@ pub fn kubeconfig(url: &str, ca: &str, user: &Identity) -> String {
     format!("{config:#}\n")
 }
 
-/// A cluster that is there.
+/// An existing cluster.
 #[derive(Debug)]
 pub struct Existing {
-    /// Where its API server is.
+    /// The URL of its API server.
     pub url: String,
-    /// The authority of its API server, PEM.
+    /// The authority of its API server's certificate, PEM.
     pub ca: String,
-    /// Administrator's access to it.
+    /// A kubeconfig of its administrator.
     pub kubeconfig: PathBuf,
 }
 
-/// The cluster that `KUBECONFIG` names, if `BURSAR_TEST_EXISTING_CLUSTER=1`. The tests create and delete in it.
+/// The cluster of `KUBECONFIG`, if `BURSAR_TEST_EXISTING_CLUSTER=1`. The tests create and delete objects in it.
 ///
 /// # Panics
-/// If it was asked for, and `kubectl` cannot tell about it.
+/// If `BURSAR_TEST_EXISTING_CLUSTER=1` and `kubectl` cannot read `KUBECONFIG`.
 #[must_use]
 pub fn existing_cluster() -> Option<Existing> {
     if std::env::var_os("BURSAR_TEST_EXISTING_CLUSTER")? != "1" {

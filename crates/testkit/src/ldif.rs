@@ -1,18 +1,18 @@
-//! LDIF (RFC 2849) of people, tools and groups. Each function gives whole records, with the empty line that ends them.
+//! LDIF (RFC 2849) of people, tools and groups. Each function returns complete records, each ending with an empty line.
 
 use std::fmt::Write as _;
 
 /// The private group of all people, as at Toolforge.
 pub const PEOPLE_GID: u32 = 500;
 
-/// `ou=NAME,PARENT`.
+/// The organizational unit `ou=NAME,PARENT`.
 #[must_use]
 pub fn unit_ldif(parent: &str, name: &str) -> String {
     format!("dn: ou={name},{parent}\nobjectClass: organizationalUnit\nou: {name}\n\n")
 }
 
-/// The three units that Toolforge has, with the unit of the tools' own accounts: `ou=people`, `ou=servicegroups`,
-/// `ou=people,ou=servicegroups` and `ou=groups`, below `base`.
+/// The units of Toolforge below `base`: `ou=people`, `ou=servicegroups`, `ou=groups`, and `ou=people,ou=servicegroups`
+/// for the accounts of tools.
 #[must_use]
 pub fn toolforge_units_ldif(base: &str) -> String {
     [
@@ -52,21 +52,21 @@ pub fn person_ldif(base: &str, name: &str, uid: u32) -> String {
     )
 }
 
-/// The DN of the first of the two entries of a tool: the account.
+/// The DN of a tool's account, the first of its two entries.
 #[must_use]
 pub fn tool_account_dn(base: &str, name: &str) -> String {
     format!("uid=tools.{name},ou=people,ou=servicegroups,{base}")
 }
 
-/// The DN of the second of the two entries of a tool: the group of its maintainers.
+/// The DN of a tool's group of maintainers, the second of its two entries.
 #[must_use]
 pub fn tool_group_dn(base: &str, name: &str) -> String {
     format!("cn=tools.{name},ou=servicegroups,{base}")
 }
 
-/// A tool as at Toolforge: a posixAccount, with its home in /data/project, and a groupOfNames of the same cn, whose
-/// members are `maintainers`, by name, from `ou=people`. Without maintainers there is no group: a groupOfNames must
-/// have a member.
+/// A tool as at Toolforge: a posixAccount with its home in /data/project, and a groupOfNames with the same cn. Its
+/// members are `maintainers`, named by their name in `ou=people`. Without maintainers there is no group, because a
+/// groupOfNames must have a member.
 #[must_use]
 pub fn tool_ldif(base: &str, name: &str, uid: u32, maintainers: &[&str]) -> String {
     let home = format!("/data/project/{name}");
@@ -74,7 +74,7 @@ pub fn tool_ldif(base: &str, name: &str, uid: u32, maintainers: &[&str]) -> Stri
     if maintainers.is_empty() { account } else { account + &tool_group_ldif(base, name, maintainers) }
 }
 
-/// The first entry of a tool.
+/// The account of a tool.
 #[must_use]
 pub fn tool_account_ldif(base: &str, name: &str, uid: u32, home: &str) -> String {
     format!(
@@ -93,21 +93,21 @@ pub fn tool_account_ldif(base: &str, name: &str, uid: u32, home: &str) -> String
     )
 }
 
-/// The second entry of a tool.
+/// The group of a tool's maintainers.
 #[must_use]
 pub fn tool_group_ldif(base: &str, name: &str, maintainers: &[&str]) -> String {
     let members: Vec<String> = maintainers.iter().map(|person| person_dn(base, person)).collect();
     group_of_names_ldif(&tool_group_dn(base, name), &format!("tools.{name}"), &members)
 }
 
-/// `cn=NAME,ou=groups`: a groupOfNames of people.
+/// A groupOfNames `cn=NAME,ou=groups` of people.
 #[must_use]
 pub fn group_ldif(base: &str, name: &str, members: &[&str]) -> String {
     let members: Vec<String> = members.iter().map(|person| person_dn(base, person)).collect();
     group_of_names_ldif(&format!("cn={name},ou=groups,{base}"), name, &members)
 }
 
-/// A groupOfNames with any members, given by DN: groups in groups, strangers, cycles.
+/// A groupOfNames with any members, given by DN: nested groups, unknown DNs, cycles.
 #[must_use]
 pub fn group_of_names_ldif(dn: &str, name: &str, member_dns: &[String]) -> String {
     let mut ldif = format!("dn: {dn}\nobjectClass: groupOfNames\ncn: {name}\n");
@@ -115,7 +115,7 @@ pub fn group_of_names_ldif(dn: &str, name: &str, member_dns: &[String]) -> Strin
     ldif
 }
 
-/// `cn=NAME,ou=groups`: a posixGroup (RFC 2307), whose members are names.
+/// A posixGroup (RFC 2307) `cn=NAME,ou=groups`. Its members are names.
 #[must_use]
 pub fn posix_group_ldif(base: &str, name: &str, gid: u32, members: &[&str]) -> String {
     let mut ldif = format!("dn: cn={name},ou=groups,{base}\nobjectClass: posixGroup\ncn: {name}\ngidNumber: {gid}\n");
@@ -123,21 +123,21 @@ pub fn posix_group_ldif(base: &str, name: &str, gid: u32, members: &[&str]) -> S
     ldif
 }
 
-/// A change that marks an account disabled as Toolforge does, by the password policy `cn=disabled`. For
-/// `Slapd::modify_ldif`.
+/// A change for `Slapd::modify_ldif` that disables an account as Toolforge does, with the password policy
+/// `cn=disabled`.
 #[must_use]
 pub fn disable_ldif(dn: &str) -> String {
     let policy = crate::slapd::DISABLED_POLICY_DN;
     format!("dn: {dn}\nchangetype: modify\nreplace: pwdPolicySubentry\npwdPolicySubentry: {policy}\n\n")
 }
 
-/// The change that takes the mark of [`disable_ldif`] away.
+/// A change that undoes [`disable_ldif`].
 #[must_use]
 pub fn enable_ldif(dn: &str) -> String {
     format!("dn: {dn}\nchangetype: modify\ndelete: pwdPolicySubentry\n\n")
 }
 
-/// A change that gives `attribute` just these values; none removes it.
+/// A change that replaces the values of `attribute`. Without values, it removes the attribute.
 #[must_use]
 pub fn replace_ldif(dn: &str, attribute: &str, values: &[&str]) -> String {
     let mut ldif = format!("dn: {dn}\nchangetype: modify\nreplace: {attribute}\n");

@@ -1,7 +1,7 @@
 //! Real servers on loopback for the tests, the demo and the figures: Kubernetes control planes, LDAP servers, Keycloak.
 //!
-//! Nothing of them outlives the process that started them, however it ends: see [`process`] and [`folder`]. Nothing
-//! here knows Bursar.
+//! They all end with the process that started them, even if it is killed: see [`process`] and [`folder`]. Nothing here
+//! depends on Bursar.
 
 #![expect(clippy::disallowed_methods, reason = "waits for real servers, with deadlines")]
 #![allow(clippy::missing_panics_doc, clippy::must_use_candidate, reason = "what goes wrong in a test panics")]
@@ -30,29 +30,27 @@ use control_plane::{ControlPlane, ControlPlaneOptions};
 use folder::Folder;
 use slapd::{Slapd, SlapdOptions};
 
-/// A control plane, and an LDAP server that holds [`sample::toolforge`] and [`sample::rfc2307`].
+/// A control plane, and an LDAP server with the entries of [`sample::toolforge`] and [`sample::rfc2307`].
 #[derive(Debug)]
 pub struct Servers {
-    /// The Kubernetes control plane.
     pub cluster: ControlPlane,
-    /// The LDAP server.
     pub slapd: Slapd,
-    // Last: fields are dropped in order, and the servers write here until they end.
+    // Last, because fields are dropped in order, and the servers write to this folder until they end.
     folder: Folder,
 }
 
 impl Servers {
-    /// Starts both side by side and returns when both answer: about 3 s, or minutes if the control plane has yet to be
-    /// built (the build says so).
+    /// Starts both in parallel and returns when both answer. This takes about 3 s, or minutes if the control plane must
+    /// be built first (with a message).
     ///
     /// # Panics
-    /// If one does not start: with what was awaited and the end of its log.
+    /// If one does not start. The message contains what was awaited and the end of its log.
     #[must_use]
     pub fn start() -> Self {
         Self::start_with(&ControlPlaneOptions::default(), &SlapdOptions::default(), |_| sample::toolforge())
     }
 
-    /// [`Self::start`] with other options.
+    /// Like [`Self::start`], with other options and another sample. `sample` gets the folder.
     #[must_use]
     pub fn start_with(
         cluster: &ControlPlaneOptions,
@@ -71,19 +69,19 @@ impl Servers {
         Self { cluster, slapd, folder }
     }
 
-    /// The one set of servers of this process, started at the first call. It is never dropped: its processes end with
-    /// this one ([`process`]), and a reaper removes its files ([`folder`]).
+    /// The servers that all tests of this process share, started at the first call. They are never dropped: their
+    /// processes end with this one ([`process`]), and a reaper removes their files ([`folder`]).
     ///
     /// # Panics
-    /// If they do not start, at this call and, at once, at every later one.
+    /// If they do not start. Every later call then panics at once.
     pub fn shared() -> &'static Arc<Self> {
         static SHARED: OnceLock<Option<Arc<Servers>>> = OnceLock::new();
-        // The panic's message is printed where it happened.
+        // The panic's message was printed when the start failed.
         let shared = SHARED.get_or_init(|| std::panic::catch_unwind(Self::start).ok().map(Arc::new));
         shared.as_ref().expect("the servers that all tests share start: see the first failure")
     }
 
-    /// The folder of everything here, which goes with the servers. A place for a test's own homes and ledgers.
+    /// The folder of the servers, also for a test's own homes and ledgers. It is removed with the servers.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }

@@ -1,4 +1,4 @@
-//! Private certificate authorities for the servers.
+//! Private certificate authorities for the test servers.
 
 use std::fs::Permissions;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,9 +13,8 @@ use rcgen::{
 /// A certificate and its key, as PEM.
 #[derive(Debug)]
 pub struct Identity {
-    /// The certificate.
     pub certificate: String,
-    /// The key, PKCS #8.
+    /// The private key, PKCS #8.
     pub key: String,
 }
 
@@ -26,16 +25,16 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// A new self-signed authority.
+    /// Creates a self-signed authority.
     ///
     /// # Panics
-    /// If there is no randomness: nothing else of it can fail. So for all of this file.
+    /// If the system gives no randomness. Nothing else in this file can fail.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self::with(name, CertificateParams::default())
     }
 
-    /// The same, good until midnight of a day (UTC).
+    /// Like [`Self::new`], valid until midnight of a day (UTC).
     #[must_use]
     pub fn until(name: &str, (year, month, day): (i32, u8, u8)) -> Self {
         let mut params = CertificateParams::default();
@@ -59,7 +58,7 @@ impl Authority {
         &self.identity
     }
 
-    /// A certificate for a server on loopback: `localhost`, 127.0.0.1, and the further DNS names.
+    /// A certificate for a server on loopback: `localhost`, 127.0.0.1, and further DNS names.
     #[must_use]
     pub fn server(&self, names: &[&str]) -> Identity {
         let names: Vec<String> = std::iter::once("localhost").chain(names.iter().copied()).map(Into::into).collect();
@@ -70,8 +69,8 @@ impl Authority {
         self.sign(params)
     }
 
-    /// A client's certificate: for Kubernetes, `name` is the user and `organization` the group. Just one: a
-    /// `DistinguishedName` of rcgen keeps the last of several.
+    /// A client certificate. For Kubernetes, `name` is the user and `organization` the only group: a
+    /// `DistinguishedName` of rcgen keeps only the last of several organizations.
     #[must_use]
     pub fn client(&self, name: &str, organization: &str) -> Identity {
         let mut params = CertificateParams::default();
@@ -95,7 +94,7 @@ impl std::fmt::Debug for Authority {
     }
 }
 
-/// Writes a public file and gives its path.
+/// Writes a file that all can read, and returns its path.
 ///
 /// # Panics
 /// If the folder is not writable.
@@ -103,7 +102,7 @@ pub fn write_public(folder: &Path, name: &str, content: &str) -> PathBuf {
     write(folder, name, content, 0o644)
 }
 
-/// Writes a file that only its owner may read and gives its path.
+/// Writes a file that only its owner can read, and returns its path.
 ///
 /// # Panics
 /// If the folder is not writable.

@@ -3,13 +3,13 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Below the ports that the kernel gives to outgoing connections (32768 and up): between our test and the server's
-/// bind, no connection of some test can take the port.
+/// Below the ports that the kernel uses for outgoing connections (32768 and up). Otherwise a connection of another test
+/// could take the port after our check and before the server binds it.
 const FIRST: u16 = 10_000;
 const COUNT: u16 = 22_000;
 
-/// A port of 127.0.0.1 that nothing listens on, and that this process has not handed out before. The search begins at
-/// a place that depends on the process, so that test runs side by side do not meet.
+/// A port of 127.0.0.1 on which nothing listens and which this process has not returned before. The search begins at a
+/// point that depends on the process id, so that parallel test runs rarely try the same ports.
 ///
 /// # Panics
 /// If no port is free.

@@ -1,8 +1,8 @@
-//! Child processes that cannot outlive this one.
+//! Child processes that end with this process.
 //!
-//! Each runs under `setpriv --pdeathsig KILL`: the kernel kills it when its parent ends, be it by a panic, Ctrl-C or
-//! SIGKILL. The kernel means the parent *thread*, and test threads come and go: all children are therefore started by
-//! one thread that lives as long as the process.
+//! Each runs under `setpriv --pdeathsig KILL`: the kernel kills it when its parent ends, even by a panic, Ctrl-C or
+//! SIGKILL. For the kernel, the parent is a *thread*, and test threads end early. Therefore one thread that lives as
+//! long as the process starts all children.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -17,10 +17,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::ready::poll;
 
-/// How many lines of a log are shown when its process fails.
+/// The number of log lines that are shown if a process fails.
 const LOG_LINES: usize = 30;
 
-/// A running child with a log file. Dropping kills it and waits until it is gone.
+/// A running child process with a log file. Dropping it kills the process and waits for its end.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -30,12 +30,12 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command`; standard output and error go to `log`, which is appended to. Arguments, environment changes and
-    /// working folder of `command` are kept; its standard streams are not.
+    /// Starts `command`, and appends its standard output and error to `log`. Arguments, environment and working folder
+    /// of `command` are kept; its standard streams are not.
     ///
     /// # Panics
-    /// If `log` cannot be written or there is no `setpriv` (package util-linux). A program that is missing shows in the
-    /// log and in [`Self::wait_until`].
+    /// If `log` cannot be written, or `setpriv` (package util-linux) is missing. A missing program is reported in the
+    /// log and by [`Self::wait_until`].
     #[must_use]
     pub fn start(name: &str, command: &Command, log: &Path) -> Self {
         let output = File::options()
@@ -51,46 +51,46 @@ impl Process {
         Self { name: name.to_owned(), child: Mutex::new(child), pid, log: log.to_owned() }
     }
 
-    /// Its process id. `setpriv` replaces itself by the program, so this is the program.
+    /// The process id. `setpriv` executes the program in its own process, so this is the program's id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// What it ended with, or `None` while it runs.
+    /// The exit status; `None` while the process runs.
     #[must_use]
     pub fn ended(&self) -> Option<ExitStatus> {
         self.child().try_wait().expect("the state of our own child")
     }
 
-    /// Sends a signal: see also [`Self::frozen`].
+    /// Sends a signal. See also [`Self::frozen`].
     pub fn signal(&self, signal: Signal) {
-        // The lock keeps others from reaping it meanwhile, so that the id cannot be somebody else's.
+        // The lock keeps other threads from reaping the child, so that the id cannot be reused for another process.
         let mut child = self.child();
         if matches!(child.try_wait(), Ok(None)) {
             kill_process(self.pid, signal).unwrap_or_else(|error| panic!("{signal:?} to {}: {error}", self.name));
         }
     }
 
-    /// Freezes it until what this returns is dropped, so that a failed test leaves nothing frozen.
+    /// Stops the process (SIGSTOP) until the result is dropped, so that a failed test leaves no frozen process.
     #[must_use]
     pub fn frozen(&self) -> Frozen<'_> {
         self.signal(Signal::STOP);
         Frozen(self)
     }
 
-    /// Kills it (SIGKILL) and waits until it is gone.
+    /// Kills the process (SIGKILL) and waits for its end.
     pub fn kill(&self) {
         let mut child = self.child();
-        // Err: it has ended by itself already.
+        // Fails only if the process has ended already.
         let _ = child.kill();
         let _ = child.wait();
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process ends without being killed.
     ///
     /// # Panics
-    /// If it still runs after `deadline`.
+    /// If the process still runs after `deadline`.
     pub fn wait(&self, deadline: Duration) -> ExitStatus {
         let mut status = None;
         let ended = poll(deadline, || {
@@ -101,10 +101,10 @@ impl Process {
         status.expect("it has ended")
     }
 
-    /// Waits for a condition that this process is to bring about.
+    /// Waits for a condition that depends on this process.
     ///
     /// # Panics
-    /// If it ends first or `deadline` passes: with what was awaited and the end of the log.
+    /// If the process ends first or `deadline` passes. The message contains `awaited` and the end of the log.
     pub fn wait_until(&self, awaited: &str, deadline: Duration, mut condition: impl FnMut() -> bool) {
         let done = poll(deadline, || {
             if let Some(status) = self.ended() {
@@ -115,7 +115,7 @@ impl Process {
         assert!(done, "{}: no {awaited} within {deadline:?}; {}", self.name, self.log_end());
     }
 
-    /// The end of what it wrote, for a failure's message.
+    /// The end of the log, for failure messages.
     #[must_use]
     pub fn log_end(&self) -> String {
         let log = std::fs::read(&self.log).unwrap_or_default();
@@ -125,7 +125,7 @@ impl Process {
         format!("its log {} ends:\n{end}", self.log.display())
     }
 
-    /// Where its output goes.
+    /// The path of the log.
     #[must_use]
     pub fn log(&self) -> &Path {
         &self.log
@@ -142,7 +142,7 @@ impl Drop for Process {
     }
 }
 
-/// A process that is frozen; see [`Process::frozen`].
+/// A process that is frozen until this is dropped; see [`Process::frozen`].
 #[derive(Debug)]
 pub struct Frozen<'p>(&'p Process);
 
@@ -152,25 +152,26 @@ impl Drop for Frozen<'_> {
     }
 }
 
-/// Runs a short-lived program to its end with `input` as its standard input.
+/// Runs a short-lived program to its end, with `input` as its standard input.
 ///
 /// # Panics
-/// If there is no such program.
+/// If the program does not exist.
 pub fn run(mut command: Command, input: &str) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap_or_else(|error| {
         panic!("{}: {error} (`make servers` installs what the tests run)", command.get_program().display())
     });
-    let mut stdin = child.stdin.take().expect("it is piped");
+    let mut stdin = child.stdin.take().expect("standard input is piped");
     std::thread::scope(|scope| {
-        // Beside the reading of its output, or both could wait for each other with full pipes. Err: it ended early, and
-        // its status tells.
+        // In a thread, because writing input and reading output in turn could block on full pipes. Writing fails if the
+        // program ended early; its status then shows why.
         scope.spawn(move || stdin.write_all(input.as_bytes()));
         child.wait_with_output().expect("the output of our own child")
     })
 }
 
-/// `command` under `setpriv`. Its own process group, so that Ctrl-C ends us and the kernel ends it, in this order.
+/// Wraps `command` in `setpriv`, in its own process group. Ctrl-C then ends this process first, and the kernel ends the
+/// child.
 fn end_with_parent(command: &Command) -> Command {
     let mut wrapped = Command::new("setpriv");
     wrapped.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args()).process_group(0);
@@ -188,7 +189,7 @@ fn end_with_parent(command: &Command) -> Command {
 
 type Request = (Command, Sender<io::Result<Child>>);
 
-/// Starts `command` from the one thread that lives as long as this process.
+/// Starts `command` from the thread that lives as long as this process.
 fn spawn(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<Sender<Request>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
@@ -197,7 +198,7 @@ fn spawn(command: Command) -> io::Result<Child> {
             .name("spawner".to_owned())
             .spawn(move || {
                 for (mut command, answer) in inbox {
-                    // Err: the asking thread is gone; dropping a `Child` leaves the process to its pdeathsig.
+                    // Sending fails if the requesting thread has ended. The child then runs until this process ends.
                     let _ = answer.send(command.spawn());
                 }
             })

@@ -1,4 +1,4 @@
-//! A Prometheus that shows what a test says: series of recording rules, so that nothing has to be scraped.
+//! A Prometheus that shows the values that a test sets. They come from recording rules, so nothing is scraped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::ready::wait_for;
 
 const DEADLINE: Duration = Duration::from_mins(1);
 
-/// The server, until it is dropped.
+/// The server. It ends when this is dropped.
 pub struct Prometheus {
     /// `http://127.0.0.1:PORT`.
     pub url: String,
@@ -22,7 +22,7 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts one that shows nothing.
+    /// Starts a server that shows nothing.
     ///
     /// # Panics
     /// If it does not start (`apt-get install prometheus`).
@@ -44,10 +44,10 @@ impl Prometheus {
         Self { url: format!("http://{address}"), folder, process }
     }
 
-    /// Shows `in_use{namespace=…}` 1 of each of these, and of no other.
+    /// Shows `in_use{namespace=…}` 1 for these namespaces only.
     ///
     /// # Panics
-    /// If it does not take them.
+    /// If the server does not load the rules.
     pub fn show(&self, namespaces: &[&str]) {
         fs::write(self.folder.join("rules.yml"), rules(namespaces)).expect("its rules");
         let loaded = || fs::read_to_string(self.process.log()).unwrap_or_default().matches("Completed loading").count();

@@ -1,15 +1,16 @@
-//! Waiting for a condition.
+//! Waits for conditions.
 
 use std::time::{Duration, Instant};
 
-/// Between two looks. Short enough not to be felt, long enough not to keep a core of a small machine busy.
+/// The interval between two checks. It adds little delay, and leaves a small machine time for other work.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long a test waits for what must come. A busy machine needs minutes for what takes a second by itself, and a failure
-/// is tried again after 5, 10, 20 and 40 s. Below the five minutes after which a source is read again anyway.
+/// How long a test waits for an expected result. A busy machine can need minutes for what usually takes a second, and
+/// failures are retried after 5, 10, 20 and 40 s. It is shorter than the five minutes after which a source is read again
+/// in any case.
 pub const DEADLINE: Duration = Duration::from_mins(4);
 
-/// Looks at `condition` until it holds (true) or `deadline` has passed (false).
+/// Checks `condition` until it holds, then returns true. Returns false after `deadline`.
 #[must_use]
 pub fn poll(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
@@ -24,10 +25,10 @@ pub fn poll(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Waits until `find` finds something.
+/// Waits until `find` returns a value.
 ///
 /// # Panics
-/// If it does not within `deadline`: with `awaited`.
+/// If `deadline` passes. The message contains `awaited`.
 pub fn wait_for<T>(awaited: &str, deadline: Duration, mut find: impl FnMut() -> Option<T>) -> T {
     let mut found = None;
     let done = poll(deadline, || {

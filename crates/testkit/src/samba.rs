@@ -1,7 +1,7 @@
-//! An Active Directory: Samba's domain controller, in a network of its own.
+//! An Active Directory: Samba's domain controller, in its own network namespace.
 //!
-//! Its ports (389, 636) cannot be changed. It therefore runs in a network namespace, where nobody else has them, and
-//! threads of ours that entered it forward connections from ports of 127.0.0.1 outside.
+//! Its ports (389, 636) cannot be changed. It therefore runs in a network namespace, where they are free. Threads of
+//! this process that entered the namespace forward connections from ports of 127.0.0.1 outside.
 
 use std::fs::File;
 use std::io;
@@ -22,20 +22,20 @@ use crate::pki::{Authority, write_private, write_public};
 use crate::ports::free_port;
 use crate::process::{Process, run};
 
-/// The domain.
+/// The DN of the domain.
 pub const DOMAIN_DN: &str = "DC=ad,DC=example,DC=org";
-/// The SID of the domain: the numbers of its accounts begin at [`SLICE`].
+/// The SID of the domain. The uids of its accounts begin at [`SLICE`].
 pub const DOMAIN_SID: &str = "S-1-5-21-123-456-789";
-/// What SSSD gives the RID 0 of [`DOMAIN_SID`].
+/// The id that SSSD computes for RID 0 of [`DOMAIN_SID`].
 pub const SLICE: u32 = 1_842_600_000;
-/// An account without any right of its own, as Bursar's should be.
+/// An account without further rights, as Bursar's should be.
 pub const READER: &str = "bursar@ad.example.org";
 /// The password of [`READER`].
 pub const READER_PASSWORD: &str = "Reader-Passw0rd";
 
 /// The administrator of the domain.
 pub const ADMINISTRATOR: &str = "Administrator@ad.example.org";
-/// As tests/cluster/samba.sh says.
+/// The password in tests/cluster/samba.sh.
 pub const ADMINISTRATOR_PASSWORD: &str = "Passw0rd!x";
 const START_DEADLINE: Duration = Duration::from_mins(2);
 
@@ -55,21 +55,22 @@ pub struct Samba {
 }
 
 impl Samba {
-    /// The one domain of this process, started at the first call. Each test has an organizational unit, and its names
-    /// begin with that: they must be unique in a domain.
+    /// The domain that all tests of this process share, started at the first call. Each test uses its own
+    /// organizational unit and prefixes names with it, because names must be unique in a domain.
     ///
     /// # Panics
-    /// If it does not start, at this call and, at once, at every later one.
+    /// If it does not start. Every later call then panics at once.
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Option<Samba>> = OnceLock::new();
         let shared = SHARED.get_or_init(|| std::panic::catch_unwind(Self::start).ok());
         shared.as_ref().expect("the domain controller that tests share starts: see the first failure")
     }
 
-    /// Starts one on a copy of the domain that tests/cluster/samba.sh keeps: 3 s, and 20 the first time.
+    /// Starts a controller on a copy of the domain that tests/cluster/samba.sh creates. It takes 3 s, and 20 s the
+    /// first time.
     ///
     /// # Panics
-    /// If it does not start, with the end of its log.
+    /// If it does not start. The message contains the end of its log.
     #[must_use]
     pub fn start() -> Self {
         let folder = Folder::create("samba");
@@ -115,7 +116,7 @@ impl Samba {
         samba
     }
 
-    /// Adds an organizational unit to the domain and gives its DN.
+    /// Adds an organizational unit to the domain and returns its DN.
     pub fn unit(&self, name: &str) -> String {
         let dn = format!("OU={name},{DOMAIN_DN}");
         self.add_ldif(&format!("dn: {dn}\nobjectClass: organizationalUnit\nou: {name}\n\n"));
@@ -125,33 +126,33 @@ impl Samba {
     /// Adds entries as the domain's administrator.
     ///
     /// # Panics
-    /// If one is refused: with the server's answer.
+    /// If an entry is refused. The message contains the server's answer.
     pub fn add_ldif(&self, ldif: &str) {
         self.expect_done("ldapadd", &[], ldif);
     }
 
-    /// Carries out changes: records with a `changetype`.
+    /// Applies changes, given as records with a `changetype`.
     ///
     /// # Panics
-    /// If one is refused: with the server's answer.
+    /// If a change is refused. The message contains the server's answer.
     pub fn modify_ldif(&self, ldif: &str) {
         self.expect_done("ldapmodify", &[], ldif);
     }
 
-    /// Gives a deleted object back to where it was (MS-ADTS 3.1.1.5.3.7).
+    /// Restores a deleted object at `dn` (MS-ADTS 3.1.1.5.3.7).
     ///
     /// # Panics
-    /// If that is refused: with the server's answer.
+    /// If the server refuses. The message contains its answer.
     pub fn restore(&self, deleted: &str, dn: &str) {
         let back = "changetype: modify\ndelete: isDeleted\n-\nreplace: distinguishedName\ndistinguishedName";
         let show_deleted = "!1.2.840.113556.1.4.417";
         self.expect_done("ldapmodify", &["-e", show_deleted], &format!("dn: {deleted}\n{back}: {dn}\n\n"));
     }
 
-    /// Searches as the administrator and gives the LDIF, its lines not wrapped.
+    /// Searches as the administrator and returns the LDIF with unwrapped lines.
     ///
     /// # Panics
-    /// If the search fails: with the server's answer.
+    /// If the search fails. The message contains the server's answer.
     #[must_use]
     pub fn search(&self, base: &str, filter: &str, attributes: &[&str]) -> String {
         let mut arguments = vec!["-LLL", "-o", "ldif-wrap=no", "-b", base, filter];
@@ -176,22 +177,23 @@ impl Samba {
     }
 }
 
-/// A person who may log on. `more` is lines of LDIF, which may say otherwise (`userAccountControl: 514`).
+/// A person who may log on. `more` contains further lines of LDIF, for example `userAccountControl: 514` for a disabled
+/// one.
 #[must_use]
 pub fn person_ldif(base: &str, name: &str, more: &str) -> String {
-    // NORMAL_ACCOUNT and PASSWD_NOTREQD (MS-ADTS 2.2.16): most have no password here.
+    // NORMAL_ACCOUNT and PASSWD_NOTREQD (MS-ADTS 2.2.16), because most accounts here have no password.
     let control = if more.contains("userAccountControl:") { "" } else { "userAccountControl: 544\n" };
     format!("dn: CN={name},{base}\nobjectClass: user\nsAMAccountName: {name}\n{control}{more}\n")
 }
 
-/// A security group of these members, given by DN.
+/// A security group with these members, given by DN.
 #[must_use]
 pub fn group_ldif(base: &str, name: &str, members: &[String]) -> String {
     let members = members.iter().fold(String::new(), |lines, member| lines + "member: " + member + "\n");
     format!("dn: CN={name},{base}\nobjectClass: group\nsAMAccountName: {name}\n{members}\n")
 }
 
-/// A password as `unicodePwd` takes it (MS-ADTS 3.1.1.3.1.5.1), in base64 for LDIF.
+/// A password in the form of `unicodePwd` (MS-ADTS 3.1.1.3.1.5.1), in base64 for LDIF.
 #[must_use]
 pub fn password(text: &str) -> String {
     let bytes: Vec<u8> = format!("\"{text}\"").encode_utf16().flat_map(u16::to_le_bytes).collect();
@@ -224,16 +226,16 @@ fn configuration(directory: &Path) -> String {
     )
 }
 
-/// A port of 127.0.0.1 here that leads to `port` of 127.0.0.1 in `network`, as long as this process lives.
+/// Returns a port of 127.0.0.1 that forwards to `port` of 127.0.0.1 in `network`, as long as this process lives.
 fn forward(network: &Path, port: u16) -> u16 {
     let network = File::open(network).expect("the network of a process of ours");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, free_port())).expect("a free port");
     let outside = listener.local_addr().expect("its address").port();
     let enter_and_serve = move || {
-        // This thread alone moves, and those that it starts; the listener stays what it is.
+        // Only this thread and those that it starts enter the namespace. The listener stays outside.
         move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may enter a network");
         for client in listener.incoming().filter_map(Result::ok) {
-            // Err: the server is not there yet; the client sees its connection end.
+            // If the server does not listen yet, the client's connection is closed.
             let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) else { continue };
             let ends = client.try_clone().and_then(|client| Ok((client, server.try_clone()?)));
             let Ok((client_again, server_again)) = ends else { continue };
@@ -246,7 +248,7 @@ fn forward(network: &Path, port: u16) -> u16 {
 }
 
 fn pass(mut from: TcpStream, mut to: TcpStream) {
-    // Err: one of them is gone; both ends learn it.
+    // A copy ends with an error if one side has closed; the other side is then closed too.
     let _ = io::copy(&mut from, &mut to);
     let _ = to.shutdown(Shutdown::Write);
 }

@@ -1,4 +1,4 @@
-//! The sample directory: 12 people and 6 tools in Toolforge's shape, and a smaller site by RFC 2307 beside it.
+//! The sample directory: 12 people and 6 tools in the form of Toolforge, and a smaller site in the form of RFC 2307.
 
 use crate::ldif::{
     PEOPLE_GID, group_ldif, person_dn, person_ldif, posix_group_ldif, tool_ldif, toolforge_units_ldif, unit_ldif,
@@ -21,7 +21,7 @@ pub const PEOPLE: [(&str, u32); 12] = [
     ("niaj", 2012),
 ];
 
-/// The tools, their uids and who maintains them.
+/// The tools with their uids and maintainers.
 pub const TOOLS: [(&str, u32, &[&str]); 6] = [
     ("baz", 52501, &["carol"]),
     ("qux", 52502, &["dave", "erin"]),
@@ -34,23 +34,24 @@ pub const TOOLS: [(&str, u32, &[&str]); 6] = [
 /// The members of the group `k8s-admins`.
 pub const ADMINS: [&str; 2] = ["alice", "heidi"];
 
-/// The entry without which a read of this directory is not complete.
+/// The DN of the entry without which a read of this directory is not complete.
 pub const SENTINEL_DN: &str = "uid=novaadmin,ou=people,dc=example,dc=org";
 
-/// The uid of the sentinel, which is a posixAccount but no inetOrgPerson.
+/// The uid of that entry, which is a posixAccount but not an inetOrgPerson.
 pub const SENTINEL_UID: u32 = 2000;
 
-/// Where the RFC 2307 site is.
+/// The base of the RFC 2307 site.
 pub const RFC2307_BASE: &str = "ou=rfc2307,dc=example,dc=org";
 
 /// The people of the RFC 2307 site.
 pub const RFC2307_PEOPLE: [(&str, u32); 4] = [("olivia", 3001), ("peggy", 3002), ("rupert", 3003), ("sybil", 3004)];
 
-/// The tools of the RFC 2307 site: account and posixGroup of the same name and number, and its members.
+/// The tools of the RFC 2307 site with their number (for the account and its posixGroup) and members.
 pub const RFC2307_TOOLS: [(&str, u32, &[&str]); 2] =
     [("garply", 53001, &["olivia", "peggy"]), ("waldo", 53002, &["rupert"])];
 
-/// Everything below [`BASE_DN`] but the RFC 2307 site: units, people, tools, the group `k8s-admins`, the sentinel.
+/// Everything below [`BASE_DN`] except the RFC 2307 site: units, people, tools, the group `k8s-admins`, and the
+/// sentinel.
 #[must_use]
 pub fn toolforge() -> String {
     let mut ldif = toolforge_units_ldif(BASE_DN);
@@ -61,7 +62,7 @@ pub fn toolforge() -> String {
     ldif
 }
 
-/// A sentinel `uid=novaadmin,ou=people` below any base.
+/// The sentinel `uid=novaadmin,ou=people` below `base`.
 #[must_use]
 pub fn sentinel_ldif(base: &str) -> String {
     format!(
@@ -77,8 +78,8 @@ pub fn sentinel_ldif(base: &str) -> String {
     )
 }
 
-/// A site by RFC 2307 below [`RFC2307_BASE`]: posixAccounts, and posixGroups whose members are names. Tools are accounts
-/// in `ou=services`.
+/// A site in the form of RFC 2307 below [`RFC2307_BASE`]: posixAccounts, and posixGroups whose members are names. Tools
+/// are accounts in `ou=services`.
 #[must_use]
 pub fn rfc2307() -> String {
     let mut ldif = unit_ldif(BASE_DN, "rfc2307");

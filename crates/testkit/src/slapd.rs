@@ -1,4 +1,4 @@
-//! An LDAP server (`slapd`) with a configuration, a database, an authority and ports of its own.
+//! An LDAP server (`slapd`) with its own configuration, database, certificate authority and ports.
 
 use std::fmt::Write as _;
 use std::net::TcpStream;
@@ -17,39 +17,41 @@ use crate::ready::wait_for;
 
 /// The suffix of the database.
 pub const BASE_DN: &str = "dc=example,dc=org";
-/// The administrator, whom no access rule and no limit holds.
+/// The administrator, who is exempt from access rules and limits.
 pub const ROOT_DN: &str = "cn=root,dc=example,dc=org";
 /// The password of [`ROOT_DN`].
 pub const ROOT_PASSWORD: &str = "root-password";
-/// The account that Bursar binds as: it reads everything but passwords, without limits.
+/// The account that Bursar binds as. It may read everything except passwords, without limits.
 pub const READER_DN: &str = "cn=bursar,dc=example,dc=org";
 /// The password of [`READER_DN`].
 pub const READER_PASSWORD: &str = "reader-password";
-/// The password policy by which Toolforge marks an account disabled (`pwdPolicySubentry`).
+/// The password policy that marks disabled accounts at Toolforge (`pwdPolicySubentry`).
 pub const DISABLED_POLICY_DN: &str = "cn=disabled,ou=ppolicies,dc=example,dc=org";
 
-/// Debian's paths, as those of modules and schemas below: /usr/sbin is not in everybody's PATH.
+/// Debian's paths, also for the modules and schemas below. /usr/sbin is not in every PATH.
 const SLAPD: &str = "/usr/sbin/slapd";
 const SLAPADD: &str = "/usr/sbin/slapadd";
 const SLAPCAT: &str = "/usr/sbin/slapcat";
 
 const START_DEADLINE: Duration = Duration::from_mins(2);
 
-/// What a `slapd` differs in from the usual one.
+/// The differences from the default server.
 #[derive(Debug, Clone)]
 pub struct SlapdOptions {
-    /// Lines of slapd.conf before the database: `sizelimit 5`, `require bind`.
+    /// Lines of slapd.conf before the database, such as `sizelimit 5` or `require bind`.
     pub global_lines: Vec<String>,
-    /// Lines of the database, before its usual access rules and limits, so that they win:
-    /// `access to attrs=uidNumber by * none`, `limits dn.exact="…" size=5`.
+    /// Lines of the database. They come before the usual access rules and limits and so take precedence, for example
+    /// `access to attrs=uidNumber by * none` or `limits dn.exact="…" size=5`.
     pub database_lines: Vec<String>,
-    /// Whether it tells changes (RFC 4533).
+    /// Whether the server supports syncrepl (RFC 4533).
     pub syncprov: bool,
-    /// How many deletions syncrepl remembers. Beyond it the server sends the ids of what is still there.
+    /// Number of deletions that syncrepl remembers. With more deletions, the server sends the ids of all remaining
+    /// entries.
     pub sessionlog: u32,
-    /// The schema of posixAccount and posixGroup: RFC 2307's, or tests/data/rfc2307bis.schema.
+    /// The schema of posixAccount and posixGroup: the one of RFC 2307, or tests/data/rfc2307bis.schema.
     pub posix_schema: PathBuf,
-    /// LDIF loaded by slapadd before the start (20,000 entries a second). Overlays do not see it: no `memberOf`.
+    /// LDIF that slapadd loads before the start (20,000 entries per second). Overlays do not see it, so there is no
+    /// `memberOf`.
     pub bulk_load: String,
 }
 
@@ -69,28 +71,29 @@ impl Default for SlapdOptions {
 /// An LDAP server.
 #[derive(Debug)]
 pub struct Slapd {
-    /// `ldap://127.0.0.1:PORT`; offers `StartTLS`. By its address: the `ldapsearch` family takes `localhost` for the
-    /// machine's name, which the certificate does not have. Other clients may say `localhost`.
+    /// `ldap://127.0.0.1:PORT`, which offers `StartTLS`. It contains the address, because the `ldapsearch` tools
+    /// replace `localhost` by the machine's name, which the certificate does not have. Other clients can use
+    /// `localhost`.
     pub ldap_url: String,
     /// `ldaps://127.0.0.1:PORT`.
     pub ldaps_url: String,
-    /// A socket of this machine: `ldapi://%2F…`.
+    /// The URL of a Unix socket: `ldapi://%2F…`.
     pub ldapi_url: String,
     /// The certificate of the private authority that signed the server's.
     pub ca_pem: PathBuf,
-    /// A certificate that the server takes for [`READER_DN`], and its key (`client.key` beside it).
+    /// A client certificate that the server maps to [`READER_DN`]. Its key is `client.key` in the same folder.
     pub client_pem: PathBuf,
     directory: PathBuf,
     process: Mutex<Option<Process>>,
-    // Where one was made for this server alone; last, so that it goes after the process.
+    // `Some` if the folder was created for this server. Last, so that it is removed after the process has ended.
     _folder: Option<Folder>,
 }
 
 impl Slapd {
-    /// Starts one in a folder of its own. It holds [`BASE_DN`], the reader, the policy, and what `options` load.
+    /// Starts a server in its own temporary folder. It contains [`BASE_DN`], the reader, the policy, and `bulk_load`.
     ///
     /// # Panics
-    /// If it does not start, with the end of its log.
+    /// If it does not start. The message contains the end of its log.
     #[must_use]
     pub fn start(options: &SlapdOptions) -> Self {
         let folder = Folder::create("slapd");
@@ -98,7 +101,7 @@ impl Slapd {
         Self { _folder: Some(folder), ..slapd }
     }
 
-    /// [`Self::start`], in `directory`, which stays.
+    /// Like [`Self::start`], but in `directory`, which is kept.
     #[must_use]
     pub fn start_in(directory: &Path, options: &SlapdOptions) -> Self {
         std::fs::create_dir_all(directory.join("database")).expect("a folder for the database");
@@ -130,15 +133,15 @@ impl Slapd {
     /// Adds entries (`ldapadd`).
     ///
     /// # Panics
-    /// If one is refused: with the server's answer.
+    /// If an entry is refused. The message contains the server's answer.
     pub fn add_ldif(&self, ldif: &str) {
         self.expect_done("ldapadd", &[], ldif);
     }
 
-    /// Carries out changes (`ldapmodify`): records with a `changetype`.
+    /// Applies changes (`ldapmodify`), given as records with a `changetype`.
     ///
     /// # Panics
-    /// If one is refused: with the server's answer.
+    /// If a change is refused. The message contains the server's answer.
     pub fn modify_ldif(&self, ldif: &str) {
         self.expect_done("ldapmodify", &[], ldif);
     }
@@ -146,23 +149,23 @@ impl Slapd {
     /// Deletes one entry without children (`ldapdelete`).
     ///
     /// # Panics
-    /// If it is refused: with the server's answer.
+    /// If the server refuses. The message contains its answer.
     pub fn delete(&self, dn: &str) {
         self.expect_done("ldapdelete", &[dn], "");
     }
 
-    /// Deletes an entry and all below it.
+    /// Deletes an entry and all entries below it.
     ///
     /// # Panics
-    /// If it is refused: with the server's answer.
+    /// If the server refuses. The message contains its answer.
     pub fn delete_tree(&self, dn: &str) {
         self.expect_done("ldapdelete", &["-r", dn], "");
     }
 
-    /// Searches as [`ROOT_DN`] over ldaps (`ldapsearch -LLL`, lines not wrapped) and gives the LDIF.
+    /// Searches as [`ROOT_DN`] over ldaps (`ldapsearch -LLL`) and returns the LDIF with unwrapped lines.
     ///
     /// # Panics
-    /// If the search fails: with the server's answer.
+    /// If the search fails. The message contains the server's answer.
     #[must_use]
     pub fn search(&self, base: &str, filter: &str, attributes: &[&str]) -> String {
         let mut arguments = vec!["-LLL", "-o", "ldif-wrap=no", "-b", base, filter];
@@ -170,15 +173,15 @@ impl Slapd {
         self.expect_done("ldapsearch", &arguments, "")
     }
 
-    /// Kills the server and waits until it is gone. The database stays.
+    /// Kills the server and waits for its end. The database is kept.
     pub fn stop(&self) {
         self.lock().take();
     }
 
-    /// Starts the server after [`Self::stop`], on the same ports with the same database, and waits until it answers.
+    /// Starts the server after [`Self::stop`], with the same ports and database, and waits until it answers.
     ///
     /// # Panics
-    /// If it does not start, with the end of its log.
+    /// If it does not start. The message contains the end of its log.
     pub fn start_again(&self) {
         let urls = format!("{} {} {}", self.ldap_url, self.ldaps_url, self.ldapi_url);
         let mut command = Command::new(SLAPD);
@@ -186,15 +189,15 @@ impl Slapd {
         let process = Process::start("slapd", &command, &self.directory.join("slapd.log"));
         let address = self.ldaps_url.trim_start_matches("ldaps://");
         process.wait_until("open port", START_DEADLINE, || TcpStream::connect(address).is_ok());
-        // The port opens before the database; a search waits for it.
+        // The port is open before the database is; a search waits for the database.
         self.expect_done("ldapsearch", &["-s", "base", "-b", BASE_DN, "1.1"], "");
         *self.lock() = Some(process);
     }
 
-    /// Stops the server and starts it with another database: what every server holds, and `ldif`.
+    /// Stops the server and starts it with another database: the base entries and `ldif`.
     ///
     /// # Panics
-    /// If it does not start, with the end of its log.
+    /// If it does not start. The message contains the end of its log.
     pub fn start_with(&self, ldif: &str) {
         self.start_from(&(base_ldif() + ldif));
     }
@@ -202,49 +205,49 @@ impl Slapd {
     fn start_from(&self, ldif: &str) {
         self.stop();
         let database = self.directory.join("database");
-        std::fs::remove_dir_all(&database).expect("the old database goes");
+        std::fs::remove_dir_all(&database).expect("the old database is removed");
         std::fs::create_dir(&database).expect("a folder for the new one");
         self.load(ldif);
         self.start_again();
     }
 
-    /// The database as LDIF, entries as they are with their ids and times (`slapcat`), beside a server that runs.
+    /// Returns the database as LDIF, with the entries' ids and times (`slapcat`). The server may be running.
     ///
     /// # Panics
     /// If it cannot be read.
     #[must_use]
     pub fn dump(&self) -> String {
         let mut command = Command::new(SLAPCAT);
-        // One line for each value.
+        // So that each value is on one line.
         command.args(["-o", "ldif-wrap=no", "-f"]).arg(self.directory.join("slapd.conf"));
         let dump = run(command, "");
         require_success("slapcat", &dump);
         String::from_utf8(dump.stdout).expect("LDIF is UTF-8")
     }
 
-    /// Stops the server and starts it with the database that [`Self::dump`] gave.
+    /// Stops the server and starts it with a database that [`Self::dump`] returned.
     ///
     /// # Panics
-    /// If it does not start, with the end of its log.
+    /// If it does not start. The message contains the end of its log.
     pub fn start_copy(&self, dump: &str) {
         self.start_from(dump);
     }
 
-    /// Stops the server and starts it with the same database and other lines of its configuration.
+    /// Stops the server and starts it with the same database and another configuration.
     ///
     /// # Panics
-    /// If it does not start, with the end of its log.
+    /// If it does not start. The message contains the end of its log.
     pub fn start_configured(&self, options: &SlapdOptions) {
         self.stop();
         write_private(&self.directory, "slapd.conf", &configuration(&self.directory, options));
         self.start_again();
     }
 
-    /// Ends the server in good order and starts it with its database from an edited dump (`slapcat`): no client is ever
-    /// told of such a change.
+    /// Stops the server cleanly, edits a dump of its database (`slapcat`), and starts it with the result. Clients are
+    /// not told of such a change.
     ///
     /// # Panics
-    /// If it does not end, or the edited text is not a dump any more.
+    /// If the server does not stop, or the edited text is not a valid dump.
     pub fn edit_unseen(&self, edit: impl FnOnce(&str) -> String) {
         self.with_process(|process| process.signal(Signal::TERM));
         wait_for("the end of slapd", START_DEADLINE, || self.with_process(Process::ended));
@@ -252,10 +255,10 @@ impl Slapd {
         self.start_from(&edit(&dump));
     }
 
-    /// Does something with the process: `slapd.with_process(|p| p.signal(Signal::STOP))`.
+    /// Calls `act` with the process, for example `slapd.with_process(|p| p.signal(Signal::STOP))`.
     ///
     /// # Panics
-    /// If it is stopped.
+    /// If the server is stopped.
     pub fn with_process<T>(&self, act: impl FnOnce(&Process) -> T) -> T {
         act(self.lock().as_ref().expect("slapd is running"))
     }
@@ -292,7 +295,7 @@ fn require_success(tool: &str, output: &Output) {
     assert!(output.status.success(), "{tool} failed ({}): {said}", output.status);
 }
 
-/// What every server holds. The policy is only a name for `pwdPolicySubentry` to point to.
+/// The base entries of every server. The policy only exists as a target of `pwdPolicySubentry`.
 fn base_ldif() -> String {
     format!(
         "dn: {BASE_DN}\nobjectClass: dcObject\nobjectClass: organization\ndc: example\no: Example\n\n\

@@ -1,6 +1,6 @@
-//! The part for namespaces that others create. There the daemon binds the roles of the class that adopts them, and
-//! writes the limits that it has, all by objects of its own; it changes nothing else. PURE: no runtime, no client, no
-//! file system, no clock.
+//! The part of the daemon admission policy for adopted namespaces, which others create. There the daemon may bind the
+//! roles of the class and write its limits, with objects that carry the daemon's label, and change nothing else. PURE:
+//! no runtime, no client, no file system, no clock.
 
 use super::{text, texts};
 use crate::bootstrap::needs::{Adopting, Needs};
@@ -13,15 +13,15 @@ use crate::policy::Requirement;
 const LABELS: &str = "namespaceObject.metadata.?labels.orValue({})";
 const OLD_LABELS: &str = "oldObject.metadata.?labels.orValue({})";
 
-/// What the daemon may take away wherever it is, as far as it carries its label: a namespace that is adopted no more
-/// has labels by which nobody knows that it was.
+/// The objects with our label that the daemon may delete in any namespace. A namespace that is no longer adopted has no
+/// label that shows that it once was.
 pub(super) fn left_behind() -> String {
     let kinds = ManagedKind::ALL.iter().map(|kind| kind.row()).filter(|row| row.in_adopted);
     format!("request.resource.resource in {}", texts(kinds.map(|row| row.plural)))
 }
 
-/// Whether the request is one that the daemon may make in a namespace of others. One with our labels is a tenant's, or
-/// one of Bursar's: the daemon chooses labels and level of some of these itself, so a selector must not open them.
+/// The condition of requests that the daemon may make in an adopted namespace. A namespace with our labels belongs to a
+/// tenant or to Bursar. The daemon chooses labels and level of some of these itself, so a selector must not match them.
 pub(super) fn place(needs: &Needs) -> String {
     let classes: Vec<String> = needs.adopted.values().map(|class| format!("({})", request(class))).collect();
     let any = if classes.is_empty() { "false".to_owned() } else { classes.join(" || ") };
@@ -99,7 +99,7 @@ fn requirement(labels: &str, requirement: &Requirement) -> String {
 mod tests {
     use super::*;
 
-    /// The policy of a cluster is compared with this text.
+    /// If the text changed, the policy would differ from the one in existing clusters.
     #[test]
     fn leftovers_in_adopted_namespaces_follow_the_order_of_the_table() {
         let resources = "['rolebindings', 'resourcequotas', 'limitranges', 'networkpolicies']";

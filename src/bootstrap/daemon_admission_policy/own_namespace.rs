@@ -1,5 +1,5 @@
-//! What the daemon writes of its webhook: the objects in namespace `bursar`, each by its name, and the configurations by
-//! which the API server asks it. PURE: no runtime, no client, no file system, no clock.
+//! The part of the daemon admission policy for the webhook: the objects in namespace `bursar`, each by its name, and
+//! the webhook configurations. PURE: no runtime, no client, no file system, no clock.
 
 use serde_json::{Value, json};
 
@@ -33,8 +33,8 @@ pub(super) fn place() -> String {
     )
 }
 
-/// The webhook's pods run as its own service account, and mount its own files. Another account beside it, or another
-/// Secret, would be theirs by a Deployment.
+/// The webhook's pods must run as the webhook's service account and mount only its own files. Otherwise a Deployment
+/// could give them another service account or another Secret.
 pub(super) fn deployment() -> String {
     let pod = "object.spec.template.spec";
     format!(
@@ -49,7 +49,7 @@ pub(super) fn deployment() -> String {
     )
 }
 
-/// A Service with addresses of others would be sent what is meant for them.
+/// A Service with foreign addresses would receive the traffic for those addresses.
 pub(super) fn service() -> String {
     format!(
         "!(variables.ownPlace && {}) || (object.spec.?type.orValue('ClusterIP') == 'ClusterIP' && \
@@ -58,9 +58,10 @@ pub(super) fn service() -> String {
     )
 }
 
-/// A webhook sees whole objects, and a mutating one changes them: one that met all of the cluster would own it. One that
-/// met less than ours, or let pass what it is not asked about, would be none. So each configuration is exactly what
-/// `bursar webhook install` makes of it, but for where the webhook is and whom the site exempts.
+/// A webhook sees whole objects, and a mutating one can change them. A configuration that matches too much would
+/// control the cluster; one that matches less than ours, or fails open, would enforce nothing. Therefore each
+/// configuration must be exactly the one that `bursar webhook install` writes. Only the webhook's address and the
+/// exempt requests may differ.
 pub(super) fn hooks() -> String {
     let sample = Hooks {
         reached: &Reached::Service,
@@ -107,7 +108,7 @@ fn is(hook: &Value, at: usize) -> String {
         same.push(format!("{stored}.matchConditions[{at}].{field} == {}", literal(&condition[field])));
     }
     if hook["name"] == format!("{OBJECTS}.bursar.dev") {
-        // Kinds of site manifests are met too, and are not known here.
+        // There are also rules for the kinds of site manifests, which are not known here.
         for rule in hook["rules"].as_array().into_iter().flatten() {
             same.push(format!("{stored}.rules.exists(r, r == {})", literal(rule)));
         }

@@ -1,5 +1,5 @@
-//! The rules of the daemon admission policy, each with what the API server says when it refuses. PURE: no runtime, no
-//! client, no file system, no clock.
+//! The rules of the daemon admission policy, each with the message of its refusal. PURE: no runtime, no client, no file
+//! system, no clock.
 
 use serde_json::{Value, json};
 
@@ -16,10 +16,10 @@ use crate::execute::signing::{self, SIGNER, USAGES};
 use crate::kinds::ManagedKind;
 use crate::policy::{DAEMON_USER, TOKEN_LIFETIME_MAX};
 
-/// A generation group, as `desired::generation_group` writes it. Never `system:`.
+/// A generation group as `desired::generation_group` names it. It never matches a group of Kubernetes (`system:…`).
 const GENERATION_GROUP: &str = "^bursar:(tool|user|group):.+#[0-9]+$";
 
-/// A service account of a generation, as `desired::credential` names it.
+/// A service account of a generation as `desired::credential` names it.
 const SERVICE_ACCOUNT: &str = "^bursar-g[0-9]+$";
 
 /// The version of a level of Pod Security.
@@ -126,7 +126,7 @@ fn places() -> String {
     )
 }
 
-/// A mark that is not a number does not come from the daemon, and may be put right.
+/// A mark that is not a number was not written by the daemon, so the daemon may replace it.
 fn mark() -> String {
     let generation = |object: &str| format!("string({object}.?data.?{HIGHEST}.orValue(''))");
     let is_number = |object: &str| format!("{}.matches('^[0-9]{{1,18}}$')", generation(object));
@@ -139,7 +139,7 @@ fn mark() -> String {
     )
 }
 
-/// With any other change of a pod it would run what it likes.
+/// The daemon may change only the annotation `bursar.dev/ends-at`. Any other change could run code in the pod.
 fn pods() -> String {
     let annotations = |object: &str| format!("{object}.metadata.?annotations.orValue({{}})");
     let (new, old, ends) = (annotations("object"), annotations("oldObject"), text(ENDS_AT));
@@ -152,7 +152,8 @@ fn pods() -> String {
     )
 }
 
-/// What belongs to a job is deleted unread, by its label; a suspended tenant's bare pods are, for nothing stops them.
+/// Objects of a job may be deleted by its label, without being read. All pods may be deleted, because nothing else
+/// stops the bare pods of a suspended tenant.
 fn deletions(needs: &Needs) -> String {
     let own = "!variables.namespaced || !variables.deletes || variables.managedBefore || variables.isPod || variables.evicts || variables.ownPlace";
     if !needs.reaps_pods {
@@ -165,7 +166,7 @@ fn deletions(needs: &Needs) -> String {
     )
 }
 
-/// A generation group, a service account of a generation, and somebody whom an issuer vouches for, as a subject `s`.
+/// Conditions for a subject `s`: a generation group, a service account of a generation, or a user of an issuer.
 fn holders() -> [String; 3] {
     [
         format!("(s.kind == 'Group' && s.name.matches('{GENERATION_GROUP}'))"),
@@ -200,8 +201,9 @@ fn admins_message(Confinement { administrators, .. }: &Confinement) -> String {
     )
 }
 
-/// Cluster-wide, so a service account has none of them. With a list of administrators nobody else's credential does,
-/// however honestly it was issued; and only the kinds of credentials that classes of administrators have.
+/// The condition of bindings of admin roles. They are cluster-wide, so service accounts get none. If administrators are
+/// listed, no credential of another account is bound, even if it was issued properly. Only the kinds of credentials
+/// that classes of administrators have are allowed.
 fn admin_bindings(needs: &Needs, Confinement { administrators, .. }: &Confinement) -> String {
     let listed = (!administrators.is_empty()).then(|| {
         let names: Vec<String> = administrators.iter().map(|name| name.replace('.', "[.]")).collect();
@@ -229,8 +231,8 @@ fn admin_bindings(needs: &Needs, Confinement { administrators, .. }: &Confinemen
     )
 }
 
-/// A volume without a claim of its own, or with a storage class, would be bound by any claim that waits for a volume. CEL
-/// sees no other namespace than the request's, and a volume is in none: the claim's is known by its name.
+/// A volume without a claim, or with a storage class, could be bound by any waiting claim. CEL cannot see the claim's
+/// namespace, because a volume has none itself, so the claim's namespace is recognized by its name.
 fn volumes(needs: &Needs) -> String {
     let mut places: Vec<String> = needs.namespaces.iter().map(|place| template_pattern(place, "[a-z0-9-]+")).collect();
     places.push(template_pattern(PERSONAL_NAMESPACE, ""));
@@ -245,8 +247,8 @@ fn volumes(needs: &Needs) -> String {
     )
 }
 
-/// A service account must have the name of a generation. Its tokens must end with the Secret of a host, and within
-/// their time.
+/// A service account must have the name of a generation. Its tokens must be bound to the Secret of a host and must not
+/// live longer than the maximum.
 fn accounts() -> String {
     format!(
         "!variables.isAccount || variables.evicts || (variables.name.matches('{SERVICE_ACCOUNT}') && \
@@ -260,7 +262,7 @@ fn accounts() -> String {
     )
 }
 
-/// Those of tenants, and of them only suspended ones are deleted: what was sealed so was archived or is about to be.
+/// Allows namespaces of tenants. Only suspended ones may be deleted: they are archived, or are about to be.
 fn namespaces() -> String {
     format!(
         "!variables.isNamespace || variables.levels || (variables.sub == '' && variables.writes && variables.classNow && \
@@ -272,8 +274,8 @@ fn namespaces() -> String {
     )
 }
 
-/// An older version of a level asks less of pods. In the namespace of the self-test nothing is ever made, and nobody
-/// bound: there the level of Pod Security must not hide what the webhook refuses.
+/// An older version of a level demands less of pods. The namespace of the self-test may have any level: no pod is ever
+/// created there and no subject bound, and Pod Security must not hide what the webhook refuses.
 fn levels(needs: &Needs) -> String {
     format!(
         "!variables.isNamespace || !variables.writes || variables.levels || variables.name == {selftest} || \
@@ -287,7 +289,7 @@ fn levels(needs: &Needs) -> String {
     )
 }
 
-/// The longest life that the daemon's requests may ask for, in seconds: its own, or that of a class.
+/// The longest lifetime in seconds that the daemon may request: its own or that of a class.
 fn longest(needs: &Needs) -> u64 {
     needs.lifetime.max(OWN_LIFETIME).as_secs()
 }
@@ -302,8 +304,8 @@ fn requests_message(needs: &Needs, confinement: &Confinement) -> String {
     )
 }
 
-/// The certificate of a webhook outside of the cluster is for a year. Its request has a name of its own; CEL reads no
-/// subject, so where the daemon approves, any subject can be asked for by that name.
+/// The certificate of a webhook outside of the cluster lasts a year, and its request has a fixed name. CEL cannot read
+/// the subject, so while the daemon approves, any subject can be requested under that name.
 fn requests(needs: &Needs, confinement: &Confinement) -> String {
     let longest = longest(needs);
     let limit = if confinement.approver {

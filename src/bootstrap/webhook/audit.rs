@@ -1,4 +1,4 @@
-//! What runs in tenants' namespaces already, and which rules it breaks. Reads, and writes nothing.
+//! Judges the existing objects in tenants' namespaces and reports the rules that they break. Writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -20,55 +20,54 @@ use crate::identity::NamespaceName;
 use crate::rules::Mode;
 use crate::telemetry::SharedMetrics;
 
-/// A rule that something breaks.
+/// A rule that an object breaks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Found {
-    /// `tool:foo`; empty if the namespace proves nobody's.
+    /// For example `tool:foo`; empty if the namespace has no valid seal.
     pub account: String,
-    /// The class that the namespace says.
+    /// The class that the namespace's label names.
     pub class: String,
-    /// Where it is.
     pub namespace: String,
-    /// `pods/web`.
+    /// For example `pods/web`.
     pub object: String,
-    /// Which rule, and what is wrong.
+    /// The rule, and what is wrong.
     #[serde(flatten)]
     pub broken: Broken,
-    /// An administrator excepted the account from the rule.
+    /// An administrator excepted the account from this rule.
     pub excepted: bool,
 }
 
-/// What an audit came to.
+/// The result of an audit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Audit {
-    /// Namespaces of tenants.
+    /// Number of tenants' namespaces.
     pub namespaces: u64,
-    /// Objects that were judged.
+    /// Number of judged objects.
     pub objects: u64,
-    /// By account, object and rule.
+    /// Sorted by account, namespace, object and rule.
     pub found: Vec<Found>,
-    /// Rules by class that are off, and so judge nothing.
+    /// Rules with mode `off`, by class.
     pub off: BTreeMap<String, Vec<String>>,
-    /// What of the rules no object shows.
+    /// What the audit does not judge ([`NOT_JUDGED`]).
     pub not_judged: Vec<&'static str>,
-    /// Kinds that could not be listed, with why.
+    /// Kinds that could not be listed, with the error.
     pub unread: BTreeMap<String, String>,
 }
 
-/// Whose a namespace is.
+/// The tenant of a namespace.
 struct Tenant {
     account: String,
     class: String,
     resolved: Resolved,
-    /// Taken out of `resolved`, so that all that they let pass is found.
+    /// Removed from `resolved`, so that the audit also finds what the exceptions allow.
     exceptions: BTreeSet<ExceptedRule>,
 }
 
-/// Judges everything in tenants' namespaces by the rules of `request.policy`. `step` hears of each page: what is listed,
-/// and how many objects were judged.
+/// Judges all objects in tenants' namespaces by the rules of `request.policy`. `step` is called before each kind with
+/// its name and the number of objects judged so far.
 ///
 /// # Errors
-/// Namespaces cannot be listed. A kind that cannot be is told in [`Audit::unread`].
+/// The namespaces cannot be listed. A kind that cannot be listed is reported in [`Audit::unread`].
 pub async fn audit(
     client: &Client,
     request: WebhookRequest<'_>,
@@ -116,7 +115,8 @@ pub async fn audit(
             let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
             let Some(tenant) = tenants.get(namespace) else { return };
             objects += 1;
-            // What a Deployment made of its template was judged with it; pods are judged themselves.
+            // The template of a Deployment was judged with the Deployment, so its ReplicaSets are skipped. Pods are
+            // judged themselves.
             if kind.resource == "replicasets" && follows(&object, &deployments) {
                 return;
             }
@@ -155,8 +155,8 @@ pub async fn audit(
     Ok(audit)
 }
 
-/// Whether a `ReplicaSet` is a Deployment's, which scales it. Tenants write `ownerReferences`: one that names anything else
-/// excuses nothing.
+/// Whether a `ReplicaSet` belongs to a Deployment, which scales it. Tenants can write `ownerReferences`, so the
+/// Deployment must exist, be in the same namespace and select the `ReplicaSet`.
 fn follows(object: &Value, deployments: &HashMap<String, Value>) -> bool {
     let owners = object["metadata"]["ownerReferences"].as_array();
     let owner = owners.into_iter().flatten().find(|owner| owner["controller"] == true);
@@ -166,13 +166,13 @@ fn follows(object: &Value, deployments: &HashMap<String, Value>) -> bool {
     })
 }
 
-/// Where a kind is listed in the whole cluster; `None`: the cluster does not have it.
+/// The path that lists a kind in the whole cluster; `None` if the cluster does not have the kind.
 async fn path(client: &Client, kind: Kind) -> Result<Option<String>, AccessError> {
     let Kind { group, resource } = kind;
     if group.is_empty() {
         return Ok(Some(format!("/api/v1/{resource}")));
     }
-    let what = "API groups are listed";
+    let what = "API groups";
     let groups = answered(what, client.list_api_groups()).await?;
     let Some(found) = groups.groups.into_iter().find(|known| known.name == group) else { return Ok(None) };
     let mut versions: BTreeSet<String> = BTreeSet::new();
@@ -189,7 +189,7 @@ async fn path(client: &Client, kind: Kind) -> Result<Option<String>, AccessError
     Ok(None)
 }
 
-/// Rules that are off, by class.
+/// Rules with mode `off`, by class.
 fn off(request: WebhookRequest<'_>, unchosen: Mode) -> BTreeMap<String, Vec<String>> {
     let classes = crate::desired::server_rules::classes(request.policy, request.cluster);
     let off = classes.map(|class| {

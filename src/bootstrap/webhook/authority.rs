@@ -1,8 +1,8 @@
-//! Whom the API server believes about the webhook: authorities of our own, in the state folder, and the certificates that
-//! they sign.
+//! The certificate authorities that the API server trusts for the webhook. They are our own, in the state folder, and
+//! sign the webhook's certificates.
 //!
-//! An authority signs only when the API server has had time to believe it, and is believed until it ends. So whatever
-//! certificate a pod of the webhook still shows, there is no moment in which it is refused.
+//! An authority signs only after the API server has had time to trust it, and is trusted until it expires. A pod of the
+//! webhook can therefore still present an older certificate without being rejected.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,32 +21,33 @@ use crate::bootstrap::{AccessError, files};
 use crate::certificate::{self, Issued};
 use crate::identity::ClusterName;
 
-/// Four years, replaced after two: a certificate of a year (outside of the cluster) never outlives its authority.
+/// Four years, replaced after two. A certificate for a year (outside of the cluster) therefore never outlives its
+/// authority.
 const AUTHORITY: Duration = Duration::from_hours(4 * 365 * 24);
 const REPLACED_AFTER: SignedDuration = SignedDuration::from_hours(2 * 365 * 24);
-/// In the cluster, where it is replaced at two thirds.
+/// The lifetime of a certificate in the cluster. It is renewed after two thirds.
 pub(super) const WITHIN: Duration = Duration::from_hours(30 * 24);
-/// Outside, where nothing replaces it.
+/// The lifetime of a certificate outside of the cluster, which is not renewed automatically.
 pub const OUTSIDE: Duration = Duration::from_hours(365 * 24);
-/// Clocks that are behind ours by less take a new certificate.
+/// Certificates are backdated by this much, so that clocks that are slow by less accept them.
 const BACKDATED: SignedDuration = SignedDuration::from_mins(5);
-/// API servers take a new configuration over within seconds; none that works takes an hour.
+/// API servers apply a new configuration within seconds. None that works needs an hour.
 pub(super) const SETTLES: SignedDuration = SignedDuration::from_hours(1);
 
-/// An authority of ours.
+/// One of our certificate authorities.
 struct Authority {
     pem: String,
     key: Zeroizing<String>,
     issued: Issued,
 }
 
-/// All of ours, the oldest first.
+/// All our authorities, oldest first.
 pub(super) struct Authorities {
     folder: PathBuf,
     own: Vec<Authority>,
 }
 
-/// A certificate of the webhook.
+/// A serving certificate of the webhook.
 pub(super) struct Serving {
     pub(super) certificate: String,
     pub(super) key: Zeroizing<String>,
@@ -55,18 +56,18 @@ pub(super) struct Serving {
 }
 
 impl Authorities {
-    /// Those in `state_dir`, with a new one if there is none, or if the newest one's time has come.
+    /// Loads the authorities in `state_dir`. Adds one if there is none, or if the newest one must be replaced.
     pub(super) fn open(state_dir: &Path, cluster: &ClusterName, now: Timestamp) -> Result<Self, AccessError> {
         let folder = state_dir.join("webhook").join(&cluster.0);
         let mut own = Vec::new();
         let entries = std::fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok);
-        // Their names are the seconds of their making.
+        // The name of a file is the time in seconds at which it was made.
         let names: BTreeSet<PathBuf> = entries.map(|entry| entry.path()).collect();
         for path in names.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "pem")) {
             let text = std::fs::read_to_string(&path).map(Zeroizing::new);
             let text = text.map_err(|source| AccessError::Read { path: path.clone(), source })?;
             let authority = authority(&text)
-                .ok_or(AccessError::Incomplete { path, what: "it is no authority of ours; move it away" })?;
+                .ok_or(AccessError::Incomplete { path, what: "it is not one of our authorities; move it away" })?;
             if authority.issued.not_after > now {
                 own.push(authority);
             }
@@ -86,7 +87,7 @@ impl Authorities {
         Ok(())
     }
 
-    /// Everybody whom the API server is to believe: ours, and those of a former host that it believes already.
+    /// Returns the authorities that the API server must trust: ours, and those of a former host that it trusts already.
     pub(super) fn bundle(&self, believed: &str, now: Timestamp) -> String {
         let mut bundle: Vec<String> = self.own.iter().map(|authority| authority.pem.trim().to_owned()).collect();
         for pem in certificates(believed) {
@@ -98,8 +99,9 @@ impl Authorities {
         bundle.join("\n") + "\n"
     }
 
-    /// A certificate for `names`. Signed by the newest authority that the API server has believed for a while; `None` if
-    /// there is none and `believed` is somebody: wait. If it believes nobody yet there is nobody to wait for.
+    /// Returns a certificate for `names`, signed by the newest authority that the API server has trusted for a while.
+    /// Returns `None` if there is none and the API server trusts others: then the caller must wait. If `believed` is
+    /// empty, no API server has to learn anything, so the oldest authority signs.
     pub(super) fn sign(
         &self,
         names: &[String],
@@ -132,7 +134,7 @@ fn authority(text: &str) -> Option<Authority> {
     Some(Authority { pem: format!("{pem}\n"), key, issued })
 }
 
-/// Each certificate of a bundle, trimmed.
+/// The certificates of a bundle, each trimmed.
 fn certificates(bundle: &str) -> BTreeSet<String> {
     const END: &str = "-----END CERTIFICATE-----";
     bundle
@@ -183,7 +185,7 @@ fn new_certificate(
     })
 }
 
-/// Sets from when to when.
+/// Sets the validity.
 fn valid(params: &mut CertificateParams, lifetime: Duration, now: Timestamp) -> Issued {
     let not_before = now - BACKDATED;
     let not_after = now.saturating_add(lifetime).unwrap_or(Timestamp::MAX);
@@ -212,7 +214,7 @@ mod tests {
         authorities.sign(&names, WITHIN, believed, at(days)).expect("a certificate")
     }
 
-    /// Who signed it, by openssl.
+    /// Whether an authority in `bundle` signed the certificate, according to openssl.
     fn is_signed_by(serving: &Serving, bundle: &str) -> bool {
         let folder = tempfile::TempDir::new().expect("a folder");
         let file = |name: &str, text: &str| {
@@ -226,35 +228,35 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_signs_when_it_has_been_believed_for_a_while() {
+    fn a_new_authority_signs_after_it_was_trusted_for_a_while() {
         let folder = tempfile::TempDir::new().expect("a folder");
         let first = open(folder.path(), 0);
         let old = first.bundle("", at(0));
-        let serving = sign(&first, "", 0).expect("nobody to wait for");
+        let serving = sign(&first, "", 0).expect("no other authority is trusted");
         assert!(is_signed_by(&serving, &old));
         assert!(serving.not_after > at(29) && serving.renew_after > at(17) && serving.renew_after < at(24));
 
-        assert_eq!(open(folder.path(), 500).own.len(), 1, "kept, also in its file");
+        assert_eq!(open(folder.path(), 500).own.len(), 1, "the authority is kept in its file");
         let both = open(folder.path(), 800);
         let bundle = both.bundle(&old, at(800));
         assert_eq!(certificates(&bundle).len(), 2);
         let serving = sign(&both, &old, 800).expect("the old one signs");
-        assert!(is_signed_by(&serving, &old), "the API server does not believe the new one yet");
+        assert!(is_signed_by(&serving, &old), "the API server does not trust the new authority yet");
         let serving = sign(&open(folder.path(), 801), &bundle, 801).expect("the new one signs");
         assert!(is_signed_by(&serving, &bundle) && !is_signed_by(&serving, &old));
 
         let one = open(folder.path(), 1500).bundle(&bundle, at(1500));
-        assert_eq!(certificates(&one).len(), 1, "who has ended is no longer believed");
+        assert_eq!(certificates(&one).len(), 1, "an expired authority is no longer trusted");
     }
 
     #[test]
-    fn another_host_waits_until_it_is_believed() {
+    fn another_host_waits_until_its_authority_is_trusted() {
         let (here, there) = (tempfile::TempDir::new().expect("a folder"), tempfile::TempDir::new().expect("a folder"));
         let former = open(here.path(), 0).bundle("", at(0));
         let other = open(there.path(), 10);
         assert!(sign(&other, &former, 10).is_none());
         let both = other.bundle(&former, at(10));
         assert_eq!(certificates(&both).len(), 2);
-        assert!(is_signed_by(&sign(&other, &both, 11).expect("believed"), &both));
+        assert!(is_signed_by(&sign(&other, &both, 11).expect("the authority is trusted"), &both));
     }
 }

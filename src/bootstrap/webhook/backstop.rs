@@ -1,12 +1,13 @@
-//! The uid rule as policies that the API server evaluates itself, webhook or not. PURE: no runtime, no client, no file
-//! system, no clock.
+//! The uid rule as policies that the API server evaluates itself, whether the webhook runs or not. PURE: no runtime, no
+//! client, no file system, no clock.
 //!
-//! `init` makes the policies, which alone do nothing; `bursar webhook install` makes the bindings, one for each mode,
-//! that put them in force for classes. So the daemon cannot change what a policy does, which of a mutating one would
-//! be anything: of admission's own objects no policy sees these, and the admission policy could not hold it.
+//! `init` makes the policies, which have no effect alone. `bursar webhook install` makes the bindings, one for each
+//! mode, which put them in force for classes. The daemon therefore cannot change what a policy does. Otherwise it could
+//! write a mutating policy that changes anything: Kubernetes exempts admission policies from admission policies, so the
+//! daemon admission policy could not prevent it.
 //!
-//! The expressions say what `admission::uid` says, of what is left when everything was filled in: they demand what the
-//! webhook, or the mutating policy, fills in.
+//! The expressions check the same as `admission::uid`. They see a pod after the webhook or the mutating policy has
+//! filled in its fields, so they require these fields.
 
 use serde_json::{Value, json};
 
@@ -19,28 +20,27 @@ use crate::desired::credential::SERVICE_ACCOUNT_PREFIX;
 use crate::execute::evict::TOKEN_SECRET;
 use crate::rules::{Mode, Rules, UidRules};
 
-/// The policy of uid, gid and groups, validating and mutating.
+/// The policies on uid, gid and groups, validating and mutating.
 pub const UID: &str = "bursar-uid";
-/// Name of the policy against groups that images add, for classes that take none from them.
+/// The policies against groups that images add, for classes that do not allow them.
 pub const GROUPS: &str = "bursar-groups";
-/// Name of the policy against ways to another uid, for classes without `privilege_escalation`.
+/// The policies against ways to another uid, for classes without `privilege_escalation`.
 pub const ESCALATION: &str = "bursar-escalation";
-/// Name of the policy against tokens that outlive a revocation: in Secrets that Kubernetes fills, and of a service account of
-/// ours in pods, which wait for the account of the next generation. It holds for every class, whatever the mode of its uid
-/// rule.
+/// The policy against tokens that outlive a revocation: Secrets that Kubernetes fills with a token, and pods that use
+/// one of our service accounts (also one of a later generation). It applies to every class, whatever the mode of its
+/// uid rule.
 pub const TOKENS: &str = "bursar-tokens";
-/// Name of the policy against pods that nobody can delete. It holds for every class, as that of tokens does.
+/// The policy against pods that cannot be deleted. Like that of tokens, it applies to every class.
 pub const SIZE: &str = "bursar-size";
 pub const POLICIES: [&str; 5] = [UID, GROUPS, ESCALATION, TOKENS, SIZE];
-/// Those of them that also fill in what they demand.
+/// The policies that also have a mutating version, which fills in what the validating one requires.
 pub const MUTATING: [&str; 3] = [UID, GROUPS, ESCALATION];
 
 const PODS_AND_EPHEMERAL: [&str; 2] = ["pods", "pods/ephemeralcontainers"];
 pub(super) const API_VERSION: &str = "admissionregistration.k8s.io/v1";
-/// Modes that a binding can have, and what the API server calls them.
+/// The modes of bindings, with the API server's names for them.
 pub(super) const ACTIONS: [(Mode, &str); 3] = [(Mode::Enforce, "Deny"), (Mode::Warn, "Warn"), (Mode::Audit, "Audit")];
 
-/// The validating policies.
 pub(in crate::bootstrap) fn validating() -> [Value; 5] {
     let uid = policy("ValidatingAdmissionPolicy", UID, &PODS_AND_EPHEMERAL, json!({"validations": uid_validations()}));
     let escalation = policy("ValidatingAdmissionPolicy", ESCALATION, &PODS_AND_EPHEMERAL, {
@@ -134,7 +134,7 @@ fn without_variables(policy: &mut Value) {
     }
 }
 
-/// The mutating policies, for servers that have the kind: what the webhook fills in.
+/// The mutating policies, for servers that support them. They fill in what the webhook fills in.
 pub(in crate::bootstrap) fn mutating() -> [Value; 3] {
     let absent = |field: &str, value: &str| {
         format!(
@@ -153,7 +153,7 @@ pub(in crate::bootstrap) fn mutating() -> [Value; 3] {
         absent("fsGroup", "variables.gid"),
         absent("runAsNonRoot", "true"),
     ];
-    // An atomic list cannot be applied, and is added. There is a security context by then.
+    // An atomic list cannot be applied, so it is added by a JSON patch. The security context exists by then.
     let groups = json!({"patchType": "JSONPatch", "jsonPatch": {"expression":
         "has(object.spec.securityContext.supplementalGroups) || variables.groups.size() == 0 ? [] : \
          [JSONPatch{op: 'add', path: '/spec/securityContext/supplementalGroups', value: variables.groups}]"
@@ -167,8 +167,8 @@ pub(in crate::bootstrap) fn mutating() -> [Value; 3] {
     ]
 }
 
-/// `allowPrivilegeEscalation: false` for containers that do not say it: those of a new pod, and new ephemeral ones. An old
-/// one cannot change, so it is left out.
+/// Sets `allowPrivilegeEscalation: false` on containers without the field: all containers of a new pod, and new
+/// ephemeral containers. Existing containers cannot change, so they are left out.
 fn no_escalation() -> Value {
     let filled = |list: &str, which: &str| {
         format!(
@@ -206,7 +206,7 @@ fn policy(kind: &str, name: &str, resources: &[&str], rest: Value) -> Value {
         "metadata": {"name": name, "labels": labels_of_init()},
         "spec": {
             "failurePolicy": "Fail",
-            // In the policy too: no binding can widen it.
+            // In the policy as well, so that no binding can widen it.
             "matchConstraints": {
                 "matchPolicy": "Equivalent", "namespaceSelector": of_tenants(), "objectSelector": {},
                 "resourceRules": rules,
@@ -220,7 +220,7 @@ fn policy(kind: &str, name: &str, resources: &[&str], rest: Value) -> Value {
     policy
 }
 
-/// An annotation that is missing or no number is an error, and so a refusal.
+/// If an annotation is missing or not a number, the expression fails, and the request is refused.
 fn variables() -> Value {
     json!([
         {"name": "uid", "expression": "int(namespaceObject.metadata.annotations['bursar.dev/uid'])"},
@@ -230,7 +230,8 @@ fn variables() -> Value {
     ])
 }
 
-/// Security contexts: of an update, those of the ephemeral containers that are new; of a new pod, those of all containers.
+/// The security contexts to check: in an update those of new ephemeral containers, in a new pod those of all
+/// containers.
 const CONTEXTS: &str = "(request.operation == 'UPDATE' ? \
     object.spec.?ephemeralContainers.orValue([]).filter(c, \
         !(c in oldObject.spec.?ephemeralContainers.orValue([]))).map(c, c.?securityContext) : \
@@ -287,18 +288,17 @@ fn uid_validations() -> Value {
     ])
 }
 
-/// One binding: its kind, its name, and what it should be. One without classes meets nothing: the daemon removes none.
+/// A binding of a policy. Without classes it matches nothing; it stays, because the daemon removes no bindings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Binding {
-    /// `ValidatingAdmissionPolicyBinding`, `MutatingAdmissionPolicyBinding`.
+    /// `ValidatingAdmissionPolicyBinding` or `MutatingAdmissionPolicyBinding`.
     pub kind: &'static str,
-    /// `bursar-uid-enforce`.
+    /// For example `bursar-uid-enforce`.
     pub name: String,
-    /// The manifest.
     pub manifest: Value,
 }
 
-/// Every binding that there can be.
+/// All bindings, for every policy and mode.
 #[must_use]
 pub fn bindings(rules: &Rules) -> Vec<Binding> {
     let mut bindings = Vec::new();
@@ -328,7 +328,7 @@ pub fn bindings(rules: &Rules) -> Vec<Binding> {
     bindings
 }
 
-/// Names of all bindings of a kind: what the daemon may write.
+/// Names of all bindings of a kind. The daemon may write only these.
 pub(in crate::bootstrap) fn names(kind: &str) -> Vec<String> {
     let (policies, modes, more): (&[&str], &[&str], &[&str]) = if kind.starts_with("Mutating") {
         (&MUTATING, &["enforce"], &[])
@@ -340,7 +340,7 @@ pub(in crate::bootstrap) fn names(kind: &str) -> Vec<String> {
 }
 
 fn matching(classes: &[&String]) -> Value {
-    // A selector without values is no selector; nothing has a label and has it not.
+    // A selector needs values. No namespace both has a label and lacks it, so this one matches nothing.
     let expressions = if classes.is_empty() {
         json!([{"key": CLASS, "operator": "Exists"}, {"key": CLASS, "operator": "DoesNotExist"}])
     } else {
@@ -370,7 +370,7 @@ mod tests {
     use crate::plan::testing::{policy as sample, prod};
 
     #[test]
-    fn the_daemon_may_write_every_binding_there_can_be_and_no_other() {
+    fn the_names_that_the_daemon_may_write_are_those_of_all_bindings() {
         for kind in ["ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicyBinding"] {
             let made: Vec<String> = bindings(&rules(&sample(), &prod()))
                 .into_iter()
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binding_of_a_mode_without_classes_meets_nothing() {
+    fn a_binding_of_a_mode_without_classes_matches_nothing() {
         let all = bindings(&rules(&sample(), &prod()));
         let wanted: Vec<&str> =
             all.iter().filter(|binding| meets_a_class(binding)).map(|binding| binding.name.as_str()).collect();
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_may_escalate_keeps_the_rest_of_the_backstop() {
+    fn a_class_that_may_escalate_keeps_the_other_policies() {
         let mut rules = rules(&sample(), &prod());
         for class in rules.classes.values_mut() {
             class.uid.privilege_escalation = true;

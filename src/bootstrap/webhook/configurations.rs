@@ -1,9 +1,10 @@
-//! What the API server asks the webhook about: the three configurations, and whom each meets. PURE: no runtime, no
-//! client, no file system, no clock.
+//! The three webhook configurations, and the requests that each matches. PURE: no runtime, no client, no file system,
+//! no clock.
 //!
-//! Whatever is neither a tenant's nor Bursar's never waits for the webhook: pods, workloads, routes and claims are met by
-//! the namespace's label, namespaces by their own, and objects of ours by ours, in whichever namespace they are: adopted
-//! namespaces have no label of ours. The admission policy holds the daemon to these selectors.
+//! Requests for objects that belong neither to a tenant nor to Bursar never wait for the webhook. Pods, workloads,
+//! routes and claims are matched by the label of their namespace, and namespaces by their own label. Bursar's objects
+//! are matched by their own label in any namespace, because adopted namespaces have no label of ours. The daemon
+//! admission policy makes the daemon keep these selectors.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -17,23 +18,23 @@ use crate::policy::DAEMON_USER;
 
 const API_VERSION: &str = "admissionregistration.k8s.io/v1";
 
-/// A review takes about a millisecond, and a live read of a namespace two seconds at most. An API server that waits
-/// longer has lost the webhook.
+/// A review takes about a millisecond, and a live read of a namespace at most two seconds. After this time the webhook
+/// counts as unreachable.
 const TIMEOUT_SECONDS: u64 = 5;
 
-/// Annotation: when the serving certificate ends.
+/// Annotation: when the serving certificate expires.
 pub const UNTIL: &str = "bursar.dev/certificate-until";
-/// Annotation: when the serving certificate is to be replaced.
+/// Annotation: when the serving certificate is due for renewal.
 pub const RENEW_AFTER: &str = "bursar.dev/certificate-renew-after";
-/// Annotation: SHA-256 of the rules and keys that the webhook was given.
+/// Annotation: SHA-256 of the webhook's rules and keys.
 pub const GIVEN: &str = "bursar.dev/rules";
 
-/// The condition that lets groups of the site pass: the only one that depends on the configuration.
+/// The condition that exempts groups of the site. No other condition depends on the configuration.
 pub(in crate::bootstrap) const NOT_EXEMPT: &str = "not-exempt";
-/// The webhook of our objects, whose kinds depend on the site's manifests.
+/// The webhook for our objects. Their kinds depend on the site's manifests.
 pub(in crate::bootstrap) const OBJECTS: &str = "objects";
 
-/// Pods in all their forms, and what else a class has rules for: API group and resources.
+/// Kinds with pod templates: API group and resources.
 const WORKLOADS: [(&str, &[&str]); 3] = [
     ("apps", &["deployments", "replicasets", "statefulsets", "daemonsets"]),
     ("batch", &["jobs", "cronjobs"]),
@@ -42,29 +43,30 @@ const WORKLOADS: [(&str, &[&str]); 3] = [
 pub(super) const ROUTES: [(&str, &[&str]); 2] =
     [("networking.k8s.io", &["ingresses"]), ("gateway.networking.k8s.io", &["httproutes", "grpcroutes", "tlsroutes"])];
 
-/// API group and resources of what the rules of the webhook look at in tenants' namespaces.
+/// API group and resources that the webhook's rules judge in tenants' namespaces.
 pub(super) fn looked_at() -> Vec<(&'static str, &'static [&'static str])> {
     let pods: (&str, &[&str]) = ("", &["pods", "pods/ephemeralcontainers", "pods/resize", "persistentvolumeclaims"]);
     WORKLOADS.into_iter().chain(ROUTES).chain([pods]).collect()
 }
 
-/// What the configurations are made from.
+/// The input of the configurations.
 #[derive(Debug, Clone)]
 pub struct Hooks<'a> {
-    /// Where the webhook is.
+    /// How the API server reaches the webhook.
     pub reached: &'a Reached,
-    /// Whom the API server believes about it, PEM.
+    /// The certificate authorities that the API server trusts for the webhook, PEM.
     pub authorities: &'a str,
     /// Groups that may change our objects.
     pub exempt: &'a [String],
-    /// API group and plural of what tenants are given.
+    /// API group and plural of the kinds that tenants get.
     pub objects: &'a [(String, String)],
-    /// [`UNTIL`], [`RENEW_AFTER`], [`GIVEN`].
+    /// [`UNTIL`], [`RENEW_AFTER`] and [`GIVEN`].
     pub annotations: Value,
 }
 
 impl Hooks<'_> {
-    /// Mutating, validating, and that of approvals, which is apart so that `install` can go without it for a moment.
+    /// Returns the mutating, the validating, and the approvals' configuration. The last one is separate, so that
+    /// `install` can go without it for a moment.
     #[must_use]
     pub fn configurations(&self) -> [Value; 3] {
         let configuration = |kind: &str, name: &str, hooks: Value| {
@@ -124,7 +126,7 @@ impl Hooks<'_> {
             rule("", &["pods/ephemeralcontainers"], &["UPDATE"], "Namespaced"),
         ]);
         let mut hook = self.in_tenants("pods", "/mutate", &rules);
-        // What another webhook adds to a pod (a sidecar) is filled in too.
+        // So that fields that another webhook adds to a pod (a sidecar) are filled in too.
         hook["reinvocationPolicy"] = json!("IfNeeded");
         hook
     }
@@ -154,7 +156,7 @@ impl Hooks<'_> {
         self.in_tenants(name, "/validate", &rules.collect())
     }
 
-    /// By the object's label: it sees the old object too, so that nobody slips out by taking the label off.
+    /// Selects by the object's label, in the old object too. Removing the label therefore does not evade the webhook.
     fn namespaces(&self) -> Value {
         let rules = json!([
             rule("", &["namespaces"], &["CREATE", "UPDATE", "DELETE"], "Cluster"),
@@ -162,7 +164,7 @@ impl Hooks<'_> {
         ]);
         let mut hook = self.hook("namespaces", "/validate", &rules);
         hook["objectSelector"] = of_tenants();
-        hook["matchConditions"] = self.not_those_who_keep_them();
+        hook["matchConditions"] = self.exempt_users();
         hook
     }
 
@@ -175,7 +177,7 @@ impl Hooks<'_> {
         let mut hook = self.hook(OBJECTS, "/validate", &rules.into());
         hook["objectSelector"] =
             json!({"matchExpressions": [{"key": MANAGED_BY, "operator": "In", "values": [MANAGER]}]});
-        hook["matchConditions"] = self.not_those_who_keep_them();
+        hook["matchConditions"] = self.exempt_users();
         hook
     }
 
@@ -187,7 +189,7 @@ impl Hooks<'_> {
         hook
     }
 
-    fn not_those_who_keep_them(&self) -> Value {
+    fn exempt_users(&self) -> Value {
         let groups: Vec<String> =
             std::iter::once("system:nodes").map(text).chain(self.exempt.iter().map(text)).collect();
         let user = "request.userInfo.username";
@@ -204,14 +206,14 @@ impl Hooks<'_> {
     }
 }
 
-/// Namespaces that carry our label.
+/// A selector of namespaces with the class label.
 pub(in crate::bootstrap) fn of_tenants() -> Value {
     json!({"matchExpressions": [{"key": CLASS, "operator": "Exists"}]})
 }
 
-/// Without updates in which nothing differs that a rule looks at: an object can always lose its finalizer, and a workload
-/// can be stopped, however large it is and whatever becomes of the webhook. It skips no more than `decide` passes unseen, so
-/// what is labelled as ours, before or after, is always asked about.
+/// Excludes updates that change nothing that a rule judges. Then an object can always lose its finalizer and a workload
+/// can be stopped, however large it is and whether or not the webhook runs. The condition excludes no more than
+/// `decide` would allow unseen. A request for an object with our label, before or after, is therefore always sent.
 fn unless_unseen(mut hook: Value, differs: &str) -> Value {
     let ours =
         |object: &str| format!("{object}.metadata.?labels[?{}].orValue('') == {}", text(MANAGED_BY), text(MANAGER));
@@ -225,7 +227,7 @@ fn differs() -> String {
     "object.?spec != oldObject.?spec || object.metadata.?annotations != oldObject.metadata.?annotations".to_owned()
 }
 
-/// In a workload, rules look at what pods, jobs and claims are made from, except for a template's node selector.
+/// The rules on workloads judge the templates of pods, jobs and claims, except for the node selector of a pod template.
 fn template_differs() -> String {
     let parts = ["template.?metadata", "jobTemplate", "volumeClaimTemplates"];
     let parts = parts.map(|part| format!("object.?spec.?{part} != oldObject.?spec.?{part}"));
@@ -246,8 +248,7 @@ fn rule(group: &str, resources: &[&str], operations: &[&str], scope: &str) -> Va
     })
 }
 
-/// A CEL string. The configuration has no group with a quote or a backslash; one that had would end nothing, for both
-/// are left out.
+/// A CEL string. Quotes and backslashes are removed, so a value cannot end the string; no group has any.
 fn text(value: impl AsRef<str>) -> String {
     format!("'{}'", value.as_ref().replace(['\'', '\\'], ""))
 }
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn only_tenants_wait_for_the_webhook_and_every_rule_fails_closed() {
+    fn every_hook_is_limited_to_tenants_or_the_daemon_and_fails_closed() {
         let hooks = hooks();
         assert_eq!(hooks.len(), 9);
         for hook in hooks {
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn only_updates_are_passed_unseen_and_never_of_what_is_ours() {
+    fn only_updates_can_skip_the_webhook_but_not_those_of_our_objects() {
         for hook in hooks() {
             let condition = hook["matchConditions"].as_array().filter(|all| all[0]["name"] == "differs");
             let name = hook["name"].as_str().expect("a name");
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_joined_and_a_quote_ends_no_text() {
+    fn a_url_gets_the_path_and_quotes_are_removed() {
         let hooks = hooks();
         assert_eq!(hooks[0]["clientConfig"]["url"], "https://10.0.0.5:9443/mutate");
         let conditions = hooks[6]["matchConditions"].to_string();

@@ -1,6 +1,6 @@
-//! `bursar webhook install` and `uninstall` in the cluster, and what they write.
+//! `bursar webhook install` and `uninstall` in the cluster, and their manifests.
 //!
-//! Nothing waits for the webhook before it answers; and when it goes, the configurations go first.
+//! The configurations are written after the webhook has become available, and removed before the webhook is.
 
 use std::time::Duration;
 
@@ -24,13 +24,14 @@ use crate::rules::senders::{ClientRules, Senders};
 
 const NETWORK_POLICY: (&str, &str, Option<&str>) = ("networking.k8s.io/v1", "NetworkPolicy", Some(NAMESPACE));
 
-/// Time to fetch the image on a node and to list the namespaces.
+/// Enough time for a node to pull the image, and for the webhook to list the namespaces.
 const AVAILABLE_WITHIN: Duration = Duration::from_mins(3);
 
-/// Installs the webhook in the cluster, or brings what is installed up to date.
+/// Installs the webhook in the cluster, or updates it.
 ///
 /// # Errors
-/// The webhook does not become available: then nothing waits for it. Or the cluster does not take something.
+/// The webhook does not become available, or a request fails. If it does not become available, no configuration is
+/// written.
 pub async fn install(client: &Client, request: WebhookRequest<'_>, image: &str) -> Result<Installed, AccessError> {
     must_be_ours(client, request).await?;
     let before = found(client).await?;
@@ -59,7 +60,7 @@ pub async fn install(client: &Client, request: WebhookRequest<'_>, image: &str) 
     Ok(Installed { wrote, not_after: serving.not_after, client: demanded })
 }
 
-/// Names by which API servers ask a Service.
+/// The names by which API servers reach a Service.
 pub(super) fn within_names() -> Vec<String> {
     [".svc", ".svc.cluster.local", ""].iter().map(|suffix| format!("{WEBHOOK}.{NAMESPACE}{suffix}")).collect()
 }
@@ -76,13 +77,13 @@ async fn available(client: &Client) -> Result<(), AccessError> {
         Ok(if is_new && updated > 0 && available >= updated {
             Ok(())
         } else {
-            Err(format!("{updated} of the new kind, {available} available"))
+            Err(format!("{updated} updated pods, {available} available"))
         })
     });
     looked.await?.map_err(|why| AccessError::NotAvailable { waited: AVAILABLE_WITHIN, why })
 }
 
-/// When a certificate is replaced and ends.
+/// When a certificate is due for renewal, and when it expires.
 pub(super) struct Times {
     pub(super) renew_after: jiff::Timestamp,
     pub(super) not_after: jiff::Timestamp,
@@ -94,7 +95,7 @@ impl From<&Serving> for Times {
     }
 }
 
-/// Puts webhooks and backstop in force.
+/// Writes the webhook configurations and the bindings of the backstop.
 pub(super) async fn configure(
     client: &Client,
     request: WebhookRequest<'_>,
@@ -131,10 +132,10 @@ pub(super) async fn configure(
     remember(request, &Remembered { url, authorities, renew_after, not_after, senders }).await
 }
 
-/// What the configurations and bindings should be, where a webhook was installed from here.
+/// Returns the configurations and bindings as they should be, if a webhook was installed from this host.
 ///
 /// # Errors
-/// The cluster does not tell its kinds.
+/// The API server does not list its kinds.
 pub async fn expected(
     client: &Client,
     request: WebhookRequest<'_>,
@@ -153,16 +154,16 @@ pub async fn expected(
     Ok(hooks.configurations().into_iter().chain(in_force(request)).collect())
 }
 
-/// What puts the policies in force.
+/// The bindings that put the policies in force.
 fn in_force(request: WebhookRequest<'_>) -> Vec<Value> {
     let bindings = bindings(&request.rules()).into_iter().chain(server_rules::bindings());
     bindings.map(|binding| binding.manifest).collect()
 }
 
-/// Removes the webhook, and the backstop only if told: as an administrator, for the daemon removes none of it.
+/// Removes the webhook and, if `with_backstop` is set, the bindings of the backstop. Only an administrator may do this.
 ///
 /// # Errors
-/// The cluster does not take something; what is left is removed by another try.
+/// A request fails. Another attempt removes what is left.
 pub async fn uninstall(
     client: &Client,
     request: WebhookRequest<'_>,
@@ -193,10 +194,11 @@ pub async fn uninstall(
     Ok(wrote)
 }
 
-/// Everything but the Secret, whose key nobody prints: what `init` and `install` make, to be read or kept elsewhere.
+/// Returns the manifests that `init` and `install` apply, for printing or keeping. The Secret is left out, because it
+/// contains the key.
 ///
 /// # Errors
-/// The cluster does not tell its kinds.
+/// The API server does not list its kinds.
 pub async fn manifests(client: &Client, request: WebhookRequest<'_>, image: &str) -> Result<Vec<Value>, AccessError> {
     let before = found(client).await?;
     let url = before.as_ref().and_then(|before| before.url.clone());
@@ -227,7 +229,7 @@ pub async fn manifests(client: &Client, request: WebhookRequest<'_>, image: &str
     Ok(all)
 }
 
-/// What is the same everywhere: packaging/webhook has it as files.
+/// Returns the manifests that are the same in every cluster. `packaging/webhook` contains them as files.
 #[must_use]
 pub fn fixed(image: &str) -> Vec<Value> {
     let mut all = vec![roles::own_namespace()];

@@ -1,5 +1,4 @@
-//! The daemon's part after the installation: it replaces the certificate in time, and tells the webhook when the
-//! configuration changed.
+//! Maintains an installed webhook: renews its certificate, and updates its rules after a change of the configuration.
 
 use jiff::Timestamp;
 use kube::Client;
@@ -10,23 +9,23 @@ use super::manifests::{config_map, secret};
 use super::remembered::{Remembered, remembered};
 use super::{AccessError, Found, Reached, WebhookRequest, found, put};
 
-/// How the webhook stands.
+/// The state of the webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kept {
-    /// There is none.
+    /// It is not installed.
     Absent,
-    /// It runs outside of the cluster, where nobody but an administrator replaces its files.
+    /// It runs outside of the cluster, where only an administrator can replace its files.
     Outside {
-        /// When its certificate ends.
+        /// When its certificate expires.
         not_after: Option<Timestamp>,
-        /// It was given other rules than those of the configuration.
+        /// Its rules differ from those of the configuration.
         outdated: bool,
     },
-    /// It is as it should be.
+    /// It runs in the cluster and is in order.
     Well {
-        /// When there is something to do.
+        /// When the next renewal is due.
         due: Timestamp,
-        /// Something was written now.
+        /// Whether something was written now.
         wrote: bool,
     },
 }
@@ -39,11 +38,12 @@ impl From<&Remembered> for Found {
     }
 }
 
-/// Looks at the webhook of a cluster, and renews what is due. Asks one thing of a cluster where nothing is. `weakened`: what
-/// is there is not what was installed, and is written again, as what is gone is.
+/// Checks the webhook of a cluster and renews what is due. If no webhook is installed, this costs one request.
+/// `weakened` means that a configuration or binding differs from what was installed; all are then written again, like
+/// missing ones.
 ///
 /// # Errors
-/// The cluster does not answer, or does not take something.
+/// A request fails.
 pub async fn keep(client: &Client, request: WebhookRequest<'_>, weakened: bool) -> Result<Kept, AccessError> {
     let remembered = remembered(request)?;
     let (mut before, weakened) = match (found(client).await?, &remembered) {
@@ -52,7 +52,8 @@ pub async fn keep(client: &Client, request: WebhookRequest<'_>, weakened: bool) 
         (None, None) => return Ok(Kept::Absent),
     };
     if let Some(remembered) = &remembered {
-        // The authorities and the address come from our own record: what is read in the cluster may be somebody else's.
+        // The authorities and the address come from this host's record, because those in the cluster may have been
+        // changed.
         before.believed.clone_from(&remembered.authorities);
         before.url.clone_from(&remembered.url);
     }
@@ -75,7 +76,7 @@ pub async fn keep(client: &Client, request: WebhookRequest<'_>, weakened: bool) 
     let times = match (&serving, before.renew_after, before.not_after) {
         (Some(serving), _, _) => Times::from(serving),
         (None, Some(renew_after), Some(not_after)) => Times { renew_after, not_after },
-        // Somebody took the annotations off: as if it were due.
+        // The annotations were removed, so a renewal counts as due.
         (None, ..) => Times { renew_after: request.now, not_after: request.now },
     };
     let waits = is_due && serving.is_none();

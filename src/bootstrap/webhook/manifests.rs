@@ -1,4 +1,5 @@
-//! The webhook in the cluster: what runs it, and what it reads. PURE: no runtime, no client, no file system, no clock.
+//! Manifests of the webhook in the cluster: its workload and its files. PURE: no runtime, no client, no file system, no
+//! clock.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -9,19 +10,19 @@ use crate::bootstrap::NAMESPACE;
 use crate::bootstrap::roles::{cluster_role, labels as labels_of_init};
 use crate::rules::{CERTIFICATE, KEY, RULES, SEAL};
 
-/// Nobody: the image has no users.
+/// An unprivileged uid. The image has no users.
 const RUNS_AS: u64 = 65532;
 const PORT: u16 = 9443;
 const HEALTH: u16 = 9444;
-/// Where the files are in the container.
+/// The folder of the files in the container.
 const FILES: &str = "/etc/bursar-webhook";
 
 fn selector() -> Value {
     json!({"app.kubernetes.io/name": WEBHOOK})
 }
 
-/// The webhook's identity, which `init` makes: it reads namespaces and nothing else, in the cluster as a service account,
-/// outside as a user.
+/// The identity of the webhook, which `init` creates: a service account in the cluster, a user outside. It may only
+/// read namespaces.
 pub(in crate::bootstrap) fn identity() -> [Value; 3] {
     let account = json!({
         "apiVersion": "v1",
@@ -43,7 +44,7 @@ pub(in crate::bootstrap) fn identity() -> [Value; 3] {
     [account, cluster_role(WEBHOOK, &rules), binding]
 }
 
-/// Certificate and key.
+/// The serving certificate and its key.
 pub(super) fn secret(certificate: &str, key: &str) -> Value {
     let mut secret = object("v1", "Secret", SECRET);
     secret["type"] = json!("kubernetes.io/tls");
@@ -51,7 +52,7 @@ pub(super) fn secret(certificate: &str, key: &str) -> Value {
     secret
 }
 
-/// Rules and public keys, which belong together: one object, one swap.
+/// Rules and public keys belong together, so they are in one object and change at once.
 #[must_use]
 pub fn config_map(rules: &str, seal: &str) -> Value {
     let mut map = object("v1", "ConfigMap", WEBHOOK);
@@ -59,7 +60,6 @@ pub fn config_map(rules: &str, seal: &str) -> Value {
     map
 }
 
-/// Service, budget and Deployment.
 #[must_use]
 pub fn workload(image: &str) -> [Value; 3] {
     let mut service = object("v1", "Service", WEBHOOK);
@@ -73,7 +73,7 @@ pub fn workload(image: &str) -> [Value; 3] {
     deployment["spec"] = json!({
         "replicas": 2,
         "selector": {"matchLabels": selector()},
-        // No moment without two that answer.
+        // During an update, two pods that answer remain.
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
         "template": {"metadata": {"labels": pod_labels()}, "spec": pod(image)},
     });
@@ -104,7 +104,7 @@ fn pod(image: &str) -> Value {
     json!({
         "serviceAccountName": WEBHOOK,
         "automountServiceAccountToken": true,
-        // Every pod of a tenant waits for these.
+        // The pods of all tenants wait for these.
         "priorityClassName": "system-cluster-critical",
         "terminationGracePeriodSeconds": 30,
         "securityContext": {
@@ -116,7 +116,7 @@ fn pod(image: &str) -> Value {
             "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": selector()}},
         }]}},
         "containers": [container(image)],
-        // One volume, one `..data`: certificate, rules and keys change together.
+        // One volume has one `..data` link, so certificate, rules and keys change together.
         "volumes": [{"name": "files", "projected": {"defaultMode": 0o440, "sources": [
             {"secret": {"name": SECRET}},
             {"configMap": {"name": WEBHOOK}},
@@ -136,7 +136,7 @@ fn container(image: &str) -> Value {
         ],
         "livenessProbe": probe("/healthz"),
         "readinessProbe": probe("/readyz"),
-        // Clients that route to it have this long to notice that it goes.
+        // Time for clients to notice that the pod terminates.
         "lifecycle": {"preStop": {"sleep": {"seconds": 5}}},
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": {

@@ -1,9 +1,9 @@
-//! The webhook's installation: in the cluster, kept by the daemon, or outside of it, by files. What is written is
-//! put together in `manifests`, `configurations` and `backstop`; whom the API server believes about it is
-//! `authority`'s.
+//! The installation of the webhook: in the cluster, where the daemon maintains it, or outside, with files. The
+//! manifests are built in `manifests`, `configurations` and `backstop`; `authority` manages the certificate authorities
+//! that the API server trusts for it.
 //!
-//! The daemon installs it with its own credential, within what `init` gave it: objects by name, webhooks that the
-//! admission policy holds to tenants' namespaces, and no policy at all.
+//! The daemon installs it with its own credential and the rights that `init` gave: certain objects by name, webhook
+//! configurations that the admission policy limits to tenants' namespaces, and no policies.
 
 pub mod adopted_rules;
 pub mod audit;
@@ -50,81 +50,79 @@ use crate::observed::discovery::{Kinds, resource};
 use crate::policy::Policy;
 use crate::rules::{Rules, seal_text};
 
-/// Deployment, Service, budget, ConfigMap, service account, role and the two configurations; and the field manager of
-/// what the daemon writes of them.
+/// The name of the Deployment, Service, budget, ConfigMap, service account, role and two configurations. It is also the
+/// field manager of the daemon's writes to them.
 pub const WEBHOOK: &str = "bursar-webhook";
-/// The configuration that meets the daemon's own approvals.
+/// The configuration for the daemon's own approvals.
 pub const APPROVALS: &str = "bursar-approvals";
 /// The Secret with the serving certificate.
 pub const SECRET: &str = "bursar-webhook-tls";
-/// The webhook outside of the cluster: common name of its certificate.
+/// The user name of a webhook outside of the cluster, in its client certificate.
 pub const WEBHOOK_USER: &str = "bursar:webhook";
-/// Holder of that certificate in its request's label.
+/// The holder of that certificate, in the label of its request.
 pub const WEBHOOK_HOLDER: &str = "bursar-webhook";
 
-/// Files outside of the cluster that end within this time should be made again.
+/// Files outside of the cluster that expire within this time should be renewed.
 pub const ENDS_SOON: jiff::SignedDuration = jiff::SignedDuration::from_hours(30 * 24);
 
 const GROUP: &str = "admissionregistration.k8s.io/v1";
 
-/// Where the API server reaches the webhook.
+/// How the API server reaches the webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reached {
-    /// As Service `bursar-webhook` in namespace `bursar`.
+    /// By Service `bursar-webhook` in namespace `bursar`.
     Service,
-    /// `https://host:port`.
+    /// At `https://host:port`.
     Url(String),
 }
 
-/// What all of this works with.
+/// The input of all operations on the webhook.
 #[derive(Debug, Clone, Copy)]
 pub struct WebhookRequest<'a> {
-    /// The configuration, from which the rules follow.
+    /// The configuration, from which the rules are derived.
     pub policy: &'a Policy,
-    /// Which cluster.
     pub cluster: &'a ClusterName,
-    /// Whose the cluster must be.
+    /// The ledger that must own the cluster.
     pub ledger: &'a LedgerState,
-    /// Where the authorities are.
+    /// The state folder, which contains the authorities.
     pub state_dir: &'a Path,
-    /// Whose public key the webhook gets.
+    /// The sealer whose public key the webhook gets.
     pub sealer: &'a Sealer,
-    /// The time.
     pub now: Timestamp,
 }
 
-/// One object that was written or removed: `Deployment bursar-webhook`.
+/// An object that was written or removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wrote {
-    /// Which.
+    /// Kind and name, for example `Deployment bursar-webhook`.
     pub what: String,
-    /// It is gone.
+    /// It was removed, not written.
     pub removed: bool,
 }
 
-/// What an installation did.
+/// The result of an installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
-    /// Every object, in the order in which they were written.
+    /// All objects, in the order of their writes.
     pub wrote: Vec<Wrote>,
-    /// When the certificate ends.
+    /// When the certificate expires.
     pub not_after: Timestamp,
     /// Whether the webhook demands one of the API server.
     pub client: ClientCertificate,
 }
 
-/// What the cluster says of an installed webhook.
+/// An installed webhook, as its configuration in the cluster describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Whom the API server believes, PEM.
+    /// The authorities that the API server trusts, PEM.
     believed: String,
-    /// It runs outside of the cluster.
+    /// The URL of a webhook outside of the cluster.
     pub url: Option<String>,
-    /// When its certificate is to be replaced.
+    /// When its certificate is due for renewal.
     renew_after: Option<Timestamp>,
-    /// When its certificate ends.
+    /// When its certificate expires.
     pub not_after: Option<Timestamp>,
-    /// SHA-256 of what it was given.
+    /// The annotation [`configurations::GIVEN`].
     given: String,
 }
 
@@ -137,25 +135,25 @@ impl WebhookRequest<'_> {
         seal_text(&[self.sealer.public_key()])
     }
 
-    /// Digest of everything that follows from the configuration.
+    /// Digest of everything that the configuration determines.
     fn given(&self, objects: &[(String, String)]) -> String {
         let text = format!("{}{}{objects:?}", self.rules().to_json(), self.seal());
         hex::encode(digest(&SHA256, text.as_bytes()))
     }
 
-    /// Whether the webhook that is installed was given what it should be given now.
+    /// Whether the installed webhook has the current rules and keys.
     ///
     /// # Errors
-    /// The cluster does not tell its kinds.
+    /// The API server does not list its kinds.
     pub async fn is_given(&self, client: &Client, found: &Found) -> Result<bool, AccessError> {
         Ok(found.given == self.given(&self.objects(client).await?))
     }
 
-    /// API group and plural of what tenants are given.
+    /// API group and plural of the kinds that tenants get, with those of site manifests.
     async fn objects(&self, client: &Client) -> Result<Vec<(String, String)>, AccessError> {
         let mut objects = managed_objects();
         for site in site_kinds(self.policy, self.ledger, self.cluster) {
-            // A kind that is gone has no objects.
+            // A kind that no longer exists has no objects.
             if let Some(kind) = resolve(client, &site.kind).await? {
                 objects.push((kind.group().to_owned(), kind.plural));
             }
@@ -166,12 +164,12 @@ impl WebhookRequest<'_> {
     }
 }
 
-/// API group and plural of what tenants are given in every class.
+/// API group and plural of the kinds that tenants get in every class.
 pub(super) fn managed_objects() -> Vec<(String, String)> {
     managed().map(|kind| (kind.group().to_owned(), kind.row().plural.to_owned())).collect()
 }
 
-/// API group and resource of everything that a rule looks at, in the webhook or in a policy.
+/// API group and resource of everything that a rule judges, in the webhook or in a policy.
 #[must_use]
 pub fn looked_at() -> Vec<(String, String)> {
     let all = configurations::looked_at().into_iter().chain(server_rules::LOOKED_AT);
@@ -180,7 +178,7 @@ pub fn looked_at() -> Vec<(String, String)> {
     each.chain(managed_objects()).collect()
 }
 
-/// What is installed; `None`: nothing.
+/// Returns the installed webhook; `None` if there is none.
 pub async fn found(client: &Client) -> Result<Option<Found>, AccessError> {
     let api = Api::<ValidatingWebhookConfiguration>::all(client.clone());
     let found = answered("ValidatingWebhookConfiguration bursar-webhook", api.get_opt(WEBHOOK)).await?;
@@ -201,7 +199,7 @@ pub async fn found(client: &Client) -> Result<Option<Found>, AccessError> {
     }))
 }
 
-/// Whether the cluster is this ledger's.
+/// Fails unless this ledger owns the cluster.
 async fn must_be_ours(client: &Client, request: WebhookRequest<'_>) -> Result<(), AccessError> {
     let ours = &request.ledger.ledger_id;
     match owner::owner(client).await? {
@@ -211,12 +209,12 @@ async fn must_be_ours(client: &Client, request: WebhookRequest<'_>) -> Result<()
     }
 }
 
-/// What the webhook's objects carry. Not the daemon's label: what has that is a tenant's.
+/// The labels of the webhook's objects. They differ from the daemon's, which mark objects of tenants.
 fn labels() -> Value {
     json!({MANAGED_BY: WEBHOOK, "app.kubernetes.io/part-of": "bursar"})
 }
 
-/// Whether this server has mutating policies.
+/// Whether this server supports mutating admission policies.
 pub async fn mutates(client: &Client) -> Result<bool, AccessError> {
     Ok(resolve(client, &ObjectKind::of(GROUP, "MutatingAdmissionPolicy")).await?.is_some())
 }
@@ -225,7 +223,7 @@ async fn resolve(client: &Client, kind: &ObjectKind) -> Result<Option<ServedKind
     answered(&format!("kind {kind} in {}", kind.api_version()), Kinds::default().resolve(client, kind)).await
 }
 
-/// Makes an object as `manifest` says, with its fields ours.
+/// Applies `manifest` with our field manager. Does nothing if the server does not have the kind.
 async fn put(client: &Client, manifest: &Value, wrote: &mut Vec<Wrote>) -> Result<(), AccessError> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (kind, name) = (text(&manifest["kind"]), text(&manifest["metadata"]["name"]));
@@ -239,7 +237,7 @@ async fn put(client: &Client, manifest: &Value, wrote: &mut Vec<Wrote>) -> Resul
     Ok(())
 }
 
-/// Removes an object, if it is there.
+/// Removes an object if it exists.
 async fn remove(
     client: &Client,
     (api_version, kind, namespace): (&str, &str, Option<&str>),
@@ -256,7 +254,7 @@ async fn remove(
     Ok(())
 }
 
-/// `None`: the server does not have the kind.
+/// Returns `None` if the server does not have the kind.
 async fn api(
     client: &Client,
     api_version: &str,
@@ -280,7 +278,7 @@ fn if_outdated(what: &str, error: AccessError) -> AccessError {
     }
 }
 
-/// Waits until `look` finds something, or `within` has passed: then what it said last.
+/// Waits until `look` succeeds. After `within` it returns the last failure.
 #[expect(clippy::disallowed_methods, reason = "waits for the API server, with a deadline")]
 pub(super) async fn wait_for<T>(
     within: Duration,
@@ -297,10 +295,10 @@ pub(super) async fn wait_for<T>(
     }
 }
 
-/// Manifests as one YAML stream.
+/// Returns the manifests as one YAML stream.
 ///
 /// # Errors
-/// A value that is no YAML, of which there is none.
+/// A value cannot be represented in YAML, which does not occur.
 pub fn yaml(manifests: &[Value]) -> Result<String, String> {
     let documents: Result<Vec<String>, _> = manifests.iter().map(serde_saphyr::to_string).collect();
     Ok(documents.map_err(|error| error.to_string())?.join("---\n"))

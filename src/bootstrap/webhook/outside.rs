@@ -1,6 +1,7 @@
-//! `bursar webhook install --url … --write DIR`: the files of a webhook that runs outside of the cluster.
+//! `bursar webhook install --url … --write DIR`: writes the files of a webhook that runs outside of the cluster.
 //!
-//! The state folder is the daemon's user's, and the files are the caller's, who may be root: see [`privilege::as_bursar`].
+//! The state folder belongs to the daemon's user, and the files belong to the caller, who may be root: see
+//! [`privilege::as_bursar`].
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -32,7 +33,7 @@ use crate::privilege;
 use crate::rules::senders::{ClientRules, Senders};
 use crate::rules::{CERTIFICATE, KEY, KUBECONFIG, RULES, SEAL};
 
-/// What outlives the installation, by name; those that only their owner may read are marked.
+/// The result of the preparation: files with their names, and whether only their owner may read them.
 struct Written {
     files: Vec<(&'static str, Zeroizing<String>, bool)>,
     bundle: String,
@@ -40,7 +41,7 @@ struct Written {
     senders: Senders,
 }
 
-/// A webhook outside of the cluster whose files are written, and that nothing waits for yet.
+/// A webhook outside of the cluster whose files are written. No configuration refers to it yet.
 pub struct Outside {
     url: String,
     folder: PathBuf,
@@ -52,7 +53,7 @@ pub struct Outside {
 /// Writes the files of a webhook at `url` into `folder`.
 ///
 /// # Errors
-/// The cluster does not sign something, or a file cannot be written.
+/// A certificate is not issued, or a file cannot be written.
 pub async fn write_outside(
     (client, admin): (&Client, Option<&Client>),
     daemon_kubeconfig: &Path,
@@ -88,7 +89,7 @@ impl Outside {
     /// Puts the configurations in force, and demands the client certificate if the API server shows it then.
     ///
     /// # Errors
-    /// The cluster does not take something.
+    /// A request fails.
     pub async fn enforce(self, client: &Client, request: WebhookRequest<'_>) -> Result<Installed, AccessError> {
         let Self { url, folder, bundle, times, senders } = self;
         let mut wrote = Vec::new();
@@ -101,11 +102,11 @@ impl Outside {
     }
 }
 
-/// The access of a webhook that was installed here before.
+/// The kubeconfig of a webhook that was installed here before, with its cluster and expiry.
 type KeptAccess = (Cluster, Zeroizing<String>, jiff::Timestamp);
 
-/// The webhook's kubeconfig, if its certificate is good for another month: a webhook that does not run would keep another
-/// one from being approved.
+/// Returns the webhook's kubeconfig if its certificate is valid for another month. It is reused, because a new
+/// certificate could not be approved while the installed webhook does not run.
 fn kept(folder: &Path, now: jiff::Timestamp) -> Option<KeptAccess> {
     let text = Zeroizing::new(std::fs::read_to_string(folder.join(KUBECONFIG)).ok()?);
     let file = kube::config::Kubeconfig::from_yaml(&text).ok()?;
@@ -151,7 +152,7 @@ async fn prepare(
     Ok(Written { files, bundle, times: Times { renew_after: not_after, not_after }, senders })
 }
 
-/// Who may not approve it says what does.
+/// Turns a failure to get the webhook's certificate with the daemon's rights into an error that names the remedy.
 fn of_daemon(error: AccessError) -> AccessError {
     match error {
         AccessError::Signing(source) => AccessError::WebhookSigning(source),
@@ -159,14 +160,15 @@ fn of_daemon(error: AccessError) -> AccessError {
     }
 }
 
-/// The host of a URL that `bursar` has checked.
+/// The host of a URL that was checked before.
 fn host(url: &str) -> String {
     let url = reqwest::Url::parse(url).ok();
     let host = url.as_ref().and_then(reqwest::Url::host_str).unwrap_or_default();
     host.trim_matches(['[', ']']).to_owned()
 }
 
-/// A client certificate of [`WEBHOOK_USER`], in no group, whose role `init` made.
+/// Issues a client certificate to [`WEBHOOK_USER`] without a group, and returns a kubeconfig with it. `init` made the
+/// user's role.
 async fn kubeconfig(server: &ApiServer, reached: Cluster) -> Result<(Zeroizing<String>, jiff::Timestamp), AccessError> {
     let key = NewKey::generate().map_err(AccessError::Key)?;
     let names = Names { common_name: WEBHOOK_USER, organizations: [None, None], serial_number: None };
@@ -203,7 +205,7 @@ async fn kubeconfig(server: &ApiServer, reached: Cluster) -> Result<(Zeroizing<S
     Ok((Zeroizing::new(format!("{file:#}\n")), issued.not_after))
 }
 
-/// Written by root, the files belong to the folder's owner: the user that the webhook runs as.
+/// Writes the files. If root writes them, they get the owner of the folder, which is the user that the webhook runs as.
 fn write(folder: &Path, written: &[(&str, Zeroizing<String>, bool)]) -> Result<(), AccessError> {
     let failed = |source| AccessError::Write { path: folder.to_owned(), source };
     if !folder.exists() {

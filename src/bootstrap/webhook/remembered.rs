@@ -1,4 +1,5 @@
-//! What this host installed, in the state folder: by it the daemon knows that what is gone was there.
+//! Records in the state folder what this host installed. If it disappears from the cluster, the daemon knows that it
+//! was there.
 
 use std::path::{Path, PathBuf};
 
@@ -13,16 +14,16 @@ use crate::rules::senders::Senders;
 
 const FILE: &str = "installed.json";
 
-/// What the configurations were made with.
+/// The input of the installed configurations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remembered {
-    /// Where the webhook is; absent: in the cluster.
+    /// The webhook's URL; absent if it runs in the cluster.
     pub url: Option<String>,
-    /// Whom the API server was told to believe about it, PEM.
+    /// The authorities that the API server was told to trust, PEM.
     pub authorities: String,
-    /// When its certificate is to be replaced.
+    /// When the webhook's certificate is due for renewal.
     pub renew_after: Timestamp,
-    /// When its certificate ends.
+    /// When the webhook's certificate expires.
     pub not_after: Timestamp,
     /// Who may send reviews. A record of an older version does not have it.
     #[serde(default)]
@@ -33,7 +34,7 @@ fn path(state_dir: &Path, cluster: &ClusterName) -> PathBuf {
     state_dir.join("webhook").join(&cluster.0).join(FILE)
 }
 
-/// What was installed here; `None`: nothing, or it was removed.
+/// Returns what was installed from this host; `None` if nothing was, or if it was uninstalled.
 pub fn remembered(request: WebhookRequest<'_>) -> Result<Option<Remembered>, AccessError> {
     let path = path(request.state_dir, request.cluster);
     let text = match std::fs::read(&path) {
@@ -45,7 +46,7 @@ pub fn remembered(request: WebhookRequest<'_>) -> Result<Option<Remembered>, Acc
     parsed.map(Some).map_err(|error| AccessError::Read { path, source: error.into() })
 }
 
-/// As the daemon's user, whose file it is.
+/// Writes the record as the daemon's user, who owns the file.
 pub(super) async fn remember(request: WebhookRequest<'_>, what: &Remembered) -> Result<(), AccessError> {
     let path = path(request.state_dir, request.cluster);
     let text = serde_json::to_vec_pretty(what);
@@ -56,7 +57,7 @@ pub(super) async fn remember(request: WebhookRequest<'_>, what: &Remembered) -> 
     written.await.map_err(|error| AccessError::Write { path: path.clone(), source: error.into() })?
 }
 
-/// It was removed by an administrator's order.
+/// Removes the record after an administrator uninstalled the webhook.
 pub(in crate::bootstrap) async fn forget(state_dir: &Path, cluster: &ClusterName) -> Result<(), AccessError> {
     let path = path(state_dir, cluster);
     let removed = privilege::as_bursar(async {

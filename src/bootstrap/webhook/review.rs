@@ -1,5 +1,5 @@
-//! One review as a question: asked of the webhook itself before it is in force, and afterwards as the API server asks it.
-//! The pod that is asked about would run as root, and nothing of it is stored.
+//! Tests the webhook with one review: directly before it is in force, and later through the API server. The reviewed
+//! pod would run as root, and is never stored.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::contract::SELFTEST;
 use crate::errors::chain;
 use crate::rules::Mode;
 
-/// As long as an API server waits for a webhook.
+/// As long as an API server waits for a webhook at most.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Names the question in the answer.
+/// Identifies the review in the answer.
 const UID: &str = "bursar-asks-one-review";
 
-/// A question through the API server, which needs nothing of its asker any more.
+/// A test review through the API server, with everything that it needs.
 #[derive(Clone)]
 pub struct Question {
     client: Client,
@@ -29,7 +29,8 @@ pub struct Question {
 }
 
 impl Question {
-    /// About a pod of the first class whose uids are enforced, or of the first; `None`: there is no class to be asked about.
+    /// Creates a review of a pod in the first class that enforces the uid rule, or else in the first class. Returns
+    /// `None` if there are no classes.
     #[must_use]
     pub fn of(client: &Client, request: WebhookRequest<'_>) -> Option<Self> {
         let rules = request.rules();
@@ -43,7 +44,7 @@ impl Question {
         Some(Self { client: client.clone(), seal: seal_manifest(request, class, rules)?, pod, must_be_refused })
     }
 
-    /// Asks. The error is for people.
+    /// Sends the review. The error is text for an administrator.
     pub async fn ask(self) -> Result<(), String> {
         let Self { client, seal, pod, must_be_refused } = self;
         let asked = async {
@@ -56,18 +57,20 @@ impl Question {
     }
 }
 
-/// What the API server's answer says of the webhook.
+/// Decides from the API server's answer whether the webhook works.
 fn works(answer: Result<(), String>, must_be_refused: bool) -> Result<(), String> {
     match answer {
         Ok(()) if must_be_refused => Err("a pod that would run as root was let through".to_owned()),
         Err(why) if is_denied(&why) => Ok(()),
         Err(why) if must_be_refused || why.contains("failed calling webhook") || why.contains(STALE) => Err(why),
-        // It was let through, or refused by somebody else: the webhook has nothing to say of it.
+        // The pod was allowed, or something other than the webhook refused it. Neither says anything against the
+        // webhook.
         Ok(()) | Err(_) => Ok(()),
     }
 }
 
-/// Whether a refusal is a judgement of the webhook. One that hears of no namespace refuses every pod alike.
+/// Whether the webhook judged the request and refused it. A webhook with a stale view of the namespaces refuses every
+/// pod, which is no judgement.
 pub(super) fn is_denied(why: &str) -> bool {
     why.contains(".bursar.dev\" denied") && !why.contains(STALE)
 }
@@ -126,7 +129,7 @@ async fn ask_itself(url: &str, bundle: &str) -> Result<(), String> {
     is_review(&answer["response"]).unwrap_or_else(|| Err(format!("it answers {status}, and not as the webhook does")))
 }
 
-/// What a response of the webhook says of itself; `None`: it is no response to the question.
+/// Returns the webhook's verdict on its own state; `None` if this is not a response to our review.
 fn is_review(response: &Value) -> Option<Result<(), String>> {
     let is_ours = response["uid"] == UID && response["allowed"].is_boolean();
     let why = response["status"]["message"].as_str().unwrap_or_default();
@@ -139,7 +142,7 @@ mod tests {
     use crate::admission::tenant::Unresolved;
 
     #[test]
-    fn a_webhook_that_hears_of_no_namespace_does_not_work() {
+    fn a_webhook_with_stale_namespaces_does_not_work() {
         let of = |why: &str| format!("admission webhook \"pods.bursar.dev\" denied the request: {why}");
         let stale = of(&format!("namespace tool-foo: {}", Unresolved::Stale { seconds: 301 }));
         for must_be_refused in [true, false] {

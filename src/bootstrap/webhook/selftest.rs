@@ -1,6 +1,6 @@
-//! `bursar webhook selftest`: dry-run requests that must pass, and that must be refused, in a namespace of its own, sealed
-//! for one class after the other. Nothing of it is stored but the namespace. It does not try `claims.storage_classes`:
-//! claims of the daemon pass that rule.
+//! `bursar webhook selftest`: sends dry-run requests that must be allowed and requests that must be refused, in a
+//! namespace of its own that is sealed for one class after the other. Only the namespace is stored.
+//! `claims.storage_classes` is not tested, because the rule exempts claims of the daemon.
 
 use std::time::Duration;
 
@@ -21,32 +21,32 @@ use crate::identity::{AccountId, AccountName, DirectoryId, Gid, NamespaceName, P
 use crate::rules::server::{ServerRule, ServerRules};
 use crate::rules::{ClassRules, Mode};
 
-/// Decides from which port on a pod may serve; the restricted Pod Security Standard lets everybody set it.
+/// Sets the lowest port that a pod may listen on. The restricted Pod Security Standard lets everybody set it.
 const PORTS: &str = "net.ipv4.ip_unprivileged_port_start";
-/// Whom the namespace is sealed for: nobody has it, for the directory's uids are tenants'.
+/// The uid that the namespace is sealed for. No tenant is expected to have it.
 const RUNS_AS: u32 = 65533;
-/// The webhook hears of another seal within a second.
+/// The webhook sees a new seal within a second.
 const HEARD_WITHIN: Duration = Duration::from_secs(30);
-/// So do the policies, in the API server itself.
+/// The policies see the namespace's new class within a second too.
 const POLICIES_HEAR_WITHIN: Duration = Duration::from_secs(5);
 
-/// One request, and what came of it.
+/// A request of the self-test and its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tried {
-    /// The class whose rules were tried.
+    /// The class whose rules were tested.
     pub class: String,
-    /// `a pod that runs as root`.
+    /// For example `a pod that runs as root`.
     pub what: &'static str,
-    /// It must be refused.
+    /// Whether the request must be refused.
     pub must_be_refused: bool,
-    /// What is wrong; `None`: it went as it must.
+    /// What went wrong; `None` if the result is right.
     pub wrong: Option<String>,
 }
 
-/// Tries the rules of every class.
+/// Tests the rules of every class.
 ///
 /// # Errors
-/// There is no webhook, or the cluster does not take the namespace; a request that goes wrong is a [`Tried`].
+/// There is no webhook, or the namespace cannot be written. A request with the wrong result is reported in [`Tried`].
 pub async fn selftest(client: &Client, request: WebhookRequest<'_>) -> Result<Vec<Tried>, AccessError> {
     found(client).await?.ok_or(AccessError::NoWebhook)?;
     let mut tried = Vec::new();
@@ -55,7 +55,7 @@ pub async fn selftest(client: &Client, request: WebhookRequest<'_>) -> Result<Ve
         tried.extend(of_class(client, class, rules).await?);
         let Some(known) = request.policy.classes.get(class) else { continue };
         let unchosen = unchosen(request.ledger.older_than_rules);
-        // The API server hears of the class by a watch of its own.
+        // The API server sees the class through a watch, so the first request may need a few seconds.
         let mut patience = POLICIES_HEAR_WITHIN;
         for (what, path, object) in refused_by_server(&known.admission.server, unchosen, &plain(rules)) {
             let answer = wait_for(patience, async || Ok(must_refuse(client, path, &object).await)).await?;
@@ -79,7 +79,7 @@ async fn seal(
     }
 }
 
-/// The namespace, sealed for a class.
+/// The namespace's manifest with a seal for the class.
 pub(super) fn seal_manifest(request: WebhookRequest<'_>, class: &str, rules: &ClassRules) -> Option<Value> {
     let namespace = NamespaceName::try_from(SELFTEST.to_owned()).ok()?;
     let (uid, gid) = (Uid::try_from(i64::from(RUNS_AS)).ok()?, Gid::try_from(i64::from(RUNS_AS)).ok()?);
@@ -95,7 +95,7 @@ pub(super) fn seal_manifest(request: WebhookRequest<'_>, class: &str, rules: &Cl
         state: TenantState::Active,
         exceptions: std::collections::BTreeSet::new(),
     };
-    // Where the webhook fills in what the restricted level asks for, that must be enough.
+    // If the webhook fills in the fields of the restricted level, a plain pod must satisfy that level.
     let level = if rules.restricted { "restricted" } else { "privileged" };
     Some(json!({
         "apiVersion": "v1",
@@ -108,7 +108,7 @@ pub(super) fn seal_manifest(request: WebhookRequest<'_>, class: &str, rules: &Cl
     }))
 }
 
-/// Writes the namespace as sealed.
+/// Applies the manifest of the sealed namespace.
 pub(super) async fn seal_with(client: &Client, manifest: &Value) -> Result<(), AccessError> {
     let what = format!("Namespace {SELFTEST}");
     let api = Api::<Namespace>::all(client.clone());
@@ -119,7 +119,7 @@ pub(super) async fn seal_with(client: &Client, manifest: &Value) -> Result<(), A
 
 async fn of_class(client: &Client, class: &str, rules: &ClassRules) -> Result<Vec<Tried>, AccessError> {
     let plain = || plain(rules);
-    // Until the webhook has heard of the seal, this one tells.
+    // Repeated until the webhook has seen the seal.
     let ready = wait_for(HEARD_WITHIN, async || {
         Ok(match create(client, &plain()).await {
             Ok(pod) => expected(&pod, rules).map_or(Ok(()), Err),
@@ -132,9 +132,10 @@ async fn of_class(client: &Client, class: &str, rules: &ClassRules) -> Result<Ve
         if mode(rules) == Mode::Enforce {
             let wrong = match create(client, &spec).await {
                 Ok(_) => Some("it was let through".to_owned()),
-                // The backstop would refuse some of it too, and hide that the webhook does not.
+                // The refusal must come from the webhook: the backstop refuses some of these too, and would hide a
+                // broken webhook.
                 Err(why) if is_denied(&why) => None,
-                Err(why) => Some(format!("somebody else refused it: {why}")),
+                Err(why) => Some(format!("it was not refused by the webhook, but by: {why}")),
             };
             all.push(tried(what, true, wrong));
         }
@@ -142,12 +143,12 @@ async fn of_class(client: &Client, class: &str, rules: &ClassRules) -> Result<Ve
     Ok(all)
 }
 
-/// The spec of a pod that says nothing but its image.
+/// The spec of a pod with nothing but its image.
 fn plain(rules: &ClassRules) -> Value {
     json!({"containers": [{"name": "selftest", "image": image_for(rules)}]})
 }
 
-/// Objects that break one rule each of those that the API server evaluates and enforces, with where they are made.
+/// Objects that each break one of the rules that the API server enforces, each with its description and its resource.
 fn refused_by_server(server: &ServerRules, unchosen: Mode, plain: &Value) -> Vec<(&'static str, &'static str, Value)> {
     let enforces = |rule: &ServerRule, allowed: &str| {
         rule.mode.unwrap_or(unchosen) == Mode::Enforce && !rule.allow.contains(allowed)
@@ -172,7 +173,7 @@ fn refused_by_server(server: &ServerRules, unchosen: Mode, plain: &Value) -> Vec
     tried.into_iter().filter(|tried| tried.0).map(|(_, what, plural, object)| (what, plural, object)).collect()
 }
 
-/// Sends an object that must be refused by a rule of the API server.
+/// Sends an object that the policies of the rules must refuse.
 async fn must_refuse(client: &Client, plural: &str, object: &Value) -> Result<(), String> {
     let mut object = object.clone();
     object["metadata"] = json!({"name": "selftest"});
@@ -184,11 +185,11 @@ async fn must_refuse(client: &Client, plural: &str, object: &Value) -> Result<()
     match client.request::<Value>(request).await {
         Ok(_) => Err("it was let through".to_owned()),
         Err(kube::Error::Api(status)) if status.message.contains(server_rules::POLICIES[0]) => Ok(()),
-        Err(error) => Err(format!("somebody else refused it: {}", chain(&error))),
+        Err(error) => Err(format!("it was not refused by the policy, but by: {}", chain(&error))),
     }
 }
 
-/// What is wrong with a plain pod that was let through.
+/// Returns what is wrong with a plain pod that was allowed.
 fn expected(pod: &Pod, rules: &ClassRules) -> Option<String> {
     if rules.uid.mode != Mode::Enforce {
         return None;
@@ -200,7 +201,7 @@ fn expected(pod: &Pod, rules: &ClassRules) -> Option<String> {
 
 type ModeOf = fn(&ClassRules) -> Mode;
 
-/// Specs that break one rule each.
+/// Pod specs that each break one rule.
 fn refused(plain: &Value) -> Vec<(&'static str, ModeOf, Value)> {
     let with = |change: &dyn Fn(&mut Value)| {
         let mut spec = plain.clone();
@@ -261,7 +262,7 @@ fn refused(plain: &Value) -> Vec<(&'static str, ModeOf, Value)> {
     ]
 }
 
-/// A reference that the class may run; there need be no such image.
+/// An image reference that the class allows. The image need not exist.
 pub(super) fn image_for(rules: &ClassRules) -> String {
     let images = &rules.images;
     let place =
@@ -272,7 +273,7 @@ pub(super) fn image_for(rules: &ClassRules) -> String {
     format!("{place}{path}{digest}")
 }
 
-/// Creates a pod without effect.
+/// Creates a pod in a dry run.
 pub(super) async fn create(client: &Client, spec: &Value) -> Result<Pod, String> {
     create_pod(client, &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "selftest"}, "spec": spec}))
         .await

@@ -1,10 +1,10 @@
-//! Rules of classes that the API server evaluates itself: Services, scheduling, sysctls, ingress and storage classes, and
-//! hosts in further kinds. PURE: no runtime, no client, no file system, no clock.
+//! Rules of classes that the API server evaluates itself: Services, scheduling, sysctls, ingress and storage classes,
+//! and hosts in further kinds. PURE: no runtime, no client, no file system, no clock.
 //!
-//! `init` makes a policy for each mode, and what the classes allow in that mode is in it, so that the daemon cannot change
-//! what a policy does. The daemon writes the bindings, which are always the same. A ConfigMap as a parameter would spare
-//! an `init` after a change, but an API server stops to follow the parameters of a kind for good when the last binding
-//! that names it is removed.
+//! `init` makes a policy for each mode, which contains what the classes allow in that mode, so the daemon cannot change
+//! what a policy does. The daemon writes the bindings, which never change. With a ConfigMap as parameter, a change of
+//! the configuration would not need another `init`. But after the last binding that names a parameter kind is removed,
+//! an API server never follows parameters of that kind again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ const NAME: &str = "bursar-rules";
 /// Names of the policies and of their bindings, one for each mode.
 pub const POLICIES: [&str; 3] = ["bursar-rules-enforce", "bursar-rules-warn", "bursar-rules-audit"];
 
-/// What a policy looks at: API group, resources.
+/// API group and resources that the policies match.
 pub(super) const LOOKED_AT: [(&str, &[&str]); 5] = [
     ("", &["services", "pods", "replicationcontrollers", "persistentvolumeclaims"]),
     ("apps", &["deployments", "replicasets", "statefulsets", "daemonsets"]),
@@ -35,7 +35,7 @@ pub(super) const LOOKED_AT: [(&str, &[&str]); 5] = [
     ("networking.k8s.io", &["ingresses"]),
     ("gateway.networking.k8s.io", &["gateways"]),
 ];
-/// Resources that are no pods and have none; '': those of `hosts.fields`, whatever they are called.
+/// Resources without pods. The empty text stands for the kinds of `hosts.fields`.
 const WITHOUT_PODS: &str = "['', 'services', 'persistentvolumeclaims', 'ingresses', 'gateways']";
 
 /// Stands in a rule's words where no rule is.
@@ -45,19 +45,19 @@ fn name(mode: Mode) -> String {
     format!("{NAME}-{}", mode.as_str())
 }
 
-/// What the policies are made from.
+/// The input of the policies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Given {
     /// What the classes allow, by mode.
     pub data: BTreeMap<Mode, BTreeMap<String, String>>,
-    /// Fields of further kinds that name hosts, of all classes.
+    /// Fields with hosts in further kinds, of all classes.
     pub host_fields: BTreeSet<HostField>,
     /// Classes that adopt namespaces.
     pub adopting: Vec<Adopting>,
 }
 
 impl Given {
-    /// What a configuration and a ledger give.
+    /// Derives the input from a configuration and a ledger.
     #[must_use]
     pub fn of(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) -> Self {
         let data = data(policy, cluster, unchosen(ledger.older_than_rules));
@@ -69,7 +69,7 @@ impl Given {
     }
 }
 
-/// The bindings. They meet every tenant: the policy of the mode says which classes have which rule.
+/// The bindings. They match all tenants; the policy decides which classes have which rule.
 #[must_use]
 pub fn bindings() -> Vec<Binding> {
     let bindings = ACTIONS.map(|(mode, action)| {
@@ -83,7 +83,6 @@ pub fn bindings() -> Vec<Binding> {
     bindings.into()
 }
 
-/// The policies.
 #[must_use]
 pub fn policies(given: &Given) -> Vec<Value> {
     let Given { data, host_fields, adopting: _ } = given;
@@ -124,7 +123,7 @@ pub(super) fn validations(fields: &BTreeSet<HostField>) -> Vec<Value> {
 fn literal(data: &BTreeMap<String, String>) -> String {
     let text = |text: &str| format!("'{}'", text.replace(['\'', '\\'], "").replace('\n', "\\n"));
     let entries: Vec<String> = data.iter().map(|(key, words)| format!("{}: {}", text(key), text(words))).collect();
-    // The first entry gives an empty map its type.
+    // The first entry gives an otherwise empty map its type.
     format!("{{{}}}", std::iter::once("'': ''".to_owned()).chain(entries).collect::<Vec<_>>().join(", "))
 }
 
@@ -135,7 +134,8 @@ pub(super) fn resource_rule(group: &str, resources: &[&str]) -> Value {
     })
 }
 
-/// The name of the resource if it is one of [`LOOKED_AT`]. Another group can have kinds of the same names, with other fields.
+/// The name of the resource if it is one of [`LOOKED_AT`], otherwise ''. Another API group can have kinds with the same
+/// names and other fields.
 fn resource() -> String {
     let name = "request.resource.resource";
     let one = |(group, resources): &(&str, &[&str])| {
@@ -178,7 +178,7 @@ pub(super) fn variables(class: &str, data: &BTreeMap<String, String>) -> Vec<Val
         variable("fields", words("host-fields")),
         variable("patterns", words("hosts")),
         variable("pattern", words("namespace")),
-        // What stands in the place of `{name}`: the namespace's name was made of the pattern.
+        // The part of the namespace's name that the class's pattern has as `{name}`.
         variable(
             "name",
             format!(
@@ -196,12 +196,12 @@ pub(super) fn variables(class: &str, data: &BTreeMap<String, String>) -> Vec<Val
     ]
 }
 
-/// `expression` must hold; `message` says why it does not, and `fallback` where that cannot be computed.
+/// A validation: `expression` must hold. `message` computes the refusal, and `fallback` is used if that fails.
 fn validation(expression: &str, message: &str, fallback: &str) -> Value {
     json!({"expression": expression, "messageExpression": message, "message": fallback})
 }
 
-/// A sentence like the webhook's: the object, the problem, the remedy. `problem` is CEL; the others are texts.
+/// A sentence in the form of the webhook's: object, problem, remedy. `problem` is CEL; the others are texts.
 fn sentence(problem: &str, remedy: &str, key: &str) -> String {
     format!(
         "variables.object + ' ' + {problem} + ', which class ' + variables.class + ' does not allow: {remedy}, or ask an \
@@ -241,7 +241,7 @@ fn services() -> Vec<Value> {
     let own_addresses = format!(
         "'externalIPs' in variables.services || {new_addresses}.all(a, variables.updates && a in {old_addresses})"
     );
-    // Controllers of DNS serve the hosts of such an annotation (external-dns).
+    // DNS controllers (external-dns) serve the hosts in such annotations.
     let annotations = "object.metadata.?annotations.orValue({})";
     let wrong = format!(
         "{annotations}.filter(k, k.matches('(^|[^a-z])hostnames?$') && !(variables.updates && \
@@ -271,7 +271,7 @@ fn scheduling() -> Vec<Value> {
     let is = format!("!(variables.resource in {WITHOUT_PODS})");
     let at = |of: &str, field: &str| format!("variables.{of}.?{field}.orValue('')");
     let key = "scheduling";
-    // A name is allowed, is what it was, or is what a pod has that does not say it.
+    // A name is allowed if the class lists it, if it did not change, or if it is the default.
     let named = |field: &str, word: &str, plain: &str, unless: &str| {
         let (new, old) = (at("spec", field), at("old", field));
         let holds = format!(
@@ -286,7 +286,7 @@ fn scheduling() -> Vec<Value> {
     };
     let no_system = format!(" && !{}.startsWith('system-')", at("spec", "priorityClassName"));
     let (node, old_node) = (at("spec", "nodeName"), at("old", "nodeName"));
-    // Kubernetes adds the tolerations of its own conditions of nodes.
+    // Kubernetes adds the tolerations for its own node conditions.
     let tolerations = format!(
         "variables.spec.?tolerations.orValue([]).filter(t, !('toleration *' in variables.{key} || \
          t.?key.orValue('').startsWith('node.kubernetes.io/') || 'toleration ' + t.?key.orValue('') in variables.{key} || \
@@ -314,7 +314,7 @@ fn scheduling() -> Vec<Value> {
 fn sysctls() -> Vec<Value> {
     let is = format!("!(variables.resource in {WITHOUT_PODS})");
     let list = |of: &str| format!("variables.{of}.?securityContext.?sysctls.orValue([])");
-    // Kubernetes takes a slash for a dot.
+    // Kubernetes treats a slash as a dot.
     let name = "s.name.replace('/', '.')";
     let ports = PORT_SYSCTLS.map(|(sysctl, pattern)| format!("({name} == '{sysctl}' && s.value.matches('{pattern}'))"));
     let wrong = format!(
@@ -332,9 +332,9 @@ fn sysctls() -> Vec<Value> {
     )]
 }
 
-/// Ingress, gateway and storage classes.
+/// The rules on ingress, gateway and storage classes.
 fn classes() -> Vec<Value> {
-    // Controllers believe the old annotations too.
+    // Controllers still honor the old annotation.
     let ingress = |object: &str| {
         format!(
             "[string({object}.spec.?ingressClassName.orValue('')), \
@@ -414,7 +414,7 @@ fn host_field(field: &HostField) -> Value {
     )
 }
 
-/// CEL of what must hold of `path` from `object` on.
+/// Returns the CEL condition for `path`, starting at `object`.
 fn hosts_of(object: &str, path: &[Step], optional: bool, depth: usize) -> String {
     let mut at = object.to_owned();
     for (index, Step { name, each }) in path.iter().enumerate() {
@@ -436,7 +436,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_list_of_a_path_is_walked_and_absent_hosts_pass_only_if_optional() {
+    fn hosts_in_nested_lists_are_checked_and_may_be_absent_only_if_optional() {
         let of = |path: &str| {
             let field = HostField::parse("widgets.example.org", path).expect("a field");
             hosts_of("object", &field.path, field.optional, 0)
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_of_another_group_is_judged_by_its_hosts_alone() {
+    fn a_kind_of_the_same_name_in_another_group_is_only_judged_by_its_hosts() {
         let resource = resource();
         assert!(resource.contains("(request.resource.group == 'gateway.networking.k8s.io' && "), "{resource}");
         assert!(resource.ends_with(" in ['gateways']) ? request.resource.resource : ''"), "{resource}");
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mode_has_a_policy_and_a_binding_of_one_name() {
+    fn each_mode_has_a_policy_and_a_binding_of_the_same_name() {
         let named = |manifest: &Value| manifest["metadata"]["name"].as_str().map(str::to_owned);
         let policies: Vec<_> = policies(&Given::default()).iter().filter_map(named).collect();
         let bindings: Vec<_> = bindings().into_iter().map(|binding| binding.name).collect();
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn no_quote_of_a_field_ends_a_text() {
+    fn a_host_field_with_a_quote_is_rejected() {
         assert_eq!(HostField::parse("widgets.example.org", "spec.a'b"), None);
         assert_eq!(HostField::parse("wid'gets.example.org", "spec.ab"), None);
     }

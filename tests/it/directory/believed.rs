@@ -1,5 +1,5 @@
-//! Which parts of a real server's answer are believed: attributes and members that an access rule hides, entries that
-//! are imported again.
+//! Which parts of a server's answer are trusted, if access rules hide attributes or members, or if entries are imported
+//! again.
 
 use bursar::daemon;
 use bursar::identity::AccountKind;
@@ -57,7 +57,7 @@ fn hiding(attributes: &str) -> SlapdOptions {
 }
 
 #[tokio::test]
-async fn an_attribute_that_a_rule_hides_stays_until_an_administrator_lets_it_go() {
+async fn a_hidden_attribute_is_kept_until_an_administrator_approves_its_loss() {
     let slapd = site(SlapdOptions::default());
     let mut story = Story::of(toolforge(ldap(&[&slapd.ldaps_url], &slapd)));
     assert_eq!(story.hears().await, []);
@@ -78,17 +78,18 @@ async fn an_attribute_that_a_rule_hides_stays_until_an_administrator_lets_it_go(
     assert_eq!(story.hears().await, refusals);
 
     let of_mail = refusals.iter().find(|refusal| refusal.what == "mail").and_then(|refusal| refusal.hash.clone());
-    let approval = approve(&story.ledger, &of_mail.expect("it can be approved"), daemon::now()).expect("it waits");
+    let approval = approve(&story.ledger, &of_mail.expect("the refusal can be approved"), daemon::now())
+        .expect("the refusal waits for approval");
     for change in &approval {
         story.ledger.apply(change);
     }
     let left = story.hears().await;
     assert!(left.iter().all(|refusal| refusal.what != "mail"), "{left:?}");
-    assert_eq!((mails(&story), homes(&story)), (0, homes_before), "an absent home moves none");
+    assert_eq!((mails(&story), homes(&story)), (0, homes_before), "a hidden home does not change the known one");
 }
 
 #[tokio::test]
-async fn a_sentinel_must_show_its_mark() {
+async fn a_sentinel_must_show_its_attributes() {
     let slapd = site(SlapdOptions::default());
     let dn = person_dn(BASE_DN, "niaj");
     let mark = "pwdAccountLockedTime";
@@ -102,12 +103,12 @@ async fn a_sentinel_must_show_its_mark() {
     slapd.start_configured(&hiding(mark));
     story.hears().await;
     assert!(story.completeness().contains("does not show pwdAccountLockedTime"), "{}", story.completeness());
-    assert_eq!(disabled(&story), 1, "nobody is enabled by a rule that hides the mark");
+    assert_eq!(disabled(&story), 1, "a rule that hides the mark enables nobody");
     assert!(why(&read(source).await).contains("sentinel"));
 }
 
 #[tokio::test]
-async fn groups_that_show_nobody_all_at_once_are_hidden() {
+async fn groups_that_lose_all_members_at_once_are_treated_as_hidden() {
     let slapd = site(SlapdOptions::default());
     let mut source = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
     source.attributes.members_required = false;
@@ -129,7 +130,7 @@ async fn groups_that_show_nobody_all_at_once_are_hidden() {
 }
 
 #[tokio::test]
-async fn a_member_whose_entry_is_gone_stays_while_the_group_names_them() {
+async fn a_member_without_an_entry_stays_until_the_absence_is_due() {
     let slapd = site(SlapdOptions::default());
     let mut story = Story::of(toolforge(ldap(&[&slapd.ldaps_url], &slapd)));
     story.policy.lifecycle.absent_for = std::time::Duration::from_hours(24);
@@ -142,11 +143,11 @@ async fn a_member_whose_entry_is_gone_stays_while_the_group_names_them() {
     assert_eq!((holding(&story), leaving(&story)), (2, 0));
     story.policy.lifecycle.absent_for = std::time::Duration::ZERO;
     story.hears().await;
-    assert_eq!(leaving(&story), 2, "their absence is due");
+    assert_eq!(leaving(&story), 2, "the absence is due");
 }
 
 #[tokio::test]
-async fn reimported_people_are_a_doubt() {
+async fn reimported_people_raise_a_doubt() {
     let slapd = site(SlapdOptions::default());
     let mut story = Story::of(toolforge(ldap(&[&slapd.ldaps_url], &slapd)));
     story.hears().await;
@@ -158,8 +159,14 @@ async fn reimported_people_are_a_doubt() {
     slapd.add_ldif(&again.concat());
     let refusals = story.hears().await;
     assert_eq!(story.count(AccountKind::User, |account| account.absence.is_some()), 0);
-    assert_eq!(story.count(AccountKind::User, |_| true), people, "nothing is adopted, and nobody is new");
-    let doubt = story.ledger.doubts.iter().find(|(key, _)| key.question == Question::Import).expect("a question").1;
+    assert_eq!(story.count(AccountKind::User, |_| true), people, "no entry is adopted, and no account is new");
+    let doubt = story
+        .ledger
+        .doubts
+        .iter()
+        .find(|(key, _)| key.question == Question::Import)
+        .expect("a doubt about an import")
+        .1;
     assert_eq!(doubt.accounts.len(), sample::PEOPLE.len());
     let text = refusals.iter().map(ToString::to_string).collect::<String>();
     assert!(text.contains("new import") && text.contains("bursar adopt import"), "{text}");

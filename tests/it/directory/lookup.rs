@@ -1,4 +1,4 @@
-//! Accounts that a read did not show are asked for alone, on every server, before they are suspended.
+//! Accounts that a read did not show are looked up separately on every server before they are suspended.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ impl Story {
         fetch(std::slice::from_ref(&self.source), &Pass::Once, &policy(), daemon::now()).await
     }
 
-    /// Asks the servers of `asked` for the accounts that are due.
+    /// Looks the due accounts up on the servers of `asked`.
     async fn confirmed(&self, asked: &SourceConfig, mut snapshot: DirectorySnapshot) -> DirectorySnapshot {
         let due = due(&self.ledger, &snapshot, &policy(), daemon::now());
         confirm(std::slice::from_ref(asked), &Pass::Once, &Known::new(), &due, &mut snapshot).await;
@@ -61,7 +61,7 @@ fn only_places(snapshot: &DirectorySnapshot) -> Vec<Place> {
 }
 
 #[tokio::test]
-async fn an_entry_moved_out_of_the_base_is_absent_and_the_history_says_where_it_is() {
+async fn an_entry_moved_out_of_the_base_is_absent_and_the_history_names_its_dn() {
     let slapd = site(SlapdOptions::default());
     let mut story = Story::begin(toolforge(ldap(&[&slapd.ldaps_url], &slapd))).await;
     let (bob, elsewhere) = (person_dn(BASE_DN, "bob"), format!("uid=bob,{BASE_DN}"));
@@ -99,7 +99,7 @@ async fn an_entry_found_by_lookup_is_present_although_the_read_lacked_it() {
 }
 
 #[tokio::test]
-async fn only_the_account_on_which_servers_disagree_waits() {
+async fn only_an_account_on_which_servers_disagree_waits() {
     let (slapd, other) = (site(SlapdOptions::default()), Slapd::start(&SlapdOptions::default()));
     other.start_copy(&slapd.dump());
     let mut story = Story::begin(toolforge(ldap(&[&slapd.ldaps_url], &slapd))).await;
@@ -109,7 +109,7 @@ async fn only_the_account_on_which_servers_disagree_waits() {
     let mut both = ldap(&[&slapd.ldaps_url, &other.ldaps_url], &slapd);
     both.ca_pem =
         Some([&slapd, &other].map(|one| std::fs::read_to_string(&one.ca_pem).expect("an authority")).concat());
-    // With an `absent_for` of 0 the freshest server would decide at once.
+    // With an `absent_for` of 0, the freshest server would decide immediately.
     let mut policy = policy();
     policy.lifecycle.absent_for = std::time::Duration::from_secs(1);
     let mut snapshot = story.reads().await;
@@ -127,7 +127,7 @@ async fn only_the_account_on_which_servers_disagree_waits() {
         let account = story.ledger.accounts.values().find(|account| account.name == name).expect("known");
         account.absence.map_or(0, |absence| absence.seconds)
     };
-    assert!(absent("carol") >= 1, "all agree that carol left");
+    assert!(absent("carol") >= 1, "all servers agree that carol left");
     assert_eq!(absent("bob"), 0, "bob waits");
     let doubted: Vec<_> =
         story.ledger.doubts.keys().filter(|key| matches!(key.question, Question::Absence(_))).collect();

@@ -1,15 +1,15 @@
-//! Directories as they are: what the tests of reading them share.
+//! Shared parts of the tests that read real directories.
 
 mod believed;
 mod lookup;
 mod persist;
 mod presets;
+mod proxy;
 mod read;
 mod stale;
 mod syncrepl;
 mod syncrepl_random;
 mod trouble;
-mod wire;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use bursar_directory::{Pass, Preset, SourceConfig, SourceKind, fetch};
 use bursar_testkit::sample;
 use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD, Slapd, SlapdOptions};
 
-/// A server with the sample directory, and what else `options` says.
+/// A server with the sample directory and the entries of `options`.
 fn site(options: SlapdOptions) -> Slapd {
     Slapd::start(&SlapdOptions { bulk_load: sample::toolforge() + &sample::rfc2307() + &options.bulk_load, ..options })
 }
@@ -68,7 +68,7 @@ pub async fn read_by(source: &SourceConfig, pass: &Pass) -> SourceRead {
     fetch(sources, pass, &policy(), daemon::now()).await.reads.pop().expect("one read for each source")
 }
 
-/// What changes have made is what is there, row for row.
+/// Checks that a read of changes shows the same as a full read.
 #[track_caller]
 pub fn assert_same(told: &SourceRead, full: &SourceRead) {
     assert_eq!((why(told), why(full)), ("complete", "complete"));
@@ -82,9 +82,9 @@ pub fn names(read: &SourceRead, kind: AccountKind) -> Vec<&str> {
     read.entries.iter().filter(|entry| entry.kind == kind).map(|entry| entry.name.as_str()).collect()
 }
 
-/// The names of an entry's members.
+/// The names of the people who are members of an entry.
 pub fn members<'a>(read: &'a SourceRead, name: &str) -> Vec<&'a str> {
-    let entry = read.entries.iter().find(|entry| entry.name == name).expect("it is there");
+    let entry = read.entries.iter().find(|entry| entry.name == name).expect("the entry is in the read");
     let people = read.entries.iter().filter(|person| entry.members.contains_key(&person.id));
     people.map(|person| person.name.as_str()).collect()
 }

@@ -1,4 +1,4 @@
-//! A real `slapd` that tells each change when it happens.
+//! Tests of a subscription (refreshAndPersist): a real `slapd` reports each change when it happens.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,8 +18,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::proxy::{Fault, Proxy};
 use super::syncrepl_random::Model;
-use super::wire::{Fault, Wire};
 use super::{assert_same, ldap, names, read, read_by, site, toolforge, why};
 
 struct Told {
@@ -50,7 +50,7 @@ impl Told {
     }
 
     async fn heard(&self, what: &str) {
-        assert!(timeout(DEADLINE, self.changed.notified()).await.is_ok(), "{what} did not come");
+        assert!(timeout(DEADLINE, self.changed.notified()).await.is_ok(), "no notice of {what} arrived");
     }
 
     async fn read(&self) -> SourceRead {
@@ -64,12 +64,12 @@ impl Told {
     async fn wait(&self, live: bool) {
         let end = Instant::now() + DEADLINE;
         while self.is_live() != live {
-            assert!(Instant::now() < end, "it should be {}", if live { "told" } else { "silent" });
+            assert!(Instant::now() < end, "the subscription should be {}", if live { "live" } else { "down" });
             sleep(Duration::from_millis(10)).await;
         }
     }
 
-    /// Waits until what was told is what is there.
+    /// Waits until the subscription shows the same as a full read.
     async fn becomes_right(&self, truth: &SourceConfig) {
         let end = Instant::now() + DEADLINE;
         let full = read(truth.clone()).await;
@@ -90,7 +90,7 @@ fn here(slapd: &Slapd) -> LdapConfig {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_change_is_told_when_it_happens() {
+async fn each_change_is_reported_when_it_happens() {
     let slapd = site(SlapdOptions::default());
     let told = Told::by(here(&slapd)).await;
     told.becomes_right(&told.source).await;
@@ -107,7 +107,7 @@ async fn each_change_is_told_when_it_happens() {
     told.heard("a deletion").await;
     told.becomes_right(&told.source).await;
     assert!(names(&told.read().await, AccountKind::User).contains(&"carola"));
-    // Nobody reads shells: the server tells of the write, and it is no change.
+    // No attribute that is read contains the shell: the server reports the write, but nothing changed.
     slapd.modify_ldif(&replace_ldif(&person_dn(BASE_DN, "bob"), "loginShell", &["/bin/zsh"]));
     slapd.add_ldif(&person_ldif(BASE_DN, "zoe", 2100));
     told.heard("a new person").await;
@@ -115,7 +115,7 @@ async fn each_change_is_told_when_it_happens() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn random_changes_are_told_as_a_full_read_shows_them() {
+async fn after_random_changes_the_subscription_agrees_with_a_full_read() {
     let slapd = site(SlapdOptions { sessionlog: 40, ..SlapdOptions::default() });
     let told = Told::by(here(&slapd)).await;
     let mut model = Model::of(4534);
@@ -130,7 +130,7 @@ async fn random_changes_are_told_as_a_full_read_shows_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_ends_or_hangs_is_asked_until_it_tells_again() {
+async fn the_subscription_is_retried_until_a_stopped_or_hung_server_answers() {
     let slapd = site(SlapdOptions::default());
     let told = Told::by(here(&slapd)).await;
     slapd.stop();
@@ -162,7 +162,7 @@ async fn a_full_read_that_differs_restarts_the_subscription() {
     let whole = || read_by(&told.source, &pass);
     assert_eq!(whole().await.compared.expect("compared").differences, 0);
     assert_eq!(told.read().await.way, Way::Persist);
-    // As if the server had kept a deletion to itself.
+    // Restores the state before the deletion, as if the server had not reported it.
     let wrong = told.memory.live(&told.source).expect("live");
     slapd.delete(&person_dn(BASE_DN, "alice"));
     told.heard("a deletion").await;
@@ -178,32 +178,32 @@ async fn a_full_read_that_differs_restarts_the_subscription() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wire_that_is_cut_anywhere_is_never_believed() {
+async fn after_a_fault_anywhere_the_subscription_becomes_right_again() {
     let slapd = site(SlapdOptions::default());
-    let wire = Wire::to(&slapd.ldaps_url).await;
+    let proxy = Proxy::to(&slapd.ldaps_url).await;
     let behind =
-        LdapConfig { timeout: Duration::from_secs(5), way: Way::Persist, ..ldap(&[&wire.url("ldaps")], &slapd) };
+        LdapConfig { timeout: Duration::from_secs(5), way: Way::Persist, ..ldap(&[&proxy.url("ldaps")], &slapd) };
     let truth = toolforge(here(&slapd));
     let whole = Told::begin(toolforge(behind.clone()));
     whole.wait(true).await;
-    let length = wire.bytes();
+    let length = proxy.bytes();
     drop(whole);
     for at in [0, 1, length / 8, length / 3, length / 2, length * 2 / 3, length - 100, length - 1, length + 1] {
         for fault in [Fault::Cut(at), Fault::Flip(at)] {
-            wire.set(fault);
-            let before = wire.connections.load(Ordering::SeqCst);
+            proxy.set(fault);
+            let before = proxy.connections.load(Ordering::SeqCst);
             let told = Told::begin(toolforge(behind.clone()));
-            // What comes after all was told breaks it too.
+            // The fault can also lie after the initial content, so a change follows.
             slapd.modify_ldif(&replace_ldif(&person_dn(BASE_DN, "bob"), "uidNumber", &[&(2900 + at % 50).to_string()]));
             let end = Instant::now() + DEADLINE;
-            while wire.connections.load(Ordering::SeqCst) < before + 2 {
+            while proxy.connections.load(Ordering::SeqCst) < before + 2 {
                 if told.is_live() {
                     slapd.modify_ldif(&replace_ldif(&person_dn(BASE_DN, "bob"), "mail", &["another@example.org"]));
                 }
-                assert!(Instant::now() < end, "it does not try again after {at} of {length} bytes");
+                assert!(Instant::now() < end, "there was no retry after {at} of {length} bytes");
                 sleep(Duration::from_millis(20)).await;
             }
-            wire.set(Fault::None);
+            proxy.set(Fault::None);
             told.wait(true).await;
             told.becomes_right(&truth).await;
         }

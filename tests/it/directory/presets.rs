@@ -1,4 +1,4 @@
-//! The presets rfc2307bis and freeipa, on a real `slapd` with their schema; and binding by certificate.
+//! The presets rfc2307bis and freeipa on a real `slapd` with their schemas, and binding with a client certificate.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,7 @@ use bursar_testkit::slapd::{BASE_DN, READER_DN, Slapd, SlapdOptions};
 use super::{assert_why, ldap, members, names, read, toolforge, why};
 use crate::world::World;
 
-/// What 389-ds has and slapd has not. The attributes that a server alone writes there can be written here.
+/// Schema of 389-ds that slapd lacks. Attributes that only the server writes there can be written here.
 const DIRECTORY_SERVER: &str = "\
     include /etc/ldap/schema/dsee.schema\n\
     attributetype ( 2.16.840.1.113730.3.1.610 NAME 'nsAccountLock' EQUALITY caseIgnoreMatch\n  \
@@ -38,7 +38,7 @@ fn group_dn(name: &str) -> String {
     format!("cn={name},ou=groups,{BASE_DN}")
 }
 
-/// A group as both presets know it: groupOfNames and posixGroup in one entry.
+/// A group in the form of both presets: groupOfNames and posixGroup in one entry.
 fn group(name: &str, gid: u32, members: &[String], more: &str) -> String {
     let members = members.iter().fold(String::new(), |lines, member| lines + "member: " + member + "\n");
     let dn = group_dn(name);
@@ -60,7 +60,7 @@ fn source(preset: Preset, ldap: LdapConfig) -> SourceConfig {
 }
 
 fn gids(read: &SourceRead, name: &str) -> Vec<u32> {
-    let entry = read.entries.iter().find(|entry| entry.name == name).expect("it is there");
+    let entry = read.entries.iter().find(|entry| entry.name == name).expect("the entry is in the read");
     entry.posix.iter().flat_map(|posix| &posix.groups).map(|gid| gid.get()).collect()
 }
 
@@ -78,7 +78,7 @@ async fn rfc2307bis_groups_name_people_and_groups_by_dn() {
 }
 
 #[tokio::test]
-async fn rfc2307bis_groups_that_hide_their_members_are_no_empty_groups() {
+async fn rfc2307bis_groups_with_hidden_members_make_the_read_partial() {
     let slapd = bis(&["access to attrs=member by * none"], &[]);
     slapd.add_ldif(&person_ldif(BASE_DN, "alice", 2001));
     slapd.add_ldif(&group("lab", 3001, &[person_dn(BASE_DN, "alice")], ""));
@@ -88,7 +88,7 @@ async fn rfc2307bis_groups_that_hide_their_members_are_no_empty_groups() {
     assert_eq!(why(&read(source).await), "complete");
 }
 
-/// The access rules that docs/directories.md gives, as slapd.conf has them.
+/// The access rules in docs/directories.md, in the syntax of slapd.conf.
 fn rules_of_the_manual() -> Vec<&'static str> {
     let manual = include_str!("../../../docs/directories.md");
     let lines = manual.lines().skip_while(|line| !line.starts_with("    access to"));
@@ -96,7 +96,7 @@ fn rules_of_the_manual() -> Vec<&'static str> {
 }
 
 #[tokio::test]
-async fn the_rules_of_the_manual_are_enough_and_show_nothing_else() {
+async fn the_access_rules_of_the_manual_are_sufficient_and_minimal() {
     let before = ["access to attrs=userPassword by anonymous auth by * none"];
     let lines = [&before[..], &rules_of_the_manual(), &["access to * by * none"]].concat();
     let slapd = bis(&lines, &[]);
@@ -108,12 +108,12 @@ async fn the_rules_of_the_manual_are_enough_and_show_nothing_else() {
     assert_eq!((members(&found, "lab"), gids(&found, "alice")), (vec!["alice"], vec![3001]));
     let alice = &found.entries[0];
     assert!(alice.mail.is_some() && alice.display_name.is_some() && alice.created.is_some(), "{alice:?}");
-    // Every person has one.
+    // Every person has the attribute `sn`, but the rules hide it.
     source.attributes.mail = "sn".to_owned();
     assert_eq!(read(source).await.entries[0].mail, None);
 }
 
-/// A person of `FreeIPA`: the attributes that 389-ds keeps by itself are given.
+/// A person of `FreeIPA`, with the attributes that 389-ds would write itself.
 fn ipa_person(name: &str, uid: u32, id: &str, more: &str) -> String {
     let person = person_ldif(BASE_DN, name, uid).trim_end().to_owned();
     format!("{person}\nobjectClass: directoryServerEntry\nnsUniqueId: {id}\n{more}\n")
@@ -122,7 +122,7 @@ fn ipa_person(name: &str, uid: u32, id: &str, more: &str) -> String {
 const ID: &str = "a1b2c3d4-1dd211b2-8f6ac3d4-e5f60718";
 
 #[tokio::test]
-async fn freeipa_entries_are_known_by_ns_unique_id_and_disabled_by_its_marks() {
+async fn freeipa_entries_have_ns_unique_id_and_its_marks_of_disabled_accounts() {
     let slapd = bis(&[], &[DIRECTORY_SERVER]);
     slapd.add_ldif(&ipa_person("alice", 2001, ID, "nsAccountLock: FALSE\n"));
     slapd.add_ldif(&ipa_person("bob", 2002, "b", "nsAccountLock: TRUE\n"));
@@ -140,7 +140,7 @@ async fn freeipa_entries_are_known_by_ns_unique_id_and_disabled_by_its_marks() {
 }
 
 #[tokio::test]
-async fn freeipa_groups_that_show_no_members_have_those_that_say_so() {
+async fn freeipa_groups_with_hidden_members_get_them_from_member_of() {
     let dn = |name| person_dn(BASE_DN, name);
     let fill = |slapd: &Slapd| {
         slapd.add_ldif(&(ipa_person("alice", 2001, "a", "") + &ipa_person("bob", 2002, "b", "")));
@@ -171,8 +171,8 @@ fn identity(certificate: &Path) -> ClientIdentity {
 }
 
 #[tokio::test]
-async fn a_certificate_says_who_we_are() {
-    // Without `bind` the reader's rule would not hold: strangers see nothing.
+async fn a_client_certificate_authenticates_the_reader() {
+    // Without a bind the reader's access rule does not apply, and nothing is visible.
     let slapd = super::site(SlapdOptions::default());
     let with = |identity: Option<ClientIdentity>, url: &str| {
         let config = ldap(&[url], &slapd);
@@ -194,7 +194,7 @@ async fn a_certificate_says_who_we_are() {
 }
 
 #[test]
-fn a_site_that_binds_by_certificate_is_well_and_doctor_says_until_when() {
+fn a_site_with_a_client_certificate_works_and_doctor_shows_its_expiry() {
     let mut world = World::new("external");
     let password = format!("password  = {{ file = \"{}/ldap-password\" }}\n", world.folder.display());
     world.configure(&format!("bind_dn   = \"{READER_DN}\"\n"), "");

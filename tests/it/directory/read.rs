@@ -1,4 +1,4 @@
-//! Reads of a real `slapd`, and of files, in which nothing is in the way.
+//! Undisturbed reads of a real `slapd` and of files.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -66,10 +66,10 @@ async fn rfc2307_tree_gives_members_by_name() {
 }
 
 #[tokio::test]
-async fn twenty_thousand_entries_come_in_pages() {
+async fn twenty_thousand_entries_are_read_in_pages() {
     let bulk_load =
         (0..20_000).fold(String::new(), |ldif, at| ldif + &person_ldif(BASE_DN, &format!("u{at}"), 10_000 + at));
-    // The server itself limits what is not paged.
+    // The server limits the size of searches without paging.
     let database_lines = vec![format!("limits dn.exact=\"{READER_DN}\" size=1000 size.prtotal=unlimited")];
     let slapd = site(SlapdOptions { database_lines, bulk_load, ..SlapdOptions::default() });
     let read = read(toolforge(ldap(&[&slapd.ldaps_url], &slapd))).await;
@@ -107,7 +107,7 @@ async fn a_disabled_mark_is_read() {
 }
 
 #[tokio::test]
-async fn groups_in_groups_are_resolved_and_cycles_end() {
+async fn nested_groups_are_resolved_even_in_cycles() {
     let slapd = site(SlapdOptions::default());
     let dn = |name: &str| format!("cn={name},ou=groups,{BASE_DN}");
     slapd.add_ldif(&group_of_names_ldif(&dn("inner"), "inner", &[dn("outer"), person_dn(BASE_DN, "bob")]));
@@ -118,7 +118,7 @@ async fn groups_in_groups_are_resolved_and_cycles_end() {
 }
 
 #[tokio::test]
-async fn the_same_tree_from_a_file_is_the_same_but_for_its_ids() {
+async fn the_same_tree_can_be_read_from_files() {
     let folder = Folder::create("ldif");
     let units = unit_ldif(BASE_DN, "unused");
     std::fs::write(folder.path().join("1.ldif"), units).expect("a file");
@@ -141,14 +141,14 @@ async fn the_same_tree_from_a_file_is_the_same_but_for_its_ids() {
     let partial = read(source(folder.path().to_path_buf())).await;
     let expected = format!("{}:{}: neither name: value, nor a comment", file.display(), lines + 2);
     assert_eq!(why(&partial), expected);
-    assert_eq!(names(&partial, AccountKind::Tool).len(), 6, "what stands before it is used");
+    assert_eq!(names(&partial, AccountKind::Tool).len(), 6, "entries before the error are used");
 
     let absent = read(source(folder.path().join("absent.ldif"))).await;
     assert_why(&absent, &["absent.ldif: cannot be read: No such file or directory"]);
 }
 
 #[tokio::test]
-async fn attributes_may_be_called_otherwise() {
+async fn a_custom_mark_of_disabled_accounts_is_read() {
     let slapd = site(SlapdOptions::default());
     let mut source = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
     source.attributes.disabled = vec!["loginShell=/bin/bash".parse().expect("a mark")];

@@ -1,4 +1,4 @@
-//! Servers that are behind what was heard before: nothing of what they say is used.
+//! Servers that are behind an earlier read: nothing of their answers is used.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::{assert_same, ldap, policy, read, site, toolforge, why};
 use bursar_testkit::ldif::{person_dn, person_ldif};
 use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
 
-/// A server, and a copy of it that nothing replicates to from here on.
+/// A server, and a copy of it to which nothing is replicated from now on.
 fn two_servers(options: &SlapdOptions) -> (Slapd, Slapd) {
     let (ahead, behind) = (site(options.clone()), Slapd::start(options));
     behind.start_copy(&ahead.dump());
@@ -22,7 +22,7 @@ fn two_servers(options: &SlapdOptions) -> (Slapd, Slapd) {
 fn source(servers: &[&Slapd]) -> SourceConfig {
     let mut config = ldap(&[], servers[0]);
     config.urls = servers.iter().map(|server| server.ldaps_url.clone()).collect();
-    // Each server has an authority of its own.
+    // Each server has its own authority.
     let ca = servers.iter().map(|server| std::fs::read_to_string(&server.ca_pem).expect("an authority"));
     config.ca_pem = Some(ca.collect());
     toolforge(config)
@@ -32,7 +32,7 @@ async fn read_after(source: &SourceConfig, pass: &Pass, marks: &Marks) -> Source
     read_after_answer(source, pass, marks, "").await
 }
 
-/// The same where `server` answered last.
+/// Like [`read_after`], if `server` answered last.
 async fn read_after_answer(source: &SourceConfig, pass: &Pass, marks: &Marks, server: &str) -> SourceRead {
     let last = LastRead { server: server.to_owned(), marks: Arc::new(marks.clone()) };
     let known: Known = BTreeMap::from([(source.name.clone(), last)]);
@@ -52,7 +52,7 @@ fn host(slapd: &Slapd) -> &str {
 }
 
 #[tokio::test]
-async fn the_next_server_is_asked_where_the_first_is_behind() {
+async fn the_next_server_is_asked_if_the_first_is_behind() {
     let (ahead, behind) = two_servers(&SlapdOptions::default());
     change(&ahead);
     let seen = read(source(&[&ahead])).await;
@@ -82,11 +82,15 @@ async fn a_source_whose_servers_are_all_behind_gives_no_answer() {
         );
         assert_eq!((found.entries.len(), found.rejected.len(), found.server), (0, 0, None));
     }
-    assert_eq!(why(&read_after(&alone, &Pass::Once, &Marks::default()).await), "complete", "nothing is known");
+    assert_eq!(
+        why(&read_after(&alone, &Pass::Once, &Marks::default()).await),
+        "complete",
+        "without an earlier read, no server is behind"
+    );
 }
 
 #[tokio::test]
-async fn a_server_that_hides_how_far_it_is_is_told_by_its_entries() {
+async fn without_context_csn_a_stale_server_is_recognized_by_its_entries() {
     let hidden = vec!["access to attrs=contextCSN by * none".to_owned()];
     let (ahead, behind) = two_servers(&SlapdOptions { database_lines: hidden, ..SlapdOptions::default() });
     change(&ahead);
@@ -138,7 +142,7 @@ async fn the_deletion_of_the_newest_entry_is_not_stale() {
 }
 
 #[tokio::test]
-async fn a_server_that_was_killed_has_all_it_had() {
+async fn a_killed_server_is_not_stale_after_its_restart() {
     let slapd = site(SlapdOptions::default());
     let source = source(&[&slapd]);
     change(&slapd);
@@ -163,14 +167,18 @@ async fn a_refused_bind_is_not_repeated_at_once() {
     assert_eq!(said(&read_after(&source, &pass, &Marks::default()).await), (true, false));
     assert_eq!(said(&read_after(&source, &pass, &Marks::default()).await), (true, true));
     let other = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
-    assert_eq!(why(&read_after(&other, &pass, &Marks::default()).await), "complete", "another password");
+    assert_eq!(
+        why(&read_after(&other, &pass, &Marks::default()).await),
+        "complete",
+        "another password is tried at once"
+    );
     assert_eq!(said(&read_after(&source, &pass, &Marks::default()).await), (true, false));
     memory.forget_refusals();
     assert_eq!(said(&read_after(&source, &pass, &Marks::default()).await), (true, false));
 }
 
 #[tokio::test]
-async fn a_socket_of_this_machine_says_who_we_are() {
+async fn a_unix_socket_authenticates_the_reader() {
     let map = "authz-regexp \"^gidNumber=.*,cn=peercred,cn=external,cn=auth$\" \"cn=bursar,dc=example,dc=org\"";
     let slapd = site(SlapdOptions { global_lines: vec![map.to_owned()], ..SlapdOptions::default() });
     let mut config = ldap(&[&slapd.ldapi_url], &slapd);
@@ -180,7 +188,7 @@ async fn a_socket_of_this_machine_says_who_we_are() {
     assert!(found.server.is_some_and(|server| server.starts_with('/')));
 }
 
-/// A nameserver that knows one SRV record, and answers every client with it.
+/// A name server with one SRV record, which it returns to every client.
 async fn zone(target: &str, port: u16) -> std::net::SocketAddr {
     let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("a port");
     let address = socket.local_addr().expect("its address");
@@ -205,16 +213,16 @@ async fn zone(target: &str, port: u16) -> std::net::SocketAddr {
 }
 
 #[tokio::test]
-async fn a_zone_names_the_servers() {
+async fn servers_are_found_by_srv_records() {
     let slapd = site(SlapdOptions::default());
     let port = host(&slapd).rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
-    // The certificate is for this name, too.
+    // The certificate is also valid for this name.
     let zone = zone("localhost", port).await;
     let mut config = ldap(&["ldaps://_ldap._tcp.example.org"], &slapd);
     config.dns = Some(zone);
     let found = read(toolforge(config.clone())).await;
     assert_eq!((why(&found), found.server.as_deref()), ("complete", Some(format!("localhost:{port}").as_str())));
-    // Nobody answers there, or only after a while.
+    // A name server that never answers.
     let silent = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("a port");
     config.dns = Some(silent.local_addr().expect("its address"));
     config.connect_timeout = std::time::Duration::from_millis(300);

@@ -1,4 +1,5 @@
-//! Reads by what changed (RFC 4533) of a real `slapd`: what it tells, what it forgets, and what it says when it is another.
+//! Reads of changes (RFC 4533) from a real `slapd`: the changes that it reports or has forgotten, and other servers or
+//! databases.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use rustix::process::Signal;
 
 use super::{assert_same, assert_why, ldap, names, read, read_by, site, toolforge, why};
 
-/// A source, and what is kept of it.
+/// A source with its cache.
 struct Followed {
     source: SourceConfig,
     memory: SyncCache,
@@ -38,14 +39,14 @@ impl Followed {
         self.memory.of(&self.source).expect("something is kept")
     }
 
-    /// Spoils what is kept.
+    /// Alters the cache.
     fn spoil(&self, how: impl FnOnce(&mut Kept)) {
         let mut kept = (*self.kept()).clone();
         how(&mut kept);
         self.memory.keep(&self.source.name, Arc::new(kept));
     }
 
-    /// The changes make what is there.
+    /// Checks that a read of changes shows the same as a full read.
     async fn is_right(&self) -> SourceRead {
         let told = self.changes().await;
         assert_same(&told, &read(self.source.clone()).await);
@@ -59,18 +60,22 @@ fn follow(slapd: &Slapd) -> Followed {
 }
 
 #[tokio::test]
-async fn each_change_is_told_once() {
+async fn each_change_is_reported_once() {
     let slapd = site(SlapdOptions::default());
     let followed = follow(&slapd);
     followed.is_right().await;
     let kept = followed.kept();
     followed.is_right().await;
-    assert_eq!((&kept.mark, &kept.mirror), (&followed.kept().mark, &followed.kept().mirror), "nothing changed");
+    assert_eq!(
+        (&kept.mark, &kept.mirror),
+        (&followed.kept().mark, &followed.kept().mirror),
+        "the cache did not change"
+    );
 
     slapd.add_ldif(&tool_ldif(BASE_DN, "new", 52600, &["alice", "bob"]));
     slapd.modify_ldif(&replace_ldif(&tool_account_dn(BASE_DN, "foo"), "homeDirectory", &["/data/project/other"]));
     assert!(names(&followed.is_right().await, AccountKind::Tool).contains(&"new"));
-    // Out of the filter, and out of the base.
+    // Alice no longer matches the filter, and Bob is moved out of the base.
     let alice = person_dn(BASE_DN, "alice");
     slapd.modify_ldif(&format!(
         "dn: {alice}\nchangetype: modify\ndelete: objectClass\nobjectClass: posixAccount\n-\ndelete: uidNumber\n-\n\
@@ -108,7 +113,7 @@ async fn inconsistent_kept_state_causes_a_full_read() {
     followed.spoil(|kept| kept.server = "another.example.org".to_owned());
     followed.spoil(|kept| kept.mirror = bursar_directory::sync::mirror::Mirror::default());
     followed.is_right().await;
-    // Another question, such as another filter, is not answered with what is kept.
+    // The cache does not answer another query, such as one with another filter.
     let mut other = Followed { source: followed.source.clone(), memory: followed.memory.clone() };
     other.source.users.as_mut().expect("people").filter = "(uid=erin)".to_owned();
     other.source.sentinels.clear();
@@ -128,22 +133,22 @@ async fn a_server_that_forgot_changes_reports_the_entries_that_remain() {
 }
 
 #[tokio::test]
-async fn another_database_behind_the_same_name_is_read_anew() {
+async fn another_database_under_the_same_name_is_read_from_the_beginning() {
     let slapd = site(SlapdOptions::default());
     let followed = follow(&slapd);
     followed.is_right().await;
     let units = toolforge_units_ldif(BASE_DN) + &sentinel_ldif(BASE_DN);
-    // Newer than what was told, and without anybody of it.
+    // The database is newer than the cache and has none of its people.
     slapd.start_with(&(units.clone() + &person_ldif(BASE_DN, "zoe", 2100)));
     assert_eq!(names(&followed.is_right().await, AccountKind::User), ["novaadmin", "zoe"]);
-    // The same after a write, which makes its state newer still.
+    // The same after a write, which makes the database newer still.
     slapd.start_with(&(units + &person_ldif(BASE_DN, "yves", 2101)));
     slapd.add_ldif(&person_ldif(BASE_DN, "xenia", 2102));
     assert_eq!(names(&followed.is_right().await, AccountKind::User), ["novaadmin", "xenia", "yves"]);
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_or_hangs_changes_nothing_that_is_kept() {
+async fn a_server_that_is_down_or_hung_does_not_change_the_cache() {
     let slapd = site(SlapdOptions::default());
     let mut ldap = ldap(&[&slapd.ldaps_url], &slapd);
     ldap.timeout = Duration::from_secs(5);
@@ -164,9 +169,10 @@ async fn a_server_that_is_away_or_hangs_changes_nothing_that_is_kept() {
     followed.is_right().await;
 }
 
-/// It counts from its last checkpoint, and names nobody who is newer until somebody is.
+/// After a restart, slapd's contextCSN comes from its last checkpoint, and is older than the newest entries until the
+/// next write.
 #[tokio::test]
-async fn a_server_that_was_killed_loses_nobody() {
+async fn after_a_server_was_killed_no_account_is_lost() {
     let slapd = site(SlapdOptions::default());
     let before = follow(&slapd);
     before.is_right().await;
@@ -186,7 +192,7 @@ async fn a_server_that_was_killed_loses_nobody() {
 }
 
 #[tokio::test]
-async fn another_server_is_asked_from_the_beginning() {
+async fn another_server_is_read_from_the_beginning() {
     let (first, second) = (site(SlapdOptions::default()), site(SlapdOptions::default()));
     second.delete(&person_dn(BASE_DN, "alice"));
     let mut both = ldap(&[&first.ldaps_url, &second.ldaps_url], &first);
@@ -201,7 +207,7 @@ async fn another_server_is_asked_from_the_beginning() {
 }
 
 #[tokio::test]
-async fn an_empty_directory_is_a_complete_answer_that_the_sentinel_denies() {
+async fn an_empty_directory_is_partial_because_of_the_sentinel() {
     let slapd = site(SlapdOptions::default());
     let followed = follow(&slapd);
     followed.is_right().await;
@@ -223,7 +229,7 @@ async fn changes_that_cannot_be_reported_cause_a_full_read() {
     let mut by_member_of = follow(&slapd);
     by_member_of.source.attributes.member_of = vec!["memberOf".to_owned()];
     full(&by_member_of.changes().await);
-    // Its limits hold for syncrepl and not for pages.
+    // The limit applies to syncrepl, but not to paged searches.
     let limit = format!("limits dn.exact=\"{}\" size=5 size.prtotal=unlimited", bursar_testkit::slapd::READER_DN);
     let limited = site(SlapdOptions { database_lines: vec![limit], ..SlapdOptions::default() });
     let mut paged = follow(&limited);
@@ -234,7 +240,7 @@ async fn changes_that_cannot_be_reported_cause_a_full_read() {
 }
 
 #[tokio::test]
-async fn a_full_read_finds_and_repairs_what_no_change_told() {
+async fn a_full_read_finds_and_repairs_unreported_changes() {
     let slapd = site(SlapdOptions::default());
     let followed = follow(&slapd);
     followed.is_right().await;
@@ -242,7 +248,7 @@ async fn a_full_read_finds_and_repairs_what_no_change_told() {
     assert_same(&found, &read(followed.source.clone()).await);
     assert_eq!(found.compared.expect("compared").differences, 0);
 
-    // As if a server had kept a deletion and a change to itself.
+    // Restores the earlier cache, as if the server had not reported a deletion and a change.
     let before = followed.kept().mirror.clone();
     slapd.delete(&person_dn(BASE_DN, "alice"));
     slapd.modify_ldif(&replace_ldif(&person_dn(BASE_DN, "bob"), "uidNumber", &["2950"]));
@@ -261,7 +267,7 @@ async fn a_full_read_finds_and_repairs_what_no_change_told() {
 }
 
 #[tokio::test]
-async fn rfc2307_groups_are_followed_by_name() {
+async fn changes_of_rfc2307_groups_are_read() {
     let slapd = site(SlapdOptions::default());
     let tree = |kind, unit: &str| Some(Preset::Rfc2307.tree(kind, &format!("ou={unit},{}", sample::RFC2307_BASE)));
     let source = SourceConfig {

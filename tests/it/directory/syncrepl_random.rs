@@ -1,4 +1,4 @@
-//! Random changes: whatever happens to a directory, what its changes have made is what a full read shows.
+//! After random changes of a directory, a read of changes shows the same as a full read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use bursar_testkit::slapd::{BASE_DN, SlapdOptions};
 
 use super::{assert_same, ldap, read, read_by, site, toolforge};
 
-/// The smallest generator that does (SplitMix64): the same seed is the same history.
+/// A small random generator (SplitMix64). The same seed gives the same history.
 struct Random(u64);
 
 impl Random {
@@ -27,29 +27,29 @@ impl Random {
     }
 }
 
-/// Where a person is.
+/// The place of a person in the directory.
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
     Here,
-    /// No posixAccount: not in the filter.
+    /// Without posixAccount, so the filter does not match.
     Unseen,
     /// In another part of the directory.
     Elsewhere,
 }
 
-/// What the directory holds beside the sample, and the changes that made it so.
+/// The entries in addition to the sample, and the changes that made them.
 pub struct Model {
     random: Random,
     next: u32,
     people: BTreeMap<String, Place>,
-    /// Tools, and groups of people, with their members.
+    /// Tools with their maintainers, and groups with their members.
     tools: BTreeMap<String, BTreeSet<String>>,
     groups: BTreeMap<String, BTreeSet<String>>,
     ldif: String,
 }
 
 impl Model {
-    /// Nothing yet; the same seed is the same history.
+    /// Returns an empty model. The same seed gives the same history.
     pub fn of(seed: u64) -> Self {
         Self {
             random: Random(seed),
@@ -61,7 +61,7 @@ impl Model {
         }
     }
 
-    /// The next changes, as LDIF.
+    /// Returns the next changes as LDIF.
     pub fn changes(&mut self, count: u64) -> String {
         (0..count).for_each(|_| self.change());
         std::mem::take(&mut self.ldif)
@@ -192,7 +192,7 @@ impl Model {
         let of_tool = self.random.below(2) == 0;
         let lists = if of_tool { &mut self.tools } else { &mut self.groups };
         let Some(name) = self.random.of(&lists.keys().collect::<Vec<_>>()).cloned() else { return };
-        let members = lists.get_mut(&name).expect("chosen of them");
+        let members = lists.get_mut(&name).expect("the list has the chosen name");
         let member = person_dn(BASE_DN, &person);
         let change = if members.contains(&person) && members.len() > 1 {
             members.remove(&person);
@@ -206,14 +206,14 @@ impl Model {
         self.write(&dn, &format!("changetype: modify\n{change}: member\nmember: {member}"));
     }
 
-    /// A group that names another too, one that goes, or one that is called something else.
+    /// Adds a group, which may also contain another group. If there are many groups, deletes or renames one.
     fn change_group(&mut self) {
         let known: Vec<&String> = self.groups.keys().collect();
         let other = self.random.of(&known).cloned();
         let chosen = other.clone().filter(|_| self.groups.len() > 8);
         if let Some(name) = chosen {
             let dn = format!("cn={name},ou=groups,{BASE_DN}");
-            let members = self.groups.remove(&name).expect("chosen of them");
+            let members = self.groups.remove(&name).expect("the group exists");
             if self.random.below(2) == 0 {
                 self.write(&dn, "changetype: delete");
             } else {
@@ -233,14 +233,16 @@ impl Model {
     }
 }
 
-/// `BURSAR_TEST_CHANGES=20000 BURSAR_TEST_SEED=7` makes a longer history, or another.
+/// `BURSAR_TEST_CHANGES=20000 BURSAR_TEST_SEED=7` makes a longer and different history.
 #[tokio::test]
-async fn after_2000_random_changes_the_changes_made_what_is_there() {
+async fn after_2000_random_changes_a_read_of_changes_agrees_with_a_full_read() {
     let asked = |name: &str, default: u64| {
-        std::env::var(name).ok().map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+        std::env::var(name)
+            .ok()
+            .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is not a number")))
     };
     let (changes, seed) = (asked("BURSAR_TEST_CHANGES", 2000), asked("BURSAR_TEST_SEED", 4533));
-    // Small enough to be too small for about every second batch.
+    // So small that about every second batch exceeds it.
     let slapd = site(SlapdOptions { sessionlog: 40, ..SlapdOptions::default() });
     let source = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
     let memory = SyncCache::default();

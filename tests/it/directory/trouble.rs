@@ -1,4 +1,4 @@
-//! What is said of a read when something is in its way, and what of it is kept.
+//! What a disturbed read reports, and which entries it still returns.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{assert_why, ldap, names, policy, read, site, toolforge, why};
 
 #[tokio::test]
-async fn a_server_of_another_authority_is_not_trusted() {
+async fn a_certificate_of_another_authority_is_not_trusted() {
     let slapd = site(SlapdOptions::default());
     for url in [&slapd.ldaps_url, &slapd.ldap_url] {
         let mut config = ldap(&[url], &slapd);
@@ -32,7 +32,7 @@ async fn a_server_of_another_authority_is_not_trusted() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_said_and_tried_on_one_server_only() {
+async fn a_wrong_password_is_reported_and_tried_on_one_server_only() {
     let slapd = site(SlapdOptions::default());
     let mut config = ldap(&[&slapd.ldaps_url, &slapd.ldaps_url], &slapd);
     config.password = Some(Secret::new("wrong".to_owned()));
@@ -42,7 +42,7 @@ async fn a_wrong_password_is_said_and_tried_on_one_server_only() {
 }
 
 #[tokio::test]
-async fn the_second_server_is_asked_where_the_first_refuses() {
+async fn the_next_server_is_asked_if_the_first_cannot_be_reached() {
     let slapd = site(SlapdOptions::default());
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let silent = format!("ldaps://{}", silent.local_addr().expect("its address"));
@@ -88,7 +88,7 @@ async fn a_read_without_the_sentinel_is_partial() {
 }
 
 #[tokio::test]
-async fn a_rule_that_hides_uids_rejects_all_and_loses_nobody() {
+async fn a_rule_that_hides_uids_rejects_all_entries_but_the_read_is_complete() {
     let database_lines = vec!["access to attrs=uidNumber by * none".to_owned()];
     let slapd = site(SlapdOptions { database_lines, ..SlapdOptions::default() });
     let read = read(toolforge(ldap(&[&slapd.ldaps_url], &slapd))).await;
@@ -99,7 +99,7 @@ async fn a_rule_that_hides_uids_rejects_all_and_loses_nobody() {
         assert!(rejected.id.is_some() && rejected.name.is_some(), "{rejected:?}");
     }
     let group = read.entries.iter().find(|entry| entry.name == "k8s-admins").expect("the group");
-    assert_eq!(group.members.len(), sample::ADMINS.len(), "members are known by id, not by uid");
+    assert_eq!(group.members.len(), sample::ADMINS.len(), "members are recognized by id, not by uid");
 }
 
 #[tokio::test]
@@ -112,7 +112,7 @@ async fn a_rule_that_hides_members_makes_the_read_partial() {
 }
 
 #[tokio::test]
-async fn a_referral_left_over_makes_the_read_partial() {
+async fn a_referral_makes_the_read_partial() {
     let slapd = site(SlapdOptions::default());
     slapd.add_ldif(
         "dn: ou=elsewhere,ou=people,dc=example,dc=org\nobjectClass: referral\nobjectClass: extensibleObject\n\
@@ -123,7 +123,7 @@ async fn a_referral_left_over_makes_the_read_partial() {
     assert_eq!(names(&read, AccountKind::User).len(), 13);
 }
 
-/// A port that passes everything on to `server`, and does `then` once when `after` bytes have come back.
+/// Starts a proxy to `server`, and calls `then` once after `after` bytes of its answers.
 async fn proxy(server: &str, after: usize, then: impl FnOnce() + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("ldap://{}", listener.local_addr().expect("its address"));
@@ -160,7 +160,7 @@ fn in_the_clear(url: &str, slapd: &Slapd) -> LdapConfig {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_killed_in_the_middle_leaves_what_was_read() {
+async fn if_the_server_is_killed_during_a_read_the_entries_so_far_are_kept() {
     let slapd = Arc::new(site(many_people()));
     let victim = Arc::clone(&slapd);
     let url = proxy(&slapd.ldap_url, 100_000, move || victim.stop()).await;
@@ -172,7 +172,7 @@ async fn a_server_killed_in_the_middle_leaves_what_was_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_server_is_left_after_the_timeout() {
+async fn a_read_from_a_frozen_server_ends_after_the_timeout() {
     let slapd = Arc::new(site(many_people()));
     let victim = Arc::clone(&slapd);
     let freeze = move || victim.with_process(|process| process.signal(Signal::STOP));
@@ -185,9 +185,9 @@ async fn a_frozen_server_is_left_after_the_timeout() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_ldap_is_a_reason_and_no_panic() {
+async fn an_answer_that_is_not_ldap_makes_the_read_partial() {
     let slapd = site(SlapdOptions::default());
-    // An entry without attributes, at which ldap3 panics; a length without bytes; text.
+    // An entry without attributes, on which ldap3 panics; a length without content; text.
     let answers: [&[u8]; 3] =
         [b"\x30\x0a\x02\x01\x01\x64\x05\x04\x03cn=", b"\x30\x84\xff\xff\xff\xff", b"HTTP/1.1 400\r\n\r\n"];
     for answer in answers {
@@ -208,7 +208,7 @@ async fn an_answer_that_is_no_ldap_is_a_reason_and_no_panic() {
     }
 }
 
-/// An element of BER.
+/// A BER element.
 fn ber(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let content = parts.concat();
     let length = u8::try_from(content.len()).expect("short form");
@@ -245,7 +245,7 @@ async fn every_page_counts_not_only_the_last() {
         let url = format!("ldap://{}", listener.local_addr().expect("its address"));
         tokio::spawn(async move {
             let (mut client, _) = listener.accept().await.expect("a client");
-            // It does not say what it holds, nor how far it is.
+            // The first answer refuses the read of the root DSE (50), so its features and state stay unknown.
             for answer in std::iter::once(page(1, 50, None)).chain(answers) {
                 let mut request = [0; 4096];
                 let _ = client.read(&mut request).await;
@@ -261,7 +261,7 @@ async fn every_page_counts_not_only_the_last() {
 }
 
 #[tokio::test]
-async fn one_source_in_trouble_does_not_touch_another() {
+async fn a_failing_source_does_not_affect_another() {
     let slapd = site(SlapdOptions::default());
     let good = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
     let bad = SourceConfig { name: "bad".to_owned(), ..toolforge(ldap(&["ldaps://127.0.0.1:1"], &slapd)) };

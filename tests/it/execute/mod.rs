@@ -1,4 +1,4 @@
-//! What the executor does to a real API server, and what the watches make of it.
+//! Tests of the executor and the watches with a real API server.
 
 mod outage;
 mod workloads;
@@ -26,7 +26,7 @@ use crate::quiet::asked_by_all;
 use self::world::{NOW, World, approved, cluster, kubectl, manifest, quota};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn new_objects_are_made_and_their_watch_events_are_no_drift() {
+async fn new_objects_are_created_and_their_watch_events_are_not_drift() {
     let mut world = World::new("execute-new").await;
     let mark = Servers::shared().cluster.audit_mark();
     let binding = manifest(
@@ -52,18 +52,18 @@ async fn new_objects_are_made_and_their_watch_events_are_no_drift() {
     for key in &keys {
         assert!(world.is_settled(key), "{key:?} right after the write");
     }
-    // Nothing is read before it is made.
+    // New objects are created without a read before.
     let asked = asked_by_all(&Servers::shared().cluster, mark);
     let ours = asked.iter().filter(|request| format!("{request:?}").contains("execute-new"));
     let ours: Vec<_> = ours.filter(|request| request.user == "admin" && request.verb != "watch").collect();
     assert_eq!(ours.len(), 4, "{ours:#?}");
 
-    // Somebody's edit of one of them comes after all events of our own writes.
+    // A later edit by somebody else shows that all events of our writes have arrived.
     kubectl(&["label", "resourcequota", "bursar", "-n", "execute-new", "theirs=yes"]);
     kubectl(&["annotate", "namespace", "execute-new", "theirs=yes"]);
     tokio::time::timeout(Duration::from_secs(2), world.until("never", &keys[0], |found| found.is_none()))
         .await
-        .expect_err("nothing goes");
+        .expect_err("no object is deleted");
     for key in &keys {
         assert!(world.is_settled(key), "{key:?} after its watch events");
     }
@@ -71,12 +71,12 @@ async fn new_objects_are_made_and_their_watch_events_are_no_drift() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn drift_is_noticed_and_written_back() {
+async fn drift_is_noticed_and_repaired() {
     let mut world = World::new("execute-drift").await;
     let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&quota("16"))];
     world.must(actions).await;
     let key = world.key("v1", "ResourceQuota", "bursar");
-    let before = world.observed(&key).expect("there");
+    let before = world.observed(&key).expect("the quota is observed");
     kubectl(&["patch", "resourcequota", "bursar", "-n", "execute-drift", "-p", r#"{"spec":{"hard":{"pods":"99"}}}"#]);
     world.until("drift", &key, |found| found.is_some_and(|found| found.digest != before.digest)).await;
     assert!(!world.is_settled(&key));
@@ -90,7 +90,7 @@ async fn drift_is_noticed_and_written_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn label_that_somebody_took_off_does_not_make_it_theirs() {
+async fn an_object_whose_label_was_removed_stays_ours() {
     let mut world = World::new("execute-label").await;
     let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&quota("16"))];
     world.must(actions).await;
@@ -103,13 +103,13 @@ async fn label_that_somebody_took_off_does_not_make_it_theirs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn foreign_object_is_untouched() {
+async fn a_foreign_object_is_not_changed() {
     let mut world = World::new("execute-foreign").await;
     kubectl(&["create", "namespace", "execute-foreign"]);
     world.create(&json!({
         "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "bursar"}, "spec": {"hard": {"pods": "3"}},
     }));
-    let before = world.what_people_see("resourcequota", "bursar");
+    let before = world.without_status("resourcequota", "bursar");
     let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&quota("16"))];
     let failure = world.must_fail(actions).await;
     assert_eq!(failure.step, "foreign");
@@ -118,16 +118,16 @@ async fn foreign_object_is_untouched() {
     let again = world.must_fail(actions).await;
     assert!(again.reason.contains("bursar adopt object resourcequota execute-foreign/bursar"), "{}", again.reason);
     assert_eq!(again.attempts, 2);
-    assert_eq!(world.what_people_see("resourcequota", "bursar"), before);
+    assert_eq!(world.without_status("resourcequota", "bursar"), before);
     assert!(world.ledger.objects.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn object_that_somebody_made_meanwhile_is_left_as_it_was() {
+async fn an_object_that_somebody_created_meanwhile_is_not_changed() {
     let mut world = World::new("execute-race").await;
     let actions = vec![world.apply(&world.namespace_manifest())];
     world.must(actions).await;
-    // One that agrees with ours in every value, and one that does not: both stand there when we believe they do not.
+    // An object with the same values as ours, and a different one. Both exist although the executor expects none.
     for pods in ["16", "3"] {
         world.create(&json!({
             "apiVersion": "v1", "kind": "ResourceQuota",
@@ -138,11 +138,11 @@ async fn object_that_somebody_made_meanwhile_is_left_as_it_was() {
         let effects = &world.effects.clusters[&cluster()];
         let manifest = quota("16");
         let refused = bursar::execute::apply::apply(&effects.server, &key, &manifest, None, Claim::Ours).await;
-        let error = refused.expect_err("somebody else's");
+        let error = refused.expect_err("the object belongs to somebody else");
         assert_eq!(error.step(), "foreign", "{error:?}");
         let after = world.get("resourcequota", "bursar");
         assert_eq!(after["spec"], before["spec"]);
-        // `status` is written meanwhile, and so are the version and the owners of fields.
+        // Controllers write `status`, and so the version and the managed fields, at any time.
         for field in ["labels", "annotations", "uid"] {
             assert_eq!(after["metadata"][field], before["metadata"][field], "{field}");
         }
@@ -153,7 +153,7 @@ async fn object_that_somebody_made_meanwhile_is_left_as_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_object_recreated_by_somebody_else_is_not_taken_over() {
+async fn an_object_that_somebody_recreated_is_not_taken_over() {
     let mut world = World::new("execute-anew").await;
     let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&quota("16"))];
     world.must(actions).await;
@@ -164,12 +164,12 @@ async fn an_object_recreated_by_somebody_else_is_not_taken_over() {
     world.create(&json!({
         "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "bursar"}, "spec": {"hard": {"pods": "3"}},
     }));
-    let before = world.what_people_see("resourcequota", "bursar");
+    let before = world.without_status("resourcequota", "bursar");
     let failure = world.must_fail(vec![ours]).await;
     assert_eq!(failure.step, "foreign", "{}", failure.reason);
     world.must(vec![delete]).await;
-    assert_eq!(world.what_people_see("resourcequota", "bursar"), before, "neither applied nor deleted");
-    assert!(world.ledger.failures.is_empty(), "the end of an account's actions ends its failure");
+    assert_eq!(world.without_status("resourcequota", "bursar"), before, "the object was neither applied nor deleted");
+    assert!(world.ledger.failures.is_empty(), "a completed run clears the account's failure");
 
     kubectl(&["delete", "resourcequota", "bursar", "-n", "execute-anew"]);
     let actions = vec![world.apply(&quota("32"))];
@@ -178,7 +178,7 @@ async fn an_object_recreated_by_somebody_else_is_not_taken_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn known_object_that_is_gone_is_made_again() {
+async fn a_known_object_that_was_deleted_is_created_again() {
     let mut world = World::new("execute-gone").await;
     let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&quota("16"))];
     world.must(actions).await;
@@ -186,12 +186,12 @@ async fn known_object_that_is_gone_is_made_again() {
     kubectl(&["delete", "resourcequota", "bursar", "-n", "execute-gone"]);
     world.must(vec![with_old_uid]).await;
     let key = world.key("v1", "ResourceQuota", "bursar");
-    world.until("the new one", &key, |found| found.is_some()).await;
+    world.until("the new object", &key, |found| found.is_some()).await;
     assert!(world.is_settled(&key));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deletion_takes_the_object_and_its_record_away() {
+async fn a_deletion_removes_the_object_and_its_record() {
     let mut world = World::new("execute-delete").await;
     let binding = manifest(
         "rbac.authorization.k8s.io/v1",
@@ -210,18 +210,18 @@ async fn deletion_takes_the_object_and_its_record_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn namespace_on_its_way_out_fails_its_tenant_until_it_is_gone() {
+async fn a_namespace_that_is_being_deleted_fails_its_tenant_until_it_is_gone() {
     let mut world = World::new("execute-going").await;
     let actions = vec![world.apply(&world.namespace_manifest())];
     world.must(actions).await;
-    // A finalizer of somebody's keeps it in between.
+    // An object with a foreign finalizer keeps the namespace from being deleted.
     world.create(&json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "holds", "finalizers": ["example.org/holds"]},
     }));
     let key = world.key("v1", "Namespace", "execute-going");
     let delete = world.delete(&key);
     world.must(vec![delete]).await;
-    assert!(world.observed(&key).expect("still there").deleting);
+    assert!(world.observed(&key).expect("the namespace still exists").deleting);
     let actions = vec![world.apply(&quota("16"))];
     let failure = world.must_fail(actions).await;
     assert!(failure.reason.contains("namespace execute-going is being deleted"), "{}", failure.reason);
@@ -239,7 +239,7 @@ async fn namespace_on_its_way_out_fails_its_tenant_until_it_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn released_volume_becomes_available_again() {
+async fn a_released_volume_becomes_available_again() {
     let mut world = World::new("execute-volume").await;
     let volume = |path: &str| {
         manifest(
@@ -290,7 +290,7 @@ fn phase(volume: &str, wanted: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_failing_object_stops_its_tenant_and_the_ledger_says_why() {
+async fn a_failing_object_stops_its_tenant_and_the_ledger_has_the_reason() {
     let mut world = World::new("execute-failing").await;
     let broken = manifest("v1", "ResourceQuota", "bursar", json!({"spec": {"hard": {"pods": "many"}}}));
     let later = manifest(
@@ -304,11 +304,11 @@ async fn one_failing_object_stops_its_tenant_and_the_ledger_says_why() {
     assert_eq!(failure.step, "apply");
     assert!(failure.reason.starts_with("ResourceQuota bursar in namespace execute-failing: "), "{}", failure.reason);
     let kinds: Vec<&str> = world.ledger.objects.keys().map(|key| key.kind.as_str()).collect();
-    assert_eq!(kinds, ["Namespace"], "what was done is recorded, what comes after is not begun");
+    assert_eq!(kinds, ["Namespace"], "completed actions are recorded, and later ones are not begun");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ledger_that_takes_nothing_stops_the_execution() {
+async fn a_ledger_that_records_nothing_stops_the_execution() {
     let world = World::new("execute-unrecorded").await;
     let (recorder, records) = Recorder::channel();
     drop(records);
@@ -323,11 +323,11 @@ async fn ledger_that_takes_nothing_stops_the_execution() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cluster_that_is_down_has_no_inventory_and_says_why() {
+async fn a_cluster_that_is_down_has_no_inventory_and_reports_why() {
     let uri = format!("https://127.0.0.1:{}", bursar_testkit::ports::free_port());
     let client = connect(kube::Config::new(uri.parse().expect("a URL"))).expect("a client");
     let watch = ClusterWatch::start(&client, cluster(), managed_kinds(), Arc::default());
-    let error = watch.wait_until_ready(Duration::from_secs(2)).await.expect_err("nobody listens");
+    let error = watch.wait_until_ready(Duration::from_secs(2)).await.expect_err("no server listens");
     assert!(error.to_string().contains("refused"), "{error}");
     let health = watch.health();
     assert!(watch.inventory().is_none() && !health.ready);
@@ -335,7 +335,7 @@ async fn cluster_that_is_down_has_no_inventory_and_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kind_that_the_cluster_does_not_have_holds_up_nobody() {
+async fn a_kind_that_the_cluster_lacks_fails_only_its_own_objects() {
     let mut kinds = managed_kinds();
     let listing = |api_version: &str, kind: &str, only: Option<&str>| WatchedKind {
         kind: ObjectKind::of(api_version, kind),
@@ -356,7 +356,7 @@ async fn kind_that_the_cluster_does_not_have_holds_up_nobody() {
     assert!(world.is_settled(&pull));
     kubectl(&["delete", "secret", "bursar-pull", "-n", "execute-kinds"]);
     world.until("secret gone", &pull, |found| found.is_none()).await;
-    assert_eq!(world.observed(&world.key("v1", "Secret", "y")), None, "only the named one is watched");
+    assert_eq!(world.observed(&world.key("v1", "Secret", "y")), None, "only the Secret with the given name is watched");
     let monitor = manifest("monitoring.example.org/v1", "ServiceMonitor", "m", json!({}));
     let actions = vec![world.apply(&monitor)];
     let failure = world.must_fail(actions).await;
@@ -364,8 +364,8 @@ async fn kind_that_the_cluster_does_not_have_holds_up_nobody() {
 }
 
 #[test]
-fn execution_can_change_threads_while_it_waits() {
-    // The compiler proves it.
+fn execution_is_a_send_future() {
+    // This compiles only if the future is `Send`.
     fn is_send<T: Send>(_: T) {}
     let (recorder, _records) = Recorder::channel();
     let effects = Effects {

@@ -1,4 +1,4 @@
-//! A cluster that goes away and comes back.
+//! A cluster that becomes unreachable and returns.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::world::{World, cluster, config, kubectl, quota};
 
-/// Forwards connections while it is told to; cuts them all when it is told not to.
+/// Forwards connections while `open` is true. When it becomes false, closes all of them.
 async fn proxy(port: u16, open: watch::Receiver<bool>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let own = listener.local_addr().expect("an address").port();
@@ -34,7 +34,7 @@ async fn proxy(port: u16, open: watch::Receiver<bool>) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cluster_that_was_away_has_no_inventory_meanwhile_and_the_new_one_afterwards() {
+async fn an_unreachable_cluster_has_no_inventory_and_is_listed_again_when_it_returns() {
     let mut world = World::new("execute-away").await;
     let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&quota("16"))];
     world.must(actions).await;
@@ -55,7 +55,7 @@ async fn cluster_that_was_away_has_no_inventory_meanwhile_and_the_new_one_afterw
     kubectl(&["label", "namespace", "execute-away", "theirs=yes"]);
 
     open.send_replace(true);
-    until("what happened meanwhile is seen", || {
+    until("the changes during the outage are observed", || {
         through.inventory().is_some_and(|inventory| !inventory.objects.contains_key(&key))
     })
     .await;

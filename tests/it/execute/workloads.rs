@@ -1,4 +1,4 @@
-//! Workloads of a suspended tenant.
+//! Stopping and resuming the workloads of a suspended tenant.
 
 use bursar::identity::NamespaceName;
 use bursar::kinds::ObjectKey;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::world::{World, cluster, kubectl};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workloads_are_stopped_and_given_back_what_they_were() {
+async fn workloads_are_stopped_and_restored() {
     let mut world = World::new("execute-workloads").await;
     let actions = vec![world.apply(&world.namespace_manifest())];
     world.must(actions).await;
@@ -43,7 +43,7 @@ async fn workloads_are_stopped_and_given_back_what_they_were() {
     assert!(world.get("daemonset", "every")["spec"]["template"]["spec"]["nodeSelector"].is_object());
     kubectl(&["wait", "pod", "bare", "-n", "execute-workloads", "--for=delete", "--timeout=240s"]);
 
-    // Done again, it finds nothing more to do and forgets nothing.
+    // A repeated stop changes nothing and keeps the records.
     let before = world.ledger.stopped.clone();
     world.must(vec![stop]).await;
     assert_eq!(world.ledger.stopped, before);
@@ -60,9 +60,9 @@ async fn workloads_are_stopped_and_given_back_what_they_were() {
     assert!(world.ledger.stopped.is_empty());
     let replicas = |kind: &str, name: &str| world.get(kind, name)["spec"]["replicas"].clone();
     assert_eq!([replicas("deployment", "three"), replicas("statefulset", "two")], [3, 2]);
-    assert_eq!(replicas("statefulset", "changed"), 7, "what the tenant changed since");
-    assert_eq!(replicas("rc", "old"), 0, "another object of that name");
-    assert_eq!(replicas("deployment", "idle"), 0, "it was so before");
+    assert_eq!(replicas("statefulset", "changed"), 7, "the tenant changed it since");
+    assert_eq!(replicas("rc", "old"), 0, "another object with the same name");
+    assert_eq!(replicas("deployment", "idle"), 0, "it was stopped before the suspension");
     assert_eq!(world.get("cronjob", "nightly")["spec"]["suspend"], false);
     assert_eq!(world.get("job", "long")["spec"]["suspend"], false);
     assert!(world.get("daemonset", "every")["spec"]["template"]["spec"]["nodeSelector"].is_null());

@@ -1,4 +1,5 @@
-//! A tenant of the shared control plane that only the executor and the watches know of.
+//! A tenant in the shared control plane. Tests run the executor and the watches against it, without a directory or a
+//! daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,13 +28,13 @@ use tokio_util::sync::CancellationToken;
 
 pub const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-/// One tenant of the shared control plane: a namespace of its own, a ledger in memory, and watches.
+/// A tenant with its own namespace in the shared control plane, a ledger in memory, and watches.
 pub struct World {
     pub namespace: String,
     pub ledger: LedgerState,
     pub effects: Effects,
     changed: Arc<Notify>,
-    /// The history, oldest first.
+    /// The events that the executor recorded, oldest first.
     pub events: Vec<Event>,
 }
 
@@ -79,7 +80,7 @@ impl World {
         })
     }
 
-    /// The action that a plan would have for an object: with the uid that the watch knows.
+    /// Returns the `Apply` action that a plan would contain, with the uid that the watch shows.
     pub fn apply(&self, manifest: &Value) -> Action {
         let text = |value: &Value| value.as_str().expect("text").to_owned();
         let key =
@@ -89,7 +90,7 @@ impl World {
     }
 
     pub fn delete(&self, key: &ObjectKey) -> Action {
-        let uid = self.observed(key).expect("an object that is there").uid.to_string();
+        let uid = self.observed(key).expect("an observed object").uid.to_string();
         Action::Delete { key: key.clone(), uid, reason: Reason::Orphaned }
     }
 
@@ -140,19 +141,19 @@ impl World {
         self.ledger.failures.values().next().expect("a failure").clone()
     }
 
-    /// Waits until the watch shows it so.
+    /// Waits until the object that the watch shows satisfies `is`.
     pub async fn until(&self, what: &str, key: &ObjectKey, is: impl Fn(Option<&ObservedObject>) -> bool) {
         let begun = tokio::time::Instant::now();
         loop {
             if self.watch().inventory().is_some_and(|inventory| is(inventory.objects.get(key))) {
                 return;
             }
-            assert!(begun.elapsed() < DEADLINE, "{what}: not within {DEADLINE:?}");
+            assert!(begun.elapsed() < DEADLINE, "the watch did not show within {DEADLINE:?}: {what}");
             let _ = tokio::time::timeout(Duration::from_millis(100), self.changed.notified()).await;
         }
     }
 
-    /// What the ledger recorded is what the watch shows: the next plan has nothing to do.
+    /// Whether the ledger's record agrees with what the watch shows, so that the next plan has nothing to do.
     pub fn is_settled(&self, key: &ObjectKey) -> bool {
         let (record, found) = (self.ledger.objects.get(key), self.observed(key));
         record.zip(found).is_some_and(|(record, found)| record.uid == found.uid && record.observed == found.digest)
@@ -163,8 +164,9 @@ impl World {
         serde_json::from_str(&text).expect("JSON")
     }
 
-    /// An object without what controllers write to its status meanwhile.
-    pub fn what_people_see(&self, kind: &str, name: &str) -> Value {
+    /// Returns an object without `status`, `resourceVersion` and the managers of subresources, because controllers
+    /// change these at any time.
+    pub fn without_status(&self, kind: &str, name: &str) -> Value {
         let mut object = self.get(kind, name);
         object["status"].take();
         object["metadata"]["resourceVersion"].take();
@@ -187,7 +189,7 @@ async fn client() -> kube::Client {
     connect(config().await).expect("a client")
 }
 
-/// The administrator's.
+/// Returns the client configuration of the cluster's administrator.
 pub async fn config() -> kube::Config {
     let file = &Servers::shared().cluster.admin_kubeconfig;
     let kubeconfig = kube::config::Kubeconfig::read_from(file).expect("a kubeconfig");
@@ -215,7 +217,7 @@ pub fn approved(actions: Vec<Action>) -> ApprovedPlan {
     approved_for([("foo", actions)])
 }
 
-/// A plan for several tools, each with its actions.
+/// Returns a plan for several tools that the guard has approved.
 pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>) -> ApprovedPlan {
     let bounds = Bounds {
         unconfined: BTreeSet::new(),
@@ -247,7 +249,7 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
     approved
 }
 
-/// The plan of one tool, as it is before the guard.
+/// Returns the plan of one tool before the guard judges it.
 pub fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> AccountPlan {
     AccountPlan {
         namespaces: BTreeSet::new(),

@@ -1,4 +1,4 @@
-//! From a realm to a kubeconfig, and back when somebody is disabled.
+//! From a realm to a kubeconfig: a person is enabled, disabled and renamed.
 
 use bursar::orders::request::Trigger;
 use bursar_testkit::Servers;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{CLIENT, Realm, SECRET, person};
 use crate::world::{World, all_is_well};
 
-/// A world that reads `realm` as well.
+/// A world with `realm` as a second source.
 fn world(realm: &Realm, name: &str) -> World {
     let folder = Servers::shared().folder().join(name);
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -51,10 +51,10 @@ fn state(world: &World, name: &str) -> Value {
 }
 
 #[test]
-fn a_person_of_the_realm_has_a_namespace_until_disabled_and_has_it_back() {
+fn a_person_of_the_realm_loses_and_regains_access_with_the_enabled_flag() {
     let groups = json!({"name": "kcc-staff", "subGroups": [{"name": "kcc-lab"}]});
     let mut alice = person("kcc-alice", 43001, &["/kcc-staff/kcc-lab"]);
-    // Without it, her home would have the name that she has.
+    // Without the attribute, her home would be derived from her name.
     let homes = Servers::shared().folder().join("kcc/homes/home");
     alice["attributes"]["homeDirectory"] = json!([homes.join("kcc-alice")]);
     let realm = Realm::new("cycle", &[alice, person("kcc-bob", 43002, &[])], &[groups]);
@@ -66,7 +66,7 @@ fn a_person_of_the_realm_has_a_namespace_until_disabled_and_has_it_back() {
     assert!(namespace.contains("bursar.dev/uid: \"43001\""), "{namespace}");
     assert!(
         !world.kubectl(&["get", "namespaces"]).contains("kcc-p-kcc-bob"),
-        "who is in no part of the group has none"
+        "a person outside the group has no namespace"
     );
     let rows = world.rows("SELECT directory_id FROM users WHERE name = 'kcc-alice'");
     assert_eq!(rows[0]["directory_id"], realm.id("kcc-alice"));
@@ -82,7 +82,7 @@ fn a_person_of_the_realm_has_a_namespace_until_disabled_and_has_it_back() {
     realm.change("kcc-alice", &json!({"username": "kcc-alicia"}));
     all_is_well(&world.cycle());
     assert_eq!((state(&world, "kcc-alice"), state(&world, "kcc-alicia")), (Value::Null, "active".into()));
-    assert!(world.works(&kubeconfig), "same account, same namespace");
+    assert!(world.works(&kubeconfig), "the account keeps its namespace");
 
     world.configure("realm         = \"cycle\"", "realm         = \"cycles\"");
     let report = world.cycle();
@@ -116,7 +116,7 @@ fn on_schedule_a_realm_waits_for_its_interval() {
     realm.ask("DELETE", &format!("/users/{}", realm.id("kci-alice")), &Value::Null);
     realm.ask("POST", "/users", &person("kci-bob", 43012, &[]));
     all_is_well(&world.cycle_by(Trigger::Schedule));
-    assert_eq!(said(&world), before, "it was not asked, and is still known");
+    assert_eq!(said(&world), before, "the realm was not read, and its last state is still shown");
     assert_eq!((state(&world, "kci-alice"), state(&world, "kci-bob")), ("new".into(), Value::Null));
     all_is_well(&world.cycle_by(Trigger::Sync));
     assert_eq!(state(&world, "kci-bob"), "new");

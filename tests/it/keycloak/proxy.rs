@@ -1,4 +1,4 @@
-//! What is between Bursar and a realm: passes requests on, but for those that a test spoils.
+//! A proxy between Bursar and a realm. It forwards requests, except those that a test answers in another way.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,24 +10,24 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::Realm;
 
-/// What becomes of a request.
+/// What happens to a request.
 pub enum Fate {
-    /// The server answers.
+    /// The server's answer is returned.
     Passed,
-    /// This status and this body.
+    /// This status and body are returned.
     Answered(u16, &'static str),
-    /// As many bytes of the server's answer, the connection's end after them.
+    /// This many bytes of the server's answer are returned, then the connection is closed.
     Cut(usize),
-    /// The server does it, and nobody hears of it.
+    /// The server handles the request, but its answer is dropped.
     Lost,
-    /// Nothing for a long time.
+    /// There is no answer for a minute.
     Silent,
 }
 
 type Judge = dyn Fn(&str) -> Fate + Send + Sync;
 
-/// Gives the configuration of a realm behind a proxy that asks `judge` about each request, by path and query. All that
-/// it was asked is in the list.
+/// Returns the configuration of a realm behind a proxy that asks `judge` about each request (path and query), and the
+/// list of all requests.
 pub async fn between(
     realm: &Realm,
     judge: impl Fn(&str) -> Fate + Send + Sync + 'static,
@@ -35,7 +35,7 @@ pub async fn between(
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("its address"));
     let config = KeycloakConfig { url, allow_plaintext: true, ca_pem: None, ..realm.config() };
-    // Clients of plain HTTP trust issuers too, in vain; a host without any has none to trust.
+    // A client of plain HTTP loads its trusted authorities too. On a host without any, that fails, so one is given.
     let config = KeycloakConfig { ca_pem: realm.config().ca_pem, ..config };
     let pem = realm.config().ca_pem.expect("an authority");
     let trusted = Certificate::from_pem_bundle(pem.as_bytes()).expect("PEM");
@@ -55,7 +55,7 @@ pub async fn between(
     (config, asked)
 }
 
-/// One request, and the connection's end.
+/// Handles one request, then closes the connection.
 async fn serve(
     mut socket: TcpStream,
     judge: &Judge,
@@ -84,7 +84,7 @@ async fn serve(
         socket.read_buf(&mut body).await?;
     }
     requests.lock().expect("a list").push(path.clone());
-    // What a test does at this moment may wait for the server.
+    // `judge` may wait for the server, so it may block.
     let fate = tokio::task::block_in_place(|| judge(&path));
     let (status, mut answer) = match fate {
         Fate::Answered(status, text) => (status, text.as_bytes().to_vec()),

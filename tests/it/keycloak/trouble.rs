@@ -1,4 +1,4 @@
-//! What is said of a realm when something is in the way, and that nobody is missing for it.
+//! How a read of a realm reports problems, and that no problem makes an account appear missing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,11 +13,11 @@ use super::proxy::{Fate, between};
 use super::{Realm, person, source};
 use crate::directory::{assert_why, names, read, why};
 
-/// What becomes of a request, and what is said of it.
+/// What happens to a request, and the message that is expected.
 type Spoilt = (fn() -> Fate, &'static str);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_login_says_why() {
+async fn a_refused_login_reports_the_reason() {
     let realm = Realm::new("wrong", &[person("alice", 2001, &[])], &[]);
     let good = realm.config();
     let wrong = KeycloakConfig { client_secret: Some(Secret::new("hunter2".to_owned())), ..good.clone() };
@@ -39,11 +39,11 @@ async fn a_refused_login_says_why() {
     realm.ask("PUT", "", &json!({"enabled": false}));
     assert_why(&read(source(good.clone())).await, &["login of client bursar refused", "Realm not enabled"]);
     realm.ask("PUT", "", &json!({"enabled": true}));
-    assert_eq!(why(&read(source(good)).await), "complete", "and all is well again by itself");
+    assert_eq!(why(&read(source(good)).await), "complete", "the next read recovers without help");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_without_the_role_sees_nothing_and_says_which_it_needs() {
+async fn without_the_role_the_read_fails_and_names_the_role() {
     let people = [person("alice", 2001, &[])];
     let none = Realm::with("roleless", &people, &[], Some("ADMIN_EDIT"), &[]);
     assert_why(
@@ -57,13 +57,13 @@ async fn a_client_without_the_role_sees_nothing_and_says_which_it_needs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_that_changes_while_it_is_read_is_not_whole() {
+async fn a_list_that_changes_during_the_read_is_partial() {
     let people: Vec<_> = (0..6).map(|n| person(&format!("d{n}-drift"), 2000 + n, &["/all"])).collect();
     let groups = json!({"name": "all", "subGroups": [{"name": "one"}, {"name": "two"}, {"name": "three"}]});
     let drift: [(&'static str, &str, &str); 4] = [
-        // A user on the first page goes: the user who would begin the next page is never shown.
+        // A user on the first page is deleted, so the first user of the next page is skipped.
         ("drift-a", "/users?first=1&", "users changed while they were read"),
-        // And somebody else comes: the counts agree.
+        // A user is deleted and another one is added, so the counts agree.
         ("drift-b", "/users?first=1&", "users changed while they were read"),
         ("drift-d", "/children?first=1&", "groups changed while they were read"),
         ("drift-e", "/members?first=1&", "members of a group changed while they were read"),
@@ -94,14 +94,14 @@ async fn a_list_that_changes_while_it_is_read_is_not_whole() {
         .await;
         let found = read(source(KeycloakConfig { page_size: 2, ..config })).await;
         assert_why(&found, &[expected]);
-        assert_eq!(why(&read(realm.source()).await), "complete", "{name}: the next read is");
+        assert_eq!(why(&read(realm.source()).await), "complete", "{name}: the next read is complete");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_added_during_a_read_of_the_realm_is_no_error() {
+async fn users_added_during_a_read_do_not_make_it_partial() {
     let people: Vec<_> = (0..6).map(|n| person(&format!("m{n}-came"), 2000 + n, &[])).collect();
-    // Before the first page's last one, so that all others move; at the end; and after the last page.
+    // Users are added before all others, which shifts the pages; at the end; and after the last page.
     for (name, at, comes) in [
         ("came-a", "/users?first=1&", "a-came"),
         ("came-b", "/users?first=1&", "z-came"),
@@ -112,7 +112,7 @@ async fn a_user_added_during_a_read_of_the_realm_is_no_error() {
         let done = AtomicBool::new(false);
         let (config, _) = between(&realm, move |path| {
             if path.contains(at) && !done.swap(true, Ordering::Relaxed) {
-                // Three, so that they fill more than a page.
+                // Three users, which fill more than a page.
                 for more in 0..3 {
                     mover.ask("POST", "/users", &person(&format!("{comes}{more}"), 2100 + more, &[]));
                 }
@@ -128,7 +128,7 @@ async fn a_user_added_during_a_read_of_the_realm_is_no_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_answer_is_never_an_empty_answer() {
+async fn a_failed_request_makes_the_read_partial() {
     let people: Vec<_> = (0..4).map(|n| person(&format!("t{n}-trouble"), 2000 + n, &["/all"])).collect();
     let realm = Realm::new("trouble", &people, &[json!({"name": "all"})]);
     let (config, asked) = between(&realm, |_| Fate::Passed).await;
@@ -153,7 +153,7 @@ async fn a_missing_answer_is_never_an_empty_answer() {
             let timeout = if expected.ends_with("300ms") { Duration::from_millis(300) } else { config.timeout };
             let found = read(source(KeycloakConfig { timeout, ..config })).await;
             assert_ne!(found.completeness, Completeness::Complete, "{path}: {expected}");
-            // A login has other words for a 404.
+            // For a login, the message for a 404 is another one.
             let told = why(&found).contains(expected) || why(&found).contains("there is no realm");
             assert!(told, "{path}: {expected}: {}", why(&found));
         }
@@ -161,7 +161,7 @@ async fn a_missing_answer_is_never_an_empty_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_that_is_cut_anywhere_is_not_whole() {
+async fn a_list_that_is_cut_anywhere_is_partial() {
     let people: Vec<_> = (0..3).map(|n| person(&format!("c{n}-cut"), 2000 + n, &[])).collect();
     let realm = Realm::new("cut", &people, &[]);
     for after in (1..1500).step_by(149) {
@@ -172,7 +172,7 @@ async fn a_list_that_is_cut_anywhere_is_not_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_is_renewed_before_it_ends_and_when_it_is_taken_away() {
+async fn a_token_is_renewed_before_it_expires_and_when_it_is_rejected() {
     let people: Vec<_> = (0..6).map(|n| person(&format!("n{n}-token"), 2000 + n, &[])).collect();
     let realm = Realm::new("token", &people, &[]);
     realm.ask("PUT", "", &json!({"accessTokenLifespan": 8}));

@@ -1,8 +1,8 @@
-//! A wire between Bursar and a real `slapd` that fails: cut, silent, slow, or with other bytes than were sent.
+//! A proxy between Bursar and a real `slapd` that cuts, silences, slows or corrupts connections.
 //!
-//! Whatever happens: a read that says it is complete is right, what is kept is never half of something, nothing panics, and
-//! the next read over a good wire is right by itself. On a plain wire that is asked of broken messages and of wrong
-//! results, for nobody can notice another letter in a name there; under TLS of any byte.
+//! In every case, a read that reports complete is right, the cache is never half updated, nothing panics, and the next
+//! read over a good connection is right without help. Without TLS, this is tested with broken messages and wrong
+//! results, because a changed letter in a name cannot be detected; with TLS, with any changed byte.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,70 +18,70 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{assert_same, ldap, read, read_by, site, toolforge, why};
 
-/// Where nothing hangs: a machine with other work is no fault.
+/// The timeout of tests in which nothing hangs. It is long, so that a busy machine does not fail them.
 const PATIENT: Duration = Duration::from_secs(20);
-/// Where some reads wait for what does not come.
+/// The timeout of tests in which some reads wait for an answer that never comes.
 const HASTY: Duration = Duration::from_secs(4);
 
-/// What becomes of a message.
+/// Changes an LDAP message in place.
 type Change = Arc<dyn Fn(&mut Vec<u8>) + Send + Sync>;
 
-/// What the wire does to what the server says.
+/// What the proxy does to the data of the server.
 #[derive(Clone)]
 pub enum Fault {
     None,
-    /// The connection ends after so many bytes.
+    /// The connection ends after this many bytes.
     Cut(usize),
-    /// Nothing more comes after so many bytes.
+    /// Nothing more comes after this many bytes.
     Silent(usize),
-    /// Pieces of so many bytes.
+    /// The data comes in pieces of this many bytes.
     Pieces(usize),
-    /// This byte is another.
+    /// This byte is changed.
     Flip(usize),
-    /// The LDAP message of this number is another.
+    /// The LDAP message with this number is changed.
     Message(usize, Change),
 }
 
-/// The wire; each connection counts from zero.
+/// The proxy. Bytes and messages are counted for each connection.
 #[derive(Clone)]
-pub struct Wire {
+pub struct Proxy {
     port: u16,
     fault: Arc<Mutex<Fault>>,
-    /// The most bytes and messages that the server sent over one connection, since they were last asked for.
+    /// The maximum of bytes and messages that the server sent over one connection since the last query.
     bytes: Arc<AtomicUsize>,
     messages: Arc<AtomicUsize>,
     pub connections: Arc<AtomicU64>,
 }
 
-impl Wire {
+impl Proxy {
     pub async fn to(url: &str) -> Self {
         let server = url.split("//").last().expect("host and port").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let wire = Self {
+        let proxy = Self {
             port: listener.local_addr().expect("its address").port(),
             fault: Arc::new(Mutex::new(Fault::None)),
             bytes: Arc::default(),
             messages: Arc::default(),
             connections: Arc::default(),
         };
-        let serving = wire.clone();
+        let serving = proxy.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 serving.connections.fetch_add(1, Ordering::SeqCst);
                 let fault = serving.fault.lock().expect("whole").clone();
-                let (wire, server) = (serving.clone(), server.clone());
-                tokio::spawn(async move { wire.carry(client, &server, fault).await });
+                let (proxy, server) = (serving.clone(), server.clone());
+                tokio::spawn(async move { proxy.carry(client, &server, fault).await });
             }
         });
-        wire
+        proxy
     }
 
-    /// Where it begins.
+    /// The URL that Bursar connects to.
     pub fn url(&self, scheme: &str) -> String {
         format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
-    /// The most bytes that the server sent over one connection since this was last asked.
+    /// Returns the maximum of bytes that the server sent over one connection since the last call.
     pub fn bytes(&self) -> usize {
         self.bytes.swap(0, Ordering::SeqCst)
     }
@@ -156,13 +156,13 @@ impl Wire {
     }
 }
 
-/// Where the first LDAP message ends (RFC 4511, 5.1), if all of it is there.
+/// The length of the first LDAP message (RFC 4511, 5.1), if it is complete.
 fn message_end(bytes: &[u8]) -> Option<usize> {
     let (header, length) = length(bytes.get(1..)?)?;
     (bytes.len() > header + length).then_some(1 + header + length)
 }
 
-/// Bytes of a BER length, and what it says.
+/// The number of bytes of a BER length, and its value.
 fn length(bytes: &[u8]) -> Option<(usize, usize)> {
     let first = usize::from(*bytes.first()?);
     if first < 128 {
@@ -172,24 +172,24 @@ fn length(bytes: &[u8]) -> Option<(usize, usize)> {
     Some((1 + long.len(), long.iter().fold(0, |length, byte| length << 8 | usize::from(*byte))))
 }
 
-/// The place of the tag of a message's operation: after the header and the message's number.
+/// The offset of the operation's tag in a message: after the header and the message's number.
 fn operation(message: &[u8]) -> usize {
     let header = 1 + length(&message[1..]).expect("a whole message").0;
     header + 2 + usize::from(message[header + 1])
 }
 
-/// A server, a wire to it, and a source that is read over it.
+/// A server, a proxy to it, and a source that is read through the proxy.
 struct Site {
     slapd: Slapd,
-    wire: Wire,
+    proxy: Proxy,
     source: SourceConfig,
 }
 
 impl Site {
     async fn new(tls: bool, timeout: Duration) -> Self {
         let slapd = site(SlapdOptions { sessionlog: 100, ..SlapdOptions::default() });
-        let wire = Wire::to(if tls { &slapd.ldaps_url } else { &slapd.ldap_url }).await;
-        let url = wire.url(if tls { "ldaps" } else { "ldap" });
+        let proxy = Proxy::to(if tls { &slapd.ldaps_url } else { &slapd.ldap_url }).await;
+        let url = proxy.url(if tls { "ldaps" } else { "ldap" });
         let config = LdapConfig {
             allow_plaintext: true,
             page_size: 5,
@@ -197,17 +197,17 @@ impl Site {
             connect_timeout: timeout,
             ..ldap(&[&url], &slapd)
         };
-        Self { source: toolforge(config), slapd, wire }
+        Self { source: toolforge(config), slapd, proxy }
     }
 
     async fn read(&self, pass: &Pass, fault: Fault) -> SourceRead {
-        self.wire.set(fault);
+        self.proxy.set(fault);
         let read = read_by(&self.source, pass).await;
-        self.wire.set(Fault::None);
+        self.proxy.set(Fault::None);
         read
     }
 
-    /// What is kept after a read, and then some changes.
+    /// Returns the cache after a complete read. Afterwards the directory changes, so that the next read finds changes.
     async fn kept(&self) -> SyncCache {
         let memory = SyncCache::default();
         self.read(&Pass::Changes(memory.clone()), Fault::None).await;
@@ -218,7 +218,7 @@ impl Site {
         memory
     }
 
-    /// The same as `memory` has now, which no read of another one changes.
+    /// Returns a copy of the cache `memory`, so that a read does not change the original.
     fn copy(&self, memory: &SyncCache) -> SyncCache {
         let copy = SyncCache::default();
         if let Some(kept) = memory.of(&self.source) {
@@ -227,15 +227,16 @@ impl Site {
         copy
     }
 
-    /// How many bytes such a read takes over a good wire; of a comparison, the longest of its connections.
+    /// Returns how many bytes the server sends for such a read over a good connection. If the read uses several
+    /// connections, only the longest counts.
     async fn length(&self, how: How, begun: &SyncCache, truth: &SourceRead) -> usize {
-        self.wire.bytes();
-        self.wire.messages();
-        assert!(self.survives(how, begun, Fault::None, truth, "a good wire").await);
-        self.wire.bytes()
+        self.proxy.bytes();
+        self.proxy.messages();
+        assert!(self.survives(how, begun, Fault::None, truth, "a good connection").await);
+        self.proxy.bytes()
     }
 
-    /// Reads over a wire with `fault`, then over a good one. `Some`: whether the first read was complete.
+    /// Reads over a connection with `fault`, then over a good one. Returns whether the first read was complete.
     async fn survives(&self, how: How, begun: &SyncCache, fault: Fault, truth: &SourceRead, label: &str) -> bool {
         let memory = self.copy(begun);
         let pass = match how {
@@ -246,10 +247,13 @@ impl Site {
         let found = self.read(&pass, fault).await;
         let complete = why(&found) == "complete";
         if complete {
-            assert!(found.entries == truth.entries, "{how:?}, {label}: it says that it is complete");
+            assert!(
+                found.entries == truth.entries,
+                "{how:?}, {label}: the read reports complete, but its entries are wrong"
+            );
         } else if !matches!(how, How::Once) {
             let same = memory.of(&self.source) == begun.of(&self.source);
-            assert!(same, "{how:?}, {label}: what is kept is not what it was");
+            assert!(same, "{how:?}, {label}: a read that is not complete changed the cache");
         }
         if !matches!(how, How::Once) {
             assert_same(&self.read(&Pass::Changes(memory), Fault::None).await, truth);
@@ -258,7 +262,7 @@ impl Site {
     }
 }
 
-/// A connection is cut, silent or spoiled within a read of this kind.
+/// The kind of read during which the fault occurs.
 #[derive(Debug, Clone, Copy)]
 enum How {
     Once,
@@ -266,7 +270,7 @@ enum How {
     Whole,
 }
 
-/// So many places of a length, with the first and the last ones.
+/// Returns `count` evenly spread offsets below `length`, and some at its beginning and end.
 fn places(length: usize, count: usize) -> Vec<usize> {
     let mut places: Vec<usize> = (0..count).map(|at| at * length / count).collect();
     places.extend([1, 2, length - 1]);
@@ -275,12 +279,12 @@ fn places(length: usize, count: usize) -> Vec<usize> {
     places
 }
 
-/// How many places are tried; `BURSAR_SOAK=1`: many more.
+/// Returns `count`, or 20 times as many with `BURSAR_SOAK`.
 fn tries(count: usize) -> usize {
     if std::env::var_os("BURSAR_SOAK").is_some() { count * 20 } else { count }
 }
 
-/// The first read, with nothing kept, and one of changes.
+/// The reads to test, each with its cache: a single read, a first refresh, a refresh of changes, and a full comparison.
 async fn ways(site: &Site) -> [(How, SyncCache); 4] {
     let kept = site.kept().await;
     [
@@ -292,7 +296,7 @@ async fn ways(site: &Site) -> [(How, SyncCache); 4] {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_cut_anywhere_is_never_complete() {
+async fn a_read_over_a_cut_connection_is_never_wrong() {
     for tls in [false, true] {
         let site = Site::new(tls, PATIENT).await;
         let ways = ways(&site).await;
@@ -304,14 +308,14 @@ async fn a_connection_that_is_cut_anywhere_is_never_complete() {
                 let label = format!("cut after {at} of {length} bytes, TLS {tls}");
                 complete += usize::from(site.survives(how, &begun, Fault::Cut(at), &truth, &label).await);
             }
-            // With its last bytes the server says goodbye, which nobody needs.
+            // The last bytes only close the connection, so a read that misses them may be complete.
             assert!(complete <= 2, "{how:?} is complete {complete} times");
         }
     }
 }
 
 #[tokio::test]
-async fn a_connection_that_falls_silent_is_left_after_the_timeout() {
+async fn a_read_over_a_silent_connection_is_incomplete_after_the_timeout() {
     let site = Site::new(false, HASTY).await;
     let ways = ways(&site).await;
     let truth = read(site.source.clone()).await;
@@ -325,7 +329,7 @@ async fn a_connection_that_falls_silent_is_left_after_the_timeout() {
 }
 
 #[tokio::test]
-async fn a_wire_that_carries_single_bytes_changes_nothing() {
+async fn a_read_in_single_bytes_is_complete() {
     let site = Site::new(false, PATIENT).await;
     let ways = ways(&site).await;
     let truth = read(site.source.clone()).await;
@@ -337,19 +341,19 @@ async fn a_wire_that_carries_single_bytes_changes_nothing() {
 }
 
 #[tokio::test]
-async fn any_other_byte_under_tls_is_noticed() {
+async fn a_changed_byte_under_tls_never_falsifies_a_read() {
     let site = Site::new(true, Duration::from_secs(5)).await;
     let ways = ways(&site).await;
     let truth = read(site.source.clone()).await;
     for (how, begun) in ways {
         let length = site.length(how, &begun, &truth).await;
         for at in places(length, tries(12)) {
-            site.survives(how, &begun, Fault::Flip(at), &truth, &format!("byte {at} is another")).await;
+            site.survives(how, &begun, Fault::Flip(at), &truth, &format!("byte {at} is changed")).await;
         }
     }
 }
 
-/// What a broken or lying server may send instead of a message.
+/// The ways in which a message is corrupted or replaced, with their descriptions.
 fn spoiled() -> Vec<(&'static str, Change)> {
     let at_operation = |change: fn(&mut Vec<u8>, usize)| {
         move |message: &mut Vec<u8>| {
@@ -358,7 +362,7 @@ fn spoiled() -> Vec<(&'static str, Change)> {
         }
     };
     vec![
-        ("no sequence", Arc::new(|message: &mut Vec<u8>| message[0] = 0x31)),
+        ("not a sequence", Arc::new(|message: &mut Vec<u8>| message[0] = 0x31)),
         (
             "no message at all",
             Arc::new(|message: &mut Vec<u8>| *message = b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
@@ -372,18 +376,18 @@ fn spoiled() -> Vec<(&'static str, Change)> {
         ("an unknown operation", Arc::new(at_operation(|message, at| message[at] = 0x6e))),
         ("a referral instead", Arc::new(at_operation(|message, at| message[at] = 0x73))),
         ("an intermediate message instead", Arc::new(at_operation(|message, at| message[at] = 0x79))),
-        ("an end instead", Arc::new(at_operation(|message, at| message[at] = 0x65))),
+        ("a searchResultDone instead", Arc::new(at_operation(|message, at| message[at] = 0x65))),
         ("an operation without content", Arc::new(at_operation(|message, at| message[at + 1] = 0))),
         ("an operation that is too long", Arc::new(at_operation(|message, at| message[at + 1] = 0x7f))),
-        ("a result in other words", Arc::new(at_operation(|message, at| result(message, at, 51)))),
-        ("a limit", Arc::new(at_operation(|message, at| result(message, at, 4)))),
-        ("another failure", Arc::new(at_operation(|message, at| result(message, at, 80)))),
+        ("a result with code 51 (busy)", Arc::new(at_operation(|message, at| result(message, at, 51)))),
+        ("a result with code 4 (size limit)", Arc::new(at_operation(|message, at| result(message, at, 4)))),
+        ("a result with code 80 (other)", Arc::new(at_operation(|message, at| result(message, at, 80)))),
         ("broken controls", Arc::new(|message: &mut Vec<u8>| controls(message, 0x7f))),
-        ("a control of nothing", Arc::new(|message: &mut Vec<u8>| controls(message, 0))),
+        ("an empty control value", Arc::new(|message: &mut Vec<u8>| controls(message, 0))),
     ]
 }
 
-/// A result (of a bind or a search) gets another code; everything else stays.
+/// Changes the code of a result (of a bind or a search).
 fn result(message: &mut [u8], at: usize, code: u8) {
     if matches!(message[at], 0x61 | 0x65) {
         let content = at + 1 + length(&message[at + 1..]).expect("a length").0;
@@ -391,7 +395,7 @@ fn result(message: &mut [u8], at: usize, code: u8) {
     }
 }
 
-/// The length within the last value of the message's controls is another.
+/// Changes the length byte of the sequence in the value of the message's first control.
 fn controls(message: &mut [u8], length_byte: u8) {
     let at = operation(message);
     let (header, content) = length(&message[at + 1..]).expect("a length");
@@ -399,7 +403,7 @@ fn controls(message: &mut [u8], length_byte: u8) {
     if message.get(controls) != Some(&0xa0) {
         return;
     }
-    // [0] { SEQUENCE { OID, criticality?, value } }: the value is a sequence again, which says how long it is.
+    // [0] { SEQUENCE { OID, criticality?, value } }: the value contains a sequence with its own length.
     let mut at = controls + 1 + length(&message[controls + 1..]).expect("a length").0;
     at += 1 + length(&message[at + 1..]).expect("a length").0;
     let (header, content) = length(&message[at + 1..]).expect("a length");
@@ -415,13 +419,13 @@ fn controls(message: &mut [u8], length_byte: u8) {
     }
 }
 
-/// The read of this number, each of whose messages is spoiled in turn.
+/// Runs the read `ways()[nth]` with its first, middle and last message spoiled in every way of [`spoiled`].
 async fn spoil(nth: usize) {
     let site = Site::new(false, HASTY).await;
     let (how, begun) = ways(&site).await.into_iter().nth(nth).expect("there are four");
     let truth = read(site.source.clone()).await;
     site.length(how, &begun, &truth).await;
-    let messages = site.wire.messages();
+    let messages = site.proxy.messages();
     for (what, change) in spoiled() {
         for number in [0, messages / 2, messages - 1] {
             let label = format!("message {number} of {messages} is {what}");
@@ -431,16 +435,16 @@ async fn spoil(nth: usize) {
 }
 
 #[tokio::test]
-async fn a_page_that_ends_without_an_answer_is_never_complete() {
+async fn spoiled_messages_never_falsify_a_single_read() {
     spoil(0).await;
 }
 
 #[tokio::test]
-async fn a_first_refresh_that_ends_without_an_answer_is_never_complete() {
+async fn spoiled_messages_never_falsify_a_first_refresh() {
     spoil(1).await;
 }
 
 #[tokio::test]
-async fn a_refresh_that_ends_without_an_answer_is_never_complete() {
+async fn spoiled_messages_never_falsify_a_refresh() {
     spoil(2).await;
 }

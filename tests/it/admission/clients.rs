@@ -84,7 +84,7 @@ impl Connection {
         }
         let head = String::from_utf8_lossy(&answer).to_lowercase();
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
-        io::copy(&mut self.0.by_ref().take(length.unwrap_or(0)), &mut io::sink())?;
+        io::copy(&mut io::Read::by_ref(&mut self.0).take(length.unwrap_or(0)), &mut io::sink())?;
         head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(|| io::Error::other(head.clone()))
     }
 

@@ -173,6 +173,7 @@ pub(super) fn given_up(order: &Order<'_>) -> DesiredTenant {
         own: String::new(),
         objects: BTreeMap::new(),
         directories: BTreeMap::new(),
+        levels: BTreeMap::new(),
         keep_unknown: true,
         credentials: Vec::new(),
         notices: Vec::new(),

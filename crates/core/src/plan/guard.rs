@@ -480,8 +480,8 @@ impl<'a> LimitEvaluator<'a> {
         let size = (budget.size)(self.bounds).get(class).copied().unwrap_or_default();
         let day = spent(&self.bounds.spent, spending, class, self.now);
         let (limit, left) = budget.limited.left(&self.bounds.limits, size, day);
-        let uses = self.uses.values().flatten().filter(|used| used.spending == spending && used.class == class);
-        let left = left.saturating_sub(uses.map(|used| used.amount).sum());
+        let let_through = self.uses.values().flatten().filter(|it| it.spending == spending && it.class == class);
+        let left = left.saturating_sub(let_through.map(|it| it.amount).sum());
         let approves = |hash: &str| is_approved(&self.bounds.approvals, hash, self.now);
         let judged = judge(&amounts, left, approves, |place| (budget.part)(plans[place]));
         let Verdict { refused, mut approved, whole } = judged;

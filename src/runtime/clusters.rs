@@ -232,7 +232,13 @@ impl Clusters {
             let ended = self.links.get(cluster).and_then(|link| link.ended(now));
             let mut status = ClusterStatus {
                 ready: health.ready,
-                trouble: ended.or(health.error).or(waiting).or_else(pods).or_else(in_use).or_else(adopted),
+                trouble: ended
+                    .or(health.error)
+                    .or(waiting)
+                    .or(health.blind)
+                    .or_else(pods)
+                    .or_else(in_use)
+                    .or_else(adopted),
                 objects: health.objects as u64,
                 endpoints: effects.findings(),
                 ..ClusterStatus::default()

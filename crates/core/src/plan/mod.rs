@@ -36,6 +36,8 @@ mod wording;
 #[cfg(test)]
 mod binding_tests;
 #[cfg(test)]
+mod blind_tests;
+#[cfg(test)]
 mod history_tests;
 #[cfg(test)]
 mod property_tests;
@@ -450,7 +452,9 @@ impl World<'_> {
             let known = self.ledger.settled.get(&(id.clone(), cluster.clone()));
             if known != Some(&tenant.own) {
                 is_own |= known.is_some_and(|known| !known.is_empty());
-                settles.insert(cluster.clone(), tenant.own.clone());
+                if !found.waits {
+                    settles.insert(cluster.clone(), tenant.own.clone());
+                }
             }
             forgotten.extend(tenant::forgotten(look));
             adopted.extend(found.adopted);

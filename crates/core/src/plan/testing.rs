@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::contract::Sealer;
+use crate::desired::credential::is_ours;
 use crate::desired::{DesiredState, derive, detail};
 use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, DirectoryId, Gid, PosixIdentity, Uid};
 use crate::inventory::quota::ObservedQuota;
@@ -373,8 +374,8 @@ impl World {
 
     fn delete(&mut self, key: &ObjectKey, uid: &str) {
         let shown = self.in_cluster(&key.cluster).objects.get(key).cloned();
-        let is_binding = key.kind.stage() == Stage::Access;
-        assert!(is_binding || shown.is_some(), "{key:?} is there");
+        let by_record = key.kind.stage() == Stage::Access || is_ours(key);
+        assert!(by_record || shown.is_some(), "{key:?} is there");
         assert!(shown.as_ref().is_none_or(|found| found.uid == uid), "{key:?} is the one meant");
         assert!(key.kind != ManagedKind::Namespace, "no namespace is deleted");
         // One that a finalizer keeps names nobody any more.

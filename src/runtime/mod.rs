@@ -1,6 +1,7 @@
 //! What a cycle works with, opened once, by what it serves: the ledger, the directories, the clusters, the realm. Each has
 //! its own state and health. `bursard` keeps one for its life, `bursar sync --once` for one cycle.
 
+mod asking;
 pub mod clusters;
 mod confine;
 pub mod directories;

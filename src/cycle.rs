@@ -51,8 +51,9 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     let readings = Readings { heard, inventory, policy: &settings.policy, sealer, now };
     let decided = decide(ledger, planner, readings).await?; // pure; ledger: two transactions
     clusters.reserve(&Reserved::of(ledger.state(), &settings.policy)); // clusters: the mark, if something was given out
+    let clock = ledger.clock();
     let done = carry_out(ledger, &decided.approved, &work.progress, async |ledger, now, recorder| {
-        let run = Run { ledger, now, extent, stop: &work.interrupt, slice_over: &work.slice_over };
+        let run = Run { ledger, now, clock, extent, stop: &work.interrupt, slice_over: &work.slice_over };
         tokio::select! {
             done = execute::execute(&decided.approved, &clusters.effects, run, &recorder) => done, // clusters and homes: the only writes to them
             never = work.over() => match never {},

@@ -93,7 +93,7 @@ impl TenantExecution<'_> {
         {
             effects.watch.suspect();
         }
-        let failure = failed.map(|error| removal_failure(error, self.before(), self.run.now));
+        let failure = failed.map(|error| removal_failure(error, self.before(), (self.run.clock)()));
         let is_over = failure.is_none();
         match &failure {
             Some(failure) => self.write_down(&mut done, failure),
@@ -591,7 +591,7 @@ impl TenantExecution<'_> {
         };
         // What could not be taken away is tried again sooner, and the rest with it.
         if self.narrowed.is_none() {
-            self.write_down(done, &failure(&error, before, self.run.now));
+            self.write_down(done, &failure(&error, before, (self.run.clock)()));
         }
     }
 

@@ -71,15 +71,17 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
             metrics.suspended_pods(&cluster.0, pods);
         }
     }
-    let (limits, changed) = (&settings.policy.limits, &*clusters.changed);
+    let (limits, changed) = (&settings.policy.limits, &clusters.changed);
     let following = Following { ledger: &mut *ledger, limits, work, metrics, changed, trigger, extent };
     let there = realm::serve(realm.as_deref_mut(), following).await?; // the realm: read when due, made as the ledger has it
 
     let (times, refusals) = ((began, ledger.now()), [decided.refusals, there.refusals].concat());
     let report = report::cycle(trigger, times, ledger.state(), &decided.plan, &decided.approved, &refusals); // pure
     let clusters = clusters.status(ledger.now());
+    let mut unfinished = report::unfinished::all(ledger.state(), &clusters);
+    unfinished.extend(realm.iter().flat_map(|realm| realm.unfinished(ledger.state())));
     let report = CycleReport {
-        unfinished: report::unfinished::all(ledger.state(), &clusters),
+        unfinished,
         away: report::away(&decided.plan, &clusters),
         actions: done.actions + there.actions,
         left: done.left,

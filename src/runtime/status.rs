@@ -11,7 +11,9 @@ impl Runtime {
     pub fn status(&self) -> Status {
         let Self { settings, ledger, clusters, realm, .. } = self;
         let last_cycle = ledger.last_cycle().cloned();
-        let status = report::status(&settings.policy.site, ledger.state(), clusters.status(ledger.now()), last_cycle);
+        let mut status =
+            report::status(&settings.policy.site, ledger.state(), clusters.status(ledger.now()), last_cycle);
+        status.unfinished.extend(realm.iter().flat_map(|realm| realm.unfinished(ledger.state())));
         Status {
             ledger: ledger.trouble().cloned(),
             wal: holding_the_wal(&settings.state_dir),

@@ -159,12 +159,12 @@ fn notice<'a>(look: Look<'a>, host: &HostName, delivery: &Delivery) -> Option<&'
     (home.file() == delivery.path).then_some(notice)
 }
 
-/// What stands in the homes of a tenant that is about to go.
+/// What stands in homes of a tenant that is suspended or about to go.
 pub(super) fn leftover(look: Look<'_>) -> impl Iterator<Item = Action> {
     remove(look)
 }
 
-/// All that stands in homes.
+/// All that stands in homes. Nobody would keep a notice up to date.
 pub(super) fn abandoned(look: Look<'_>) -> impl Iterator<Item = Action> {
     let removals = deliveries(look).filter_map(move |(key, it)| removal(look, &key.host, it, Reason::Orphaned));
     removals.map(|mut action| {

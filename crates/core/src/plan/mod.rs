@@ -405,6 +405,16 @@ fn over_quota(desired: &DesiredState, scan: &Scan<'_>) -> Vec<OverQuota> {
     quotas.flatten().collect()
 }
 
+/// What is known of a cluster.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    Answers,
+    /// It does not answer.
+    Away,
+    /// The configuration does not name it any more.
+    Abandoned,
+}
+
 /// All inputs of a plan.
 #[derive(Clone, Copy)]
 struct World<'a> {
@@ -434,11 +444,13 @@ impl World<'_> {
         let (mut narrowing, mut actions, mut forgotten, mut adopted) = (vec![], vec![], vec![], vec![]);
         let (mut settles, mut is_own) = (BTreeMap::new(), false);
         let mut is_first = true;
+        let somebody_answers = desired.clusters.keys().any(|cluster| self.reach(cluster) == Reach::Answers);
         for (cluster, tenant) in &desired.clusters {
-            let Some(look) = self.look(id, desired, cluster, tenant) else { continue };
-            let abandoned = !self.configured.contains(cluster);
-            let found = self.in_cluster(look, abandoned, is_first && !abandoned);
-            is_first &= abandoned;
+            let (look, reach) = (self.look(id, desired, cluster, tenant), self.reach(cluster));
+            let abandoned = reach == Reach::Abandoned;
+            let with_homes = is_first && (reach == Reach::Answers || (reach == Reach::Away && !somebody_answers));
+            let found = self.in_cluster(look, reach, with_homes);
+            is_first &= !with_homes;
             let with_pace = |action: Action| {
                 let paced = abandoned || pace::is_policy((id, cluster), tenant, &action, self.ledger, look.there);
                 (action, paced)
@@ -446,7 +458,7 @@ impl World<'_> {
             narrowing.extend(found.narrowing.into_iter().map(with_pace));
             actions.extend(found.actions.into_iter().map(with_pace));
             notices.extend(found.notices.into_iter().map(|text| Notice { account: desired.account.clone(), text }));
-            if abandoned {
+            if reach != Reach::Answers {
                 continue;
             }
             let known = self.ledger.settled.get(&(id.clone(), cluster.clone()));
@@ -543,30 +555,50 @@ impl World<'_> {
         Some(Box::new(planned))
     }
 
-    /// `None`: the cluster does not answer.
+    fn reach(&self, cluster: &ClusterName) -> Reach {
+        if self.inventory.clusters.contains_key(cluster) {
+            Reach::Answers
+        } else if self.configured.contains(cluster) {
+            Reach::Away
+        } else {
+            Reach::Abandoned
+        }
+    }
+
     fn look<'l>(
         &'l self,
         id: &'l AccountId,
         account: &'l DesiredAccount,
         cluster: &'l ClusterName,
         tenant: &'l DesiredTenant,
-    ) -> Option<tenant::Look<'l>> {
-        let Self { ledger, inventory, configured, nothing, scan, people: _, bindings, reaps: _, now, closely } = *self;
-        let there = inventory.clusters.get(cluster).map(Arc::as_ref);
-        let there = there.or((!configured.contains(cluster)).then_some(nothing))?;
-        Some(tenant::Look { id, account, cluster, tenant, ledger, there, inventory, scan, bindings, now, closely })
+    ) -> tenant::Look<'l> {
+        let Self { ledger, inventory, configured: _, nothing, scan, people: _, bindings, reaps: _, now, closely } =
+            *self;
+        let there = inventory.clusters.get(cluster).map_or(nothing, Arc::as_ref);
+        tenant::Look { id, account, cluster, tenant, ledger, there, inventory, scan, bindings, now, closely }
     }
 
-    fn in_cluster(&self, look: tenant::Look<'_>, abandoned: bool, with_homes: bool) -> tenant::Found {
-        let mut found = if abandoned { tenant::abandoned(look) } else { tenant::actions(look) };
-        if let Some(rules) = self.reaps.pods.as_ref().filter(|_| !abandoned) {
-            reaper::pods(look, rules, &mut found);
-        }
-        if let Some(rules) = self.reaps.namespaces.as_ref().filter(|_| !abandoned) {
-            idle::warnings(look, rules, &mut found);
+    fn in_cluster(&self, look: tenant::Look<'_>, reach: Reach, with_homes: bool) -> tenant::Found {
+        let mut found = match reach {
+            Reach::Answers => tenant::actions(look),
+            Reach::Away => tenant::away(look),
+            Reach::Abandoned => tenant::abandoned(look),
+        };
+        if reach == Reach::Answers {
+            if let Some(rules) = &self.reaps.pods {
+                reaper::pods(look, rules, &mut found);
+            }
+            if let Some(rules) = &self.reaps.namespaces {
+                idle::warnings(look, rules, &mut found);
+            }
         }
         if with_homes {
             ssh::actions(look, &mut found);
+        }
+        if reach == Reach::Away {
+            // Nothing is given before the cluster answers, and its tenants are counted as waiting.
+            found.actions.clear();
+            found.notices.clear();
         }
         // A change of its life is something new to do; whatever failed before does not hold it up.
         let new = look.account.transition.is_some() || look.account.regenerated.is_some();

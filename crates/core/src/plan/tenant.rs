@@ -225,6 +225,15 @@ fn creates_in_its_namespace(look: Look<'_>, action: &Action) -> bool {
     }
 }
 
+/// While the cluster does not answer: what stands in homes of somebody who is suspended goes. The rest waits.
+pub(super) fn away(look: Look<'_>) -> Found {
+    let mut found = Found::default();
+    if look.tenant.suspended {
+        found.take(credential::leftover(look));
+    }
+    found
+}
+
 /// Where the configuration names the cluster no more: nobody renews what stands in homes, so it goes. What is in the
 /// cluster stays as it is.
 pub(super) fn abandoned(look: Look<'_>) -> Found {

@@ -28,7 +28,7 @@ use crate::ledger::{
 };
 use crate::merge::merge;
 use crate::packed_text::{DigestText, UuidText};
-use crate::plan::intents::overcome;
+use crate::plan::intents::{burnt, overcome};
 use crate::plan::quota::lapsed;
 use crate::plan::revocation::advance;
 use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, PlanInputs, Reason, Refusal, guard, plan};
@@ -240,6 +240,7 @@ impl World {
     /// As a daemon that is killed after so many actions.
     pub fn execute_until(&mut self, approved: &ApprovedPlan, mut actions: usize) -> Vec<Event> {
         let (mut changes, mut events) = approved.intents(self.now);
+        changes.extend(burnt(approved, &self.ledger));
         changes.extend(overcome(&self.plan(), &self.ledger, &self.inventory, self.now));
         for (ended, told) in [lapsed(&self.ledger), advance(approved, &self.ledger, self.now)] {
             changes.extend(ended);

@@ -51,8 +51,9 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     let readings = Readings { heard, inventory, policy: &settings.policy, sealer, now };
     let decided = decide(ledger, planner, readings).await?; // pure; ledger: two transactions
     clusters.reserve(&Reserved::of(ledger.state(), &settings.policy)); // clusters: the mark, if something was given out
+    let clock = ledger.clock();
     let done = carry_out(ledger, &decided.approved, &work.progress, async |ledger, now, recorder| {
-        let run = Run { ledger, now, extent, stop: &work.interrupt, slice_over: &work.slice_over };
+        let run = Run { ledger, now, clock, extent, stop: &work.interrupt, slice_over: &work.slice_over };
         tokio::select! {
             done = execute::execute(&decided.approved, &clusters.effects, run, &recorder) => done, // clusters and homes: the only writes to them
             never = work.over() => match never {},
@@ -70,15 +71,17 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
             metrics.suspended_pods(&cluster.0, pods);
         }
     }
-    let (limits, changed) = (&settings.policy.limits, &*clusters.changed);
+    let (limits, changed) = (&settings.policy.limits, &clusters.changed);
     let following = Following { ledger: &mut *ledger, limits, work, metrics, changed, trigger, extent };
     let there = realm::serve(realm.as_deref_mut(), following).await?; // the realm: read when due, made as the ledger has it
 
     let (times, refusals) = ((began, ledger.now()), [decided.refusals, there.refusals].concat());
     let report = report::cycle(trigger, times, ledger.state(), &decided.plan, &decided.approved, &refusals); // pure
     let clusters = clusters.status(ledger.now());
+    let mut unfinished = report::unfinished::all(ledger.state(), &settings.policy, &clusters);
+    unfinished.extend(realm.iter().flat_map(|realm| realm.unfinished(ledger.state())));
     let report = CycleReport {
-        unfinished: report::unfinished::all(ledger.state(), &settings.policy, &clusters),
+        unfinished,
         away: report::away(&decided.plan, &clusters),
         actions: done.actions + there.actions,
         left: done.left,

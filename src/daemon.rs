@@ -122,7 +122,7 @@ struct Loop {
     served_logins: bool,
     waiters: Waiters,
     disk: disk::Begun,
-    /// Sends the event for `runtime::ledger::Ledger::next_look`.
+    /// Sends the event for `Runtime::next_look`.
     looking: Option<JoinHandle<()>>,
 }
 
@@ -322,12 +322,12 @@ impl Loop {
         }
     }
 
-    /// A cycle for the next look at what was delivered, or for a file that another program used.
+    /// A cycle for the next look at what was delivered, for a file that another program used, or for what failed.
     fn look_again(&mut self) {
         if let Some(later) = self.looking.take() {
             later.abort();
         }
-        let Some(wait) = self.runtime.ledger.next_look() else { return };
+        let Some(wait) = self.runtime.next_look() else { return };
         let sender = self.sender.clone();
         self.looking = Some(tokio::spawn(async move {
             tokio::time::sleep(wait).await;

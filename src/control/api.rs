@@ -165,7 +165,7 @@ pub struct BackupStatus {
 /// How a cluster is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// All watches are up to date.
+    /// The watches of what access is made of are up to date, and nothing keeps the daemon from working there.
     pub ready: bool,
     /// What keeps them from it, or why nothing is written there.
     pub trouble: Option<String>,

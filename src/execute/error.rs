@@ -335,7 +335,9 @@ fn adopt(key: &ObjectKey) -> String {
 fn remedy_of_refusal(cluster: &ClusterName, source: &RequestError) -> Option<String> {
     let RequestError::Refused(status) = source else { return remedy_of_request(source) };
     // Kubernetes' authorizer says `User "x" cannot VERB resource`; admission says something else.
-    lacks_rights(status).then(|| format!("`bursar init --cluster {cluster} that this configuration needs"))
+    let remedy =
+        || format!("to give the daemon the rights that this configuration needs: bursar init --cluster {cluster}");
+    lacks_rights(status).then(remedy)
 }
 
 fn lacks_rights(status: &kube::core::Status) -> bool {
@@ -350,7 +352,9 @@ fn remedy_of_request(source: &RequestError) -> Option<String> {
         RequestError::Refused(status) if status.code == 401 => {
             Some("the daemon's credential is not accepted: `bursar init` makes a new one".into())
         }
-        RequestError::Refused(status) if lacks_rights(status) => Some("`bursar init that this version needs".into()),
+        RequestError::Refused(status) if lacks_rights(status) => {
+            Some("to give the daemon the rights that this version needs: bursar init".into())
+        }
         RequestError::Overloaded => Some("it is retried automatically, at longer intervals".into()),
         _ => None,
     }

@@ -150,6 +150,8 @@ pub struct Run<'a> {
     pub ledger: &'a LedgerState,
     /// When it began.
     pub now: Timestamp,
+    /// The time. The backoff of a step that failed begins when the step ended, which may be long after `now`.
+    pub clock: fn() -> Timestamp,
     /// How much of the plan.
     pub extent: Extent,
     /// Cancelled: what is under way is finished, nothing more is begun.

@@ -79,7 +79,10 @@ impl TenantExecution<'_> {
     /// Takes access away, and gives back what is left to do. A failure is written down; after one in the cluster nothing
     /// is granted.
     pub(super) async fn narrow(mut self, begun: (Done, Vec<StepError>)) -> (Report, Option<Self>) {
-        if self.run.stop.is_cancelled() || self.is_away() {
+        let answers = self.answers();
+        // What stands in homes waits for no cluster.
+        let left = !answers && !self.narrowing.iter().copied().all(is_of_a_home);
+        if self.run.stop.is_cancelled() || (left && !self.narrowing.iter().copied().any(is_of_a_home)) {
             return (Report { left: 1, ..Report::default() }, None);
         }
         let (mut done, errors) = begun;
@@ -93,11 +96,12 @@ impl TenantExecution<'_> {
         {
             effects.watch.suspect();
         }
-        let failure = failed.map(|error| removal_failure(error, self.before(), self.run.now));
+        let failure = failed.map(|error| removal_failure(error, self.before(), (self.run.clock)()));
         let is_over = failure.is_none();
         match &failure {
             Some(failure) => self.write_down(&mut done, failure),
-            None if !goes_on => self.narrowed_all(&mut done),
+            // What waits for the cluster is found by its failure, or by what began.
+            None if !goes_on && answers => self.narrowed_all(&mut done),
             None => {}
         }
         self.narrowed = failure;
@@ -109,7 +113,8 @@ impl TenantExecution<'_> {
         if goes_on {
             return (counted, Some(self));
         }
-        (Report { done: u64::from(is_over), failed: u64::from(!is_over), ..counted }, None)
+        let done = u64::from(is_over && !left);
+        (Report { done, failed: u64::from(!is_over), left: u64::from(is_over && left), ..counted }, None)
     }
 
     /// Takes away what objects of the cluster give, and hands that over. All errors.
@@ -135,8 +140,10 @@ impl TenantExecution<'_> {
     /// What else takes access away: workloads, tokens, homes. All errors, those before it too; without an error everything is
     /// done.
     async fn narrow_steps(&self, mut errors: Vec<StepError>, done: &mut Done) -> Vec<StepError> {
-        let Some(effects) = self.effects.clusters.get(self.cluster) else {
-            return self.in_homes(&self.narrowing, done).await;
+        let Some(effects) = self.effects.clusters.get(self.cluster).filter(|effects| effects.watch.is_ready()) else {
+            let homes: Vec<&Action> = self.narrowing.iter().copied().filter(|action| is_of_a_home(action)).collect();
+            errors.extend(self.in_homes(&homes, done).await);
+            return errors;
         };
         for action in self.narrowing.iter().copied().filter(|action| rank(action).is_none()) {
             // A cluster that gave no answer is not asked for workloads.
@@ -199,6 +206,11 @@ impl TenantExecution<'_> {
     /// Its cluster does not answer any more: what is not begun waits until it does, and nobody waits for its deadlines.
     fn is_away(&self) -> bool {
         self.effects.clusters.get(self.cluster).is_some_and(|effects| !effects.watch.is_ready())
+    }
+
+    /// Its cluster is connected, and answers.
+    fn answers(&self) -> bool {
+        self.effects.clusters.get(self.cluster).is_some_and(|effects| effects.watch.is_ready())
     }
 
     async fn all(&self, done: &mut Done) -> Result<(), StepError> {
@@ -291,18 +303,40 @@ impl TenantExecution<'_> {
         Ok(())
     }
 
-    /// All that is left to do for a cluster that is not in the configuration any more.
+    /// All that is done for a cluster that does not answer, or is not in the configuration any more.
     async fn in_homes(&self, actions: &[&Action], done: &mut Done) -> Vec<StepError> {
+        let face = self.effects.clusters.get(self.cluster).map(|effects| &effects.face);
         let mut errors = Vec::new();
         for action in actions {
-            let Action::RemoveKubeconfig { host, home, reason, .. } = action else {
-                errors.push(StepError::NoCluster(self.cluster.clone()));
-                continue;
-            };
-            errors.extend(self.remove_kubeconfig(None, (host, home, reason), None, done).await.err());
+            errors.extend(self.in_home(face, action, done).await.err());
             errors.extend(self.hand_over(done).await.err());
         }
         errors
+    }
+
+    /// One of the steps for which no cluster is needed.
+    async fn in_home(&self, face: Option<&Cluster>, action: &Action, done: &mut Done) -> Result<(), StepError> {
+        match action {
+            Action::RemoveKubeconfig { host, home, notice, reason, .. } => {
+                self.remove_kubeconfig(face, (host, home, reason), notice.as_deref(), done).await
+            }
+            Action::SshKeys { home, keys, digest, reason, .. } => {
+                let before = self.run.ledger.ssh_deliveries.get(&self.account.id);
+                let (changed, mount) = home::ssh_keys(&self.effects.homes, home, keys, before).await?;
+                let delivery =
+                    (!keys.is_empty()).then(|| Delivery { mount, ..home.ssh_delivery(digest, self.run.now) });
+                done.changes.push(Change::SshDelivery(self.account.id.clone(), delivery));
+                let (what, why) = match reason {
+                    Some(reason) if keys.is_empty() => ("SSH keys removed", reason.to_string()),
+                    Some(reason) => ("SSH keys written", reason.to_string()),
+                    None if changed => ("SSH keys written again", "our block was changed".to_owned()),
+                    None => return Ok(()),
+                };
+                done.events.push(self.event(what, why, json!({"home": home.home, "keys": keys})));
+                Ok(())
+            }
+            _ => Err(StepError::NoCluster(self.cluster.clone())),
+        }
     }
 
     async fn remove_kubeconfig(
@@ -479,23 +513,8 @@ impl TenantExecution<'_> {
                 done.changes.extend(changes);
                 Ok(())
             }
-            Action::RemoveKubeconfig { host, home, notice, reason, .. } => {
-                self.remove_kubeconfig(Some(&effects.face), (host, home, reason), notice.as_deref(), done).await
-            }
-            Action::SshKeys { home, keys, digest, reason, .. } => {
-                let before = self.run.ledger.ssh_deliveries.get(&self.account.id);
-                let (changed, mount) = home::ssh_keys(&self.effects.homes, home, keys, before).await?;
-                let delivery =
-                    (!keys.is_empty()).then(|| Delivery { mount, ..home.ssh_delivery(digest, self.run.now) });
-                done.changes.push(Change::SshDelivery(self.account.id.clone(), delivery));
-                let (what, why) = match reason {
-                    Some(reason) if keys.is_empty() => ("SSH keys removed", reason.to_string()),
-                    Some(reason) => ("SSH keys written", reason.to_string()),
-                    None if changed => ("SSH keys written again", "our block was changed".to_owned()),
-                    None => return Ok(()),
-                };
-                done.events.push(self.event(what, why, json!({"home": home.home, "keys": keys})));
-                Ok(())
+            Action::RemoveKubeconfig { .. } | Action::SshKeys { .. } => {
+                self.in_home(Some(&effects.face), action, done).await
             }
             Action::InspectKubeconfig { host, home, expected, .. } => {
                 let (found, mount) =
@@ -604,7 +623,7 @@ impl TenantExecution<'_> {
         };
         // What could not be taken away is tried again sooner, and the rest with it.
         if self.narrowed.is_none() {
-            self.write_down(done, &failure(&error, before, self.run.now));
+            self.write_down(done, &failure(&error, before, (self.run.clock)()));
         }
     }
 
@@ -701,6 +720,11 @@ impl TenantExecution<'_> {
 /// holds up nothing else.
 fn is_of_the_tenant(error: &StepError) -> bool {
     matches!(error, StepError::Home(_) | StepError::HomeAnswer | StepError::Outlived { .. })
+}
+
+/// A step for which no cluster is needed.
+const fn is_of_a_home(action: &Action) -> bool {
+    matches!(action, Action::RemoveKubeconfig { .. } | Action::SshKeys { .. })
 }
 
 /// An object that was written, or is gone.

@@ -178,7 +178,8 @@ pub async fn running_suspended(effects: &Effects, ledger: &LedgerState) -> BTree
     let namespaces =
         ledger.objects.iter().filter(|(key, record)| key.kind == ManagedKind::Namespace && is_suspended(record));
     let namespaces: Vec<&ObjectKey> = namespaces.map(|(key, _)| key).collect();
-    let counts = effects.clusters.iter().map(async |(cluster, effects)| {
+    let there = effects.clusters.iter().filter(|(_, effects)| effects.watch.is_ready());
+    let counts = there.map(async |(cluster, effects)| {
         let mut running = 0;
         for namespace in namespaces.iter().filter(|key| key.cluster == *cluster) {
             let listed = effects.server.list(&kind.path(Some(&namespace.name), None)).await.ok()?;

@@ -59,6 +59,15 @@ impl Cache {
         Arc::clone(&self.inventory)
     }
 
+    /// These kinds cannot be watched.
+    pub fn blind(&mut self, kinds: BTreeSet<WatchedKind>) -> bool {
+        let news = self.inventory.blind != kinds;
+        if news {
+            Arc::make_mut(&mut self.inventory).blind = kinds;
+        }
+        news
+    }
+
     /// A watch reported this object.
     pub fn seen(&mut self, key: &ObjectKey, object: ObservedObject) -> bool {
         let news = self.put(key, object);

@@ -77,8 +77,10 @@ pub struct ClusterHealth {
     pub ready: bool,
     /// Kinds that were not listed yet.
     pub waiting_for: Vec<String>,
-    /// What is wrong at present, with its cause and the remedy.
+    /// Why there is no inventory, with the cause and the remedy.
     pub error: Option<String>,
+    /// Why objects of some kind are not shown, whatever else is.
+    pub blind: Option<String>,
     /// Objects of ours.
     pub objects: usize,
 }
@@ -121,7 +123,8 @@ impl ClusterWatch {
         &self.shared.kinds
     }
 
-    /// What is there; absent while the cluster does not answer or not all was listed yet.
+    /// What is there; absent while the cluster does not answer or not all was listed yet. A kind that is not essential and
+    /// cannot be watched is [`ClusterInventory::blind`].
     #[must_use]
     pub fn inventory(&self) -> Option<Arc<ClusterInventory>> {
         let state = self.shared.lock();
@@ -160,7 +163,8 @@ impl ClusterWatch {
         ClusterHealth {
             ready: state.is_ready(),
             waiting_for: waiting.map(|(watched, _)| watched.kind.to_string()).collect(),
-            error: state.kinds.iter().find_map(|kind| kind.error.clone()),
+            error: self.shared.errors(&state, true).next(),
+            blind: self.shared.errors(&state, false).next(),
             objects: state.cache.inventory().objects.len(),
         }
     }
@@ -228,6 +232,8 @@ struct State {
 
 #[derive(Debug, Default)]
 struct KindState {
+    /// [`WatchedKind::is_essential`].
+    is_essential: bool,
     /// All objects of the kind were seen once.
     listed: bool,
     /// What the list that is under way found so far.
@@ -238,13 +244,17 @@ struct KindState {
 
 impl State {
     fn is_ready(&self) -> bool {
-        self.kinds.iter().all(|kind| kind.listed && kind.error.is_none())
+        self.kinds.iter().all(|kind| match &kind.error {
+            None => kind.listed,
+            Some(_) => !kind.is_essential,
+        })
     }
 }
 
 impl Shared {
     fn new(cluster: ClusterName, kinds: Vec<WatchedKind>, changed: Arc<Notify>) -> Self {
-        let states = kinds.iter().map(|_| KindState::default()).collect();
+        let state = |kind: &WatchedKind| KindState { is_essential: kind.is_essential(), ..KindState::default() };
+        let states = kinds.iter().map(state).collect();
         let state = State { cache: Cache::new(cluster.clone()), kinds: states };
         Self {
             cluster,
@@ -266,6 +276,8 @@ impl Shared {
         let mut state = self.lock();
         let before = state.is_ready();
         let news = change(&mut state);
+        let blind = self.blind(&state);
+        let news = state.cache.blind(blind) || news;
         let after = state.is_ready();
         drop(state);
         self.ready.send_replace(after);
@@ -273,6 +285,21 @@ impl Shared {
         if before != after || (news && after) {
             self.changed.notify_one();
         }
+    }
+
+    /// Kinds that cannot be watched, and without which there is an inventory all the same.
+    fn blind(&self, state: &State) -> BTreeSet<WatchedKind> {
+        let failing = self.kinds.iter().zip(&state.kinds).filter(|(_, it)| !it.is_essential && it.error.is_some());
+        failing.map(|(watched, _)| watched.clone()).collect()
+    }
+
+    /// What is wrong with kinds that are essential, or with the others.
+    fn errors(&self, state: &State, essential: bool) -> impl Iterator<Item = String> {
+        let failing = self.kinds.iter().zip(&state.kinds).filter(move |(_, it)| it.is_essential == essential);
+        failing.filter_map(move |(watched, it)| {
+            let error = it.error.as_ref()?;
+            Some(if essential { error.clone() } else { format!("{} cannot be watched: {error}", watched.kind) })
+        })
     }
 
     fn event(&self, index: usize, event: Event<DynamicObject>) {
@@ -344,7 +371,7 @@ impl Shared {
         });
     }
 
-    /// Asks for one object, and takes the cluster for away if there is no answer in time.
+    /// Asks for objects, and takes the cluster for away, or the kind for unknown, if there is no answer in time.
     async fn probed(&self, index: usize, api: &Api<DynamicObject>, probe: &ListParams) {
         match tokio::time::timeout(ANSWERS_WITHIN, api.list_metadata(probe)).await {
             Ok(Ok(_)) => self.works(index),
@@ -369,6 +396,17 @@ impl Shared {
         });
     }
 
+    /// The first list takes long. Nobody waits for a kind that is not essential.
+    fn is_late(&self, index: usize) {
+        self.update(|state| {
+            let kind = &mut state.kinds[index];
+            if !kind.listed && kind.error.is_none() {
+                kind.error = Some("its objects were not listed yet".to_owned());
+            }
+            false
+        });
+    }
+
     fn is_failing(&self, index: usize) -> bool {
         self.lock().kinds[index].error.is_some()
     }
@@ -376,12 +414,22 @@ impl Shared {
 
 /// Watches one kind for ever.
 async fn watch_kind(shared: Arc<Shared>, client: Client, index: usize) {
+    let late = async {
+        tokio::time::sleep(ANSWERS_WITHIN).await;
+        if !shared.kinds[index].is_essential() {
+            shared.is_late(index);
+        }
+    };
+    tokio::join!(keep_watching(&shared, &client, index), late);
+}
+
+async fn keep_watching(shared: &Shared, client: &Client, index: usize) {
     let watched = shared.kinds[index].clone();
     let kinds = Kinds::default();
     let mut streaming = true;
     loop {
-        match kinds.resolve(&client, &watched.kind).await {
-            Ok(Some(kind)) => match watch_until_lost(&shared, &client, index, &kind, streaming).await {
+        match kinds.resolve(client, &watched.kind).await {
+            Ok(Some(kind)) => match watch_until_lost(shared, client, index, &kind, streaming).await {
                 Lost::Kind => {
                     shared.absent_kind(index);
                     tokio::time::sleep(ABSENT_KIND_EVERY).await;
@@ -421,7 +469,8 @@ async fn watch_until_lost(shared: &Shared, client: &Client, index: usize, kind: 
     let probe = ListParams {
         label_selector: config.label_selector.clone(),
         field_selector: config.field_selector.clone(),
-        limit: Some(1),
+        // One object that cannot be converted is enough to keep a kind of others from being listed.
+        limit: watched.is_essential().then_some(1),
         ..Default::default()
     };
     let mut events = std::pin::pin!(watcher(api.clone(), config).default_backoff());
@@ -476,7 +525,7 @@ fn explain(cluster: &ClusterName, cause: &kube::Error, whole: &dyn std::error::E
             format!("the daemon's credential is not accepted: `bursar init --cluster {cluster}` makes a new one")
         }
         kube::Error::Api(status) if status.code == 403 => {
-            format!("`bursar init --cluster {cluster} that this configuration needs")
+            format!("to give the daemon the rights that this configuration needs: bursar init --cluster {cluster}")
         }
         kube::Error::Api(_) => "see the API server's log".to_owned(),
         _ => "check that the API server runs and is reached from this host; it is tried again by itself".to_owned(),

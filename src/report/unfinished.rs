@@ -15,7 +15,7 @@ use crate::kinds::Stage;
 use crate::ledger::{Account, FOREIGN, Failure, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::orders::request::Refusal;
 use crate::plan::guard::COMPLETENESS;
-use crate::policy::Policy;
+use crate::policy::{Policy, Realm};
 
 /// A change of an account's access that is not finished.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -70,6 +70,33 @@ pub fn all(ledger: &LedgerState, policy: &Policy, clusters: &BTreeMap<String, Cl
     }
     all.sort();
     all
+}
+
+/// The same of people who may not log in and whose user in `realm` still may. `trouble`: why nothing is done there.
+#[must_use]
+pub fn in_realm<'a>(
+    ledger: &LedgerState,
+    people: impl Iterator<Item = &'a Account>,
+    realm: &Realm,
+    trouble: Option<&str>,
+) -> Vec<Unfinished> {
+    let Realm { name, .. } = realm;
+    let unfinished = people.map(|person| {
+        let account = person.account_name();
+        let failure = ledger.failures.get(&(person.id.clone(), realm.place()));
+        let refusal = ledger.refusals.iter().find(|refusal| refusal.accounts.contains(&account));
+        let waits_for = match (trouble, failure, refusal) {
+            (Some(why), ..) => format!("realm {name}, where the user may still log in ({why})"),
+            (None, Some(failure), _) => format!("{} in realm {name}: {}", failure.step, failure.reason),
+            (None, None, Some(refusal)) => {
+                format!("room in limit {}, or `bursar approve {}`", refusal.limit, refusal.hash)
+            }
+            (None, None, None) => format!("the next cycle of realm {name}"),
+        };
+        let refused = trouble.is_none() && failure.is_none() && refusal.is_some();
+        Unfinished { account, what: "suspend".to_owned(), by: ordered(person), waits_for: vec![waits_for], refused }
+    });
+    unfinished.collect()
 }
 
 /// Returns which orders in `answer` the cycle did not finish, each with its exit code.

@@ -13,8 +13,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::RuntimeError;
+use super::asking::{Asking, OwnedRequest, PATIENCE as SOON};
 use super::confine::{Confinement, Suspects};
-use crate::bootstrap::webhook::{self, Kept, WebhookRequest};
+use crate::bootstrap::webhook::{self, Kept};
 use crate::bootstrap::{
     self, AccessError, Claim, Found, MarkKeeper, MarkOwner, OwnerWatch, Ownership, Renewal, Reserved, Said,
 };
@@ -46,6 +47,8 @@ const WEBHOOK_AGAIN: SignedDuration = SignedDuration::from_hours(24);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The same for one that was late before.
 const ALREADY_LATE: Duration = Duration::from_secs(1);
+/// Why a cluster is not connected that did not answer in this time.
+const NO_ANSWER: &str = "no answer yet";
 
 /// How long the end of a process waits for marks that are being raised.
 const LAST_WRITES: Duration = Duration::from_secs(5);
@@ -99,6 +102,8 @@ pub(super) struct Link {
     pub(super) review: Review,
     /// The configuration was read again: the daemon's own kubeconfig may have to follow it.
     reconfigured: bool,
+    pub(super) following: Option<Asking<Result<bool, AccessError>>>,
+    pub(super) keeping: Option<Asking<Result<Kept, AccessError>>>,
     /// What the webhook was installed with is not what is there.
     pub(super) weakened: bool,
     /// Fingerprint and end of the daemon's own certificate.
@@ -232,7 +237,13 @@ impl Clusters {
             let ended = self.links.get(cluster).and_then(|link| link.ended(now));
             let mut status = ClusterStatus {
                 ready: health.ready,
-                trouble: ended.or(health.error).or(waiting).or_else(pods).or_else(in_use).or_else(adopted),
+                trouble: ended
+                    .or(health.error)
+                    .or(waiting)
+                    .or(health.blind)
+                    .or_else(pods)
+                    .or_else(in_use)
+                    .or_else(adopted),
                 objects: health.objects as u64,
                 endpoints: effects.findings(),
                 ..ClusterStatus::default()
@@ -249,6 +260,10 @@ impl Clusters {
         self.effects.archives = settings.archives();
         let known = (&settings.policy, ledger);
         let links = &self.links;
+        // One that did not answer before keeps nobody waiting now.
+        self.trouble.retain(|_, why| why == NO_ANSWER);
+        let away = self.effects.clusters.iter().filter(|(_, effects)| effects.watch.health().error.is_some());
+        self.trouble.extend(away.map(|(cluster, _)| (cluster.clone(), NO_ANSWER.to_owned())));
         self.effects.clusters.retain(|cluster, effects| {
             let Some(face) = settings.policy.clusters.get(cluster) else { return false };
             effects.face.clone_from(face);
@@ -259,11 +274,13 @@ impl Clusters {
         self.links.retain(|cluster, _| self.effects.clusters.contains_key(cluster));
         for link in self.links.values_mut() {
             // Its rules may be others.
-            link.webhook_due = None;
+            (link.webhook_due, link.keeping) = (None, None);
             link.reconfigured = true;
             link.confinement.forget_expected();
         }
-        self.trouble.clear();
+        let is_missing =
+            |cluster: &ClusterName| settings.clusters.contains_key(cluster) && !self.links.contains_key(cluster);
+        self.trouble.retain(|cluster, _| is_missing(cluster));
         self.reaching.clear();
     }
 
@@ -342,7 +359,7 @@ impl Clusters {
             let answer = match answer {
                 Ok(Ok(answer)) => answer.map_err(|error| chain(&error)),
                 Ok(Err(error)) => Err(chain(&error)),
-                Err(_) => return (cluster, Err("no answer yet".to_owned())),
+                Err(_) => return (cluster, Err(NO_ANSWER.to_owned())),
             };
             self.reaching.remove(&cluster);
             (cluster, answer)
@@ -352,28 +369,51 @@ impl Clusters {
 
     /// Connects again the clusters whose CA changed with the new configuration.
     async fn follow(&mut self, settings: &Settings) {
-        for (cluster, link) in self.links.iter_mut().filter(|(_, link)| link.reconfigured) {
-            link.reconfigured = false;
-            let (kubeconfig, face) = (&settings.clusters[cluster], &settings.policy.clusters[cluster]);
-            match followed(cluster, kubeconfig, face).await {
-                Ok(true) => drop(self.effects.clusters.remove(cluster)),
-                Ok(false) => {}
-                Err(error) => tracing::warn!(%cluster, error = chain(&error), "the daemon's own kubeconfig"),
+        let (there, changed) = (&self.effects.clusters, &self.changed);
+        let due = self.links.iter_mut().filter(|(_, link)| link.reconfigured || link.following.is_some());
+        let asked = due.map(async |(cluster, link)| {
+            if std::mem::take(&mut link.reconfigured) {
+                let (cluster, kubeconfig) = (cluster.clone(), settings.clusters[cluster].clone());
+                let face = settings.policy.clusters[&cluster].clone();
+                let follow = async move { followed(&cluster, &kubeconfig, &face).await };
+                link.following = Some(Asking::begin(follow, changed));
+            }
+            (cluster, Asking::answer(&mut link.following, Some(SOON)).await)
+        });
+        let mut followed = Vec::new();
+        for (cluster, answer) in futures::future::join_all(asked).await {
+            match answer {
+                Some(Ok(true)) => followed.push(cluster.clone()),
+                Some(Ok(false)) => {}
+                Some(Err(error)) => tracing::warn!(%cluster, error = chain(&error), "the daemon's own kubeconfig"),
+                None => suspect(there, cluster),
             }
         }
+        self.effects.clusters.retain(|cluster, _| !followed.contains(cluster));
     }
 
     /// Keeps the webhooks up to date where that is due. A failure is reported and tried again: the webhook works until
     /// its certificate ends.
-    pub(super) async fn keep_webhooks(&mut self, Context { settings, ledger, sealer, now, .. }: Context<'_>) {
-        let away = |cluster| self.effects.clusters.get(cluster).is_some_and(|it| it.watch.health().error.is_some());
+    pub(super) async fn keep_webhooks(&mut self, context: Context<'_>) {
+        let now = context.now;
+        let (there, changed) = (&self.effects.clusters, &self.changed);
         let due = self.links.iter_mut().filter(|(_, link)| link.webhook_due.is_none_or(|due| due <= now));
-        let due = due.filter(|(cluster, _)| !away(cluster));
-        for (cluster, link) in due {
-            let (policy, state_dir) = (&settings.policy, settings.state_dir.as_path());
-            let request = WebhookRequest { policy, cluster, ledger, state_dir, sealer, now };
+        let due = due.filter(|(cluster, _)| !is_away(there, cluster));
+        let asked = due.map(async |(cluster, link)| {
+            let Link { client, weakened, keeping, .. } = &mut *link;
+            keeping.get_or_insert_with(|| {
+                let (client, request, weakened) = (client.clone(), OwnedRequest::of(context, cluster), *weakened);
+                Asking::begin(async move { webhook::keep(&client, request.borrowed(), weakened).await }, changed)
+            });
+            let kept = Asking::answer(keeping, Some(SOON)).await;
+            (cluster, link, kept)
+        });
+        for (cluster, link, kept) in futures::future::join_all(asked).await {
+            let Some(kept) = kept else {
+                suspect(there, cluster);
+                continue;
+            };
             let again = now + WEBHOOK_AGAIN;
-            let kept = Box::pin(webhook::keep(&link.client, request, link.weakened)).await;
             link.is_without_webhook = matches!(kept, Ok(Kept::Absent));
             link.webhook_due = Some(match kept {
                 Ok(Kept::Absent) => again,
@@ -430,6 +470,8 @@ impl Clusters {
             is_without_webhook: false,
             review: Review::default(),
             reconfigured: false,
+            following: None,
+            keeping: None,
             weakened: false,
             own,
             confinement: Confinement::default(),
@@ -448,6 +490,18 @@ impl Clusters {
         effects.server.keep_mark(mark);
         self.effects.clusters.insert(cluster.clone(), effects);
         self.links.insert(cluster, link);
+    }
+}
+
+/// Whether it is known that a connected cluster does not answer.
+pub(super) fn is_away(there: &BTreeMap<ClusterName, ClusterEffects>, cluster: &ClusterName) -> bool {
+    there.get(cluster).is_some_and(|effects| effects.watch.health().error.is_some())
+}
+
+/// Has it found out whether the cluster answers.
+pub(super) fn suspect(there: &BTreeMap<ClusterName, ClusterEffects>, cluster: &ClusterName) {
+    if let Some(effects) = there.get(cluster) {
+        effects.watch.suspect();
     }
 }
 

@@ -3,12 +3,16 @@
 //! asked for, and the end of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use tokio::sync::Notify;
 
-use super::clusters::{Clusters, Context, Link};
+use super::asking::{Asking, OwnedRequest, PATIENCE};
+use super::clusters::{Clusters, Context, Link, is_away, suspect};
 use crate::bootstrap::confinement::{self, Breach, ConfinementWatch, Expected, Probed};
-use crate::bootstrap::webhook::{self, WEBHOOK_USER, WebhookRequest};
+use crate::bootstrap::webhook::{self, WEBHOOK_USER};
 use crate::bootstrap::{AccessError, Said};
 use crate::control::api::ClusterStatus;
 use crate::desired::approver_rules::unknown_classes;
@@ -26,8 +30,13 @@ const UNKNOWN_AFTER: SignedDuration = SignedDuration::from_secs(30);
 #[derive(Default)]
 pub(super) struct Confinement {
     watch: Option<ConfinementWatch>,
+    /// Whether the server has mutating policies.
+    mutates: Option<bool>,
     /// What should be there; made again when what it was made from changed.
     expected: Option<(Said, Vec<Expected>)>,
+    /// `expected` was made by another configuration.
+    is_outdated: bool,
+    asking: Option<Asking<Result<Answer, AccessError>>>,
     /// The watch's version that was compared last.
     compared: Option<u64>,
     /// `None`: not every object was heard of yet.
@@ -43,7 +52,7 @@ pub(super) struct Confinement {
 impl Confinement {
     /// The configuration is another, or the webhook was installed again.
     pub(super) fn forget_expected(&mut self) {
-        self.expected = None;
+        (self.is_outdated, self.asking) = (true, None);
     }
 
     fn is_whole(&self) -> bool {
@@ -69,22 +78,28 @@ impl Confinement {
 }
 
 impl Clusters {
-    /// Compares what the watches heard with what should be there, and has what the daemon may write written again.
+    /// Compares what the watches heard with what should be there, and has what the daemon may write written again. A cluster
+    /// that does not answer is not asked, and keeps nobody else waiting.
     pub(super) async fn confine(&mut self, context: Context<'_>) {
-        let Context { settings, ledger, sealer, now, renew, .. } = context;
+        let Context { ledger, now, renew, .. } = context;
         let mut weakened = BTreeSet::new();
-        for (cluster, link) in &mut self.links {
-            let request = WebhookRequest {
-                policy: &settings.policy,
-                cluster,
-                ledger,
-                state_dir: &settings.state_dir,
-                sealer,
-                now,
-            };
-            match look(link, request, &self.changed).await {
-                Ok(true) => drop(weakened.insert(cluster.clone())),
-                Ok(false) => {}
+        let (there, changed) = (&self.effects.clusters, &self.changed);
+        let links = self.links.iter_mut().filter(|(cluster, _)| !is_away(there, cluster));
+        let looks = links.map(async |(cluster, link)| {
+            let looked = look(link, cluster, context, changed).await;
+            (cluster, link, looked)
+        });
+        for (cluster, link, looked) in futures::future::join_all(looks).await {
+            if link.confinement.asking.is_some() {
+                suspect(there, cluster);
+            }
+            match looked {
+                Ok(Some(true)) => drop(weakened.insert(cluster.clone())),
+                Ok(Some(false)) => {}
+                Ok(None) => {
+                    let why = "the cluster has not answered yet whether the daemon is confined";
+                    link.confinement.trouble = Some(why.to_owned());
+                }
                 Err(error) => {
                     let why = chain(&error);
                     if link.confinement.trouble.as_ref() != Some(&why) {
@@ -96,12 +111,12 @@ impl Clusters {
         }
         if !weakened.is_empty() && renew {
             for (_, link) in self.links.iter_mut().filter(|(cluster, _)| weakened.contains(*cluster)) {
-                (link.webhook_due, link.weakened) = (None, true);
+                (link.webhook_due, link.weakened, link.keeping) = (None, true, None);
                 link.confinement.forget_expected();
             }
             self.keep_webhooks(context).await;
         }
-        self.suspect(ledger, now);
+        self.find_suspects(ledger, now);
     }
 
     /// Clusters whose confinement is not known to be whole.
@@ -111,7 +126,7 @@ impl Clusters {
     }
 
     /// Certificates that were signed for requests of the daemon, and that neither the ledger nor this process knows.
-    fn suspect(&mut self, ledger: &LedgerState, now: Timestamp) {
+    fn find_suspects(&mut self, ledger: &LedgerState, now: Timestamp) {
         let known: BTreeSet<&str> =
             ledger.certificates.values().map(|certificate| certificate.fingerprint.as_str()).collect();
         for (cluster, effects) in &self.effects.clusters {
@@ -169,54 +184,104 @@ impl Clusters {
     }
 }
 
-/// Whether something that the daemon may write is not as it should be.
+/// What came of a question about the confinement.
+enum Answer {
+    /// Whether the server has mutating policies.
+    Mutates(bool),
+    /// What should be there, by what was said, and what a thief would need nothing more for.
+    Expected(Said, Vec<Expected>, Vec<String>),
+    /// Whether the policy refuses, since the watch had this version.
+    Probed(u64, Probed),
+}
+
+/// Whether something that the daemon may write is not as it should be; `None`: the cluster did not answer yet.
 async fn look(
     link: &mut Link,
-    request: WebhookRequest<'_>,
-    changed: &std::sync::Arc<tokio::sync::Notify>,
-) -> Result<bool, AccessError> {
-    let Link { confinement, client, owner, .. } = link;
+    cluster: &ClusterName,
+    context: Context<'_>,
+    changed: &Arc<Notify>,
+) -> Result<Option<bool>, AccessError> {
+    let Link { confinement, client, owner, keeping, .. } = link;
+    // Who waited for the webhook waited long enough.
+    let patience = if keeping.is_none() { PATIENCE } else { Duration::ZERO };
     let said = owner.said();
-    let is_made = confinement.expected.as_ref().is_some_and(|(made_for, _)| *made_for == said);
-    if !is_made {
-        let rules = confinement::rule_names(request.policy, request.cluster);
+    if confinement.mutates.is_none() {
+        let client = client.clone();
+        confinement.ask(changed, async move { Ok(Answer::Mutates(webhook::mutates(&client).await?)) });
+        let Some(()) = confinement.take_answer(patience).await? else { return Ok(None) };
+    }
+    let Some(mutates) = confinement.mutates else { return Ok(None) };
+    let is_made = |it: &Confinement| !it.is_outdated && it.expected.as_ref().is_some_and(|(made, _)| *made == said);
+    if !is_made(confinement) {
+        let rules = confinement::rule_names(&context.settings.policy, cluster);
         if confinement.watch.as_ref().is_none_or(|watch| watch.rules() != rules) {
-            let mutates = webhook::mutates(client).await?;
             confinement.watch = Some(ConfinementWatch::start(client, mutates, rules, changed));
             confinement.compared = None;
         }
     }
-    let version = confinement.watch.as_ref().map(ConfinementWatch::version);
-    if is_made && confinement.compared == version && confinement.breaches.is_some() && confinement.trouble.is_none() {
-        return Ok(false);
+    let Some(version) = confinement.watch.as_ref().map(ConfinementWatch::version) else { return Ok(None) };
+    if is_made(confinement)
+        && confinement.compared == Some(version)
+        && confinement.breaches.is_some()
+        && confinement.trouble.is_none()
+    {
+        return Ok(Some(false));
     }
-    if !is_made {
-        let (expected, ways) = confinement::expected(client, request, &said).await?;
-        confinement.expected = Some((said, expected));
-        confinement.ways = ways;
+    if !is_made(confinement) {
+        let (client, said, request) = (client.clone(), said.clone(), OwnedRequest::of(context, cluster));
+        confinement.ask(changed, async move {
+            let (expected, ways) = confinement::expected(&client, request.borrowed(), &said).await?;
+            Ok(Answer::Expected(said, expected, ways))
+        });
+        confinement.take_answer(patience).await?;
     }
+    // Until the new one is there, what is there is compared with the former one.
+    let Some((_, expected)) = &confinement.expected else { return Ok(None) };
     confinement.trouble = None;
-    let expected = confinement.expected.as_ref().map_or(&[][..], |(_, expected)| expected.as_slice());
     let before = confinement.breaches.take();
     confinement.breaches = confinement.watch.as_ref().and_then(|watch| watch.compare(expected));
-    if confinement.breaches.is_some() {
-        // Another configuration changes what is expected, and nothing that the API server enforces.
-        if confinement.compared != version || confinement.bites.is_none() {
-            confinement.bites = Some(confinement::probe(client).await?);
-        }
-        confinement.compared = version;
-    }
     for Breach { object, what, outdated, .. } in confinement.breaches.iter().flatten() {
         if before.iter().flatten().any(|known| known.object == *object && known.what == *what) {
             continue;
         }
         if *outdated {
-            tracing::warn!(cluster = %request.cluster, object, what, "a change of the configuration is not in force");
+            tracing::warn!(%cluster, object, what, "a change of the configuration is not in force");
         } else {
-            tracing::error!(cluster = %request.cluster, object, what, "the daemon's confinement is weakened");
+            tracing::error!(%cluster, object, what, "the daemon's confinement is weakened");
         }
     }
-    Ok(confinement.breaches.iter().flatten().any(|breach| breach.repairable))
+    // Another configuration changes what is expected, and nothing that the API server enforces.
+    if confinement.breaches.is_some() && (confinement.compared != Some(version) || confinement.bites.is_none()) {
+        confinement.bites = None;
+        let client = client.clone();
+        confinement.ask(changed, async move { Ok(Answer::Probed(version, confinement::probe(&client).await?)) });
+        let Some(()) = confinement.take_answer(patience).await? else { return Ok(None) };
+    }
+    Ok(Some(confinement.breaches.iter().flatten().any(|breach| breach.repairable)))
+}
+
+impl Confinement {
+    /// Asks the cluster, unless it has not answered the last question yet.
+    fn ask(
+        &mut self,
+        changed: &Arc<Notify>,
+        question: impl Future<Output = Result<Answer, AccessError>> + Send + 'static,
+    ) {
+        self.asking.get_or_insert_with(|| Asking::begin(question, changed));
+    }
+
+    /// Takes what was answered; `None`: nothing was yet.
+    async fn take_answer(&mut self, patience: Duration) -> Result<Option<()>, AccessError> {
+        let Some(answer) = Asking::answer(&mut self.asking, Some(patience)).await else { return Ok(None) };
+        match answer? {
+            Answer::Mutates(mutates) => self.mutates = Some(mutates),
+            Answer::Expected(said, expected, ways) => {
+                (self.expected, self.ways, self.is_outdated) = (Some((said, expected)), ways, false);
+            }
+            Answer::Probed(version, probed) => (self.compared, self.bites) = (Some(version), Some(probed)),
+        }
+        Ok(Some(()))
+    }
 }
 
 /// Suspects of a cluster, by fingerprint: since when, whether it was told, and what it is.

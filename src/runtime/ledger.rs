@@ -74,6 +74,11 @@ impl Ledger {
         (self.clock)()
     }
 
+    /// Tells [`Self::now`].
+    pub(crate) const fn clock(&self) -> Clock {
+        self.clock
+    }
+
     pub(crate) async fn write(
         &mut self,
         changes: &[Change],
@@ -207,8 +212,11 @@ impl Ledger {
         let failures = ledger.failures.values().filter(of_its_own);
         let tries = failures.map(|failure| failure.next_try);
         let turns = ledger.revocations.values().filter_map(BulkRevocation::waits_until);
-        let next = looks.chain(tries).chain(turns).filter(|at| (now..=soon).contains(at)).min()?;
-        let wait = Duration::try_from(next.duration_since(now)).ok()?;
+        // What became due while the last cycle ran may have come too late for its plan. What was due before waits for
+        // something else than the time, such as a cluster that is away.
+        let since = self.last_cycle.as_ref().map_or(now, |cycle| cycle.began.min(now));
+        let next = looks.chain(tries).chain(turns).filter(|at| (since..=soon).contains(at)).min()?;
+        let wait = Duration::try_from(next.duration_since(now)).unwrap_or_default();
         Some(wait.max(Duration::from_secs(1)))
     }
 
@@ -250,4 +258,38 @@ pub async fn write_down(
 pub async fn back_up(state_dir: PathBuf, now: Timestamp) -> Result<Backup, StoreError> {
     let mut ledger = ReadStore::open(&state_dir.join(crate::store::FILE)).await?;
     backup::nightly(&mut ledger, &state_dir, now).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::AccountKind;
+    use crate::ledger::REMOVAL;
+    use crate::orders::request::Trigger;
+    use crate::plan::testing::{World, prod};
+    use crate::report;
+    use crate::telemetry::Metrics;
+
+    const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
+
+    #[tokio::test]
+    async fn a_removal_whose_next_try_passed_while_the_cycle_ran_is_tried_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut ledger = Ledger::open(folder.path(), || NOW, &Arc::new(Metrics::default())).await.expect("a ledger");
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let ago = |seconds| NOW - SignedDuration::from_secs(seconds);
+        let (step, reason) = (REMOVAL.to_owned(), "no answer".to_owned());
+        let failure = Failure { step, reason, since: ago(8), attempts: 1, next_try: ago(3) };
+        let account = Change::Account(Box::new(world.ledger.accounts[&foo].clone()));
+        ledger.write(&[account, Change::Failure(foo, prod(), Some(failure))], &[], NOW).await.expect("written");
+        let (plan, (approved, refusals)) = (world.plan(), world.guarded());
+        let mut ran = |began| {
+            let times = (began, NOW);
+            ledger.last_cycle = Some(report::cycle(Trigger::Sync, times, &world.ledger, &plan, &approved, &refusals));
+            ledger.next_look()
+        };
+        assert_eq!(ran(ago(10)), Some(Duration::from_secs(1)));
+        assert_eq!(ran(ago(2)), None, "the last plan had its chance");
+    }
 }

@@ -1,6 +1,7 @@
 //! What a cycle works with, opened once, by what it serves: the ledger, the directories, the clusters, the realm. Each has
 //! its own state and health. `bursard` keeps one for its life, `bursar sync --once` for one cycle.
 
+mod asking;
 pub mod clusters;
 mod confine;
 pub mod directories;
@@ -230,6 +231,17 @@ impl Runtime {
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.ledger.now()
+    }
+
+    /// How long until a cycle is due that neither the schedule nor anything else sets off: for [`Ledger::next_look`], or for a
+    /// realm that did not answer.
+    #[must_use]
+    pub fn next_look(&self) -> Option<Duration> {
+        let now = self.now();
+        let realm = self.realm.as_ref().and_then(|realm| realm.next_try()).filter(|at| *at >= now);
+        let realm = realm.and_then(|at| Duration::try_from(at.duration_since(now)).ok());
+        let realm = realm.map(|wait| wait.max(Duration::from_secs(1)));
+        self.ledger.next_look().into_iter().chain(realm).min()
     }
 
     /// The configuration in force.

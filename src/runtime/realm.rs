@@ -1,6 +1,7 @@
 //! The realm that is written to: read when that is due, and then made as the ledger has it, step by step. What goes wrong
 //! there is a state of its own, tried again with backoff; nothing else waits for it longer than one request.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bursar_directory::SourceConfig;
@@ -11,6 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Work;
+use super::asking::{Asking, PATIENCE};
 use super::ledger::Ledger;
 use crate::control::api::{RealmStatus, RealmTrouble};
 use crate::desired::Notice;
@@ -22,7 +24,7 @@ use crate::execute::record::retry_after;
 use crate::identity::AccountId;
 use crate::inventory::realm::RealmInventory;
 use crate::ledger::change::Change;
-use crate::ledger::{LAST_RETRY, LedgerState};
+use crate::ledger::{Account, LAST_REMOVAL_RETRY, LedgerState};
 use crate::observed::realm::read;
 use crate::orders::request::Trigger;
 use crate::plan::Refusal;
@@ -30,6 +32,7 @@ use crate::plan::limit_usage::LimitUse;
 use crate::plan::realm as planned;
 use crate::plan::realm::guard::{ApprovedStep, RealmBounds, forgotten};
 use crate::policy::{Limits, Realm};
+use crate::report::unfinished::{self, Unfinished};
 use crate::settings::{RealmSettings, Settings, SettingsErrors};
 use crate::store::StoreError;
 use crate::telemetry::SharedMetrics;
@@ -37,12 +40,16 @@ use crate::telemetry::SharedMetrics;
 /// How long a cycle writes there before it ends and another goes on: orders and clusters do not wait for 5,000 new users.
 const SLICE: Duration = Duration::from_secs(20);
 
+/// A read that is under way, which gives its session back.
+type Reading = Asking<(Administration, Result<RealmInventory, RealmError>)>;
+
 /// A realm, as the daemon knows it.
 pub struct RealmTarget {
     settings: RealmSettings,
     config: KeycloakConfig,
-    /// Kept for its token; made again after trouble.
+    /// Kept for its token; made again after trouble. A read that is under way has it.
     session: Option<Administration>,
+    reading: Option<Reading>,
     seen: Option<RealmInventory>,
     read_at: Option<Timestamp>,
     trouble: Option<RealmTrouble>,
@@ -66,6 +73,7 @@ impl RealmTarget {
                 settings: wanted.as_ref().clone(),
                 config,
                 session: None,
+                reading: None,
                 seen: None,
                 read_at: None,
                 trouble: None,
@@ -77,29 +85,54 @@ impl RealmTarget {
 
     /// Whether it must be read before anything is decided. A cycle that somebody asks for reads the realm too.
     fn is_due(&self, trigger: Trigger, now: Timestamp) -> bool {
-        let asked = trigger.asks() && !matches!(trigger, Trigger::Schedule | Trigger::Login);
         let over = self.read_at.is_none_or(|at| {
             let gap = now.duration_since(at);
             gap.is_negative() || gap.unsigned_abs() >= self.settings.interval
         });
-        asked || over || self.seen.is_none()
+        is_asked_for(trigger) || over || self.seen.is_none()
     }
 
-    /// Not asked again yet, unless somebody asks.
-    fn waits(&self, trigger: Trigger, now: Timestamp) -> bool {
-        let asked = trigger.asks() && !matches!(trigger, Trigger::Schedule | Trigger::Login);
+    /// Not asked again yet, unless somebody asks, or orders something and a user may log in who should not.
+    fn waits(&self, trigger: Trigger, ledger: &LedgerState, now: Timestamp) -> bool {
         // One that is further away than any backoff was set by a clock that was wrong.
-        let soon = |next_try: Timestamp| next_try > now && next_try.duration_since(now) <= LAST_RETRY;
-        !asked && self.trouble.as_ref().is_some_and(|trouble| soon(trouble.next_try))
+        let soon = |next_try: Timestamp| next_try > now && next_try.duration_since(now) <= LAST_REMOVAL_RETRY;
+        let ordered = trigger == Trigger::Order && self.may_log_in_still(ledger).next().is_some();
+        !is_asked_for(trigger) && !ordered && self.trouble.as_ref().is_some_and(|trouble| soon(trouble.next_try))
     }
 
-    async fn read(&mut self, ledger: &LedgerState, now: Timestamp) -> Result<(), RealmError> {
+    fn may_log_in_still<'s>(&'s self, ledger: &'s LedgerState) -> impl Iterator<Item = &'s Account> {
+        planned::may_log_in_still(ledger, &self.settings.rules, self.seen.as_ref())
+    }
+
+    /// Reads it. `None`: it has not answered yet; another cycle takes the answer, and `changed` is notified. `waits`: to its
+    /// end.
+    async fn read(
+        &mut self,
+        ledger: &LedgerState,
+        now: Timestamp,
+        waits: bool,
+        changed: &Arc<Notify>,
+    ) -> Option<Result<(), RealmError>> {
+        if self.reading.is_none() {
+            let session = self.session.take().map_or_else(|| Administration::new(&self.config), Ok);
+            let mut session = match session {
+                Ok(session) => session,
+                Err(error) => return Some(Err(error)),
+            };
+            let (client, roles) = (self.settings.rules.client.clone(), planned::roles(ledger));
+            let read = async move {
+                let seen = read(&mut session, client.as_deref(), &roles).await;
+                (session, seen)
+            };
+            self.reading = Some(Asking::begin(read, changed));
+        }
+        let (session, seen) = Asking::answer(&mut self.reading, (!waits).then_some(PATIENCE)).await?;
+        self.session = Some(session);
+        Some(seen.and_then(|seen| self.is_seen(seen, ledger, now)))
+    }
+
+    fn is_seen(&mut self, seen: RealmInventory, ledger: &LedgerState, now: Timestamp) -> Result<(), RealmError> {
         let rules = &self.settings.rules;
-        let session = match &mut self.session {
-            Some(session) => session,
-            none => none.insert(Administration::new(&self.config)?),
-        };
-        let seen = read(session, rules.client.as_deref(), &planned::roles(ledger)).await?;
         let mut ours = ledger.realm_accounts.iter().filter(|((_, realm), _)| *realm == rules.name);
         if seen.users.is_empty() && ours.any(|(_, row)| row.user_id.is_some()) {
             return Err(RealmError::Nobody);
@@ -115,7 +148,9 @@ impl RealmTarget {
         let (since, attempts) = self.trouble.as_ref().map_or((now, 0), |before| (before.since, before.attempts));
         let attempts = attempts + 1;
         tracing::warn!(realm = self.settings.rules.name, error = why, "realm");
-        let next_try = now.saturating_add(retry_after(attempts)).unwrap_or(Timestamp::MAX);
+        // What is to be taken away there is not known before it answers.
+        let wait = retry_after(attempts).min(LAST_REMOVAL_RETRY);
+        let next_try = now.saturating_add(wait).unwrap_or(Timestamp::MAX);
         self.trouble = Some(RealmTrouble { why, since, attempts, next_try });
         (self.session, self.seen) = (None, None);
     }
@@ -125,6 +160,11 @@ impl RealmTarget {
         let seen = self.seen.as_ref().unwrap_or(&nothing);
         follow(ledger, rules, seen, &RealmBounds::of(ledger, rules, limits, seen), now)
     }
+}
+
+/// Whether somebody asks for the cycle, and not a schedule, a directory or a cluster.
+const fn is_asked_for(trigger: Trigger) -> bool {
+    matches!(trigger, Trigger::Sync | Trigger::FullRead | Trigger::Start | Trigger::Reload)
 }
 
 /// What a cycle did in the realm, and what it was not allowed to do.
@@ -142,7 +182,7 @@ pub(crate) struct Following<'a> {
     pub(crate) work: &'a Work,
     pub(crate) metrics: &'a SharedMetrics,
     /// Notified when a slice is over and more is to be done.
-    pub(crate) changed: &'a Notify,
+    pub(crate) changed: &'a Arc<Notify>,
     pub(crate) trigger: Trigger,
     pub(crate) extent: Extent,
 }
@@ -171,21 +211,28 @@ pub(crate) async fn serve(
 
 impl RealmTarget {
     async fn serve(&mut self, following: &mut Following<'_>) -> Result<RealmReport, StoreError> {
-        let Following { ledger, limits, work, metrics, trigger, .. } = following;
+        let Following { ledger, limits, work, metrics, changed, trigger, .. } = following;
         let now = ledger.now();
-        if self.waits(*trigger, now) {
+        if self.reading.is_none() && self.waits(*trigger, ledger.state(), now) {
             return Ok(RealmReport::default());
         }
-        if self.is_due(*trigger, now) {
+        if self.reading.is_some() || self.is_due(*trigger, now) {
+            // An order is to be carried out here too, if the realm answers at all.
+            let waits = is_asked_for(*trigger) || (*trigger == Trigger::Order && self.trouble.is_none());
             let read = tokio::select! {
-                read = self.read(ledger.state(), now) => read,
+                read = self.read(ledger.state(), now, waits, changed) => read,
                 () = work.interrupt.cancelled() => return Ok(RealmReport::default()),
             };
-            if let Err(error) = read {
-                self.fail(&error, now);
-                return Ok(RealmReport::default());
+            match read {
+                Some(Ok(())) => {}
+                Some(Err(error)) => {
+                    self.fail(&error, ledger.now());
+                    return Ok(RealmReport::default());
+                }
+                None => return Ok(RealmReport::default()),
             }
         }
+        let now = ledger.now();
         work.progress.step();
         let Followed { plan, approved, refusals } = self.follow(ledger.state(), limits, now);
         self.notices = plan.notices;
@@ -225,7 +272,7 @@ impl RealmTarget {
                 Ok(did) => did,
                 Err(error) if ends_all(&step.action, &error) => {
                     self.waiting = (steps.len() - at) as u64;
-                    self.fail(&error, now);
+                    self.fail(&error, ledger.now());
                     return Ok(done);
                 }
                 Err(error) => {
@@ -255,7 +302,7 @@ impl RealmTarget {
         now: Timestamp,
     ) -> Result<Followed, String> {
         if self.is_due(Trigger::Sync, now)
-            && let Err(error) = Box::pin(self.read(ledger, now)).await
+            && let Some(Err(error)) = Box::pin(self.read(ledger, now, true, &Arc::default())).await
         {
             self.fail(&error, now);
             return Err(format!("realm {}: {}", self.settings.rules.name, chain(&error)));
@@ -271,6 +318,17 @@ impl RealmTarget {
     /// Why nothing is done there.
     pub(crate) fn trouble(&self) -> Option<String> {
         Some(self.trouble.as_ref()?.why.clone())
+    }
+
+    /// What is not done there that takes access away.
+    pub(crate) fn unfinished(&self, ledger: &LedgerState) -> Vec<Unfinished> {
+        let trouble = self.trouble.as_ref().map(|trouble| trouble.why.as_str());
+        unfinished::in_realm(ledger, self.may_log_in_still(ledger), &self.settings.rules, trouble)
+    }
+
+    /// When it is asked again after trouble.
+    pub(super) fn next_try(&self) -> Option<Timestamp> {
+        Some(self.trouble.as_ref()?.next_try)
     }
 
     pub(super) fn status(&self, ledger: &LedgerState) -> RealmStatus {

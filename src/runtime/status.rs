@@ -21,7 +21,8 @@ impl Runtime {
                 status.weaker = weaker.iter().map(ToString::to_string).collect();
             }
         }
-        let status = report::status(&settings.policy.site, ledger.state(), &settings.policy, there, last_cycle);
+        let mut status = report::status(&settings.policy.site, ledger.state(), &settings.policy, there, last_cycle);
+        status.unfinished.extend(realm.iter().flat_map(|realm| realm.unfinished(ledger.state())));
         Status {
             ledger: ledger.trouble().cloned(),
             wal: holding_the_wal(&settings.state_dir),

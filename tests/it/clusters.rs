@@ -15,6 +15,7 @@ use bursar_testkit::ldif::{disable_ldif, tool_account_dn};
 use bursar_testkit::ports::free_port;
 use bursar_testkit::process::{Process, run};
 use bursar_testkit::ready::{DEADLINE, wait_for};
+use rustix::process::Signal;
 
 use crate::daemon::{Daemon, status};
 use crate::world::{World, stderr};
@@ -167,6 +168,42 @@ fn a_cluster_that_hangs_keeps_only_its_own_work_waiting_and_catches_up() {
     assert!(!with(&world, "other"), "the old certificate is refused there too");
     let bindings = other.run(&["get", "rolebindings", "-n", &world.namespace("t1"), "-o", "name"], "");
     assert!(!bindings.contains("bursar"), "{bindings}");
+}
+
+#[test]
+fn a_cluster_that_hangs_at_a_reload_delays_no_revocation_in_the_other() {
+    let (other, _turn) = other();
+    let mut world = world("reloads", other);
+    world.tool("foo", 62_877, &[]);
+    assert_eq!(world.cycle().exit_code(), 0);
+    let stolen = world.folder.join("stolen");
+    fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("a copy");
+    let opens = |world: &World| world.kubectl_with(&stolen, &["get", "pods", "--context", "test"]).status.success();
+    assert!(opens(&world));
+    world.stop();
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    wait_for("both clusters answer", DEADLINE, || {
+        let clusters = &status(&world)["clusters"];
+        (clusters["test"]["ready"] == true && clusters["other"]["ready"] == true).then_some(())
+    });
+    let server = other.api_server().expect("of our own");
+    let frozen = server.frozen();
+    daemon.process.signal(Signal::HUP);
+    daemon.notified("RELOADING=1");
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let revoking = scope.spawn(|| crate::runbooks::follow(&world, "bursar revoke tool foo --reason stolen"));
+        wait_for("the old certificate is refused", DEADLINE, || (!opens(&world)).then_some(()));
+        let took = began.elapsed();
+        println!("refused after {took:?}");
+        // A request that is waited for would take 30 s.
+        assert!(took < Duration::from_secs(15), "{took:?}");
+        let (code, said) = revoking.join().expect("it ends");
+        assert!(code == Some(1) && said.contains("cluster other"), "{said}");
+    });
+    drop(frozen);
+    daemon.stop();
 }
 
 #[test]

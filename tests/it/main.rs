@@ -15,6 +15,7 @@ mod approver;
 mod architecture;
 mod archive;
 mod audit;
+mod blind;
 mod bootstrap;
 mod bulk;
 mod cli;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::control_plane::ControlPlaneOptions;
+use bursar_testkit::ldif::{group_of_names_ldif, person_dn, replace_ldif};
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -129,6 +130,53 @@ fn a_ledger_that_was_rolled_back_writes_nothing_and_takeover_learns_what_it_forg
     all_is_well(&world.cycle());
     world.stop();
     wait_for("a mark that is signed", DEADLINE, || (marked(&world) == Some(last_generation(&world))).then_some(()));
+}
+
+/// Nothing else that happened since the snapshot raised a generation.
+#[test]
+fn a_ledger_that_forgot_only_who_left_a_workspace_is_noticed() {
+    let servers = own_servers(&ControlPlaneOptions::default());
+    let classes = r#"
+[limits]
+remove_members_per_cycle = { count = 9 }
+[class.person]
+from       = "users"
+clusters   = ["test"]
+namespace  = "forgets-u-{name}"
+home       = { prefix = "@HOMES@", kubeconfig = ".kube/config" }
+roles      = ["bursar-tenant"]
+credential = { kind = "certificate", lifetime = "7d", endpoints = ["internal"] }
+[class.course]
+from          = "groups"
+clusters      = ["test"]
+namespace     = "forgets-w-{name}"
+member_roles  = ["bursar-tenant"]
+"#;
+    let classes = classes.replace("@HOMES@", &servers.folder().join("forgets/homes/home").display().to_string());
+    let mut world = World::on(servers, "forgets", &classes);
+    for (person, uid) in ["ann", "bea"].into_iter().zip(66_201..) {
+        world.person(person, uid);
+    }
+    let (dn, [ann, bea]) =
+        (format!("cn=algebra,ou=groups,{}", world.base), ["ann", "bea"].map(|name| person_dn(&world.base, name)));
+    world.add(&group_of_names_ldif(&dn, "algebra", &[ann, bea.clone()]));
+    let bound = |world: &World| {
+        let names = "jsonpath={.items[*].subjects[*].name}";
+        world.kubectl(&["get", "rolebindings", "-n", "forgets-w-algebra", "-o", names])
+    };
+    wait_for("ann is bound", DEADLINE, || {
+        (world.cycle().exit_code() == 0 && bound(&world).contains("bursar:user:ann#")).then_some(())
+    });
+    world.stop();
+    let old = snapshot(&world);
+    world.servers.slapd.modify_ldif(&replace_ldif(&dn, "member", &[&bea]));
+    all_is_well(&world.cycle());
+    world.stop();
+    let left = bound(&world);
+    assert!(!left.contains("bursar:user:ann#") && left.contains("bursar:user:bea#"), "{left}");
+    bring_back(&world, &old);
+    writes_nothing(&world);
+    assert_eq!(bound(&world), left);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::ledger::change::{Change, Event};
 use crate::ledger::transition::{Transition, transition};
 use crate::ledger::workspace_uid;
 use crate::plan::guard::{Bounds, guard};
-use crate::plan::intents::overcome;
+use crate::plan::intents::{burnt, overcome};
 use crate::plan::quota::lapsed;
 use crate::plan::realm::RealmPlan;
 use crate::plan::realm::guard::{ApprovedRealmPlan, RealmBounds};
@@ -134,6 +134,7 @@ fn observe(inputs: Inputs<'_>) -> (Writes, LedgerState) {
 fn intend(plan: &Plan, approved: &ApprovedPlan, known: &LedgerState, inventory: &Inventory, now: Timestamp) -> Writes {
     let (changes, events) = approved.intents(now);
     let mut intended = Writes { changes, events };
+    intended.changes.extend(burnt(approved, known));
     intended.changes.extend(overcome(plan, known, inventory, now));
     for (changes, events) in [lapsed(known), advance(approved, known, now)] {
         intended.changes.extend(changes);

@@ -363,6 +363,25 @@ pub struct WatchedKind {
     pub only: Option<String>,
 }
 
+impl WatchedKind {
+    /// Whether access, or what limits a tenant, is made of it in every cluster: nothing is planned in a cluster that does
+    /// not show it. Any other kind that cannot be watched keeps only its own objects waiting.
+    #[must_use]
+    pub const fn is_essential(&self) -> bool {
+        let ObjectKind::Managed(kind) = &self.kind else { return false };
+        match kind.row().stage {
+            Stage::Namespace | Stage::Limits | Stage::Access => true,
+            Stage::Volume | Stage::Content => false,
+        }
+    }
+
+    /// Whether the object is one of those that are watched.
+    #[must_use]
+    pub fn has(&self, key: &ObjectKey) -> bool {
+        self.kind == key.kind && self.only.as_ref().is_none_or(|only| *only == key.name)
+    }
+}
+
 impl From<ManagedKind> for WatchedKind {
     fn from(kind: ManagedKind) -> Self {
         Self { kind: kind.into(), only: None }

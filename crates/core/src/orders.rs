@@ -86,6 +86,8 @@ fn burnt(ledger: &LedgerState, changes: &[Change]) -> Option<Change> {
     let takes = |change: &Change| match change {
         Change::Order(order) => order.what.takes_access(),
         Change::Hold(_, hold) => hold.is_some(),
+        // It ends, or another takes its place.
+        Change::Exception(key, _) => ledger.exceptions.contains_key(key),
         _ => false,
     };
     changes.iter().any(takes).then(|| Change::LastGeneration(ledger.last_generation + 1))
@@ -422,6 +424,8 @@ mod tests {
     use bursar_protocol::Grant;
 
     use super::*;
+    use crate::contract::exception::ExceptedRule;
+    use crate::orders::request::{ExceptionSet, ExceptionUnset};
     use crate::plan::testing::World;
     use crate::policy::{CredentialKind, OidcRule};
 
@@ -467,6 +471,30 @@ mod tests {
         let note = Note { actor: "ann".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
         world.ledger.holds.insert(bob, note);
         assert_eq!(written(&world, &[OrderRequest::Release(target("bob"))]), last, "it keeps nothing away");
+    }
+
+    #[test]
+    fn the_end_of_an_exception_raises_what_the_marks_have() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let target = || Target { kind: AccountKind::Tool, ..target("foo") };
+        let rules = vec![ExceptedRule::ALL[0]];
+        let given = OrderRequest::ExceptionSet(ExceptionSet {
+            target: target(),
+            rules: rules.clone(),
+            until: world.now + jiff::SignedDuration::from_hours(48),
+            cluster: None,
+        });
+        let unset = OrderRequest::ExceptionUnset(ExceptionUnset { target: target(), rules, cluster: None });
+        world.cycle();
+        assert_eq!(world.ledger.accounts[&foo].state, Lifecycle::Active);
+        let last = world.ledger.last_generation;
+        for (request, burns) in [(&given, 0), (&given, 1), (&unset, 2)] {
+            let written = write_all(&world.ledger, &world.policy, "ann", std::slice::from_ref(request), world.now);
+            assert_eq!(written.refused, []);
+            world.ledger.apply_all(&written.changes);
+            assert_eq!(world.ledger.last_generation, last + burns, "{request:?}");
+        }
     }
 
     /// Alice is a student by the directory, and became a tenant by a class of people who logged in at an issuer.

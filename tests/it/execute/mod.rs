@@ -18,12 +18,13 @@ use bursar::observed::cluster::{ClusterWatch, connect};
 use bursar::plan::Action;
 use bursar_homed::client::HomedClient;
 use bursar_testkit::Servers;
+use jiff::SignedDuration;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::quiet::asked_by_all;
 
-use self::world::{NOW, World, approved, cluster, kubectl, manifest, quota};
+use self::world::{ENDED, NOW, World, approved, cluster, kubectl, manifest, quota};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn new_objects_are_created_and_their_watch_events_are_not_drift() {
@@ -302,6 +303,7 @@ async fn a_failing_object_stops_its_tenant_and_the_ledger_has_the_reason() {
     let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&broken), world.apply(&later)];
     let failure = world.must_fail(actions).await;
     assert_eq!(failure.step, "apply");
+    assert_eq!(failure.next_try, ENDED + SignedDuration::from_secs(5), "counted from the end of the step");
     assert!(failure.reason.starts_with("ResourceQuota bursar in namespace execute-failing: "), "{}", failure.reason);
     let kinds: Vec<&str> = world.ledger.objects.keys().map(|key| key.kind.as_str()).collect();
     assert_eq!(kinds, ["Namespace"], "completed actions are recorded, and later ones are not begun");
@@ -314,7 +316,8 @@ async fn a_ledger_that_records_nothing_stops_the_execution() {
     drop(records);
     let stop = CancellationToken::new();
     let plan = approved(vec![world.apply(&world.namespace_manifest())]);
-    let run = Run { ledger: &world.ledger, now: NOW, extent: Extent::All, stop: &stop, slice_over: &stop };
+    let run =
+        Run { ledger: &world.ledger, now: NOW, clock: || NOW, extent: Extent::All, stop: &stop, slice_over: &stop };
     let report = execute(&plan, &world.effects, run, &recorder).await;
     assert_eq!(report.failed, 1);
     assert!(stop.is_cancelled());
@@ -377,7 +380,7 @@ fn execution_is_a_send_future() {
     is_send(execute(
         &plan,
         &effects,
-        Run { ledger: &ledger, now: NOW, extent: Extent::All, stop: &stop, slice_over: &stop },
+        Run { ledger: &ledger, now: NOW, clock: || NOW, extent: Extent::All, stop: &stop, slice_over: &stop },
         &recorder,
     ));
 }

@@ -27,6 +27,8 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+/// When any step ended.
+pub const ENDED: Timestamp = Timestamp::constant(30, 0);
 
 /// A tenant with its own namespace in the shared control plane, a ledger in memory, and watches.
 pub struct World {
@@ -110,7 +112,8 @@ impl World {
         let (recorder, mut records) = Recorder::channel();
         let before = self.ledger.clone();
         let stop = CancellationToken::new();
-        let run = Run { ledger: &before, now: NOW, extent: Extent::All, stop: &stop, slice_over: &stop };
+        let run =
+            Run { ledger: &before, now: NOW, clock: || ENDED, extent: Extent::All, stop: &stop, slice_over: &stop };
         let executed = async {
             let report = execute(plan, &self.effects, run, &recorder).await;
             drop(recorder);

@@ -4,11 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bursar::orders::request::{OrderRequest, Trigger};
+use bursar::daemon;
+use bursar::orders::request::Trigger;
 use bursar_testkit::ldif::{group_of_names_ldif, person_dn};
-use bursar_testkit::ready::{DEADLINE, poll};
+use bursar_testkit::ready::{DEADLINE, poll, wait_for};
+use jiff::SignedDuration;
+use serde_json::json;
 
-use super::{RIGHTS, SECRET, WORKSPACES, connection, realm, requests, roles, set, target, user, world};
+use super::{RIGHTS, SECRET, WORKSPACES, connection, realm, requests, roles, set, user, world};
+use crate::daemon::{Daemon, status};
 use crate::keycloak::proxy::{Fate, between};
 
 const PASSES: u8 = 0;
@@ -64,12 +68,27 @@ fn an_outage_stops_only_what_is_there_and_ends_by_itself() {
     let count = world.rows("SELECT count(*) AS n FROM history WHERE action = 'realm user created'");
     assert_eq!(count[0]["n"], 1);
 
-    // What was ordered meanwhile is done when it is back.
+    // However long it lasts, nobody who has to lose a login waits longer than a minute when it is back.
     mode.store(1, Ordering::Relaxed);
-    world.order(&OrderRequest::Suspend(target("rlout-a"))).expect("suspended");
+    (0..8).for_each(|_| drop(world.cycle()));
+    let trouble = world.status().realm.and_then(|realm| realm.trouble).expect("trouble");
+    assert!(trouble.attempts >= 8 && trouble.next_try <= daemon::now() + SignedDuration::from_mins(1), "{trouble:?}");
+
+    // What is ordered meanwhile is said to be left, and done when it is back.
+    world.stop();
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    let (code, said) = crate::runbooks::follow(&world, "bursar suspend user rlout-a --reason left");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("user:rlout-a: suspend") && said.contains("realm rlout, where the user may"), "{said}");
     assert!(!world.works(&kubeconfig));
     assert_eq!(user(&realm, "rlout-a")["enabled"], true);
+    assert_eq!(status(&world)["unfinished"].as_array().map(Vec::len), Some(1));
     mode.store(PASSES, Ordering::Relaxed);
+    let disabled = poll(Duration::from_secs(90), || user(&realm, "rlout-a")["enabled"] == false);
+    assert!(disabled, "{}", status(&world)["realm"]);
+    wait_for("nothing is left", DEADLINE, || (status(&world)["unfinished"] == json!([])).then_some(()));
+    daemon.stop();
     assert!(poll(DEADLINE, || world.cycle().exit_code() == 0), "{:?}", world.status().realm);
     assert_eq!(user(&realm, "rlout-a")["enabled"], false);
     assert_eq!(roles(&realm, "rlout-a"), set(&[]));

@@ -399,11 +399,21 @@ impl TokenOf {
     /// The Secret.
     #[must_use]
     pub fn secret_key(&self, cluster: &ClusterName) -> ObjectKey {
+        self.key(cluster, ManagedKind::Secret, &self.secret)
+    }
+
+    /// The service account.
+    #[must_use]
+    pub fn service_account_key(&self, cluster: &ClusterName) -> ObjectKey {
+        self.key(cluster, ManagedKind::ServiceAccount, &self.service_account)
+    }
+
+    fn key(&self, cluster: &ClusterName, kind: ManagedKind, name: &str) -> ObjectKey {
         ObjectKey::from(ObjectName {
             cluster: cluster.clone(),
-            kind: ManagedKind::Secret.into(),
+            kind: kind.into(),
             namespace: Some(self.namespace.to_string()),
-            name: self.secret.clone(),
+            name: name.to_owned(),
         })
     }
 }

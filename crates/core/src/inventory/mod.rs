@@ -17,7 +17,7 @@ use self::pods::PodInventory;
 use self::quota::ObservedQuota;
 use self::repairs::Repairs;
 use crate::identity::{AccountId, ClusterName};
-use crate::kinds::ObjectKey;
+use crate::kinds::{ObjectKey, WatchedKind};
 use crate::packed_text::{DigestText, UuidText};
 use crate::shared_map::SharedMap;
 
@@ -47,6 +47,17 @@ pub struct ClusterInventory {
     pub objects: SharedMap<ObjectKey, ObservedObject>,
     /// Objects that were repaired not long ago.
     pub repairs: BTreeMap<ObjectKey, Repairs>,
+    /// Kinds that cannot be watched at present ([`WatchedKind::is_essential`] is none of them): what `objects` has of them,
+    /// or lacks, proves nothing.
+    pub blind: BTreeSet<WatchedKind>,
+}
+
+impl ClusterInventory {
+    /// Whether nobody knows at present if the object is there, and how it is.
+    #[must_use]
+    pub fn is_blind_to(&self, key: &ObjectKey) -> bool {
+        self.blind.iter().any(|watched| watched.has(key))
+    }
 }
 
 /// An object with our label: a few dozen bytes.

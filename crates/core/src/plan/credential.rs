@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::tenant::Look;
+use super::tenant::{Found, Look, is_made};
 use super::{Action, Expected, Reason};
 use crate::desired::{DesiredCredential, DesiredNotice, HomeTarget, Proof, TokenOf};
 use crate::identity::{AccountId, HostName};
@@ -33,11 +33,11 @@ struct Held<'a> {
     delivery: Option<&'a Delivery>,
 }
 
-pub(super) fn actions(look: Look<'_>, notices: &mut Vec<String>) -> Standing {
+pub(super) fn actions(look: Look<'_>, found: &mut Found) -> Standing {
     let mut standing = Standing::default();
     let Some(home) = &look.tenant.home else {
         if !look.tenant.credentials.is_empty() {
-            notices.push(format!(
+            found.notices.push(format!(
                 "has no uid or no home in the directory: no credential for cluster {} is delivered",
                 look.cluster
             ));
@@ -51,11 +51,17 @@ pub(super) fn actions(look: Look<'_>, notices: &mut Vec<String>) -> Standing {
         let home = home.on(&credential.host);
         match reason(look, credential, &home, held) {
             Some(reason) => {
+                let waits = waits(look, credential);
                 // The older credential is worth nothing before there is a new one.
-                if reason == Reason::Revoked && standing.prove.is_empty() {
+                let proves = reason == Reason::Revoked && (!waits || look.account.regenerated.is_some());
+                if proves && standing.prove.is_empty() {
                     standing.prove.extend(proof(look));
                 }
-                standing.deliver.push(deliver(look, credential, home, reason));
+                if waits {
+                    found.waits = true;
+                } else {
+                    standing.deliver.push(deliver(look, credential, home, reason));
+                }
             }
             None => standing.inspect.extend(inspect(look, credential, home, held)),
         }
@@ -105,6 +111,7 @@ fn reason(look: Look<'_>, credential: &DesiredCredential, home: &HomeTarget, hel
                 return changed("name");
             }
             if let Proof::Token(token) = proof
+                && !look.there.is_blind_to(&token.secret_key(look.cluster))
                 && certificate.bound_to != uid_of_secret(look, token)
             {
                 return Some(Reason::Drifted(vec![format!("secret {}", token.secret)]));
@@ -131,6 +138,13 @@ fn is_only_revoked(look: Look<'_>) -> bool {
     generations.peek().is_some() && generations.all(|(_, held)| held.generation != look.account.generation)
 }
 
+/// Whether what the token rests on was not made, and is not made while its kind is not shown.
+fn waits(look: Look<'_>, credential: &DesiredCredential) -> bool {
+    let Proof::Token(token) = &credential.proof else { return false };
+    let objects = [token.secret_key(look.cluster), token.service_account_key(look.cluster)];
+    objects.iter().any(|key| look.there.is_blind_to(key) && !is_made(look, key))
+}
+
 /// The Secret that stands there now. One that somebody deleted took its tokens with it, and is about to be made again.
 fn uid_of_secret(look: Look<'_>, token: &TokenOf) -> Option<String> {
     look.there.objects.get(&token.secret_key(look.cluster)).map(|found| found.uid.to_string())
@@ -155,7 +169,7 @@ fn notice<'a>(look: Look<'a>, host: &HostName, delivery: &Delivery) -> Option<&'
     (home.file() == delivery.path).then_some(notice)
 }
 
-/// What stands in the homes of a tenant that is about to go.
+/// What stands in homes of a tenant that is suspended or about to go.
 pub(super) fn leftover(look: Look<'_>) -> impl Iterator<Item = Action> {
     remove(look)
 }
@@ -173,9 +187,15 @@ pub(super) fn revoked(look: Look<'_>) -> impl Iterator<Item = Action> {
     proof.into_iter().chain(removals)
 }
 
-/// All that stands in homes.
+/// All that stands in homes. Nobody would keep a notice up to date.
 pub(super) fn abandoned(look: Look<'_>) -> impl Iterator<Item = Action> {
-    deliveries(look).filter_map(move |(key, delivery)| removal(look, &key.host, delivery, Reason::Orphaned))
+    let removals = deliveries(look).filter_map(move |(key, it)| removal(look, &key.host, it, Reason::Orphaned));
+    removals.map(|mut action| {
+        if let Action::RemoveKubeconfig { notice, .. } = &mut action {
+            *notice = None;
+        }
+        action
+    })
 }
 
 fn deliveries(look: Look<'_>) -> impl Iterator<Item = (&CredentialKey, &Delivery)> {

@@ -7,10 +7,12 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::guard::ApprovedPlan;
-use super::{AccountPlan, Plan, stops};
+use super::{AccountPlan, Action, Plan, stops};
 use crate::desired::{Regeneration, Transition};
 use crate::identity::{AccountId, ClusterName};
 use crate::inventory::Inventory;
+use crate::json_text::JsonText;
+use crate::kinds::{Detail, ObjectKey};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::{Account, Ending, LedgerState, Lifecycle, Note};
 
@@ -33,6 +35,33 @@ impl ApprovedPlan {
             event.plan = Some(hash.clone());
         }
         (changes, events)
+    }
+}
+
+/// A generation that nobody gets, if the plan takes access away and gives nobody a new one: the clusters' marks rise with
+/// it, so a ledger that was rolled back to before is noticed.
+#[must_use]
+pub fn burnt(approved: &ApprovedPlan, ledger: &LedgerState) -> Option<Change> {
+    let takes = |action: &Action| match action {
+        Action::Apply { key, manifest, .. } => {
+            let wanted = manifest.value();
+            names(ledger, key).iter().any(|name| !wanted["subjects"].as_array().is_some_and(|all| all.contains(name)))
+        }
+        Action::Delete { key, .. } => !names(ledger, key).is_empty(),
+        _ => false,
+    };
+    let plans = approved.accounts();
+    let is_new = plans.iter().any(|plan| plan.regenerated.is_some());
+    let loses = |plan: &AccountPlan| !plan.leaving.is_empty() || plan.steps().any(takes);
+    (!is_new && plans.iter().any(loses)).then(|| Change::LastGeneration(ledger.last_generation + 1))
+}
+
+/// Whom a binding names, as it was last written.
+fn names(ledger: &LedgerState, key: &ObjectKey) -> Vec<Value> {
+    let record = ledger.objects.get(key).filter(|_| key.kind.detail() == Detail::Subjects);
+    match record.and_then(|record| record.detail.as_ref()).map(JsonText::value) {
+        Some(Value::Array(names)) => names,
+        _ => Vec::new(),
     }
 }
 
@@ -156,4 +185,33 @@ fn events(plan: &AccountPlan, now: Timestamp) -> Vec<Event> {
         event("quota override adopted", &given.note, reason, json!(adoption))
     });
     life.into_iter().chain(revoked).chain(left).chain(adopted).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::identity::AccountKind;
+    use crate::plan::testing::World;
+    use crate::snapshot::Role;
+
+    #[test]
+    fn who_leaves_a_workspace_or_its_managers_raises_what_the_marks_have_and_nobody_who_joins() {
+        let (mut world, alice, algebra) = World::in_course();
+        let last = |world: &mut World| {
+            (0..3).for_each(|_| drop(world.cycle()));
+            assert!(world.plan().is_empty(), "{}", world.plan());
+            world.ledger.last_generation
+        };
+        let entry = world.ledger.accounts[&alice].directory_id.clone();
+        world.account(&algebra).members.insert(entry.clone(), Role::Manager);
+        let began = last(&mut world);
+        world.account(&algebra).members.insert(entry.clone(), Role::Member);
+        assert_eq!(last(&mut world), began + 1, "a manager");
+        world.account(&algebra).leaving.insert(entry);
+        assert_eq!(last(&mut world), began + 2, "a member");
+        world.join(&algebra, &alice);
+        assert_eq!(last(&mut world), began + 2, "somebody who joins");
+        // Who gets a generation of its own needs no other.
+        world.add(AccountKind::Tool, "foo", Some(52_503));
+        assert_eq!(last(&mut world), began + 3);
+    }
 }

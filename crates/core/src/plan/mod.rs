@@ -36,6 +36,8 @@ mod wording;
 #[cfg(test)]
 mod binding_tests;
 #[cfg(test)]
+mod blind_tests;
+#[cfg(test)]
 mod given_up_tests;
 #[cfg(test)]
 mod history_tests;
@@ -407,6 +409,16 @@ fn over_quota(desired: &DesiredState, scan: &Scan<'_>) -> Vec<OverQuota> {
     quotas.flatten().collect()
 }
 
+/// What is known of a cluster.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    Answers,
+    /// It does not answer.
+    Away,
+    /// The configuration does not name it any more.
+    Abandoned,
+}
+
 /// All inputs of a plan.
 #[derive(Clone, Copy)]
 struct World<'a> {
@@ -436,13 +448,17 @@ impl World<'_> {
         let (mut narrowing, mut actions, mut forgotten, mut adopted) = (vec![], vec![], vec![], vec![]);
         let (mut settles, mut is_own) = (BTreeMap::new(), false);
         let mut is_first = true;
+        let answers =
+            |(cluster, tenant): (_, &DesiredTenant)| self.reach(cluster) == Reach::Answers && !tenant.given_up;
+        let somebody_answers = desired.clusters.iter().any(answers);
         for (cluster, tenant) in &desired.clusters {
-            let Some(look) = self.look(id, desired, cluster, tenant) else { continue };
-            let abandoned = !self.configured.contains(cluster);
+            let (look, reach) = (self.look(id, desired, cluster, tenant), self.reach(cluster));
+            let abandoned = reach == Reach::Abandoned;
             // Nothing is made there, and nothing is said of what should be.
-            let is_left = abandoned || tenant.given_up;
-            let found = self.in_cluster(look, abandoned, is_first && !is_left);
-            is_first &= is_left;
+            let is_left = reach != Reach::Answers || tenant.given_up;
+            let with_homes = is_first && (!is_left || (reach == Reach::Away && !somebody_answers));
+            let found = self.in_cluster(look, reach, with_homes);
+            is_first &= !with_homes;
             let with_pace = |action: Action| {
                 let by_policy = || pace::is_policy((id, cluster), tenant, &action, self.ledger, look.there);
                 let paced = abandoned || (!tenant.given_up && by_policy());
@@ -457,7 +473,9 @@ impl World<'_> {
             let known = self.ledger.settled.get(&(id.clone(), cluster.clone()));
             if known != Some(&tenant.own) {
                 is_own |= known.is_some_and(|known| !known.is_empty());
-                settles.insert(cluster.clone(), tenant.own.clone());
+                if !found.waits {
+                    settles.insert(cluster.clone(), tenant.own.clone());
+                }
             }
             forgotten.extend(tenant::forgotten(look));
             adopted.extend(found.adopted);
@@ -547,35 +565,51 @@ impl World<'_> {
         Some(Box::new(planned))
     }
 
-    /// `None`: the cluster does not answer.
+    fn reach(&self, cluster: &ClusterName) -> Reach {
+        if self.inventory.clusters.contains_key(cluster) {
+            Reach::Answers
+        } else if self.configured.contains(cluster) {
+            Reach::Away
+        } else {
+            Reach::Abandoned
+        }
+    }
+
     fn look<'l>(
         &'l self,
         id: &'l AccountId,
         account: &'l DesiredAccount,
         cluster: &'l ClusterName,
         tenant: &'l DesiredTenant,
-    ) -> Option<tenant::Look<'l>> {
-        let Self { ledger, inventory, configured, nothing, scan, people: _, bindings, reaps: _, now, closely } = *self;
-        let there = inventory.clusters.get(cluster).map(Arc::as_ref);
-        let there = there.or((!configured.contains(cluster)).then_some(nothing))?;
-        Some(tenant::Look { id, account, cluster, tenant, ledger, there, inventory, scan, bindings, now, closely })
+    ) -> tenant::Look<'l> {
+        let Self { ledger, inventory, configured: _, nothing, scan, people: _, bindings, reaps: _, now, closely } =
+            *self;
+        let there = inventory.clusters.get(cluster).map_or(nothing, Arc::as_ref);
+        tenant::Look { id, account, cluster, tenant, ledger, there, inventory, scan, bindings, now, closely }
     }
 
-    fn in_cluster(&self, look: tenant::Look<'_>, abandoned: bool, with_homes: bool) -> tenant::Found {
-        let mut found = match (abandoned, look.tenant.given_up) {
-            (true, _) => tenant::abandoned(look),
-            (false, true) => tenant::given_up(look),
-            (false, false) => tenant::actions(look),
+    fn in_cluster(&self, look: tenant::Look<'_>, reach: Reach, with_homes: bool) -> tenant::Found {
+        let mut found = match (reach, look.tenant.given_up) {
+            (Reach::Answers, false) => tenant::actions(look),
+            (Reach::Answers, true) => tenant::given_up(look),
+            (Reach::Away, _) => tenant::away(look),
+            (Reach::Abandoned, _) => tenant::abandoned(look),
         };
-        let reaps = Some(self.reaps).filter(|_| !abandoned && !look.tenant.given_up);
-        if let Some(rules) = reaps.and_then(|reaps| reaps.pods.as_ref()) {
-            reaper::pods(look, rules, &mut found);
-        }
-        if let Some(rules) = reaps.and_then(|reaps| reaps.namespaces.as_ref()) {
-            idle::warnings(look, rules, &mut found);
+        if reach == Reach::Answers && !look.tenant.given_up {
+            if let Some(rules) = &self.reaps.pods {
+                reaper::pods(look, rules, &mut found);
+            }
+            if let Some(rules) = &self.reaps.namespaces {
+                idle::warnings(look, rules, &mut found);
+            }
         }
         if with_homes {
             ssh::actions(look, &mut found);
+        }
+        if reach == Reach::Away {
+            // Nothing is given before the cluster answers, and its tenants are counted as waiting.
+            found.actions.clear();
+            found.notices.clear();
         }
         // A change of its life is something new to do; whatever failed before does not hold it up.
         let new = look.account.transition.is_some() || look.account.regenerated.is_some();

@@ -17,7 +17,7 @@ use super::{Bounds, Plan, PlanInputs, compare, derived};
 use crate::desired::{Derived, Deriver, DesiredState, Each, is_separable};
 use crate::identity::{AccountId, AccountKind, AccountName, ClusterName};
 use crate::inventory::{Inventory, ObservedObject};
-use crate::kinds::ObjectKey;
+use crate::kinds::{ObjectKey, WatchedKind};
 use crate::ledger::LedgerState;
 use crate::policy::Policy;
 use crate::shared_map::SharedMap;
@@ -34,6 +34,14 @@ pub struct Planner {
     counts: Counts,
 }
 
+/// By cluster, as [`crate::inventory::ClusterInventory::blind`].
+type Blind = BTreeMap<ClusterName, BTreeSet<WatchedKind>>;
+
+fn blind(inventory: &Inventory) -> Blind {
+    let blind = inventory.clusters.iter().filter(|(_, there)| !there.blind.is_empty());
+    blind.map(|(cluster, there)| (cluster.clone(), there.blind.clone())).collect()
+}
+
 /// What the last plan was made of, and who was quiet in it.
 #[derive(Debug)]
 struct Known {
@@ -42,6 +50,7 @@ struct Known {
     at: Timestamp,
     ledger: LedgerState,
     clusters: BTreeMap<ClusterName, SharedMap<ObjectKey, ObservedObject>>,
+    blind: Blind,
     accounts: BTreeMap<AccountId, Remembered>,
     groups: BTreeSet<AccountId>,
     /// One of them is another since the last plan.
@@ -117,6 +126,7 @@ impl Known {
             at: now,
             ledger: LedgerState::default(),
             clusters: inventory.clusters.keys().map(|cluster| (cluster.clone(), SharedMap::default())).collect(),
+            blind: blind(inventory),
             accounts: BTreeMap::new(),
             groups: BTreeSet::new(),
             is_regrouped: false,
@@ -131,6 +141,7 @@ impl Known {
             && self.key == sealer.public_key()
             && self.at <= now
             && self.clusters.keys().eq(inventory.clusters.keys())
+            && self.blind == blind(inventory)
     }
 
     /// Finds everybody who may not be quiet any more.

@@ -11,7 +11,7 @@ use super::testing::{World, prod};
 use super::{AccountPlan, Action, Bounds, Planner, compare, derived, hash};
 use crate::desired::{Deriver, DesiredState, Transition};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
-use crate::kinds::{ManagedKind, ObjectKey, Stage};
+use crate::kinds::{ManagedKind, ObjectKey, Stage, WatchedKind};
 use crate::ledger::{Absence, Failure, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::policy::Limit;
 use crate::snapshot::Completeness;
@@ -35,6 +35,7 @@ enum Happening {
     Limit(u64),
     Quota(u8),
     Role(bool),
+    Blind(bool),
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -57,6 +58,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         (0_u64..4).prop_map(Happening::Limit),
         (1_u8..4).prop_map(Happening::Quota),
         any::<bool>().prop_map(Happening::Role),
+        any::<bool>().prop_map(Happening::Blind),
     ]
 }
 
@@ -144,6 +146,12 @@ fn happen(world: &mut World, ids: &[AccountId], what: &Happening) {
             (limits.suspend_per_cycle, limits.suspend_per_day) = (limit, limit);
             (limits.disable_per_cycle, limits.disable_per_day) = (limit, limit);
             (limits.remove_access_per_cycle, limits.remove_access_per_day) = (limit, limit);
+        }
+        Happening::Blind(on) => {
+            if world.inventory.clusters.contains_key(&prod()) {
+                let kinds = ManagedKind::ALL.iter().map(|kind| WatchedKind::from(*kind));
+                world.cluster().blind = kinds.filter(|kind| *on && !kind.is_essential()).collect();
+            }
         }
         Happening::Role(given) => {
             let tool = world.policy.classes.get_mut("tool").expect("a class");

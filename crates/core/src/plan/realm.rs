@@ -217,6 +217,24 @@ fn may_log_in(account: &Account) -> bool {
     account.state == Lifecycle::Active || (account.state == Lifecycle::Suspended && idle)
 }
 
+/// People who may not log in and whose user may, as it was seen last; as it was written last where nothing was seen.
+pub fn may_log_in_still<'l>(
+    ledger: &'l LedgerState,
+    rules: &'l Realm,
+    seen: Option<&'l RealmInventory>,
+) -> impl Iterator<Item = &'l Account> {
+    let rows = ledger.realm_accounts.iter().filter(move |((_, realm), _)| *realm == rules.name);
+    let enabled = rows.filter(move |(_, row)| {
+        let Some(user) = &row.user_id else { return false };
+        seen.map_or(row.enabled, |seen| seen.users.get(user).is_some_and(|user| user.enabled))
+    });
+    let people = enabled.filter_map(move |((id, _), _)| ledger.accounts.get(id));
+    people.filter(move |person| {
+        let is_kept = ledger.holds.contains_key(&person.id) || Some(&person.source) == rules.source.as_ref();
+        person.state != Lifecycle::New && !may_log_in(person) && !is_kept
+    })
+}
+
 /// Compares.
 #[must_use]
 pub fn plan(ledger: &LedgerState, rules: &Realm, seen: &RealmInventory, now: Timestamp) -> RealmPlan {

@@ -13,8 +13,8 @@ use jiff::Timestamp;
 use super::unknown::Strays;
 use crate::desired::{DesiredObject, DesiredState, DesiredTenant};
 use crate::identity::{AccountId, ClusterName};
-use crate::inventory::Inventory;
 use crate::inventory::quota::ObservedQuota;
+use crate::inventory::{ClusterInventory, Inventory};
 use crate::kinds::ObjectKey;
 use crate::ledger::LedgerState;
 
@@ -70,18 +70,19 @@ impl<'a> Scan<'a> {
         let mut orphans: BTreeMap<PlaceKey<'_>, Vec<&ObjectKey>> = BTreeMap::new();
         let mut known: BTreeMap<PlaceKey<'_>, Vec<&ObjectKey>> = BTreeMap::new();
         let mut quotas = Vec::new();
-        let mut there: Option<(&ClusterName, Option<Walk<_>>)> = None;
+        let mut there: Option<(&ClusterName, Option<(Walk<_>, &ClusterInventory)>)> = None;
         let (mut passed, mut walked) = (Vec::new(), BTreeSet::new());
         let (mut in_cluster, mut nowhere) = (None, HashMap::new());
         for (key, record) in &ledger.objects {
             if there.as_ref().is_none_or(|(cluster, _)| **cluster != key.cluster) {
-                passed.extend(there.take().and_then(|(_, walk)| walk).into_iter().flat_map(Walk::passed));
+                passed.extend(there.take().and_then(|(_, walk)| walk).into_iter().flat_map(|(walk, _)| walk.passed()));
                 walked.insert(&key.cluster);
                 let cluster = inventory.clusters.get(&key.cluster);
-                there = Some((&key.cluster, cluster.map(|cluster| Walk::noting(&cluster.objects))));
+                let walk = cluster.map(|cluster| (Walk::noting(&cluster.objects), &**cluster));
+                there = Some((&key.cluster, walk));
                 in_cluster = places.get_mut(&key.cluster);
             }
-            let Some((_, Some(walk))) = &mut there else { continue };
+            let Some((_, Some((walk, shown)))) = &mut there else { continue };
             let found = walk.reach(key);
             let Some(progress) = in_cluster.as_deref_mut().unwrap_or(&mut nowhere).get_mut(&record.account) else {
                 continue;
@@ -95,12 +96,12 @@ impl<'a> Scan<'a> {
                     if let Some(quota) = found.and_then(|found| found.quota.as_deref()) {
                         quotas.push((&record.account, key, wanted, quota));
                     }
-                    let settled = found.is_some_and(|found| super::tenant::is_settled(wanted, record, found));
+                    let settled = super::tenant::is_as_wanted(shown, key, wanted, record, found);
                     progress.settled += usize::from(settled);
                 }
             }
         }
-        passed.extend(there.and_then(|(_, walk)| walk).into_iter().flat_map(Walk::passed));
+        passed.extend(there.and_then(|(_, walk)| walk).into_iter().flat_map(|(walk, _)| walk.passed()));
         let others = inventory.clusters.iter().filter(|(cluster, _)| !walked.contains(cluster));
         passed.extend(others.flat_map(|(_, cluster)| &cluster.objects));
         let strays = Strays::of(passed, desired, ledger, now);
@@ -143,7 +144,7 @@ impl<'a> Scan<'a> {
                 };
                 let found = there.objects.get(key);
                 scan.quotas.extend(found.and_then(|it| it.quota.as_deref()).map(|quota| (id, key, wanted, quota)));
-                let is_settled = found.is_some_and(|found| super::tenant::is_settled(wanted, record, found));
+                let is_settled = super::tenant::is_as_wanted(there, key, wanted, record, found);
                 settled.entry(cluster).and_modify(|count| *count += usize::from(is_settled));
             }
             let all = account.clusters.iter().filter(|(cluster, tenant)| {

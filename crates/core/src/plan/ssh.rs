@@ -1,6 +1,7 @@
 //! SSH keys of one person: write, remove, check.
 //!
-//! Homes belong to no cluster: the work is done with the first of the account's clusters that answers.
+//! Homes belong to no cluster: the work is done with the first of the account's clusters that answers. While none does,
+//! keys are taken away all the same, and no others given.
 
 use bursar_protocol::USUAL_KUBECONFIG;
 
@@ -59,8 +60,8 @@ fn removal(look: Look<'_>, delivery: &Delivery) -> Option<Action> {
 mod tests {
     use crate::identity::{AccountId, AccountKind};
     use crate::ledger::change::Change;
-    use crate::ledger::{Note, Order, OrderKind};
-    use crate::plan::testing::World;
+    use crate::ledger::{Delivery, Note, Order, OrderKind};
+    use crate::plan::testing::{World, prod};
 
     const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB";
 
@@ -110,5 +111,27 @@ mod tests {
         world.account(&ann).ssh_keys.clear();
         world.cycle();
         assert!(world.ledger.ssh_deliveries.is_empty() && world.plan().is_empty(), "{}", world.plan());
+    }
+
+    #[test]
+    fn keys_go_and_change_while_no_cluster_answers_and_none_is_given_first() {
+        let (mut world, ann) = world();
+        let there = world.inventory.clusters.remove(&prod()).expect("it is there");
+        let bob = world.add(AccountKind::User, "bob", Some(3_002));
+        world.account(&bob).ssh_keys = [KEY.to_owned()].into();
+        let before = world.ledger.ssh_deliveries[&ann].digest.clone();
+        world.account(&ann).ssh_keys = [KEY.to_owned()].into();
+        world.cycle();
+        assert_ne!(world.ledger.ssh_deliveries[&ann].digest, before);
+        assert!(!world.ledger.ssh_deliveries.contains_key(&bob));
+        world.account(&ann).disabled = Some("mark".to_owned());
+        world.cycle();
+        assert!(world.ledger.ssh_deliveries.is_empty());
+        assert!(world.ledger.deliveries.values().all(Delivery::is_notice), "{:?}", world.ledger.deliveries);
+        assert!(world.plan().is_empty(), "{}", world.plan());
+        world.inventory.clusters.insert(prod(), there);
+        (0..2).for_each(|_| drop(world.cycle()));
+        assert!(world.plan().is_empty(), "{}", world.plan());
+        assert!(world.ledger.ssh_deliveries.keys().eq([&bob]));
     }
 }

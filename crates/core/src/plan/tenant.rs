@@ -12,7 +12,7 @@ use super::credential::{self, Standing};
 use super::quota::{self, Adoption};
 use super::scan::Scan;
 use super::{Action, Reason, Side, adopted, ending, volume};
-use crate::desired::credential::{is_service_account, of_service_account};
+use crate::desired::credential::{is_ours, is_service_account, of_service_account};
 use crate::desired::quota::stops_pods;
 use crate::desired::{DesiredAccount, DesiredObject, DesiredTenant, DirectoryTarget, EndOfTenant, Proof, Transition};
 use crate::digest::digest;
@@ -40,8 +40,22 @@ pub(super) struct Look<'a> {
     pub(super) closely: bool,
 }
 
+/// What the ledger recorded is what we want, and what the server said then is what it says now, as far as it says anything.
+pub(super) fn is_as_wanted(
+    there: &ClusterInventory,
+    key: &ObjectKey,
+    wanted: &DesiredObject,
+    record: &ObjectRecord,
+    found: Option<&ObservedObject>,
+) -> bool {
+    if there.is_blind_to(key) {
+        return record.wanted == wanted.digest;
+    }
+    found.is_some_and(|found| is_settled(wanted, record, found))
+}
+
 /// What the ledger recorded is what we want, and what the server said then is what it says now.
-pub(super) fn is_settled(wanted: &DesiredObject, record: &ObjectRecord, found: &ObservedObject) -> bool {
+fn is_settled(wanted: &DesiredObject, record: &ObjectRecord, found: &ObservedObject) -> bool {
     record.wanted == wanted.digest
         && record.observed == found.digest
         && record.uid == found.uid
@@ -60,6 +74,8 @@ pub(super) struct Found {
     pub(super) notices: Vec<String>,
     /// Edits that become overrides.
     pub(super) adopted: Vec<Adoption>,
+    /// Something waits until the cluster shows objects of its kind again.
+    pub(super) waits: bool,
 }
 
 impl Found {
@@ -81,13 +97,19 @@ impl Found {
     pub(super) fn add(&mut self, action: Option<Action>) {
         self.take(action);
     }
+
+    /// Says that nothing is done about an object, because the cluster does not show its kind.
+    fn wait_for(&mut self, key: &ObjectKey) {
+        self.waits = true;
+        self.notices.push(format!("{} waits: cluster {} shows no objects of its kind", described(key), key.cluster));
+    }
 }
 
 /// See the module.
 pub(super) fn actions(look: Look<'_>) -> Found {
     let mut found = Found::default();
     if look.tenant.end == Some(EndOfTenant::Delete) {
-        found.take(ending::deletion(look, deletes(look, &mut Vec::new())));
+        found.take(ending::deletion(look, deletes(look, &mut Found::default())));
         // A home that was broken when the access went is still seen to, and nothing waits for it.
         found.take(credential::leftover(look));
         return found;
@@ -107,16 +129,24 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     // It names a service account only after that was made: until then a tenant can make one of that name, and hold
     // tokens of it.
     let mut rebound = Vec::new();
-    let narrowed = narrowed.into_iter().map(|action| match without_missing_token_holder(look, &action) {
-        Some(early) => {
+    let mut named = |action: Action| match without_missing_token_holder(look, &action) {
+        Some((early, true)) => {
             rebound.push(action);
             early
         }
+        Some((early, false)) => early,
         None => action,
-    });
+    };
+    let narrowed = narrowed.into_iter().map(&mut named);
     // While that service account cannot be made, the binding is written once.
     let narrowed: Vec<_> = narrowed.filter(|action| !stands(look, action)).collect();
-    let (deleted_bindings, deletes): (Vec<_>, Vec<_>) = deletes(look, &mut found.notices)
+    // One that is new comes after the service account, unless that is not made now.
+    let new = |action: Action| match without_missing_token_holder(look, &action) {
+        Some((early, false)) => early,
+        Some((_, true)) | None => action,
+    };
+    let bindings: Vec<_> = bindings.into_iter().map(new).collect();
+    let (deleted_bindings, deletes): (Vec<_>, Vec<_>) = deletes(look, &mut found)
         .into_iter()
         .chain(look.scan.strays().removals(look.id, look.cluster, look.tenant.suspended))
         .partition(|action| stage(action) == Some(Stage::Access));
@@ -126,7 +156,7 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     // Nothing runs in a namespace that is not there.
     let is_new = namespace.iter().any(|action| matches!(action, Action::Apply { uid: None, .. }));
     let stop = stop(look, !namespace.is_empty() && !is_new);
-    let Standing { remove, mut prove, deliver, inspect } = credential::actions(look, &mut found.notices);
+    let Standing { remove, mut prove, deliver, inspect } = credential::actions(look, &mut found);
     // Also where the account has no namespace: its bindings in the whole cluster are gone.
     if evicted(look).is_some() && is_to_stop(look, !namespace.is_empty() && !is_new) {
         prove.extend(credential::proof(look));
@@ -207,6 +237,15 @@ pub(super) fn given_up(look: Look<'_>) -> Found {
     found
 }
 
+/// While the cluster does not answer: what stands in homes of somebody who is suspended goes. The rest waits.
+pub(super) fn away(look: Look<'_>) -> Found {
+    let mut found = Found::default();
+    if look.tenant.suspended {
+        found.take(credential::leftover(look));
+    }
+    found
+}
+
 /// Where the configuration names the cluster no more: nobody renews what stands in homes, so it goes. What is in the
 /// cluster stays as it is.
 pub(super) fn abandoned(look: Look<'_>) -> Found {
@@ -250,6 +289,12 @@ fn applies(look: Look<'_>, found: &mut Found) -> Vec<Action> {
 fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Found) -> Option<Action> {
     let found = look.there.objects.get(key);
     let record = look.ledger.objects.get(key).filter(|record| record.account == *look.id);
+    if look.there.is_blind_to(key) {
+        if !record.is_some_and(|record| is_as_wanted(look.there, key, object, record, found)) {
+            said.wait_for(key);
+        }
+        return None;
+    }
     let reason = match (record, found) {
         (record, Some(found)) if found.deleting => return ended(key, object, record?, found),
         (Some(record), Some(found)) if is_settled(object, record, found) => return None,
@@ -293,22 +338,32 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
     })
 }
 
-/// A binding without our service account where that is not there yet; `None`: it names none, or it is there.
-fn without_missing_token_holder(look: Look<'_>, action: &Action) -> Option<Action> {
+/// A binding without our service account where that is not there yet, and whether it is about to be made; `None`: it names
+/// none, or it is there.
+fn without_missing_token_holder(look: Look<'_>, action: &Action) -> Option<(Action, bool)> {
     let Action::Apply { key, manifest, uid, reason, .. } = action else { return None };
-    let is_missing = |subject: &Value| {
-        let account = holder_of_tokens(key, subject);
-        account.is_some_and(|account| look.there.objects.get(&account).is_none_or(|found| found.deleting))
+    let missing = |subject: &Value| {
+        let account = holder_of_tokens(key, subject)?;
+        let found = look.there.objects.get(&account);
+        let is_blind = look.there.is_blind_to(&account);
+        let is_there = if is_blind { is_made(look, &account) } else { found.is_some_and(|found| !found.deleting) };
+        (!is_there).then_some(is_blind)
     };
     let mut manifest = manifest.value();
     let subjects = manifest["subjects"].as_array()?;
-    let there: Vec<Value> = subjects.iter().filter(|subject| !is_missing(subject)).cloned().collect();
-    if there.len() == subjects.len() {
+    let (there, others): (Vec<&Value>, Vec<&Value>) = subjects.iter().partition(|subject| missing(subject).is_none());
+    if others.is_empty() {
         return None;
     }
+    let comes = others.iter().all(|subject| missing(subject) == Some(false));
     manifest["subjects"] = json!(there);
     let (wanted, manifest) = (digest(&manifest).into(), JsonText::from(&manifest));
-    Some(Action::Apply { key: key.clone(), manifest, wanted, uid: uid.clone(), reason: reason.clone() })
+    Some((Action::Apply { key: key.clone(), manifest, wanted, uid: uid.clone(), reason: reason.clone() }, comes))
+}
+
+/// Whether we made the object, as far as the ledger knows.
+pub(super) fn is_made(look: Look<'_>, key: &ObjectKey) -> bool {
+    look.ledger.objects.get(key).is_some_and(|record| record.account == *look.id)
 }
 
 /// Whether the last write of the object was the same, and nobody changed it since.
@@ -400,8 +455,9 @@ fn described(key: &ObjectKey) -> String {
 
 /// What nobody wants any more: in the reverse of the order in which it was made. A namespace is never deleted here, and
 /// nothing but a binding that the cluster does not show us with our label and the uid that we know: a binding holds also
-/// without its label, and while a finalizer keeps it.
-fn deletes(look: Look<'_>, notices: &mut Vec<String>) -> Vec<Action> {
+/// without its label, and while a finalizer keeps it. While their kinds are not shown, what tokens of ours rest on goes by
+/// the uid that we know, too, and all else waits.
+fn deletes(look: Look<'_>, said: &mut Found) -> Vec<Action> {
     let mut orphans: Vec<&ObjectKey> = look
         .scan
         .orphans((look.id, look.cluster), look.tenant)
@@ -414,13 +470,18 @@ fn deletes(look: Look<'_>, notices: &mut Vec<String>) -> Vec<Action> {
         .into_iter()
         .filter_map(|key| {
             let record = look.ledger.objects.get(key)?;
-            let found = look.there.objects.get(key);
-            if key.kind.stage() == Stage::Access && found.is_none_or(|found| found.uid == record.uid) {
+            let (found, is_blind) = (look.there.objects.get(key), look.there.is_blind_to(key));
+            let holds = key.kind.stage() == Stage::Access && found.is_none_or(|found| found.uid == record.uid);
+            if holds || (is_blind && is_ours(key)) {
                 return Some(Action::Delete { key: key.clone(), uid: record.uid.to_string(), reason: reason.clone() });
+            }
+            if is_blind {
+                said.wait_for(key);
+                return None;
             }
             let found = found?;
             if volume::holds_data(key, record) {
-                notices.push(volume::kept(key));
+                said.notices.push(volume::kept(key));
                 return None;
             }
             (record.uid == found.uid && !found.deleting).then(|| Action::Delete {
@@ -435,7 +496,8 @@ fn deletes(look: Look<'_>, notices: &mut Vec<String>) -> Vec<Action> {
 /// What nobody wants any more and is gone already, or is another object by now: the ledger need not know of it. Only the
 /// answer to its deletion proves that a binding is gone; one in a namespace that is deleted goes with it.
 pub(super) fn forgotten(look: Look<'_>) -> Vec<ObjectKey> {
-    let gone = look.scan.orphans((look.id, look.cluster), look.tenant).filter(|key| {
+    let orphans = look.scan.orphans((look.id, look.cluster), look.tenant);
+    let gone = orphans.filter(|key| !look.there.is_blind_to(key)).filter(|key| {
         let known = look.ledger.objects.get(key).map(|record| &record.uid);
         let found = look.there.objects.get(key).map(|found| &found.uid);
         let may_hold = key.kind.stage() == Stage::Access && found.is_none() && !goes_with_its_namespace(look, key);

@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::contract::Sealer;
+use crate::desired::credential::is_ours;
 use crate::desired::{DesiredState, derive, detail};
 use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, DirectoryId, Gid, PosixIdentity, Uid};
 use crate::inventory::quota::ObservedQuota;
@@ -27,7 +28,7 @@ use crate::ledger::{
 };
 use crate::merge::merge;
 use crate::packed_text::{DigestText, UuidText};
-use crate::plan::intents::overcome;
+use crate::plan::intents::{burnt, overcome};
 use crate::plan::quota::lapsed;
 use crate::plan::revocation::advance;
 use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, PlanInputs, Reason, Refusal, guard, plan};
@@ -239,6 +240,7 @@ impl World {
     /// As a daemon that is killed after so many actions.
     pub fn execute_until(&mut self, approved: &ApprovedPlan, mut actions: usize) -> Vec<Event> {
         let (mut changes, mut events) = approved.intents(self.now);
+        changes.extend(burnt(approved, &self.ledger));
         changes.extend(overcome(&self.plan(), &self.ledger, &self.inventory, self.now));
         for (ended, told) in [lapsed(&self.ledger), advance(approved, &self.ledger, self.now)] {
             changes.extend(ended);
@@ -378,8 +380,8 @@ impl World {
 
     fn delete(&mut self, key: &ObjectKey, uid: &str) {
         let shown = self.in_cluster(&key.cluster).objects.get(key).cloned();
-        let is_binding = key.kind.stage() == Stage::Access;
-        assert!(is_binding || shown.is_some(), "{key:?} is there");
+        let by_record = key.kind.stage() == Stage::Access || is_ours(key);
+        assert!(by_record || shown.is_some(), "{key:?} is there");
         assert!(shown.as_ref().is_none_or(|found| found.uid == uid), "{key:?} is the one meant");
         assert!(key.kind != ManagedKind::Namespace, "no namespace is deleted");
         // One that a finalizer keeps names nobody any more.

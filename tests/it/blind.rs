@@ -1,0 +1,114 @@
+//! A kind that cannot be watched in a cluster: what needs it waits, and access is taken away as ever.
+
+use std::fs;
+
+use bursar::control::api::ClusterStatus;
+use bursar_testkit::control_plane::ControlPlaneOptions;
+use bursar_testkit::ldif::{disable_ldif, tool_account_dn};
+use bursar_testkit::ready::{DEADLINE, wait_for};
+use serde_json::json;
+
+use crate::quiet::own_servers;
+use crate::world::{World, all_is_well};
+
+/// A site on servers of its own with tools foo and bar, before `bursar init`; class `tool` has this manifest.
+fn site(name: &str, manifest: Option<&str>) -> World {
+    let world = World::bare(own_servers(&ControlPlaneOptions::default()), name, "");
+    if let Some(manifest) = manifest {
+        has_manifest(&world, manifest);
+    }
+    for (tool, uid) in [("foo", 67_801), ("bar", 67_802)] {
+        world.tool(tool, uid, &[]);
+    }
+    world
+}
+
+fn has_manifest(world: &World, manifest: &str) {
+    let folder = world.folder.join("manifests/tool");
+    fs::create_dir_all(&folder).expect("a folder");
+    fs::write(folder.join("all.yaml"), manifest).expect("a manifest");
+}
+
+fn cluster(world: &mut World) -> ClusterStatus {
+    world.status().clusters["test"].clone()
+}
+
+/// The directory marks foo as disabled, and the next cycles take its access away; bar's quota is repaired meanwhile.
+fn access_goes(world: &mut World) {
+    let (foo, bar) = (world.namespace("foo"), world.namespace("bar"));
+    let patch = r#"{"spec":{"hard":{"pods":"99"}}}"#;
+    world.kubectl(&["patch", "resourcequota", "bursar", "-n", &bar, "--type=merge", "-p", patch]);
+    world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "foo")));
+    let pods = ["get", "resourcequota", "bursar", "-n", &bar, "-o", "jsonpath={.spec.hard.pods}"];
+    wait_for("foo's binding is gone, and bar's quota is repaired", DEADLINE, || {
+        world.cycle();
+        let bindings = world.kubectl(&["get", "rolebindings", "-n", &foo, "-o", "name"]);
+        (!bindings.contains("bursar") && world.kubectl(&pods) == "16").then_some(())
+    });
+    assert!(!world.works(&world.home("foo").join(".kube/config")));
+    assert!(world.works(&world.home("bar").join(".kube/config")));
+}
+
+#[test]
+fn a_kind_that_bursar_init_has_not_allowed_yet_keeps_nobodys_access() {
+    let mut world = site("blindinit", None);
+    world.initialise_again();
+    all_is_well(&world.cycle());
+    has_manifest(&world, "{apiVersion: v1, kind: ConfigMap, metadata: {name: hints}, data: {a: b}}\n");
+    world.reload();
+    access_goes(&mut world);
+    let cluster = cluster(&mut world);
+    let trouble = cluster.trouble.unwrap_or_default();
+    assert!(cluster.ready && trouble.starts_with("ConfigMap cannot be watched: "), "{trouble}");
+    assert!(trouble.ends_with("bursar init --cluster test"), "{trouble}");
+    let plan = world.plan().text;
+    assert!(plan.contains("ConfigMap hints in namespace blindinit-bar waits: "), "{plan}");
+
+    world.stop();
+    world.initialise_again();
+    let hints = ["get", "configmap", "hints", "-n", "blindinit-bar", "--ignore-not-found", "-o", "name"];
+    wait_for("it is made", DEADLINE, || {
+        world.cycle();
+        (!world.kubectl(&hints).is_empty()).then_some(())
+    });
+}
+
+#[test]
+fn a_kind_whose_conversion_webhook_is_down_keeps_nobodys_access() {
+    let widget = "{apiVersion: example.org/v2, kind: Widget, metadata: {name: mine}}\n";
+    let mut world = site("blindcrd", Some(widget));
+    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let version = |name: &str, storage| json!({"name": name, "served": true, "storage": storage, "schema": schema});
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.example.org"},
+        "spec": {"group": "example.org", "scope": "Namespaced",
+            "names": {"kind": "Widget", "plural": "widgets", "singular": "widget", "listKind": "WidgetList"},
+            "versions": [version("v1", true), version("v2", false)]},
+    });
+    let converts = |world: &World, conversion: &serde_json::Value| {
+        let patch = json!({"spec": {"conversion": conversion}}).to_string();
+        world.kubectl(&["patch", "crd", "widgets.example.org", "--type=merge", "-p", &patch]);
+    };
+    world.servers.cluster.run(&["apply", "-f", "-"], &definition.to_string());
+    world.kubectl(&["wait", "--for=condition=Established", "crd/widgets.example.org", "--timeout=240s"]);
+    world.initialise_again();
+    all_is_well(&world.cycle());
+    assert!(!world.kubectl(&["get", "widgets.v1.example.org", "-A", "-o", "name"]).is_empty());
+
+    let dead = json!({"strategy": "Webhook", "webhook": {
+        "conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://127.0.0.1:1/convert"}}});
+    converts(&world, &dead);
+    wait_for("the kind is not shown any more", DEADLINE, || {
+        let trouble = cluster(&mut world).trouble.unwrap_or_default();
+        trouble.starts_with("Widget cannot be watched: ").then_some(())
+    });
+    assert!(cluster(&mut world).ready);
+    access_goes(&mut world);
+
+    converts(&world, &json!({"strategy": "None", "webhook": null}));
+    wait_for("all is well again", DEADLINE, || {
+        let report = world.cycle();
+        (report.exit_code() == 0 && cluster(&mut world).trouble.is_none()).then_some(())
+    });
+}

@@ -448,8 +448,9 @@ impl World<'_> {
         let (mut narrowing, mut actions, mut forgotten, mut adopted) = (vec![], vec![], vec![], vec![]);
         let (mut settles, mut is_own) = (BTreeMap::new(), false);
         let mut is_first = true;
-        let answers =
-            |(cluster, tenant): (_, &DesiredTenant)| self.reach(cluster) == Reach::Answers && !tenant.given_up;
+        let answers = |(cluster, tenant): (&ClusterName, &Box<DesiredTenant>)| {
+            self.reach(cluster) == Reach::Answers && !tenant.given_up
+        };
         let somebody_answers = desired.clusters.iter().any(answers);
         for (cluster, tenant) in &desired.clusters {
             let (look, reach) = (self.look(id, desired, cluster, tenant), self.reach(cluster));

@@ -232,7 +232,7 @@ fn creates_in_its_namespace(look: Look<'_>, action: &Action) -> bool {
 /// ([`super::loss::keep_given_up`]), and what is left of revoked credentials, which nobody replaces there.
 pub(super) fn given_up(look: Look<'_>) -> Found {
     let mut found = Found::default();
-    found.take(deletes(look, &mut Vec::new()));
+    found.take(deletes(look, &mut Found::default()));
     found.take(credential::revoked(look));
     found
 }

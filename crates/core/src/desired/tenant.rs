@@ -116,18 +116,17 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
     }
     let here = adopted.iter().filter(|(there, ..)| *there == cluster && end != Some(EndOfTenant::Delete));
     let mut levels = BTreeMap::new();
+    let everywhere = credential::holder(account, generation, None, rule);
     for (_, namespace, class) in here {
         if let Some(level) = class.adopts().and_then(|adopts| adopts.pod_security) {
             levels.insert((*namespace).clone(), (class.name.clone(), level));
         }
         let place = Place { cluster, namespace, account, class: &class.name, generation, suspended, idle_until: None };
-        let owner = credential::holder(account, generation, None, rule);
-        let owner = Some(&owner).filter(|_| adopted::works_elsewhere(rule));
+        let owner = Some(&everywhere).filter(|_| adopted::works_elsewhere(rule));
         for manifest in adopted::objects(&place, class, owner, policy) {
             add(manifest, Some(class));
         }
     }
-    let everywhere = credential::holder(account, generation, None, rule);
     for class in classes {
         for manifest in rbac::cluster_role_bindings(account, class, &everywhere) {
             add(manifest, Some(class));

@@ -106,14 +106,14 @@ fn a_revocation_takes_the_old_generation_out_of_a_place_that_waits_to_be_left() 
         let (mut world, foo) = tool();
         let old = group(&world, &foo);
         if is_held {
-            hold(&mut world, &foo)
+            hold(&mut world, &foo);
         } else {
-            refuse(&mut world)
+            refuse(&mut world);
         }
         if is_gone {
-            drop(world.policy.classes.remove("tool"))
+            drop(world.policy.classes.remove("tool"));
         } else {
-            give_up(&mut world, "tool")
+            give_up(&mut world, "tool");
         }
         cycles(&mut world);
         assert_eq!(named(&world, &foo, &gpu()), BTreeSet::from([old.clone()]), "{is_held} {is_gone}: it waits");
@@ -195,9 +195,9 @@ fn a_person_who_is_suspended_leaves_a_workspace_that_waits_to_be_left() {
     for is_held in [false, true] {
         let (mut world, [alice, bob, algebra]) = workspace();
         if is_held {
-            hold(&mut world, &algebra)
+            hold(&mut world, &algebra);
         } else {
-            refuse(&mut world)
+            refuse(&mut world);
         }
         give_up(&mut world, "course");
         world.account(&alice).disabled = Some("mark".to_owned());
@@ -216,9 +216,9 @@ fn a_person_whose_suspension_is_refused_stays_in_a_workspace_that_waits_to_be_le
     for is_held in [false, true] {
         let (mut world, [alice, bob, algebra]) = workspace();
         if is_held {
-            hold(&mut world, &algebra)
+            hold(&mut world, &algebra);
         } else {
-            refuse(&mut world)
+            refuse(&mut world);
         }
         give_up(&mut world, "course");
         world.policy.limits.disable_per_cycle = NONE;

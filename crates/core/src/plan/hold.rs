@@ -55,10 +55,9 @@ fn is_replacement(action: &Action) -> bool {
 /// What the replacement needs.
 fn delivers(action: &Action, replaces: bool) -> bool {
     match action {
-        Action::Deliver { reason, .. } => *reason == Reason::Revoked,
+        // Where nothing replaces it, it is taken out of its home.
+        Action::Deliver { reason, .. } | Action::RemoveKubeconfig { reason, .. } => *reason == Reason::Revoked,
         Action::ProveRevoked { .. } => true,
-        // Where nothing replaces it.
-        Action::RemoveKubeconfig { reason, .. } => *reason == Reason::Revoked,
         Action::Apply { key, uid: None, .. } => {
             replaces && (key.kind == ManagedKind::ServiceAccount || key.kind == ManagedKind::Secret)
         }

@@ -359,7 +359,9 @@ fn a_hold_keeps_nobody_in_a_workspace_of_the_realm_who_left_it() {
         story.cycle();
         story.hold(if is_persons { &alice } else { &lab });
         let members = &mut story.world.account(&lab).members;
-        members.values_mut().for_each(|role| *role = crate::snapshot::Role::Manager);
+        for role in members.values_mut() {
+            *role = crate::snapshot::Role::Manager;
+        }
         if is_persons {
             let entry = story.world.account(&bob).directory_id.clone();
             story.world.account(&lab).members.remove(&entry);

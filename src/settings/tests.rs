@@ -34,7 +34,7 @@ namespace = "tool-{name}"
 
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
-    for name in ["k8s-ca.pem", "ldap-ca.pem"] {
+    for name in ["front-proxy-ca.pem", "k8s-ca.pem", "ldap-ca.pem"] {
         std::fs::write(folder.path().join(name), PEM).expect("written");
     }
     folder

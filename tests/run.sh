@@ -16,6 +16,12 @@ grep -v -e '^passwd:' -e '^group:' -e '^initgroups:' /etc/nsswitch.conf >>"$work
 chmod 755 "$work" && chmod 644 "$work"/*
 # shellcheck disable=SC2016  # it is the other shell's
 exec unshare --mount -- sh -c '
-    for file in passwd group nsswitch.conf; do mount --bind "$0/$file" "/etc/$file"; done
+    # From a file system of their own: nothing can be mounted over a file that was removed, and a test does.
+    mkdir "$0/kept" && mount -t tmpfs -o mode=755 tmpfs "$0/kept"
+    for file in passwd group nsswitch.conf; do
+        cp -p "$0/$file" "$0/kept/$file"
+        mount --bind "$0/kept/$file" "/etc/$file"
+    done
+    umount --lazy "$0/kept"
     rm -r "$0"
     exec "$@"' "$work" "$@"

@@ -54,7 +54,7 @@ pub(super) fn adopts(table: &Table<'_>) -> Option<Adopts> {
     if !is_annotation(&owner_annotation) {
         table.wrong("owner_annotation", format!("{owner_annotation:?} is no annotation; for example \"owner\""));
     }
-    let admission = admission(&table.section("admission"));
+    let admission = Box::new(admission(&table.section("admission")));
     // What a namespace without a level has need not be said.
     let levels = [("baseline", PodSecurity::Baseline), ("restricted", PodSecurity::Restricted)];
     let pod_security = table.choice("pod_security", &levels);

@@ -309,7 +309,7 @@ fn rules_of_adopted_namespaces_are_those_that_need_no_seal() {
     let class = "[class.profile]\nfrom = \"adopted\"\nclusters = [\"prod\"]\nowner_annotation = \"owner\"\nselector = \"a=b\"\n[class.profile.admission]\n";
     let rules = |text: &str| {
         let settings = load(&format!("{BASE}{class}{text}")).expect("settings");
-        settings.policy.classes["profile"].adopts().expect("it adopts").admission.clone()
+        settings.policy.classes["profile"].adopts().expect("it adopts").admission.as_ref().clone()
     };
     assert_eq!(rules(""), crate::policy::AdoptedAdmission::default());
     let some = rules(

@@ -292,22 +292,6 @@ fn check_prints_json_for_valid_and_invalid_configurations() {
 }
 
 #[test]
-fn bindings_of_others_that_are_not_known_are_not_said_to_be_there() {
-    let site = Site::new();
-    site.configure(&site.student());
-    let daemon = site.daemon();
-    site.configure("[lifecycl]\n");
-    let said = site.run("revoke --all --class student --reason stolen", 1);
-    assert!(said.contains("it is not known whether bindings") && said.contains("lifecycl"), "{said}");
-    assert!(!said.contains("delete them"), "{said}");
-    let revoked = site.command("--json revoke --all --class student --reason stolen").output().expect("bursar runs");
-    let revoked: Value = serde_json::from_slice(&revoked.stdout).expect("JSON");
-    assert_eq!(revoked["bound_by_others"], Value::Null, "{revoked}");
-    daemon.signal(Signal::TERM);
-    assert!(daemon.wait(DEADLINE).success(), "{}", daemon.log_end());
-}
-
-#[test]
 fn check_asks_no_resolver_and_doctor_does() {
     let site = Site::new();
     let volume = "{ name = \"home\", kind = \"static\", nfs = { server = \"nfs.site.test\", path = \"/srv/{name}\" } }";

@@ -524,7 +524,7 @@ fn is_nobodys(kind: &ErrorKind) -> bool {
             | ErrorKind::TabInBlockIndentation
             | ErrorKind::TabInIndentation
             | ErrorKind::UnclosedFlowCollection { .. }
-            | ErrorKind::UnclosedQuotedScalar { .. }
+            | ErrorKind::UnclosedQuotedScalar
             | ErrorKind::UnexpectedCharacter { .. }
             | ErrorKind::UnexpectedEofBlockMapping
             | ErrorKind::UnexpectedEofBlockSequence

@@ -57,8 +57,7 @@ impl Adopting {
     }
 
     /// One with every rule, which depends on no configuration.
-    #[must_use]
-    pub fn example() -> Self {
+    pub(in crate::bootstrap) fn example() -> Self {
         let admission = AdoptedAdmission {
             allowed_volumes: vec![
                 AllowedVolume::Nfs { server: String::new(), path: "/".to_owned() },
@@ -109,7 +108,7 @@ fn policy(class: &Adopting, mode: Mode, words: &BTreeMap<String, String>) -> Val
     let rules: Vec<Value> = resource_rules(fields).into_iter().chain([resource_rule(gateway, routes)]).collect();
     let mut variables = variables(&format!("'{class_name}'"), words);
     variables.extend(own_variables(admission));
-    let validations = [validations(fields), own_validations(admission)].concat();
+    let validations = [own_validations(admission), validations(fields)].concat();
     json!({
         "apiVersion": API_VERSION,
         "kind": "ValidatingAdmissionPolicy",

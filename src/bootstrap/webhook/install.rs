@@ -55,8 +55,8 @@ pub async fn install(client: &Client, request: WebhookRequest<'_>, image: &str) 
     }
     available(client).await?;
     configure(client, request, &Reached::Service, &bundle, (&Times::from(&serving), &senders), &mut wrote).await?;
-    let write = async |demanded: &ClientRules| put(client, &rules(Some(demanded)), &mut Vec::new()).await;
-    let demanded = demand(client, request, &senders, write).await?;
+    let enforce = async |demanded: &ClientRules| put(client, &rules(Some(demanded)), &mut Vec::new()).await;
+    let demanded = demand(client, request, &senders, enforce).await?;
     Ok(Installed { wrote, not_after: serving.not_after, client: demanded })
 }
 

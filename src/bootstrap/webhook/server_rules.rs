@@ -144,8 +144,8 @@ fn resource() -> String {
     format!("{} ? {name} : ''", LOOKED_AT.iter().map(one).collect::<Vec<_>>().join(" || "))
 }
 
-pub(super) fn variable(name: &str, expression: String) -> Value {
-    json!({"name": name, "expression": expression})
+pub(super) fn variable(name: &str, expression: impl Into<Value>) -> Value {
+    json!({"name": name, "expression": expression.into()})
 }
 
 /// CEL of the words of a rule.

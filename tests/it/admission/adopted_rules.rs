@@ -140,7 +140,6 @@ fn attacks() -> Vec<(Value, &'static str)> {
         host_path("/etc"),
         host_path("/scratch/lab-ann/x"),
         host_path("/scratch/lab-bob"),
-        host_path("/data/../etc"),
         volume(json!({"csi": {"driver": "nfs.example.org"}})),
         volume(json!({"iscsi": {"targetPortal": "192.0.2.7:3260", "iqn": "iqn.2001-04.com.example:x", "lun": 0}})),
         token("vault"),

@@ -54,7 +54,7 @@ pub fn adopting<'p>(
     cluster: &'p ClusterName,
 ) -> impl Iterator<Item = (&'p Class, &'p AdoptedAdmission)> {
     let here = policy.classes.values().filter(move |class| class.clusters.contains(cluster));
-    here.filter_map(|class| Some((class, &class.adopts()?.admission)))
+    here.filter_map(|class| Some((class, &*class.adopts()?.admission)))
 }
 
 /// What the policy of one mode of an adopting class is told; empty if the class has no rule in this mode.

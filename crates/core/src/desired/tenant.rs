@@ -102,11 +102,8 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
             for manifest in in_namespace(&place, class, rule, policy) {
                 add(manifest, Some(class));
             }
-            for manifest in
-                class.workspace().into_iter().flat_map(|roles| workspace::role_bindings(&place, roles, holders))
-            {
-                add(manifest, Some(class));
-            }
+            let bindings = |roles| workspace::role_bindings(&place, roles, holders);
+            class.workspace().into_iter().flat_map(bindings).for_each(|manifest| add(manifest, Some(class)));
             let owner = account.posix.clone().or_else(|| workspace::owner(account, holders));
             directories.extend(volume::directories(&place, class, owner.as_ref()));
         }
@@ -115,12 +112,9 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         }
     }
     let here = adopted.iter().filter(|(there, ..)| *there == cluster && end != Some(EndOfTenant::Delete));
-    let mut levels = BTreeMap::new();
+    let levels = levels(here.clone());
     let everywhere = credential::holder(account, generation, None, rule);
     for (_, namespace, class) in here {
-        if let Some(level) = class.adopts().and_then(|adopts| adopts.pod_security) {
-            levels.insert((*namespace).clone(), (class.name.clone(), level));
-        }
         let place = Place { cluster, namespace, account, class: &class.name, generation, suspended, idle_until: None };
         let owner = Some(&everywhere).filter(|_| adopted::works_elsewhere(rule));
         for manifest in adopted::objects(&place, class, owner, policy) {
@@ -157,6 +151,14 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         credentials: if suspended { Vec::new() } else { credentials },
         home: main.and_then(|class| credential::home(account, class.home.as_ref()?, rule)),
     }
+}
+
+/// The Pod Security levels for adopted namespaces without one, with the class that asks for each.
+fn levels<'a>(adopted: impl Iterator<Item = &'a Adopted<'a>>) -> BTreeMap<NamespaceName, (String, PodSecurity)> {
+    let level = |class: &Class| class.adopts().and_then(|adopts| adopts.pod_security);
+    adopted
+        .filter_map(|(_, namespace, class)| Some(((*namespace).clone(), (class.name.clone(), level(class)?))))
+        .collect()
 }
 
 /// A place that no class has any more, while the suspension there is refused or held: nobody can say what should be there.

@@ -263,6 +263,7 @@ fn told(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::AccountPlan;
     use crate::plan::testing::{World, prod, profile};
 
     /// Alice has a profile, which others may administer.
@@ -333,7 +334,7 @@ mod tests {
         for (there, told) in [("baseline", 0), ("restricted", 0), ("privileged", 1), ("odd", 1)] {
             level(&mut world, Some(there));
             let plan = world.plan();
-            assert!(plan.accounts.iter().flat_map(|plan| plan.steps()).all(|action| !is_level(action)), "{there}");
+            assert!(plan.accounts.iter().flat_map(AccountPlan::steps).all(|action| !is_level(action)), "{there}");
             let notices = plan.notices.iter().filter(|notice| notice.text.contains("Pod Security level"));
             assert_eq!(notices.count(), told, "{there}: {:?}", plan.notices);
         }
@@ -341,7 +342,7 @@ mod tests {
         level(&mut world, None);
         world.account(&alice).state = Lifecycle::Archived;
         world.look();
-        assert!(world.plan().accounts.iter().flat_map(|plan| plan.steps()).all(|action| !is_level(action)));
+        assert!(world.plan().accounts.iter().flat_map(AccountPlan::steps).all(|action| !is_level(action)));
     }
 
     #[test]

@@ -437,6 +437,11 @@ struct World<'a> {
 }
 
 impl World<'_> {
+    /// Whether a cluster answers in which the account keeps its place.
+    fn is_served(&self, desired: &DesiredAccount) -> bool {
+        desired.clusters.iter().any(|(it, tenant)| self.reach(it) == Reach::Answers && !tenant.given_up)
+    }
+
     /// `None`: nothing at all is to be done.
     fn account(
         &self,
@@ -448,21 +453,17 @@ impl World<'_> {
         let (mut narrowing, mut actions, mut forgotten, mut adopted) = (vec![], vec![], vec![], vec![]);
         let (mut settles, mut is_own) = (BTreeMap::new(), false);
         let mut is_first = true;
-        let answers = |(cluster, tenant): (&ClusterName, &Box<DesiredTenant>)| {
-            self.reach(cluster) == Reach::Answers && !tenant.given_up
-        };
-        let somebody_answers = desired.clusters.iter().any(answers);
+        let is_served = self.is_served(desired);
         for (cluster, tenant) in &desired.clusters {
             let (look, reach) = (self.look(id, desired, cluster, tenant), self.reach(cluster));
-            let abandoned = reach == Reach::Abandoned;
             // Nothing is made there, and nothing is said of what should be.
             let is_left = reach != Reach::Answers || tenant.given_up;
-            let with_homes = is_first && (!is_left || (reach == Reach::Away && !somebody_answers));
+            let with_homes = is_first && (!is_left || (reach == Reach::Away && !is_served));
             let found = self.in_cluster(look, reach, with_homes);
             is_first &= !with_homes;
             let with_pace = |action: Action| {
                 let by_policy = || pace::is_policy((id, cluster), tenant, &action, self.ledger, look.there);
-                let paced = abandoned || (!tenant.given_up && by_policy());
+                let paced = reach == Reach::Abandoned || (!tenant.given_up && by_policy());
                 (action, paced)
             };
             narrowing.extend(found.narrowing.into_iter().map(with_pace));

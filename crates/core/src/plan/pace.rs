@@ -99,13 +99,12 @@ pub(super) fn is_policy(
             its.any(|(volume, _)| !ledger.objects.contains_key(&volume_key(place.1, volume)))
         }
         Action::Delete { reason, .. } => *reason == Reason::Orphaned,
-        Action::SetLevel { .. } => true,
         // One that failed is tried again, whatever asked for it first.
         Action::Deliver { reason: Reason::Changed(_), .. } => {
             !ledger.failures.contains_key(&(place.0.clone(), place.1.clone()))
         }
-        // What a person changes is in `own`, or of another reason.
-        Action::SshKeys { reason: Some(Reason::Missing | Reason::Orphaned), .. } => true,
+        // What a person changes of the keys is in `own`, or of another reason.
+        Action::SetLevel { .. } | Action::SshKeys { reason: Some(Reason::Missing | Reason::Orphaned), .. } => true,
         _ => false,
     }
 }

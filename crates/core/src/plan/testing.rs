@@ -15,7 +15,9 @@ use serde_json::Value;
 use crate::contract::Sealer;
 use crate::desired::credential::is_ours;
 use crate::desired::{DesiredState, derive, detail};
-use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, DirectoryId, Gid, PosixIdentity, Uid};
+use crate::identity::{
+    AccountId, AccountKind, AccountName, ClusterName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid,
+};
 use crate::inventory::quota::ObservedQuota;
 use crate::inventory::repairs::Repairs;
 use crate::inventory::{ClusterInventory, Inventory, ObservedObject};
@@ -32,7 +34,7 @@ use crate::plan::intents::{burnt, overcome};
 use crate::plan::quota::lapsed;
 use crate::plan::revocation::advance;
 use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, PlanInputs, Reason, Refusal, guard, plan};
-use crate::policy::Policy;
+use crate::policy::{PodSecurity, Policy};
 use crate::snapshot::{Completeness, DirectorySnapshot, Entry, Role, SourceRead, Way};
 
 pub use self::policy::{course, policy, profile, workspace_of};
@@ -296,11 +298,7 @@ impl World {
                 let record = ObjectRecord { account: id.clone(), uid, wanted: wanted.clone(), observed, detail };
                 vec![Change::Object(key.clone(), Some(record))]
             }
-            Action::SetLevel { cluster, namespace, level, .. } => {
-                let there = self.inventory.adopted.get_mut(cluster).and_then(|found| found.get_mut(namespace));
-                there.expect("it was seen").level.get_or_insert_with(|| level.as_str().to_owned());
-                Vec::new()
-            }
+            Action::SetLevel { cluster, namespace, level, .. } => self.set_level(cluster, namespace, *level),
             Action::MakeDirectory { .. }
             | Action::ProveRevoked { .. }
             | Action::Evict { .. }
@@ -376,6 +374,12 @@ impl World {
                 vec![Change::Delivery(key, checked)]
             }
         }
+    }
+
+    fn set_level(&mut self, cluster: &ClusterName, namespace: &NamespaceName, level: PodSecurity) -> Vec<Change> {
+        let there = self.inventory.adopted.get_mut(cluster).and_then(|found| found.get_mut(namespace));
+        there.expect("it was seen").level.get_or_insert_with(|| level.as_str().to_owned());
+        Vec::new()
     }
 
     fn delete(&mut self, key: &ObjectKey, uid: &str) {

@@ -17,7 +17,7 @@ pub struct Adopts {
     /// The annotation that names the owner.
     pub owner_annotation: String,
     /// What may be in these namespaces.
-    pub admission: AdoptedAdmission,
+    pub admission: Box<AdoptedAdmission>,
     /// The level of Pod Security that a namespace gets if its maker gave it none.
     pub pod_security: Option<PodSecurity>,
 }

@@ -191,8 +191,8 @@ impl Peers {
     }
 
     /// Answers the question: about the peer that sends it, and about all others who send reviews.
-    pub(super) fn known(&self, asker: &Peer, asked: &ClientRules, now: Timestamp) -> Known {
-        let clients = match Clients::new(asked) {
+    pub(super) fn known(&self, asker: &Peer, rules: &ClientRules, now: Timestamp) -> Known {
+        let clients = match Clients::new(rules) {
             Ok(clients) => clients,
             Err(why) => return Known::Unverified(why),
         };

@@ -166,7 +166,11 @@ impl Memory<'_> {
             let by_dn = MemberName::Dn(dn.canonical().to_owned());
             let former = account.former_dns.iter().filter(|(_, until)| is_recent(**until, self.now));
             let former = former.map(|(former, _)| (called_formerly(former), false));
-            let called: Vec<(MemberName, bool)> = if account.source != read.source {
+            let called: Vec<(MemberName, bool)> = if account.source == read.source {
+                // Nobody joins by these: who has an entry is a member by that, if the group means them.
+                let by_name = (account.kind != AccountKind::Group).then(|| MemberName::Name(account.name.clone()));
+                [by_dn].into_iter().chain(by_name).map(|name| (name, true)).chain(former).collect()
+            } else {
                 let Some(sid) = account.sid.as_ref().filter(|_| is_of_forest) else { continue };
                 // What the source says now may be another account: its last read must be whole before anybody joins.
                 let is_sure = self.is_proved(&account.source) && domains.is_of_one_source(sid);
@@ -175,10 +179,6 @@ impl Memory<'_> {
                     && disputed.get(&by_dn).is_none_or(|ids| ids.iter().all(|id| *id == &account.directory_id));
                 let by_sid = (MemberName::Sid(sid.clone()), is_sure);
                 [(by_dn, is_its_own), by_sid].into_iter().chain(former).collect()
-            } else {
-                // Nobody joins by these: who has an entry is a member by that, if the group means them.
-                let by_name = (account.kind != AccountKind::Group).then(|| MemberName::Name(account.name.clone()));
-                [by_dn].into_iter().chain(by_name).map(|name| (name, true)).chain(former).collect()
             };
             for (name, may_join) in &called {
                 for (holder, role) in read.dangling.holders(name) {

@@ -211,7 +211,7 @@ pub fn profile() -> Class {
             From::Adopted(Adopts {
                 selector,
                 owner_annotation: "owner".to_owned(),
-                admission: AdoptedAdmission::default(),
+                admission: Box::default(),
                 pod_security: None,
             }),
         )

@@ -64,7 +64,7 @@ pub async fn owner(client: &Client) -> Result<Option<String>, AccessError> {
 }
 
 /// Rejects an administrator's kubeconfig for another cluster than the daemon's. Two clusters can have the same ledger,
-/// so the UIDs of their ConfigMaps are compared, not the ledger's id. If the daemon's cannot be read, nothing is
+/// so the UIDs of their `ConfigMap`s are compared, not the ledger's id. If the daemon's cannot be read, nothing is
 /// compared.
 ///
 /// # Errors

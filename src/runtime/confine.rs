@@ -189,7 +189,7 @@ enum Answer {
     /// Whether the server has mutating policies.
     Mutates(bool),
     /// What should be there, by what was said, and what a thief would need nothing more for.
-    Expected(Said, Vec<Expected>, Vec<String>),
+    Expected(Box<Said>, Vec<Expected>, Vec<String>),
     /// Whether the policy refuses, since the watch had this version.
     Probed(u64, Probed),
 }
@@ -231,7 +231,7 @@ async fn look(
         let (client, said, request) = (client.clone(), said.clone(), OwnedRequest::of(context, cluster));
         confinement.ask(changed, async move {
             let (expected, ways) = confinement::expected(&client, request.borrowed(), &said).await?;
-            Ok(Answer::Expected(said, expected, ways))
+            Ok(Answer::Expected(Box::new(said), expected, ways))
         });
         confinement.take_answer(patience).await?;
     }
@@ -276,7 +276,7 @@ impl Confinement {
         match answer? {
             Answer::Mutates(mutates) => self.mutates = Some(mutates),
             Answer::Expected(said, expected, ways) => {
-                (self.expected, self.ways, self.is_outdated) = (Some((said, expected)), ways, false);
+                (self.expected, self.ways, self.is_outdated) = (Some((*said, expected)), ways, false);
             }
             Answer::Probed(version, probed) => (self.compared, self.bites) = (Some(version), Some(probed)),
         }

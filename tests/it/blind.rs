@@ -35,14 +35,14 @@ fn cluster(world: &mut World) -> ClusterStatus {
 
 /// The directory marks foo as disabled, and the next cycles take its access away; bar's quota is repaired meanwhile.
 fn access_goes(world: &mut World) {
-    let (foo, bar) = (world.namespace("foo"), world.namespace("bar"));
+    let (disabled, drifted) = (world.namespace("foo"), world.namespace("bar"));
     let patch = r#"{"spec":{"hard":{"pods":"99"}}}"#;
-    world.kubectl(&["patch", "resourcequota", "bursar", "-n", &bar, "--type=merge", "-p", patch]);
+    world.kubectl(&["patch", "resourcequota", "bursar", "-n", &drifted, "--type=merge", "-p", patch]);
     world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "foo")));
-    let pods = ["get", "resourcequota", "bursar", "-n", &bar, "-o", "jsonpath={.spec.hard.pods}"];
+    let pods = ["get", "resourcequota", "bursar", "-n", &drifted, "-o", "jsonpath={.spec.hard.pods}"];
     wait_for("foo's binding is gone, and bar's quota is repaired", DEADLINE, || {
         world.cycle();
-        let bindings = world.kubectl(&["get", "rolebindings", "-n", &foo, "-o", "name"]);
+        let bindings = world.kubectl(&["get", "rolebindings", "-n", &disabled, "-o", "name"]);
         (!bindings.contains("bursar") && world.kubectl(&pods) == "16").then_some(())
     });
     assert!(!world.works(&world.home("foo").join(".kube/config")));

@@ -223,7 +223,7 @@ fn the_runbook_of_a_stolen_laptop_does_what_it_says() {
 #[test]
 fn a_class_is_revoked_once_each_whoever_is_killed_meanwhile() {
     // Its own cluster: sites that share one have tools of the same names and generations.
-    let world = site_on(Arc::new(Servers::start()), "bulk", 62_811, &TOOLS);
+    let mut world = site_on(Arc::new(Servers::start()), "bulk", 62_811, &TOOLS);
     let arguments = ["revoke", "--all", "--class", "tool", "--reason", "control host stolen", "--ticket", "T7"];
     for killed_after in [1, 3] {
         let daemon = Daemon::start(&world);

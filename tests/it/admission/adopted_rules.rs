@@ -74,6 +74,8 @@ fn widget(host: &str) -> Value {
     object("example.org/v1", "Widget", LAB, json!({"hosts": [host]}))
 }
 
+const OUTSIDE: &str = "would mount volume \"data\", which is from outside the namespace";
+
 /// Objects that must be refused, and a part of what is said.
 fn attacks() -> Vec<(Value, &'static str)> {
     const MANY: &str = "is ReadWriteMany and would have storage class \"gold\"";
@@ -128,7 +130,6 @@ fn attacks() -> Vec<(Value, &'static str)> {
     let mut of_pods = |fields: Value, text: &'static str| {
         attacks.extend(pods(LAB, fields).into_iter().map(|object| (object, text)));
     };
-    const OUTSIDE: &str = "would mount volume \"data\", which is from outside the namespace";
     for outside in [
         nfs("nfs.example.org", "/srv/lab-bob"),
         nfs("nfs.example.org", "/srv/lab-annx"),

@@ -10,7 +10,7 @@ use bursar_testkit::slapd::{BASE_DN, SlapdOptions};
 
 use super::{assert_same, ldap, read, read_by, site, toolforge};
 
-/// A small random generator (SplitMix64). The same seed gives the same history.
+/// A small random generator (`SplitMix64`). The same seed gives the same history.
 struct Random(u64);
 
 impl Random {

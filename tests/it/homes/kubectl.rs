@@ -361,13 +361,13 @@ async fn a_home_that_is_gone_is_told_from_an_export_that_is_not_mounted() {
 #[tokio::test]
 async fn a_home_counts_as_gone_only_where_its_file_system_is_mounted() {
     let homed = Homed::start(&[]);
-    let homes = homed.folder.path().join("homes");
+    let prefix = homed.folder.path().join("homes");
     for folder in ["a", "a/alice", "b"] {
-        make_directory(&homes.join(folder), UID);
+        make_directory(&prefix.join(folder), UID);
     }
     let names = entries("1").names();
     let without = async |home: &str, mount: Option<&Path>| {
-        let target = HomeTarget { mount: mount.map(Path::to_owned), ..HomeTarget::new(homes.join(home), UID, UID) };
+        let target = HomeTarget { mount: mount.map(Path::to_owned), ..HomeTarget::new(prefix.join(home), UID, UID) };
         let keys = homed.ask(&target, Work::SshKeys { keys: Vec::new() }).await.expect_err("no home");
         let entries = homed.ask(&target, Work::RemoveKubeconfig { names: names.clone() }).await.expect_err("no home");
         assert_eq!(keys, entries, "{home}");
@@ -376,13 +376,13 @@ async fn a_home_counts_as_gone_only_where_its_file_system_is_mounted() {
     // Exports are often mounted in folders of the prefix.
     for home in ["b/bob", "c/carl"] {
         let (reason, remedy) = without(home, None).await;
-        let folder = homes.join(home.split_once('/').expect("a folder").0);
+        let folder = prefix.join(home.split_once('/').expect("a folder").0);
         let folder = folder.to_str().expect("UTF-8");
         assert!(reason == "missing-prefix" && remedy.contains(folder), "{reason}: {remedy}");
     }
-    let mount = super::mount_of(&homed.home("foo"));
+    let mount = Some(super::mount_of(&homed.home("foo")));
     assert_eq!(without("a/ann", mount.as_deref()).await.0, "missing-home");
-    let away = homes.join("a");
+    let away = prefix.join("a");
     let (reason, remedy) = without("a/ann", Some(&away)).await;
     assert!(reason == "missing-prefix" && remedy.contains(away.to_str().expect("UTF-8")), "{reason}: {remedy}");
 }

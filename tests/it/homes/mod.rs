@@ -143,10 +143,10 @@ fn make_file(path: &Path, uid: u32, content: &[u8]) {
 }
 
 /// Where `findmnt` says that the file system of a home's folder is mounted.
-fn mount_of(target: &HomeTarget) -> Option<PathBuf> {
+fn mount_of(target: &HomeTarget) -> PathBuf {
     let folder = target.home.parent().expect("a folder");
     let found = Command::new("findmnt").args(["-n", "-o", "TARGET", "-T"]).arg(folder).output().expect("findmnt");
-    Some(String::from_utf8(found.stdout).expect("text").trim().into())
+    String::from_utf8(found.stdout).expect("text").trim().into()
 }
 
 fn wait_for(what: &str, condition: impl Fn() -> bool) {

@@ -45,7 +45,7 @@ async fn keys_are_written_as_their_owner_beside_what_is_there_and_taken_out_agai
     assert_eq!(names_in(&target.home), Vec::<String>::new(), "nothing is made for nothing");
 
     let both = [key(1), key(2)];
-    let mount = super::mount_of(&target);
+    let mount = Some(super::mount_of(&target));
     let answer = |changed| Ok(Answer::SshKeys { changed, mount: mount.clone() });
     assert_eq!(homed.ask(&target, keys(&both)).await, answer(true));
     assert_eq!(homed.ask(&target, keys(&both)).await, answer(false));

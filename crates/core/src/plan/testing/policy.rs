@@ -8,9 +8,8 @@ use serde_json::json;
 
 use super::prod;
 use crate::policy::{
-    AdoptedAdmission, Adopts, Class, Cluster, CredentialKind, CredentialRule, Endpoint, From, HomeRule, Limit, Limits,
-    NetworkProfile, NfsVolume, Pattern, Peer, PodSecurity, Policy, Port, Range, Selector, Volume, VolumeKind, When,
-    Who, Workspace,
+    Adopts, Class, Cluster, CredentialKind, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile,
+    NfsVolume, Pattern, Peer, PodSecurity, Policy, Port, Range, Selector, Volume, VolumeKind, When, Who, Workspace,
 };
 
 /// The example site of the tests: tools, admins, and students with volumes and templates.

@@ -172,8 +172,8 @@ impl Batch {
         }
     }
 
-    /// Keeps every certificate, because an administrator may still ask who held it. Of each credential (account,
-    /// cluster, host), at most one row is marked as the newest.
+    /// Keeps every certificate, because an administrator may still ask who held it. At most one row
+    /// of each credential (account, cluster, host) is marked as the newest.
     fn add_certificate(&mut self, key: CredentialKey, value: Option<Certificate>) {
         let fingerprint = value.as_ref().map(|certificate| certificate.fingerprint.clone());
         self.newest.insert(key.clone(), fingerprint);

@@ -8,8 +8,8 @@ use crate::bootstrap::NAMESPACE;
 use crate::bootstrap::webhook::configurations::{Hooks, NOT_EXEMPT, OBJECTS};
 use crate::bootstrap::webhook::{APPROVALS, Reached, SECRET, WEBHOOK, managed_objects};
 
-/// Whether the request writes one of the webhook's objects. Of these it removes the network policy only, without which
-/// the webhook answers as it does without `api_server_cidrs`: an administrator's uninstall removes the others.
+/// Whether the request writes one of the webhook's objects. The daemon removes only the network policy, without which
+/// the webhook answers as it does without `api_server_cidrs`; an administrator's uninstall removes the others.
 pub(super) fn place() -> String {
     let objects = [
         ("", "configmaps", WEBHOOK),

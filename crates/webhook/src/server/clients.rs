@@ -284,7 +284,8 @@ mod tests {
         assert_eq!(known(&[]), Known::Unverified("it has none".to_owned()));
         let server = ExtendedKeyUsagePurpose::ServerAuth;
         for (what, chain) in [
-            ("UnknownIssuer", other.client("kube-apiserver", &[], 2027)),
+            // An authority of the same name.
+            ("BadSignature", other.client("kube-apiserver", &[], 2027)),
             ("it is for \"b.example.org, kubelet\", and not", ours.client("kubelet", &["b.example.org"], 2027)),
             ("xpired", ours.client("kube-apiserver", &[], 2026)),
             ("Purpose", ours.certificate("kube-apiserver", &[], 2027, server)),

@@ -232,7 +232,7 @@ fn right(request: &Request) -> Option<Right> {
     };
     let (place, rest) = match rest {
         // The ClusterRole's right on these holds here, too, and the daemon's admission policy narrows it to one object.
-        ["namespaces", "bursar", rest @ ["networkpolicies", ..]] => ("", rest),
+        ["namespaces", "bursar", rest @ ..] if rest.first() == Some(&"networkpolicies") => ("", rest),
         ["namespaces", "bursar", rest @ ..] if !rest.is_empty() => ("bursar/", rest),
         ["namespaces", "bursar-selftest", rest @ ..] if !rest.is_empty() => ("bursar-selftest/", rest),
         ["namespaces", _, rest @ ..] if !rest.is_empty() => ("", rest),

@@ -288,7 +288,7 @@ mod tests {
             ("BadSignature", other.client("kube-apiserver", &[], 2027)),
             ("it is for \"b.example.org, kubelet\", and not", ours.client("kubelet", &["b.example.org"], 2027)),
             ("xpired", ours.client("kube-apiserver", &[], 2026)),
-            ("Purpose", ours.certificate("kube-apiserver", &[], 2027, server)),
+            ("extended key usage", ours.certificate("kube-apiserver", &[], 2027, server)),
         ] {
             let Known::Unverified(why) = known(&chain) else { panic!("{what}") };
             assert!(why.contains(what), "{what}: {why}");

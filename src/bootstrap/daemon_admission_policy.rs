@@ -31,6 +31,9 @@ pub const DAEMON_ADMISSION_POLICY: &str = "bursar-cage";
 /// The beginning of every refusal by this policy. A refusal without it comes from something else.
 pub const REFUSAL: &str = "ValidatingAdmissionPolicy 'bursar-cage'";
 
+/// The beginning of the message of each rule of this policy.
+pub const RULE: &str = "bursar-cage: ";
+
 const API_VERSION: &str = "admissionregistration.k8s.io/v1";
 
 /// The policy and its binding.

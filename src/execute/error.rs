@@ -8,6 +8,7 @@ use super::request::RequestError;
 use super::signing::SigningError;
 use crate::archive::ArchiveError;
 use crate::bootstrap::AccessError;
+use crate::bootstrap::daemon_admission_policy::RULE;
 use crate::desired::credential;
 use crate::errors::chain;
 use crate::identity::{ClusterName, NamespaceName};
@@ -204,6 +205,12 @@ impl StepError {
     pub const fn is_loss(&self) -> bool {
         let (Self::Request(source) | Self::Workload { source, .. }) = self else { return false };
         source.is_loss()
+    }
+
+    /// Returns whether the daemon admission policy refused an object.
+    #[must_use]
+    pub fn is_by_our_policy(&self) -> bool {
+        matches!(self, Self::Refused { source: RequestError::Refused(status), .. } if status.message.contains(RULE))
     }
 
     /// It is about the cluster, not about a home.

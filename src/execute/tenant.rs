@@ -2,9 +2,12 @@
 //! everything else in its order: objects of one rank side by side, all else one after the other. What was done is
 //! handed to the ledger before something else rests on it.
 
+use std::time::Duration;
+
 use futures::StreamExt as _;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::apply::{Applied, Claim, apply};
 use super::credential::{Delivering, deliver};
@@ -37,6 +40,13 @@ const RECOVERS: SignedDuration = SignedDuration::from_hours(24);
 pub const REFUSED: &str = "old credentials refused";
 /// In the history: bindings of others name the holder of older credentials, and what these give stays.
 pub const BOUND_BY_OTHERS: &str = "old credentials bound by others";
+
+/// How long a refusal by the daemon admission policy is retried after this execution wrote the namespace. The API server
+/// evaluates the policy with the namespace from its cache, which lags by milliseconds, under load by more. Each further
+/// second would delay the account when the policy is right.
+const ADMISSION_LAG: Duration = Duration::from_secs(5);
+/// The pause before such a retry.
+const ADMISSION_PAUSE: Duration = Duration::from_millis(200);
 
 /// How often workloads are looked for: each time somebody put another in the place of one that was being stopped.
 const STOPS: usize = 5;
@@ -390,6 +400,28 @@ impl TenantExecution<'_> {
     }
 
     async fn object(&self, effects: &ClusterEffects, action: &Action) -> Result<ObjectOutcome, StepError> {
+        let retried_until = Instant::now() + ADMISSION_LAG;
+        loop {
+            match self.object_once(effects, action).await {
+                Err(error)
+                    if error.is_by_our_policy()
+                        && self.writes_its_namespace()
+                        && Instant::now() < retried_until
+                        && !self.run.stop.is_cancelled() =>
+                {
+                    tokio::time::sleep(ADMISSION_PAUSE).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn writes_its_namespace(&self) -> bool {
+        let mut actions = self.narrowing.iter().chain(&self.actions);
+        actions.any(|action| matches!(action, Action::Apply { key, .. } if key.kind == ManagedKind::Namespace))
+    }
+
+    async fn object_once(&self, effects: &ClusterEffects, action: &Action) -> Result<ObjectOutcome, StepError> {
         match action {
             Action::Apply { key, manifest, wanted, uid, reason } => {
                 let writing = effects.watch.write(key);

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{is, own_namespace, template_pattern, text, texts};
+use super::{RULE, is, own_namespace, template_pattern, text, texts};
 use crate::bootstrap::OWN_LIFETIME;
 use crate::bootstrap::needs::{ARCHIVE_ROLE, Confinement, Needs};
 use crate::bootstrap::roles::OWN_NAMESPACES;
@@ -26,7 +26,8 @@ const SERVICE_ACCOUNT: &str = "^bursar-g[0-9]+$";
 const ENFORCE_VERSION: &str = "pod-security.kubernetes.io/enforce-version";
 
 pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
-    let rule = |message: &str, expression: String| json!({"message": format!("bursar-cage: {message}"), "expression": expression});
+    let rule =
+        |message: &str, expression: String| json!({"message": format!("{RULE}{message}"), "expression": expression});
     json!([
         rule(
             "the daemon neither runs anything in pods nor speaks through the API server to anything",

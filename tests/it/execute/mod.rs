@@ -18,6 +18,7 @@ use bursar::observed::cluster::{ClusterWatch, connect};
 use bursar::plan::Action;
 use bursar_homed::client::HomedClient;
 use bursar_testkit::Servers;
+use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::SignedDuration;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -69,6 +70,55 @@ async fn new_objects_are_created_and_their_watch_events_are_not_drift() {
         assert!(world.is_settled(key), "{key:?} after its watch events");
     }
     assert_eq!(world.events.len(), 1, "{:?}", world.events);
+}
+
+/// A policy that refuses quotas until it is deleted stands in for a policy that is evaluated with a stale namespace.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_our_policy_refuses_is_retried_if_the_namespace_was_just_written() {
+    let mut world = World::new("execute-stale").await;
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "execute-stale"},
+        "spec": {
+            "matchConstraints": {
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "execute-stale"}},
+                "resourceRules": [{
+                    "apiGroups": [""], "apiVersions": ["v1"], "resources": ["resourcequotas"], "operations": ["CREATE"],
+                }],
+            },
+            "validations": [{"expression": "false", "message": "bursar-cage: the namespace is stale"}],
+        },
+    });
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "execute-stale"},
+        "spec": {"policyName": "execute-stale", "validationActions": ["Deny"]},
+    });
+    let cluster = &Servers::shared().cluster;
+    cluster.run(&["create", "-f", "-"], &policy.to_string());
+    cluster.run(&["create", "-f", "-"], &binding.to_string());
+    let actions = vec![world.apply(&world.namespace_manifest())];
+    world.must(actions).await;
+    let is_refused = || {
+        let quota = ["create", "quota", "probe", "--hard=pods=1", "-n", "execute-stale", "--dry-run=server"];
+        (!cluster.kubectl().args(quota).output().expect("kubectl").status.success()).then_some(())
+    };
+    wait_for("the policy is in force", DEADLINE, is_refused);
+
+    let actions = vec![world.apply(&quota("16"))];
+    let begun = std::time::Instant::now();
+    let failure = world.must_fail(actions).await;
+    assert!(failure.reason.contains("the namespace is stale"), "{}", failure.reason);
+    assert!(begun.elapsed() < Duration::from_secs(4), "the namespace was not written, so nothing was retried");
+
+    let deleting = std::thread::spawn(|| {
+        std::thread::sleep(Duration::from_secs(1));
+        kubectl(&["delete", "validatingadmissionpolicybinding", "execute-stale"]);
+    });
+    let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&quota("16"))];
+    world.must(actions).await;
+    deleting.join().expect("deleted");
+    kubectl(&["delete", "validatingadmissionpolicy", "execute-stale"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

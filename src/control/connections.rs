@@ -1,6 +1,6 @@
-//! Connections of the daemon's sockets: who is at the other end, how many there may be, and how long one may take to say
-//! what it wants. Everybody on the host can connect to the control socket, so that they read why they may not do
-//! something; they must not be able to keep an administrator out by doing so.
+//! Accepts connections on the daemon's sockets, identifies the callers, and limits the number of connections and the
+//! time that a request may take to arrive. Every user on the host may connect to the control socket, so that they read
+//! why they have no rights. They must not be able to keep administrators out by connecting.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,19 +17,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::caller::Caller;
 
-/// Connections of those who may read, at a time.
+/// Connections that callers with the right to read may have open together.
 const SEATS: usize = 64;
-/// Connections of everybody else.
+/// The same for all other callers.
 const SEATS_OF_STRANGERS: usize = 16;
-/// Until a request's headers are there.
+/// How long a client may take to send the headers of a request.
 const HEADERS: Duration = Duration::from_secs(10);
-/// Until a stranger has been refused.
+/// How long the connection of a caller without the right to read may stay open.
 const STRANGER: Duration = Duration::from_secs(10);
-/// Connections that are accepted and of which it is not yet known whose they are: looking up groups may ask a directory.
+/// Accepted connections whose caller is not identified yet: the lookup of groups may ask a directory, and take long.
 const UNKNOWN: usize = 64;
 
-/// Serves `routes` on every connection, with the [`Caller`] behind it as an extension, until `stop`; then finishes the
-/// requests that are open. Without credentials (TCP) nobody is told apart.
+/// Serves `routes` on every connection until `stop`, then finishes the open requests. Each request has the [`Caller`]
+/// as an extension. A TCP connection has no credentials, so its caller is `None`.
 pub(super) async fn serve<L: Listener>(
     mut listener: L,
     routes: Router,
@@ -55,11 +55,11 @@ pub(super) async fn serve<L: Listener>(
             };
             drop(place);
             let stranger = peer.is_some() && !caller.as_ref().is_some_and(|caller| caller.may_read);
-            // Full: closed at once, which is an answer too.
+            // If all seats are taken, the connection is closed at once. The client notices that.
             let Ok(_seat) = Arc::clone(&rooms[usize::from(stranger)]).try_acquire_owned() else { return };
             let service = TowerToHyperService::new(routes.layer(Extension(caller)));
             let connection = watcher.watch(http.serve_connection(TokioIo::new(stream), service));
-            // A peer that breaks off harms itself only.
+            // An error of the connection concerns only its client.
             if stranger {
                 let _ = tokio::time::timeout(STRANGER, connection).await;
             } else {

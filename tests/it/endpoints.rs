@@ -146,5 +146,5 @@ fn a_url_with_a_slip_of_the_pen_replaces_no_file() {
     assert_eq!(config(&world, "foo"), before);
     assert!(works(&world, "foo", "test"));
     let findings = world.status().clusters["test"].endpoints.clone();
-    assert!(findings["internal"].contains("is not reached from this host"), "{findings:?}");
+    assert!(findings["internal"].contains("cannot be reached from this host"), "{findings:?}");
 }

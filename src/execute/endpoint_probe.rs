@@ -170,8 +170,8 @@ impl EndpointProbes {
             let finding = match about.find(|verdict| **verdict != Verdict::Accepted)? {
                 Verdict::Accepted => return None,
                 Verdict::NotReached(why) => format!(
-                    "{} cannot be reached from this host: {why}; credentials are delivered anyway, because it may be meant for other \
-                     networks",
+                    "{} cannot be reached from this host: {why}; credentials are delivered anyway, because it may be \
+                     meant for other networks",
                     endpoint.url
                 ),
                 Verdict::Refused(why) => format!(

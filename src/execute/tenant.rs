@@ -514,7 +514,7 @@ impl TenantExecution<'_> {
                     let warned = Idleness { warned_at: Some(self.run.now), due: *until, seconds: *counted, ..idle };
                     done.changes.push(Change::Idle(place.0, place.1, Some(warned)));
                 }
-                let reason = format!("nothing runs in {namespace} since {idle_since:.0}");
+                let reason = format!("nothing has run in {namespace} since {idle_since:.0}");
                 done.events.push(self.event("warned of suspension", reason, json!({"until": until})));
                 Ok(())
             }

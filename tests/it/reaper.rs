@@ -344,7 +344,7 @@ fn idle(world: &mut World) {
         (state(world, "idle") == "suspended").then_some(())
     });
     let told = world.kubectl(&["get", "events", "-n", &world.namespace("idle")]);
-    assert!(told.contains("Nothing runs in this namespace since"), "{told}");
+    assert!(told.contains("Nothing has run in this namespace since"), "{told}");
     let events = world
         .rows("SELECT action, account FROM history WHERE action IN ('warned of suspension', 'suspended') ORDER BY at");
     let events: Vec<_> = events.iter().map(|row| (row["action"].as_str(), row["account"].as_str())).collect();

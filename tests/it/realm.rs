@@ -260,7 +260,7 @@ fn a_stranger_is_adopted_where_that_is_allowed_and_the_mails_agree() {
     Servers::shared().slapd.modify_ldif(&renamed);
     let report = world.cycle();
     let failing = report.failing.iter().find(|failing| failing.step == "realm user");
-    assert!(failing.is_some_and(|it| it.reason.contains("let usernames be edited")), "{report:#?}");
+    assert!(failing.is_some_and(|it| it.reason.contains("allow usernames to be edited")), "{report:#?}");
     realm.ask("PUT", "", &json!({"editUsernameAllowed": true}));
     let done = poll(DEADLINE, || {
         world.cycle();

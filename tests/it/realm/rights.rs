@@ -64,7 +64,7 @@ fn a_client_that_cannot_create_roles_assigns_existing_ones() {
     let report = world.cycle();
     let [failing] = report.failing.as_slice() else { panic!("{report:#?}") };
     assert_eq!((failing.account.name.as_str(), failing.step.as_str()), ("rrm-lab", "realm role"));
-    let remedy = "needs the role manage-clients of realm-management; or make the role yourself";
+    let remedy = "needs the role manage-clients of realm-management; or create the role yourself";
     assert!(failing.reason.contains(remedy), "{}", failing.reason);
     assert_eq!(user(&realm, "rrm-ada")["enabled"], true, "people have theirs");
     for role in ["member", "manager"] {

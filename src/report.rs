@@ -1,5 +1,4 @@
-//! What happened and how things stand, for people and programs: from the ledger, the plan and the guard to what the
-//! control socket answers. PURE: no runtime, no client, no file system, no clock.
+//! Builds what the control socket answers, for people and programs, from the ledger, the plan and the guard. PURE.
 
 pub mod overview;
 pub mod own;

@@ -328,7 +328,7 @@ fn lacks_rights(status: &kube::core::Status) -> bool {
 fn remedy_of_request(source: &RequestError) -> Option<String> {
     match source {
         RequestError::Unreachable { .. } | RequestError::TimedOut { .. } => {
-            Some("check that the API server runs and is reached from this host".into())
+            Some("check that the API server runs and can be reached from this host".into())
         }
         RequestError::Refused(status) if status.code == 401 => {
             Some("the daemon's credential is not accepted: `bursar init` makes a new one".into())

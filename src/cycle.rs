@@ -56,14 +56,16 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     let done = carry_out(ledger, &decided.approved, &work.progress, async |ledger, now, recorder| {
         let run = Run { ledger, now, clock, extent, stop: &work.interrupt, slice_over: &work.slice_over };
         tokio::select! {
-            done = execute::execute(&decided.approved, &clusters.effects, run, &recorder) => done, // clusters and homes: the only writes to them
+            // clusters and homes: the only writes to them
+            done = execute::execute(&decided.approved, &clusters.effects, run, &recorder) => done,
             never = work.over() => match never {},
         }
     })
     .await?;
     count(metrics, &decided, &done);
     if trigger == Trigger::FullRead {
-        let counted = execute::workloads::running_suspended(&clusters.effects, ledger.state()); // clusters: pods of suspended tenants
+        // clusters: pods of suspended tenants
+        let counted = execute::workloads::running_suspended(&clusters.effects, ledger.state());
         let counted = tokio::select! {
             counted = counted => counted,
             () = work.interrupt.cancelled() => BTreeMap::new(),
@@ -141,7 +143,8 @@ pub async fn preview_of(runtime: &mut Runtime, ask: &Ask) -> Result<PlanAnswer, 
     let mut preview = Preview::of(known, plan, approved, refusals);
     let is_same_realm = ask.other.as_ref().is_none_or(|other| other.realm == settings.realm);
     let followed = match realm {
-        Some(realm) if is_same_realm => Some(realm.preview(after, &readings.policy.limits, now).await), // the realm: read
+        // the realm: read
+        Some(realm) if is_same_realm => Some(realm.preview(after, &readings.policy.limits, now).await),
         _ => None,
     };
     if let Some(followed) = &followed {
@@ -177,7 +180,8 @@ async fn look_ahead(inputs: Inputs<'_>, at: Timestamp, work: &Work) -> Outlook {
 /// # Errors
 /// A password cannot be read.
 pub async fn preview_before_init(settings: &Settings, now: Timestamp) -> Result<PlanAnswer, RuntimeError> {
-    let heard = bursar_directory::fetch(&settings.sources()?, &Pass::Once, &settings.policy, now).await; // directories: read
+    // directories: read
+    let heard = bursar_directory::fetch(&settings.sources()?, &Pass::Once, &settings.policy, now).await;
     let sealer = Sealer::from_seed(&[0; 32]).map_err(|error| RuntimeError::Seal {
         path: settings.state_dir.clone(),
         source: std::io::Error::new(std::io::ErrorKind::InvalidData, error),

@@ -22,7 +22,7 @@ use crate::plan::{ApprovedPlan, Plan, Refusal, revocation};
 use crate::policy::Policy;
 use crate::snapshot::Completeness;
 
-/// A cycle that ended; its number is given when it is stored, and what was done of it by who did it.
+/// Returns the report of a cycle that ended. The id, and the results of the execution, are filled in by others.
 #[must_use]
 pub fn cycle(
     trigger: Trigger,
@@ -63,7 +63,7 @@ pub fn cycle(
     }
 }
 
-/// How things stand.
+/// Returns the status as far as the ledger has it. The other fields are filled in by the caller.
 #[must_use]
 pub fn status(
     site: &str,
@@ -100,7 +100,7 @@ pub fn status(
     }
 }
 
-/// Clusters that tenants of the plan wait for. `clusters`: as `bursar status` knows them.
+/// Returns the clusters that tenants of the plan wait for. `clusters` is the clusters' status as in `bursar status`.
 #[must_use]
 pub fn away(plan: &Plan, clusters: &BTreeMap<String, ClusterStatus>) -> BTreeMap<String, Away> {
     let of = |(cluster, tenants): (&ClusterName, &u64)| {
@@ -110,7 +110,7 @@ pub fn away(plan: &Plan, clusters: &BTreeMap<String, ClusterStatus>) -> BTreeMap
     plan.waiting.iter().map(of).collect()
 }
 
-/// Tenants with a failing step, by name.
+/// Returns the tenants with a failing step, by name.
 #[must_use]
 pub fn failing(ledger: &LedgerState) -> Vec<Failing> {
     let failures = ledger.failures.iter().filter(|(_, failure)| !failure.is_under_way());

@@ -1,4 +1,4 @@
-//! Requests to one cluster or realm whose answers a cycle needs. The cycle waits only briefly for each, so that a slow
+//! Runs requests to a cluster or a realm in the background. A cycle waits only briefly for each answer, so that a slow
 //! one does not delay the others.
 
 use std::panic::resume_unwind;
@@ -106,8 +106,8 @@ mod tests {
         let soon = Some(Duration::from_millis(1));
         assert!(Asking::answer(&mut asking, soon).await.is_none());
         let again = tokio::time::timeout(PATIENCE, Asking::answer(&mut asking, Some(Duration::MAX))).await;
-        assert!(again.is_ok_and(|answer| answer.is_none()), "nobody waits twice");
-        tell.send(7).expect("it is asked");
+        assert!(again.is_ok_and(|answer| answer.is_none()), "a cycle waits only once");
+        tell.send(7).expect("the request still runs");
         changed.notified().await;
         let answer = Asking::answer(&mut asking, soon).await;
         assert!(matches!(answer, Some(Ok(7))) && asking.is_none());

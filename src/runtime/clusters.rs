@@ -36,8 +36,8 @@ use bursar_homed::client::HomedClient;
 /// How long the first listing of a cluster may take before a cycle goes on without it.
 const FIRST_LISTING: Duration = Duration::from_secs(30);
 
-/// The pause between two attempts to renew the daemon's own certificate. Days are left, and each attempt may wait for a
-/// signer.
+/// The pause between two attempts to renew the daemon's own certificate. The certificate is still valid for days, and
+/// each attempt may wait for a signer.
 const RENEWAL_AGAIN: SignedDuration = SignedDuration::from_hours(1);
 /// How long a cycle waits for a renewal. Approval and signature normally take a second.
 const RENEWED_WITHIN: Duration = Duration::from_secs(5);
@@ -50,7 +50,7 @@ const WEBHOOK_AGAIN: SignedDuration = SignedDuration::from_hours(24);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The same for a cluster that did not answer in time before.
 const ALREADY_LATE: Duration = Duration::from_secs(1);
-/// The trouble of a cluster that did not answer in time.
+/// Shown for a cluster that did not answer in time.
 const NO_ANSWER: &str = "no answer yet";
 
 /// How long the end of a process waits for the marks that are being raised.
@@ -173,7 +173,7 @@ impl Clusters {
         futures::future::join_all(listed).await;
     }
 
-    /// Notified of a change that must not wait for further changes.
+    /// Returns the notification of changes that must not wait for further ones.
     #[must_use]
     pub fn urgent(&self) -> Arc<Notify> {
         Arc::clone(&self.urgent)
@@ -351,8 +351,8 @@ impl Clusters {
         }
     }
 
-    /// Returns the clusters that answered. A cluster that does not answer in time is asked further, and the next cycle
-    /// takes its answer.
+    /// Returns the clusters that answered. If a cluster does not answer in time, its request goes on, and the next
+    /// cycle takes the answer.
     async fn reached(&mut self) -> Vec<(ClusterName, Result<Reached, String>)> {
         let trouble = &self.trouble;
         let waited = self.reaching.iter_mut().map(|(cluster, asked)| {
@@ -531,8 +531,8 @@ fn not_behind(cluster: &ClusterName, proven: u64, last: u64) -> Result<(), Runti
 /// A cluster with its answer, or with the reason why there is none.
 type Answer<T> = (ClusterName, Result<T, String>);
 
-/// Claims the clusters that answered for this process. All are claimed before one is taken over, because the process
-/// that runs may have lost its connection to some of them only.
+/// Makes this process the only one that manages the clusters that answered. It claims all of them before it takes over
+/// any: another process that still runs may have lost its connection to some of them.
 async fn claimed(
     answers: Vec<Answer<Reached>>,
     reserved: Reserved,
@@ -583,7 +583,7 @@ struct Seen {
 /// Reads who owns a cluster and which generation it proves. Writes nothing.
 async fn look(kubeconfig: &Path, mark: &MarkOwner, last: u64) -> Result<Seen, AccessError> {
     let client = bootstrap::client(kubeconfig).await?;
-    // An error of this cluster only: the work in the others goes on.
+    // This error concerns one cluster: the work in the others goes on.
     let what = "the cluster belongs to no ledger yet: run `bursar init`";
     let owner = bootstrap::owner_and_said(&client).await?;
     let (owner, said) = owner.ok_or_else(|| AccessError::Incomplete { path: kubeconfig.to_owned(), what })?;

@@ -22,8 +22,8 @@ use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::policy::Policy;
 
-/// If a certificate was issued this long ago and is not in the ledger, this daemon did not ask for it: the ledger has
-/// its own certificates, or the failure of a request, within a second.
+/// The ledger records each of the daemon's certificates, or the failure of its request, within a second. So a
+/// certificate that is older than this and not in the ledger was requested by somebody else.
 const UNKNOWN_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// What is known of the daemon's confinement in one cluster.
@@ -40,7 +40,7 @@ pub(super) struct Confinement {
     asking: Option<Asking<Result<Answer, AccessError>>>,
     /// The version of the watch that was compared last.
     compared: Option<u64>,
-    /// `None` if the watch has not shown every object yet.
+    /// The differences from `expected`; `None` if the watch has not shown every object yet.
     breaches: Option<Vec<Breach>>,
     /// Whether the policy refused the probe; `None` if it was not tried yet.
     bites: Option<Probed>,

@@ -49,9 +49,9 @@ impl Ledger {
         self.store.close().await
     }
 
-    /// Returns an id of this process that no other running process has: the host's boot and the lock file. After a
-    /// crash, a process on this host gets the same id, and the former one is surely gone. A copy of the folder and a
-    /// rebooted host get another id.
+    /// Returns an id of this process that no other running process has: a hash of the host's boot id and the place of
+    /// the lock file. After a crash, the next process on this host gets the same id, which is safe because the former
+    /// process is gone. A copy of the folder and a rebooted host get another id.
     pub(crate) fn instance(&self) -> String {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         match (boot, self.lock.place()) {
@@ -199,8 +199,8 @@ impl Ledger {
         (revocations.len(), revocations.values().map(|revocation| revocation.done).sum(), open)
     }
 
-    /// Returns how long until something is due that the schedule's cycles would do late: the check of a home after a
-    /// delivery, the retry of a delivery or of a failed removal of access, or the next step of a class's revocation.
+    /// Returns how long until a cycle is due before the schedule's next one: for the check of a home after a delivery,
+    /// for the retry of a delivery or of a failed removal of access, or for the next step of a class's revocation.
     /// Returns `None` if there is none within [`SOON`].
     #[must_use]
     pub fn next_look(&self) -> Option<Duration> {

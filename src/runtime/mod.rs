@@ -104,8 +104,8 @@ pub struct Runtime {
     pub(crate) metrics: SharedMetrics,
 }
 
-/// How long an order that arrives while the daemon starts waits until the clusters have shown their objects, without
-/// which it cannot be carried out. A cluster that hangs delays it no longer than this.
+/// How long an order that arrives while the daemon starts waits for the clusters' objects, which are needed to carry it
+/// out. A cluster that hangs delays it no longer than this.
 const ORDERS_WAIT: Duration = Duration::from_secs(10);
 
 /// Controls the current cycle and shows its progress.
@@ -266,8 +266,8 @@ impl Runtime {
         clusters.connect(context).await
     }
 
-    /// Compares what confines the daemon with what it should be, and repairs the parts that the daemon may write. If
-    /// nothing changed, no cluster is asked.
+    /// Checks the daemon's confinement in each cluster, and repairs the parts that the daemon may write. If nothing
+    /// changed, no cluster is asked.
     pub async fn confine(&mut self) {
         let Self { settings, sealer, ledger, clusters, metrics, .. } = self;
         let (now, renew, instance) = (ledger.now(), ledger.may_write(), ledger.instance());

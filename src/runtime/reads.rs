@@ -1,6 +1,6 @@
-//! Runs each read of a directory as a task. A cycle takes the reads that have finished, and each later one starts
-//! another cycle. So a change in one directory does not wait for another that takes minutes, and an order aborts no
-//! read.
+//! Runs each read of a directory as a task. A cycle takes the reads that have finished; each read that finishes later
+//! starts another cycle. So a change in one directory does not wait for another directory that takes minutes, and an
+//! order aborts no read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -75,7 +75,7 @@ impl Reads {
         locked(&self.answers.reads).contains_key(source)
     }
 
-    /// Drops reads and answers of sources that are no longer configured.
+    /// Drops reads of sources whose configuration changed, and answers of sources that are gone.
     pub(super) fn keep(&self, sources: &[SourceConfig]) {
         locked(&self.tasks).retain(|_, reading| sources.contains(&reading.asked));
         locked(&self.answers.reads).retain(|name, _| sources.iter().any(|source| source.name == *name));

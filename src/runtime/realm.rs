@@ -1,4 +1,4 @@
-//! Writes to the realm: reads it when that is due, and then makes it agree with the ledger, step by step. An error
+//! Keeps the realm in agreement with the ledger: reads it when that is due, and then changes it step by step. An error
 //! there is a state of the realm, and is retried with backoff. Nothing else waits for it longer than one request.
 
 use std::sync::Arc;

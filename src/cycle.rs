@@ -104,7 +104,8 @@ pub struct Ask {
     pub at: Option<Timestamp>,
 }
 
-/// Returns what a cycle would do now, decided by the same function. Writes nothing, not even what was read.
+/// Returns what a cycle would do now. Decides with the same function as a cycle, and writes nothing, not even what was
+/// read.
 pub async fn preview(runtime: &mut Runtime) -> Result<PlanAnswer, RuntimeError> {
     preview_of(runtime, &Ask::default()).await
 }
@@ -163,8 +164,8 @@ pub async fn preview_of(runtime: &mut Runtime, ask: &Ask) -> Result<PlanAnswer, 
     Ok(PlanAnswer { text, plan, exit_code: preview.exit_code() })
 }
 
-/// Looks ahead, and lets other work run in between. An order or the end of the daemon cuts it short; the result then
-/// ends where it stopped.
+/// Looks ahead, and lets other work run in between. If an order or the end of the daemon cuts it short, the outlook
+/// ends early.
 async fn look_ahead(inputs: Inputs<'_>, at: Timestamp, work: &Work) -> Outlook {
     let mut lookahead = Lookahead::new(inputs, at);
     while !work.interrupt.is_cancelled() && lookahead.step(inputs) {
@@ -198,8 +199,8 @@ pub async fn preview_before_init(settings: &Settings, now: Timestamp) -> Result<
     Ok(PlanAnswer { text, plan: preview.json(), exit_code: preview.exit_code() })
 }
 
-/// Goes on reading while the ledger takes no writes: notes what the directories show, and for how many accounts
-/// something waits. Writes nothing.
+/// Goes on reading while the ledger takes no writes: notes what the directories show, and how many accounts have
+/// something to do. Writes nothing.
 pub async fn read_on(runtime: &mut Runtime) -> Result<(), RuntimeError> {
     let Some(heard) = ask(runtime, Trigger::Schedule).await else { return Ok(()) }; // directories: read
     let Runtime { settings, sealer, planner, ledger, clusters, .. } = runtime;

@@ -1,6 +1,7 @@
 //! `bursard`: one loop over a closed set of events, in which the schedule, drift, the control socket and signals meet.
-//! Events that ask for a cycle during a cycle together start one more. An order cuts a long cycle short; the rest of
-//! that cycle follows after the order. Only this module reads the wall clock, runs the scheduler and notifies systemd.
+//! If events ask for a cycle while one runs, one more cycle serves them all. An order cuts a long cycle short; the rest
+//! of that cycle follows after the order. In the daemon, only this module reads the wall clock, runs the scheduler and
+//! notifies systemd.
 
 mod candidate;
 mod disk;

@@ -1,5 +1,5 @@
-//! Turns a process of root into one of user `bursar` before it opens anything in the state folder, so that root never
-//! owns a file there.
+//! Changes a process from root to user `bursar` before it opens anything in the state folder, so that root never owns a
+//! file there.
 
 use std::ffi::CString;
 

@@ -7,13 +7,13 @@
 //! | `POST /v1/sync` | [`CycleReport`], when the cycle that began after the request is done |
 //! | `POST /v1/orders` with an array of `OrderRequest` | [`OrderAnswer`] |
 //! | `POST /v1/ensure` with an `EnsureRequest` | `EnsureAnswer`, at once |
-//! | `POST /v1/own/show` and `/v1/own/why` with an [`OwnRequest`] | as `bursar show` and `why` with `--json`; any user
-//! may ask about their own accounts |
-//! | `POST /v1/own/who` with a [`WhoRequest`] | as `bursar who --json`; any user may ask about their own accounts |
+//! | `POST /v1/own/show` and `/v1/own/why` with an [`OwnRequest`] | as `bursar show` and `bursar why` with `--json` |
+//! | `POST /v1/own/who` with a [`WhoRequest`] | as `bursar who --json` |
 //! | `GET /metrics` | Prometheus text |
 //! | `GET /healthz` | `ok`; `degraded: ` and why the ledger takes no writes; or 503 and why the daemon hangs |
 //!
-//! Every status other than 200 carries a `Refusal`.
+//! The requests under `/v1/own` need no rights: every user may ask about their own accounts. Every status other than
+//! 200 carries a `Refusal`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -116,7 +116,7 @@ pub struct RealmStatus {
     pub name: String,
     /// When it was last read completely.
     pub read_at: Option<Timestamp>,
-    /// The number of users that belong to accounts of the ledger.
+    /// The number of its users that belong to accounts of the ledger.
     pub users: u64,
     /// The number of steps that are left to the next cycle.
     pub waiting: u64,
@@ -131,7 +131,6 @@ pub struct RealmStatus {
 pub struct RealmTrouble {
     /// The error with its causes.
     pub why: String,
-    /// Since when.
     pub since: Timestamp,
     /// The number of failed attempts.
     pub attempts: u64,
@@ -144,7 +143,6 @@ pub struct RealmTrouble {
 pub struct LedgerTrouble {
     /// The error with its causes.
     pub why: String,
-    /// Since when.
     pub since: Timestamp,
     /// The number of accounts that have something to do when the ledger takes writes again.
     pub waiting: u64,
@@ -174,7 +172,7 @@ pub struct ClusterStatus {
     /// What is wrong with the daemon's confinement there.
     #[serde(default)]
     pub confinement: Vec<String>,
-    /// Why an intruder on this host would be the cluster's administrator; absent if they would not.
+    /// Why this host could make itself the cluster's administrator; absent if it could not.
     #[serde(default)]
     pub administrator: Option<String>,
     /// When the daemon's own certificate expires; absent if the daemon uses an administrator's kubeconfig.
@@ -213,7 +211,6 @@ pub struct Failing {
     pub step: String,
     /// The reason, with the remedy.
     pub reason: String,
-    /// Since when.
     pub since: Timestamp,
     /// The number of failed attempts.
     pub attempts: u64,
@@ -413,7 +410,8 @@ pub struct RevocationProof {
     pub generation: u64,
     /// By cluster: when its API server answered that older credentials have no rights.
     pub refused: BTreeMap<String, String>,
-    /// By cluster: bindings that are not Bursar's and name the holder of the older credentials. Their rights remain.
+    /// By cluster: bindings that are not Bursar's and name the holder of the older credentials. The rights that they
+    /// give remain.
     #[serde(default)]
     pub bound_by_others: BTreeMap<String, Vec<String>>,
     /// Files with the new credential, with the time when each was written.
@@ -424,7 +422,8 @@ pub struct RevocationProof {
     /// Workloads that were stopped and can be started again, such as `deployment/web`.
     #[serde(default)]
     pub stopped: BTreeSet<String>,
-    /// Clusters with an older credential whose API server was not asked yet whether it refuses it.
+    /// Clusters for which the account has an older credential, and whose API server has not confirmed yet that it
+    /// refuses that.
     #[serde(default)]
     pub unproved: BTreeSet<String>,
 }

@@ -98,8 +98,8 @@ mod tests {
 
     #[tokio::test]
     async fn our_own_user_may_order() {
-        let (ours, _theirs) = tokio::net::UnixStream::pair().expect("a socket pair");
-        let caller = Caller::of(&ours.peer_cred().expect("credentials"));
+        let (ours, _theirs) = tokio::net::UnixStream::pair().expect("a socket pair is created");
+        let caller = Caller::of(&ours.peer_cred().expect("the kernel knows the peer"));
         assert!(caller.may_order && caller.may_read && caller.may_read_secrets, "{caller:?}");
     }
 }

@@ -117,7 +117,7 @@ impl ControlClient {
     }
 }
 
-/// Returns the innermost I/O error, which is the answer of the system.
+/// Returns the kind of the innermost I/O error, which comes from the operating system.
 fn innermost(error: &reqwest::Error) -> Option<io::ErrorKind> {
     let mut kind = None;
     let mut cause: Option<&(dyn Error + 'static)> = error.source();

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::caller::Caller;
 
-/// Connections that callers with the right to read may have open together.
+/// The number of connections that all callers with the right to read may have open together.
 const SEATS: usize = 64;
 /// The same for all other callers.
 const SEATS_OF_STRANGERS: usize = 16;
@@ -25,7 +25,8 @@ const SEATS_OF_STRANGERS: usize = 16;
 const HEADERS: Duration = Duration::from_secs(10);
 /// How long the connection of a caller without the right to read may stay open.
 const STRANGER: Duration = Duration::from_secs(10);
-/// Accepted connections whose caller is not identified yet: the lookup of groups may ask a directory, and take long.
+/// The number of accepted connections whose caller is not identified yet. The lookup of groups may ask a directory, and
+/// take long.
 const UNKNOWN: usize = 64;
 
 /// Serves `routes` on every connection until `stop`, then finishes the open requests. Each request has the [`Caller`]

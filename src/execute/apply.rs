@@ -34,10 +34,10 @@ pub struct Applied {
 /// tests of this module check it.
 const NO_OBJECT: &str = "1";
 
-/// What an existing object must fulfil before it is written.
+/// The condition that an existing object must meet before it is overwritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim<'a> {
-    /// Nothing, because an administrator ordered to take it over.
+    /// None, because an administrator ordered to take the object over.
     Any,
     /// It is ours.
     Ours,

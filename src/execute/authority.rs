@@ -20,8 +20,8 @@ pub struct ClientAuthorities(Mutex<Option<Said>>);
 /// The authorities as PEM; `None` if the ConfigMap does not have them, or the daemon may not read it.
 type Said = Option<Arc<str>>;
 
-/// Checks that a certificate is as requested and signed by an authority that the API server trusts. If the authorities
-/// are unknown, only the first is checked: the test of the endpoints follows anyway.
+/// Checks that a certificate has the requested content, and that an authority signed it that the API server trusts. If
+/// the authorities are unknown, only the content is checked: the test of the endpoints follows anyway.
 pub async fn verified(server: &ApiServer, pem: &[u8], asked: &Asked<'_>) -> Result<Issued, VerifyError> {
     let against = |said: &Said| verify(pem, &Asked { authorities: said.as_deref(), ..asked.clone() });
     match against(&said(server, false).await?) {

@@ -284,7 +284,11 @@ mod tests {
         watch.shared.event(Event::Apply(request("1", &json!({"certificate": "cGVt"}))));
         assert_eq!(one.await, Ok(Outcome::Issued(b"pem".to_vec())));
         assert_eq!(two.await, Ok(Outcome::Denied("No: never".to_owned())));
-        assert_eq!(watch.outcome("1").await, Ok(Outcome::Issued(b"pem".to_vec())), "told before it was asked for");
+        assert_eq!(
+            watch.outcome("1").await,
+            Ok(Outcome::Issued(b"pem".to_vec())),
+            "the outcome was known before it was asked for"
+        );
     }
 
     #[tokio::test]

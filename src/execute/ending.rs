@@ -126,7 +126,7 @@ impl TenantExecution<'_> {
         pack(Content { about, objects }, self.effects.archives.recipient.as_ref())
     }
 
-    /// Writes the file on a thread on which it may block.
+    /// Writes the file on a thread that may block.
     async fn written(&self, file: &str, packed: Packed) -> Result<Written, StepError> {
         let (archives, file) = (self.effects.archives.clone(), file.to_owned());
         let written = tokio::task::spawn_blocking(move || archives.write(&file, &packed)).await;
@@ -164,7 +164,7 @@ impl TenantExecution<'_> {
                 return self.replaced(key, done).await;
             }
         }
-        // The stopped workloads are in the archive. Workloads in a new namespace would be different ones.
+        // The ledger forgets the stopped workloads: they are in the archive, and a new namespace would have others.
         let stopped: Vec<ObjectKey> = self.stopped().map(|(key, _)| key.clone()).collect();
         done.changes.extend(stopped.into_iter().map(|key| Change::Stopped(self.account.id.clone(), key, None)));
         let reason = "it is archived, and the time to keep it has passed".to_owned();

@@ -36,7 +36,7 @@ const LOOK_EVERY: Duration = Duration::from_mins(15);
 /// Why the credential is not delivered. The text contains the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
-    "endpoint {endpoint} ({url}) does not take the credential: {why}; the old kubeconfig is kept; \
+    "endpoint {endpoint} ({url}) does not accept the credential: {why}; the old kubeconfig is kept; \
      check the endpoint's url, ca, tls_server_name and proxy in bursar.toml"
 )]
 pub struct EndpointProbeError {
@@ -119,7 +119,7 @@ impl EndpointProbes {
         objection(endpoints, old, |endpoint| tried(&said, endpoints.kind, endpoint))
     }
 
-    /// Tests the credential at the endpoints without a valid result. Concurrent callers wait for the result.
+    /// Tests the credential at the endpoints that have no valid result. Concurrent callers wait for the results.
     pub async fn attempt(
         &self,
         endpoints: Endpoints<'_>,
@@ -175,7 +175,7 @@ impl EndpointProbes {
                     endpoint.url
                 ),
                 Verdict::Refused(why) => format!(
-                    "{} does not take our credentials: {why}; check its url, ca, tls_server_name and proxy in bursar.toml",
+                    "{} does not accept our credentials: {why}; check its url, ca, tls_server_name and proxy in bursar.toml",
                     endpoint.url
                 ),
             };

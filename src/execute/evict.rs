@@ -52,7 +52,7 @@ impl TenantExecution<'_> {
             Err(error) if error.code() == Some(404) => {}
             Err(error) => return Err(failed(error)),
         }
-        // The error is returned only now: a tenant can cause it, and must not keep the other tokens by it.
+        // This error is returned only now, because a tenant can cause it, and must not save the other tokens that way.
         let removed = removed.map_err(failed)?.object;
         let items = removed["items"].as_array().into_iter().flatten();
         let secrets: Vec<&str> = items.filter_map(|secret| secret["metadata"]["name"].as_str()).collect();

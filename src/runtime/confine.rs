@@ -46,7 +46,7 @@ pub(super) struct Confinement {
     bites: Option<Probed>,
     /// Why the state of the confinement is unknown.
     trouble: Option<String>,
-    /// What would make an intruder on this host the cluster's administrator.
+    /// Why this host could make itself the cluster's administrator.
     ways: Vec<String>,
 }
 
@@ -192,7 +192,7 @@ impl Clusters {
 enum Answer {
     /// Whether the server has mutating admission policies.
     Mutates(bool),
-    /// The objects that should exist for these choices, and what would make an intruder on this host the cluster's
+    /// The objects that should exist for these choices, and why this host could make itself the cluster's
     /// administrator.
     Expected(Box<Said>, Vec<Expected>, Vec<String>),
     /// The version of the watch before the probe, and whether the policy refused it.

@@ -181,8 +181,8 @@ fn certificates(blocks: &[Pem]) -> Result<Vec<X509Certificate<'_>>, CertificateE
     parsed.collect::<Option<_>>().ok_or(CertificateError::Unreadable)
 }
 
-/// Checks the chain as the API server does (Go, `Certificate.Verify`): the next certificate signs each one, and an
-/// authority signs one of them. Validity times are not checked: the endpoint probe notices an expired authority.
+/// Checks the chain as the API server does (Go, `Certificate.Verify`): each certificate is signed by the next one, and
+/// one of them by an authority. Validity times are not checked: the endpoint probe notices an expired authority.
 fn check_chain(chain: &[X509Certificate<'_>], authorities: &str) -> Result<(), CertificateError> {
     let authorities = blocks(authorities.as_bytes())?;
     let authorities = certificates(&authorities)?;

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_tenants_wait_for_keeps_a_cycle_from_success() {
+    fn a_cycle_fails_while_tenants_wait_for_a_cluster() {
         let mut world = World::new();
         world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_expiry_is_of_a_certificate_that_is_good() {
+    fn the_next_expiry_ignores_revoked_and_suspended_accounts() {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52503));
         world.cycle();

@@ -176,12 +176,12 @@ impl Metrics {
         self.deliveries_repeated.inc_by(kubeconfigs);
     }
 
-    /// Counts a change that a limit held back.
+    /// Counts a refusal by a limit.
     pub fn refused(&self, limit: &str) {
         self.refusals.get_or_create(&LimitLabel { limit: limit.to_owned() }).inc();
     }
 
-    /// Sets whether an endpoint refused a credential at the last check.
+    /// Sets whether an endpoint refused a credential or was unreachable at the last check.
     pub fn endpoint(&self, cluster: &str, endpoint: &str, failing: bool) {
         let labels = EndpointLabels { cluster: cluster.to_owned(), endpoint: endpoint.to_owned() };
         self.endpoints.get_or_create(&labels).set(i64::from(failing));

@@ -167,7 +167,7 @@ pub struct Report {
     pub done: u64,
     /// A step failed.
     pub failed: u64,
-    /// The number of steps of those that began, without checks of homes.
+    /// The number of steps of the executions that began, without checks of homes.
     pub actions: u64,
     /// Not begun, because the execution had to stop.
     pub left: u64,

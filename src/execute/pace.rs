@@ -12,8 +12,8 @@ use tokio::time::Instant;
 const START: f64 = 16.0;
 /// The minimum: one request that hangs must not stop the others.
 const LEAST: f64 = 2.0;
-/// The maximum: API Priority and Fairness gives a client of the default level few more seats, and requests beyond the
-/// server's width only wait there.
+/// The maximum: API Priority and Fairness gives a client of the default level hardly more seats, and requests beyond
+/// the server's width only wait there.
 const MOST: f64 = 32.0;
 /// The width grows while the latency is at most this multiple of the best. If twice as many requests at the same rate
 /// double the latency, they only wait.

@@ -30,8 +30,8 @@ pub async fn delete(server: &ApiServer, key: &ObjectKey, uid: &str) -> Result<De
     }
     match deleted {
         Ok(Deleted::Going) => Ok(emptied(server, key, &path, uid).await?.unwrap_or(Deleted::Going)),
-        // The daemon may delete only objects with its label, which somebody may have removed. A policy that gives no
-        // other reason refuses with 422.
+        // The daemon may delete only objects with its label, which somebody may have removed. A policy refuses with 422
+        // unless it names another reason.
         Err(StepError::Refused { key: of, source }) if matches!(source.code(), Some(403 | 422)) => {
             match emptied(server, key, &path, uid).await {
                 Ok(None) => once(server, key, &path, uid).await,

@@ -81,7 +81,8 @@ fn key(server: &ApiServer, kind: &str, namespace: &NamespaceName, name: &str) ->
     })
 }
 
-/// A small request failed. If it got no answer, no other request will either.
+/// Returns the error of a small request. If it got no answer, the cluster is lost: no other request would get one
+/// either.
 fn failed(server: &ApiServer, kind: &str, namespace: &NamespaceName, name: &str, source: RequestError) -> StepError {
     let key = key(server, kind, namespace, name);
     if source.is_loss() { StepError::Workload { key, source } } else { StepError::Outlived { key, source } }

@@ -1,5 +1,5 @@
-//! Sends what was done to the ledger: changes, events, and failures with the time of their next try. It writes nothing
-//! itself; the receiver stores each record and confirms it.
+//! Reports to the ledger what was done: changes, events, and failures with the time of their next try. It writes
+//! nothing itself; the receiver stores each record and confirms it.
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot};
@@ -28,7 +28,7 @@ pub struct Record {
     pub stored: oneshot::Sender<()>,
 }
 
-/// The sender of the writers.
+/// The sending end, which the writers use.
 #[derive(Debug, Clone)]
 pub struct Recorder(mpsc::Sender<Record>);
 

@@ -186,16 +186,18 @@ mod tests {
     fn an_access_review_asks_as_the_old_generation_alone() {
         let group = Holder::Group("bursar:tool:foo#3".to_owned());
         let spec = |rule: Value| review(&group, Some("tool-foo"), &rule).map(|mut review| review["spec"].take());
-        let asked = spec(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]})).expect("a review");
+        let asked =
+            spec(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]})).expect("the rule gives a review");
         assert_eq!(asked["groups"], json!(["bursar:tool:foo#3"]));
         assert!(asked["user"].is_null());
         assert_eq!(asked["resourceAttributes"]["resource"], "pods");
-        let asked = spec(json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods/log"]})).expect("a review");
+        let asked = spec(json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods/log"]}))
+            .expect("the rule gives a review");
         assert_eq!(
             (&asked["resourceAttributes"]["resource"], &asked["resourceAttributes"]["subresource"]),
             (&json!("pods"), &json!("log"))
         );
-        let asked = spec(json!({"verbs": ["get"], "nonResourceURLs": ["/metrics"]})).expect("a review");
+        let asked = spec(json!({"verbs": ["get"], "nonResourceURLs": ["/metrics"]})).expect("the rule gives a review");
         assert_eq!(asked["nonResourceAttributes"]["path"], "/metrics");
         assert_eq!(spec(json!({})), None);
     }

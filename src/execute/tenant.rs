@@ -87,8 +87,8 @@ pub(super) struct Done {
 }
 
 impl TenantExecution<'_> {
-    /// Takes access away. Returns itself if `actions` are left to do. Records a failure; after a failure in the cluster
-    /// nothing is granted.
+    /// Takes access away, and records a failure. Returns itself if `actions` are left to do; after a failure in the
+    /// cluster, nothing is granted.
     pub(super) async fn narrow(mut self, begun: (Done, Vec<StepError>)) -> (Report, Option<Self>) {
         let answers = self.answers();
         // Steps in homes need no cluster.
@@ -467,7 +467,7 @@ impl TenantExecution<'_> {
         }
     }
 
-    /// Returns what an existing object must fulfil before it is written.
+    /// Returns the condition that an existing object must meet before it is overwritten.
     fn claim(&self, key: &ObjectKey) -> Claim<'_> {
         let Run { ledger, now, .. } = self.run;
         // After a recovery, the seal's key may be another one. Within this time, every namespace gets its record.

@@ -213,8 +213,8 @@ impl Work<'_> {
         }
     }
 
-    /// If a suspended account is marked as disabled, or gone, in the directory, that is the reason, and it resumes by
-    /// itself.
+    /// If the directory marks a suspended account as disabled, or no longer has it, that is the reason of the
+    /// suspension, and the account resumes by itself.
     fn explain_suspensions(&mut self) {
         for account in self.ledger.accounts.values_mut().filter(|account| account.state == Lifecycle::Suspended) {
             let cause = match (&account.disabled, &account.absence) {
@@ -263,7 +263,8 @@ impl Work<'_> {
         }
     }
 
-    /// Writes everything in one transaction. If it is interrupted before, there is no ledger, and it can be repeated.
+    /// Writes everything in one transaction. If it is interrupted before, there is no ledger, and the rebuild can be
+    /// repeated.
     async fn store(mut self, facts: &Facts) -> Result<Rebuilt, RecoveryError> {
         self.keep_known_generations();
         let tenants = self.ledger.accounts.values().filter(|account| account.state != Lifecycle::New).count();

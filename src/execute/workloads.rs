@@ -197,9 +197,9 @@ pub(super) async fn end(server: &ApiServer, path: &str, uid: &str) -> Result<(),
     server.ask(path, Ask::DeleteWithin { uid, seconds: GRACE }).await.map(|_| ())
 }
 
-/// Stops the controllers that would replace a pod past its lifetime: the pod's own controller and those above it. A `Job` is
-/// ended by its deadline, so that its `CronJob` goes on. Returns `KIND/NAME` of each. Each controller is read first,
-/// because tenants can write `ownerReferences`.
+/// Stops the controllers that would replace a pod past its lifetime: the pod's own controller and those above it. A
+/// `Job` is ended by its deadline, so that its `CronJob` goes on. Returns `KIND/NAME` of each. Each controller is read
+/// first, because tenants can write `ownerReferences`.
 pub async fn stop_maker(
     server: &ApiServer,
     namespace: &NamespaceName,

@@ -471,8 +471,8 @@ async fn watch_until_lost(shared: &Shared, client: &Client, index: usize, kind: 
     let probe = ListParams {
         label_selector: config.label_selector.clone(),
         field_selector: config.field_selector.clone(),
-        // For a kind of others, the probe lists all objects: one that cannot be converted keeps the whole kind from
-        // being listed.
+        // A kind that is not essential is probed with all objects: one that cannot be converted keeps the whole kind
+        // from being listed.
         limit: watched.is_essential().then_some(1),
         ..Default::default()
     };

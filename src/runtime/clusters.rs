@@ -164,7 +164,7 @@ impl Clusters {
     pub(super) async fn wait_for_first_listing(&self) {
         let listed = self.effects.clusters.values().map(async |cluster| {
             if let Err(error) = cluster.watch.wait_until_ready(FIRST_LISTING).await {
-                tracing::warn!(error = %chain(&error), "cluster");
+                tracing::warn!(error = %chain(&error), "the daemon goes on without the cluster's objects");
             }
             if let Some(adopted) = &cluster.adopted {
                 adopted.wait_until_ready(FIRST_LISTING).await;
@@ -390,7 +390,9 @@ impl Clusters {
             match answer {
                 Some(Ok(true)) => followed.push(cluster.clone()),
                 Some(Ok(false)) => {}
-                Some(Err(error)) => tracing::warn!(%cluster, error = chain(&error), "the daemon's own kubeconfig"),
+                Some(Err(error)) => {
+                    tracing::warn!(%cluster, error = chain(&error), "cannot update the daemon's own kubeconfig")
+                }
                 None => suspect(there, cluster),
             }
         }
@@ -437,12 +439,12 @@ impl Clusters {
                         tracing::warn!(%cluster, remedy, "the webhook outside of the cluster has older rules");
                     }
                     if let Some(not_after) = not_after.filter(|ends| *ends <= now + webhook::ENDS_SOON) {
-                        tracing::warn!(%cluster, %not_after, "the files of the webhook outside of the cluster end soon");
+                        tracing::warn!(%cluster, %not_after, "the certificate of the webhook outside of the cluster expires soon");
                     }
                     again
                 }
                 Err(error) => {
-                    tracing::warn!(%cluster, error = chain(&error), "the webhook was not looked after");
+                    tracing::warn!(%cluster, error = chain(&error), "cannot update the webhook; it is retried");
                     now + RENEWAL_AGAIN
                 }
             });
@@ -652,7 +654,7 @@ async fn end_when_taken_over(
 async fn followed(cluster: &ClusterName, kubeconfig: &Path, face: &Cluster) -> Result<bool, AccessError> {
     let changed = bootstrap::follow(kubeconfig, face).await?;
     if changed {
-        tracing::info!(%cluster, "the daemon's own kubeconfig has the CA of the configuration now");
+        tracing::info!(%cluster, "wrote the CA of the configuration into the daemon's own kubeconfig");
     }
     Ok(changed)
 }

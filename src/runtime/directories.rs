@@ -209,7 +209,7 @@ fn tell_repairs(snapshot: &DirectorySnapshot) {
             let examples = examples.join(", ");
             tracing::warn!(source = read.source, differences, examples, "a full read differs from the changes");
         } else {
-            tracing::info!(source = read.source, "a full read shows what the changes made");
+            tracing::info!(source = read.source, "a full read agrees with the changes");
         }
     }
 }

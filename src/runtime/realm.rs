@@ -150,7 +150,7 @@ impl RealmTarget {
         let why = chain(error);
         let (since, attempts) = self.trouble.as_ref().map_or((now, 0), |before| (before.since, before.attempts));
         let attempts = attempts + 1;
-        tracing::warn!(realm = self.settings.rules.name, error = why, "realm");
+        tracing::warn!(realm = self.settings.rules.name, error = why, "the work in the realm failed; it is retried");
         // The wait is as short as for a removal of access: until the realm answers, nobody knows what has to be removed
         // there.
         let wait = retry_after(attempts).min(LAST_REMOVAL_RETRY);

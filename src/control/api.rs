@@ -166,7 +166,7 @@ pub struct ClusterStatus {
     pub trouble: Option<String>,
     /// The number of objects of ours.
     pub objects: u64,
-    /// Endpoints that do not accept credentials, each with the reason and the remedy.
+    /// Endpoints that refused a credential or were unreachable at the last check, with the reason and the remedy.
     #[serde(default)]
     pub endpoints: BTreeMap<String, String>,
     /// What is wrong with the daemon's confinement there.

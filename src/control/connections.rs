@@ -18,16 +18,16 @@ use tokio_util::sync::CancellationToken;
 use super::caller::Caller;
 
 /// The number of connections that all callers with the right to read may have open together.
-const SEATS: usize = 64;
+const READER_CONNECTIONS: usize = 64;
 /// The same for all other callers.
-const SEATS_OF_STRANGERS: usize = 16;
+const OTHER_CONNECTIONS: usize = 16;
 /// How long a client may take to send the headers of a request.
-const HEADERS: Duration = Duration::from_secs(10);
+const HEADERS_WITHIN: Duration = Duration::from_secs(10);
 /// How long the connection of a caller without the right to read may stay open.
-const STRANGER: Duration = Duration::from_secs(10);
+const OTHERS_STAY: Duration = Duration::from_secs(10);
 /// The number of accepted connections whose caller is not identified yet. The lookup of groups may ask a directory, and
 /// take long.
-const UNKNOWN: usize = 64;
+const UNIDENTIFIED_CONNECTIONS: usize = 64;
 
 /// Serves `routes` on every connection until `stop`, then finishes the open requests. Each request has the [`Caller`]
 /// as an extension. A TCP connection has no credentials, so its caller is `None`.
@@ -38,31 +38,31 @@ pub(super) async fn serve<L: Listener>(
     stop: CancellationToken,
 ) {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEADERS);
-    let hall = Arc::new(Semaphore::new(UNKNOWN));
-    let rooms = [SEATS, SEATS_OF_STRANGERS].map(|seats| Arc::new(Semaphore::new(seats)));
+    http.timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN);
+    let unidentified = Arc::new(Semaphore::new(UNIDENTIFIED_CONNECTIONS));
+    let limits = [READER_CONNECTIONS, OTHER_CONNECTIONS].map(|count| Arc::new(Semaphore::new(count)));
     let open = GracefulShutdown::new();
     loop {
-        let (stream, place) = tokio::select! {
+        let (stream, permit) = tokio::select! {
             () = stop.cancelled() => break,
-            accepted = accept(&mut listener, &hall) => accepted,
+            accepted = accept(&mut listener, &unidentified) => accepted,
         };
-        let (http, routes, rooms, watcher) = (http.clone(), routes.clone(), rooms.clone(), open.watcher());
+        let (http, routes, limits, watcher) = (http.clone(), routes.clone(), limits.clone(), open.watcher());
         let peer = credentials(&stream);
         tokio::spawn(async move {
             let caller = match peer {
                 Some(peer) => tokio::task::spawn_blocking(move || Caller::of(&peer)).await.ok(),
                 None => None,
             };
-            drop(place);
-            let stranger = peer.is_some() && !caller.as_ref().is_some_and(|caller| caller.may_read);
-            // If all seats are taken, the connection is closed at once. The client notices that.
-            let Ok(_seat) = Arc::clone(&rooms[usize::from(stranger)]).try_acquire_owned() else { return };
+            drop(permit);
+            let is_other = peer.is_some() && !caller.as_ref().is_some_and(|caller| caller.may_read);
+            // If too many connections are open, this one is closed at once. The client notices that.
+            let Ok(_permit) = Arc::clone(&limits[usize::from(is_other)]).try_acquire_owned() else { return };
             let service = TowerToHyperService::new(routes.layer(Extension(caller)));
             let connection = watcher.watch(http.serve_connection(TokioIo::new(stream), service));
             // An error of the connection concerns only its client.
-            if stranger {
-                let _ = tokio::time::timeout(STRANGER, connection).await;
+            if is_other {
+                let _ = tokio::time::timeout(OTHERS_STAY, connection).await;
             } else {
                 let _ = connection.await;
             }
@@ -73,8 +73,8 @@ pub(super) async fn serve<L: Listener>(
 
 async fn accept<L: Listener>(
     listener: &mut L,
-    hall: &Arc<Semaphore>,
+    unidentified: &Arc<Semaphore>,
 ) -> (L::Io, Option<tokio::sync::OwnedSemaphorePermit>) {
-    let place = Arc::clone(hall).acquire_owned().await.ok();
-    (listener.accept().await.0, place)
+    let permit = Arc::clone(unidentified).acquire_owned().await.ok();
+    (listener.accept().await.0, permit)
 }

@@ -160,7 +160,8 @@ impl EndpointProbes {
         });
     }
 
-    /// Returns the endpoints that did not accept a credential at the last check, with the reason and the remedy.
+    /// Returns the endpoints that refused a credential or were unreachable at the last check, with the reason and the
+    /// remedy.
     #[must_use]
     pub fn findings(&self, endpoints: &BTreeMap<String, Endpoint>) -> BTreeMap<String, String> {
         let said = self.lock();

@@ -30,8 +30,7 @@ pub struct Names<'a> {
 }
 
 impl NewKey {
-    /// Generates an ECDSA key on P-256, which every TLS client supports. A core makes 15,000 keys with requests a
-    /// second.
+    /// Generates an ECDSA key on P-256, which every TLS client supports. 15,000 keys with their requests take a second.
     pub fn generate() -> Result<Self, rcgen::Error> {
         Ok(Self(Zeroizing::new(KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?)))
     }

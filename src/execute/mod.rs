@@ -127,7 +127,7 @@ impl ClusterEffects {
             && self.pods.is_some() == policy.reapers.look_at_pods()
     }
 
-    /// Returns the endpoints that did not accept credentials at the last check, with the reason.
+    /// Returns the endpoints that refused a credential or were unreachable at the last check, with the reason.
     #[must_use]
     pub fn findings(&self) -> BTreeMap<String, String> {
         self.server.endpoint_probes().findings(&self.face.endpoints)
@@ -139,7 +139,7 @@ impl ClusterEffects {
 pub enum Extent {
     /// Everything, urgent accounts first.
     All,
-    /// Only urgent accounts, and removals of access. The rest is left to the next cycle, which is due already.
+    /// Only removals of access, and urgent accounts ([`AccountPlan::is_urgent`]). The rest is left to the next cycle.
     Urgent,
 }
 

@@ -103,7 +103,7 @@ pub enum SigningError {
 }
 
 /// Stops asking a signer that does not answer the requests of several accounts. Otherwise each would wait for
-/// [`DEADLINE`], and delay the rest of the cycle.
+/// `DEADLINE`, and delay the rest of the cycle.
 #[derive(Debug)]
 pub struct SignerBreaker(Mutex<Breaker<String>>);
 

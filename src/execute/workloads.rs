@@ -149,8 +149,8 @@ pub async fn stop(server: &ApiServer, found: &[(ObjectKey, StoppedWorkload)]) ->
     failed.map_or(Ok(replaced), Err)
 }
 
-/// Deletes every pod of a namespace that still runs after its controllers were stopped: its grace period may be years,
-/// and nothing may act on its controller (`Job.spec.managedBy`, a paused `Deployment`). Returns the number of such
+/// Deletes every pod of a namespace that still runs after the controllers were stopped: a pod's grace period may be
+/// years, or nothing acts on its controller (`Job.spec.managedBy`, a paused `Deployment`). Returns the number of such
 /// pods.
 pub async fn end_pods(server: &ApiServer, namespace: &NamespaceName) -> Result<usize, StepError> {
     let pods = ObjectKind::of("v1", "Pod");

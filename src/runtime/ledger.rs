@@ -201,7 +201,7 @@ impl Ledger {
 
     /// Returns how long until a cycle is due before the schedule's next one: for the check of a home after a delivery,
     /// for the retry of a delivery or of a failed removal of access, or for the next step of a class's revocation.
-    /// Returns `None` if there is none within [`SOON`].
+    /// Returns `None` if there is none within `SOON`.
     #[must_use]
     pub fn next_look(&self) -> Option<Duration> {
         let (now, ledger) = (self.now(), self.state());

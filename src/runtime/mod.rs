@@ -176,7 +176,7 @@ impl Runtime {
         Ok(Self { settings, sealer, planner, ledger, directories, clusters, realm, work, metrics })
     }
 
-    /// Connects to all clusters, and waits until they have listed their objects, or for [`ORDERS_WAIT`] after an order
+    /// Connects to all clusters, and waits until they have listed their objects, or for `ORDERS_WAIT` after an order
     /// arrived. A cluster that does not answer is not an error; each later cycle asks it again.
     ///
     /// # Errors

@@ -474,7 +474,7 @@ async fn listen(
     let path = &settings.control_socket;
     let what = match path.parent() {
         Some(folder) if !folder.exists() => {
-            format!("{}: its folder does not exist; `systemctl start bursard` makes it", path.display())
+            format!("{}: its folder does not exist; `systemctl start bursard` creates it", path.display())
         }
         _ => path.display().to_string(),
     };

@@ -456,7 +456,7 @@ impl RevocationProof {
         }
         if !self.unproved.is_empty() {
             let clusters = self.unproved.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-            open.push(format!("not proved yet that the API server of {clusters} refuses the older credentials"));
+            open.push(format!("it is not proved yet that the API server of {clusters} refuses the older credentials"));
         }
         let text = format!("{}: {}", self.account, open.join("; "));
         (!open.is_empty()).then_some(Refusal { exit_code: 1, text })
@@ -479,7 +479,7 @@ impl std::fmt::Display for RevocationProof {
         delivered.iter().try_for_each(|(file, at)| write!(f, "; new credential in {file} ({at:.0})"))?;
         for (place, Evicted { secrets, changed }) in evicted {
             let removed = if secrets.is_empty() { "none".to_owned() } else { secrets.join(", ") };
-            write!(f, "\n  {place}: service account default made again; token Secrets removed: {removed}")?;
+            write!(f, "\n  {place}: service account default recreated; token Secrets removed: {removed}")?;
             changed
                 .iter()
                 .try_for_each(|Touched { at, object, by }| write!(f, "\n  changed {at:.0} by {by}: {object}"))?;

@@ -37,7 +37,7 @@ pub enum StepError {
         key: ObjectKey,
     },
     /// A volume's server or path cannot be changed (Kubernetes: `spec.persistentVolumeSource` is immutable).
-    #[error("{} cannot get another server or path", named(key))]
+    #[error("the configuration gives {} another server or path, which a volume cannot get", named(key))]
     VolumeMoved {
         key: ObjectKey,
         /// The refusal.
@@ -67,7 +67,7 @@ pub enum StepError {
     },
     /// A pod past its lifetime, its controller or objects of its job could not be deleted. A tenant can create so many
     /// of them that the cluster does not answer in time, so this is no loss of the cluster.
-    #[error("cannot end {}, past its lifetime", named(key))]
+    #[error("cannot end {}, which is past its lifetime", named(key))]
     Outlived {
         key: ObjectKey,
         #[source]
@@ -102,7 +102,10 @@ pub enum StepError {
     #[error("the archive of the namespace was not written")]
     Task(#[source] tokio::task::JoinError),
     /// The deletion of a namespace would delete data.
-    #[error("namespace {namespace} is archived and not deleted: the data of {} would go with it", volumes(claims))]
+    #[error(
+        "namespace {namespace} is archived, but not deleted: the data of {} would be deleted with it",
+        volumes(claims)
+    )]
     Data {
         namespace: NamespaceName,
         /// The claims, each with its volume.
@@ -131,7 +134,7 @@ pub enum StepError {
         why: String,
     },
     /// Tokens that would let somebody act in a suspended namespace could not be removed.
-    #[error("tokens of service accounts in namespace {namespace} are not removed")]
+    #[error("cannot remove the tokens of service accounts in namespace {namespace}")]
     Eviction {
         cluster: ClusterName,
         namespace: NamespaceName,
@@ -139,17 +142,17 @@ pub enum StepError {
         source: Box<RequestError>,
     },
     /// Workloads are recreated while they are stopped.
-    #[error("namespace {namespace}: workloads are made again while they are stopped")]
+    #[error("workloads in namespace {namespace} are recreated while they are stopped")]
     Restarting { namespace: NamespaceName },
     /// A binding would name a generation that the cluster's mark does not have yet.
-    #[error("the mark of the generations in use (ConfigMap bursar-mark) is not raised in cluster {cluster}")]
+    #[error("cannot raise the mark of the generations in use (ConfigMap bursar-mark) in cluster {cluster}")]
     Unmarked {
         cluster: ClusterName,
         #[source]
         source: Box<AccessError>,
     },
     /// The ledger did not record what was done.
-    #[error("the ledger could not be written")]
+    #[error("cannot write the ledger")]
     NotRecorded,
 }
 
@@ -230,7 +233,7 @@ impl StepError {
     fn remedy(&self) -> Option<String> {
         match self {
             Self::Foreign { key } if credential::is_token_holder(key) => Some(format!(
-                "somebody may hold tokens of it, so no order takes it over; `kubectl delete serviceaccount {} -n {}`",
+                "somebody may hold tokens of it, so no order takes it over; delete it: `kubectl delete serviceaccount {} -n {}`",
                 key.name,
                 key.namespace.as_deref().unwrap_or_default()
             )),
@@ -244,7 +247,7 @@ impl StepError {
                 key.name
             )),
             Self::UnknownKind { kind, .. } => {
-                Some(format!("install what defines {kind}, or take it out of the class's manifests"))
+                Some(format!("install the definition of {kind}, or remove it from the class's manifests"))
             }
             Self::Refused { key, source } | Self::Workload { key, source } | Self::Outlived { key, source } => {
                 remedy_of_refusal(&key.cluster, source)
@@ -260,8 +263,8 @@ impl StepError {
             )),
             Self::NoCluster(cluster) => Some(format!("see `bursar status` for cluster {cluster}")),
             Self::Restarting { namespace } => Some(format!(
-                "find out who makes them: `kubectl get pods,deployments -n {namespace} -o yaml --show-managed-fields`; it \
-                 is tried again each minute"
+                "find out who creates them: `kubectl get pods,deployments -n {namespace} -o yaml --show-managed-fields`; it \
+                 is retried every minute"
             )),
             Self::NotRecorded => Some("see the daemon's log; free space in state_dir if there is none".into()),
             Self::Eviction { cluster, source, .. } | Self::Listing { cluster, source, .. } => {

@@ -49,7 +49,7 @@ pub enum RuntimeError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The seal's key cannot be read.
-    #[error("{path} cannot be used; `bursar init` makes it")]
+    #[error("cannot use the seal's key {path}; if it does not exist, run: bursar init")]
     Seal {
         path: PathBuf,
         #[source]
@@ -58,7 +58,7 @@ pub enum RuntimeError {
     /// Another ledger owns a cluster.
     #[error(
         "cluster {cluster} belongs to the ledger {owner}, and this one is {own}: \
-         two would undo each other's work. If this host is to take over: bursar takeover"
+         two would undo each other's work. To let this host take over, run: bursar takeover"
     )]
     NotOwner {
         cluster: ClusterName,
@@ -69,9 +69,9 @@ pub enum RuntimeError {
     },
     /// The ledger is older than what a cluster proves.
     #[error(
-        "the ledger is older than what was done with it: cluster {cluster} proves generation {proven}, and the ledger ends \
-         at {last}. It came from a snapshot or a copy; nothing was written anywhere. bursar takeover learns from the clusters \
-         what it has forgotten"
+        "the ledger is out of date: cluster {cluster} proves generation {proven}, and the ledger ends at {last}. It was \
+         restored from a snapshot or a copy; nothing was written anywhere. To learn from the clusters what it lacks, run: \
+         bursar takeover"
     )]
     Behind {
         /// The cluster that proves it.
@@ -83,8 +83,8 @@ pub enum RuntimeError {
     },
     /// Another process runs with a copy of the ledger.
     #[error(
-        "another daemon runs with a copy of this ledger and keeps cluster {cluster}: two would undo each other's work. If \
-         this host is to take over: bursar takeover"
+        "another daemon runs with a copy of this ledger and keeps cluster {cluster}: two would undo each other's work. To \
+         let this host take over, run: bursar takeover"
     )]
     Copied {
         /// The cluster that shows it.

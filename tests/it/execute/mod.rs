@@ -332,7 +332,7 @@ async fn a_released_volume_becomes_available_again() {
     let actions = vec![world.apply(&volume("/elsewhere"))];
     let failure = world.must_fail(actions).await;
     assert_eq!(failure.step, "volume");
-    assert!(failure.reason.contains("cannot get another server or path"), "{}", failure.reason);
+    assert!(failure.reason.contains("another server or path, which a volume cannot get"), "{}", failure.reason);
 }
 
 fn phase(volume: &str, wanted: &str) {
@@ -413,7 +413,7 @@ async fn a_kind_that_the_cluster_lacks_fails_only_its_own_objects() {
     let monitor = manifest("monitoring.example.org/v1", "ServiceMonitor", "m", json!({}));
     let actions = vec![world.apply(&monitor)];
     let failure = world.must_fail(actions).await;
-    assert!(failure.reason.contains("install what defines ServiceMonitor"), "{}", failure.reason);
+    assert!(failure.reason.contains("install the definition of ServiceMonitor"), "{}", failure.reason);
 }
 
 #[test]

@@ -283,7 +283,7 @@ async fn a_namespace_that_is_being_deleted_fails_its_tenant_until_it_is_gone() {
     world.until("namespace gone", &key, |found| found.is_none()).await;
     let actions = vec![world.apply(&quota("16"))];
     let failure = world.must_fail(actions).await;
-    assert!(failure.reason.contains("its namespace is gone"), "{}", failure.reason);
+    assert!(failure.reason.contains("its namespace does not exist"), "{}", failure.reason);
     let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&quota("16"))];
     world.must(actions).await;
     assert!(world.ledger.failures.is_empty());

@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     }
     // After the change of the user, because the kernel resets this setting then.
     if let Err(error) = privilege::keep_memory_private() {
-        tracing::error!(%error, "cannot protect the program's memory");
+        tracing::error!(%error, "cannot hide the program's memory from other processes");
         return ExitCode::FAILURE;
     }
     let runtime = match tokio::runtime::Runtime::new() {

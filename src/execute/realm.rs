@@ -290,7 +290,7 @@ fn remedy(action: &RealmAction, error: &RealmError) -> Option<&'static str> {
     match (action, status(error)?) {
         (RealmAction::RealmRename { .. }, 400) => Some("allow usernames to be edited: Realm settings, Login"),
         (RealmAction::RealmMail { .. }, 500) => {
-            Some("check Realm settings, Email; the mail is retried until it is accepted")
+            Some("check Realm settings, Email; it is sent again until it is accepted")
         }
         (RealmAction::RealmMakeRole { .. }, 403) => Some("or create the role yourself"),
         (_, 409) => Some("another user of the realm has this value: change one of the two"),

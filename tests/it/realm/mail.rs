@@ -79,7 +79,7 @@ fn a_new_user_is_told_once_and_again_until_it_is_accepted() {
     let report = world.cycle();
     let [failing] = report.failing.as_slice() else { panic!("one tells that none is taken: {report:#?}") };
     assert_eq!((failing.step.as_str(), failing.cluster.as_str()), ("realm mail", "realm:rlmail"));
-    assert!(failing.reason.contains("the mail is retried until it is accepted"), "{}", failing.reason);
+    assert!(failing.reason.contains("it is sent again until it is accepted"), "{}", failing.reason);
     assert_eq!(user(&realm, "rlmail-b")["enabled"], true, "nothing else waits for mails");
     let why = world.rows("SELECT reason FROM failing");
     assert!(why[0]["reason"].as_str().is_some_and(|why| why.contains("Failed to send")), "{why:?}");

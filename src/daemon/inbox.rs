@@ -19,7 +19,7 @@ use crate::store::backup::Backup;
 const SOFT_STOP: Duration = Duration::from_mins(1);
 /// If no step of a cycle ends for this long, the cycle hangs. The deadline of every request is far shorter.
 const HANGS: Duration = Duration::from_mins(10);
-/// How long a cycle may keep somebody waiting at a login. If it were cut at once, cycles would never end while many
+/// How long a cycle may keep somebody waiting at a login. If each login cut a cycle at once, no cycle would end while many
 /// people log in.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often progress is checked if systemd's watchdog is off.

@@ -41,16 +41,12 @@ pub struct RealmPlan {
 /// One request, or two.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RealmStep {
-    /// Whose.
     #[serde(skip)]
     pub id: AccountId,
-    /// Whose.
     #[serde(skip)]
     pub account: AccountName,
-    /// What.
     #[serde(flatten)]
     pub action: RealmAction,
-    /// Why.
     #[serde(flatten)]
     pub reason: Reason,
     /// The class that counts for limits.
@@ -69,30 +65,15 @@ pub struct RealmStep {
 #[serde(rename_all = "kebab-case", tag = "action")]
 pub enum RealmAction {
     /// Roles of workspaces are taken from a user.
-    RealmUnassign {
-        /// Whom.
-        user: String,
-        /// Which.
-        roles: Vec<RealmRole>,
-    },
+    RealmUnassign { user: String, roles: Vec<RealmRole> },
     /// Nobody logs in with it any more.
-    RealmDisable {
-        /// Whom.
-        user: String,
-    },
+    RealmDisable { user: String },
     /// People log in with it again.
-    RealmEnable {
-        /// Whom.
-        user: String,
-    },
+    RealmEnable { user: String },
     /// One that we began to make, and that was made.
-    RealmRecognise {
-        /// Whom.
-        user: String,
-    },
+    RealmRecognise { user: String },
     /// Somebody else's becomes ours.
     RealmAdopt {
-        /// Whom.
         user: String,
         /// Whether it may log in now.
         enabled: bool,
@@ -105,12 +86,10 @@ pub enum RealmAction {
         email: Option<String>,
         /// Display name of the account; Keycloak gets it in two parts.
         display_name: Option<String>,
-        /// Required actions.
         actions: Vec<String>,
     },
     /// What the directory says of a person.
     RealmUpdate {
-        /// Whom.
         user: String,
         /// If it is another.
         email: Option<String>,
@@ -118,28 +97,15 @@ pub enum RealmAction {
         display_name: Option<String>,
     },
     /// A role of a workspace.
-    RealmMakeRole {
-        /// Its name.
-        role: String,
-    },
+    RealmMakeRole { role: String },
     /// The same, of one that is deleted.
-    RealmRemoveRole {
-        /// Its name.
-        role: String,
-    },
+    RealmRemoveRole { role: String },
     /// Roles of workspaces are given to a user, whose id may not be known yet.
-    RealmAssign {
-        /// Their names.
-        roles: Vec<String>,
-    },
+    RealmAssign { roles: Vec<String> },
     /// A mail that asks for the required actions.
-    RealmMail {
-        /// Required actions.
-        actions: Vec<String>,
-    },
+    RealmMail { actions: Vec<String> },
     /// Another name; last, for realms may forbid it.
     RealmRename {
-        /// Whom.
         user: String,
         /// In lower case.
         username: String,

@@ -70,7 +70,6 @@ pub(super) struct Found {
     pub(super) narrowing: Vec<Action>,
     /// Everything else, in the order in which it has to happen.
     pub(super) actions: Vec<Action>,
-    /// For people.
     pub(super) notices: Vec<String>,
     /// Edits that become overrides.
     pub(super) adopted: Vec<Adoption>,

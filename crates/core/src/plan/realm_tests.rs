@@ -283,7 +283,7 @@ fn an_unmanaged_user_is_left_alone_until_adoption_is_allowed() {
     )]);
     let text = story.plan().to_string();
     assert!(
-        text.contains("! user Alice  realm research has a user alice whom Bursar did not make, left alone"),
+        text.contains("! user Alice  no user is created: realm research has a user alice that Bursar did not create"),
         "{text}"
     );
     assert!(!text.contains("taken") && !text.contains("created"), "{text}");
@@ -476,7 +476,7 @@ fn roles_are_taken_within_limits_of_their_own() {
     story.seen.roles.get_mut("workspace-lab:member").expect("there").holders = ["x".to_owned(), "y".to_owned()].into();
     story.world.account(&lab).state = Lifecycle::Deleted;
     let refused = story.guarded();
-    assert!(refused[0].contains("held back of lab"), "{refused:?}");
+    assert!(refused[0].contains("refused for lab"), "{refused:?}");
     assert!(story.seen.roles.contains_key("workspace-lab:member") && !bob.0.is_empty());
 }
 

@@ -349,15 +349,15 @@ impl<'a> Look<'a> {
 
     /// Returns why an existing user of this name is left alone, as a text.
     fn stranger(&self, user: &RealmUser, owner: Option<&Account>) -> String {
-        let what = format!("no user is created: realm {} has a user {}", self.rules.name, user.username);
+        let what = format!("gets no user: realm {} has a user {}", self.rules.name, user.username);
         match owner {
             Some(owner) => format!("{what}, which belongs to {}; rename that user in the realm", owner.account_name()),
             None if self.rules.adopt => format!(
-                "{what} that Bursar did not create, and adopt = true does not take it over, because its mail differs from \
+                "{what} that Bursar did not make, and adopt = true does not take it over, because its mail differs from \
                  the directory's; rename it in the realm"
             ),
             None => format!(
-                "{what} that Bursar did not create; rename it in the realm, or, if both have the same mail, take it over \
+                "{what} that Bursar did not make; rename it in the realm, or, if both have the same mail, take it over \
                  with adopt = true in [realm]"
             ),
         }

@@ -1,7 +1,9 @@
-//! Which tenants need a look: one walk along what the ledger and the clusters hold, both sorted.
+//! Finds the tenants whose objects have to be compared, in one pass over the sorted objects of the ledger and of the
+//! clusters.
 //!
-//! With 10,000 tenants and nothing to do, this walk is the whole plan of objects. What it calls settled, the closer
-//! look of `tenant` would find nothing for; a property test holds the two together.
+//! With 10,000 tenants and nothing to do, this pass is all that is done for objects. For a tenant that it calls
+//! settled,
+//! `tenant` would find nothing to do; a property test checks that the two agree.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, btree_map};
@@ -18,37 +20,37 @@ use crate::inventory::{ClusterInventory, Inventory};
 use crate::kinds::ObjectKey;
 use crate::ledger::LedgerState;
 
-/// A tenant's place: whose, and where.
+/// A tenant: an account in a cluster.
 type PlaceKey<'a> = (&'a AccountId, &'a ClusterName);
 
-/// What the walk found.
+/// The result of the pass.
 #[derive(Debug, Default)]
 pub(super) struct Scan<'a> {
-    /// Tenants that are as they should be.
+    /// Tenants whose objects all need no write.
     settled: HashSet<PlaceKey<'a>>,
-    /// What the ledger knows of an account and nobody wants any more, in clusters that answer.
+    /// Objects in the ledger that are no longer desired, in clusters that answer.
     orphans: BTreeMap<PlaceKey<'a>, Vec<&'a ObjectKey>>,
-    /// All that the ledger knows of an account that has an alternative, which may want less.
+    /// All objects in the ledger of accounts with an alternative, because the alternative may desire fewer objects.
     known: BTreeMap<PlaceKey<'a>, Vec<&'a ObjectKey>>,
     quotas: Vec<QuotaInUse<'a>>,
-    /// Accounts with an object that has to be applied, and whose manifest was not kept.
+    /// Accounts with an object that has to be written, but whose manifest was not derived.
     lacking: BTreeSet<AccountId>,
     strays: Strays<'a>,
 }
 
-/// A quota of which something is in use: whose, which, as it should be, as it is.
+/// A quota of which something is in use: account, key, desired object, observed quota.
 type QuotaInUse<'a> = (&'a AccountId, &'a ObjectKey, &'a DesiredObject, &'a ObservedQuota);
 
-/// One tenant, while the walk passes by.
+/// The state of one tenant during the pass.
 #[derive(Debug)]
 struct Progress<'a> {
-    /// What should be there and was not passed yet.
+    /// The desired objects that were not passed yet.
     ahead: Walk<btree_map::Iter<'a, ObjectKey, DesiredObject>>,
-    /// How many objects there should be.
+    /// The number of desired objects.
     objects: usize,
-    /// How many are as they should be.
+    /// How many of them need no write.
     settled: usize,
-    /// The account may get something else instead.
+    /// Whether the account has an alternative.
     has_alternative: bool,
 }
 
@@ -119,8 +121,8 @@ impl<'a> Scan<'a> {
         Self { settled, orphans, known, quotas, lacking, strays }
     }
 
-    /// The same of the accounts in `desired` alone, all with their manifests. `objects`: the ledger's objects of an account,
-    /// sorted.
+    /// The same of the accounts in `desired` alone, all with their manifests. `objects`: the ledger's objects of an
+    /// account, sorted.
     pub(super) fn among<'k>(
         desired: &'a DesiredState,
         ledger: &'a LedgerState,

@@ -121,8 +121,8 @@ impl<'a> Scan<'a> {
         Self { settled, orphans, known, quotas, lacking, strays }
     }
 
-    /// The same of the accounts in `desired` alone, all with their manifests. `objects`: the ledger's objects of an
-    /// account, sorted.
+    /// Like [`Scan::of`], for the accounts in `desired` only, all with their manifests. `objects` returns an account's
+    /// objects in the ledger, sorted.
     pub(super) fn among<'k>(
         desired: &'a DesiredState,
         ledger: &'a LedgerState,
@@ -157,27 +157,27 @@ impl<'a> Scan<'a> {
         scan
     }
 
-    /// Accounts that cannot be planned for before their manifests are there.
+    /// Returns the accounts that cannot be planned for until their manifests are derived.
     pub(super) fn lacking(&self) -> &BTreeSet<AccountId> {
         &self.lacking
     }
 
-    /// Every object is as it should be, and none is too many.
+    /// Whether all objects of the tenant need no write and no deletion.
     pub(super) fn is_settled(&self, account: &AccountId, cluster: &ClusterName) -> bool {
         self.settled.contains(&(account, cluster))
     }
 
-    /// What clusters show with our label and the ledger does not have.
+    /// Returns the objects with our label that are not in the ledger.
     pub(super) const fn strays(&self) -> &Strays<'a> {
         &self.strays
     }
 
-    /// Quotas of which something is in use, or that were edited.
+    /// Returns the quotas of which something is in use, or that were edited.
     pub(super) fn quotas(&self) -> &[QuotaInUse<'a>] {
         &self.quotas
     }
 
-    /// What the ledger knows of the account there and `tenant` does not want.
+    /// Returns the account's objects in the ledger and in this cluster that `tenant` does not desire.
     pub(super) fn orphans<'s>(
         &'s self,
         (account, cluster): (&'s AccountId, &'s ClusterName),
@@ -189,11 +189,11 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// A sorted map, passed once, in step with another.
+/// An iteration over a sorted map, in step with another sorted map.
 #[derive(Debug)]
 struct Walk<I: Iterator> {
     ahead: Peekable<I>,
-    /// What was passed and nobody asked for, if that is noted.
+    /// The entries that were passed without being asked for; `None` if they are not collected.
     passed: Option<Vec<I::Item>>,
 }
 
@@ -202,20 +202,20 @@ impl<'a, V: 'a, I: Iterator<Item = (&'a ObjectKey, &'a V)>> Walk<I> {
         Self { ahead: map.into_iter().peekable(), passed: None }
     }
 
-    /// The same, and what is passed without being asked for is noted.
+    /// Like [`Walk::along`], and collects the entries that are passed without being asked for.
     fn noting(map: impl IntoIterator<IntoIter = I, Item = I::Item>) -> Self {
         Self { passed: Some(Vec::new()), ..Self::along(map) }
     }
 
-    /// What was noted, to the end.
+    /// Returns the collected entries, and the entries that were not reached.
     fn passed(self) -> impl Iterator<Item = (&'a ObjectKey, &'a V)> {
         self.passed.into_iter().flatten().chain(self.ahead)
     }
 
-    /// What stands at `key`, which is higher than every key asked for before.
+    /// Returns the value at `key`, which must be higher than every key asked for before.
     fn reach(&mut self, key: &ObjectKey) -> Option<&'a V> {
         while let Some((at, _)) = self.ahead.peek() {
-            // Equal is what it nearly always is, and compares faster than order does.
+            // The keys are nearly always equal, and a test for equality is faster than `cmp`.
             match if *at == key { Ordering::Equal } else { (*at).cmp(key) } {
                 Ordering::Less => {
                     let passed = self.ahead.next();

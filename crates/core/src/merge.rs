@@ -191,7 +191,7 @@ mod tests {
     use crate::snapshot::Role;
 
     fn class(name: &str, from: From, when: Option<When>, pattern: &str) -> Class {
-        let name_pattern = Pattern(Regex::new(pattern).expect("a pattern"));
+        let name_pattern = Pattern(Regex::new(pattern).expect("the pattern is a valid regex"));
         Class { name: name.to_owned(), from, when, name_pattern, ..testing::profile() }
     }
 

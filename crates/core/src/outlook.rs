@@ -354,7 +354,7 @@ mod tests {
     }
 
     fn outlook(world: &World, heard: Option<&DirectorySnapshot>, at: &str) -> Outlook {
-        let mut lookahead = Lookahead::new(inputs(world, heard), at.parse().expect("a time"));
+        let mut lookahead = Lookahead::new(inputs(world, heard), at.parse().expect("the text is a timestamp"));
         while lookahead.step(inputs(world, heard)) {}
         lookahead.into_outlook()
     }
@@ -389,7 +389,7 @@ mod tests {
         let account = world.add(AccountKind::Tool, "foo", Some(52_503));
         let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: world.now };
         let key = OverrideKey { account, resource: "pods".to_owned(), cluster: None };
-        let until: Timestamp = "2026-05-10T12:00:00Z".parse().expect("a time");
+        let until: Timestamp = "2026-05-10T12:00:00Z".parse().expect("the text is a timestamp");
         world
             .ledger
             .overrides
@@ -406,7 +406,7 @@ mod tests {
         let account = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
         let note = Note { actor: "ann".to_owned(), reason: "mining".to_owned(), ticket: None, at: world.now };
-        let until: Timestamp = "2026-05-10T12:00:00Z".parse().expect("a time");
+        let until: Timestamp = "2026-05-10T12:00:00Z".parse().expect("the text is a timestamp");
         let object = Some(until.to_string());
         let order =
             crate::ledger::Order { id: 1, account, what: crate::ledger::OrderKind::Suspend, note, bulk: None, object };
@@ -428,7 +428,7 @@ mod tests {
         world.cycle();
         let mut other = world.policy.clone();
         let kept = When::Base("ou=kept,dc=example,dc=org".to_owned());
-        other.classes.get_mut("tool").expect("a class").when = Some(kept);
+        other.classes.get_mut("tool").expect("the policy has this class").when = Some(kept);
         other.limits.suspend_per_cycle = Limit { count: 2, percent: None };
         other.limits.suspend_per_day = Limit { count: 20, percent: None };
         let in_force = evolve(inputs(&world, None), &mut Planner::default());

@@ -51,8 +51,8 @@ impl FoundNamespace {
         let wanted = wanted.as_str();
         is_weaker.then(|| Weaker {
             what: format!(
-                "namespace {name} has Pod Security level {level:?}, but class {class} asks for {wanted}; Bursar does not change \
-                 an existing level"
+                "namespace {name} has Pod Security level {level:?}, but class {class} asks for {wanted}; Bursar does not \
+                 change an existing level"
             ),
             remedy: format!("kubectl label namespace {name} {POD_SECURITY_ENFORCE}={wanted} --overwrite"),
         })

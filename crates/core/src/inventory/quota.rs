@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn an_edit_counts_and_a_status_write_of_a_controller_does_not() {
         assert_eq!(observe(&quota("kube-controller-manager", &json!("status"), "0")), None);
-        let edited = observe(&quota("kubectl-edit", &Value::Null, "3")).expect("edited and in use");
+        let edited = observe(&quota("kubectl-edit", &Value::Null, "3")).expect("the quota is edited and in use");
         assert_eq!((edited.edited["pods"].as_str(), edited.used["pods"].as_str()), ("16", "3"));
         assert_eq!(edited.editors, ["kubectl-edit"]);
     }

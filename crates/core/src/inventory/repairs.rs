@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn repairs_wait_longer_each_time_until_the_object_is_left_alone() {
-        let begin: Timestamp = "2026-05-03T12:00:00Z".parse().expect("a time");
+        let begin: Timestamp = "2026-05-03T12:00:00Z".parse().expect("the text is a timestamp");
         let (mut repairs, mut now, mut waits) = (None, begin, Vec::new());
         for _ in 0..9 {
             let next = Repairs::after(repairs.as_ref(), now);

@@ -205,7 +205,8 @@ impl Look<'_> {
         match (by_name.as_slice(), by_mail.as_slice()) {
             ([one], _) | ([], [one]) => Ok(one.id.clone()),
             ([], []) => Err(format!(
-                "annotation {annotation} names {owner:?}, who is in no source; correct the annotation, or add the person to a source"
+                "annotation {annotation} names {owner:?}, who is in no source; correct the annotation, or add the \
+                 person to a source"
             )),
             _ => Err(format!(
                 "annotation {annotation} names {owner:?}, which matches several accounts; write user:NAME instead"
@@ -278,7 +279,7 @@ mod tests {
             annotations: BTreeMap::from([("owner".to_owned(), "alice".to_owned())]),
             ..FoundNamespace::default()
         };
-        let name = NamespaceName::try_from("lab-a".to_owned()).expect("a name");
+        let name = NamespaceName::try_from("lab-a".to_owned()).expect("the text is a namespace name");
         world.inventory.adopted.entry(prod()).or_default().insert(name, found);
         world.look();
         (world, alice)
@@ -319,7 +320,7 @@ mod tests {
     #[test]
     fn a_missing_level_is_set_before_bindings_and_a_weaker_level_causes_a_notice() {
         let (mut world, alice) = profiled();
-        let class = world.policy.classes.get_mut("profile").expect("a class");
+        let class = world.policy.classes.get_mut("profile").expect("the policy has this class");
         let crate::policy::From::Adopted(adopts) = &mut class.from else { panic!("it adopts") };
         adopts.pod_security = Some(crate::policy::PodSecurity::Baseline);
         let steps = |world: &World| -> Vec<Action> { world.plan().accounts[0].steps().cloned().collect() };
@@ -333,7 +334,7 @@ mod tests {
         world.cycle();
         assert!(world.plan().is_empty(), "{}", world.plan());
         let level = |world: &mut World, level: Option<&str>| {
-            let name = NamespaceName::try_from("lab-a".to_owned()).expect("a name");
+            let name = NamespaceName::try_from("lab-a".to_owned()).expect("the text is a namespace name");
             let found = world.inventory.adopted.get_mut(&prod()).and_then(|found| found.get_mut(&name));
             found.expect("the namespace is in the inventory").level = level.map(str::to_owned);
         };

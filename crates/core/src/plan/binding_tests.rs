@@ -10,7 +10,7 @@ fn world() -> (World, AccountId, ObjectKey) {
     let mut world = World::new();
     let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
     (0..2).for_each(|_| drop(world.cycle()));
-    let binding = world.bound.keys().next().expect("it is bound").clone();
+    let binding = world.bound.keys().next().expect("the account has a binding").clone();
     (world, foo, binding)
 }
 
@@ -56,7 +56,7 @@ fn a_revocation_of_a_held_account_takes_a_binding_without_its_label() {
 #[test]
 fn a_binding_that_a_finalizer_keeps_is_emptied() {
     let (mut world, foo, binding) = world();
-    world.cluster().objects.get_mut(&binding).expect("it is there").deleting = true;
+    world.cluster().objects.get_mut(&binding).expect("the world has it").deleting = true;
     assert!(world.plan().is_empty(), "it goes by itself: {}", world.plan());
     world.account(&foo).disabled = Some("mark".to_owned());
     world.cycle();
@@ -67,7 +67,7 @@ fn a_binding_that_a_finalizer_keeps_is_emptied() {
 #[test]
 fn a_revocation_takes_a_binding_that_a_finalizer_keeps_and_makes_it_again() {
     let (mut world, foo, binding) = world();
-    world.cluster().objects.get_mut(&binding).expect("it is there").deleting = true;
+    world.cluster().objects.get_mut(&binding).expect("the world has it").deleting = true;
     let note = Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
     world.ledger.orders.push(Order { id: 1, account: foo, what: OrderKind::Revoke, note, bulk: None, object: None });
     world.cycle();

@@ -36,7 +36,14 @@ fn named(world: &World) -> BTreeSet<String> {
 }
 
 fn tokens(world: &mut World) {
-    let rule = world.policy.classes.get_mut("tool").expect("a class").credential.as_mut().expect("a rule");
+    let rule = world
+        .policy
+        .classes
+        .get_mut("tool")
+        .expect("the policy has this class")
+        .credential
+        .as_mut()
+        .expect("the class has a credential");
     let directory = Some("/srv/{host}/{name}".into());
     let hosts = vec![HostName("ce1".to_owned())];
     rule.kind = CredentialKind::ServiceAccount { lifetime: Duration::from_hours(1), hosts, directory };
@@ -55,11 +62,11 @@ fn a_kind_that_is_not_shown_keeps_only_its_own_objects_waiting() {
     assert_eq!(claims(&world), 1);
     blind(&mut world, &[ManagedKind::PersistentVolumeClaim]);
     // What was seen of it last is nothing to rely on.
-    let key = world.ledger.objects.keys().find(claim).expect("a claim").clone();
+    let key = world.ledger.objects.keys().find(claim).expect("the account has a claim").clone();
     world.cluster().objects.remove(&key);
     assert!(world.plan().is_empty() && world.plan().notices.is_empty(), "{}", world.plan());
 
-    let class = world.policy.classes.get_mut("student").expect("a class");
+    let class = world.policy.classes.get_mut("student").expect("the policy has this class");
     class.quota.insert("pods".to_owned(), "3".to_owned());
     class.volumes.clear();
     let plan = world.plan();

@@ -89,7 +89,7 @@ fn named(subject: &Value) -> Option<String> {
 }
 
 /// Returns the ClusterRole of our binding by the binding's name: `bursar-ROLE` for a RoleBinding,
-/// `bursar-ROLE:KIND:NAME` for a ClusterRoleBinding.
+/// `bursar-ROLE:KIND:NAME` for a `ClusterRoleBinding`.
 fn role(key: &ObjectKey) -> Option<&str> {
     let role = key.name.strip_prefix("bursar-")?;
     if key.namespace.is_some() { Some(role) } else { role.rsplitn(3, ':').nth(2) }

@@ -291,7 +291,15 @@ mod tests {
 
     fn world(kind: CredentialKind) -> (World, AccountId) {
         let mut world = World::new();
-        world.policy.classes.get_mut("tool").expect("a class").credential.as_mut().expect("a rule").kind = kind;
+        world
+            .policy
+            .classes
+            .get_mut("tool")
+            .expect("the policy has this class")
+            .credential
+            .as_mut()
+            .expect("the class has a credential")
+            .kind = kind;
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
         assert!(world.plan().is_empty(), "{}", world.plan());
@@ -421,7 +429,15 @@ mod tests {
     }
 
     fn rule(world: &mut World) -> &mut CredentialKind {
-        &mut world.policy.classes.get_mut("tool").expect("a class").credential.as_mut().expect("a rule").kind
+        &mut world
+            .policy
+            .classes
+            .get_mut("tool")
+            .expect("the policy has this class")
+            .credential
+            .as_mut()
+            .expect("the class has a credential")
+            .kind
     }
 
     #[test]
@@ -513,8 +529,8 @@ mod tests {
             grant: Grant::Auto,
             user: "sso:{name}".to_owned(),
         };
-        let class = world.policy.classes.get_mut("tool").expect("a class");
-        class.credential.as_mut().expect("a rule").kind = CredentialKind::Oidc(rule);
+        let class = world.policy.classes.get_mut("tool").expect("the policy has this class");
+        class.credential.as_mut().expect("the class has a credential").kind = CredentialKind::Oidc(rule);
         let plan = world.plan();
         assert!(plan.to_string().contains("kubeconfig of ce2 removed"), "{plan}");
         world.cycle();
@@ -549,7 +565,7 @@ mod tests {
 
     #[test]
     fn homes_are_inspected_every_six_hours_and_not_all_at_once() {
-        let at = |second| Timestamp::from_second(second).expect("in range");
+        let at = |second| Timestamp::from_second(second).expect("the time is in range");
         let id = |number: i64| crate::identity::DirectoryId(number.to_string());
         let ids: Vec<AccountId> = (0..1000).map(|number| AccountId::derive("ledger", "people", &id(number))).collect();
         let due = |id: &AccountId, minute: i64| {

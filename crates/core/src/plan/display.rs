@@ -241,7 +241,8 @@ impl fmt::Display for Refusal {
         if limit == COMPLETENESS {
             return write!(
                 f,
-                "refused: {} {what} wait for a complete read of {class}, because the last one was not complete: {names}",
+                "refused: {} {what} wait for a complete read of {class}, because the last one was not complete: \
+                 {names}",
                 accounts.len()
             );
         }
@@ -259,9 +260,9 @@ impl fmt::Display for Refusal {
             IMPORT => {
                 return write!(
                     f,
-                    "refused: {} {what} of {class} are missing, and others have their names and uids under new ids, such as \
-                     {}. This looks like a new import, so none of them is suspended. If they are the same: bursar directory \
-                     imported > FILE; bursar adopt import FILE",
+                    "refused: {} {what} of {class} are missing, and others have their names and uids under new ids, such \
+                     as {}. This looks like a new import, so none of them is suspended. If they are the same: bursar \
+                     directory imported > FILE; bursar adopt import FILE",
                     number(*wanted),
                     accounts.first().map_or("", |account| account.name.as_str())
                 );

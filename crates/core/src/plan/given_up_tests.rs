@@ -36,7 +36,7 @@ fn cycles(world: &mut World) {
 }
 
 fn class<'a>(world: &'a mut World, name: &str) -> &'a mut crate::policy::Class {
-    world.policy.classes.get_mut(name).expect("a class")
+    world.policy.classes.get_mut(name).expect("the policy has this class")
 }
 
 /// Keeps every class from suspending anybody.
@@ -177,7 +177,7 @@ fn no_binding_names_a_service_account_that_nobody_makes() {
     let hosts = vec![crate::identity::HostName("ce1".to_owned())];
     let lifetime = std::time::Duration::from_hours(1);
     let kind = CredentialKind::ServiceAccount { lifetime, hosts, directory: Some("/srv/{host}/{name}".into()) };
-    class(&mut world, "tool").credential.as_mut().expect("a rule").kind = kind;
+    class(&mut world, "tool").credential.as_mut().expect("the class has a credential").kind = kind;
     let (mut world, foo) = tool_in(world);
     refuse(&mut world);
     give_up(&mut world, "tool");

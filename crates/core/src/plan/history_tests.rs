@@ -86,8 +86,8 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn posix(number: i64) -> PosixIdentity {
     PosixIdentity {
-        uid: number.try_into().expect("in range"),
-        gid: number.try_into().expect("in range"),
+        uid: number.try_into().expect("the id is in range"),
+        gid: number.try_into().expect("the id is in range"),
         groups: BTreeSet::new(),
     }
 }
@@ -159,7 +159,7 @@ impl Story {
         let born = self.born;
         self.born += 1;
         let made = |who: usize| {
-            let uid = 53_000 + i64::try_from(who).expect("few");
+            let uid = 53_000 + i64::try_from(who).expect("the number is small");
             entry(AccountKind::Tool, &format!("{who}-{born}"), &format!("tool{who}"), uid)
         };
         match what {
@@ -255,8 +255,8 @@ impl Story {
 
     /// The server says how far it is; of one that is behind nothing is used.
     fn mark(&self, snapshot: &mut DirectorySnapshot, at: usize) {
-        let stamp =
-            Stamp::parse(&format!("20000101{:02}{:02}{:02}Z", at / 3600, at / 60 % 60, at % 60)).expect("a time");
+        let stamp = Stamp::parse(&format!("20000101{:02}{:02}{:02}Z", at / 3600, at / 60 % 60, at % 60))
+            .expect("the text is a timestamp");
         let marks = Marks { changes: BTreeMap::from([("dc=x 001".to_owned(), stamp)]), ..Marks::default() };
         let behind = self.world.ledger.marks.get(SOURCE).and_then(|known| known.marks.behind(&marks));
         for read in &mut snapshot.reads {

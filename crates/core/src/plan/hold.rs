@@ -187,7 +187,7 @@ mod tests {
     fn is_bound_after(happens: impl Fn(&mut World, &AccountId, &AccountId)) -> bool {
         let (mut world, alice, algebra) = World::in_course();
         hold(&mut world, &algebra);
-        let away = world.inventory.clusters.remove(&prod()).expect("it is there");
+        let away = world.inventory.clusters.remove(&prod()).expect("the world has it");
         happens(&mut world, &alice, &algebra);
         world.cycle();
         world.inventory.clusters.insert(prod(), away);
@@ -332,7 +332,7 @@ mod tests {
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
         hold(&mut world, &foo);
-        world.policy.classes.get_mut("tool").expect("a class").roles.clear();
+        world.policy.classes.get_mut("tool").expect("the policy has this class").roles.clear();
         (0..2).for_each(|_| drop(world.cycle()));
         assert!(is_bound(&world, "tool-foo"));
         let (mut world, alice, algebra) = World::in_course();
@@ -341,7 +341,7 @@ mod tests {
         world.join(&algebra, &bob);
         (0..3).for_each(|_| drop(world.cycle()));
         hold(&mut world, &algebra);
-        let course = world.policy.classes.get_mut("course").expect("a class");
+        let course = world.policy.classes.get_mut("course").expect("the policy has this class");
         workspace_of(course).members.clear();
         world.account(&alice).disabled = Some("mark".to_owned());
         (0..2).for_each(|_| drop(world.cycle()));
@@ -360,10 +360,10 @@ mod tests {
     }
 
     fn credential(world: &mut World, hosts: Vec<HostName>) {
-        let class = world.policy.classes.get_mut("tool").expect("a class");
+        let class = world.policy.classes.get_mut("tool").expect("the policy has this class");
         let lifetime = std::time::Duration::from_hours(1);
         let kind = CredentialKind::ServiceAccount { lifetime, hosts, directory: Some("/srv/{host}/{name}".into()) };
-        class.credential.as_mut().expect("a rule").kind = kind;
+        class.credential.as_mut().expect("the class has a credential").kind = kind;
     }
 
     fn tokens_of(world: &World) -> std::collections::BTreeSet<&str> {
@@ -379,8 +379,8 @@ mod tests {
         let certificate = CredentialKind::Certificate { lifetime };
         let changes: [&dyn Fn(&mut World); 2] =
             [&|world| credential(world, vec![HostName("ce1".to_owned())]), &|world| {
-                let class = world.policy.classes.get_mut("tool").expect("a class");
-                class.credential.as_mut().expect("a rule").kind = certificate.clone();
+                let class = world.policy.classes.get_mut("tool").expect("the policy has this class");
+                class.credential.as_mut().expect("the class has a credential").kind = certificate.clone();
             }];
         for change in changes {
             let mut world = World::new();
@@ -398,12 +398,12 @@ mod tests {
     fn a_held_account_keeps_a_secret_that_its_class_no_longer_gives() {
         let mut world = World::new();
         let secret = serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "proxy", "namespace": "tool-{name}"}});
-        world.policy.classes.get_mut("tool").expect("a class").manifests.push(secret);
+        world.policy.classes.get_mut("tool").expect("the policy has this class").manifests.push(secret);
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         (0..3).for_each(|_| drop(world.cycle()));
         assert!(tokens_of(&world).contains("proxy"));
         hold(&mut world, &foo);
-        world.policy.classes.get_mut("tool").expect("a class").manifests.clear();
+        world.policy.classes.get_mut("tool").expect("the policy has this class").manifests.clear();
         (0..2).for_each(|_| drop(world.cycle()));
         assert!(tokens_of(&world).contains("proxy"));
     }

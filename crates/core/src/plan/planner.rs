@@ -430,11 +430,16 @@ mod tests {
             ("an entry", &|world, foo| world.account(foo).disabled = Some("mark".to_owned())),
             ("an object", &|world, foo| {
                 let key = world.ledger.objects.iter().find(|(_, it)| it.account == *foo).map(|(key, _)| key.clone());
-                world.cluster().objects.get_mut(&key.expect("an object")).expect("shown").digest = "edited".into();
+                world
+                    .cluster()
+                    .objects
+                    .get_mut(&key.expect("the account has an object"))
+                    .expect("the cluster shows it")
+                    .digest = "edited".into();
             }),
             ("an object that is gone", &|world, foo| {
                 let key = world.ledger.objects.iter().find(|(_, it)| it.account == *foo).map(|(key, _)| key.clone());
-                world.cluster().objects.remove(&key.expect("an object"));
+                world.cluster().objects.remove(&key.expect("the account has an object"));
             }),
             ("an order", &|world, foo| {
                 let (account, what) = (foo.clone(), OrderKind::Revoke);
@@ -474,7 +479,8 @@ mod tests {
     #[test]
     fn renewals_and_inspections_become_due_by_time_alone() {
         let (mut world, mut planner) = site();
-        let due = world.ledger.certificates.values().map(|it| it.renew_after).min().expect("certificates");
+        let due =
+            world.ledger.certificates.values().map(|it| it.renew_after).min().expect("the world has certificates");
         let mut looks = 0;
         while world.now < due {
             world.now += SignedDuration::from_hours(1);
@@ -489,7 +495,13 @@ mod tests {
         let (mut world, mut planner) = site();
         world.now -= SignedDuration::from_hours(1);
         plan(&mut planner, &world);
-        world.policy.classes.get_mut("tool").expect("a class").quota.insert("pods".to_owned(), "3".to_owned());
+        world
+            .policy
+            .classes
+            .get_mut("tool")
+            .expect("the policy has this class")
+            .quota
+            .insert("pods".to_owned(), "3".to_owned());
         assert!(!plan(&mut planner, &world).is_empty());
     }
 }

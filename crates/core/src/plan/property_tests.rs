@@ -154,12 +154,12 @@ fn happen(world: &mut World, ids: &[AccountId], what: &Happening) {
             }
         }
         Happening::Role(given) => {
-            let tool = world.policy.classes.get_mut("tool").expect("a class");
+            let tool = world.policy.classes.get_mut("tool").expect("the policy has this class");
             tool.roles.truncate(1);
             tool.roles.extend(given.then(|| "view".to_owned()));
         }
         Happening::Quota(pods) => {
-            let tool = world.policy.classes.get_mut("tool").expect("a class");
+            let tool = world.policy.classes.get_mut("tool").expect("the policy has this class");
             tool.quota.insert("pods".to_owned(), pods.to_string());
         }
     }
@@ -317,15 +317,19 @@ fn a_daemon_that_was_killed_while_it_suspended_finishes() {
 #[test]
 fn a_daemon_that_was_killed_while_it_left_a_cluster_or_sealed_again_finishes() {
     let b = ClusterName("b".to_owned());
-    let given_up = |world: &mut World| world.policy.classes.get_mut("tool").expect("a class").clusters = vec![prod()];
+    let given_up = |world: &mut World| {
+        world.policy.classes.get_mut("tool").expect("the policy has this class").clusters = vec![prod()]
+    };
     let sealed_again = |world: &mut World| {
         let foo = world.id(AccountKind::Tool, "foo");
         world.account(&foo).disabled = Some("mark".to_owned());
         (0..2).for_each(|_| drop(world.cycle()));
-        let key =
-            ObjectKey::namespace(&ClusterName("b".to_owned()), &"tool-foo".to_owned().try_into().expect("a name"));
+        let key = ObjectKey::namespace(
+            &ClusterName("b".to_owned()),
+            &"tool-foo".to_owned().try_into().expect("the text is a namespace name"),
+        );
         let objects = &mut world.in_cluster(&key.cluster).objects;
-        objects.get_mut(&key).expect("it is there").digest = "edited".to_owned().into();
+        objects.get_mut(&key).expect("the world has it").digest = "edited".to_owned().into();
     };
     let stops = |action: &Action| matches!(action, Action::StopWorkloads { cluster, .. } if *cluster == b);
     for happens in [&given_up as &dyn Fn(&mut World), &sealed_again] {
@@ -335,7 +339,7 @@ fn a_daemon_that_was_killed_while_it_left_a_cluster_or_sealed_again_finishes() {
         (0..2).for_each(|_| drop(world.cycle()));
         happens(&mut world);
         let (approved, _) = world.guarded();
-        let place = approved.accounts()[0].steps().position(stops).expect("it stops them");
+        let place = approved.accounts()[0].steps().position(stops).expect("the plan stops workloads");
         world.execute_until(&approved, place);
         let rest = world.plan();
         assert!(rest.accounts.iter().flat_map(AccountPlan::steps).any(stops), "{rest}");
@@ -379,11 +383,11 @@ fn a_repair_that_a_program_undoes_again_and_again_waits_and_names_it_and_access_
     world.cycle();
     let of = |world: &World, kind: ManagedKind| {
         let found = world.ledger.objects.keys().find(|key| key.kind == kind);
-        found.expect("an object").clone()
+        found.expect("the account has an object").clone()
     };
     let (policy, binding) = (of(&world, ManagedKind::NetworkPolicy), of(&world, ManagedKind::RoleBinding));
     let edit = |world: &mut World, key: &ObjectKey| {
-        let found = world.cluster().objects.get_mut(key).expect("it is there");
+        let found = world.cluster().objects.get_mut(key).expect("the world has it");
         found.digest = "edited".into();
         found.rival = Some("argocd".into());
     };
@@ -401,7 +405,7 @@ fn a_repair_that_a_program_undoes_again_and_again_waits_and_names_it_and_access_
     assert_eq!(repairs(&mut world, &policy), 9, "at once three times, then after 1, 2, 4, 8 and 16 minutes");
     edit(&mut world, &policy);
     let plan = world.plan();
-    let notice = plan.notices.iter().find(|notice| notice.text.contains("argocd")).expect("a notice");
+    let notice = plan.notices.iter().find(|notice| notice.text.contains("argocd")).expect("the plan has this notice");
     assert!(notice.text.contains("NetworkPolicy") && notice.text.contains("drift = { network"), "{}", notice.text);
     assert_eq!(notice.account.name, world.ledger.accounts[&foo].name);
     assert_eq!(repairs(&mut world, &binding), 60, "each minute");
@@ -419,7 +423,7 @@ fn applied_objects_share_the_ledgers_keys_and_keep_no_manifest() {
     let objects: Vec<_> = objects.collect();
     assert_eq!(objects.len(), world.ledger.objects.len());
     for (key, object) in objects {
-        let (known, _) = world.ledger.objects.get_key_value(key).expect("applied");
+        let (known, _) = world.ledger.objects.get_key_value(key).expect("the ledger has the object");
         assert_eq!(key.address(), known.address(), "{key:?}");
         assert_eq!(object.manifest, None, "{key:?}");
     }

@@ -52,8 +52,8 @@ impl std::fmt::Display for OverQuota {
         let Self { account: _, cluster, namespace, resource, amount, used } = self;
         write!(
             f,
-            "quota {resource} {amount} is below the {used} in use in namespace {namespace} of cluster {cluster}: running \
-             pods continue, and new ones are refused"
+            "quota {resource} {amount} is below the {used} in use in namespace {namespace} of cluster {cluster}: \
+             running pods continue, and new ones are refused"
         )
     }
 }

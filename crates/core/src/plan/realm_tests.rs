@@ -206,7 +206,7 @@ fn leaving_removes_the_role_and_suspension_disables_the_user() {
     let mut story = Story::new();
     story.cycle();
     let entry = story.world.account(&story.alice.clone()).directory_id.clone();
-    let role = story.world.account(&story.lab.clone()).members.remove(&entry).expect("a member");
+    let role = story.world.account(&story.lab.clone()).members.remove(&entry).expect("the person is a member");
     assert_eq!(
         story.cycle(),
         "- user Alice  realm research: workspace-lab:member taken (no longer wanted)\nrealm research: 1 step for 1 account.\n"

@@ -69,7 +69,7 @@ mod tests {
         let mut world = World::new();
         for class in world.policy.classes.values_mut() {
             class.when = None;
-            class.home.as_mut().expect("a home").ssh_keys = true;
+            class.home.as_mut().expect("the class has a home").ssh_keys = true;
         }
         let ann = world.add(AccountKind::User, "ann", Some(3_001));
         world.account(&ann).ssh_keys = [format!("{KEY} ann@laptop"), format!("no-pty {KEY}")].into();

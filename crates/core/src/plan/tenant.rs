@@ -317,8 +317,8 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
         }
         (Some(_), Some(_)) if object.drift == DriftMode::Report => {
             said.notices.push(format!(
-                "{} was edited by somebody else, and stays so, because its class has drift = report; to revert the edit, set \
-                 drift = {{ {} = \"revert\" }}",
+                "{} was edited by somebody else, and stays so, because its class has drift = report; to revert the edit, \
+                 set drift = {{ {} = \"revert\" }}",
                 described(key),
                 key.kind.drift().as_str()
             ));

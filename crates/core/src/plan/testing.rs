@@ -62,7 +62,7 @@ pub fn prod() -> ClusterName {
 
 impl World {
     pub fn new() -> Self {
-        let now: Timestamp = "2026-05-03T12:00:00Z".parse().expect("a time");
+        let now: Timestamp = "2026-05-03T12:00:00Z".parse().expect("the text is a timestamp");
         let mut world = Self {
             ledger: LedgerState { ledger_id: "ledger".to_owned(), last_generation: 1000, ..LedgerState::default() },
             inventory: Inventory::default(),
@@ -101,8 +101,8 @@ impl World {
         let directory_id = DirectoryId(format!("{kind}-{name}-id"));
         let id = AccountId::derive("ledger", SOURCE, &directory_id);
         let posix = uid.map(|uid| PosixIdentity {
-            uid: Uid::try_from(uid).expect("in range"),
-            gid: Gid::try_from(uid).expect("in range"),
+            uid: Uid::try_from(uid).expect("the id is in range"),
+            gid: Gid::try_from(uid).expect("the id is in range"),
             groups: BTreeSet::new(),
         });
         let home = if kind == AccountKind::Tool { "/data/project" } else { "/home" };
@@ -135,7 +135,7 @@ impl World {
     }
 
     pub fn account(&mut self, id: &AccountId) -> &mut Account {
-        self.ledger.accounts.get_mut(id).expect("an account of this world")
+        self.ledger.accounts.get_mut(id).expect("the world has this account")
     }
 
     pub fn join(&mut self, group: &AccountId, member: &AccountId) {
@@ -153,7 +153,7 @@ impl World {
         let face = self.policy.clusters[&prod()].clone();
         self.policy.clusters.insert(name.clone(), face);
         self.inventory.clusters.insert(name.clone(), Arc::default());
-        self.policy.classes.get_mut("tool").expect("a class").clusters.push(name);
+        self.policy.classes.get_mut("tool").expect("the policy has this class").clusters.push(name);
     }
 
     /// Somebody takes it out of the configuration.
@@ -167,7 +167,7 @@ impl World {
     }
 
     pub fn in_cluster(&mut self, cluster: &ClusterName) -> &mut ClusterInventory {
-        Arc::make_mut(self.inventory.clusters.get_mut(cluster).expect("it answers"))
+        Arc::make_mut(self.inventory.clusters.get_mut(cluster).expect("the cluster answers"))
     }
 
     /// What the directory answers that has these entries.
@@ -198,7 +198,7 @@ impl World {
     }
 
     pub fn plan(&self) -> Plan {
-        plan(&self.desired(), &self.ledger, &self.inventory, self.now).expect("it has all manifests")
+        plan(&self.desired(), &self.ledger, &self.inventory, self.now).expect("all manifests were derived")
     }
 
     pub fn guarded(&self) -> (ApprovedPlan, Vec<Refusal>) {
@@ -267,7 +267,7 @@ impl World {
 
     fn binds(&mut self, key: &ObjectKey, manifest: &Value) {
         if key.kind == ManagedKind::RoleBinding {
-            let subjects = manifest["subjects"].as_array().expect("subjects").iter();
+            let subjects = manifest["subjects"].as_array().expect("a binding has subjects").iter();
             let names = subjects.filter_map(|subject| subject["name"].as_str().map(str::to_owned)).collect();
             self.bound.insert(key.clone(), names);
         }
@@ -335,7 +335,7 @@ impl World {
                 vec![Change::Idle(id.clone(), cluster.clone(), Some(warned))]
             }
             Action::ReapPod { cluster, namespace, name, .. } => {
-                let pods = self.inventory.pods.get_mut(cluster).expect("it was seen");
+                let pods = self.inventory.pods.get_mut(cluster).expect("the inventory has it");
                 Arc::make_mut(pods).pods.remove(&(namespace.to_string(), name.clone()));
                 Vec::new()
             }
@@ -378,7 +378,7 @@ impl World {
 
     fn set_level(&mut self, cluster: &ClusterName, namespace: &NamespaceName, level: PodSecurity) -> Vec<Change> {
         let there = self.inventory.adopted.get_mut(cluster).and_then(|found| found.get_mut(namespace));
-        there.expect("it was seen").level.get_or_insert_with(|| level.as_str().to_owned());
+        there.expect("the inventory has it").level.get_or_insert_with(|| level.as_str().to_owned());
         Vec::new()
     }
 
@@ -398,7 +398,7 @@ impl World {
     fn delete_namespace(&mut self, key: &ObjectKey, uid: &str) {
         let stuck = self.stuck;
         let objects = &mut self.in_cluster(&key.cluster).objects;
-        let found = objects.get_mut(key).expect("it is there");
+        let found = objects.get_mut(key).expect("the world has it");
         assert_eq!(found.uid, uid, "it is the one meant");
         found.deleting = true;
         if !stuck {

@@ -121,7 +121,7 @@ impl<'a> Strays<'a> {
     }
 }
 
-/// Returns the account of a ClusterRoleBinding by its name, `bursar-ROLE:KIND:NAME`.
+/// Returns the account of a `ClusterRoleBinding` by its name, `bursar-ROLE:KIND:NAME`.
 fn holder<'a>(
     key: &ObjectKey,
     desired: &'a DesiredState,
@@ -161,10 +161,10 @@ mod tests {
         let found = ObservedObject { uid: "stray".into(), ..ObservedObject::default() };
         world.cluster().objects.insert(binding("tool-foo"), found.clone());
         world.cluster().objects.insert(binding("tool-gone"), found.clone());
-        world
-            .cluster()
-            .objects
-            .insert(ObjectKey::namespace(&prod(), &"tool-gone".to_owned().try_into().expect("a name")), found);
+        world.cluster().objects.insert(
+            ObjectKey::namespace(&prod(), &"tool-gone".to_owned().try_into().expect("the text is a namespace name")),
+            found,
+        );
         world
     }
 

@@ -132,7 +132,7 @@ mod tests {
         };
         let key = key(ManagedKind::PersistentVolume, None);
         assert_eq!(immovable(&key, &record(&volume("/a")), &volume("/a")), None);
-        let why = immovable(&key, &record(&volume("/a")), &volume("/b")).expect("refused");
+        let why = immovable(&key, &record(&volume("/a")), &volume("/b")).expect("the change is refused");
         for part in ["nfs:/a", "nfs:/b", "kubectl delete pvc home -n tool-foo", "kubectl delete pv home"] {
             assert!(why.contains(part), "{why}");
         }
@@ -153,7 +153,11 @@ mod tests {
         ] {
             assert_eq!(look(&claim(was, "fast"), &claim(wanted, "fast")).is_some(), refused, "{was} to {wanted}");
         }
-        assert!(look(&claim("1Gi", "fast"), &claim("1Gi", "slow")).expect("refused").contains("storageClassName"));
+        assert!(
+            look(&claim("1Gi", "fast"), &claim("1Gi", "slow"))
+                .expect("the change is refused")
+                .contains("storageClassName")
+        );
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Cell {
                 }
                 ["finalizer", ..] => {
                     let binding = self.binding();
-                    self.story.world.cluster().objects.get_mut(&binding).expect("it is there").deleting = true;
+                    self.story.world.cluster().objects.get_mut(&binding).expect("the world has it").deleting = true;
                 }
                 ["finalized", ..] => {
                     let objects = &mut self.story.world.cluster().objects;
@@ -82,18 +82,21 @@ impl Cell {
 
     fn key(&self) -> ObjectKey {
         let tenant = &self.story.world.ledger.tenants[&(self.foo.clone(), prod())];
-        ObjectKey::namespace(&prod(), tenant.namespace.as_ref().expect("it has one"))
+        ObjectKey::namespace(&prod(), tenant.namespace.as_ref().expect("the tenant has a namespace"))
     }
 
     fn binding(&self) -> ObjectKey {
         let namespace = Some(self.key().name.clone());
         let mut bound = self.story.world.bound.keys();
-        bound.find(|key| key.cluster == prod() && key.namespace == namespace).expect("it is bound").clone()
+        bound
+            .find(|key| key.cluster == prod() && key.namespace == namespace)
+            .expect("the account has a binding")
+            .clone()
     }
 
     fn namespace(&mut self) -> &mut ObservedObject {
         let key = self.key();
-        self.story.world.cluster().objects.get_mut(&key).expect("it is there")
+        self.story.world.cluster().objects.get_mut(&key).expect("the world has it")
     }
 
     /// The subjects that bindings in namespaces of this name name, in the clusters that answer.

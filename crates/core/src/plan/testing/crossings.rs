@@ -34,7 +34,7 @@ impl<Step> Matrix<Step> {
     pub fn read(steps: impl Fn(&[&str], bool) -> Option<Vec<Step>>) -> Self {
         let mut matrix = Self { states: Vec::new(), events: Vec::new(), waits: BTreeSet::new() };
         for line in TEXT.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-            let (head, rest) = line.split_once(':').expect("a colon");
+            let (head, rest) = line.split_once(':').expect("the line has a colon");
             let (list, name, meaning) = match head.split_whitespace().collect::<Vec<_>>()[..] {
                 ["state", name] => (&mut matrix.states, name, Meaning::Keeps),
                 ["event", name, "takes"] => (&mut matrix.events, name, Meaning::Takes),
@@ -46,7 +46,7 @@ impl<Step> Matrix<Step> {
                 }
                 ref other => panic!("no such line: {other:?}"),
             };
-            let (begins, ends) = rest.split_once('|').expect("what begins it | what ends it");
+            let (begins, ends) = rest.split_once('|').expect("the line is: HEAD: BEGINS | ENDS");
             let lines = |text| str::split(text, ';').map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>();
             if let (Some(begins), Some(ends)) = (steps(&lines(begins), false), steps(&lines(ends), true)) {
                 list.push(Happening { name: name.to_owned(), meaning, begins, ends });

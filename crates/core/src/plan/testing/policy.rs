@@ -25,7 +25,7 @@ pub fn policy() -> Policy {
         endpoints: BTreeMap::from([("internal".to_owned(), endpoint)]),
         senders: crate::rules::senders::Senders::default(),
     };
-    let range = Range::parse("192.0.2.0/24").expect("a range");
+    let range = Range::parse("192.0.2.0/24").expect("the range is valid");
     let outside =
         Peer { who: Who::Addresses { range, except: Vec::new() }, ports: [443, 8443].map(Port::tcp).to_vec() };
     let lab = NetworkProfile {
@@ -88,7 +88,7 @@ fn class(name: &str, from: From) -> Class {
         from,
         when: None,
         clusters: vec![prod()],
-        name_pattern: Pattern(Regex::new("^[a-z]").expect("a pattern")),
+        name_pattern: Pattern(Regex::new("^[a-z]").expect("the pattern is a valid regex")),
         namespace: None,
         home: Some(HomeRule {
             prefix: "/home".into(),
@@ -198,7 +198,7 @@ pub fn workspace_of(class: &mut Class) -> &mut Workspace {
 
 /// Namespaces that others create.
 pub fn profile() -> Class {
-    let selector = Selector::parse("part-of=profiles").expect("a selector");
+    let selector = Selector::parse("part-of=profiles").expect("the selector is valid");
     Class {
         home: None,
         credential: None,

@@ -114,9 +114,9 @@ impl Story {
                 }
             }
             (RealmAction::RealmMail { .. }, _) => {
-                row.as_mut().expect("an earlier step made it").mailed_at = Some(self.world.now)
+                row.as_mut().expect("an earlier step made it").mailed_at = Some(self.world.now);
             }
-            (action, None) => panic!("of nobody: {action:?}"),
+            (action, None) => panic!("the account of this step has no row: {action:?}"),
         }
         let enabled = row.as_ref().and_then(|row| Some(self.seen.users.get(row.user_id.as_deref()?)?.enabled));
         if let (Some(mut row), Some(enabled)) = (row, enabled) {

@@ -1,9 +1,9 @@
-//! Stories as text: what happened in `tests/data/scenarios/NAME.txt`, what Bursar would do in
-//! `tests/data/plans/NAME.txt`. `UPDATE_GOLDENS=1` writes the plans again, for a person to review.
+//! Tests plans by stories. `tests/data/scenarios/NAME.txt` has the events, and `tests/data/plans/NAME.txt` the expected
+//! plans and history. `UPDATE_GOLDENS=1` rewrites the latter, for a person to review.
 //!
-//! A story has a line for each thing that happens; `plan` shows what `bursar plan` would, `do` carries it out and shows
-//! the history, `settle` carries everything out without showing it. `reads 26 1h` reads the directory 26 times, one
-//! hour apart, and shows what the reads taught and did. The site is [`super::testing::policy`].
+//! Each line of a story is an event. `plan` shows the output of `bursar plan`, `do` executes the plan and shows the
+//! history, and `settle` executes cycles without output. `reads 26 1h` reads the directory 26 times, one hour apart,
+//! and shows the events of each read and of its plan. The site is [`super::testing::policy`].
 
 mod adopted;
 mod crossings;
@@ -38,7 +38,7 @@ fn data(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(folder)
 }
 
-/// Compares with the golden, or writes it.
+/// Compares `actual` with the golden file. With `UPDATE_GOLDENS`, writes the file first.
 fn golden(path: &Path, actual: &str) -> Result<(), String> {
     if std::env::var_os("UPDATE_GOLDENS").is_some() {
         fs::write(path, actual).map_err(|error| error.to_string())?;
@@ -71,14 +71,14 @@ fn every_class_makes_the_objects_that_its_golden_shows() {
     assert_eq!(desired.accounts.len(), 3);
 }
 
-/// A story's world, and what was shown of it.
+/// The state of a story, and its output.
 struct Story {
     world: World,
     refusals: Vec<Refusal>,
     orders: i64,
-    /// Entries that the directory does not have any more.
+    /// Accounts whose entries the directory no longer has.
     gone: BTreeSet<AccountId>,
-    /// Entries that it has in another way, or that the ledger does not know yet.
+    /// Entries that differ from the ledger's accounts, or are new.
     others: BTreeMap<DirectoryId, Entry>,
     shown: String,
 }
@@ -194,7 +194,7 @@ impl Story {
         }
     }
 
-    /// A class gives less, or gives it otherwise.
+    /// Changes a class so that it gives less, or another kind of credential.
     fn narrowed(&mut self, words: &[&str]) {
         match words {
             ["class", class, "loses", role] => {
@@ -383,7 +383,7 @@ impl Story {
         self.shown.push('\n');
     }
 
-    /// The daemon is killed after so many actions.
+    /// Executes only the first `actions` steps, because the daemon is killed.
     fn killed(&mut self, actions: usize) {
         let (approved, _) = self.world.guarded();
         let done = self.world.execute_until(&approved, actions);
@@ -406,7 +406,7 @@ impl Story {
         }
     }
 
-    /// So much later the directory is read, and what follows is done.
+    /// Lets the time pass, reads the directory, and executes the plan.
     fn read(&mut self, hours: &str, completeness: Completeness) {
         self.world.now += hours_of(hours);
         let known = self.world.ledger.accounts.values().filter(|account| !self.gone.contains(&account.id));
@@ -424,7 +424,7 @@ impl Story {
         self.show(&now, &done);
     }
 
-    /// Its entry has another uid.
+    /// Gives the account's entry another uid.
     fn moves(&mut self, id: &AccountId, uid: &str) {
         let mut entry = entry_of(self.world.account(id));
         let uid: i64 = uid.parse().expect("the word is a number");
@@ -432,7 +432,7 @@ impl Story {
         self.others.insert(entry.id.clone(), entry);
     }
 
-    /// Its entry is gone, and another one has its name, with its uid or another.
+    /// Replaces the account's entry by another one with the same name, and with the same or another uid.
     fn reborn(&mut self, id: &AccountId, uid: Option<&&str>) {
         let mut entry = entry_of(self.world.account(id));
         if let (Some(uid), Some(posix)) = (uid, &mut entry.posix) {
@@ -443,7 +443,7 @@ impl Story {
         self.gone.insert(id.clone());
     }
 
-    /// `done: tool:foo suspended by bursar: absent 26 h`.
+    /// Shows events, such as `done: tool:foo suspended by bursar: absent 26 h`.
     fn show(&mut self, head: &str, events: &[Event]) {
         for Event { account, action, actor, reason, .. } in events {
             let account = account.as_ref().map(|account| format!("{account} ")).unwrap_or_default();
@@ -479,7 +479,7 @@ impl Story {
         self.ordered(request);
     }
 
-    /// For 30 days.
+    /// Sets an exception for 30 days.
     fn exception(&mut self, kind: &str, name: &str, rules: &[&str]) {
         let (kind, ticket) = (kind.parse().expect("the word is a kind of account"), Some("T1".to_owned()));
         self.ordered(OrderRequest::ExceptionSet(ExceptionSet {
@@ -502,7 +502,7 @@ impl Story {
         }
     }
 
-    /// What an administrator does with `kubectl edit`.
+    /// Edits a quota like an administrator with `kubectl edit`.
     fn quota_edited(&mut self, id: &AccountId, amount: &str, cluster: Option<&str>) {
         let cluster = cluster.map_or_else(prod, |name| ClusterName(name.to_owned()));
         let (resource, amount) = amount.split_once('=').expect("the word is RESOURCE=AMOUNT");
@@ -536,7 +536,7 @@ impl Story {
         change(Arc::make_mut(found.quota.get_or_insert_default()));
     }
 
-    /// Namespaces that are deleted stay, or go at last.
+    /// Lets finalizers keep deleted namespaces or, if `hold` is `false`, removes the kept ones.
     fn finalizers(&mut self, hold: bool) {
         self.world.stuck = hold;
         let objects = &mut self.world.cluster().objects;
@@ -555,7 +555,7 @@ impl Story {
         objects.retain(|key, _| !is_in(key));
     }
 
-    /// Somebody deletes the account's namespace and makes one of the same name.
+    /// Somebody deletes the account's namespace, and another person creates one with the same name.
     fn namespace_made_anew(&mut self, id: &AccountId) {
         let namespace =
             self.world.ledger.tenants[&(id.clone(), prod())].namespace.clone().expect("the tenant has a namespace");

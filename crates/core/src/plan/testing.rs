@@ -1,5 +1,5 @@
-//! A model of the world for the tests of the pure stages: a ledger, clusters and homes as plain values, and an executor
-//! that does what a plan says without any of them.
+//! A model of the world for tests of the stages without I/O: a ledger, clusters and homes as plain values, and an
+//! executor that applies a plan to them.
 
 pub mod crossings;
 mod delivery;
@@ -41,7 +41,7 @@ pub use self::policy::{course, policy, profile, workspace_of};
 
 pub const SOURCE: &str = "people";
 
-/// Everything a plan is made of.
+/// The inputs of a plan, and the effects of its execution.
 #[derive(Debug)]
 pub struct World {
     pub ledger: LedgerState,
@@ -49,9 +49,9 @@ pub struct World {
     pub policy: Policy,
     pub sealer: Sealer,
     pub now: Timestamp,
-    /// Namespaces that are deleted stay, for a finalizer holds them.
+    /// Whether a finalizer keeps namespaces that are deleted.
     pub stuck: bool,
-    /// Which role bindings of the cluster name whom.
+    /// The names in each role binding.
     pub bound: BTreeMap<ObjectKey, Vec<String>>,
     uids: u64,
 }
@@ -96,7 +96,7 @@ impl World {
         self.ledger.sources.insert(SOURCE.to_owned(), state);
     }
 
-    /// A directory entry that the ledger has seen.
+    /// Adds an account that the ledger knows from a directory entry, and returns its id.
     pub fn add(&mut self, kind: AccountKind, name: &str, uid: Option<i64>) -> AccountId {
         let directory_id = DirectoryId(format!("{kind}-{name}-id"));
         let id = AccountId::derive("ledger", SOURCE, &directory_id);
@@ -116,7 +116,7 @@ impl World {
         id
     }
 
-    /// Student alice in the workspace algebra, when nothing is left to do: the world, she, and the workspace.
+    /// Returns a world in which nothing is left to do, the student alice, and the workspace algebra with her.
     pub fn in_course() -> (Self, AccountId, AccountId) {
         let mut world = Self::new();
         let course = course();
@@ -147,7 +147,7 @@ impl World {
         Arc::make_mut(self.inventory.clusters.entry(prod()).or_default())
     }
 
-    /// Another cluster, in which the tools live too.
+    /// Adds a cluster, and gives it to the class of tools.
     pub fn another_cluster(&mut self, name: &str) {
         let name = ClusterName(name.to_owned());
         let face = self.policy.clusters[&prod()].clone();
@@ -156,7 +156,7 @@ impl World {
         self.policy.classes.get_mut("tool").expect("the policy has this class").clusters.push(name);
     }
 
-    /// Somebody takes it out of the configuration.
+    /// Removes a cluster from the configuration and from the inventory.
     pub fn without_cluster(&mut self, name: &str) {
         let name = ClusterName(name.to_owned());
         self.policy.clusters.remove(&name);
@@ -170,7 +170,7 @@ impl World {
         Arc::make_mut(self.inventory.clusters.get_mut(cluster).expect("the cluster answers"))
     }
 
-    /// What the directory answers that has these entries.
+    /// Returns the answer of a directory with these entries.
     pub fn answer(&self, entries: Vec<Entry>, completeness: Completeness) -> DirectorySnapshot {
         let read = SourceRead {
             server: Some("ldap1.example.org".to_owned()),
@@ -205,7 +205,7 @@ impl World {
         guard(self.plan(), &Bounds::of(&self.ledger, &self.policy), self.now)
     }
 
-    /// What the clusters show of namespaces that others created.
+    /// Observes foreign namespaces and other counted facts, and records them.
     pub fn look(&mut self) -> Vec<Event> {
         let without = crate::desired::groups_without_uid(&self.ledger, &self.policy);
         let (changes, _) = crate::ledger::workspace_uid::assign(&self.ledger, &without);
@@ -216,7 +216,7 @@ impl World {
         events
     }
 
-    /// One whole cycle in which everything succeeds.
+    /// Runs a whole cycle in which every step succeeds.
     pub fn cycle(&mut self) -> Vec<Event> {
         self.look();
         let (approved, _) = self.guarded();
@@ -239,7 +239,7 @@ impl World {
         events
     }
 
-    /// As a daemon that is killed after so many actions.
+    /// Executes only the first `actions` steps, like a daemon that is killed after them.
     pub fn execute_until(&mut self, approved: &ApprovedPlan, mut actions: usize) -> Vec<Event> {
         let (mut changes, mut events) = approved.intents(self.now);
         changes.extend(burnt(approved, &self.ledger));
@@ -273,7 +273,7 @@ impl World {
         }
     }
 
-    /// What the real executor would do and report.
+    /// Does what the real executor does, and returns the changes that it reports.
     pub fn act(&mut self, account: &AccountPlan, action: &Action) -> Vec<Change> {
         let (id, now) = (&account.id, self.now);
         match action {
@@ -286,7 +286,7 @@ impl World {
                 let uid = UuidText::from(known.unwrap_or_else(|| format!("uid-{}", self.uids)));
                 let observed = DigestText::from(format!("answer to {wanted}"));
                 let before = self.in_cluster(&key.cluster).objects.get(key).and_then(|found| found.quota.clone());
-                // What is in use does not change by our writing; what somebody wrote, we now own as well.
+                // A write does not change the use. It takes over all amounts, so none counts as edited.
                 let quota = before.map(|quota| Arc::new(ObservedQuota { edited: BTreeMap::new(), ..(*quota).clone() }));
                 let found = ObservedObject { uid: uid.clone(), digest: observed.clone(), quota, ..Default::default() };
                 self.in_cluster(&key.cluster).objects.insert(key.clone(), found);
@@ -385,10 +385,10 @@ impl World {
     fn delete(&mut self, key: &ObjectKey, uid: &str) {
         let shown = self.in_cluster(&key.cluster).objects.get(key).cloned();
         let by_record = key.kind.stage() == Stage::Access || is_ours(key);
-        assert!(by_record || shown.is_some(), "{key:?} is there");
-        assert!(shown.as_ref().is_none_or(|found| found.uid == uid), "{key:?} is the one meant");
-        assert!(key.kind != ManagedKind::Namespace, "no namespace is deleted");
-        // One that a finalizer keeps names nobody any more.
+        assert!(by_record || shown.is_some(), "{key:?} is deleted, so it exists");
+        assert!(shown.as_ref().is_none_or(|found| found.uid == uid), "{key:?} is deleted with its UID");
+        assert!(key.kind != ManagedKind::Namespace, "namespaces are only deleted by DeleteNamespace");
+        // An object that a finalizer keeps stays, but it no longer binds anybody.
         if !shown.is_some_and(|found| found.deleting) {
             self.in_cluster(&key.cluster).objects.remove(key);
         }
@@ -399,7 +399,7 @@ impl World {
         let stuck = self.stuck;
         let objects = &mut self.in_cluster(&key.cluster).objects;
         let found = objects.get_mut(key).expect("the world has it");
-        assert_eq!(found.uid, uid, "it is the one meant");
+        assert_eq!(found.uid, uid, "the namespace is deleted with its UID");
         found.deleting = true;
         if !stuck {
             objects.retain(|known, _| known != key && known.namespace.as_deref() != Some(key.name.as_str()));
@@ -407,7 +407,7 @@ impl World {
     }
 }
 
-/// The entry by which the directory would give the account as it is.
+/// Returns the directory entry that matches the account.
 pub fn entry_of(account: &Account) -> Entry {
     Entry {
         sid: account.sid.clone(),

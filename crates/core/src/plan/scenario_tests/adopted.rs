@@ -1,4 +1,4 @@
-//! Lines of a story about namespaces that others create.
+//! The lines of a story about foreign namespaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,17 +37,17 @@ impl Story {
             ["profile", name, "gone"] => drop(found.remove(&named(name))),
             ["profile", name, "anew", owner @ ..] => drop(found.insert(named(name), one("anew", owner))),
             ["profile", name, "ours"] => {
-                found.get_mut(&named(name)).expect("the cluster has this namespace").ours = true
+                found.get_mut(&named(name)).expect("the cluster has this namespace").ours = true;
             }
             ["profile", name, "deleting"] => {
-                found.get_mut(&named(name)).expect("the cluster has this namespace").deleting = true
+                found.get_mut(&named(name)).expect("the cluster has this namespace").deleting = true;
             }
             ["profile", name, "of", owner @ ..] => drop(found.insert(named(name), one("first", owner))),
             other => panic!("no such line: {other:?}"),
         }
     }
 
-    /// What the cluster shows, and what that taught.
+    /// Observes the cluster, and shows the events.
     pub(super) fn see(&mut self) {
         let taught = self.world.look();
         if !taught.is_empty() {
@@ -70,7 +70,7 @@ fn one(uid: &str, owner: &[&str]) -> FoundNamespace {
     }
 }
 
-/// The class adopts what this selector takes.
+/// Sets the selector of a class that adopts namespaces.
 fn select(class: &mut Class, selector: &str) {
     let From::Adopted(adopts) = &mut class.from else { panic!("class {} adopts nothing", class.name) };
     adopts.selector = Selector::parse(selector).expect("the selector is valid");

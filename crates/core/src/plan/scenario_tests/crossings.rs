@@ -1,4 +1,4 @@
-//! Every state of the world against every event, as `tests/data/crossings.txt` lists them: most faults are where two sound
+//! Tests every state with every event of `tests/data/crossings.txt`, because most faults arise where two correct
 //! mechanisms meet.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,11 +15,11 @@ use crate::plan::testing::{crossings, prod};
 
 type Happening = crossings::Happening<String>;
 
-/// One cell while it is told.
+/// The test of one state with one event.
 struct Cell {
     story: Story,
     foo: AccountId,
-    /// What the clusters have that do not answer.
+    /// The inventory of the clusters that do not answer.
     away: BTreeMap<ClusterName, Arc<ClusterInventory>>,
 }
 
@@ -47,7 +47,7 @@ impl Cell {
                 ["cluster", name, "up"] => {
                     world.inventory.clusters.extend(self.away.remove_entry(&ClusterName((*name).to_owned())));
                 }
-                // The cluster shows what carries the label; the binding holds.
+                // The cluster no longer shows the binding without its label, but the binding still applies.
                 ["unlabelled", ..] => {
                     let binding = self.binding();
                     self.story.world.cluster().objects.remove(&binding);
@@ -70,7 +70,7 @@ impl Cell {
                     objects.retain(|known, _| *known != key && !is_in(known));
                     self.story.world.bound.retain(|known, _| !is_in(known));
                 }
-                // The name may be another by now; the account is the same.
+                // The account may have been renamed to food by now.
                 [verb, "tool", "foo" | "food", rest @ ..] if *verb != "quota" && *verb != "killed" => {
                     let foo = self.foo.clone();
                     self.story.happens(verb, &foo, rest);
@@ -107,7 +107,7 @@ impl Cell {
         bound.flat_map(|(_, names)| names.iter().cloned()).collect()
     }
 
-    /// What there is in the end, but for the generation.
+    /// Returns the final state of the world, without generations.
     fn end(&mut self) -> BTreeMap<String, String> {
         let world = &mut self.story.world;
         for _ in 0..8 {
@@ -138,7 +138,8 @@ impl Cell {
     }
 }
 
-/// What holds after two cycles; `own`, `others`: what foo and stays had at the beginning.
+/// Checks the access after two cycles. `own` and `others` are the names that were bound for foo and stays at the
+/// beginning.
 fn promised(
     cell: &mut Cell,
     meaning: Option<Meaning>,
@@ -187,7 +188,7 @@ fn crossed(state: &Happening, event: &Happening, waits: bool) -> Result<BTreeMap
 }
 
 #[test]
-fn in_every_crossing_access_goes_that_should_and_no_other() {
+fn every_event_has_its_effect_on_access_in_every_state() {
     let Matrix { states, events, waits } =
         Matrix::read(|lines, _| Some(lines.iter().map(|line| (*line).to_owned()).collect()));
     assert!(states.len() * events.len() >= 280, "{} cells", states.len() * events.len());

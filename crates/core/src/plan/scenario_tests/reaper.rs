@@ -1,4 +1,4 @@
-//! Lines of a story about what ends by itself, and about classes that are revoked.
+//! The lines of a story about reapers, and about the revocation of a class.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -50,14 +50,14 @@ impl Story {
                 Arc::make_mut(pods).pods.retain(|(place, _), _| place != namespace);
             }
             ["looks", times, hours] => {
-                (0..times.parse::<u32>().expect("the word is a number")).for_each(|_| self.look(hours))
+                (0..times.parse::<u32>().expect("the word is a number")).for_each(|_| self.look(hours));
             }
             ["pod", namespace, name, began, lifetime, job @ ..] => self.pod(namespace, name, began, lifetime, job),
             other => panic!("no such line: {other:?}"),
         }
     }
 
-    /// A pod that began so many hours ago; lifetime and job `-`: it says none.
+    /// Adds a pod that started `began` ago. A lifetime of `-` stands for none.
     fn pod(&mut self, namespace: &str, name: &str, began: &str, lifetime: &str, job: &[&str]) {
         let started = (began != "never").then(|| self.world.now - hours_of(began));
         let pod = ObservedPod {
@@ -75,7 +75,7 @@ impl Story {
         Arc::make_mut(pods).pods.insert((namespace.to_owned(), name.to_owned()), pod);
     }
 
-    /// So much later the pods are looked at, and what is due is done.
+    /// Lets the time pass, observes the pods, and executes a cycle.
     fn look(&mut self, hours: &str) {
         self.world.now += hours_of(hours);
         let world = &mut self.world;

@@ -1,12 +1,12 @@
-//! One test for each story: a new file in `tests/data/scenarios` gets its name here.
+//! Runs one test per story. Add the name of each new file in `tests/data/scenarios` here.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use super::{data, golden, told};
 
-/// Tells a story, and compares with its plan.
-fn ends_as_its_plan_says(name: &str) {
+/// Runs a story, and compares its output with the golden file.
+fn assert_story(name: &str) {
     let file = format!("{}.txt", name.replace('_', "-"));
     let story = fs::read_to_string(data("scenarios").join(&file)).expect("the story can be read");
     if let Err(difference) = golden(&data("plans").join(&file), &told(&story)) {
@@ -19,7 +19,7 @@ macro_rules! stories {
         const NAMES: &[&str] = &[$(stringify!($name)),*];
         $(#[test]
         fn $name() {
-            ends_as_its_plan_says(stringify!($name));
+            assert_story(stringify!($name));
         })*
     };
 }

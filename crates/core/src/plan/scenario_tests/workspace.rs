@@ -1,4 +1,4 @@
-//! Lines of a story about workspaces and the people in them.
+//! The lines of a story about workspaces and the people in them.
 
 use std::fmt::Write as _;
 
@@ -36,7 +36,7 @@ impl Story {
         }
     }
 
-    /// Which role is bound to whom.
+    /// Shows the names in each binding of a namespace.
     fn who(&mut self, namespace: &str) {
         let bindings = self.world.bound.iter().filter(|(key, _)| key.namespace.as_deref() == Some(namespace));
         for (key, names) in bindings {

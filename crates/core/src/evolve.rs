@@ -34,7 +34,7 @@ pub struct Inputs<'a> {
     pub policy: &'a Policy,
     /// Seals the namespaces.
     pub sealer: &'a Sealer,
-    /// A time after all other inputs were read.
+    /// The time of the cycle. All other inputs were read before it.
     pub now: Timestamp,
 }
 

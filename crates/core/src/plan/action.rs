@@ -20,7 +20,7 @@ use crate::policy::PodSecurity;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "action")]
 pub enum Action {
-    /// Server-side apply.
+    /// Writes an object by server-side apply.
     Apply {
         key: ObjectKey,
         manifest: JsonText,
@@ -37,14 +37,14 @@ pub enum Action {
         cluster: ClusterName,
         directory: DirectoryTarget,
     },
-    /// Deletion with a UID precondition.
+    /// Deletes an object with a UID precondition.
     Delete {
         key: ObjectKey,
         /// A precondition of the write.
         uid: String,
         reason: Reason,
     },
-    /// Sets the Pod Security level of a foreign namespace, unless the namespace has a level by then.
+    /// Sets the Pod Security level of a foreign namespace, unless somebody has set one since.
     SetLevel {
         cluster: ClusterName,
         namespace: NamespaceName,

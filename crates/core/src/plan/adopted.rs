@@ -52,8 +52,7 @@ impl std::fmt::Display for Unowned {
 }
 
 /// Whether an object of an account is in a foreign namespace. Only kinds that Bursar writes into adopted namespaces
-/// count;
-/// `is_own` tells which namespaces are the account's own.
+/// count; `is_own` tells which namespaces are the account's own.
 #[must_use]
 pub fn is_of_others(key: &ObjectKey, is_own: impl Fn(&str) -> bool) -> bool {
     key.kind.in_adopted() && key.namespace.as_deref().is_some_and(|there| !is_own(there))

@@ -464,8 +464,7 @@ pub fn cause(why: &Suspension, plan: &AccountPlan) -> String {
 }
 
 /// Returns the sign and the summary of a plan without a change of the lifecycle state: its most important reason, such
-/// as
-/// `quota changed`.
+/// as `quota changed`.
 fn only_reason(plan: &AccountPlan) -> (char, String) {
     let mut reasons: BTreeSet<(u8, String)> = BTreeSet::new();
     let mut gone = plan.steps().next().is_some();

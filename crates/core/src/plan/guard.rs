@@ -57,11 +57,11 @@ pub struct Bounds {
     pub approvals: BTreeMap<String, Timestamp>,
     /// The refusals of the last cycle, except those in the realm.
     pub refusals: Vec<RefusalRecord>,
-    /// The refusals of the last cycle in the realm, which a guard of its own decides.
+    /// The refusals of the last cycle in the realm. The realm has a guard of its own ([`super::realm::guard`]).
     pub realm_refusals: Vec<RefusalRecord>,
     /// Changes of the policy that are in progress, by class.
     pub paces: BTreeMap<String, PaceRecord>,
-    /// Classes whose change is paused because an account fails that got it.
+    /// Classes whose policy change is paused, because an account that got the change fails.
     pub stopped: BTreeSet<String>,
     /// [`Policy::revision`] of each class.
     pub revisions: BTreeMap<String, String>,
@@ -71,7 +71,7 @@ pub struct Bounds {
     pub pods_per_cycle: u64,
     /// Accounts with a failed step.
     pub failing: BTreeSet<AccountId>,
-    /// Refusals of what sources report but is doubted.
+    /// Refusals because of doubts about what sources report.
     pub doubts: Vec<Refusal>,
     /// Clusters in which nothing is granted or repaired, because the daemon's confinement is not confirmed.
     pub unconfined: BTreeSet<ClusterName>,
@@ -367,7 +367,7 @@ fn precedence(plan: &AccountPlan) -> (bool, std::cmp::Reverse<u64>, &AccountName
     (!disabled, std::cmp::Reverse(absent), &plan.account, &plan.id)
 }
 
-/// Collects the decisions of limits and completeness.
+/// Applies limits and completeness, and collects what they refuse.
 struct LimitEvaluator<'a> {
     bounds: &'a Bounds,
     now: Timestamp,
@@ -421,8 +421,8 @@ impl<'a> LimitEvaluator<'a> {
         self.refusals.push(refusal);
     }
 
-    /// Refuses removals that rest on an absence from a source whose last read was not complete: an entry that was not
-    /// read is not a missing entry.
+    /// Refuses removals that rest on a missing entry, if the last read of its source was not complete: the entry may
+    /// only not have been read.
     fn completeness(&mut self, accounts: &[&AccountPlan]) {
         let mut by_source: BTreeMap<&str, Vec<&AccountPlan>> = BTreeMap::new();
         for plan in accounts.iter().copied() {
@@ -514,8 +514,8 @@ impl<'a> LimitEvaluator<'a> {
         }
     }
 
-    /// Refuses the plans that rest on a refused account. If a workspace only rests on the removal of some people, these
-    /// people stay in it, and the members who leave it do not wait.
+    /// Refuses the plans that rest on a refused account. If a workspace rests on the refused removal of people, these
+    /// people stay in it, but its leaving members still leave.
     fn dependants(&mut self, accounts: &[&AccountPlan]) {
         let stays = |id: &AccountId| {
             [&self.refused, &self.refused_before, &self.held].into_iter().any(|some| some.contains(id))
@@ -571,7 +571,7 @@ impl<'a> LimitEvaluator<'a> {
         self.remaining(accounts)
     }
 
-    /// Removes the steps that remove access because of the configuration if they exceed their limit.
+    /// Applies the limit of access that is removed because of the configuration. Drops the steps that exceed it.
     fn access(&mut self, accounts: &mut Vec<AccountPlan>) {
         self.limit(&accounts.iter().collect::<Vec<_>>(), &ACCESS);
         accounts.iter_mut().filter(|plan| self.refused.contains(&plan.id)).for_each(loss::keep);

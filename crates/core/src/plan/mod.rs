@@ -131,7 +131,7 @@ pub struct AccountPlan {
     pub ordered: Option<Note>,
     /// Foreign objects that an order assigns to the account, so that a step may take them over.
     pub adopts: BTreeSet<String>,
-    /// Somebody at a login waits for the account.
+    /// Whether a person at a login waits for the account.
     #[serde(skip)]
     pub awaited: bool,
     /// Members who leave the account, with their names.
@@ -146,16 +146,17 @@ pub struct AccountPlan {
     /// The account's own namespaces. Its objects in any other namespace are in a foreign one.
     #[serde(skip)]
     pub namespaces: BTreeSet<String>,
-    /// Something of the account itself changed: name, ids, home or an override.
+    /// Whether something of the account itself changed: name, ids, home or an override.
     #[serde(skip)]
     pub is_own: bool,
     /// Indexes in [`AccountPlan::steps`] of the steps that only a change of the policy causes.
     #[serde(skip)]
     pub paced: BTreeSet<usize>,
-    /// Steps that remove access although the account did nothing to lose it, by their index in [`AccountPlan::steps`].
+    /// Steps that remove access only because the configuration or a label changed, by their index in
+    /// [`AccountPlan::steps`].
     #[serde(skip)]
     pub losses: loss::Losses,
-    /// Each group of `rests_on` records the account as a member who leaves.
+    /// Whether each group of `rests_on` records the account as a leaving member.
     #[serde(skip)]
     pub left: bool,
     /// The new value of [`LedgerState::settled`] for each cluster when all steps there are done.
@@ -180,8 +181,9 @@ pub struct AccountPlan {
     /// Objects that no longer exist and are removed from the ledger.
     #[serde(skip)]
     pub forgotten: Vec<ObjectKey>,
-    /// Failure records that the ledger gets before the steps begin. A daemon that is killed finds a begun suspension by
-    /// them. After a change of the lifecycle, they also make an earlier failure be retried at once.
+    /// Failure records that the ledger gets before the steps begin. By them, a restarted daemon finds a suspension that
+    /// was not finished. A change of the lifecycle state also resets an earlier failure, so that its step is retried at
+    /// once.
     #[serde(skip)]
     pub begun: BTreeMap<ClusterName, Failure>,
     /// The account in the ledger before this plan.
@@ -304,7 +306,7 @@ pub struct PlanInputs<'a> {
     pub policy: &'a Policy,
     /// Seals the namespaces.
     pub sealer: &'a Sealer,
-    /// A time after all other inputs were read.
+    /// The time of the plan. All other inputs were read before it.
     pub now: Timestamp,
 }
 
@@ -409,7 +411,7 @@ fn over_quota(desired: &DesiredState, scan: &Scan<'_>) -> Vec<OverQuota> {
     quotas.flatten().collect()
 }
 
-/// Whether a cluster can be worked on.
+/// Whether a cluster answers and is configured.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reach {
     Answers,
@@ -614,11 +616,11 @@ impl World<'_> {
             found.actions.clear();
             found.notices.clear();
         }
-        // A change of the lifecycle state and a revocation do not wait for the retry of an earlier failure.
+        // A change of the lifecycle state or a revocation is done at once, even if an earlier step waits for its retry.
         let new = look.account.transition.is_some() || look.account.regenerated.is_some();
         let failure = self.ledger.failures.get(&(look.id.clone(), look.cluster.clone()));
         if let Some(failure) = failure.filter(|failure| failure.waits(self.now) && !new) {
-            // Removals of access wait only after a removal failed, and then for a minute at most.
+            // Steps that remove access wait only if such a step failed before, and then for a minute at most.
             if failure.is_of_removal() {
                 found.narrowing.clear();
             }

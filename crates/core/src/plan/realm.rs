@@ -32,7 +32,7 @@ pub struct RealmPlan {
     /// Sorted: steps that remove access, then those that restore it, then those that create and repair, then mails,
     /// then renamings.
     pub steps: Vec<RealmStep>,
-    /// Accounts that cannot get a user, and why.
+    /// Why some accounts cannot get a user.
     pub notices: Vec<Notice>,
     /// Accounts whose failures in the realm are over.
     #[serde(skip)]
@@ -56,7 +56,8 @@ pub struct RealmStep {
     /// When the account's present state began. Under a limit, the account with the earliest time comes first.
     #[serde(skip)]
     pub since: Timestamp,
-    /// How much of a limit the step uses: disabled users or removed roles. A step after an order or a mark uses none.
+    /// How much of a limit the step uses: the number of disabled users or removed roles; 0 if an order or a mark causes
+    /// the step.
     #[serde(skip)]
     pub counts: u64,
 }
@@ -470,8 +471,8 @@ struct Taken<'a> {
     counts: u64,
 }
 
-/// Whether the limits of the realm do not count the steps for this account: its suspension was ordered, or follows a
-/// mark, which has a limit of its own.
+/// Whether steps for this account use no limit of the realm, because its suspension was ordered, or follows a mark.
+/// Marks have a limit of their own.
 fn is_uncounted(account: &Account) -> bool {
     let uncounted = Suspension::is_ordered(account.suspension.as_ref())
         || matches!(account.suspension, Some(Suspension::Disabled { .. }));

@@ -2,8 +2,7 @@
 //! clusters.
 //!
 //! With 10,000 tenants and nothing to do, this pass is all that is done for objects. For a tenant that it calls
-//! settled,
-//! `tenant` would find nothing to do; a property test checks that the two agree.
+//! settled, `tenant` would find nothing to do; a property test checks that the two agree.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, btree_map};

@@ -293,7 +293,7 @@ impl Story {
             ("reborn", uid) => self.reborn(id, uid.first()),
             ("heals", []) => drop(self.world.ledger.failures.remove(&(id.clone(), prod()))),
             ("asks", []) => drop(self.world.ledger.last_use.insert(id.clone(), now)),
-            ("stranger", []) => self.namespace_made_anew(id),
+            ("stranger", []) => self.namespace_recreated(id),
             ("release", []) => drop(self.world.ledger.holds.remove(id)),
             ("edits", [amount, rest @ ..]) => self.quota_edited(id, amount, rest.first().copied()),
             ("uses", [amount]) => {
@@ -556,7 +556,7 @@ impl Story {
     }
 
     /// Somebody deletes the account's namespace, and another person creates one with the same name.
-    fn namespace_made_anew(&mut self, id: &AccountId) {
+    fn namespace_recreated(&mut self, id: &AccountId) {
         let namespace =
             self.world.ledger.tenants[&(id.clone(), prod())].namespace.clone().expect("the tenant has a namespace");
         let key = ObjectKey::namespace(&prod(), &namespace);

@@ -241,7 +241,7 @@ fn budget_of(step: &RealmStep) -> Option<&'static Limited> {
     }
 }
 
-/// Collects the decisions of the limits. Steps are identified by their index in the plan.
+/// Applies the limits, and collects what they refuse. Steps are identified by their index in the plan.
 struct LimitEvaluator<'a> {
     realm: &'a str,
     bounds: &'a RealmBounds,

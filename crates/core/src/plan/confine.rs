@@ -1,5 +1,5 @@
-//! Reduces a plan to removals of access in clusters in which the daemon's confinement is not confirmed
-//! (`[security] require_confinement`).
+//! Removes all steps except removals of access from a plan, for clusters in which the daemon's confinement is not
+//! confirmed (`[security] require_confinement`).
 
 use std::collections::BTreeSet;
 
@@ -20,8 +20,7 @@ pub(super) fn confine(accounts: &mut Vec<AccountPlan>, unconfined: &BTreeSet<Clu
         without_new(plan, unconfined);
         let (before, narrowing) = (plan.steps().count(), plan.narrowing.len());
         plan.retain_steps(|place, action| {
-            // A second write of a binding is in `actions`, so it is removed: it names a service account that is not
-            // made.
+            // The second write of a binding is in `actions` and is removed, because its service account is not created.
             let narrows = place < narrowing || matches!(action, Action::ProveRevoked { .. });
             narrows || !unconfined.contains(action.cluster())
         });

@@ -235,7 +235,7 @@ fn inspect(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, hel
     })
 }
 
-/// Seconds after a delivery at which the file is inspected again. kubectl reads the file before it takes its lock, and
+/// The file is inspected again this many seconds after a delivery, because kubectl reads it before taking the lock and
 /// then writes back what it read (client-go, `ModifyConfig`). A `kubectl config` that ran during the delivery is over
 /// by the first inspection, an editor or a script usually by the second.
 const LOOKS: [i64; 2] = [2, 60];

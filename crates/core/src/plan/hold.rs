@@ -115,8 +115,8 @@ fn narrowed(action: &Action, loss: Option<&Kept>, ledger: &LedgerState) -> Optio
     }
 }
 
-/// Returns the binding with its present subjects only. A subject of another generation of the same account counts as
-/// present. Returns `None` if this changes nothing.
+/// Returns the write of a binding without new subjects; `None` if it then changes nothing. Another generation of a
+/// present subject is not new.
 fn without_grants(action: &Action, ledger: &LedgerState) -> Option<Action> {
     let Action::Apply { key, manifest, uid, reason, .. } = action else { return None };
     let record = ledger.objects.get(key);

@@ -107,7 +107,7 @@ fn counted(before: &Idleness, rules: &NamespaceReaper, now: Timestamp) -> Option
     Some(Idleness { due, ..after })
 }
 
-/// Adds the warning of the people of a namespace whose suspension for idleness comes near.
+/// Adds a warning for the people of a namespace that will be suspended soon because it is idle.
 pub(super) fn warnings(look: Look<'_>, rules: &NamespaceReaper, found: &mut Found) {
     let place = (look.id.clone(), look.cluster.clone());
     let idle = look.ledger.idle.get(&place).filter(|idle| idle.wants_warning(rules));

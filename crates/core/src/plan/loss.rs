@@ -117,7 +117,7 @@ impl<'a> People<'a> {
     }
 }
 
-/// Returns the steps of `plan` that remove access for no cause that another limit counts. `plan` was made from
+/// Returns the steps of `plan` that remove access for a cause that no other limit counts. `plan` was made from
 /// `desired`.
 pub(super) fn of(world: World<'_>, desired: &DesiredAccount, plan: &AccountPlan) -> Losses {
     let serves = plan.before.state == Lifecycle::Active && plan.transition.is_none();

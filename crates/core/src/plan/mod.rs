@@ -112,7 +112,7 @@ pub struct Plan {
 pub struct AccountPlan {
     /// The account's id in the ledger.
     pub id: AccountId,
-    /// `tool:foo`.
+    /// The name, such as `tool:foo`.
     pub account: AccountName,
     pub posix: Option<PosixIdentity>,
     /// The class by which `[limits]` counts the account.

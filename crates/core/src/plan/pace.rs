@@ -33,7 +33,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Returns the progress of every policy change that is in progress.
+    /// Returns the progress of every unfinished policy change.
     #[must_use]
     pub fn of(ledger: &LedgerState) -> Vec<Self> {
         ledger.paces.iter().map(|(class, pace)| Self::of_class(class, pace, ledger)).collect()

@@ -99,7 +99,7 @@ pub(super) fn adopted(
 }
 
 impl Adoption {
-    /// `pods 16 → 32`.
+    /// Returns a text such as `pods 16 → 32`.
     pub(super) fn said(&self) -> String {
         step(&self.resource, self.before.as_deref(), Some(&self.amount))
     }

@@ -18,9 +18,9 @@ use crate::policy::{ClassLifetimes, PodReaper};
 /// What is due but left to later cycles.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// The number of pods whose lifetime is over.
+    /// The number of pods that are still to be deleted.
     pub pods: u64,
-    /// Accounts whose namespaces are idle.
+    /// Idle accounts that are still to be suspended.
     pub idle: Vec<AccountName>,
 }
 

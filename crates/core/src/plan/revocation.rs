@@ -21,8 +21,8 @@ pub struct Progress {
     /// The number of accounts that were revoked, without `under_way`. If a delivery failed, the home still has the
     /// older certificate.
     pub done: u64,
-    /// The number of accounts that were revoked but have no new certificate yet, or whose old generation bindings still
-    /// name.
+    /// The number of accounts that were revoked but have no new certificate yet, or that bindings still name with their
+    /// old generation.
     pub under_way: u64,
     /// The number of accounts that still have their old certificate and wait for their turn.
     pub waiting: u64,
@@ -37,7 +37,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Returns the progress of every revocation that is in progress.
+    /// Returns the progress of every unfinished revocation.
     #[must_use]
     pub fn of(ledger: &LedgerState) -> Vec<Self> {
         let of_class = |(class, revocation): (&String, &BulkRevocation)| {

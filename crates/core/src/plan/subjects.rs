@@ -1,4 +1,4 @@
-//! Removes subjects from the bindings of a plan whose access the guard refused.
+//! Removes the subjects to whom the guard refused access from the bindings of a plan.
 //!
 //! The plan that resumes a person also names the person in the bindings of workspaces. If the guard refuses the
 //! resumption, by a limit or because the confinement is not confirmed, the workspaces continue without that person.

@@ -230,8 +230,8 @@ fn creates_in_its_namespace(look: Look<'_>, action: &Action) -> bool {
     }
 }
 
-/// Returns the steps in a cluster that the account's class gave up, while its suspension there is refused: removals of
-/// access of people who have to leave ([`super::loss::keep_given_up`]), and of revoked credentials, which are not
+/// Returns the steps in a cluster that the account's class gave up, while the suspension there is refused. Only people
+/// who have to leave lose their access ([`super::loss::keep_given_up`]), and revoked credentials are removed and not
 /// replaced.
 pub(super) fn given_up(look: Look<'_>) -> Found {
     let mut found = Found::default();
@@ -390,14 +390,15 @@ fn holder_of_tokens(binding: &ObjectKey, subject: &Value) -> Option<ObjectKey> {
     }))
 }
 
-/// Handles a binding that somebody is deleting. A finalizer may keep it for long, and until then it applies. It is created
-/// again when it is gone. If it names a subject that is no longer desired, our own deletion is planned too.
+/// Handles a binding that somebody is deleting. A finalizer may keep it for long, and until then it applies. It is
+/// created again when it is gone. If it names a subject that is no longer desired, our own deletion is planned too.
 fn ended(key: &ObjectKey, object: &DesiredObject, record: &ObjectRecord, found: &ObservedObject) -> Option<Action> {
     if record.uid == found.uid { taken(key, object, record) } else { None }
 }
 
-/// Deletes a binding that the cluster does not show: it may only have lost our label, and would still apply. It is
-/// created again in the same plan, unless the account is held.
+/// Handles a binding that the cluster does not show. It may only have lost our label, and then still applies. If it
+/// names a subject that is no longer desired, it is deleted, and created again in the same plan, unless the account is
+/// held.
 fn unseen(look: Look<'_>, key: &ObjectKey, object: &DesiredObject) -> Option<Action> {
     let record = look.ledger.objects.get(key).filter(|record| record.account == *look.id)?;
     if look.there.objects.contains_key(key) { None } else { taken(key, object, record) }

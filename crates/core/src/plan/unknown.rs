@@ -15,7 +15,7 @@ use crate::inventory::ObservedObject;
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::LedgerState;
 
-/// How long after a takeover, a rebuild or a restore unknown bindings are kept. Meanwhile administrators and
+/// How long unknown bindings are kept after a takeover, a rebuild or a restore. Meanwhile administrators and
 /// directories may still show whose they are.
 const GRACE: SignedDuration = SignedDuration::from_hours(24);
 
@@ -23,7 +23,7 @@ const GRACE: SignedDuration = SignedDuration::from_hours(24);
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Unknown {
     pub cluster: ClusterName,
-    /// `rolebinding tool-foo/bursar-edit`.
+    /// The object, such as `rolebinding tool-foo/bursar-edit`.
     pub object: String,
     /// What Bursar does with the object, or the remedy, as a text for administrators.
     pub what: String,
@@ -36,7 +36,7 @@ impl fmt::Display for Unknown {
     }
 }
 
-/// All unknown objects, and those of their bindings that are removed.
+/// All unknown objects, and the bindings among them to remove.
 #[derive(Debug, Default)]
 pub(super) struct Strays<'a> {
     /// The findings for administrators.

@@ -158,7 +158,7 @@ fn a_profile_is_its_owners_in_less_than_a_second_and_stays_so() {
     let unowned = || status(&world)["unowned"].clone();
     assert!(poll(DEADLINE, || unowned().as_array().is_some_and(|all| all.len() == 1)), "{}", unowned());
     assert_eq!(unowned()[0]["namespace"], "lab-c");
-    assert!(unowned()[0]["why"].as_str().is_some_and(|why| why.contains("whom no source has")), "{}", unowned());
+    assert!(unowned()[0]["why"].as_str().is_some_and(|why| why.contains("who is in no source")), "{}", unowned());
 
     // By mail, as Kubeflow writes people.
     world.kubectl(&["annotate", "namespace", "lab-c", "owner=Boole@Example.org", "--overwrite"]);

@@ -82,7 +82,7 @@ fn pods_past_their_lifetime_go_with_what_belongs_to_their_job() {
         let plan = world.plan();
         plan.text.contains("deleted, with all of job a1").then(|| (plan, world.cycle()))
     });
-    assert!(report.0.text.contains("lifetime \"soon\" is no duration"), "{}", report.0.text);
+    assert!(report.0.text.contains("lifetime \"soon\" is ignored: it is not a duration"), "{}", report.0.text);
     assert_eq!(report.1.exit_code(), 0, "{:#?}", report.1);
     let gone = wait_for("the pod is gone", DEADLINE, || {
         let left = left(&world, &foo);

@@ -138,7 +138,7 @@ fn an_attribute_is_gone_only_if_half_of_those_who_showed_it_still_do() {
     let mut story = Story::begin(all.clone());
     story.hears(read(without(&all, 2, no_mail)));
     let text = &story.ledger.refusals[0].why;
-    assert!(text.contains("mail: 12 accounts of people showed it, 2 do now"), "{text}");
+    assert!(text.contains("mail: 12 accounts of people had it, 2 have it now"), "{text}");
     story.approve("mail");
     let part = story.ledger.approvals.keys().next().expect("approved").clone();
     let given = story.ledger.approvals.insert(part.clone(), story.now + SignedDuration::from_hours(60 * 24));
@@ -344,7 +344,7 @@ fn no_absence_is_due_before_every_server_was_asked() {
             assert!(!is_due(&story), "it waits alone");
             story.later(HOUR);
         }
-        assert!(refusals[0].to_string().contains("disagree whether p0 is there"), "{}", refusals[0]);
+        assert!(refusals[0].to_string().contains("disagree about whether p0 is there"), "{}", refusals[0]);
         let left = story.hears(missing(&[("a", freshest), ("b", other)]));
         assert_eq!((is_due(&story), left.len()), (due, 0), "the freshest server decides");
     }

@@ -76,7 +76,7 @@ fn a_server_that_says_nothing_of_its_age_widens_nothing_for_half_an_hour() {
             }
             assert_eq!(story.events.iter().filter(|event| *event == "directory server changed").count(), 1);
             let lag = story.ledger.sources["people"].servers[server].lag();
-            assert!(lag.contains("does not say how far it is"), "{lag}");
+            assert!(lag.contains("does not show its replication state"), "{lag}");
             let mark = &story.ledger.marks["people"].marks;
             assert_eq!((&mark.changes, &mark.entries), (&shown.changes, &shown.entries), "what was seen stays known");
         }

@@ -37,14 +37,14 @@ pub fn why_none(group: &Account, class: &Class) -> Option<String> {
     let range = class.workspace()?.uid_range.filter(|_| group.posix.is_none())?;
     Some(if group.gid.is_none() {
         format!(
-            "gets no uid, so no workspace: the group has no gid, and its pods would need one; give its entry a gidNumber, or \
-             remove class.{}.uid_range",
+            "gets no uid, so no workspace: the group has no gid, and its pods would need one; give its entry a \
+             gidNumber, or remove class.{}.uid_range",
             class.name
         )
     } else {
         format!(
-            "gets no uid, so no workspace: uid_range {range} of class {} is used up, and no uid is used twice; give the class \
-             a longer range",
+            "gets no uid, so no workspace: uid_range {range} of class {} is used up, and no uid is used twice; give the \
+             class a longer range",
             class.name
         )
     })

@@ -85,8 +85,8 @@ impl Memory<'_> {
         }
         (groups.len() > 1 && people.len() > 1).then(|| {
             format!(
-                "{} groups show no member at once, but the ledger knows some, for example of {}; if they are really empty, \
-                 run: bursar directory accept {}",
+                "{} groups show no member at once, but the ledger knows some, for example of {}; if they are really \
+                 empty, run: bursar directory accept {}",
                 groups.len(),
                 groups[0],
                 read.source

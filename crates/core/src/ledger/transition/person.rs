@@ -65,7 +65,8 @@ impl<'a> Memory<'a> {
             return Person::Served;
         }
         Person::Refused(format!(
-            "it is the same person as {} of source {}; to give that account to this entry, run: bursar adopt account user {}",
+            "it is the same person as {} of source {}; to give that account to this entry, run: bursar adopt \
+             account user {}",
             owner.account_name(),
             owner.source,
             owner.name

@@ -53,7 +53,8 @@ impl<'a> Memory<'a> {
 
     pub(super) fn rename_refused(entry: &Entry, account: &Account, owner: &Account) -> String {
         format!(
-            "{} was renamed to {}, but source {} already has {}: it keeps its name until that account is renamed or deleted",
+            "{} was renamed to {}, but source {} already has {}: it keeps its name until that account \
+             is renamed or deleted",
             account.account_name(),
             entry.name,
             owner.source,
@@ -81,7 +82,8 @@ impl<'a> Memory<'a> {
         let (before, after) = (account.posix.as_ref()?.uid, entry.posix.as_ref()?.uid);
         (before != after).then(|| {
             format!(
-                "uid changed from {before} to {after}; {} keeps {before}; to accept the new uid, run: bursar adopt uid {} {}",
+                "uid changed from {before} to {after}; {} keeps {before}; to accept the new uid, run: bursar adopt \
+                 uid {} {}",
                 account.account_name(),
                 account.kind,
                 entry.name
@@ -93,8 +95,8 @@ impl<'a> Memory<'a> {
         let uid = entry.posix.as_ref()?.uid;
         if let Some((class, range)) = self.policy.uid_ranges().find(|(_, range)| range.contains(uid)) {
             return Some(format!(
-                "uid {uid} is in uid_range {range} of class {}, which is for workspaces: give the entry another uid, or the \
-                 class another range",
+                "uid {uid} is in uid_range {range} of class {}, which is for workspaces: give the entry another uid, or \
+                 the class another range",
                 class.name
             ));
         }

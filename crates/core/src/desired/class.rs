@@ -32,17 +32,17 @@ impl<'a> Groups<'a> {
         Self(groups)
     }
 
-    /// Whether the person is in the group, as the directory says now.
+    /// Whether the person is in the group, and is not leaving it.
     fn has(&self, group: &str, person: &Account) -> bool {
         self.named(group).any(|group| group.account.has_member(person) && !group.loses(person))
     }
 
-    /// Whether the person is in the group if no pending removal is carried out.
+    /// Whether the person is in the group, even if the person is leaving it or the group is gone.
     fn had(&self, group: &str, person: &Account) -> bool {
         self.named(group).any(|group| group.account.has_member(person))
     }
 
-    /// Whether the person is in a group that exists, if no pending removal of members is carried out.
+    /// Whether the person is in the group, even if the person is leaving it, unless the group is gone.
     #[must_use]
     pub fn keeps(&self, group: &str, person: &Account) -> bool {
         self.named(group).any(|group| group.account.has_member(person) && !group.gone)
@@ -64,7 +64,7 @@ impl Group<'_> {
 pub(super) struct Taken<'p> {
     /// The classes now, sorted by name.
     pub(super) now: Vec<&'p Class>,
-    /// The classes if nobody may leave a group yet.
+    /// The classes if no pending removal from a group is carried out.
     pub(super) before: Vec<&'p Class>,
     /// The groups because of which the two differ.
     pub(super) rests_on: BTreeSet<AccountId>,
@@ -121,8 +121,7 @@ pub fn groups_without_uid<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> Ve
         .collect()
 }
 
-/// Returns the classes that take an account now, and those that made it a tenant. Everything that it has comes from
-/// these.
+/// Returns the classes that take an account now, and those that made it a tenant. All its objects come from these.
 #[must_use]
 pub fn classes_of<'p>(account: &Account, ledger: &LedgerState, policy: &'p Policy) -> Vec<&'p Class> {
     classes_by(account, ledger, policy, &Groups::of(ledger, &policy.lifecycle))

@@ -26,7 +26,8 @@ use crate::ledger::workspace_uid::why_none;
 use crate::ledger::{Account, LedgerState, Lifecycle, Order, OrderKind, Suspension, Tenant};
 use crate::policy::{Class, Endpoint, Policy, Reapers};
 
-/// How long a person who asked for an account is assumed to wait: for this time, the account is made before others.
+/// How long a person who asked for an account is assumed to wait for it. Until then, the account is created before
+/// others.
 const AWAITED: SignedDuration = SignedDuration::from_mins(2);
 
 /// Returns the desired state of all tenants, for a single plan. A daemon keeps a [`Deriver`].

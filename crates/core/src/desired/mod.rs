@@ -103,8 +103,8 @@ pub struct DesiredAccount {
     /// Accounts because of which access is removed here: groups that are gone or lost members, and people of a
     /// workspace who lose their own access.
     pub rests_on: BTreeSet<AccountId>,
-    /// This is the state of a workspace in which the removal of some people is refused: they keep their access, while
-    /// other members leave.
+    /// The guard refuses the removal of some people from a workspace: in this state they keep their access, while other
+    /// members leave.
     pub keeps_people: bool,
     /// People of a workspace whose own creation or return the guard may still refuse, with the subject of their
     /// bindings in each cluster.
@@ -192,7 +192,7 @@ pub struct DesiredTenant {
     pub own: String,
     /// Every object that should exist. Other objects that the ledger knows should not exist.
     pub objects: BTreeMap<ObjectKey, DesiredObject>,
-    /// The class and its Pod Security level for each adopted namespace, for namespaces that have no level.
+    /// The Pod Security levels for adopted namespaces that have none: the class and its level, by namespace.
     pub levels: BTreeMap<NamespaceName, (String, PodSecurity)>,
     /// Directories that are created before the PersistentVolume with this name.
     pub directories: BTreeMap<String, DirectoryTarget>,
@@ -222,8 +222,8 @@ pub enum EndOfTenant {
 /// The desired state of an object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesiredObject {
-    /// The complete manifest. A [`Deriver`] drops it once it is applied; if [`plan`](crate::plan) needs it, it asks for
-    /// it again.
+    /// The complete manifest. A [`Deriver`] drops it once it is applied, and builds it again if [`plan`](crate::plan)
+    /// asks for it.
     pub manifest: Option<JsonText>,
     /// [`crate::digest::digest`] of the manifest.
     pub digest: DigestText,
@@ -231,7 +231,7 @@ pub struct DesiredObject {
     pub hard: Option<JsonText>,
     /// What happens if another program or person changes the object.
     pub drift: DriftMode,
-    /// If edits of this quota are adopted: the resources for which they are reverted all the same.
+    /// The resources of a quota whose edits are reverted, although edits of other resources are adopted.
     pub locked: BTreeSet<String>,
 }
 

@@ -70,7 +70,7 @@ impl<'a> Subject<'a> {
 pub(super) struct Side<'a> {
     pub(super) classes: &'a [&'a Class],
     pub(super) holders: &'a [Holder],
-    /// The account is suspended in a cluster that none of the classes has. If false, everything there stays.
+    /// The account loses its place in a cluster that none of the classes covers. If false, everything there stays.
     pub(super) leaves: bool,
 }
 

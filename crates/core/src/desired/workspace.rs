@@ -30,11 +30,11 @@ pub struct Holder {
 pub(super) struct Holders {
     /// The people if every removal is carried out.
     pub(super) now: Vec<Holder>,
-    /// The people if nobody may be suspended yet.
+    /// The people if no suspension is carried out.
     pub(super) staying: Vec<Holder>,
-    /// The people if, in addition, nobody may leave the group yet.
+    /// The people if neither a suspension nor a removal from the group is carried out.
     pub(super) before: Vec<Holder>,
-    /// People because of whose own removals `now` differs from the other lists.
+    /// People whose own removals make `now` differ from the other lists.
     pub(super) rests_on: BTreeSet<AccountId>,
     /// People in `staying` and `before` whose own creation or return may still be refused, with their subjects.
     pub(super) returning: BTreeMap<AccountId, BTreeMap<ClusterName, Value>>,

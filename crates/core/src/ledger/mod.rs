@@ -416,7 +416,7 @@ pub enum Spending {
     Suspend,
     /// Tenants suspended because of a mark in a directory.
     Disable,
-    /// Places that lost access for another reason than a suspension or a member who left.
+    /// Places that lost access for a reason other than a suspension or a member who left.
     RemoveAccess,
     Delete,
     RemoveMembers,

@@ -195,7 +195,7 @@ impl Stamp {
         let second = days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second;
         let micro = match fraction {
             None => None,
-            // Modify times of other servers have three digits, CSNs six.
+            // `modifyTimestamp` of other servers has three digits, a CSN six.
             Some(fraction) if (1..=6).contains(&fraction.len()) => {
                 let scale = 10_u32.pow(6 - u32::try_from(fraction.len()).ok()?);
                 Some(fraction.parse::<u32>().ok()? * scale)

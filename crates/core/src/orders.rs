@@ -243,7 +243,7 @@ fn note_of(
 ) -> Result<Note, Refusal> {
     let reason = reason.filter(|reason| !reason.trim().is_empty());
     if reason.is_none() && must_say_why {
-        return refused(64, "--reason is missing: the history keeps it".to_owned());
+        return refused(64, "--reason is missing: the history must say why".to_owned());
     }
     let reason = reason.unwrap_or_default().to_owned();
     Ok(Note { actor: actor.to_owned(), reason, ticket: ticket.map(str::to_owned), at: now })
@@ -274,7 +274,9 @@ fn order(
     match what {
         OrderKind::Resume if !by_order && !is_idle && !is_about_to_be_suspended(ledger, account) => {
             return refused(match &account.suspension {
-                Some(_) => format!("{name} is not suspended by an order; it resumes when its cause ends"),
+                Some(_) => {
+                    format!("{name} is not suspended by an order; it resumes when the cause of the suspension ends")
+                }
                 None => format!("{name} is not suspended"),
             });
         }
@@ -302,12 +304,12 @@ fn order(
         }
         OrderKind::AdoptUid if !has_another_uid(ledger, account) => {
             return refused(format!(
-                "the directory has no other uid for {name}; `bursar status` shows what it rejects"
+                "the directory has no other uid for {name}; `bursar status` shows the rejected entries"
             ));
         }
         OrderKind::AdoptAccount if !has_another_entry(ledger, account) => {
             return refused(format!(
-                "no other entry of the directory asks for the name of {name}; `bursar status` shows what it rejects"
+                "no other entry of the directory has the name of {name}; `bursar status` shows the rejected entries"
             ));
         }
         OrderKind::Revoke | OrderKind::Evict if account.generation == 0 => {
@@ -405,7 +407,7 @@ fn release(ledger: &LedgerState, account: &Account, note: &Note) -> Result<Order
 
 fn approve(ledger: &LedgerState, actor: &str, hash: &str, now: Timestamp) -> Result<OrderOutcome, Refusal> {
     let Some(changes) = guard::approve(ledger, hash, now) else {
-        let text = format!("no refusal with hash {hash:?} waits for approval; `bursar status` shows those that do");
+        let text = format!("no refusal with hash {hash:?} waits for approval; `bursar status` lists the refusals");
         return refused(1, text);
     };
     let note = Note { actor: actor.to_owned(), reason: format!("refused set {hash}"), ticket: None, at: now };

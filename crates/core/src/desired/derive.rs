@@ -742,7 +742,7 @@ mod tests {
     use crate::plan::testing::World as Site;
 
     #[test]
-    fn an_idle_account_that_was_asked_for_returns_in_a_late_cycle_too() {
+    fn an_idle_account_that_was_asked_for_resumes_even_in_a_late_cycle() {
         let mut site = Site::new();
         let foo = site.add(AccountKind::Tool, "foo", Some(52_503));
         site.cycle();

@@ -307,11 +307,15 @@ mod tests {
                 fails(&mut world, "ta");
             }
             cycles(&mut world, 8, &[("ta", "home")]);
-            assert_eq!(revoked(&world, &before), ["ta", "tb", "tc", "td"], "since yesterday: {is_old}");
+            assert_eq!(revoked(&world, &before), ["ta", "tb", "tc", "td"], "failing since yesterday: {is_old}");
             let ta = world.id(AccountKind::Tool, "ta");
             assert!(world.ledger.is_being_revoked(&ta));
             let progress = crate::plan::revocation::Progress::of(&world.ledger).remove(0);
-            assert_eq!((progress.done, progress.under_way, progress.waiting), (3, 1, 0), "since yesterday: {is_old}");
+            assert_eq!(
+                (progress.done, progress.under_way, progress.waiting),
+                (3, 1, 0),
+                "failing since yesterday: {is_old}"
+            );
             assert!(progress.is_at_rest(world.now));
             cycles(&mut world, 2, &[]);
             assert!(world.ledger.revocations.is_empty(), "the revocation is complete");
@@ -405,7 +409,7 @@ mod tests {
         let homes = ["ta", "tb", "tc", "td"].map(|name| (name, "home"));
         let mut world = site();
         cycles(&mut world, 30, &homes);
-        assert_eq!(revoked(&world, &before), ["ta", "tb", "tc"], "two of two fail");
+        assert_eq!(revoked(&world, &before), ["ta", "tb", "tc"], "both of the last accounts fail");
         // An administrator suspends both. Suspended accounts have no access, and do not count as failing.
         let why = crate::ledger::Suspension::by(note(&world));
         for name in ["tb", "tc"] {

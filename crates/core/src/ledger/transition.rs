@@ -349,7 +349,7 @@ impl<'a> Memory<'a> {
         let Believed { entry, names, is_itself, is_back } = believed;
         if account.kind != entry.kind {
             let why = format!(
-                "it was {} before, and a {} does not become a {}",
+                "it was {} before, and a {} cannot become a {}",
                 account.account_name(),
                 account.kind,
                 entry.kind

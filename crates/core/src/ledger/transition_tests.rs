@@ -210,7 +210,7 @@ fn an_entry_that_becomes_another_kind_is_disabled_by_its_mark() {
     let mark = || Some("mark: yes".to_owned());
     let user = |disabled| Entry { kind: AccountKind::User, disabled, ..tool("1", "foo", 52503) };
     story.later(MINUTE, &[user(mark()), tool("2", "bar", 52504)]);
-    assert!(story.why_rejected().contains("a tool does not become a user"), "{}", story.why_rejected());
+    assert!(story.why_rejected().contains("a tool cannot become a user"), "{}", story.why_rejected());
     assert_eq!(story.account("foo").disabled, mark());
     story.later(MINUTE, &[user(None), tool("2", "bar", 52504)]);
     assert_eq!(story.account("foo").disabled, mark(), "a rejected entry lifts no mark");

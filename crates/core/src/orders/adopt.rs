@@ -25,7 +25,7 @@ pub(super) fn object(
         {
             return Ok(ordered(ledger, find(ledger, owner.kind, &owner.name)?, wanted, None, (note, changes)));
         }
-        let text = format!("{object} blocks no account; `bursar status` shows what does, with the command to adopt it");
+        let text = format!("{object} blocks no account; `bursar status` shows those that do, and how to adopt them");
         return refused(1, text);
     };
     let Some(account) = ledger.accounts.get(id) else {
@@ -85,7 +85,7 @@ fn newcomer(
     };
     let mut others = ledger.accounts.values().filter(|other| other.kind == account.kind && other.id != account.id);
     if let Some(other) = others.find(|other| other.kubernetes_name == name) {
-        return refused(1, format!("{name} is the name of {} in Kubernetes", other.account_name()));
+        return refused(1, format!("{name} is already the name of {} in Kubernetes", other.account_name()));
     }
     let mut changes = Vec::new();
     if account.kubernetes_name != name {
@@ -140,7 +140,7 @@ mod tests {
         let refusal =
             |world: &World, namespace: &str, owner: &str| adopt(world, namespace, owner).err().expect("a refusal");
         let taken = refusal(&world, "tool-john-doe", "tool:jane");
-        assert!(taken.text.contains("john-doe is the name of tool:john.doe"), "{}", taken.text);
+        assert!(taken.text.contains("john-doe is already the name of tool:john.doe"), "{}", taken.text);
         let other = refusal(&world, "user-jane", "tool:jane");
         assert!(other.text.contains("tool-{name}"), "{}", other.text);
         assert_eq!(refusal(&world, "tool-x", "tool:nobody").exit_code, 4);

@@ -27,7 +27,7 @@ pub(super) fn set(
     })?;
     is_to_come(*until, note.at)?;
     if note.reason.is_empty() && note.ticket.is_none() {
-        return refused(64, "--reason or --ticket is missing: the history keeps it".to_owned());
+        return refused(64, "--reason or --ticket is missing: the history must say why".to_owned());
     }
     let mut outcome = OrderOutcome::default();
     for rule in rules {

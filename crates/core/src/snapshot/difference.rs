@@ -81,7 +81,7 @@ fn changes(before: &Entry, after: &Entry, names: &BTreeMap<&DirectoryId, &str>) 
     changed(&mut changes, "display name", display_name, &after.display_name);
     changed(&mut changes, "SSH keys", &ssh_keys.len(), &after.ssh_keys.len());
     if ssh_keys != &after.ssh_keys && ssh_keys.len() == after.ssh_keys.len() {
-        changes.push("other SSH keys".to_owned());
+        changes.push("SSH keys replaced".to_owned());
     }
     changed(&mut changes, "disabled", disabled, &after.disabled);
     changed(&mut changes, "created", created, &after.created);

@@ -152,7 +152,7 @@ mod tests {
             "cn=s-1-5-11,cn=foreignsecurityprincipals,dc=a".to_owned(),
             format!("cn={sid},ou=x,cn=foreignsecurityprincipals,dc=a"),
         ] {
-            assert_eq!(name(&dn), Dn::parse(&dn).canonical(), "no account of another domain");
+            assert_eq!(name(&dn), Dn::parse(&dn).canonical(), "this DN is not that of a foreign account");
         }
     }
 

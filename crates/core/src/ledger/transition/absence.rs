@@ -101,7 +101,12 @@ impl Memory<'_> {
         self.believe(key);
         let detail = json!({ "servers": proof.by_server() });
         if !gone {
-            self.event(account, "present after all", "its servers have it, and the read did not show it", detail);
+            self.event(
+                account,
+                "present after all",
+                "its servers have the entry, but the read did not show it",
+                detail,
+            );
             return None;
         }
         let limit = self.policy.lifecycle.absent_for.as_secs();

@@ -98,7 +98,7 @@ pub(super) fn verdict(evidence: Evidence<'_>) -> Option<Verdict> {
 }
 
 /// Decides what follows the archive. A deletion that has begun is completed even if an administrator orders something
-/// else, because half-deleted namespaces are of no use.
+/// else, because half-deleted namespaces are useless.
 fn archived(evidence: Evidence<'_>, cause: Suspension) -> Option<Transition> {
     let Evidence { account, lifecycle, namespaces, .. } = evidence;
     match account.ending {

@@ -1,4 +1,4 @@
-//! Observed time: the sum of the gaps between successive looks. Of a gap longer than an hour, only one hour counts.
+//! Observed time: the sum of the gaps between successive looks. A gap that is longer than an hour counts as one hour.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};

@@ -83,7 +83,7 @@ impl Default for ServerRules {
 /// API group; empty for the core group.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostField {
-    /// API group; empty for Kubernetes' core.
+    /// API group; empty for the core group.
     pub group: String,
     /// Plural of the kind.
     pub plural: String,

@@ -140,7 +140,7 @@ pub enum ContractError {
     #[error("annotation {key} has the unknown value {value:?}")]
     Unknown { key: &'static str, value: String },
     /// The signature does not match these values under any known key.
-    #[error("the seal does not hold: somebody edited the namespace's bursar.dev annotations or its class")]
+    #[error("the seal does not match: somebody edited the namespace's bursar.dev annotations or its class")]
     Broken,
 }
 

@@ -1,5 +1,5 @@
-//! What `bursar-webhook` says when it cannot start. As long as this file is here, `cargo test` builds the program, which
-//! the tests of the whole run.
+//! The errors of `bursar-webhook` at its start. Because this file exists, `cargo test` builds the program, which the
+//! integration tests run.
 
 use std::process::{Command, Output};
 

@@ -31,7 +31,8 @@ pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub const CLASS: &str = "bursar.dev/class";
 /// Label with which an administrator allows the daemon to adopt an existing namespace.
 pub const ADOPT: &str = "bursar.dev/adopt";
-/// The prefix of Bursar's own keys. On a tenant's namespace, only Bursar writes these.
+/// The prefix of Bursar's own keys. On a tenant's namespace, only Bursar and exempted users write these, except for
+/// [`ADOPT`] and [`LAST_USE`].
 pub const PREFIX: &str = "bursar.dev/";
 /// Label of a pod: the containers that get the tenant's volumes (`none`, `containers`, `all`).
 pub const INJECT: &str = "bursar.dev/inject";

@@ -365,8 +365,8 @@ pub struct WatchedKind {
 }
 
 impl WatchedKind {
-    /// Whether plans need the kind: it grants access or limits tenants. If a cluster does not show such a kind, nothing
-    /// is planned there. If any other kind cannot be watched, only its own objects wait.
+    /// Whether plans need the kind, because it is the namespace, limits tenants or grants access. If a cluster does not
+    /// show such a kind, nothing is planned there. If any other kind cannot be watched, only its own objects wait.
     #[must_use]
     pub const fn is_essential(&self) -> bool {
         let ObjectKind::Managed(kind) = &self.kind else { return false };

@@ -63,15 +63,14 @@ pub struct Policy {
 pub struct Cluster {
     /// The endpoint whose context becomes `current-context` in a kubeconfig that has none.
     pub default_endpoint: String,
-    /// Endpoints by name. Each becomes one context.
+    /// Endpoints by name. Each becomes one context of a kubeconfig.
     pub endpoints: BTreeMap<String, Endpoint>,
     /// The clients that may send reviews to its webhook.
     pub senders: Senders,
 }
 
 impl Cluster {
-    /// Returns the name that a kubeconfig gives the context of `endpoint` and, for the default endpoint, the cluster.
-    /// Only the default endpoint has the plain name of the cluster.
+    /// Returns the name that the entries of an endpoint, its cluster and its context, have in kubeconfigs.
     #[must_use]
     pub fn entry_name(name: &ClusterName, default_endpoint: &str, endpoint: &str) -> String {
         if endpoint == default_endpoint { name.0.clone() } else { format!("{name}-{endpoint}") }
@@ -95,7 +94,7 @@ pub struct Endpoint {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum From {
     Tools,
-    /// People. Their workspaces may change the quota of the class.
+    /// People, and how their workspaces change their quota.
     Users(Option<FromWorkspaces>),
     /// Groups, and the rights of their people in the workspace.
     Groups(Workspace),
@@ -125,7 +124,7 @@ pub enum When {
     Base(String),
 }
 
-/// A compiled regular expression. Two are equal if their texts are.
+/// A compiled regular expression. Two are equal if their texts are equal.
 #[derive(Debug, Clone)]
 pub struct Pattern(pub Regex);
 
@@ -156,7 +155,7 @@ pub struct Class {
     pub service_account_roles: Vec<String>,
     /// Users that a holder of the credential may impersonate (`kubectl --as`).
     pub impersonate: Vec<String>,
-    /// What happens if somebody else changes an object of the kind; [`DriftMode::Revert`] if the kind is not listed.
+    /// What happens if somebody else changes an object, by kind; [`DriftMode::Revert`] for kinds that are not listed.
     pub drift: BTreeMap<DriftKey, DriftMode>,
     /// The Pod Security level, used for all three modes: enforce, audit and warn.
     pub pod_security: PodSecurity,
@@ -311,11 +310,11 @@ pub enum VolumeKind {
     Shared(NfsVolume),
     /// A volume that a storage class provisions.
     Dynamic(Provisioned),
-    /// A directory of an NFS server. Its claim is in a namespace that outlives the account, and a Secret in the
-    /// tenant's namespace has server and path.
+    /// A directory of an NFS server. Its claim is in a namespace that outlives the account. A Secret in the tenant's
+    /// namespace contains the server and the path.
     Personal(NfsVolume),
-    /// A volume from a storage class. Its claim is in the namespace that outlives the account, and the Secret has its
-    /// name.
+    /// A volume from a storage class. Its claim is in the same namespace as that of `Personal`, and the Secret contains
+    /// its name.
     PersonalDynamic(Provisioned),
 }
 
@@ -339,7 +338,7 @@ impl VolumeKind {
     }
 }
 
-/// The request of a claim to its storage class.
+/// What a claim requests from its storage class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Provisioned {
     /// `storageClassName`; `None` for the cluster's default class.
@@ -518,7 +517,7 @@ pub struct Evidence {
     /// A PromQL query. Its result is a vector with label `namespace`; a value above 0 means that the namespace is in
     /// use.
     pub query: String,
-    /// Namespaces that are always in use. An answer without all of these is not trusted.
+    /// Namespaces that are always in use. An answer that lacks one of these is not trusted.
     pub control: Vec<String>,
 }
 
@@ -575,7 +574,7 @@ pub struct Lifecycle {
     pub retention: Duration,
     /// How long an account stays archived before it is deleted.
     pub delete_after: Duration,
-    /// Whether a maintainer's leaving replaces the certificate, because the maintainer may have kept a copy.
+    /// Whether the certificate is replaced when a maintainer leaves, because the maintainer may have kept a copy.
     pub revoke_on_member_removed: bool,
 }
 

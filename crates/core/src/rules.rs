@@ -97,7 +97,7 @@ impl Rules {
 pub enum Mode {
     /// The rule is not checked.
     Off,
-    /// Only an annotation of the audit event tells of it; the user sees nothing.
+    /// The finding is only an annotation of the audit event; the user sees nothing.
     Audit,
     /// The user is warned, and the object passes unchanged.
     Warn,

@@ -6,7 +6,7 @@ use super::PodSecurity;
 use crate::rules::server::{ServerRule, ServerRules};
 use crate::rules::{AllowedVolume, HostRules, Mode};
 
-/// In patterns of an adopting class, stands for the name of the namespace.
+/// The placeholder for the name of the namespace in patterns of an adopting class.
 pub const PLACEHOLDER: &str = "{namespace}";
 
 /// The settings of a class with `from = "adopted"`.
@@ -32,9 +32,9 @@ pub struct AdoptedAdmission {
     pub volumes: Mode,
     /// Volumes from outside that pods may mount. Paths may contain [`PLACEHOLDER`].
     pub allowed_volumes: Vec<AllowedVolume>,
-    /// Storage classes of `ReadWriteMany` claims: `class NAME`.
+    /// The storage classes that `ReadWriteMany` claims may have: `class NAME`.
     pub read_write_many: ServerRule,
-    /// The rules that apply to tenants' namespaces too. None of their modes is `None`.
+    /// The rules that apply to tenants' namespaces too. Each has a mode here.
     pub server: ServerRules,
 }
 
@@ -100,7 +100,7 @@ impl Selector {
         Ok(Self { text: text.trim().to_owned(), requirements })
     }
 
-    /// Returns the text of the configuration.
+    /// Returns the selector as the configuration writes it.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text

@@ -1,4 +1,4 @@
-//! The kinds of credentials, and the settings of a class for its own.
+//! The kinds of credentials, and the credential settings of a class.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,31 +15,32 @@ pub const TOKEN_LIFETIME_MAX: Duration = Duration::from_hours(30 * 24);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CredentialRule {
     pub kind: CredentialKind,
-    /// Names of the cluster's endpoints. Each becomes one context.
+    /// Names of the cluster's endpoints. Each becomes one context of the kubeconfig.
     pub endpoints: Vec<String>,
 }
 
-/// The kinds of credentials. The kind alone decides which subject bindings name, who issues the credential, and what is
+/// The kinds of credentials. The kind alone decides the subject of bindings, the issuer of the credential, and what is
 /// written to the home.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CredentialKind {
-    /// A client certificate. Bindings name the group of its generation.
+    /// A client certificate. The subject of bindings is the group of its generation.
     Certificate {
         /// The lifetime that the daemon requests (`spec.expirationSeconds`). The signer may grant less.
         lifetime: Duration,
     },
-    /// A token for each host outside the cluster. Bindings name a service account of the tenant's namespace; each
-    /// generation has its own.
+    /// A token for each host outside the cluster. The subject of bindings is a service account in the tenant's
+    /// namespace; each generation has its own.
     ServiceAccount {
         /// The lifetime that the daemon requests (`TokenRequest`, `spec.expirationSeconds`). The API server may grant
         /// less.
         lifetime: Duration,
-        /// The hosts that get a token each.
+        /// The hosts. Each gets a token of its own.
         hosts: Vec<HostName>,
         /// The directory of the files, with `{host}` and `{name}`; `None` if they are in the home.
         directory: Option<PathBuf>,
     },
-    /// Bursar issues nothing: kubelogin gets a token from an issuer that the API server trusts. Bindings name a user.
+    /// Bursar issues nothing: kubelogin gets a token from an issuer that the API server trusts. The subject of bindings
+    /// is a user.
     Oidc(OidcRule),
 }
 
@@ -59,7 +60,7 @@ pub struct OidcRule {
 }
 
 impl CredentialRule {
-    /// The hosts that get a credential of their own each.
+    /// Returns the hosts. Each of them has a credential of its own.
     #[must_use]
     pub fn hosts(&self) -> &[HostName] {
         match &self.kind {

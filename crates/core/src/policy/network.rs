@@ -1,5 +1,5 @@
-//! Network profiles: which peers may reach a tenant's pods, which peers these may reach, and whether an address is
-//! among them.
+//! Network profiles: the peers that may reach a tenant's pods, and those that the pods may reach. Also decides whether
+//! the pods may reach a given server.
 
 use core::net::IpAddr;
 use std::collections::BTreeSet;

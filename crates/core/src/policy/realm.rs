@@ -20,7 +20,8 @@ pub struct Realm {
 }
 
 impl Realm {
-    /// Returns the name of the realm in lists of clusters, such as that of failed steps. No cluster can have this name.
+    /// Returns the name that stands for the realm where a cluster is expected, such as in failed steps. No cluster can
+    /// have this name.
     #[must_use]
     pub fn place(&self) -> ClusterName {
         ClusterName(format!("realm:{}", self.name))

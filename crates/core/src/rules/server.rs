@@ -30,8 +30,8 @@ pub const SAFE_SYSCTLS: [&str; 10] = [
     "net.ipv4.tcp_wmem",
 ];
 
-/// Sysctls that set the lowest port of a pod, and patterns of the values that keep ports below 1024 closed. NFS servers
-/// trust lower ports, because a program that uses one could be a service of the node.
+/// Sysctls that set the lowest port of a pod's programs, each with a pattern of the values that keep ports below 1024
+/// closed. A program on such a port could pass for a service of the node, and NFS servers trust requests from there.
 pub const PORT_SYSCTLS: [(&str, &str); 2] = [
     ("net.ipv4.ip_unprivileged_port_start", concat!("^", unprivileged_port!(), "$")),
     ("net.ipv4.ip_local_port_range", concat!("^", unprivileged_port!(), "[ \\t]+[0-9]+$")),
@@ -80,7 +80,7 @@ impl Default for ServerRules {
     }
 }
 
-/// API group; empty for the core group.
+/// A field of a kind that names the host of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostField {
     /// API group; empty for the core group.

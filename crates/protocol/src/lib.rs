@@ -131,8 +131,8 @@ pub enum Work {
         /// Whether the mode is 2770 instead, so that new files belong to the directory's group.
         shared: bool,
     },
-    /// Merges Bursar's entries into the kubeconfig, and keeps everything else. A token and its companions are written
-    /// to files of their own next to it.
+    /// Merges Bursar's entries into the kubeconfig, and keeps everything else. A token is written to files of its own
+    /// next to it (see [`TokenFiles`]).
     WriteKubeconfig {
         /// The entries to write.
         entries: KubeconfigEntries,
@@ -255,9 +255,9 @@ pub struct Inspection {
     pub owner: Option<u32>,
     /// The permission bits of the file, such as `0o600`.
     pub mode: Option<u32>,
-    /// The certificate under Bursar's user name as PEM, encoded again from its decoded form.
+    /// The certificate of Bursar's user entry as PEM, encoded again after decoding.
     pub certificate_pem: Option<String>,
-    /// Whether the key under Bursar's user name belongs to that certificate.
+    /// Whether the key of Bursar's user entry belongs to that certificate.
     pub key_matches: bool,
     /// The `jti` of the token in Bursar's file. It is public, and nothing else of the token is reported.
     #[serde(default)]

@@ -40,7 +40,7 @@ const LIVE_READ: Duration = Duration::from_secs(2);
 /// not make the webhook read as often.
 const LIVE_READS: usize = 16;
 
-/// The keys and the cluster that a valid seal has.
+/// What a seal must match to be valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trust {
     /// The cluster that seals must name.
@@ -109,7 +109,8 @@ impl Index {
         now().saturating_duration_since(self.heard().at)
     }
 
-    /// Returns why the index returns no identities: nothing was listed yet, or there was no news for [`LIMIT`].
+    /// Returns why the index cannot return identities: nothing was listed yet, or there was no news for [`LIMIT`].
+    /// Returns `None` if it can.
     #[must_use]
     pub fn unready(&self) -> Option<String> {
         let (listed, seconds) = (self.heard().listed, self.age().as_secs());

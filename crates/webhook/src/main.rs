@@ -44,7 +44,7 @@ struct Serve {
 enum LogFormat {
     /// For people and for the journal, which adds the time itself.
     Plain,
-    /// For collectors: one JSON object a line.
+    /// For collectors: one JSON object per line.
     Json,
 }
 

@@ -1,4 +1,4 @@
-//! Judges the daemon's certificate requests: a request becomes a [`Judgement`].
+//! Turns a certificate request of the daemon into a [`Judgement`].
 //!
 //! The daemon's host may be compromised, so the approver relies only on what the API server reports: the client that
 //! made the request, and the bytes that will be signed. A request that can never become valid is denied. Any other
@@ -247,7 +247,7 @@ mod tests {
         }
     }
 
-    /// A request of the daemon, some of whose values a test changes.
+    /// A request of the daemon. Tests change some of its values.
     struct Case {
         user: &'static str,
         groups: Vec<String>,

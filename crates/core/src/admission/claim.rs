@@ -1,7 +1,7 @@
 //! Gives a storage class that supports several writers to `ReadWriteMany` claims that name none.
 //!
-//! The API server fills in the cluster's default class before it calls webhooks, but it records `managedFields` before
-//! that. So a class that no field manager owns is the default, and nobody chose it.
+//! The API server fills in the cluster's default class before it calls webhooks, but records `managedFields` even
+//! earlier. So if no field manager owns the class, it is the default that nobody chose.
 
 use super::decision::{Decision, Finding, PatchOperation, Rule};
 use super::json::{Malformed, at, field, list, object, quoted, text, texts};
@@ -50,7 +50,7 @@ fn is_open(claim: &Json<'_>) -> Result<bool, Malformed> {
     }
 }
 
-/// Whether a client chose the class. If `managedFields` are absent or empty, one is assumed to have.
+/// Whether a client chose the class. Returns true if `managedFields` are absent or empty.
 fn is_chosen(claim: &Json<'_>) -> Result<bool, Malformed> {
     let managers = object(claim, "metadata")?.and_then(|metadata| metadata.get("managedFields"));
     let Some(Json::Unread(managers)) = managers else { return Ok(true) };

@@ -30,7 +30,7 @@ pub struct Decision {
     pub patch: Vec<PatchOperation>,
 }
 
-/// One rule that one part of an object breaks, with the sentence `what; why: remedy`.
+/// A rule that a part of an object breaks. Its text is the sentence `what; why: remedy`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub rule: Rule,
@@ -198,7 +198,7 @@ impl Decision {
         }
     }
 
-    /// Moves the findings of rules that the account is excepted from to the audit log.
+    /// Moves findings to the audit log if the account is excepted from their rule.
     pub(super) fn except(&mut self, exceptions: &BTreeSet<ExceptedRule>) {
         let is_excepted = |rule: Rule| rule.exception().is_some_and(|rule| exceptions.contains(&rule));
         for findings in [&mut self.refusals, &mut self.warnings] {

@@ -45,7 +45,8 @@ const fn kind(group: &'static str, resource: &'static str) -> Kind {
     Kind { group, resource }
 }
 
-/// The checks that existing objects cannot show, for people to read.
+/// The checks that are left out, because an existing object does not show the problem. The texts are for
+/// administrators.
 pub const NOT_JUDGED: [&str; 4] = [
     "scheduling: nodeName of pods that run, because the scheduler writes it; templates are judged",
     "services: hosts in annotations",
@@ -82,7 +83,7 @@ pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: Kind, object: &Value
         subresource: Cow::from(""),
         name: text("name"),
         namespace: text("namespace"),
-        // In the daemon's name, because Bursar's own objects break no rule.
+        // The daemon sends this review, so that Bursar's own objects break no rule.
         user: User { name: Cow::from(rules.daemon.as_str()), groups: Vec::new() },
         object: Some(Json::from(object)),
         old_object: None,

@@ -1,4 +1,4 @@
-//! Checks the registries of images. References are parsed like the container runtimes do.
+//! Checks the registries of images. References are parsed as container runtimes parse them.
 
 use std::fmt;
 
@@ -118,7 +118,7 @@ pub fn is_place(text: &str) -> bool {
     parse(&format!("{plain}/a")).is_ok_and(|reference| reference.name.split('/').next() == Some(registry))
 }
 
-/// Parses a reference like the runtimes do, with their defaults (`docker.io`, `library/`).
+/// Parses a reference as the runtimes do, with their defaults (`docker.io`, `library/`).
 ///
 /// The grammar is that of `github.com/distribution/reference`. This parser also rejects what two parsers could read in
 /// two ways: letters beyond ASCII, upper case outside of the tag, a registry that is not a host, and ids of images on
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn references_are_read_like_the_runtimes_do() {
+    fn references_are_read_as_the_runtimes_read_them() {
         assert_eq!(read("nginx"), "docker.io library/nginx");
         assert_eq!(read("index.docker.io/nginx"), "docker.io library/nginx");
         assert_eq!(read("registry.example.org/x"), "registry.example.org x");

@@ -107,7 +107,8 @@ fn patterns<'a>(tenant: &'a Tenant<'_>) -> impl Iterator<Item = String> + 'a {
     own_patterns(tenant.rules).filter_map(|pattern| tenant.fill(pattern))
 }
 
-/// Returns the patterns in which `{name}` is a whole label. In any other pattern, `{name}` could match several tenants.
+/// Returns the patterns in which `{name}` is a whole label. Other patterns are ignored, because a host that they match
+/// could belong to several tenants.
 fn own_patterns(rules: &ClassRules) -> impl Iterator<Item = &String> {
     rules.hosts.allow.iter().filter(|pattern| pattern.split('.').any(|label| label == "{name}"))
 }

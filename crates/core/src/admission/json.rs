@@ -6,7 +6,7 @@ use super::value::{Json, Object};
 /// The most characters of a user's text that a message repeats: enough to find the text, and no more than a line.
 const QUOTED: usize = 120;
 
-/// A part of an object does not have the structure that Kubernetes gives it.
+/// Describes a part of an object that does not have the structure of its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Malformed(pub(super) String);
 
@@ -21,7 +21,7 @@ impl Malformed {
     }
 }
 
-/// Returns the value of `key`. Like for the API server, `null` counts as absent.
+/// Returns the value of `key`. As in the API server, `null` counts as absent.
 pub(super) fn field<'v, 'a>(value: &'v Json<'a>, key: &str) -> Option<&'v Json<'a>> {
     value.get(key).filter(|value| !value.is_null())
 }

@@ -1,8 +1,7 @@
-//! Decides about a review: the tenant's identity and the rules of its class make it a [`Decision`]. No pod may run as
+//! Turns a review, the identity of the tenant and the rules of its class into a [`Decision`], so that no pod runs as
 //! another account.
-//!
-//! [`decide`] returns an answer for every input, and refuses what it cannot read. If an object is the result of its own
-//! patch, it is allowed without another patch.
+//! [`decide`] returns an answer for every input, and refuses what it cannot read. If an object already has the changes
+//! of its patch, it is allowed without another patch.
 
 mod approval;
 pub mod approver;
@@ -89,8 +88,8 @@ pub fn decide(rules: &Rules, tenant: &Resolved, review: &Review<'_>) -> Decision
 
 impl Review<'_> {
     /// Whether [`decide`] needs to know the tenant of the namespace. It does not for namespaces themselves, for
-    /// deletions, for resources that no class has rules for, and for updates of claims, because Bursar's own claims may
-    /// be in namespaces that have no tenant.
+    /// deletions, and for resources that no class has rules for. Updates of claims do not need it either, because
+    /// Bursar's own claims may be in namespaces without a tenant.
     #[must_use]
     pub fn needs_identity(&self) -> bool {
         match self.operation {
@@ -151,8 +150,8 @@ fn judge(rules: &Rules, resolved: &Resolved, review: &Review<'_>, decision: &mut
     Ok(())
 }
 
-/// Whether nothing differs that a rule checks. Of a workload, rules check the template except for its node selector, so
-/// a workload of any size can be stopped, even if the webhook cannot resolve its tenant.
+/// Whether nothing differs that a rule checks. Rules check only the template of a workload, without its node selector.
+/// So a workload of any size can be stopped, even if the webhook cannot resolve its tenant.
 fn is_same(concern: Concern, new: &Json<'_>, old: &Json<'_>) -> bool {
     let same = |keys: &[&str]| at(new, keys) == at(old, keys);
     let Concern::Template(template, _) = concern else { return same(&["spec"]) && same(&["metadata", "annotations"]) };

@@ -27,7 +27,7 @@ pub(super) fn check(rules: &Rules, review: &Review<'_>, decision: &mut Decision)
     let (new, old) = (review.object.as_ref(), review.old_object.as_ref());
     if review.operation == Operation::Delete && old.is_none() {
         // To delete a collection, the API server asks once without an object, and then once for each object. Only the
-        // latter requests contain what is deleted.
+        // latter requests contain the object.
         return Err(Malformed("the deletion does not contain the object".to_owned()));
     }
     if review.group.is_empty() && review.resource == "namespaces" {
@@ -117,7 +117,7 @@ fn ours(what: &str, why: String) -> Finding {
 }
 
 /// Whether the client keeps the cluster running, or is exempted by the configuration. Kubernetes' controllers may not
-/// create objects that a class has rules for, because they create these from what tenants wrote.
+/// create objects that a class has rules for, because tenants decide the content of these objects.
 fn passes(rules: &Rules, review: &Review<'_>) -> bool {
     let user = &review.user;
     let makes = || review.operation == Operation::Create && super::concern(review).is_some();

@@ -76,13 +76,13 @@ impl<'a> Pod<'a> {
         changed_context(self.spec()?, self.old.and_then(|old| field(old, "spec")))
     }
 
-    /// Whether the value at `keys` differs from the old object. A missing value counts too.
+    /// Whether the value at `keys` was changed or removed. In a new object, every value counts as changed.
     pub(super) fn differs(&self, keys: &[&str]) -> bool {
         self.old.is_none_or(|old| at(old, keys) != at(self.object, keys))
     }
 
-    /// Returns all containers. A list of containers that this program does not know is an error, because its containers
-    /// could run as any user.
+    /// Returns all containers. If the spec has a list of containers of an unknown kind, returns an error, because these
+    /// containers could run as any user.
     pub(super) fn containers(&self) -> Result<Vec<Container<'a>>, Malformed> {
         let spec = self.spec()?;
         let fields = spec.as_object().ok_or_else(|| Malformed(format!("{}spec is not an object", self.path)))?;

@@ -14,12 +14,11 @@ pub const QUESTION: &str = "bursar.dev/client-certificate";
 /// What the webhook knows about the clients that send it reviews.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known {
-    /// The certificates of this connection and of all other open connections are as the question asks.
+    /// This connection, and all other open connections that carried reviews, have the certificate in question.
     Verified,
-    /// The certificate of this connection is, but reviews come over other connections without one, from these
-    /// addresses.
+    /// This connection has the certificate, but connections from these addresses carry reviews without it.
     OthersToo(String),
-    /// The certificate of this connection is not, for this reason.
+    /// This connection does not have the certificate, for this reason.
     Unverified(String),
 }
 

@@ -16,8 +16,8 @@ pub enum Resolved {
     Unresolved(Unresolved),
 }
 
-/// The beginning of the message of a webhook that cannot judge any pod. `bursar` takes such a refusal for a failure of
-/// the webhook, not for an answer to its test.
+/// The beginning of the message of a webhook that cannot judge any pod. `bursar` treats such a refusal as a failure of
+/// the webhook, not as the answer to its test.
 pub const STALE: &str = "the webhook has received no news of namespaces";
 
 /// Why a namespace has no identity.

@@ -443,7 +443,7 @@ fn an_exception_from_hosts_permits_no_annotation() {
 }
 
 #[test]
-fn an_escaped_character_counts_with_the_bytes_of_the_character() {
+fn an_escaped_character_counts_as_its_unescaped_bytes() {
     let stored = |text: &str| Json::read(text).expect("the text is JSON").stored();
     let of = |escaped: &str| stored(&format!("{{\"args\":[\"{}\"]}}", escaped.repeat(1000)));
     assert_eq!(of("\\u003c") - of(""), 1000);

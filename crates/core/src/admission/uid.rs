@@ -1,7 +1,8 @@
 //! Makes every container of a pod run with the tenant's uid, gid and groups, and refuses every way to another uid.
 //!
 //! If a container does not set a value, the pod's applies, and if the pod does not, the image's. So all values are
-//! filled in in new pods.
+//! A value that a container does not set comes from its pod, and a value that the pod does not set comes from the
+//! image. Therefore the webhook fills in all values of new pods.
 
 use std::collections::BTreeSet;
 
@@ -52,7 +53,7 @@ const OF_A_CONTAINER: [&str; 12] = [
     "windowsOptions",
 ];
 
-/// The context of the check of one security context.
+/// Everything that the check of one security context needs.
 struct Judge<'a> {
     tenant: &'a Tenant<'a>,
     posix: &'a PosixIdentity,
@@ -106,8 +107,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Whether a container without `runAsUser` runs as the tenant, or does not exist yet: if a pod is made from a template,
-/// this rule checks the pod again.
+/// Whether a container without `runAsUser` runs as the tenant. Returns true for a template, because this rule checks
+/// each pod that is made from it.
 fn provided(pod: &Pod<'_>, posix: &PosixIdentity) -> Result<bool, Malformed> {
     let mut own = Vec::new();
     for context in contexts(pod) {
@@ -135,7 +136,7 @@ fn is_added(pod: &Pod<'_>, container: &Container<'_>) -> bool {
     !pod.is_template() && container.old.is_none() && container.list == "ephemeralContainers"
 }
 
-/// Whether a container does not set `allowPrivilegeEscalation`, and the webhook will not set it either.
+/// Whether a container newly lacks `allowPrivilegeEscalation`, and the webhook will not set it.
 fn loses_escalation(pod: &Pod<'_>, container: &Container<'_>, mode: Mode) -> bool {
     let says = |container: &Json<'_>| at(container, &["securityContext", ESCALATION]).is_some();
     let had = container.old.is_none_or(says);
@@ -248,7 +249,7 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// Returns why nothing may lead to another uid.
+    /// Returns the reason in findings about ways to another uid.
     fn stays(&self) -> String {
         format!("with it a process can leave uid {}, as which {} runs", self.posix.uid, self.tenant.who())
     }

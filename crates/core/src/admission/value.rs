@@ -1,4 +1,4 @@
-//! JSON that borrows its texts from the body of a request, and loses nothing of it.
+//! JSON values that borrow their texts from the body of a request. Nothing of the body is lost.
 //!
 //! `serde_json::Value` would copy each text and key. If an object has a key twice, parsing fails, because another
 //! parser could use the other value.

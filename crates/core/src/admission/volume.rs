@@ -30,7 +30,7 @@ struct Outside<'a> {
 pub(super) fn check(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<(), Malformed> {
     let rules = &tenant.rules.volumes;
     let by_rule = (Rule::Volumes, rules.mode);
-    // The rule `host` covers paths of the node too, so that an exception from `volumes` opens none.
+    // The rule `host` covers paths of the node too, so that an exception from `volumes` does not permit them.
     let host_path = (Rule::Host, tenant.rules.host.max(rules.mode));
     if host_path.1 == Mode::Off {
         return Ok(());

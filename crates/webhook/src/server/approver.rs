@@ -292,8 +292,8 @@ impl Approver {
     ) -> Outcome {
         let metadata = &request.metadata;
         let name = metadata.name.as_deref().unwrap_or_default();
-        // With uid and version, so that the approved request is the judged one, and nobody else has decided it
-        // meanwhile.
+        // The patch contains uid and version, so that only the judged state of the request is approved, and no decision
+        // of another client is overwritten.
         let change = json!({
             "metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version},
             "status": {"conditions": [

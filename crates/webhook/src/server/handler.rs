@@ -33,8 +33,8 @@ pub const BODY_LIMIT: usize = 2 * 6 * (3 << 19) + (2 << 20);
 /// object with one value is 34 times its text.
 const VALUES: usize = 1 << 20;
 
-/// A review of a creation may use only 1/2 of [`BODY_LIMIT`] and [`VALUES`], so that an update of the created object
-/// can always be read.
+/// The divisor of [`BODY_LIMIT`] and [`VALUES`] for reviews of a creation. These may use only half of the limits, so
+/// that an update of the created object can always be read.
 const OF_A_CREATION: usize = 2;
 
 /// The most bytes that a pod may take in etcd when the webhook sees it: half of what etcd accepts. A deletion first
@@ -44,7 +44,8 @@ const POD: usize = 3 << 18;
 
 /// Bodies up to this size are small. Nearly every review of a pod is.
 const SMALL: usize = 256 << 10;
-/// Memory for small and for large bodies. It is separate, so that large bodies never keep small ones out.
+/// The memory for small bodies and for large bodies. They do not share it, so that large bodies never keep small ones
+/// out.
 const SMALL_ROOM: usize = 16 << 20;
 const LARGE_ROOM: usize = 48 << 20;
 /// After this time, a slow body yields its memory to others if there is no free memory. A small body arrives in one
@@ -81,7 +82,7 @@ impl Phase {
     }
 }
 
-/// The files that are in force.
+/// The valid content of the files.
 #[derive(Debug, Clone)]
 pub struct InForce {
     pub rules: Arc<Rules>,
@@ -206,8 +207,8 @@ impl ReviewHandler {
             Judged::Answered(answer) => return answer,
             Judged::Unknown(namespace) => namespace,
         };
-        // The body is parsed again afterwards: parsed, it takes many times its reserved memory, which must not last for
-        // seconds.
+        // The body is parsed again afterwards, because a parsed body takes many times its reserved memory, and this
+        // read can take seconds.
         let Some(tenant) = place.wait(self.index.resolve(&namespace)).await else { return self.overloaded(phase) };
         match self.judge(phase, &body, peer, Some(tenant)).await {
             Judged::Answered(answer) => answer,

@@ -65,9 +65,9 @@ pub enum ServerError {
     /// A file of the approver's `--dir` cannot be read or is wrong.
     #[error("{dir}: {why}; `bursar approver install` makes these files", dir = dir.display())]
     ApproverFiles { dir: PathBuf, why: String },
-    /// No client for the API server can be made.
+    /// The program has no valid access to the API server.
     #[error(
-        "cannot connect to the API server: {0}; outside of a cluster, --dir needs a kubeconfig, which `bursar webhook install` makes"
+        "cannot set up access to the API server: {0}; outside of a cluster, --dir needs a kubeconfig, which `bursar webhook install` makes"
     )]
     ApiServer(String),
     /// The program cannot listen on an address.

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 /// The deadline of a body: as long as the API server waits for the answer.
 pub(super) const BODY_WITHIN: Duration = Duration::from_secs(5);
 
-/// The time in which a yielding body frees its memory. Its task drops it when it runs next, which is at once.
+/// The time in which a body that lost its place frees its memory. Its task drops it as soon as it runs next.
 const DROPPED_WITHIN: Duration = Duration::from_millis(100);
 
 /// The memory for bodies of one kind.
@@ -57,8 +57,8 @@ fn now() -> Instant {
 }
 
 impl Waits {
-    /// Whether the body may lose its place. Age alone is not enough: if many bodies arrive, each is slow, and if age
-    /// counted, none would ever be complete.
+    /// Whether the body may lose its place. Age alone does not decide: if many bodies arrive, all of them are slow, and
+    /// none would ever be complete.
     fn is_slow(&self, patience: Duration, now: Instant) -> bool {
         let elapsed = now.saturating_duration_since(self.since);
         let is_late = self.came.as_ref().is_none_or(|came| {

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The most connections at a time. Each API server keeps a few open.
 pub(super) const CONNECTIONS: usize = 1024;
-/// The most connections from one address. Clients at other addresses then keep their idle connections.
+/// The most connections from one address, so that one address cannot take the seats of idle connections from others.
 pub(super) const FROM_ONE_ADDRESS: usize = CONNECTIONS / 4;
 /// The deadline of the first answer on a connection. An API server connects because it has a review to send.
 const FIRST: Duration = Duration::from_secs(10);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{SecretText, UserEntry, UserProof};
 
-/// The longest name of an entry, in bytes. A name consists of those of a cluster and an endpoint.
+/// The longest name of an entry, in bytes. It consists of the names of a cluster and of an endpoint.
 const MAX_NAME_BYTES: usize = 253;
 
 /// The beginning of the names of Bursar's users. Nobody types them, so they need not be short.

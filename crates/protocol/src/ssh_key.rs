@@ -6,7 +6,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// The file that sshd reads, relative to a home. A request never contains it.
+/// The file in which sshd looks for keys, relative to a home. A request never contains it.
 pub const AUTHORIZED_KEYS: &str = ".ssh/authorized_keys";
 
 /// The most keys of one person. sshd reads all of them at every login.

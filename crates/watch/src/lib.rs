@@ -15,8 +15,8 @@ use tower::Service;
 /// The first and the longest pause before a watch that failed or was short is repeated. The pause doubles each time.
 pub const AGAIN: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
 
-/// Returns the pause after a watch that lasted for `lasted`, and the pause after the next short watch. `None`: no
-/// pause.
+/// Returns the pause after a watch that lasted for `lasted`, and the pause after the next short watch. The first is
+/// `None` if no pause is needed.
 #[must_use]
 pub fn paced(pause: Duration, lasted: Duration) -> (Option<Duration>, Duration) {
     if lasted >= AGAIN[1] { (None, AGAIN[0]) } else { (Some(pause), (pause * 2).min(AGAIN[1])) }

@@ -51,8 +51,8 @@ const TEMPLATE: Concern = Concern::Template(&["spec", "template"], "spec.templat
 const CRON_JOB: Concern =
     Concern::Template(&["spec", "jobTemplate", "spec", "template"], "spec.jobTemplate.spec.template.");
 
-/// Returns the kind of object of a review; `None` if no rule applies. Subresources of pods are included if they can change
-/// what runs. Other resources are checked only without a subresource.
+/// Returns the kind of object of a review; `None` if no rule applies. Subresources of pods are included if they can
+/// change what runs. Other resources are checked only without a subresource.
 fn concern(review: &Review<'_>) -> Option<Concern> {
     match (&*review.group, &*review.resource, &*review.subresource) {
         ("", "pods", "" | "ephemeralcontainers" | "resize") => Some(Concern::Pod),

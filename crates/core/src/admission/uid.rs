@@ -1,6 +1,5 @@
 //! Makes every container of a pod run with the tenant's uid, gid and groups, and refuses every way to another uid.
 //!
-//! If a container does not set a value, the pod's applies, and if the pod does not, the image's. So all values are
 //! A value that a container does not set comes from its pod, and a value that the pod does not set comes from the
 //! image. Therefore the webhook fills in all values of new pods.
 

@@ -273,7 +273,7 @@ impl Index {
             return;
         }
         let why = chain(broken);
-        tracing::warn!(error = why, "the watch of namespaces broke");
+        tracing::warn!(error = why, "the watch of namespaces failed");
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
     }
 

@@ -117,7 +117,7 @@ fn examine(rules: &ApproverRules, asked: &Asked<'_>) -> Result<Judgement, String
     }
     let is_allowed = |usage: &String| USAGES.contains(&usage.as_str());
     if !asked.usages.iter().any(|usage| usage == USAGES[0]) || !asked.usages.iter().all(is_allowed) {
-        return Err(format!("it is for {}; only {} is approved", asked.usages.join(", "), USAGES[0]));
+        return Err(format!("its usages are {}; only {} is approved", asked.usages.join(", "), USAGES[0]));
     }
     let seconds = asked.expiration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
     let seconds = seconds.ok_or_else(|| "it has no expirationSeconds".to_owned())?;
@@ -163,14 +163,19 @@ fn tenants_groups(requested: &Requested) -> Result<Groups, String> {
         requested.organizations.iter().partition(|group| group.starts_with(&prefix));
     let ([generation], [kind_group]) = (generations.as_slice(), others.as_slice()) else {
         let groups: Vec<String> = requested.organizations.iter().map(|group| quoted(group)).collect();
-        return Err(format!("{} is in the groups {}", quoted(name), groups.join(", ")));
+        return Err(format!(
+            "{} must be in its kind's group and in one group of a generation; the groups of the request are [{}]",
+            quoted(name),
+            groups.join(", ")
+        ));
     };
     let digits = &generation[prefix.len()..];
     // Only one spelling of each number is accepted: no sign and no leading zero.
     let number = digits.parse().ok().filter(|number: &u64| number.to_string() == digits);
-    let generation = number.ok_or_else(|| format!("{} is in group {}", quoted(name), quoted(generation)))?;
+    let generation =
+        number.ok_or_else(|| format!("group {} of {} names no generation", quoted(generation), quoted(name)))?;
     let [id] = requested.serial_numbers.as_slice() else {
-        return Err(format!("{} has {} serial numbers", quoted(name), requested.serial_numbers.len()));
+        return Err(format!("{} has {} serial numbers instead of one", quoted(name), requested.serial_numbers.len()));
     };
     Ok(Groups { kind_group: (*kind_group).clone(), generation, id: id.clone() })
 }
@@ -180,7 +185,7 @@ fn tenant(rules: &ApproverRules, account: AccountName, groups: Groups, seconds: 
     let kinds: Vec<(&String, &ApprovedClass)> =
         rules.classes.iter().filter(|(_, class)| class.kind == account.kind).collect();
     if kind_group != format!("bursar:{}s", account.kind) {
-        return Judgement::Never(format!("{account} is in group {}", quoted(&kind_group)));
+        return Judgement::Never(format!("{account} cannot be in group {}", quoted(&kind_group)));
     }
     let again = "run `bursar approver install` after a change of the classes";
     let named: Vec<(&String, &ApprovedClass)> = kinds
@@ -189,12 +194,12 @@ fn tenant(rules: &ApproverRules, account: AccountName, groups: Groups, seconds: 
         .filter(|(_, class)| Regex::new(&class.names).is_ok_and(|names| names.is_match(&account.name)))
         .collect();
     if named.is_empty() {
-        return Judgement::Waits(format!("no class has the name {account}; {again}"));
+        return Judgement::Waits(format!("no class permits the name {account}; {again}"));
     }
     let fits: Vec<(&String, &ApprovedClass)> =
         named.into_iter().filter(|(_, class)| seconds <= class.lifetime).collect();
     if fits.is_empty() {
-        return Judgement::Waits(format!("no class of {account} has certificates of {seconds} s; {again}"));
+        return Judgement::Waits(format!("no class of {account} permits certificates of {seconds} s; {again}"));
     }
     let is_listed = rules.administrators.is_empty() || rules.administrators.contains(&account.name);
     let by_name = |class: &ApprovedClass| !class.has_namespaces && (!class.has_cluster_roles || is_listed);

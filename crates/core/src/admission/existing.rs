@@ -48,10 +48,10 @@ const fn kind(group: &'static str, resource: &'static str) -> Kind {
 /// The checks that are left out, because an existing object does not show the problem. The texts are for
 /// administrators.
 pub const NOT_JUDGED: [&str; 4] = [
-    "scheduling: nodeName of pods that run, because the scheduler writes it; templates are judged",
+    "scheduling: nodeName of running pods, because the scheduler sets it; templates are judged",
     "services: hosts in annotations",
     "hosts.fields: hosts in further kinds",
-    "claims: what a claim without a storage class would be given",
+    "claims: the storage class that a claim without one would get",
 ];
 
 /// A rule that an existing object breaks.
@@ -191,7 +191,7 @@ fn services(rule: &ServerRule, spec: &Value) -> Vec<String> {
     let kind = spec["type"].as_str().unwrap_or("ClusterIP");
     let mut problems = Vec::new();
     if kind != "ClusterIP" && !rule.allow.contains(kind) {
-        problems.push(format!("it is of type {kind}"));
+        problems.push(format!("its type is {kind}"));
     }
     if list(&spec["externalIPs"]).next().is_some() && !rule.allow.contains("externalIPs") {
         problems.push("it claims addresses by externalIPs".to_owned());

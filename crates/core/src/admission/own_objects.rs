@@ -146,7 +146,7 @@ fn namespace(
             let remedy = format!(
                 "remove the labels {CLASS} and {MANAGED_BY}; the directory decides which namespaces tenants have"
             );
-            let what = format!("{what} would be a tenant's");
+            let what = format!("{what} would belong to a tenant");
             decision.refuse(Finding {
                 rule: Rule::Objects,
                 what,

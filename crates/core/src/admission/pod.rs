@@ -266,7 +266,7 @@ fn check_lifetime(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -
         found(what, why, "send the annotation, too".to_owned());
     } else if is_made && rules.required {
         let what = if pod.is_template() { "a pod of the template" } else { "the pod" };
-        let why = format!("pods of {} have to", tenant.who());
+        let why = format!("pods of {} must have a lifetime", tenant.who());
         let remedy = format!("set annotation {LIFETIME} to a duration like \"90m\" or \"24h\"");
         found(format!("{what} does not say how long it lives"), why, remedy);
     }

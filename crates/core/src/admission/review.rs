@@ -69,7 +69,7 @@ pub struct User<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReviewError {
     /// The body is not JSON, or a field has the wrong type.
-    #[error("the body is no AdmissionReview: wrong at line {line}, column {column}")]
+    #[error("the body is not an AdmissionReview: it is wrong at line {line}, column {column}")]
     Unreadable {
         /// The line, counted from 1; 0 if the error has no position.
         line: usize,
@@ -77,7 +77,7 @@ pub enum ReviewError {
         column: usize,
     },
     /// The body has another kind or version.
-    #[error("the body is no {KIND} of {API_VERSION}")]
+    #[error("the body is not an {KIND} of {API_VERSION}")]
     Version,
     /// Kubernetes does not have this operation.
     #[error("the review has an unknown operation")]

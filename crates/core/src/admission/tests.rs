@@ -218,9 +218,9 @@ fn ordinary_objects_pass_and_need_no_second_patch() {
 #[test]
 fn a_malformed_review_is_an_error_without_its_content() {
     let error = |text: &str| Review::parse(text.as_bytes()).expect_err("the text is not a review").to_string();
-    assert_eq!(error("secret"), "the body is no AdmissionReview: wrong at line 1, column 1");
+    assert_eq!(error("secret"), "the body is not an AdmissionReview: it is wrong at line 1, column 1");
     assert!(!error(r#"{"apiVersion": "admission.k8s.io/v1", "request": "hunter2"}"#).contains("hunter2"));
-    assert!(error("{}").contains("is no AdmissionReview of admission.k8s.io/v1"));
+    assert!(error("{}").contains("is not an AdmissionReview of admission.k8s.io/v1"));
     let other = r#"{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "1", "operation":
         "FETCH", "resource": {"group": "", "version": "v1", "resource": "pods"}}}"#;
     assert_eq!(error(other), "the review has an unknown operation");
@@ -389,7 +389,8 @@ fn a_required_lifetime_must_be_set_and_cannot_be_removed() {
     assert_eq!(required(None, &short), Vec::<String>::new());
     let texts = required(None, &none);
     assert!(
-        texts[0].starts_with("a pod of the template does not say how long it lives; pods of tool foo have to"),
+        texts[0]
+            .starts_with("a pod of the template does not say how long it lives; pods of tool foo must have a lifetime"),
         "{texts:?}"
     );
     assert!(texts[1].starts_with("the pod does not say how long it lives"), "{texts:?}");

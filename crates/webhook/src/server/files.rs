@@ -311,7 +311,7 @@ fn certificate(content: &[Vec<u8>]) -> Result<Certificate, String> {
     // The error of a key contains nothing of the key.
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| format!("{KEY} has no private key"))?;
     let signer = CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider())
-        .map_err(|error| format!("the key is not the certificate's: {error}"))?;
+        .map_err(|error| format!("the key does not belong to the certificate: {error}"))?;
     Ok(Certificate { signer: Arc::new(SingleCertAndKey::from(signer)), not_after })
 }
 

@@ -309,7 +309,7 @@ impl ReviewHandler {
 
     fn unready(&self) -> Option<String> {
         let not_after = self.in_force().not_after;
-        let ended = (not_after <= (self.clock)()).then(|| format!("the serving certificate ended {not_after:.0}"));
+        let ended = (not_after <= (self.clock)()).then(|| format!("the serving certificate expired at {not_after:.0}"));
         ended.or_else(|| self.index.unready())
     }
 

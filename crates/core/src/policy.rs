@@ -514,8 +514,8 @@ pub struct Evidence {
     pub ca_pem: Option<String>,
     /// The file of a bearer token. It is read again for each query.
     pub token: Option<PathBuf>,
-    /// A PromQL query. Its result is a vector with label `namespace`; a value above 0 means that the namespace is in
-    /// use.
+    /// A query of Prometheus. Its result is a vector with label `namespace`; a value above 0 means that the namespace
+    /// is in use.
     pub query: String,
     /// Namespaces that are always in use. An answer that lacks one of these is not trusted.
     pub control: Vec<String>,

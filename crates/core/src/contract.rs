@@ -350,7 +350,7 @@ mod tests {
                 account: format!("tool:{name}").parse().expect("the name is an account's"),
                 class,
                 posix: with_posix.then(|| PosixIdentity {
-                    uid: Uid::try_from(uid).expect("in range"),
+                    uid: Uid::try_from(uid).expect("the number is in range"),
                     gid: gid(500),
                     groups: groups.into_iter().map(gid).collect(),
                 }),
@@ -409,7 +409,7 @@ mod tests {
         let mut runner = proptest::test_runner::TestRunner::deterministic();
         let identity = identity().new_tree(&mut runner).expect("the strategy filters nothing").current();
         let annotations = annotate(&identity, &sealer());
-        let other = NamespaceName::try_from("tool-other".to_owned()).expect("a label");
+        let other = NamespaceName::try_from("tool-other".to_owned()).expect("the name is a DNS label");
         assert_eq!(read(&Identity { namespace: other, ..identity }, &annotations), Err(ContractError::Broken));
     }
 }

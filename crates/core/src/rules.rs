@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn an_unknown_version_or_key_is_refused() {
-        let error = |text: &str| Rules::parse(text.as_bytes()).expect_err("an error").to_string();
+        let error = |text: &str| Rules::parse(text.as_bytes()).expect_err("the text is not valid").to_string();
         assert!(error("{\"version\": 2, \"news\": true}").contains("has version 2"));
         let unknown = r#"{"version": 1, "cluster": "prod", "daemon": "d", "exempt": [], "classes": {}, "news": 1}"#;
         assert!(error(unknown).contains("unknown field `news`"));

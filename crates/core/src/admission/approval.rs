@@ -98,8 +98,10 @@ mod tests {
         for (kind, value) in attributes {
             params.distinguished_name.push(kind.clone(), *value);
         }
-        let key = rcgen::KeyPair::generate().expect("a key");
-        BASE64.encode(params.serialize_request(&key).expect("a request").pem().expect("PEM"))
+        let key = rcgen::KeyPair::generate().expect("ring makes a key");
+        BASE64.encode(
+            params.serialize_request(&key).expect("the parameters are valid").pem().expect("a request becomes PEM"),
+        )
     }
 
     fn of(name: &str, groups: &[&str]) -> Result<(), String> {
@@ -184,9 +186,10 @@ mod tests {
 
     #[test]
     fn text_around_the_pem_block_of_a_request_is_an_error() {
-        let pem =
-            String::from_utf8(BASE64.decode(request(&[(rcgen::DnType::CommonName, "tool:foo")])).expect("base64"));
-        let pem = pem.expect("text");
+        let pem = String::from_utf8(
+            BASE64.decode(request(&[(rcgen::DnType::CommonName, "tool:foo")])).expect("the request is base64"),
+        );
+        let pem = pem.expect("PEM is UTF-8");
         for wrong in [
             pem.repeat(2),
             format!("x\n{pem}"),

@@ -288,7 +288,8 @@ mod tests {
             }
             params.distinguished_name.push(CommonName, name);
             let key = rcgen::KeyPair::generate_for(algorithm).expect("the algorithm is supported");
-            let request = params.serialize_request(&key).expect("the parameters are valid").pem().expect("PEM");
+            let request =
+                params.serialize_request(&key).expect("the parameters are valid").pem().expect("a request becomes PEM");
             Self {
                 user: "bursar:daemon",
                 groups: vec![format!("bursar:daemon#{LEDGER}"), "system:authenticated".to_owned()],

@@ -303,11 +303,19 @@ mod tests {
         let ingress = json!({"metadata": {"annotations": {"kubernetes.io/ingress.class": "other"}}, "spec": {}});
         let claim = json!({"spec": {"storageClassName": "fast"}});
         let (ingresses, claims) = (kind("networking.k8s.io", "ingresses"), kind("", "persistentvolumeclaims"));
-        assert_eq!((broken(&server, ingresses, &ingress), broken(&server, claims, &claim)), (vec![], vec![]), "off");
+        assert_eq!(
+            (broken(&server, ingresses, &ingress), broken(&server, claims, &claim)),
+            (vec![], vec![]),
+            "both rules are off"
+        );
         let listed = |word: &str| ServerRule { mode: Some(Mode::Warn), allow: [word.to_owned()].into() };
         (server.ingress, server.storage) = (listed("ingress nginx"), listed("class slow"));
         assert_eq!(broken(&server, ingresses, &ingress), [("ingress", Mode::Warn)]);
-        assert_eq!(broken(&server, ingresses, &json!({"spec": {}})), [("ingress", Mode::Warn)], "without a class");
+        assert_eq!(
+            broken(&server, ingresses, &json!({"spec": {}})),
+            [("ingress", Mode::Warn)],
+            "an ingress without a class"
+        );
         assert_eq!(broken(&server, claims, &claim), [("claims.storage_classes", Mode::Warn)]);
         let ours = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": "bursar"}}, "spec": {}});
         assert_eq!(broken(&server, claims, &ours), []);

@@ -456,7 +456,7 @@ fn an_escaped_character_counts_as_its_unescaped_bytes() {
 #[test]
 fn an_update_of_a_claim_needs_no_identity() {
     let text = std::fs::read_to_string(folder().join("ordinary/claim-gets-its-node-by-the-scheduler.yaml"));
-    let case: Case = serde_saphyr::from_str(&text.expect("a case")).expect("the case is valid");
+    let case: Case = serde_saphyr::from_str(&text.expect("the file is readable")).expect("the case is valid");
     let body = body(&case).to_string();
     let review = Review::parse(body.as_bytes()).expect("the body is a review");
     assert!(!review.needs_identity());

@@ -247,7 +247,10 @@ mod tests {
     fn nfs() -> Target {
         Target {
             name: "nfs.server nfs.example.org".to_owned(),
-            addresses: BTreeSet::from(["192.0.2.7".parse().expect("an address"), "2001:db8::7".parse().expect("one")]),
+            addresses: BTreeSet::from([
+                "192.0.2.7".parse().expect("the text is an address"),
+                "2001:db8::7".parse().expect("the text is an address"),
+            ]),
             namespace: None,
             ports: BTreeSet::from([111, 2049]),
         }
@@ -261,7 +264,7 @@ mod tests {
                 .iter()
                 .all(|text| Range::parse(text).is_none())
         );
-        let has = |text: &str, address: &str| range(text).contains(address.parse().expect("an address"));
+        let has = |text: &str, address: &str| range(text).contains(address.parse().expect("the text is an address"));
         assert!(has("192.0.2.0/24", "192.0.2.255") && !has("192.0.2.0/24", "192.0.3.0"));
         assert!(has("0.0.0.0/0", "192.0.2.1") && has("::/0", "2001:db8::1") && !has("0.0.0.0/0", "::1"));
         assert!(has("192.0.2.7/32", "192.0.2.7") && !has("192.0.2.7/32", "192.0.2.6"));
@@ -279,7 +282,7 @@ mod tests {
         let web = addresses("192.0.2.0/24", &[], &[Port::tcp(443)]);
         assert_eq!(profile(&[all(), web]).reaches(&nfs()), None);
         let other = addresses("192.0.2.0/24", &[], &[Port::tcp(443), Port { number: 2049, udp: true }]);
-        let why = profile(&[all(), other]).reaches(&nfs()).expect("reached");
+        let why = profile(&[all(), other]).reaches(&nfs()).expect("the profile reaches the server");
         assert_eq!(why, "cidr 192.0.2.0/24 has 192.0.2.7");
         // Addresses of IPv6 need an exception of their own.
         assert!(profile(&[all(), addresses("::/0", &[], &[])]).reaches(&nfs()).is_some());

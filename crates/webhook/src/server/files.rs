@@ -354,22 +354,23 @@ mod tests {
         let (certificate, key) = pair();
         let seal = seal_text(&[[7; 32], [8; 32]]);
         for (name, text) in [(CERTIFICATE, certificate), (KEY, key), (RULES, rules_text(cluster)), (SEAL, seal)] {
-            std::fs::write(dir.join(name), text).expect("written");
+            std::fs::write(dir.join(name), text).expect("the folder is writable");
         }
     }
 
     #[test]
     fn wrong_content_is_not_used_and_is_reported_if_it_stays() {
-        let folder = tempfile::TempDir::new().expect("a folder");
+        let folder = tempfile::TempDir::new().expect("the temporary folder is writable");
         fill(folder.path(), "prod");
-        let mut files = Files::open(folder.path()).expect("all right");
+        let mut files = Files::open(folder.path()).expect("all files are valid");
         assert_eq!(files.keys(), [[7; 32], [8; 32]]);
         assert!(files.kubeconfig().is_none());
         assert_eq!(files.look(), Changed::default());
 
-        let (certificate, before) = (files.certificate(), std::fs::read(folder.path().join(KEY)).expect("a key"));
-        std::fs::write(folder.path().join(KEY), pair().1).expect("written");
-        std::fs::write(folder.path().join(RULES), "{}").expect("written");
+        let (certificate, before) =
+            (files.certificate(), std::fs::read(folder.path().join(KEY)).expect("the key was written"));
+        std::fs::write(folder.path().join(KEY), pair().1).expect("the folder is writable");
+        std::fs::write(folder.path().join(RULES), "{}").expect("the folder is writable");
         assert_eq!(files.look(), Changed::default());
         assert_eq!(
             files.wrong().map(|(_, wrong)| wrong),
@@ -381,31 +382,33 @@ mod tests {
         assert!(Arc::ptr_eq(&certificate, &files.certificate()));
         assert_eq!(files.rules().cluster.0, "prod");
 
-        std::fs::write(folder.path().join(KEY), before).expect("written");
-        std::fs::write(folder.path().join(RULES), rules_text("other")).expect("written");
+        std::fs::write(folder.path().join(KEY), before).expect("the folder is writable");
+        std::fs::write(folder.path().join(RULES), rules_text("other")).expect("the folder is writable");
         assert_eq!(files.look(), Changed { answers: true, index: true });
         assert_eq!(files.wrong().map(|(_, wrong)| wrong), [false; 4]);
-        std::fs::remove_file(folder.path().join(SEAL)).expect("removed");
+        std::fs::remove_file(folder.path().join(SEAL)).expect("the folder is writable");
         assert_eq!(files.look(), Changed::default());
         assert!(files.wrong()[2].1 && files.keys().len() == 2);
     }
 
     #[test]
     fn a_swapped_kubernetes_volume_is_read_as_a_whole() {
-        let volume = tempfile::TempDir::new().expect("a folder");
+        let volume = tempfile::TempDir::new().expect("the temporary folder is writable");
         for (name, cluster) in [("..1", "prod"), ("..2", "next")] {
-            std::fs::create_dir(volume.path().join(name)).expect("a folder");
+            std::fs::create_dir(volume.path().join(name)).expect("the folder is writable");
             fill(&volume.path().join(name), cluster);
         }
         let link = |target: &str| {
-            std::os::unix::fs::symlink(target, volume.path().join("..data_tmp")).expect("a link");
-            std::fs::rename(volume.path().join("..data_tmp"), volume.path().join("..data")).expect("swapped");
+            std::os::unix::fs::symlink(target, volume.path().join("..data_tmp")).expect("the folder is writable");
+            std::fs::rename(volume.path().join("..data_tmp"), volume.path().join("..data"))
+                .expect("the folder is writable");
         };
         link("..1");
         for name in [CERTIFICATE, KEY, RULES, SEAL] {
-            std::os::unix::fs::symlink(format!("..data/{name}"), volume.path().join(name)).expect("a link");
+            std::os::unix::fs::symlink(format!("..data/{name}"), volume.path().join(name))
+                .expect("the folder is writable");
         }
-        let mut files = Files::open(volume.path()).expect("all right");
+        let mut files = Files::open(volume.path()).expect("all files are valid");
         assert_eq!(files.rules().cluster.0, "prod");
         link("..2");
         assert_eq!(files.look(), Changed { answers: true, index: true });
@@ -414,11 +417,11 @@ mod tests {
 
     #[test]
     fn an_error_at_the_start_names_the_file() {
-        let folder = tempfile::TempDir::new().expect("a folder");
-        let error = || Files::open(folder.path()).expect_err("wrong");
+        let folder = tempfile::TempDir::new().expect("the temporary folder is writable");
+        let error = || Files::open(folder.path()).expect_err("a file is missing or wrong");
         assert!(error().contains("tls.crt"), "{}", error());
         fill(folder.path(), "prod");
-        std::fs::write(folder.path().join(SEAL), "short\n").expect("written");
+        std::fs::write(folder.path().join(SEAL), "short\n").expect("the folder is writable");
         assert!(error().contains("seal.pub: is not a list"), "{}", error());
     }
 }

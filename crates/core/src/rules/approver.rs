@@ -67,7 +67,9 @@ pub enum ApproverRulesError {
     #[error("the approver's rules.json: class {class}: names: {why}")]
     Pattern { class: String, why: String },
     /// A key of the seal is malformed, or there is none.
-    #[error("the approver's rules.json: seal has a text that is no Ed25519 key of 32 bytes in base64")]
+    #[error(
+        "the approver's rules.json: seal is empty, or contains a text that is not an Ed25519 key of 32 bytes in base64"
+    )]
     Seal,
 }
 

@@ -251,13 +251,7 @@ impl Approver {
             Judgement::Sealed(_) => Outcome::Waits("its namespace is not known yet".to_owned()),
             Judgement::Waits(why) => Outcome::Waits(why),
             Judgement::Approve => {
-                self.conclude(
-                    request,
-                    "Approved",
-                    "BursarApproved",
-                    "the request matches the approver's rules and the account's seal",
-                )
-                .await
+                self.conclude(request, "Approved", "BursarApproved", "the request matches the approver's rules").await
             }
             Judgement::Never(why) => self.conclude(request, "Denied", "BursarDenied", &why).await,
         }

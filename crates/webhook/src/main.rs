@@ -80,7 +80,7 @@ async fn main() -> ExitCode {
     // The program holds keys, so its memory must not get into a core file, and other processes of its user must not
     // read it.
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
-        eprintln!("cannot protect the program's memory from other processes: {error}");
+        eprintln!("cannot hide the program's memory from other processes: {error}");
         return ExitCode::FAILURE;
     }
     open_files();

@@ -126,7 +126,7 @@ fn become_identity(site: &Site, sender: &Sender, identity: &str, level: &str) {
         "suspended" => "is suspended",
         "edited" => {
             site.cluster.run(&["annotate", "namespace", "tool-foo", "bursar.dev/uid=52504", "--overwrite"], "");
-            "seal does not hold"
+            "seal does not match"
         }
         "missing" => {
             site.cluster.run(&["annotate", "namespace", "tool-foo", "bursar.dev/seal-"], "");

@@ -38,7 +38,7 @@ fn an_excepted_account_passes_its_rules_and_stays_itself_and_nobody_writes_an_ex
     assert!(said(&refused).contains("namespaces.bursar.dev"), "{}", said(&refused));
     site.cluster.run(&forge, "");
     wait_for("the webhook hears of it", DEADLINE, || {
-        dry(&pod_in(namespace, "web")).err().filter(|why| why.contains("seal does not hold"))
+        dry(&pod_in(namespace, "web")).err().filter(|why| why.contains("seal does not match"))
     });
 
     course.exceptions = [ExceptedRule::Images, ExceptedRule::Volumes].into();

@@ -122,7 +122,7 @@ fn edited_annotation_is_no_identity() {
     wait_for("the webhook hears of it", DEADLINE, || {
         let pod = pod_in(&namespace, "a").to_string();
         let refused = site.tool("edited", &["create", "-f", "-", "--dry-run=server"], &pod);
-        said(&refused).contains("seal does not hold").then_some(())
+        said(&refused).contains("seal does not match").then_some(())
     });
 }
 

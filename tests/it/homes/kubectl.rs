@@ -144,7 +144,7 @@ async fn a_lock_of_another_program_is_waited_for_and_named() {
     let lock = locked(&target, None);
     let error = homed.write(&target).await.expect_err("locked");
     assert_eq!(error.reason(), "in-use", "{error}");
-    assert!(error.to_string().contains("config.lock") && error.remedy().contains("tried again soon"), "{error}");
+    assert!(error.to_string().contains("config.lock") && error.remedy().contains("retried automatically"), "{error}");
     assert_eq!(fs::read(target.home.join(".kube/config")).expect("there"), b"x-mine: 1\n");
     assert!(lock.exists() && names_in(&target.home.join(".kube")) == ["config", "config.lock"]);
     // The same for the way out; and one that goes while it is waited for is none.

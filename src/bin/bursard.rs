@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     }
     // After the change of the user, which the kernel answers with a default of its own.
     if let Err(error) = privilege::keep_memory_private() {
-        tracing::error!(%error, "cannot keep the program's memory to itself");
+        tracing::error!(%error, "cannot hide the program's memory from other processes");
         return ExitCode::FAILURE;
     }
     let runtime = match tokio::runtime::Runtime::new() {

@@ -79,7 +79,7 @@ async fn main() -> ExitCode {
     };
     // It holds keys: no core file has its memory, and no process of its user looks into it.
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
-        eprintln!("cannot keep the program's memory to itself: {error}");
+        eprintln!("cannot hide the program's memory from other processes: {error}");
         return ExitCode::FAILURE;
     }
     open_files();

@@ -361,7 +361,7 @@ fn labelled_again(world: &mut World) {
     settle(world);
 }
 
-/// Revokes although a CertificateSigningRequest with the name of ours exists already: it is read and deleted.
+/// Revokes although a `CertificateSigningRequest` with the name of ours exists already: it is read and deleted.
 fn revoked_past_a_leftover(world: &mut World) {
     let asked = asked(world, 0);
     let approved = asked.iter().rev().find_map(|request| {

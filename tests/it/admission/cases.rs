@@ -196,7 +196,7 @@ const ATTACKS_IT_REFUSES: &[&str] = &[
     "unknown-security-context-field",
     "unknown-volume-source",
 ];
-/// Attacks about which the webhook is not asked: no class here creates ConfigMaps, so our label means nothing on them.
+/// Attacks about which the webhook is not asked: no class here creates a ConfigMap, so our label means nothing on one.
 const ATTACKS_ON_NOTHING: &[&str] = &["our-label-put-on", "our-label-stolen"];
 /// Cases that the API server itself refuses: a certificate for system:masters, and such changes of a pod's tolerations
 /// and resources.

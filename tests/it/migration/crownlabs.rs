@@ -1,4 +1,4 @@
-//! docs/migration/crownlabs.md in a cluster as CrownLabs' tenant operator leaves it: with its kinds, owners and
+//! docs/migration/crownlabs.md in a cluster as its tenant operator leaves it: with its kinds, owners and
 //! finalizers, and with Kubernetes' own garbage collector.
 
 use std::fs;
@@ -17,7 +17,7 @@ use crate::world::World;
 const PAGE: &str = include_str!("../../../docs/migration/crownlabs.md");
 const GROUP: &str = "crownlabs.polito.it";
 
-/// Returns the definition of a kind of CrownLabs, as far as the test needs it.
+/// Returns the definition of one of its kinds, as far as the test needs it.
 fn definition(kind: &str, version: &str) -> Value {
     let plural = format!("{}s", kind.to_lowercase());
     let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});

@@ -476,7 +476,7 @@ fn paths_beneath_a_tenants_folder_of_the_node_are_refused() {
     assert_eq!((said("/scratch/foo"), said("/scratch/foo/")), (String::new(), String::new()));
     assert_eq!(
         said("/scratch/foo/link"),
-        "volume \"scratch\" mounts \"/scratch/foo/link\" of the node; of that kind tool foo may have /scratch/foo: mount the \
+        "volume \"scratch\" mounts \"/scratch/foo/link\" of the node; of this kind, tool foo may use only /scratch/foo: mount the \
          folder itself, and what is beneath it by subPath"
     );
     assert!(said("/scratch/bar").ends_with("use a PersistentVolumeClaim"));

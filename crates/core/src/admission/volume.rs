@@ -44,8 +44,8 @@ pub(super) fn check(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision)
                 let what = format!("{who} {}", outside.what);
                 let own: Vec<String> = outside.allowed.iter().filter_map(|allowed| words(tenant, allowed)).collect();
                 let why = match own.as_slice() {
-                    [] => format!("{} may have none of that kind", tenant.who()),
-                    _ => format!("of that kind {} may have {}", tenant.who(), own.join(", ")),
+                    [] => format!("{} may use none of this kind", tenant.who()),
+                    _ => format!("of this kind, {} may use only {}", tenant.who(), own.join(", ")),
                 };
                 decision.found(mode, Finding { rule, what, why, remedy: outside.remedy.to_owned() });
             }

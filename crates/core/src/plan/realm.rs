@@ -37,6 +37,10 @@ pub struct RealmPlan {
     /// Accounts whose failures in the realm are over.
     #[serde(skip)]
     pub overcome: Vec<AccountId>,
+    /// Rows of users that are rightly enabled, while the ledger says disabled: the answer to a request was not recorded,
+    /// or an administrator of the realm enabled the user.
+    #[serde(skip)]
+    pub corrected: Vec<(AccountId, RealmAccount)>,
 }
 
 /// One step for one account: one or two requests.
@@ -198,11 +202,14 @@ pub fn may_log_in_still<'l>(
         let Some(user) = &row.user_id else { return false };
         seen.map_or(row.enabled, |seen| seen.users.get(user).is_some_and(|user| user.enabled))
     });
-    let people = enabled.filter_map(move |((id, _), _)| ledger.accounts.get(id));
-    people.filter(move |person| {
-        let is_kept = ledger.holds.contains_key(&person.id) || Some(&person.source) == rules.source.as_ref();
+    let people = enabled.filter_map(move |((id, _), row)| Some((ledger.accounts.get(id)?, row)));
+    let people = people.filter(move |(person, row)| {
+        // A hold delays only the repair of a user that somebody enabled after Bursar had disabled it.
+        let is_held = ledger.holds.contains_key(&person.id) && !row.enabled;
+        let is_kept = is_held || Some(&person.source) == rules.source.as_ref();
         person.state != Lifecycle::New && !may_log_in(person) && !is_kept
-    })
+    });
+    people.map(|(person, _)| person)
 }
 
 /// Compares the ledger with the users and roles that were seen in the realm.
@@ -266,6 +273,11 @@ impl<'a> Look<'a> {
     fn person(&mut self, person: &'a Account) {
         let row = self.ledger.realm_accounts.get(&(person.id.clone(), self.rules.name.clone()));
         let user = row.and_then(|row| self.seen.users.get(row.user_id.as_deref()?));
+        let corrected = row.zip(user).filter(|(row, user)| may_log_in(person) && user.enabled && !row.enabled);
+        let corrected = corrected.map(|(row, _)| RealmAccount { enabled: true, ..row.clone() });
+        // Also under a hold: a later suspension passes the hold only if the row says that the user is enabled.
+        self.plan.corrected.extend(corrected.clone().map(|row| (person.id.clone(), row)));
+        let row = corrected.as_ref().or(row);
         match (row, user) {
             // Only the remaining steps of a suspension pass a hold.
             _ if self.is_held(person) && (may_log_in(person) || row.is_none_or(|row| !row.enabled)) => {}

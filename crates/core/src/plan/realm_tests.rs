@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::guard::approve;
 use super::realm::guard::RealmBounds;
-use super::realm::{RealmAction, RealmPlan, RealmStep, plan, user_of};
+use super::realm::{RealmAction, RealmPlan, RealmStep, may_log_in_still, plan, user_of};
 use super::testing::{SOURCE, World, course};
 use crate::evolve::{Followed, Inputs, evolve, follow};
 use crate::identity::{AccountId, AccountKind};
@@ -169,6 +169,11 @@ impl Story {
         followed.refusals.iter().map(ToString::to_string).collect()
     }
 
+    /// Returns how many people may still log in who must not, while the realm answers and while it does not.
+    fn still(&self) -> [usize; 2] {
+        [Some(&self.seen), None].map(|seen| may_log_in_still(&self.world.ledger, &self.rules, seen).count())
+    }
+
     fn may_log_in(&self) -> usize {
         self.seen.users.values().filter(|user| user.enabled).count()
     }
@@ -309,7 +314,7 @@ fn an_unmanaged_user_is_left_alone_until_adoption_is_allowed() {
 
 #[test]
 fn a_user_whose_creation_was_interrupted_is_recognised_by_its_creation_time() {
-    for (asked, expected) in [(5, "user known again, workspace-lab:member given, mail"), (6, "left alone")] {
+    for (asked, expected) in [(5, "user known again, workspace-lab:member given, mail"), (6, "gets no user")] {
         let mut story = Story::new();
         let row = RealmAccount { asked, mail_due: true, adopted: false, ..RealmAccount::sample(false) };
         story.world.ledger.realm_accounts.insert((story.alice.clone(), "research".to_owned()), row);
@@ -343,12 +348,14 @@ fn a_hold_delays_no_removal_in_the_realm() {
     story.hold(&alice);
     let note = Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: story.world.now };
     story.suspend(&alice, Suspension::by(note));
+    assert_eq!(story.still(), [1, 1], "the order is open until the user is disabled");
     let text = story.cycle();
     assert!(text.contains("user disabled (suspended)") && text.contains("workspace-lab:member taken"), "{text}");
     assert_eq!((story.cycle().as_str(), story.may_log_in()), (NOTHING, 0));
+    assert_eq!(story.still(), [0, 0]);
     // Somebody enables the user, and the account changes. Nothing is repaired or given under a hold.
     story.alices().enabled = true;
-    assert_eq!(story.cycle(), NOTHING);
+    assert_eq!((story.cycle().as_str(), story.still()), (NOTHING, [0, 0]));
     story.alices().enabled = false;
     let account = story.world.account(&alice);
     (account.state, account.suspension) = (Lifecycle::Active, None);
@@ -357,6 +364,31 @@ fn a_hold_delays_no_removal_in_the_realm() {
     story.world.ledger.holds.clear();
     let text = story.cycle();
     assert!(text.contains("user enabled") && text.contains("workspace-lab:member given"), "{text}");
+}
+
+#[test]
+fn a_user_that_was_enabled_unrecorded_is_disabled_despite_a_hold() {
+    for is_held_before in [false, true] {
+        let mut story = Story::new();
+        story.guarded();
+        let (alice, now) = (story.alice.clone(), story.world.now);
+        let note = Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: now };
+        story.suspend(&alice, Suspension::by(note.clone()));
+        story.guarded();
+        // The answer to the request that enabled the user was not recorded.
+        story.alices().enabled = true;
+        let account = story.world.account(&alice);
+        (account.state, account.suspension) = (Lifecycle::Active, None);
+        if is_held_before {
+            story.hold(&alice);
+        }
+        story.guarded();
+        story.hold(&alice);
+        story.suspend(&alice, Suspension::by(note));
+        assert_eq!(story.still(), [1, 1]);
+        story.guarded();
+        assert_eq!((story.may_log_in(), story.still()), (0, [0, 0]), "held before: {is_held_before}");
+    }
 }
 
 #[test]

@@ -40,7 +40,7 @@ impl RealmPlan {
 
 impl fmt::Display for RealmPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { realm, steps, notices, overcome: _ } = self;
+        let Self { realm, steps, notices, overcome: _, corrected: _ } = self;
         let accounts = self.by_account();
         for (account, steps) in &accounts {
             let said: Vec<String> = steps.iter().map(|step| said(step)).collect();

@@ -98,6 +98,7 @@ impl RealmBounds {
 pub struct ApprovedRealmPlan {
     steps: Vec<ApprovedStep>,
     overcome: Vec<AccountId>,
+    corrected: Vec<(AccountId, RealmAccount)>,
     /// The refusals to record; `None` if they are in the ledger already.
     refusals: Option<Vec<RefusalRecord>>,
     near: Vec<LimitUse>,
@@ -126,14 +127,16 @@ impl ApprovedRealmPlan {
         &self.near
     }
 
-    /// Returns the changes that the ledger needs before the first step: failures that are over, refusals, and a
-    /// timestamp for each new user. If the daemon is killed while it creates a user, the next plan recognises the user
+    /// Returns the changes that the ledger needs before the first step: failures that are over, corrected rows, refusals,
+    /// and a timestamp for each new user. If the daemon is killed while it creates a user, the next plan recognises the user
     /// by this timestamp.
     #[must_use]
     pub fn intents(&self, ledger: &LedgerState, rules: &Realm, now: Timestamp) -> Vec<Change> {
-        let Self { steps, overcome, refusals, near: _ } = self;
+        let Self { steps, overcome, corrected, refusals, near: _ } = self;
         let place = rules.place();
         let over = overcome.iter().map(|id| Change::Failure(id.clone(), place.clone(), None));
+        let corrected = corrected.iter().cloned();
+        let corrected = corrected.map(|(id, row)| Change::RealmAccount(id, rules.name.clone(), row));
         let refused = refusals.clone().map(Change::Refusals);
         let made = steps.iter().filter_map(|ApprovedStep { step, .. }| match &step.action {
             RealmAction::RealmCreate { username, email, display_name, .. } => {
@@ -160,7 +163,7 @@ impl ApprovedRealmPlan {
             };
             Some(Change::RealmAccount(key.0, key.1, row))
         });
-        over.chain(refused).chain(rows).collect()
+        over.chain(corrected).chain(refused).chain(rows).collect()
     }
 }
 
@@ -197,7 +200,7 @@ pub fn forgotten(ledger: &LedgerState) -> Option<Change> {
 /// Removes the steps that must not be done now from the plan. Returns the rest, and the refusals.
 #[must_use]
 pub fn guard(plan: RealmPlan, bounds: &RealmBounds, now: Timestamp) -> (ApprovedRealmPlan, Vec<Refusal>) {
-    let RealmPlan { realm, steps, notices: _, overcome } = plan;
+    let RealmPlan { realm, steps, notices: _, overcome, corrected } = plan;
     let mut limits =
         LimitEvaluator { realm: &realm, bounds, now, refusals: Vec::new(), refused: BTreeSet::new(), near: Vec::new() };
     let mut approvals = BTreeMap::new();
@@ -215,6 +218,7 @@ pub fn guard(plan: RealmPlan, bounds: &RealmBounds, now: Timestamp) -> (Approved
     let approved = ApprovedRealmPlan {
         steps: approved.collect(),
         overcome,
+        corrected,
         refusals: (records != bounds.refusals).then(|| [bounds.others.clone(), records].concat()),
         near: worth_saying(near.into_iter(), &refusals),
     };

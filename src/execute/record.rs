@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::StepError;
 use crate::ledger::change::{Change, Event};
-use crate::ledger::{Failure, LAST_REMOVAL_RETRY, LAST_RETRY, REMOVAL};
+use crate::ledger::{Failure, LAST_REMOVAL_RETRY, LAST_RETRY};
 
 /// The number of records that may wait to be stored. Each writer waits for its own record anyway.
 const WAITING: usize = 64;
@@ -53,15 +53,15 @@ impl Recorder {
     }
 }
 
-/// Returns the failure for the ledger. The attempts of the same step are added up.
+/// Returns the failure of `step` for the ledger. The attempts of the same step are added up.
 #[must_use]
-pub fn failure(error: &StepError, before: Option<&Failure>, now: Timestamp) -> Failure {
+pub fn failure(step: &str, error: &StepError, before: Option<&Failure>, now: Timestamp) -> Failure {
     if error.is_under_way() {
         let (since, next_try) = (before.map_or(now, |before| before.since), now.saturating_add(FIRST_RETRY));
         let next_try = next_try.unwrap_or(Timestamp::MAX);
-        return Failure { step: error.step().to_owned(), reason: error.reason(), since, attempts: 0, next_try };
+        return Failure { step: step.to_owned(), reason: error.reason(), since, attempts: 0, next_try };
     }
-    let before_it = before.filter(|before| before.step == error.step()).map_or(0, |before| before.attempts);
+    let before_it = before.filter(|before| before.step == step).map_or(0, |before| before.attempts);
     // Nothing was tried. It is tried as soon as the signer is asked again.
     let is_tried = !matches!(error, StepError::SignerNotAsked(_));
     let attempts = if is_tried { before_it + 1 } else { before_it.max(1) };
@@ -73,7 +73,7 @@ pub fn failure(error: &StepError, before: Option<&Failure>, now: Timestamp) -> F
     };
     let wait = retry_after(attempts).min(longest);
     Failure {
-        step: error.step().to_owned(),
+        step: step.to_owned(),
         reason: error.reason(),
         since: before.map_or(now, |before| before.since),
         attempts,
@@ -83,11 +83,11 @@ pub fn failure(error: &StepError, before: Option<&Failure>, now: Timestamp) -> F
 
 /// Returns the failure of a step that takes access away. It has its own, short backoff.
 #[must_use]
-pub fn removal_failure(error: &StepError, before: Option<&Failure>, now: Timestamp) -> Failure {
+pub fn removal_failure(step: &str, error: &StepError, before: Option<&Failure>, now: Timestamp) -> Failure {
     let before = before.filter(|before| before.is_of_removal());
     let attempts = before.map_or(0, |before| before.attempts) + 1;
     Failure {
-        step: REMOVAL.to_owned(),
+        step: step.to_owned(),
         reason: error.reason(),
         since: before.map_or(now, |before| before.since),
         attempts,
@@ -119,8 +119,8 @@ mod tests {
     #[test]
     fn a_failure_that_lasts_keeps_its_beginning() {
         let at = |second| Timestamp::from_second(second).expect("the second is a valid time");
-        let first = failure(&StepError::HomeAnswer, None, at(100));
-        let second = failure(&StepError::HomeAnswer, Some(&first), at(105));
+        let first = failure("home", &StepError::HomeAnswer, None, at(100));
+        let second = failure("home", &StepError::HomeAnswer, Some(&first), at(105));
         assert_eq!((second.attempts, second.since, second.next_try), (2, at(100), at(115)));
         assert_eq!(second.step, "home");
     }

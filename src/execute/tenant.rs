@@ -1,7 +1,9 @@
 //! Carries out the plan of one account in one cluster. The steps that take access away come first, and each is tried
 //! even if others fail. The other steps follow in their order: objects of one rank in parallel, everything else one
-//! after the other. The ledger records each step before the next one depends on it.
+//! after the other. Steps in foreign namespaces are tried after them, each namespace for itself, and steps in homes come
+//! last. The ledger records each step before the next one depends on it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -23,7 +25,8 @@ use crate::inventory::HomeFinding;
 use crate::kinds::{Data, ManagedKind, ObjectKey, Stage};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
-use crate::ledger::{CredentialKey, Delivery, Failure, ObjectRecord, StoppedWorkload};
+use crate::ledger::{ADOPTED, CredentialKey, Delivery, Failure, LATER_REMOVAL, ObjectRecord, REMOVAL, StoppedWorkload};
+use crate::plan::adopted::foreign_namespace;
 use crate::plan::credential::KUBECONFIG;
 use crate::plan::{AccountPlan, Action, Reason, Side};
 use crate::policy::Cluster;
@@ -81,6 +84,8 @@ pub(super) struct Done {
     pub(super) events: Vec<Event>,
     /// The objects that were applied and deleted, with the reason, for the history.
     objects: Vec<Value>,
+    /// The namespaces that were written.
+    namespaces: BTreeSet<String>,
     drift_repaired: u64,
     reaped: u64,
     repeated: u64,
@@ -97,6 +102,7 @@ impl TenantExecution<'_> {
             return (Report { left: 1, ..Report::default() }, None);
         }
         let (mut done, errors) = begun;
+        let step = if errors.is_empty() { LATER_REMOVAL } else { REMOVAL };
         let errors = self.narrow_steps(errors, &mut done).await;
         let (actions, drift_repaired) = (self.narrowing.len() as u64, done.drift_repaired);
         let counted = Report { actions, drift_repaired, reaped: done.reaped, ..Report::default() };
@@ -107,7 +113,7 @@ impl TenantExecution<'_> {
         {
             effects.watch.suspect();
         }
-        let failure = failed.map(|error| removal_failure(error, self.before(), (self.run.clock)()));
+        let failure = failed.map(|error| removal_failure(step, error, self.before(), (self.run.clock)()));
         let is_over = failure.is_none();
         match &failure {
             Some(failure) => self.write_down(&mut done, failure),
@@ -137,7 +143,8 @@ impl TenantExecution<'_> {
             return (done, errors);
         };
         let objects = self.narrowing.iter().filter(|action| rank(action).is_some());
-        let begun: Vec<_> = objects.map(|action| self.object(effects, action)).collect();
+        // None of them is repeated at once, because other steps and accounts wait for them.
+        let begun: Vec<_> = objects.map(|action| self.object_once(effects, action)).collect();
         let mut outcomes = futures::stream::iter(begun).buffer_unordered(NARROWING_AT_A_TIME);
         while let Some(outcome) = outcomes.next().await {
             match outcome {
@@ -173,9 +180,9 @@ impl TenantExecution<'_> {
     /// Records that the account is settled, if nothing is left to do.
     fn narrowed_all(&self, done: &mut Done) {
         // A failed step that waits for its retry is not in the plan.
-        let waits = self
-            .before()
-            .is_some_and(|before| before.waits(self.run.now) && !before.is_of_removal() && !before.is_begun());
+        let of_the_plan = |before: &Failure| before.is_of_removal() && !before.is_of_later_removal();
+        let waits = |before: &Failure| before.waits(self.run.now) && !of_the_plan(before) && !before.is_begun();
+        let waits = self.before().is_some_and(waits);
         if waits || !self.is_whole {
             return;
         }
@@ -195,10 +202,10 @@ impl TenantExecution<'_> {
             return Report { left: 1, ..Report::default() };
         }
         let mut done = Done::default();
-        let result = self.all(&mut done).await;
+        let (result, elsewhere) = self.all(&mut done).await;
         let Done { drift_repaired, reaped, repeated, .. } = done;
         let counted = Report { drift_repaired, reaped, repeated, ..Report::default() };
-        let failed = result.is_err() || self.narrowed.is_some();
+        let failed = result.is_err() || elsewhere.is_some() || self.narrowed.is_some();
         if let (Err(error), Some(effects)) = (&result, self.effects.clusters.get(self.cluster))
             && error.is_loss()
         {
@@ -206,7 +213,7 @@ impl TenantExecution<'_> {
         }
         // A check of a home is not counted as an action.
         let actions = self.actions.iter().filter(|action| !action.is_look()).count() as u64;
-        self.conclude(&mut done, result.err());
+        self.conclude(&mut done, result.err(), elsewhere);
         if self.hand_over(&mut done).await.is_err() {
             // What cannot be recorded must not be done.
             self.run.stop.cancel();
@@ -226,21 +233,69 @@ impl TenantExecution<'_> {
         self.effects.clusters.get(self.cluster).is_some_and(|effects| effects.watch.is_ready())
     }
 
-    async fn all(&self, done: &mut Done) -> Result<(), StepError> {
+    /// Carries out `actions`. Returns the first failure, and separately the first one in a foreign namespace.
+    async fn all(&self, done: &mut Done) -> (Result<(), StepError>, Option<StepError>) {
         let Some(effects) = self.effects.clusters.get(self.cluster) else {
-            return self.in_homes(&self.actions, done).await.into_iter().next().map_or(Ok(()), Err);
+            return (self.in_homes(&self.actions, done).await.into_iter().next().map_or(Ok(()), Err), None);
         };
         let (homes, cluster): (Vec<&Action>, Vec<&Action>) =
             self.actions.iter().copied().partition(|action| self.waits_for_a_home(action));
-        let in_cluster = self.in_cluster(effects, &cluster, done).await;
+        let is_own = |namespace: &str| self.account.namespaces.contains(namespace);
+        let (elsewhere, cluster): (Vec<&Action>, Vec<&Action>) =
+            cluster.into_iter().partition(|action| foreign_namespace(action, is_own).is_some());
+        let mut failed = self.in_cluster(effects, &cluster, done).await.err();
+        let mut failed_elsewhere = None;
+        if failed.is_none() {
+            match self.elsewhere(effects, &elsewhere, done).await {
+                Ok(error) => failed_elsewhere = error,
+                Err(error) => failed = Some(error),
+            }
+        }
+        let is_done = failed.is_none() && failed_elsewhere.is_none();
+        (self.then_in_homes(effects, (&homes, is_done), failed, done).await, failed_elsewhere)
+    }
+
+    /// Carries out steps in foreign namespaces. Their makers can make these fail, so each namespace is tried even if
+    /// another failed. Returns the first failure.
+    ///
+    /// # Errors
+    /// The cluster does not answer, or the ledger does not record.
+    async fn elsewhere(
+        &self,
+        effects: &ClusterEffects,
+        actions: &[&Action],
+        done: &mut Done,
+    ) -> Result<Option<StepError>, StepError> {
+        let is_own = |namespace: &str| self.account.namespaces.contains(namespace);
+        let mut namespaces: BTreeMap<Option<&str>, Vec<&Action>> = BTreeMap::new();
+        for action in actions.iter().copied() {
+            namespaces.entry(foreign_namespace(action, is_own)).or_default().push(action);
+        }
+        let mut failed = None;
+        for actions in namespaces.into_values() {
+            match self.in_cluster(effects, &actions, done).await {
+                Err(error) if error.is_loss() || matches!(error, StepError::NotRecorded) => return Err(error),
+                outcome => failed = failed.or(outcome.err()),
+            }
+        }
+        Ok(failed)
+    }
+
+    /// Carries out the steps in homes. `failed` is the failure of the steps in the cluster. If `is_done`, nothing else
+    /// keeps the account from being settled.
+    async fn then_in_homes(
+        &self,
+        effects: &ClusterEffects,
+        (homes, is_done): (&[&Action], bool),
+        mut failed: Option<StepError>,
+        done: &mut Done,
+    ) -> Result<(), StepError> {
         // Volumes that wait for a directory belong to the settled state of the cluster; the other steps in homes do
         // not.
         let mut unsettled = homes.iter().filter(|action| rank(action).is_some()).count();
-        let is_done = in_cluster.is_ok();
         if is_done && unsettled == 0 {
             self.settle(done);
         }
-        let mut failed = in_cluster.err();
         let mut is_without_directory = false;
         for action in homes {
             // Access is taken away after any failure. After a failure in the cluster, no other step in a home is
@@ -393,7 +448,8 @@ impl TenantExecution<'_> {
 
     /// Writes objects of one rank. All are tried; returns the first error.
     async fn objects(&self, effects: &ClusterEffects, group: &[&Action], done: &mut Done) -> Result<(), StepError> {
-        let begun: Vec<_> = group.iter().map(|action| self.object(effects, action)).collect();
+        let written = done.namespaces.clone();
+        let begun: Vec<_> = group.iter().map(|action| self.object(effects, action, &written)).collect();
         let mut outcomes = futures::stream::iter(begun).buffered(OBJECTS_AT_A_TIME);
         let mut failed = None;
         while let Some(outcome) = outcomes.next().await {
@@ -405,13 +461,20 @@ impl TenantExecution<'_> {
         failed.map_or(Ok(()), Err)
     }
 
-    async fn object(&self, effects: &ClusterEffects, action: &Action) -> Result<ObjectOutcome, StepError> {
+    /// Writes or deletes an object. If our policy refuses it and its namespace is in `written`, it is retried for a
+    /// moment.
+    async fn object(
+        &self,
+        effects: &ClusterEffects,
+        action: &Action,
+        written: &BTreeSet<String>,
+    ) -> Result<ObjectOutcome, StepError> {
         let retried_until = Instant::now() + ADMISSION_LAG;
         loop {
             match self.object_once(effects, action).await {
                 Err(error)
                     if error.is_by_our_policy()
-                        && self.writes_its_namespace()
+                        && is_in(written, action)
                         && Instant::now() < retried_until
                         && !self.run.stop.is_cancelled() =>
                 {
@@ -420,11 +483,6 @@ impl TenantExecution<'_> {
                 outcome => return outcome,
             }
         }
-    }
-
-    fn writes_its_namespace(&self) -> bool {
-        let mut actions = self.narrowing.iter().chain(&self.actions);
-        actions.any(|action| matches!(action, Action::Apply { key, .. } if key.kind == ManagedKind::Namespace))
     }
 
     async fn object_once(&self, effects: &ClusterEffects, action: &Action) -> Result<ObjectOutcome, StepError> {
@@ -487,7 +545,8 @@ impl TenantExecution<'_> {
     async fn step(&self, effects: &ClusterEffects, action: &Action, done: &mut Done) -> Result<(), StepError> {
         match action {
             Action::Apply { .. } | Action::Delete { .. } => {
-                self.object(effects, action).await?.add_to(done);
+                let written = done.namespaces.clone();
+                self.object(effects, action, &written).await?.add_to(done);
                 Ok(())
             }
             Action::MakeDirectory { directory, .. } => {
@@ -647,23 +706,25 @@ impl TenantExecution<'_> {
     }
 
     /// Ends the execution: records a failure, or removes the former one.
-    fn conclude(&self, done: &mut Done, error: Option<StepError>) {
+    fn conclude(&self, done: &mut Done, error: Option<StepError>, elsewhere: Option<StepError>) {
+        // A failed removal of access is retried sooner, and the rest with it, so its failure stays.
+        if self.narrowed.is_some() {
+            return;
+        }
         let before = self.before();
-        let Some(error) = error else {
-            if self.narrowed.is_some() {
-                return;
-            }
-            // A failed delivery that still waits for its retry was not in the plan, and stays. Every other failure is
-            // over, and so is the record that a removal began.
-            let waits = |before: &Failure| before.waits(self.run.now) && before.is_of_delivery();
-            if before.is_some_and(|before| !waits(before)) {
+        if let Some(error) = error {
+            return self.write_down(done, &failure(error.step(), &error, before, (self.run.clock)()));
+        }
+        // A failed delivery that still waits for its retry was not in the plan, and stays; so does a failure in a
+        // foreign namespace. Every other failure is over, and so is the record that a removal began.
+        let waits =
+            |before: &&Failure| before.waits(self.run.now) && (before.is_of_delivery() || before.is_of_adopted());
+        match (before.filter(waits), elsewhere) {
+            (None, Some(error)) => self.write_down(done, &failure(ADOPTED, &error, before, (self.run.clock)())),
+            (None, None) if before.is_some() => {
                 done.changes.push(Change::Failure(self.account.id.clone(), self.cluster.clone(), None));
             }
-            return;
-        };
-        // A failed removal of access is retried sooner, and the rest with it, so its failure stays.
-        if self.narrowed.is_none() {
-            self.write_down(done, &failure(&error, before, (self.run.clock)()));
+            (Some(_), _) | (None, None) => {}
         }
     }
 
@@ -781,11 +842,19 @@ impl ObjectOutcome {
     fn add_to(self, done: &mut Done) {
         let Self { key, record, did, reason } = self;
         done.drift_repaired += u64::from(matches!(reason, Reason::Drifted(_)));
+        if key.kind == ManagedKind::Namespace && record.is_some() {
+            done.namespaces.insert(key.name.clone());
+        }
         done.objects.push(json!({
             "did": did, "kind": key.kind.as_str(), "namespace": key.namespace, "name": key.name, "why": reason.to_string(),
         }));
         done.changes.push(Change::Object(key, record));
     }
+}
+
+/// Whether the action writes an object in one of these namespaces.
+fn is_in(namespaces: &BTreeSet<String>, action: &Action) -> bool {
+    matches!(action, Action::Apply { key, .. } if key.namespace.as_ref().is_some_and(|there| namespaces.contains(there)))
 }
 
 /// Returns the rank of an object's write. Writes of one rank run in parallel. `None` if the step runs alone.

@@ -463,3 +463,43 @@ fn a_pod_security_level_is_set_only_if_there_is_none() {
     }
     assert_eq!(level(&world, "lab-nobody"), "");
 }
+
+#[test]
+fn a_foreign_object_in_one_adopted_namespace_delays_no_certificate_and_no_other_namespace() {
+    let mut world = site("profalien", MANY);
+    let old = world.folder.join("stolen");
+    std::fs::copy(kubeconfig(&world, "ada"), &old).expect("copied");
+    // A role binding of somebody else has the name of ours before the namespace is adopted.
+    world.kubectl(&["create", "namespace", "lab-a"]);
+    let theirs =
+        ["create", "rolebinding", "bursar-bursar-tenant", "--clusterrole=view", "--user=mallory", "-n", "lab-a"];
+    world.kubectl(&theirs);
+    world.kubectl(&["annotate", "namespace", "lab-a", "owner=ada"]);
+    world.kubectl(&["label", "namespace", "lab-a", "app.kubernetes.io/part-of=kubeflow-profile"]);
+    profile(&world, "lab-b", "ada");
+    let failing = |world: &World| world.rows("SELECT step, reason FROM failing");
+    wait_for("the foreign object is reported", DEADLINE, || {
+        world.cycle();
+        failing(&world).iter().any(|row| row["step"] == "adopted namespace").then_some(())
+    });
+    assert_eq!(ours(&world, "lab-b").len(), 3, "the other namespace is bound");
+
+    let target =
+        Target { kind: AccountKind::User, name: "ada".to_owned(), reason: Some("stolen".to_owned()), ticket: None };
+    world.order(&OrderRequest::Revoke(target)).expect("revoked");
+    let replaced = poll(DEADLINE, || {
+        world.cycle();
+        may(&world, "ada", "create", "lab-b")
+    });
+    assert!(replaced, "{:?}", failing(&world));
+    let output = world.kubectl_with(&old, &["auth", "can-i", "get", "configmaps", "-n", "lab-b"]);
+    assert_ne!(String::from_utf8_lossy(&output.stdout).trim(), "yes");
+    assert!(!failing(&world).is_empty(), "the foreign object is still reported");
+
+    world.kubectl(&["delete", "rolebinding", "bursar-bursar-tenant", "-n", "lab-a"]);
+    let bound = poll(DEADLINE, || {
+        world.cycle();
+        failing(&world).is_empty() && may(&world, "ada", "create", "lab-a")
+    });
+    assert!(bound, "{:?}", failing(&world));
+}

@@ -383,5 +383,8 @@ fn a_broken_home_delays_neither_the_archive_nor_the_deletion() {
     assert_eq!(fs::read_to_string(&config).expect("untouched"), "a: b: c\n");
     let failing = world.rows("SELECT account, step, reason FROM failing");
     assert_eq!(failing.len(), 1, "{failing:#?}");
-    assert!(failing[0]["account"] == "tool:junk" && failing[0]["step"] == "removal", "{failing:#?}");
+    assert!(
+        failing[0]["account"] == "tool:junk" && failing[0]["step"] == "removal of workloads and files",
+        "{failing:#?}"
+    );
 }

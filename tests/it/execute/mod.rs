@@ -72,7 +72,7 @@ async fn new_objects_are_created_and_their_watch_events_are_not_drift() {
     assert_eq!(world.events.len(), 1, "{:?}", world.events);
 }
 
-/// A policy that refuses quotas until it is deleted stands in for a policy that is evaluated with a stale namespace.
+/// A policy that refuses quotas, and a label, until it is deleted stands in for a policy that is evaluated with a stale namespace.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_our_policy_refuses_is_retried_if_the_namespace_was_just_written() {
     let mut world = World::new("execute-stale").await;
@@ -83,10 +83,15 @@ async fn an_object_that_our_policy_refuses_is_retried_if_the_namespace_was_just_
             "matchConstraints": {
                 "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "execute-stale"}},
                 "resourceRules": [{
-                    "apiGroups": [""], "apiVersions": ["v1"], "resources": ["resourcequotas"], "operations": ["CREATE"],
+                    "apiGroups": [""], "apiVersions": ["v1"], "resources": ["resourcequotas", "namespaces"],
+                    "operations": ["CREATE", "UPDATE"],
                 }],
             },
-            "validations": [{"expression": "false", "message": "bursar-cage: the namespace is stale"}],
+            "validations": [{
+                "expression": "request.resource.resource == 'namespaces' && \
+                    !('refused' in object.metadata.?labels.orValue({}))",
+                "message": "bursar-cage: the namespace is stale",
+            }],
         },
     });
     let binding = json!({
@@ -105,11 +110,20 @@ async fn an_object_that_our_policy_refuses_is_retried_if_the_namespace_was_just_
     };
     wait_for("the policy is in force", DEADLINE, is_refused);
 
-    let actions = vec![world.apply(&quota("16"))];
-    let begun = std::time::Instant::now();
-    let failure = world.must_fail(actions).await;
-    assert!(failure.reason.contains("the namespace is stale"), "{}", failure.reason);
-    assert!(begun.elapsed() < Duration::from_secs(4), "the namespace was not written, so nothing was retried");
+    let stopper = manifest("v1", "ResourceQuota", "bursar-suspended", json!({"spec": {"hard": {"pods": "0"}}}));
+    let mut refused = world.namespace_manifest();
+    refused["metadata"]["labels"]["refused"] = json!("yes");
+    for (manifests, why) in [
+        (vec![quota("16")], "the namespace was not written"),
+        (vec![world.namespace_manifest(), stopper], "all other accounts wait for what takes access away"),
+        (vec![refused], "the namespace itself is never stale"),
+    ] {
+        let actions = manifests.iter().map(|manifest| world.apply(manifest)).collect();
+        let begun = std::time::Instant::now();
+        let failure = world.must_fail(actions).await;
+        assert!(failure.reason.contains("the namespace is stale"), "{}", failure.reason);
+        assert!(begun.elapsed() < Duration::from_secs(4), "it was retried, but {why}");
+    }
 
     let deleting = std::thread::spawn(|| {
         std::thread::sleep(Duration::from_secs(1));

@@ -254,8 +254,12 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
 
 /// Returns the plan of one tool before the guard judges it.
 pub fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> AccountPlan {
+    let key = |action: &Action| match action {
+        Action::Apply { key, .. } | Action::Delete { key, .. } => key.namespace.clone(),
+        _ => None,
+    };
     AccountPlan {
-        namespaces: BTreeSet::new(),
+        namespaces: narrowing.iter().chain(&actions).filter_map(key).collect(),
         awaited: false,
         id: AccountId(format!("id-of-{name}").into()),
         account: format!("tool:{name}").parse().expect("an account"),

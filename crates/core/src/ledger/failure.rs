@@ -43,7 +43,19 @@ impl Failure {
     /// Whether a step failed that takes access away. It has its own backoff, and does not wait for other failed steps.
     #[must_use]
     pub fn is_of_removal(&self) -> bool {
-        self.step == REMOVAL
+        self.step == REMOVAL || self.is_of_later_removal()
+    }
+
+    /// Whether such a step failed after all objects that give access were written or deleted.
+    #[must_use]
+    pub fn is_of_later_removal(&self) -> bool {
+        self.step == LATER_REMOVAL
+    }
+
+    /// Whether only steps in foreign namespaces failed. Their makers can cause that, so no other step waits for it.
+    #[must_use]
+    pub fn is_of_adopted(&self) -> bool {
+        self.step == ADOPTED
     }
 
     /// Whether a suspension has begun or a deletion is running, and nothing has failed.
@@ -76,8 +88,13 @@ pub const CERTIFICATE: &str = "certificate";
 const SUSPEND: &str = "suspend";
 /// [`Failure::step`] if an object with the desired name is not ours.
 pub const FOREIGN: &str = "foreign";
-/// [`Failure::step`] of a step that takes access away.
+/// [`Failure::step`] if the write or deletion of an object failed that takes access away.
 pub const REMOVAL: &str = "removal";
+/// [`Failure::step`] of the other steps that take access away: of workloads, pods, tokens and homes. A tenant can make
+/// some of them fail, so the objects do not wait for them.
+pub const LATER_REMOVAL: &str = "removal of workloads and files";
+/// [`Failure::step`] of steps in namespaces that others create.
+pub const ADOPTED: &str = "adopted namespace";
 
 #[cfg(test)]
 mod tests {

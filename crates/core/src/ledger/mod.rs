@@ -38,7 +38,9 @@ use self::adopted::AdoptedNamespace;
 pub use self::credential::{Certificate, CredentialKey, Delivery};
 use self::doubt::{Doubt, DoubtKey};
 use self::exception::{Exception, ExceptionKey};
-pub use self::failure::{CERTIFICATE, FOREIGN, Failure, LAST_REMOVAL_RETRY, LAST_RETRY, REMOVAL};
+pub use self::failure::{
+    ADOPTED, CERTIFICATE, FOREIGN, Failure, LAST_REMOVAL_RETRY, LAST_RETRY, LATER_REMOVAL, REMOVAL,
+};
 pub use self::gaps::{Absence, Ending};
 use self::idle::Idleness;
 pub use self::order::{Note, Order, OrderKind};

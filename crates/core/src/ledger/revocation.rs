@@ -130,7 +130,9 @@ impl LedgerState {
     fn failures_of<'a>(&'a self, id: &'a AccountId) -> impl Iterator<Item = &'a Failure> {
         let from = (id.clone(), ClusterName(String::new()));
         let of_account = self.failures.range(from..).take_while(move |((account, _), _)| account == id);
-        of_account.map(|(_, failure)| failure).filter(|failure| failure.attempts > 0 && !failure.is_of_realm())
+        // The makers of adopted namespaces must not be able to pause a revocation.
+        let counts = |failure: &&Failure| failure.attempts > 0 && !failure.is_of_realm() && !failure.is_of_adopted();
+        of_account.map(|(_, failure)| failure).filter(counts)
     }
 
     /// Returns the orders that the next plan carries out: all except those that wait for their turn. `pace` limits how

@@ -58,6 +58,18 @@ pub fn is_of_others(key: &ObjectKey, is_own: impl Fn(&str) -> bool) -> bool {
     key.kind.in_adopted() && key.namespace.as_deref().is_some_and(|there| !is_own(there))
 }
 
+/// Returns the foreign namespace that the step writes to, if any.
+#[must_use]
+pub fn foreign_namespace(action: &Action, is_own: impl Fn(&str) -> bool) -> Option<&str> {
+    match action {
+        Action::SetLevel { namespace, .. } => Some(namespace.as_str()),
+        Action::Apply { key, .. } | Action::Delete { key, .. } if is_of_others(key, &is_own) => {
+            key.namespace.as_deref()
+        }
+        _ => None,
+    }
+}
+
 /// Returns the steps that set the Pod Security level of adopted namespaces without one. A namespace with a weaker level
 /// only causes a notice.
 pub(super) fn levels(look: tenant::Look<'_>, notices: &mut Vec<String>) -> Vec<Action> {
@@ -349,6 +361,36 @@ mod tests {
         world.account(&alice).state = Lifecycle::Archived;
         world.look();
         assert!(world.plan().accounts.iter().flat_map(AccountPlan::steps).all(|action| !is_level(action)));
+    }
+
+    fn is_elsewhere(action: &Action) -> bool {
+        foreign_namespace(action, |namespace| namespace != "lab-a").is_some()
+    }
+
+    #[test]
+    fn a_failure_in_adopted_namespaces_delays_only_steps_there() {
+        let (mut world, alice) = profiled();
+        let (step, reason) = (crate::ledger::ADOPTED.to_owned(), "somebody else's".to_owned());
+        let next_try = world.now + jiff::SignedDuration::from_mins(5);
+        let failure = crate::ledger::Failure { step, reason, since: world.now, attempts: 4, next_try };
+        (0..2).for_each(|_| drop(world.cycle()));
+        world.ledger.settled.clear();
+        world.ledger.deliveries.clear();
+        world.cluster().objects.retain(|key, _| key.namespace.as_deref() != Some("lab-a"));
+        world.ledger.failures.insert((alice.clone(), prod()), failure);
+        let plan = world.plan();
+        let planned = plan.accounts.iter().find(|plan| plan.id == alice).expect("alice has a plan");
+        let is_delivery = |action: &Action| matches!(action, Action::Deliver { .. });
+        assert!(planned.steps().any(is_delivery) && !planned.steps().any(is_elsewhere), "{planned:#?}");
+        assert!(planned.settles.is_empty(), "steps in the namespace are left");
+        assert!(
+            plan.notices.iter().any(|notice| notice.text.contains("adopted namespace fails")),
+            "{:?}",
+            plan.notices
+        );
+        world.now = next_try;
+        let plan = world.plan();
+        assert!(plan.accounts.iter().flat_map(AccountPlan::steps).any(is_elsewhere), "it is tried again");
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use crate::identity::{AccountId, AccountKind};
 use crate::kinds::ObjectKey;
-use crate::ledger::{Note, Order, OrderKind};
-use crate::plan::testing::World;
+use crate::ledger::{Failure, LATER_REMOVAL, Note, Order, OrderKind, REMOVAL};
+use crate::plan::testing::{World, prod};
 use crate::plan::{AccountPlan, Action};
 
 fn world() -> (World, AccountId, ObjectKey) {
@@ -76,4 +76,21 @@ fn a_revocation_deletes_a_binding_that_a_finalizer_keeps_and_recreates_it() {
     (0..2).for_each(|_| drop(world.cycle()));
     assert!(world.bound.contains_key(&binding));
     assert!(world.plan().is_empty(), "{}", world.plan());
+}
+
+#[test]
+fn a_failed_removal_of_workloads_delays_no_change_of_a_binding() {
+    for (step, delays) in [(LATER_REMOVAL, false), (REMOVAL, true)] {
+        let (mut world, alice, algebra) = World::in_course();
+        let (since, next_try) = (world.now, world.now + jiff::SignedDuration::from_secs(30));
+        let failure = Failure { step: step.to_owned(), reason: "Outlived".to_owned(), since, attempts: 5, next_try };
+        world.ledger.failures.insert((algebra.clone(), prod()), failure);
+        let note = Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
+        let order = Order { id: 1, account: alice, what: OrderKind::Revoke, note, bulk: None, object: None };
+        world.ledger.orders.push(order);
+        let (approved, _) = world.guarded();
+        let plan = approved.accounts().iter().find(|plan| plan.id == algebra);
+        let changes = plan.is_some_and(|plan| plan.narrowing.iter().any(|it| matches!(it, Action::Apply { .. })));
+        assert_eq!(changes, !delays, "{step}: {}", world.plan());
+    }
 }

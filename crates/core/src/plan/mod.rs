@@ -79,7 +79,7 @@ use self::scan::Scan;
 use crate::contract::Sealer;
 use crate::desired::quota::stops_pods;
 use crate::desired::{Deriver, DesiredAccount, DesiredState, DesiredTenant, Regeneration, Transition};
-use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, PosixIdentity};
+use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, NamespaceName, PosixIdentity};
 use crate::inventory::{ClusterInventory, Inventory};
 use crate::kinds::ObjectKey;
 use crate::ledger::{Account, Failure, LedgerState, Note, Suspension, Tenant};
@@ -620,12 +620,23 @@ impl World<'_> {
         let new = look.account.transition.is_some() || look.account.regenerated.is_some();
         let failure = self.ledger.failures.get(&(look.id.clone(), look.cluster.clone()));
         if let Some(failure) = failure.filter(|failure| failure.waits(self.now) && !new) {
-            // Steps that remove access wait only if such a step failed before, and then for a minute at most.
-            if failure.is_of_removal() {
-                found.narrowing.clear();
-            }
-            // A tenant can break a home on purpose, so a failed delivery does not delay quotas and policies.
-            found.actions.retain(|action| failure.is_of_delivery() && !action.is_delivery());
+            // Steps that remove access wait only if such a step failed before, and then for a minute at most. If all
+            // objects were written, the tenant may have caused the failure, and must not delay a change of a binding.
+            let is_object = |action: &Action| matches!(action, Action::Apply { .. } | Action::Delete { .. });
+            found
+                .narrowing
+                .retain(|action| !failure.is_of_removal() || (failure.is_of_later_removal() && is_object(action)));
+            let before = found.actions.len();
+            let own = look.tenant.namespace.as_ref().map(NamespaceName::as_str);
+            found.actions.retain(|action| {
+                if failure.is_of_adopted() {
+                    return adopted::foreign_namespace(action, |there| own == Some(there)).is_none();
+                }
+                // A tenant can break a home on purpose, so a failed delivery does not delay quotas and policies.
+                failure.is_of_delivery() && !action.is_delivery()
+            });
+            // The tenant is not settled while a step in a foreign namespace waits.
+            found.waits |= failure.is_of_adopted() && found.actions.len() < before;
             found.notices.push(format!(
                 "{} fails in cluster {}: {}; tried again at {:.0}",
                 failure.step, look.cluster, failure.reason, failure.next_try

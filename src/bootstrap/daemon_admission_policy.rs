@@ -18,7 +18,7 @@ use self::adopted::left_behind;
 use self::validations::validations;
 use super::approver;
 use super::needs::{Confinement, Needs};
-use super::roles::{MARK, NAMESPACE, labels};
+use super::roles::{MARK, NAMESPACE, OWN_NAMESPACES, labels};
 use crate::contract::{ADOPT, CLASS, MANAGED_BY, MANAGER, SELFTEST, STATE, TenantState};
 use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::evict::{DEFAULT_ACCOUNT, TOKEN_SECRET};
@@ -168,9 +168,15 @@ fn variables(needs: &Needs) -> Value {
         list("roles", texts(&needs.roles)),
         list("adoptedPlace", adopted::place(needs)),
         list("levels", adopted::levels(needs)),
+        // A binding without subjects gives nobody anything, so the daemon may empty its own in every namespace.
         list(
             "leftBehind",
-            format!("variables.namespaced && variables.deletes && variables.managedBefore && {}", left_behind())
+            format!(
+                "variables.namespaced && ((variables.deletes && variables.managedBefore && {}) || \
+                 (variables.empties && variables.isBinding && variables.managedNow && !(variables.place in {})))",
+                left_behind(),
+                texts(OWN_NAMESPACES)
+            )
         ),
         list("isAccount", is(ManagedKind::ServiceAccount)),
         list("isSecret", is(ManagedKind::Secret)),

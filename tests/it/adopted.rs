@@ -465,6 +465,30 @@ fn a_pod_security_level_is_set_only_if_there_is_none() {
 }
 
 #[test]
+fn a_binding_without_labels_in_a_namespace_without_labels_is_deleted() {
+    let mut world = site("profbare", MANY);
+    profile(&world, "lab-a", "ada");
+    let bound = poll(DEADLINE, || {
+        world.cycle();
+        may(&world, "ada", "create", "lab-a")
+    });
+    assert!(bound, "{:?}", world.rows("SELECT * FROM failing"));
+    world.kubectl(&["label", "namespace", "lab-a", "app.kubernetes.io/part-of-"]);
+    for name in ["bursar-bursar-tenant", "bursar-sa-view"] {
+        world.kubectl(&["label", "rolebinding", name, "-n", "lab-a", "app.kubernetes.io/managed-by-"]);
+    }
+    world
+        .servers
+        .slapd
+        .modify_ldif(&bursar_testkit::ldif::disable_ldif(&bursar_testkit::ldif::person_dn(&world.base, "ada")));
+    let gone = poll(DEADLINE, || {
+        world.cycle();
+        world.kubectl(&["get", "rolebindings", "-n", "lab-a", "-o", "name"]).is_empty()
+    });
+    assert!(gone, "{:?}", world.rows("SELECT * FROM failing"));
+}
+
+#[test]
 fn a_foreign_object_in_one_adopted_namespace_delays_no_certificate_and_no_other_namespace() {
     let mut world = site("profalien", MANY);
     let old = world.folder.join("stolen");

@@ -449,11 +449,11 @@ pub fn ways_to_administrator(needs: &Needs, said: &Said) -> Vec<String> {
             classes.join(", ")
         ));
     }
-    if !needs.impersonated.is_empty() && needs.admin_groups {
-        let classes: Vec<&str> = needs.impersonated.keys().map(String::as_str).collect();
+    if !needs.admin_groups.is_empty() {
+        let classes: Vec<&str> = needs.admin_groups.iter().map(String::as_str).collect();
         ways.push(format!(
-            "class {} impersonates by certificates: its people are cluster administrators by way of the directory; OIDC \
-             is recommended for them",
+            "class {} impersonates, or has roles in the whole cluster, by certificates: it may have the certificate of a \
+             listed administrator signed; OIDC is recommended for them",
             classes.join(", ")
         ));
     }
@@ -470,6 +470,8 @@ pub fn sentence(ways: &[String]) -> Option<String> {
 mod tests {
     use super::*;
     use crate::bootstrap::needs::Adopting;
+    use crate::plan::testing::{World, prod};
+    use crate::policy::Class;
 
     #[test]
     fn defaults_of_the_server_are_ignored_and_weaker_values_are_reported() {
@@ -520,6 +522,20 @@ mod tests {
                 .expect("a sentence")
                 .contains("approver install")
         );
+    }
+
+    #[test]
+    fn roles_in_the_whole_cluster_by_certificates_can_lead_to_administrator() {
+        let mut world = World::new();
+        let tool = world.policy.classes["tool"].clone();
+        let admin = Class { name: "admin".to_owned(), namespace: None, roles: vec!["view".to_owned()], ..tool };
+        assert!(admin.impersonate.is_empty());
+        world.policy.classes.insert(admin.name.clone(), admin);
+        let ways = ways_to_administrator(&Needs::of(&world.policy, &prod(), &world.ledger), &Said::default());
+        assert!(ways.iter().any(|way| way.starts_with("class admin impersonates, or has roles in")), "{ways:?}");
+        world.policy.classes.remove("admin");
+        let ways = ways_to_administrator(&Needs::of(&world.policy, &prod(), &world.ledger), &Said::default());
+        assert!(ways.iter().all(|way| !way.contains("by certificates")), "{ways:?}");
     }
 
     #[test]

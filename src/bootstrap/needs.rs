@@ -55,8 +55,8 @@ pub struct Needs {
     pub adopted: BTreeMap<String, Adopting>,
     /// ClusterRoles that are bound cluster-wide to administrators.
     pub admin_roles: BTreeSet<String>,
-    /// Whether a class with [`Self::admin_roles`] binds generation groups, because its accounts have certificates.
-    pub admin_groups: bool,
+    /// Classes with [`Self::admin_roles`] that bind generation groups, because their accounts have certificates.
+    pub admin_groups: BTreeSet<String>,
     /// Templates (with `{name}`) of the user names that an issuer gives to accounts of a class with
     /// [`Self::admin_roles`].
     pub admin_users: BTreeSet<String>,
@@ -172,7 +172,7 @@ impl Needs {
         if class.has_cluster_roles() {
             match class.credential.as_ref().map(|rule| &rule.kind) {
                 Some(CredentialKind::Oidc(oidc)) => drop(self.admin_users.insert(oidc.user.clone())),
-                _ => self.admin_groups = true,
+                _ => drop(self.admin_groups.insert(class.name.clone())),
             }
         }
         let personal = class.volumes.iter().any(|volume| volume.kind.is_personal());

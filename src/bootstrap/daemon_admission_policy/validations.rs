@@ -211,7 +211,7 @@ fn admin_bindings(needs: &Needs, Confinement { administrators, .. }: &Confinemen
         format!("({})", names.join("|"))
     });
     let mut subjects: Vec<String> = Vec::new();
-    if needs.admin_groups {
+    if !needs.admin_groups.is_empty() {
         let pattern = listed
             .as_ref()
             .map_or_else(|| GENERATION_GROUP.to_owned(), |names| format!("^bursar:user:{names}#[0-9]+$"));

@@ -59,6 +59,15 @@ fn kubectl(arguments: &[&str]) -> (Vec<String>, String) {
     (arguments.iter().map(|argument| (*argument).to_owned()).collect(), String::new())
 }
 
+fn patched(namespace: &str, binding: &str, patch: &Value) -> (Vec<String>, String) {
+    kubectl(&["patch", "rolebinding", binding, "-n", namespace, "--type=merge", "-p", &patch.to_string()])
+}
+
+/// The patch by which the daemon takes all subjects out of a binding whose label somebody removed.
+fn emptied() -> Value {
+    json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": "bursar"}}, "subjects": null})
+}
+
 /// Returns a request for a client certificate with this subject.
 fn request(name: &str, subject: (&str, &[&str]), spec: &Value) -> Value {
     let (common_name, organizations) = subject;
@@ -378,6 +387,27 @@ fn rows() -> Vec<Row> {
             ],
         ),
         row(
+            "binds somebody in a namespace of others",
+            vec![
+                apply(&binding(Some("foreign"), "edit", "Group", ALICE)),
+                patched(
+                    "foreign",
+                    "bursar-left",
+                    &json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": "bursar"}}, "subjects": [{
+                        "kind": "Group", "name": ALICE, "apiGroup": "rbac.authorization.k8s.io",
+                    }]}),
+                ),
+                patched(
+                    "foreign",
+                    "theirs",
+                    &json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": "bursar"}}}),
+                ),
+                patched("foreign", "theirs", &emptied()),
+                patched("kube-system", "bursar-left", &emptied()),
+                patched("bursar", "bursar-left", &emptied()),
+            ],
+        ),
+        row(
             "deletes what is not its own",
             vec![
                 kubectl(&["delete", "persistentvolumeclaim", "theirs", "-n", "tool-foo"]),
@@ -392,9 +422,13 @@ fn rows() -> Vec<Row> {
     ]
 }
 
+/// The approver approves it too, because nothing tells it from the certificate of a real administrator.
+const ADMINISTRATOR: &str = "has a listed administrator signed";
+
 /// Subjects of certificates that the attacker requests and approves. No policy can read the subject of a request, so
 /// only an approver can prevent this.
-const SIGNED: [(&str, &str, &[&str]); 5] = [
+const SIGNED: [(&str, &str, &[&str]); 6] = [
+    (ADMINISTRATOR, "user:alice", &["bursar:users", ALICE]),
     ("has its group signed for another name", "mallory", &["bursar:daemon#11111111-2222-3333-4444-555555555555"]),
     ("has bursar:cluster-admin signed", "bursar:cluster-admin", &[]),
     ("has a controller of Kubernetes signed", "system:kube-controller-manager", &[]),
@@ -429,6 +463,15 @@ impl Attacked {
         selftest["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = json!("privileged");
         site.must("apply", &selftest);
         site.cluster.run(&["label", "namespace", "bursar", "lab=yes"], "");
+        for (place, name) in [
+            ("foreign", "bursar-left"),
+            ("foreign", "theirs"),
+            ("kube-system", "bursar-left"),
+            ("bursar", "bursar-left"),
+        ] {
+            let role = "--clusterrole=bursar-tenant";
+            site.cluster.run(&["create", "rolebinding", name, role, "--user=somebody", "-n", place], "");
+        }
         // The class selects these namespaces. What the table has refused elsewhere is allowed in `bare`.
         let namespace = |name: &str, labels: Value| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
         let levelled = json!({"lab": "yes", "pod-security.kubernetes.io/enforce": "restricted"});
@@ -546,20 +589,25 @@ fn sealer(site: &Site) -> Sealer {
 
 /// Issues a certificate for tool foo as the daemon does.
 async fn issue(site: &Site, generation: u64) -> Result<Vec<u8>, SigningError> {
+    issue_for(site, ("tool:foo", "bursar:tools", Some("tool-foo")), generation).await
+}
+
+async fn issue_for(
+    site: &Site,
+    (account, kind_group, namespace): (&str, &str, Option<&str>),
+    generation: u64,
+) -> Result<Vec<u8>, SigningError> {
     let client = bootstrap::client(&site.daemon_kubeconfig()).await.expect("a client");
     let server = ApiServer::new(name(), client, Arc::default());
     server.let_approve(false);
     let key = NewKey::generate().expect("a key");
-    let group = format!("bursar:tool:foo#{generation}");
-    let names = Names {
-        common_name: "tool:foo",
-        organizations: [Some("bursar:tools"), Some(&group)],
-        serial_number: Some("id-foo"),
-    };
+    let group = format!("bursar:{account}#{generation}");
+    let id = format!("id-{}", account.rsplit(':').next().expect("a name"));
+    let names =
+        Names { common_name: account, organizations: [Some(kind_group), Some(&group)], serial_number: Some(&id) };
     let request = key.request(names).expect("a request");
     let lifetime = Duration::from_hours(24);
-    let unsigned =
-        Unsigned { holder: "id-foo", account: "tool:foo", request: &request, lifetime, namespace: Some("tool-foo") };
+    let unsigned = Unsigned { holder: &id, account, request: &request, lifetime, namespace };
     sign(&server, unsigned).await
 }
 
@@ -597,6 +645,18 @@ async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
         assert!(THREATS.contains(attack), "docs/threat-model.md does not list this attack: {attack}");
     }
 
+    // A binding of the daemon's whose label somebody removed, in a namespace that is no longer adopted.
+    assert!(THREATS.contains("empties a binding in a namespace of others, without a subject in it"));
+    for arguments in [
+        patched("foreign", "bursar-left", &emptied()),
+        kubectl(&["delete", "rolebinding", "bursar-left", "-n", "foreign"]),
+    ] {
+        assert_eq!(attacked.send(&attacked.credentials[0], &arguments), Ok(()));
+    }
+    let again =
+        ["create", "rolebinding", "bursar-left", "--clusterrole=bursar-tenant", "--user=somebody", "-n", "foreign"];
+    site.cluster.run(&again, "");
+
     // The approver is installed but does not run yet, so requests wait.
     let folder = tempfile::TempDir::new().expect("a folder");
     let ledger = empty(LEDGER);
@@ -631,6 +691,9 @@ async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
     assert!(matches!(older, SigningError::NotApproved), "{older}");
     let logged = std::fs::read_to_string(&log).expect("a log");
     assert!(logged.contains("sealed for generation 1042 of tool:foo, not 1041"), "{logged}");
+
+    issue_for(site, ("user:alice", "bursar:users", None), 7).await.unwrap_or_else(|error| panic!("{error}"));
+    assert!(THREATS.contains(&format!("| {ADMINISTRATOR} | **can**")), "the threat model says so");
 
     // The daemon renews its own certificate through the approver.
     let copy = folder.path().join("own.kubeconfig");

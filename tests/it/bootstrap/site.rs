@@ -66,6 +66,11 @@ limit_range = { container = { default = { cpu = "1" } } }
 claims = { read_write_many = ["nfs"] }
 "#;
 
+/// What gives administrators certificates.
+const CERTIFIED: &str = r#"home = { prefix = "/home", kubeconfig = ".kube/config", create = false }
+credential = { kind = "certificate", lifetime = "7d", endpoints = ["internal"] }
+"#;
+
 const MANIFESTS: &str = "apiVersion: v1
 kind: Secret
 metadata: {name: pull}
@@ -103,6 +108,7 @@ impl Site {
     pub fn alone_with(administrators: &str) -> Self {
         let listed = administrators.split(',').map(str::to_owned).collect();
         let config = CONFIG.replace("[reaper.pods]", &format!("{ADOPTING}[reaper.pods]"));
+        let config = config.replace("impersonate =", &format!("{CERTIFIED}impersonate ="));
         std::thread::spawn(move || Self::start_with(&config, Some(&listed))).join().expect("the site starts")
     }
 

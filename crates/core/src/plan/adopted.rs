@@ -394,6 +394,38 @@ mod tests {
     }
 
     #[test]
+    fn nobody_is_bound_before_the_level_in_namespaces_that_were_created_again() {
+        let (mut world, alice) = profiled();
+        let class = world.policy.classes.get_mut("profile").expect("the policy has this class");
+        let crate::policy::From::Adopted(adopts) = &mut class.from else { panic!("it adopts") };
+        adopts.pod_security = Some(crate::policy::PodSecurity::Baseline);
+        let bob = world.add(AccountKind::User, "bob", Some(20_002));
+        world.account(&bob).dn = "uid=bob,ou=students,dc=example,dc=org".to_owned();
+        let name = |name: &str| NamespaceName::try_from(name.to_owned()).expect("the text is a namespace name");
+        let found = world.inventory.adopted.get_mut(&prod()).expect("there is one");
+        let mut another = found[&name("lab-a")].clone();
+        another.annotations.insert("owner".to_owned(), "bob".to_owned());
+        found.insert(name("lab-b"), another);
+        (0..4).for_each(|_| drop(world.cycle()));
+        assert!(world.plan().is_empty(), "{}", world.plan());
+        // Somebody deletes both, and creates them again without a level.
+        let is_there = |key: &ObjectKey| key.namespace.as_deref().is_some_and(|there| there.starts_with("lab-"));
+        world.cluster().objects.retain(|key, _| !is_there(key));
+        for found in world.inventory.adopted.get_mut(&prod()).expect("there are two").values_mut() {
+            found.level = None;
+        }
+        world.policy.limits.change_per_cycle = crate::policy::Limit { count: 0, percent: None };
+        world.look();
+        let (approved, _) = world.guarded();
+        for id in [&alice, &bob] {
+            let plan = approved.accounts().iter().find(|plan| plan.id == *id).expect("each has a plan");
+            let level = plan.steps().position(|action| matches!(action, Action::SetLevel { .. }));
+            let bound = plan.steps().position(|action| matches!(action, Action::Apply { key, .. } if is_there(key)));
+            assert!(bound.is_none_or(|bound| level.is_some_and(|level| level < bound)), "{plan:#?}");
+        }
+    }
+
+    #[test]
     fn steps_in_adopted_namespaces_follow_the_delivery() {
         let (mut world, alice) = profiled();
         let plan = world.plan();

@@ -16,9 +16,9 @@ use crate::desired::DesiredTenant;
 use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::inventory::ClusterInventory;
 use crate::kinds::{ManagedKind, ObjectKey, ObjectName};
-use crate::ledger::LedgerState;
 use crate::ledger::change::Event;
 use crate::ledger::pace::PaceRecord;
+use crate::ledger::{LedgerState, ObjectRecord};
 
 /// The progress of a policy change in a class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,8 +103,17 @@ pub(super) fn is_policy(
         Action::Deliver { reason: Reason::Changed(_), .. } => {
             !ledger.failures.contains_key(&(place.0.clone(), place.1.clone()))
         }
+        // The bindings of a namespace that others created again are not paced, so the level that they need is not either.
+        Action::SetLevel { namespace, .. } => {
+            let here = |key: &&ObjectKey| key.namespace.as_deref() == Some(namespace.as_str());
+            let known = || tenant.objects.keys().filter(here).filter_map(|key| Some((key, ledger.objects.get(key)?)));
+            let stands = |(key, record): (&ObjectKey, &ObjectRecord)| {
+                there.objects.get(key).is_some_and(|found| found.uid == record.uid)
+            };
+            known().next().is_none() || known().any(stands)
+        }
         // If a person changes the keys, `own` differs, or the reason is another.
-        Action::SetLevel { .. } | Action::SshKeys { reason: Some(Reason::Missing | Reason::Orphaned), .. } => true,
+        Action::SshKeys { reason: Some(Reason::Missing | Reason::Orphaned), .. } => true,
         _ => false,
     }
 }

@@ -261,8 +261,8 @@ impl Lesson<'_> {
         self.learned.changes.extend(forgotten);
     }
 
-    /// Gives each account whose generation neither a seal nor a binding confirms a generation above `highest`, and
-    /// returns the last one. Such an account may have been revoked, or was suspended and has no namespace that shows
+    /// If neither a seal nor a binding confirms the generation of an account, the account gets one above `highest`.
+    /// Returns the last one. Such an account may have been revoked, or was suspended and has no namespace that shows
     /// it. `lost` are the accounts to suspend.
     fn unconfirmed(&mut self, facts: &Facts, lost: &BTreeSet<AccountId>, mut highest: u64) -> u64 {
         let tenants = self.ledger.tenants.iter().filter(|((_, cluster), _)| facts.clusters.contains(cluster));

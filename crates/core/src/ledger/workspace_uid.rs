@@ -43,7 +43,7 @@ pub fn why_none(group: &Account, class: &Class) -> Option<String> {
         )
     } else {
         format!(
-            "gets no uid, so no workspace: uid_range {range} of class {} is used up, and no uid is used twice; give the \
+            "gets no uid, so no workspace: uid_range {range} of class {} is used up, and no uid is reused; give the \
              class a longer range",
             class.name
         )

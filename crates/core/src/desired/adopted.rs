@@ -56,8 +56,8 @@ pub(super) fn notices(ledger: &LedgerState, desired: &BTreeMap<AccountId, Desire
         (!bound).then(|| Notice {
             account: owner.account_name(),
             text: format!(
-                "is the owner of namespace {namespace} in cluster {cluster}, and has no credential of their own there: \
-                 let a class of users take them"
+                "owns namespace {namespace} in cluster {cluster}, but has no personal credential there: configure a class \
+                 of users that takes this account"
             ),
         })
     };

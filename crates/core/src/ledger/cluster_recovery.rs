@@ -344,9 +344,10 @@ impl Lesson<'_> {
                 let reason = "it is suspended in the cluster; who ordered this, and why, is unknown".to_owned();
                 let note = Note { actor: self.actor.to_owned(), reason, ticket: None, at: self.now };
                 let name = after.account_name();
-                self.learned
-                    .doubts
-                    .push(format!("{name} is suspended for an unknown reason; to end this: bursar resume"));
+                self.learned.doubts.push(format!(
+                    "{name} is suspended for an unknown reason; to end this: bursar resume {} {}",
+                    name.kind, name.name
+                ));
                 (after.state, after.since) = (Lifecycle::Suspended, self.now);
                 after.suspension = Some(Suspension::by(note));
             }

@@ -30,10 +30,8 @@ pub use self::own::Own;
 #[derive(Debug, Parser)]
 #[command(name = "bursar", version, after_help = EXIT_CODES)]
 pub struct Arguments {
-    /// Options of every command.
     #[command(flatten)]
     pub global: Global,
-    /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -41,12 +39,12 @@ pub struct Arguments {
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 changes pending (plan), 3 refused by a limit, \
     4 no such account, 64 usage, 69 daemon not reachable, 75 busy, 77 not allowed, 78 configuration";
 
-/// A parser that lists the kinds there are.
+/// Returns a parser for a kind of account, whose errors list the kinds.
 fn kind() -> impl clap::builder::TypedValueParser<Value = AccountKind> {
     PossibleValuesParser::new(["tool", "user", "group"]).try_map(|kind| kind.parse::<AccountKind>())
 }
 
-/// A parser that shows what a duration looks like.
+/// Parses a duration. The error shows an example.
 fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| format!("{text:?} is not a duration; for example 30s, 15m or 3d"))
 }
@@ -57,7 +55,7 @@ pub struct Global {
     /// Configuration file
     #[arg(long, global = true, env = "BURSAR_CONFIG", hide_env_values = true, default_value = crate::settings::DEFAULT_PATH, value_name = "FILE")]
     pub config: PathBuf,
-    /// The command line or the environment named the configuration.
+    /// Whether the command line or the environment names the configuration file.
     #[arg(skip)]
     pub config_is_named: bool,
     /// Ledger file to read instead of the configured one
@@ -80,7 +78,7 @@ pub enum Command {
     Check,
     /// Check the connections, permissions, homes and clocks, and name a remedy for each problem
     Doctor,
-    /// Show what the next cycle would do; with --config, by another configuration; with --at, until a day
+    /// Show what the next cycle would do, also under another --config, or until a later day (--at)
     Plan(Plan),
     /// Start a cycle now and follow it
     Sync(Sync),
@@ -106,7 +104,7 @@ pub enum Command {
     Revoke(Revoke),
     /// Wait for a working kubeconfig and record the use (for login hooks)
     Ensure(Ensure),
-    /// Take the access away until `resume`, or until a time
+    /// Take away an account's access until `resume`, or until a given time
     Suspend(Suspend),
     /// End an ordered suspension
     Resume(Resume),
@@ -128,10 +126,10 @@ pub enum Command {
         /// Hash that `plan` and `status` print
         hash: String,
     },
-    /// Let Bursar take over a uid, an entry, a namespace or an object that it left alone
+    /// Let Bursar take over a uid, a directory entry, a namespace or an object
     #[command(subcommand)]
     Adopt(Adopt),
-    /// Accept a directory's next read, or compare configurations and servers
+    /// Accept the next read of a directory, or compare configurations and servers
     #[command(subcommand)]
     Directory(Directory),
     /// List, show and restore archives of deleted namespaces
@@ -144,7 +142,7 @@ pub enum Command {
     /// Manage the webhook that refuses pods with another tenant's uid
     #[command(subcommand)]
     Webhook(Webhook),
-    /// The approver of certificate requests, which takes `approve` away from the daemon
+    /// Manage the approver, which approves certificate requests instead of the daemon
     #[command(subcommand)]
     Approver(Approver),
     /// Verify, back up, restore or rebuild the ledger
@@ -152,15 +150,15 @@ pub enum Command {
     Ledger(Ledger),
     /// Print shell completions
     Completions {
-        /// Which shell
+        /// The shell
         shell: Shell,
     },
     /// Print the manual page, in roff
     Man(Man),
-    /// Names for the completions of shells
+    /// Print names for shell completions
     #[command(hide = true)]
     Names {
-        /// Whose
+        /// Kind of the names
         #[arg(value_parser = names::name_kind())]
         kind: NameKind,
     },
@@ -169,7 +167,7 @@ pub enum Command {
 /// `plan`.
 #[derive(Debug, Args)]
 pub struct Plan {
-    /// Show what falls due until the beginning of this day (UTC), or until this moment
+    /// Show everything that falls due until this day (00:00 UTC) or time
     #[arg(long, value_name = "TIME", value_parser = super::quota::moment)]
     pub at: Option<jiff::Timestamp>,
 }
@@ -177,7 +175,7 @@ pub struct Plan {
 /// `man`.
 #[derive(Debug, Args)]
 pub struct Man {
-    /// Write a file for each command into this folder
+    /// Write one page for each command into this folder
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
 }
@@ -185,17 +183,17 @@ pub struct Man {
 /// `init`.
 #[derive(Debug, Args)]
 pub struct Init {
-    /// The administrator's kubeconfig: read once, and not kept
+    /// The administrator's kubeconfig; read once and not kept
     #[arg(long, value_name = "FILE")]
     pub admin_kubeconfig: PathBuf,
     /// The cluster's name in the configuration
     #[arg(long, value_name = "NAME")]
     pub cluster: String,
-    /// Accounts, separated by commas, that alone may hold admin and impersonation roles; a later `init` keeps them, and ""
-    /// removes the restriction
+    /// The only accounts that may hold admin and impersonation roles, separated by commas; a later `init` keeps them,
+    /// and "" removes the restriction
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub administrators: Option<Vec<String>>,
-    /// Print as YAML what it would make in the cluster, and write nothing
+    /// Print the objects that would be made in the cluster as YAML, and write nothing
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -203,10 +201,9 @@ pub struct Init {
 /// `uninstall`.
 #[derive(Debug, Args)]
 pub struct Uninstall {
-    /// Which cluster.
     #[command(flatten)]
     pub cluster: WebhookCluster,
-    /// The administrator's kubeconfig: read once, and not kept
+    /// The administrator's kubeconfig; read once and not kept
     #[arg(long, value_name = "FILE")]
     pub admin_kubeconfig: PathBuf,
     /// Show what would be removed, and remove nothing
@@ -217,8 +214,8 @@ pub struct Uninstall {
 /// `takeover`.
 #[derive(Debug, Args)]
 pub struct Takeover {
-    /// The administrator's kubeconfig, read once and not kept; for each cluster, where there are several: NAME=FILE.
-    /// Without it: $KUBECONFIG, or ~/.kube/config
+    /// The administrator's kubeconfig; read once and not kept. If there are several clusters, give NAME=FILE for each.
+    /// Default: $KUBECONFIG, or ~/.kube/config
     #[arg(long, value_name = "[NAME=]FILE")]
     pub admin_kubeconfig: Vec<String>,
 }
@@ -237,10 +234,10 @@ pub struct Sync {
 /// `tools`, `users`.
 #[derive(Debug, Args)]
 pub struct Filter {
-    /// Only those with a failing step
+    /// Only accounts with a failing step
     #[arg(long, conflicts_with = "suspended")]
     pub failing: bool,
-    /// Only suspended ones
+    /// Only suspended accounts
     #[arg(long)]
     pub suspended: bool,
 }
@@ -248,20 +245,20 @@ pub struct Filter {
 /// An account.
 #[derive(Debug, Clone, Args)]
 pub struct Account {
-    /// What it is
+    /// Kind of account
     #[arg(value_parser = kind())]
     pub kind: AccountKind,
-    /// Its name in the directory
+    /// Name in the directory
     pub name: String,
 }
 
 /// `history`.
 #[derive(Debug, Args)]
 pub struct History {
-    /// What it is; without it, everything
+    /// Kind of account; if omitted, the events of all accounts are shown
     #[arg(requires = "name", value_parser = kind())]
     pub kind: Option<AccountKind>,
-    /// Its name in the directory
+    /// Name in the directory
     pub name: Option<String>,
     /// Show only the newest COUNT events
     #[arg(long, value_name = "COUNT")]
@@ -273,7 +270,7 @@ pub struct History {
 pub struct Who {
     /// A uid, X509SHA256=… or JTI=… of an audit event, NAMESPACE/POD, a host, or a mail address
     pub what: What,
-    /// At the beginning of this day (UTC), or at this moment; without it: now
+    /// Answer for this day (00:00 UTC) or time instead of now
     #[arg(long, value_name = "TIME", value_parser = super::quota::moment)]
     pub at: Option<Timestamp>,
 }
@@ -281,7 +278,7 @@ pub struct Who {
 /// `report`.
 #[derive(Debug, Args)]
 pub struct Report {
-    /// The HTML file to write, with mode 0600; - prints it
+    /// The HTML file to write, with mode 0600; with -, the page is printed
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
 }
@@ -290,10 +287,9 @@ pub struct Report {
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Certs {
-    /// Only those that end within this time
+    /// Only certificates that expire within this time
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub expiring: Option<Duration>,
-    /// Something else about certificates
     #[command(subcommand)]
     pub command: Option<CertsCommand>,
 }
@@ -303,7 +299,7 @@ pub struct Certs {
 pub enum CertsCommand {
     /// Find the holder of the credential that an audit event names
     Who {
-        /// `credential-id` of the audit event: X509SHA256=… or JTI=…, or the digits alone
+        /// `credential-id` of the audit event: X509SHA256=… or JTI=…, or only the digits
         fingerprint: What,
     },
 }
@@ -311,27 +307,27 @@ pub enum CertsCommand {
 /// `revoke`.
 #[derive(Debug, Args)]
 pub struct Revoke {
-    /// What it is
+    /// Kind of account
     #[arg(requires = "name", required_unless_present = "all", value_parser = kind())]
     pub kind: Option<AccountKind>,
-    /// Its name in the directory
+    /// Name in the directory
     pub name: Option<String>,
     /// All accounts of --class
     #[arg(long, requires = "class", conflicts_with = "kind")]
     pub all: bool,
-    /// With --all: of which class
+    /// With --all: the class of the accounts
     #[arg(long, value_name = "NAME", requires = "all")]
     pub class: Option<String>,
-    /// Suspend it too, stop what runs, and remove tokens of service accounts, until `resume`
+    /// Also suspend the account, stop its workloads, and remove tokens of its service accounts, until `resume`
     #[arg(long, conflicts_with = "all")]
     pub evict: bool,
-    /// With --evict: list what was changed in its namespaces since then
+    /// With --evict: list the changes in its namespaces since this time
     #[arg(long, value_name = "TIME", requires = "evict", value_parser = super::quota::moment)]
     pub since: Option<Timestamp>,
-    /// Why; the history keeps it
+    /// Reason; the history keeps it
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
-    /// Your ticket
+    /// Ticket; the history keeps it
     #[arg(long, value_name = "TEXT")]
     pub ticket: Option<String>,
 }
@@ -339,7 +335,6 @@ pub struct Revoke {
 /// `ensure`.
 #[derive(Debug, Args)]
 pub struct Ensure {
-    /// Whose.
     #[command(flatten)]
     pub account: Account,
     /// Wait at most this long
@@ -350,38 +345,35 @@ pub struct Ensure {
 /// `suspend`.
 #[derive(Debug, Args)]
 pub struct Suspend {
-    /// Whom, and why.
     #[command(flatten)]
     pub target: Reasoned,
-    /// Resume by itself at the beginning of this day (UTC), or at this moment; counted while the daemon runs
+    /// Resume automatically on this day (00:00 UTC) or at this time; only time in which the daemon runs counts
     #[arg(long, value_name = "TIME", value_parser = super::quota::moment)]
     pub until: Option<Timestamp>,
 }
 
-/// An order that must say why.
+/// The target of an order that needs a reason.
 #[derive(Debug, Args)]
 pub struct Reasoned {
-    /// Whom.
     #[command(flatten)]
     pub account: Account,
-    /// Why; the history keeps it
+    /// Reason; the history keeps it
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
-    /// Your ticket
+    /// Ticket; the history keeps it
     #[arg(long, value_name = "TEXT")]
     pub ticket: Option<String>,
 }
 
-/// An order that may say why.
+/// The target of an order whose reason is optional.
 #[derive(Debug, Args)]
 pub struct MaybeReasoned {
-    /// Whom.
     #[command(flatten)]
     pub account: Account,
-    /// Why; the history keeps it
+    /// Reason; the history keeps it
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// Your ticket
+    /// Ticket; the history keeps it
     #[arg(long, value_name = "TEXT")]
     pub ticket: Option<String>,
 }
@@ -389,10 +381,9 @@ pub struct MaybeReasoned {
 /// `resume`.
 #[derive(Debug, Args)]
 pub struct Resume {
-    /// Whom, and why.
     #[command(flatten)]
     pub target: MaybeReasoned,
-    /// After an eviction: what starts again (`deployment/web`), `all` or `none`
+    /// After an eviction: the workloads to start again (`deployment/web`), or `all` or `none`
     #[arg(long, value_name = "KIND/NAME", value_delimiter = ',')]
     pub start: Vec<String>,
 }
@@ -400,46 +391,46 @@ pub struct Resume {
 /// Commands of `archive`.
 #[derive(Debug, Subcommand)]
 pub enum Archive {
-    /// Every archive, or those of one account
+    /// List all archives, or those of one account
     List(MaybeAccount),
-    /// Show the contents of an archive, if its digest is right
+    /// Verify the digest of an archive, and show its contents
     Show(ArchiveFile),
     /// Restore an archive into an empty namespace of its account
     Apply(ArchiveApply),
 }
 
-/// An account; without it: all.
+/// One account, or all accounts.
 #[derive(Debug, Args)]
 pub struct MaybeAccount {
-    /// What it is; without it, everybody's
+    /// Kind of account; if omitted, all accounts are listed
     #[arg(requires = "name", value_parser = kind())]
     pub kind: Option<AccountKind>,
-    /// Its name in the directory
+    /// Name in the directory
     pub name: Option<String>,
 }
 
 /// `archive show`.
 #[derive(Debug, Args)]
 pub struct ArchiveFile {
-    /// As `archive list` names it
+    /// Name of the archive, as in `archive list`
     pub file: String,
 }
 
 /// `archive apply`.
 #[derive(Debug, Args)]
 pub struct ArchiveApply {
-    /// As `archive list` names it
+    /// Name of the archive, as in `archive list`
     pub file: String,
-    /// Identity file from `age-keygen`; without it, Secrets are left out
+    /// Identity file (private key) from `age-keygen`; if omitted, Secrets are not restored
     #[arg(long, value_name = "FILE")]
     pub identity: Option<PathBuf>,
-    /// The administrator's kubeconfig, read once and not kept. Without it: $KUBECONFIG, or ~/.kube/config
+    /// The administrator's kubeconfig; read once and not kept. Default: $KUBECONFIG, or ~/.kube/config
     #[arg(long, value_name = "FILE")]
     pub admin_kubeconfig: Option<PathBuf>,
-    /// Why; the history keeps it
+    /// Reason; the history keeps it
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// Your ticket
+    /// Ticket; the history keeps it
     #[arg(long, value_name = "TEXT")]
     pub ticket: Option<String>,
 }
@@ -447,9 +438,9 @@ pub struct ArchiveApply {
 /// Commands of `home`.
 #[derive(Debug, Subcommand)]
 pub enum Home {
-    /// What in an account's kubeconfig is Bursar's, and whether an earlier part of the user's is kept
+    /// Show which entries of an account's kubeconfig belong to Bursar, and whether a replaced user's part is kept
     Show(Account),
-    /// Put the user's part back as it was before Bursar last replaced the file, with Bursar's entries of now
+    /// Restore the user's part of the kubeconfig that Bursar last replaced; Bursar's current entries stay
     Restore(Account),
 }
 
@@ -462,9 +453,9 @@ pub enum Quota {
     Unset(QuotaUnset),
     /// List the overrides with account, ticket and end
     List(MaybeAccount),
-    /// Set all overrides of a file
+    /// Set all overrides that a file lists
     Import {
-        /// Lines as after `quota set`, or what `quota list --json` printed
+        /// A file with one override per line, as after `quota set`, or with the output of `quota list --json`
         file: PathBuf,
     },
 }
@@ -472,16 +463,15 @@ pub enum Quota {
 /// `quota set`.
 #[derive(Debug, Args)]
 pub struct QuotaSet {
-    /// Whose, and why.
     #[command(flatten)]
     pub target: MaybeReasoned,
-    /// As Kubernetes writes both, for example limits.cpu=8
+    /// Resource and quantity in the notation of Kubernetes, for example limits.cpu=8
     #[arg(required = true, value_name = "RESOURCE=AMOUNT", value_parser = super::quota::amount)]
     pub amounts: Vec<(String, String)>,
     /// Only in this cluster
     #[arg(long, value_name = "NAME")]
     pub cluster: Option<String>,
-    /// The class's amount holds again from the beginning of this day (UTC), or from this moment
+    /// The class's amount applies again from this day (00:00 UTC) or time
     #[arg(long, value_name = "DAY", value_parser = super::quota::moment)]
     pub until: Option<jiff::Timestamp>,
 }
@@ -489,13 +479,12 @@ pub struct QuotaSet {
 /// `quota unset`.
 #[derive(Debug, Args)]
 pub struct QuotaUnset {
-    /// Whose, and why.
     #[command(flatten)]
     pub target: MaybeReasoned,
-    /// For example limits.cpu
+    /// Resource, for example limits.cpu
     #[arg(required = true, value_name = "RESOURCE")]
     pub resources: Vec<String>,
-    /// Only what was given for this cluster
+    /// Only the override for this cluster
     #[arg(long, value_name = "NAME")]
     pub cluster: Option<String>,
 }
@@ -505,7 +494,7 @@ pub struct QuotaUnset {
 pub enum Exception {
     /// Except an account from rules
     Set(ExceptionSet),
-    /// Let the rules hold again
+    /// End an exception, so that the rules apply again
     Unset(ExceptionUnset),
     /// List the exceptions with account, ticket and end
     List(MaybeAccount),
@@ -515,13 +504,12 @@ pub enum Exception {
 #[derive(Debug, Args)]
 #[command(mut_arg("reason", |reason| reason.required_unless_present("ticket")))]
 pub struct ExceptionSet {
-    /// Who, and why.
     #[command(flatten)]
     pub target: MaybeReasoned,
     /// The rules, as `webhook audit` names them
     #[arg(required = true, value_name = "RULE", value_parser = super::exception::rule())]
     pub rules: Vec<ExceptedRule>,
-    /// The rules hold again from the beginning of this day (UTC), or from this moment
+    /// The rules apply again from this day (00:00 UTC) or time
     #[arg(long, value_name = "DAY", value_parser = super::quota::moment)]
     pub until: jiff::Timestamp,
     /// Only in this cluster
@@ -532,13 +520,12 @@ pub struct ExceptionSet {
 /// `exception unset`.
 #[derive(Debug, Args)]
 pub struct ExceptionUnset {
-    /// Who, and why.
     #[command(flatten)]
     pub target: MaybeReasoned,
     /// The rules
     #[arg(required = true, value_name = "RULE", value_parser = super::exception::rule())]
     pub rules: Vec<ExceptedRule>,
-    /// Only what was given for this cluster
+    /// Only the exception for this cluster
     #[arg(long, value_name = "NAME")]
     pub cluster: Option<String>,
 }
@@ -552,12 +539,12 @@ pub enum Ledger {
         #[arg(long, value_name = "HASH", value_parser = super::ledger::event_hash)]
         head: Option<String>,
     },
-    /// Copy the ledger as it is now into a new file, beside a running daemon
+    /// Copy the ledger into a new file, also while the daemon runs
     Backup {
         /// File to write; it must not exist
         file: PathBuf,
     },
-    /// Replace the ledger by a backup, and keep the old ledger beside it
+    /// Replace the ledger with a backup, and keep the old ledger beside it
     Restore {
         /// The backup
         file: PathBuf,
@@ -567,8 +554,8 @@ pub enum Ledger {
     },
     /// Rebuild a lost ledger from directory, clusters and homes
     Rebuild {
-        /// An administrator's kubeconfig, read once and not kept; for each cluster, where there are several: NAME=FILE.
-        /// Without it: the daemon's own
+        /// An administrator's kubeconfig; read once and not kept. If there are several clusters, give NAME=FILE for
+        /// each. Default: the daemon's own access
         #[arg(long, value_name = "[NAME=]FILE")]
         admin_kubeconfig: Vec<String>,
     },
@@ -585,14 +572,14 @@ pub enum Webhook {
     Selftest(WebhookCluster),
     /// Print the objects of the webhook as YAML
     Manifests(WebhookManifests),
-    /// Judge what runs already, also by another --config, and write nothing
+    /// Check existing objects against the rules, also those of another --config; change nothing
     Audit(WebhookAudit),
 }
 
 /// Selects the cluster.
 #[derive(Debug, Clone, Args)]
 pub struct WebhookCluster {
-    /// Cluster of the configuration; may be left out if there is only one
+    /// Name of the cluster in the configuration; may be omitted if there is only one
     #[arg(long, value_name = "NAME")]
     pub cluster: Option<String>,
 }
@@ -600,20 +587,19 @@ pub struct WebhookCluster {
 /// `webhook install`.
 #[derive(Debug, Args)]
 pub struct WebhookInstall {
-    /// Which cluster.
     #[command(flatten)]
     pub cluster: WebhookCluster,
-    /// It runs outside of the cluster, where the API server reaches it: https://HOST:PORT
+    /// The webhook runs outside of the cluster, and the API server reaches it at https://HOST:PORT
     #[arg(long, value_name = "URL", requires = "write", conflicts_with = "image")]
     pub url: Option<String>,
-    /// With --url: the folder for the files that it needs (`bursar-webhook --dir`)
+    /// With --url: the folder for the files that the webhook needs (`bursar-webhook --dir`)
     #[arg(long, value_name = "FOLDER", requires = "url")]
     pub write: Option<PathBuf>,
-    /// With --write: an administrator's kubeconfig, who has the webhook's certificate signed where the daemon may not: a
-    /// webhook that does not run refuses it, and an approver does. Read once, and not kept
+    /// With --write: kubeconfig of an administrator who approves the webhook's certificate if the daemon may not,
+    /// because the installed webhook does not run or an approver is installed; read once and not kept
     #[arg(long, value_name = "FILE", requires = "write")]
     pub admin_kubeconfig: Option<PathBuf>,
-    /// With --write: how long the webhook may take until it answers one review; only then it is in force
+    /// With --write: how long to wait until the webhook answers a review; it is put in force only after that
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub wait: Duration,
     /// The image; default: [webhook] image of the configuration
@@ -624,13 +610,12 @@ pub struct WebhookInstall {
 /// `webhook uninstall`.
 #[derive(Debug, Args)]
 pub struct WebhookUninstall {
-    /// Which cluster.
     #[command(flatten)]
     pub cluster: WebhookCluster,
     /// Remove the backstop policy too; then nothing checks uids
     #[arg(long)]
     pub backstop: bool,
-    /// The administrator's kubeconfig, read once and not kept: the daemon may not remove its webhooks. Without it:
+    /// The administrator's kubeconfig, because the daemon may not remove its webhooks; read once and not kept. Default:
     /// $KUBECONFIG, or ~/.kube/config
     #[arg(long, value_name = "FILE")]
     pub admin_kubeconfig: Option<PathBuf>,
@@ -639,11 +624,10 @@ pub struct WebhookUninstall {
 /// `webhook audit`.
 #[derive(Debug, Args)]
 pub struct WebhookAudit {
-    /// Which cluster.
     #[command(flatten)]
     pub cluster: WebhookCluster,
-    /// The administrator's kubeconfig, who may list everything: read once, and not kept. Without it: $KUBECONFIG, or
-    /// ~/.kube/config, or the daemon's own access, which does not list all kinds
+    /// Kubeconfig of an administrator who may list everything; read once and not kept. Default: $KUBECONFIG, or
+    /// ~/.kube/config, or the daemon's own access, which cannot list all kinds
     #[arg(long, value_name = "FILE")]
     pub admin_kubeconfig: Option<PathBuf>,
 }
@@ -651,7 +635,6 @@ pub struct WebhookAudit {
 /// `webhook manifests`.
 #[derive(Debug, Args)]
 pub struct WebhookManifests {
-    /// Which cluster.
     #[command(flatten)]
     pub cluster: WebhookCluster,
     /// The image; default: [webhook] image of the configuration

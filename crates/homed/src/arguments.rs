@@ -1,4 +1,4 @@
-//! The command line of `bursar-homed`, which is all of its configuration.
+//! The command line of `bursar-homed`, which is its whole configuration.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -14,48 +14,50 @@ use crate::server::{self, HomedError, HomedSettings};
 #[derive(Clone, Debug, Parser)]
 #[command(name = "bursar-homed", version)]
 pub struct Arguments {
-    /// Homes lie beneath this directory; may be repeated.
+    /// A directory beneath which homes may be; may be repeated.
     #[arg(long = "prefix", value_name = "PATH")]
     pub prefixes: Vec<PathBuf>,
-    /// As --prefix, and missing homes may be made there; not for exports that squash root.
+    /// Like --prefix, but missing homes may be made there; not for exports that squash root.
     #[arg(long = "create-prefix", value_name = "PATH")]
     pub create_prefixes: Vec<PathBuf>,
-    /// A file that may be written, relative to a home; may be repeated.
+    /// A kubeconfig that may be written, relative to a home; may be repeated.
     #[arg(long = "kubeconfig", value_name = "PATH", default_value = USUAL_KUBECONFIG)]
     pub kubeconfigs: Vec<PathBuf>,
-    /// A cluster's and context's name that a former system wrote in homes: it is Bursar's from now on; may be repeated.
+    /// The name of clusters and contexts that a former system wrote in kubeconfigs: they count as Bursar's from now on;
+    /// may be repeated.
     #[arg(long = "take-over", value_name = "NAME")]
     pub take_over: Vec<String>,
-    /// SSH keys may be written in homes; then the daemon's host decides who logs in wherever these homes are.
+    /// SSH keys may be written in homes: the daemon's host then decides who can log in on every host with these homes.
     #[arg(long)]
     pub ssh_keys: bool,
-    /// The only user who may ask: name or uid.
+    /// The only user who may send requests: name or uid.
     #[arg(long, value_name = "NAME", default_value = "bursar")]
     pub client_user: String,
-    /// Time that one request may take.
+    /// The most time that one request may take.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub deadline: Duration,
-    /// Processor time that one request may take, in seconds: a file that takes more is too complex.
+    /// The most processor time that one request may take, in seconds: a file that needs more is refused as too complex.
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=60))]
     pub cpu_seconds: u64,
-    /// How long an export that hangs is left alone before it is tried again; doubled as long as it hangs.
+    /// How long an export that hangs is not used before it is tried again; doubles with each failed attempt.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub backoff: Duration,
-    /// What a new home is filled with.
+    /// The folder whose files are copied into a new home.
     #[arg(long, value_name = "PATH", default_value = "/etc/skel")]
     pub skeleton: PathBuf,
-    /// Listen there instead of at the socket that systemd hands over.
+    /// Listen on this path instead of on the socket from systemd.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 }
 
-/// A parser that shows what a duration looks like.
+/// Parses a duration. The error shows an example.
 fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| format!("{text:?} is not a duration; for example 30s or 2m"))
 }
 
 impl Arguments {
-    /// The settings that they say, checked before systemd is told that the service is ready; `clock` is the wall clock.
+    /// Returns the checked settings; `clock` is the wall clock. Called before the service reports to systemd that it is
+    /// ready.
     pub fn settings(&self, clock: fn() -> SystemTime) -> Result<HomedSettings, HomedError> {
         let prefix = |allow_create| move |path: &PathBuf| Prefix { path: path.clone(), allow_create };
         let prefixes = self.prefixes.iter().map(prefix(false)).chain(self.create_prefixes.iter().map(prefix(true)));

@@ -1,15 +1,16 @@
-//! A person's public SSH keys as a marked block in `authorized_keys`, and everything else in that file as it was. PURE: no
-//! runtime, no client, no file system, no clock.
+//! Merges a person's public SSH keys into `authorized_keys` as a marked block, and keeps everything else in the file.
+//! Pure: no runtime, no client, no file system, no clock.
 
 use bursar_protocol::SshKey;
 
 const BEGIN: &str = "# BEGIN bursar";
 const END: &str = "# END bursar";
-/// What stands behind [`BEGIN`], for people.
+/// The note after [`BEGIN`], for people who read the file.
 const ADVICE: &str = ": from the directory, overwritten; put your own keys above or below";
 
-/// The file with exactly these keys in our block, or without a block if there are none. `None`: it says so already.
-/// Everything else stays byte for byte; a last line without its end gets one. `Err`: the block cannot be told.
+/// Returns the file with exactly these keys in our block, or without the block if there are no keys; `None` if the file
+/// is so already. Everything else stays byte for byte, except that a line break is added before the block if it is
+/// missing. Returns an error if the block's begin and end are not clear.
 pub fn merge(existing: &[u8], keys: &[SshKey]) -> Result<Option<Vec<u8>>, String> {
     let lines: Vec<&[u8]> = existing.split_inclusive(|byte| *byte == b'\n').collect();
     let at = |mark: &str| -> Vec<usize> {
@@ -34,7 +35,7 @@ pub fn merge(existing: &[u8], keys: &[SshKey]) -> Result<Option<Vec<u8>>, String
     Ok((merged != existing).then_some(merged))
 }
 
-/// Whether a line is this mark, whatever a person wrote behind it.
+/// Whether a line begins with this mark. People may have added text after the mark.
 fn is(line: &[u8], mark: &str) -> bool {
     let rest = line.trim_ascii().strip_prefix(mark.as_bytes());
     rest.is_some_and(|rest| rest.first().is_none_or(|next| !next.is_ascii_alphanumeric()))
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_cannot_be_told_is_refused() {
+    fn a_block_without_clear_begin_and_end_is_refused() {
         for broken in [
             "# BEGIN bursar\nx\n",
             "# END bursar\n",
@@ -87,7 +88,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_in_the_file_stays(own in "[a-z# \r\n]{0,60}", count in 0..3_u8) {
+        fn other_lines_of_the_file_stay(own in "[a-z# \r\n]{0,60}", count in 0..3_u8) {
             let keys: Vec<SshKey> = (0..count).map(key).collect();
             let with = merge(own.as_bytes(), &keys).expect("no block").unwrap_or_else(|| own.clone().into_bytes());
             let back = merge(&with, &[]).expect("one block").unwrap_or(with.clone());

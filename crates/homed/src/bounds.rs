@@ -1,45 +1,46 @@
-//! What a request is held against before anything is touched: whose home, as whom, beneath which prefix. Pure.
+//! Checks a request before anything is touched: the uid, the groups, the paths and the prefix. Pure.
 //!
-//! The server asks first, so that nothing is started in vain; the worker asks again, as it is the one that acts.
+//! The server checks first, so that no worker is started in vain. The worker checks again, because it does the work.
 
 use std::path::{Component, Path, PathBuf};
 
 use bursar_protocol::{GID_FLOOR, HomeError, HomeTarget, MAX_GROUPS, UID_FLOOR, USUAL_KUBECONFIG};
 use serde::{Deserialize, Serialize};
 
-/// Where homes may be.
+/// A directory beneath which homes may be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prefix {
-    /// Absolute path; homes lie beneath it. It is the administrator's: symlinks in it are followed.
+    /// An absolute path. It comes from the administrator, so symlinks in it are followed.
     pub path: PathBuf,
-    /// Homes may be made here. Never on an export that squashes root.
+    /// Missing homes may be made here. Must be false for an export that squashes root.
     pub allow_create: bool,
 }
 
-/// What a request is held against, in the server and again in the worker.
+/// The limits for requests, which the server checks, and then the worker again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bounds {
-    /// Where homes may be.
     pub prefixes: Vec<Prefix>,
-    /// Smallest uid [1000]: below are root and the system's own.
+    /// The smallest uid [1000]. Smaller ones belong to root and the system.
     pub uid_min: u32,
-    /// Smallest gid [100], also of supplementary groups: below are `disk`, `shadow`, `sudo` and the like.
+    /// The smallest gid [100], also for supplementary groups. Smaller ones are groups such as `disk`, `shadow` and
+    /// `sudo`.
     pub gid_min: u32,
-    /// What a new home is filled with.
+    /// A folder whose files are copied into a new home.
     pub skeleton: Option<PathBuf>,
-    /// The files that may be written, relative to a home. A caller who could choose them could write a `.bash_profile`.
+    /// The kubeconfigs that may be written, relative to a home. If the client could choose any file, it could write a
+    /// `.bash_profile`.
     pub kubeconfigs: Vec<PathBuf>,
-    /// Names of clusters and contexts that count as ours no matter who wrote them: those of a former system.
+    /// Names of clusters and contexts of a former system. Entries with these names count as ours.
     pub take_over: Vec<String>,
-    /// SSH keys may be written: a caller may then become anybody on every host with these homes.
+    /// SSH keys may be written. This lets the client log in as any user on every host with these homes.
     #[serde(default)]
     pub ssh_keys: bool,
 }
 
 impl Bounds {
-    /// These prefixes, the usual lower ends.
+    /// Returns bounds with these prefixes and otherwise the defaults.
     #[must_use]
     pub fn new(prefixes: Vec<Prefix>) -> Self {
         Self {
@@ -53,10 +54,10 @@ impl Bounds {
         }
     }
 
-    /// The prefix of a target that may be touched; the longest, if prefixes lie within each other.
+    /// Checks a target and returns its prefix. If prefixes lie within each other, the longest counts.
     ///
-    /// Looks at the words of the request only; that no symlink leads elsewhere and that the home is the user's is
-    /// for the worker to see.
+    /// Checks only the text of the request. The worker must check that no symlink leads elsewhere and that the home
+    /// belongs to the user.
     pub fn admit<'a>(&'a self, target: &HomeTarget) -> Result<&'a Prefix, HomeError> {
         let uid_min = self.uid_min.max(UID_FLOOR);
         let gid_min = self.gid_min.max(GID_FLOOR);
@@ -89,8 +90,8 @@ impl Bounds {
 }
 
 impl Bounds {
-    /// Whether the kubeconfig of a target is one that root named. Asked for works that look at it; a probe of an export
-    /// or a directory of a volume has none.
+    /// Checks that root allows the kubeconfig of a target. Only for requests that use it; a probe of an export and a
+    /// directory of a volume have none.
     pub fn admit_file(&self, target: &HomeTarget) -> Result<(), HomeError> {
         if self.kubeconfigs.contains(&target.kubeconfig) {
             return Ok(());
@@ -103,7 +104,7 @@ fn has_control_characters(path: &Path) -> bool {
     path.to_string_lossy().chars().any(char::is_control)
 }
 
-/// At least one component, and only names: no root, no `..`, no NUL, nothing longer than a path may be.
+/// Whether a path consists of one or more names: it is not absolute, has no `..` and no NUL, and is not too long.
 pub(crate) fn is_plain_relative(path: &Path) -> bool {
     let text = path.as_os_str().as_encoded_bytes();
     text.len() < 4096
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_kubeconfig_that_root_named_is_admitted() {
+    fn only_a_kubeconfig_that_root_allows_is_admitted() {
         for kubeconfig in [".bash_profile", ".ssh/authorized_keys", ".kube/config2", ".kube", ".kube/config/x"] {
             let target = HomeTarget { kubeconfig: kubeconfig.into(), ..HomeTarget::new("/home/a", 52503, 52503) };
             assert_eq!(bounds().admit_file(&target), Err(HomeError::PathNotAllowed { path: kubeconfig.into() }));

@@ -1,8 +1,9 @@
-//! When to stop asking an export, or a signer, that does not answer. Pure: the time is a parameter.
+//! A circuit breaker: decides when to stop using an export or a signer that does not answer. Pure: the time is a
+//! parameter.
 //!
-//! Only timeouts of **different** accounts count: a user can make each work in the own home late, and must not be able
-//! to make others fail by it. A person may have several accounts (tools), so a worker that its user stops or kills, which
-//! runs as that user, is no timeout at all.
+//! Only timeouts of **different** accounts count, because a user can delay every request for the own home, and must not
+//! be able to block others by that. A person can have several accounts (tools). Therefore, if a worker is stopped or
+//! killed by its user, that does not count as a timeout.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -10,11 +11,11 @@ use std::time::{Duration, Instant};
 /// When a breaker opens and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerSettings {
-    /// Different accounts in a row that were late [3].
+    /// The number of different accounts whose requests time out in a row before the breaker opens [3].
     pub late_accounts: usize,
-    /// How long nothing is tried after that [30 s]; doubled with each failed probe.
+    /// How long the breaker then stays open [30 s]. It doubles with each failed probe.
     pub backoff: Duration,
-    /// Longest such time [5 min].
+    /// The longest time that the breaker stays open [5 min].
     pub longest_backoff: Duration,
 }
 
@@ -24,7 +25,7 @@ impl Default for BreakerSettings {
     }
 }
 
-/// The breaker of one prefix or signer. `A` tells accounts apart.
+/// The breaker of one prefix or signer. `A` identifies an account.
 #[derive(Clone, Debug)]
 pub struct Breaker<A = u32> {
     settings: BreakerSettings,
@@ -40,13 +41,13 @@ struct Open {
 }
 
 impl<A: Ord> Breaker<A> {
-    /// A closed breaker.
+    /// Returns a closed breaker.
     #[must_use]
     pub fn new(settings: BreakerSettings) -> Self {
         Self { settings, late: BTreeSet::new(), open: None }
     }
 
-    /// Whether to try now; if not, how long until it is tried again. A caller that was admitted must report one of
+    /// Admits a request, or returns the time until the next probe. The caller of an admitted request must call one of
     /// [`answered`](Self::answered), [`timed_out`](Self::timed_out) and [`not_tried`](Self::not_tried).
     pub fn admit(&mut self, now: Instant) -> Result<(), Duration> {
         match &mut self.open {
@@ -59,21 +60,21 @@ impl<A: Ord> Breaker<A> {
         }
     }
 
-    /// There was an answer, if only an error.
+    /// Records an answer, which may be an error.
     pub fn answered(&mut self) {
         self.late.clear();
         self.open = None;
     }
 
-    /// Somebody was admitted and never got as far as asking, or was ended by its user: neither says anything of the
-    /// export.
+    /// Records that an admitted request was not tried, or that the user ended its worker. Neither says anything about
+    /// the export.
     pub fn not_tried(&mut self) {
         if let Some(open) = &mut self.open {
             open.probing = false;
         }
     }
 
-    /// The deadline passed. Returns whether the breaker opened now.
+    /// Records a timeout. Returns whether it opened the breaker.
     pub fn timed_out(&mut self, account: A, now: Instant) -> bool {
         self.late.insert(account);
         match &mut self.open {
@@ -88,7 +89,7 @@ impl<A: Ord> Breaker<A> {
                 self.open = Some(Open { until: now + backoff, backoff, probing: false });
                 true
             }
-            // Not enough yet; or it began before the breaker opened.
+            // Too few accounts are late, or the request began before the breaker opened.
             _ => false,
         }
     }
@@ -132,14 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn an_open_breaker_lets_one_probe_through_which_decides() {
+    fn an_open_breaker_admits_one_probe_that_decides() {
         let now = Instant::now();
         let mut breaker = opened(now);
         let later = now + 31 * SECOND;
         assert_eq!(breaker.admit(later), Ok(()));
-        assert!(breaker.admit(later).is_err(), "one probe only");
+        assert!(breaker.admit(later).is_err(), "a second probe was admitted");
         breaker.timed_out(1004, later);
-        assert_eq!(breaker.admit(later), Err(60 * SECOND), "doubled");
+        assert_eq!(breaker.admit(later), Err(60 * SECOND), "the backoff did not double");
 
         let much_later = later + 61 * SECOND;
         assert_eq!(breaker.admit(much_later), Ok(()));
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_never_tried_is_followed_by_another() {
+    fn after_a_probe_that_was_not_tried_another_is_admitted() {
         let now = Instant::now();
         let mut breaker = opened(now);
         let later = now + 31 * SECOND;

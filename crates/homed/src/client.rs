@@ -1,4 +1,4 @@
-//! How the daemon asks `bursar-homed`: bounded, over connections that are used again.
+//! Sends requests of the daemon to `bursar-homed`, over a limited number of connections that are reused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,50 +16,49 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
-/// Added to the deadline of the server, which answers by itself when it passes; only a dead server is later.
+/// Time to wait beyond the server's own deadlines. The server answers when they pass, so only a dead server is later.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug, Error)]
 pub enum HomedClientError {
-    /// Nobody listens there.
+    /// No process listens on the socket.
     #[error("bursar-homed is not listening at {}: start it with `systemctl start bursar-homed.socket`", socket.display())]
     NotListening {
-        /// The socket's path.
         socket: PathBuf,
-        /// What connecting said.
         #[source]
         source: std::io::Error,
     },
-    /// The connection broke, twice.
+    /// The connection broke, and a second one too.
     #[error("the connection to bursar-homed broke: see `journalctl -u bursar-homed`")]
     Broken(#[source] std::io::Error),
-    /// No answer, not even that it is late.
+    /// The server gave no answer, not even a timeout.
     #[error("bursar-homed gave no answer within {} s: see `journalctl -u bursar-homed`", .0.as_secs())]
     TimedOut(Duration),
-    /// What came back is no answer, or the request cannot be sent.
+    /// The answer cannot be parsed, or the request is too long.
     #[error("bursar-homed and bursard have different versions ({0}); restart both")]
     Protocol(String),
-    /// It answered, and could not do it.
+    /// The server answered with an error.
     #[error(transparent)]
     Home(#[from] HomeError),
 }
 
-/// A pool of connections to one socket. Cheap to make: it connects when first asked.
+/// A pool of connections to one socket. It connects at the first request.
 #[derive(Debug)]
 pub struct HomedClient {
     socket: PathBuf,
     deadline: Duration,
-    /// Connections: fewer than the server takes.
+    /// Limits the connections to fewer than the server accepts.
     connections: Semaphore,
-    /// For homes beneath none of the prefixes that it knows.
+    /// Limits the requests for homes beneath none of the known prefixes.
     elsewhere: Semaphore,
+    /// Limits the requests for homes beneath each prefix.
     exports: BTreeMap<PathBuf, Semaphore>,
     idle: Mutex<Vec<UnixStream>>,
 }
 
 impl HomedClient {
-    /// A client of the server at `socket`, whose deadline for a request is `deadline`.
+    /// Returns a client of the server at `socket`. `deadline` is the server's deadline for one request.
     #[must_use]
     pub fn new(socket: impl Into<PathBuf>, deadline: Duration) -> Self {
         let (connections, elsewhere) = (Semaphore::new(DAEMON_CONNECTIONS), Semaphore::new(MAX_CONCURRENT));
@@ -67,7 +66,7 @@ impl HomedClient {
         Self { socket: socket.into(), deadline, connections, elsewhere, exports, idle }
     }
 
-    /// The same, and homes beneath each of these prefixes wait for each other only: each has its share of the connections.
+    /// Gives each of these prefixes its own share of the connections, so that its homes wait only for each other.
     #[must_use]
     pub fn with_prefixes<'a>(self, prefixes: impl IntoIterator<Item = &'a PathBuf>) -> Self {
         let prefixes: BTreeSet<&PathBuf> = prefixes.into_iter().collect();
@@ -80,8 +79,8 @@ impl HomedClient {
         home.ancestors().find_map(|above| self.exports.get(above)).unwrap_or(&self.elsewhere)
     }
 
-    /// Asks, and waits for the answer. Every request may be repeated, and is, once, on a connection that the server
-    /// closed meanwhile (it was restarted).
+    /// Sends a request and returns the answer. If the server has closed a reused connection (it was restarted), the
+    /// request is sent once more; every request may be repeated.
     pub async fn call(&self, request: &Request) -> Result<Answer, HomedClientError> {
         let line = encode(request)?;
         // The semaphores are never closed.
@@ -112,7 +111,8 @@ impl HomedClient {
     }
 
     async fn converse(&self, mut stream: UnixStream, line: &[u8]) -> std::io::Result<Vec<u8>> {
-        // A server that refuses says why and closes without reading: what it said is worth more than the broken pipe.
+        // A server that refuses the client sends the reason and closes without reading. The reason is worth more than
+        // the error of the write.
         let sent = stream.write_all(line).await;
         let mut answer = Vec::with_capacity(4096);
         while !answer.ends_with(b"\n") {
@@ -131,13 +131,13 @@ impl HomedClient {
     }
 }
 
-/// Requests under way for each of so many prefixes, and elsewhere: together not more than there are connections, so that
-/// what hangs at one export takes none from another.
+/// Returns the number of concurrent requests for each of `prefixes` prefixes, and for homes elsewhere. All shares
+/// together do not exceed the connections, so that an export that hangs takes none from another.
 fn share(prefixes: usize) -> usize {
     (DAEMON_CONNECTIONS / (prefixes + 1)).clamp(1, MAX_CONCURRENT)
 }
 
-/// The request as its line.
+/// Returns the request as one line of JSON.
 fn encode(request: &Request) -> Result<Zeroizing<Vec<u8>>, HomedClientError> {
     let mut line = Zeroizing::new(Vec::with_capacity(USUAL_REQUEST_BYTES));
     serde_json::to_writer(&mut *line, request).map_err(|error| HomedClientError::Protocol(error.to_string()))?;

@@ -1,4 +1,5 @@
-//! What a worker does with a kubeconfig: look, try, write, take out, restore. It is the owner of the home by then.
+//! The work on a kubeconfig: inspects, tests, writes, removes and restores it. Runs in the worker, which has become the
+//! owner of the home.
 
 use std::path::{Path, PathBuf};
 
@@ -15,11 +16,12 @@ use crate::keypair;
 use crate::kubeconfig::{self, KubeconfigError};
 use crate::worker::CpuLimit;
 
-/// Behind the name of a kubeconfig: the user's part of the last one that we replaced.
+/// Suffix of the file that keeps the user's part of the last kubeconfig that we replaced.
 const KEPT: &str = ".bursar-kept";
-/// Behind the name of a kubeconfig, with a date behind it: one that did not parse, whole but for our keys.
+/// Suffix, followed by a date, of the copy of a kubeconfig that did not parse. The copy lacks only our keys.
 const BACKUP: &str = ".bursar-backup-";
-/// A file that does not parse and was written less than this long ago (nanoseconds) may be half of what somebody writes.
+/// Nanoseconds after a write in which a file that does not parse may be incomplete, because a program is still writing
+/// it.
 const HALF_WRITTEN: i128 = 60_000_000_000;
 
 /// The kubeconfig of a request.
@@ -29,25 +31,24 @@ pub(super) struct Place<'a> {
     /// Relative to the home.
     pub(super) file: &'a Path,
     pub(super) patience: Patience,
-    /// UTC, `20260131T235959Z`.
+    /// The time for the name of a backup, `20260131T235959Z` in UTC.
     pub(super) date: &'a str,
-    /// Processor time of this process.
     pub(super) cpu: &'a CpuLimit,
 }
 
-/// The last component of a path.
+/// Returns the last component of a path.
 pub(super) fn name_of(file: &Path) -> &Path {
     file.file_name().map_or(file, Path::new)
 }
 
-/// A name with something behind it.
+/// Returns the name followed by a suffix.
 fn beside_name(name: &Path, suffix: &str) -> PathBuf {
     let mut name = name.as_os_str().to_owned();
     name.push(suffix);
     name.into()
 }
 
-/// The reason for a text that cannot be merged into.
+/// Returns the error for a file into which our entries cannot be merged.
 fn unusable(path: PathBuf, error: &KubeconfigError) -> HomeError {
     match error {
         KubeconfigError::Foreign(entry) => HomeError::ForeignEntry { path, entry: entry.clone() },
@@ -58,8 +59,8 @@ fn unusable(path: PathBuf, error: &KubeconfigError) -> HomeError {
     }
 }
 
-/// Whether a text says nothing to kubectl either, so that the class may have it replaced. kubectl reads the first of several
-/// documents, the last of two equal keys, and files of any size.
+/// Whether kubectl cannot read the text either, so that it may be replaced if the class allows that. kubectl reads the
+/// first of several documents, the last of two equal keys, and files of any size.
 fn is_junk(error: &KubeconfigError) -> bool {
     match error {
         KubeconfigError::Document(
@@ -83,9 +84,9 @@ fn is_junk(error: &KubeconfigError) -> bool {
     }
 }
 
-/// Refuses to take a file for junk that another program may be writing.
+/// Refuses to replace a file that does not parse if another program may still be writing it.
 fn refuse_half_written(directory: &Directory<'_>, name: &Path, existing: &Existing) -> Result<(), HomeError> {
-    // A user may set the time, also to one to come.
+    // A user can set the modification time, even to the future, so the age can be negative.
     let age = directory.temporary(b"")?.made_at()? - existing.version.changed_at();
     if !(0..=HALF_WRITTEN).contains(&age) {
         return Ok(());
@@ -107,11 +108,11 @@ fn bytes(text: Zeroizing<String>) -> Zeroizing<Vec<u8>> {
     Zeroizing::new(std::mem::take(&mut *text).into_bytes())
 }
 
-/// What is kept of a file that is replaced.
+/// The parts of a replaced file that are saved beside it.
 struct Beside {
-    /// The user's part of it, if that is worth keeping.
+    /// The user's part, if it is worth keeping.
     kept: Option<Zeroizing<String>>,
-    /// All of it, if it does not parse.
+    /// The whole file, if it does not parse.
     junk: Option<Zeroizing<Vec<u8>>>,
 }
 
@@ -131,7 +132,7 @@ impl Place<'_> {
         };
         let mut looked = look(&existing)?;
         if !looked.as_ref().is_ok_and(|(_, ours)| ours.users.contains(&names.user)) {
-            // Another program may be writing it just now.
+            // Another program may be writing the file at this moment.
             let Some(settled) = settled(&directory, self.name(), self.patience)? else {
                 return Ok(Inspection::default());
             };
@@ -155,7 +156,8 @@ impl Place<'_> {
         })
     }
 
-    /// Whether a file can be written there; and, if it is said what is to come, whether it can be merged.
+    /// Tests whether the kubeconfig can be edited and a file of its size be written. If `planned` is given, tests
+    /// whether those entries can be merged. It is given with the names that count as ours.
     pub(super) fn test_write(
         &self,
         planned: Option<(&PlannedEntries, &[String])>,
@@ -168,7 +170,7 @@ impl Place<'_> {
             self.cpu.heed(existing.content.len())?;
             let tried = text(&existing).and_then(|text| match planned {
                 Some((planned, taken)) => kubeconfig::merge(text, &planned.with_nothing(), taken).map(drop),
-                // Removing nothing asks the same of a text as adding does.
+                // Removing nothing makes the same demands on the text as adding entries.
                 None => kubeconfig::remove(text, &EntryNames::default()).map(drop),
             });
             let error = match tried {
@@ -180,7 +182,7 @@ impl Place<'_> {
             Ok::<_, HomeError>(error)
         };
         if unmergeable(directory.read(self.name())?)?.is_some() {
-            // Another program may be writing it just now.
+            // Another program may be writing the file at this moment.
             let settled = settled(&directory, self.name(), self.patience)?;
             if let Some(error) = unmergeable(settled)? {
                 return Err(unusable(directory.path_of(self.name()), &error));
@@ -219,7 +221,8 @@ impl Place<'_> {
                     }
                     (Err(error), _) => return Err(unusable(path.clone(), &error)),
                 };
-                // Not before it is known that the kubeconfig that points to it can be written, and before that is.
+                // The token is written only if the kubeconfig that points to it can be merged, and before that
+                // kubeconfig.
                 if let UserProof::Token(files) = &entries.user.proof {
                     written |= self.write_token(&entries.user.name, files)?;
                 }
@@ -247,7 +250,8 @@ impl Place<'_> {
         beside_name(self.name(), &format!("{BACKUP}{}", self.date))
     }
 
-    /// Keeps what the rename is about to replace. If it is asked again, the file was changed meanwhile.
+    /// Saves the parts of the file that the rename is about to replace. This is called again if the file changed
+    /// meanwhile.
     fn put_beside(&self, directory: &Directory<'_>, Beside { kept, junk }: &Beside) -> Result<(), HomeError> {
         if let Some(junk) = junk {
             let without = keypair::without_our_keys(junk);
@@ -263,7 +267,7 @@ impl Place<'_> {
     pub(super) fn remove(&self, names: &EntryNames) -> Result<Answer, HomeError> {
         let gone = self.remove_token(&names.user)?;
         let Some(directory) = self.home.directory_of(self.file)? else { return Ok(Answer::Removed { changed: gone }) };
-        // A worker that was killed may have left a key.
+        // A killed worker may have left a temporary file with a key.
         directory.sweep();
         let name = self.name();
         let exchanged = exchange(
@@ -289,12 +293,12 @@ impl Place<'_> {
         Ok(Answer::Removed { changed: gone || exchanged.changed })
     }
 
-    /// Takes our keys out of backups: former versions left them in. One that cannot be read stays as it is.
+    /// Removes our keys from backups, in which former versions left them. A backup that cannot be read stays as it is.
     fn clean_backups(&self, directory: &Directory<'_>) -> Result<(), HomeError> {
         for name in directory.beginning_with(&beside_name(self.name(), BACKUP)) {
             let Ok(Some(existing)) = directory.read(&name) else { continue };
             if let Some(without) = keypair::without_our_keys(&existing.content) {
-                // An NFS client would keep the old one under another name.
+                // If the old file stayed open, an NFS client would keep it under another name.
                 drop(existing);
                 directory.replace(&name, &without)?;
             }
@@ -302,7 +306,7 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// The user's part of the last file that we replaced, with our entries as they are now.
+    /// Restores the user's part of the last file that we replaced, together with our current entries.
     pub(super) fn restore(&self) -> Result<Answer, HomeError> {
         let name = self.name();
         let kept_name = beside_name(name, KEPT);
@@ -340,7 +344,7 @@ impl Place<'_> {
         Ok(Answer::Restored { changed: exchanged.changed, complete: !is_without_ours })
     }
 
-    /// A file in the folder beside the kubeconfig that is our user's.
+    /// Returns the path of a file in our user's folder, which lies beside the kubeconfig.
     fn beside(&self, user: &str, name: &str) -> Option<PathBuf> {
         Some(self.file.parent()?.join(folder(user)?).join(name))
     }
@@ -352,7 +356,8 @@ impl Place<'_> {
         Ok(std::str::from_utf8(&existing.content).ok().and_then(claims).map(|claims| claims.id))
     }
 
-    /// Before the kubeconfig that points to it. `true` if anything was changed.
+    /// Writes the token files, which must happen before the kubeconfig points to them. Returns whether anything
+    /// changed.
     fn write_token(&self, user: &str, files: &TokenFiles) -> Result<bool, HomeError> {
         let mut changed = false;
         for name in TOKEN_FILES {
@@ -369,7 +374,7 @@ impl Place<'_> {
         for name in TOKEN_FILES {
             let Some(path) = self.beside(user, name) else { continue };
             let Some(directory) = self.home.directory_of(&path)? else { return Ok(changed) };
-            // What a killed worker left there is a token too.
+            // A temporary file of a killed worker may contain a token too.
             directory.sweep();
             changed |= directory.remove(name_of(&path))?;
         }

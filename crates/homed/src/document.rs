@@ -1,104 +1,106 @@
-//! A YAML or JSON text as a tree that knows where in the text each node stands, so that an
-//! [edit](crate::edit) replaces what it means to and leaves every other byte as it is.
+//! Parses a YAML or JSON text into a tree that records the byte range of each node, so that an [edit](crate::edit)
+//! replaces one node and leaves every other byte as it is.
 //!
-//! A plain scalar is kept as the text that it is, never as a number or a boolean: what `0o17`, `1.10`, `yes` or a
-//! number of forty digits means is for the reader of the file, and readers differ (YAML 1.1 and 1.2). So this is
-//! built on the events of `granit-parser` (the parser beneath `serde-saphyr`, which `kube` reads kubeconfigs with),
-//! not on a deserializer. Aliases stay aliases; what they stand for is only counted, within [`MAX_NODES`].
+//! A plain scalar is kept as text, never as a number or a boolean, because YAML 1.1 and 1.2 differ in what `0o17`,
+//! `1.10`, `yes` or a number of forty digits means. Therefore this module uses the events of `granit-parser` (the
+//! parser beneath `serde-saphyr`, with which `kube` reads kubeconfigs) instead of a deserializer. Aliases stay aliases;
+//! the nodes that they expand to are only counted, up to [`MAX_NODES`].
 //!
-//! kubectl reads YAML 1.1. A text that the two could read differently is refused by name.
+//! kubectl reads YAML 1.1. A text that kubectl could read differently is refused, with an error that names the cause.
 
 use std::collections::BTreeMap;
 
 use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, Span, StrInput, StructureStyle, Tag};
 use thiserror::Error;
 
-/// Most nodes after aliases are replaced. A kubeconfig of [1 MiB](crate::files::MAX_FILE_BYTES) has fewer than
-/// 100,000; nine lines of nested aliases ("billion laughs") have 10^9, and kubectl refuses them too.
+/// The most nodes that a text may have after its aliases are expanded. A kubeconfig of
+/// [1 MiB](crate::files::MAX_FILE_BYTES) has fewer than 100,000. Nine lines of nested aliases ("billion laughs") have
+/// 10^9, and kubectl refuses them too.
 pub const MAX_NODES: usize = 200_000;
 
-/// Deepest nesting. The deepest known kubeconfigs (exec plugins) have 7; recursion here costs stack.
+/// The deepest nesting that is read. The deepest known kubeconfigs (exec plugins) have 7 levels; each level here uses
+/// stack.
 const MAX_DEPTH: usize = 64;
 
-/// Why a text is not a document. Positions only: the file is a user's and may hold secrets.
+/// Why a text cannot be read as a document. Errors name positions only, because a user's file may hold secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DocumentError {
-    /// From this byte on.
+    /// The text is not UTF-8. The number is the offset of the first wrong byte.
     #[error("it is not UTF-8 from byte {0}")]
     NotUtf8(usize),
-    /// By its byte order mark; kubectl reads it.
+    /// The byte order mark says UTF-16. kubectl can read such a file.
     #[error("it is in UTF-16: save it in UTF-8")]
     Utf16,
-    /// Not YAML, to kubectl neither.
+    /// The text is not YAML for kubectl either.
     #[error("it does not parse as YAML at line {line}, column {column}")]
     Syntax {
-        /// From 1.
+        /// Counted from 1.
         line: usize,
-        /// From 1.
+        /// Counted from 1.
         column: usize,
     },
-    /// Not YAML 1.2; kubectl may read it, or stop before it.
+    /// The text is not YAML 1.2, but kubectl may read it, or may stop reading before the fault.
     #[error("it does not parse at line {line}, column {column}; kubectl may read it (see `kubectl config view --raw`)")]
     Unusual {
-        /// From 1.
+        /// Counted from 1.
         line: usize,
-        /// From 1.
+        /// Counted from 1.
         column: usize,
     },
-    /// A character that YAML 1.1 takes for a line break or a byte order mark and YAML 1.2 for text, or that it refuses.
+    /// A character that YAML 1.1 refuses, or reads as a line break or a byte order mark where YAML 1.2 reads text.
     #[error("line {line} has a raw {name}, which kubectl does not read as text: write it in quotes as \\u{code:04X}")]
     Character {
-        /// From 1.
+        /// Counted from 1.
         line: usize,
-        /// `U+2028 (line separator)`.
+        /// For example `U+2028 (line separator)`.
         name: String,
-        /// Its number.
+        /// The code point.
         code: u32,
     },
-    /// kubectl takes no tab there.
+    /// A line is indented by a tab, which kubectl does not accept.
     #[error("line {line} is indented by a tab, which kubectl does not read: use spaces")]
     Tab {
-        /// From 1.
+        /// Counted from 1.
         line: usize,
     },
-    /// More than one `---` document.
+    /// The text has more than one YAML document (`---`).
     #[error("it has more than one YAML document")]
     SeveralDocuments,
-    /// See [`MAX_NODES`].
+    /// The text has more than [`MAX_NODES`] nodes.
     #[error("it has more than {MAX_NODES} nodes, counting those that its aliases expand to")]
     TooMuch,
-    /// See [`MAX_DEPTH`].
+    /// The text is nested deeper than `MAX_DEPTH`.
     #[error("it is nested more than {MAX_DEPTH} deep")]
     TooDeep,
-    /// Kubernetes' own reader refuses these too.
+    /// A key is a list or a mapping. The YAML reader of Kubernetes refuses this too.
     #[error("a mapping key is itself a list or a mapping")]
     ComplexKey,
-    /// Nothing that kubectl wrote; rather not touched than changed.
+    /// The layout is one that kubectl never writes. Such a file is not changed, because an edit could damage it.
     #[error("its layout cannot be edited without losing content")]
     NotWritable,
 }
 
-/// How a scalar stands in the text: whether a reader may see a number, a boolean or null in it.
+/// How a scalar is written, which decides whether a reader can take it for a number, a boolean or null.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Without quotes: the reader decides what it is.
+    /// Without quotes: the reader decides on the type.
     Plain,
     /// In quotes: a string.
     Quoted,
-    /// `|` or `>`: a string; written as a block again where that is possible.
+    /// A string after `|` or `>`. The writer makes it a block again if a simple block can hold it.
     Block,
 }
 
-/// Where a node stands. Nodes that are not from a text stand nowhere (the default).
+/// The position of a node in the text. A node that was not read from a text has the default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Place {
-    /// First byte, with the tag if there is one on its line.
+    /// Offset of the first byte. If a tag is on the same line, it is included.
     pub start: usize,
-    /// First byte behind it. Behind the line break if it is a block scalar.
+    /// Offset of the first byte after the node. The line break after a block scalar is part of the node.
     pub end: usize,
-    /// In `[]` or `{}`.
+    /// The node is a collection in `[]` or `{}`.
     pub flow: bool,
-    /// It has an anchor.
+    /// The node has an anchor.
     pub anchored: bool,
 }
 
@@ -107,36 +109,34 @@ pub struct Place {
 pub struct Node {
     /// As written, e.g. `!!binary` or `!<tag:example.com,2000:x>`.
     pub tag: Option<String>,
-    /// What it is.
     pub value: Value,
-    /// Where it is.
     pub place: Place,
 }
 
 impl Eq for Node {}
 
 impl PartialEq for Node {
-    /// Whether every reader sees the same in both, wherever they stand.
+    /// Whether every reader sees the same in both nodes. Their places may differ.
     fn eq(&self, other: &Self) -> bool {
         self.tag == other.tag && self.value == other.value
     }
 }
 
-/// What a node is.
+/// The content of a node.
 #[derive(Clone, Debug, Eq)]
 pub enum Value {
-    /// Any leaf.
+    /// A leaf.
     Scalar(String, Style),
     /// A list.
     Sequence(Vec<Node>),
-    /// A mapping; order and duplicates are kept, keys are scalars or aliases.
+    /// A mapping in the order of the text, with duplicates. Keys are scalars or aliases.
     Mapping(Vec<(Node, Node)>),
-    /// What the anchor of this number (in the order of the text) stands at.
+    /// A reference to the anchor with this number. Anchors are numbered in the order of the text.
     Alias(usize),
 }
 
 impl PartialEq for Value {
-    /// Whether every reader sees the same in both. Whether a string is in quotes, in a block or plain is layout.
+    /// Whether every reader sees the same in both. A string may be quoted, in a block or plain.
     fn eq(&self, other: &Self) -> bool {
         let is_string = |text: &str, style: Style| style != Style::Plain || is_plainly_a_string(text);
         match (self, other) {
@@ -156,7 +156,7 @@ impl Node {
         Self { tag: None, value, place: Place::default() }
     }
 
-    /// A string, plain where every reader takes it for a string.
+    /// Returns a string: plain if every reader takes the text for a string, else quoted.
     #[must_use]
     pub fn string(text: impl Into<String>) -> Self {
         let text = text.into();
@@ -164,19 +164,17 @@ impl Node {
         Self::untagged(Value::Scalar(text, style))
     }
 
-    /// A list.
     #[must_use]
     pub fn sequence(items: Vec<Node>) -> Self {
         Self::untagged(Value::Sequence(items))
     }
 
-    /// A mapping.
     #[must_use]
     pub fn mapping(pairs: Vec<(Node, Node)>) -> Self {
         Self::untagged(Value::Mapping(pairs))
     }
 
-    /// The text of a scalar.
+    /// Returns the text of a scalar; `None` for any other node.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match &self.value {
@@ -185,13 +183,13 @@ impl Node {
         }
     }
 
-    /// Nothing, `~` or `null`.
+    /// Whether the value is missing, `~` or `null`.
     #[must_use]
     pub fn is_null(&self) -> bool {
         matches!(&self.value, Value::Scalar(text, Style::Plain) if matches!(text.as_str(), "~" | "null" | "Null" | "NULL"))
     }
 
-    /// The value of a key of a mapping, the first if there are several.
+    /// Returns the value of a key. If a mapping has the key several times, the first counts.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Node> {
         match &self.value {
@@ -200,7 +198,7 @@ impl Node {
         }
     }
 
-    /// Whether an anchor, an alias or a merge key is in it, or it is one.
+    /// Whether the node or a node within it has an anchor, is an alias or has a merge key (`<<`).
     #[must_use]
     pub fn shares(&self) -> bool {
         self.place.anchored
@@ -215,30 +213,26 @@ impl Node {
     }
 }
 
-/// Which of the two languages the text is in: `jq` must still read a JSON file.
+/// The language of a text. A JSON file must stay JSON, so that `jq` can still read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
-    /// YAML, of any style.
+    /// YAML in any style.
     Yaml,
-    /// JSON.
     Json,
 }
 
-/// A text, parsed.
+/// A parsed text.
 #[derive(Clone, Debug)]
 pub struct Document<'text> {
-    /// All of it.
     pub text: &'text str,
-    /// What it is written in.
     pub language: Language,
-    /// `None`: nothing but white space and comments, or null.
+    /// `None` if the text has only white space and comments, or null.
     pub root: Option<Node>,
-    /// Where a root goes if there is none: the bytes of the null that stands there.
+    /// The bytes that a new root replaces if there is no root: those of the null, or the end of the text.
     pub vacancy: std::ops::Range<usize>,
 }
 
 impl<'text> Document<'text> {
-    /// Parses a text.
     pub fn parse(text: &'text str) -> Result<Self, DocumentError> {
         let mark = if text.starts_with(MARK) { MARK.len_utf8() } else { 0 };
         let body = &text[mark..];
@@ -264,7 +258,7 @@ impl<'text> Document<'text> {
         let root = if found.is_empty() { None } else { found.swap_remove(0) };
         let vacancy = root.as_ref().map_or(text.len()..text.len(), |null| null.place.start..null.place.end);
         let root = root.filter(|root| !root.is_null());
-        // What kubectl reads then is nothing, and what it writes is all of it.
+        // kubectl reads only the first document, which is empty, and would overwrite the others.
         if root.is_none() && !is_alone {
             return Err(DocumentError::SeveralDocuments);
         }
@@ -272,11 +266,11 @@ impl<'text> Document<'text> {
     }
 }
 
-/// The byte order mark: at the beginning it says that the text is UTF-8.
+/// The byte order mark. At the beginning of a text it marks UTF-8.
 const MARK: char = '\u{feff}';
 
-/// Refuses characters that YAML 1.1 (`yaml_parser_scan_to_next_token`, `is_break`, `is_printable` of go-yaml) reads in
-/// another way than YAML 1.2, anywhere in the text: they end a comment too.
+/// Refuses characters that YAML 1.1 (`yaml_parser_scan_to_next_token`, `is_break`, `is_printable` of go-yaml) reads
+/// differently from YAML 1.2. They are refused in comments too, because some of them end a comment.
 fn characters(text: &str) -> Result<(), DocumentError> {
     let what = |c: char| match c {
         '\u{85}' => Some("next line"),
@@ -302,12 +296,13 @@ fn characters(text: &str) -> Result<(), DocumentError> {
 struct Reader<'input> {
     parser: Parser<'input, StrInput<'input>>,
     text: &'input str,
-    /// Bytes before what the parser sees.
+    /// Length of the byte order mark, which the parser does not get.
     mark: usize,
-    /// Nodes of what each anchor stands at.
+    /// The number of nodes of each anchored node, by the number of its anchor.
     anchors: BTreeMap<usize, usize>,
+    /// The number of nodes so far, with those that aliases expand to.
     read: usize,
-    /// Where the last token ended.
+    /// The offset at which the last token ended.
     done: usize,
 }
 
@@ -321,7 +316,7 @@ impl<'input> Reader<'input> {
                     return Err(DocumentError::TooDeep);
                 }
                 let (line, column) = (marker.line(), marker.col() + 1);
-                if is_nobodys(error.kind()) {
+                if kubectl_refuses(error.kind()) {
                     Err(DocumentError::Syntax { line, column })
                 } else {
                     Err(DocumentError::Unusual { line, column })
@@ -331,11 +326,11 @@ impl<'input> Reader<'input> {
         }
     }
 
-    /// The root of each document.
+    /// Returns the root of each document; `None` for an empty one.
     fn documents(&mut self) -> Result<Vec<Option<Node>>, DocumentError> {
         let mut roots = Vec::new();
         self.roots(&mut roots).map_err(|error| match error {
-            // kubectl reads the first document, and nothing behind it.
+            // kubectl reads only the first document, so it does not notice a fault after it.
             DocumentError::Syntax { line, column } if roots.len() > 1 || roots.iter().any(Option::is_some) => {
                 DocumentError::Unusual { line, column }
             }
@@ -382,7 +377,7 @@ impl<'input> Reader<'input> {
                     ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => Style::Quoted,
                     ScalarStyle::Literal | ScalarStyle::Folded => Style::Block,
                 };
-                // A plain scalar over several lines holds a line feed where a line was empty: certainly a string.
+                // In a plain scalar over several lines, an empty line becomes a line feed. It is certainly a string.
                 let style = if text.contains('\n') && style == Style::Plain { Style::Quoted } else { style };
                 match (text.is_empty() && style == Style::Plain, &tag) {
                     (true, None) => Value::Scalar("null".to_owned(), Style::Plain),
@@ -403,7 +398,7 @@ impl<'input> Reader<'input> {
                 Value::Mapping(pairs)
             }
             Event::Alias(id) => {
-                // An alias within its own anchor has no entry yet: a tree cannot hold itself.
+                // An alias within its own anchor has no entry yet. It is refused, because a tree cannot contain itself.
                 let nodes = *self.anchors.get(&id).ok_or(DocumentError::NotWritable)?;
                 self.count(nodes)?;
                 Value::Alias(id)
@@ -417,10 +412,10 @@ impl<'input> Reader<'input> {
         Ok(Node { tag, value, place: Place { start, end, flow, anchored: anchor.is_some() } })
     }
 
-    /// Up to the end of a list, and where that is.
+    /// Reads the entries of a list. Returns them with the offset of the list's end.
     fn items(&mut self, depth: usize, flow: bool) -> Result<(Vec<Node>, usize), DocumentError> {
         let mut items: Vec<Node> = Vec::new();
-        // The parser says where the first entry is, not its dash.
+        // The parser reports the position of the first entry, but not of its dash.
         let colon = next_token(self.text, self.done);
         let start = if self.text.as_bytes().get(colon) == Some(&b':') { colon + 1 } else { self.done };
         loop {
@@ -440,7 +435,7 @@ impl<'input> Reader<'input> {
         }
     }
 
-    /// Up to the end of a mapping, and where that is.
+    /// Reads the pairs of a mapping. Returns them with the offset of the mapping's end.
     fn pairs(&mut self, depth: usize, flow: bool) -> Result<(Vec<(Node, Node)>, usize), DocumentError> {
         let mut pairs = Vec::new();
         loop {
@@ -462,7 +457,8 @@ impl<'input> Reader<'input> {
         }
     }
 
-    /// A scalar that is not written at all ends behind the indicator before it, which the parser does not tell.
+    /// Sets the place of an empty scalar to the position after the indicator before it, because the parser does not
+    /// report that position.
     fn bound(&self, node: &mut Node, from: usize, indicator: u8) {
         if node.place.start < node.place.end {
             return;
@@ -474,12 +470,12 @@ impl<'input> Reader<'input> {
         (node.place.start, node.place.end) = (behind, behind);
     }
 
-    /// Refuses a tab in the indentation of what begins at `to`, and of the lines since the last token: outside of flow
-    /// collections go-yaml finds "character that cannot start any token" there.
+    /// Refuses a tab in the indentation of the node that begins at `to`, and of the lines between it and the last token
+    /// (`from`). Outside of flow collections, go-yaml reports "character that cannot start any token" for such a tab.
     fn indented(&self, from: usize, to: usize) -> Result<(), DocumentError> {
         let start = self.text[..from].rfind(['\n', '\r']).map_or(0, |at| at + 1);
         let between = self.text.get(from..to).unwrap_or_default();
-        // What stands before `from` on its line ends a token, and white space behind a token may be anything.
+        // If a token ends at `from`, the white space after it on the same line may contain tabs.
         let is_fresh = self.text[start..from].bytes().all(|byte| byte == b' ');
         let mut lines = between.split(['\n', '\r']);
         let first = lines.next().filter(|_| is_fresh);
@@ -502,10 +498,11 @@ impl<'input> Reader<'input> {
     }
 }
 
-/// Whether kubectl refuses a text for the same reason. Tried with `kubectl config view` on kubeconfigs with one or two
-/// faults: go-yaml takes a comment right behind a quote, a quoted scalar that goes on in column 0, and a directive that
-/// ends a document. A kind that was not tried, or that is also found behind the end of `{}` or `[]`, is not one of these.
-fn is_nobodys(kind: &ErrorKind) -> bool {
+/// Whether kubectl refuses a text for the same reason. This list was tested with `kubectl config view` on kubeconfigs
+/// with one or two faults. It leaves out what go-yaml accepts (a comment right after a quote, a quoted scalar that
+/// continues in column 0, a directive that ends a document), every kind that was not tested, and every kind that is
+/// also reported after the end of `{}` or `[]`.
+fn kubectl_refuses(kind: &ErrorKind) -> bool {
     matches!(
         kind,
         ErrorKind::BlockEntryInFlowCollection
@@ -533,7 +530,8 @@ fn is_nobodys(kind: &ErrorKind) -> bool {
     )
 }
 
-/// The first byte from `from` on that is neither white space nor in a comment; the end of the text if there is none.
+/// Returns the offset of the first byte at or after `from` that is neither white space nor in a comment; the end of the
+/// text if there is none.
 pub(super) fn next_token(text: &str, from: usize) -> usize {
     let bytes = text.as_bytes();
     let mut at = from;
@@ -546,12 +544,12 @@ pub(super) fn next_token(text: &str, from: usize) -> usize {
     }
 }
 
-/// Where the line of `from` ends: at its line break, or at the end of the text.
+/// Returns the offset of the line break that ends the line of `from`, or of the end of the text.
 pub(super) fn line_end(text: &str, from: usize) -> usize {
     text.as_bytes()[from..].iter().position(|byte| matches!(byte, b'\r' | b'\n')).map_or(text.len(), |at| from + at)
 }
 
-/// A tag as it can be written without a `%TAG` directive.
+/// Formats a tag so that it needs no `%TAG` directive.
 fn written_tag(tag: &Tag) -> String {
     let (handle, suffix) = tag.parts();
     match handle {
@@ -562,7 +560,7 @@ fn written_tag(tag: &Tag) -> String {
     }
 }
 
-/// Whether every YAML reader, of 1.1 or of 1.2, takes the text for a string without quotes.
+/// Whether every reader of YAML 1.1 or 1.2 takes the text for a string even without quotes.
 pub(super) fn is_plainly_a_string(text: &str) -> bool {
     const WORDS: [&str; 9] = ["null", "true", "false", "yes", "no", "on", "off", "y", "n"];
     text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')

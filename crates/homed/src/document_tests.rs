@@ -1,4 +1,4 @@
-//! Tests of documents: what a kubeconfig of any shape is read as, and what is refused.
+//! Tests of the parser: texts that it reads, and texts that it refuses.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::document_writer::block;
 
-/// A tree as a text in block style.
+/// Returns a tree as text in block style.
 pub fn written(root: &Node) -> String {
     block(root, 0, "\n").to_string() + "\n"
 }
@@ -20,7 +20,7 @@ fn piece<'t>(text: &'t str, node: &Node) -> &'t str {
     &text[node.place.start..node.place.end]
 }
 
-/// Any tree of kubeconfig-like size, with odd strings and plain scalars of every kind.
+/// Generates trees of the size of a kubeconfig, with odd strings and plain scalars of every kind.
 pub fn any_node() -> impl Strategy<Value = Node> {
     let plain = prop::sample::select(vec![
         "1",
@@ -77,7 +77,7 @@ pub fn any_node() -> impl Strategy<Value = Node> {
 
 proptest! {
     #[test]
-    fn any_tree_is_written_so_that_it_reads_the_same(root in any_node()) {
+    fn a_written_tree_reads_back_the_same(root in any_node()) {
         let text = written(&root);
         let read = Document::parse(&text);
         prop_assert_eq!(read.expect(&text).root, Some(root).filter(|root| !root.is_null()));
@@ -90,7 +90,7 @@ proptest! {
 }
 
 #[test]
-fn a_plain_scalar_is_the_text_that_it_is() {
+fn a_plain_scalar_is_kept_as_text() {
     for text in ["0o17", "1.10", "yes", "123456789012345678901234567890", "2001-12-14", "1e3"] {
         assert_eq!(root(&format!("a: {text}\n")).get("a").and_then(Node::text), Some(text));
     }
@@ -99,7 +99,7 @@ fn a_plain_scalar_is_the_text_that_it_is() {
 }
 
 #[test]
-fn every_node_knows_where_it_stands() {
+fn every_node_records_its_place() {
     let text = "\u{feff}é: \"x\" # c\nlist:\n- a: b\n  c:\n-\n- !!str z\nflow: [1, {k: v} ]\nnone:   # c\nblock: |\n  x\n\nlast: y";
     let root = root(text);
     let at = |key: &str| piece(text, root.get(key).expect(key));
@@ -114,7 +114,7 @@ fn every_node_knows_where_it_stands() {
 }
 
 #[test]
-fn yaml_that_kubectl_reads_differently_is_refused_by_name() {
+fn characters_and_tabs_that_kubectl_reads_differently_are_refused() {
     for (name, character) in
         [("U+2028", '\u{2028}'), ("U+2029", '\u{2029}'), ("U+0085", '\u{85}'), ("U+FEFF", '\u{feff}')]
     {
@@ -167,7 +167,7 @@ fn a_file_of_comments_is_empty() {
 }
 
 #[test]
-fn errors_name_a_place_and_no_content() {
+fn errors_name_the_position_and_not_the_content() {
     let error = Document::parse("a: b\nsecret: \"hunter2\n").expect_err("unterminated");
     assert!(!error.to_string().contains("hunter2"));
     assert!(matches!(error, DocumentError::Unusual { .. }), "{error}");
@@ -179,7 +179,7 @@ fn errors_name_a_place_and_no_content() {
     for text in ["a: b: c\n", "a: [b\n", "{a: b]\n", "a: *b\n"] {
         assert!(matches!(why(text), Some(DocumentError::Syntax { .. })), "{text}: {:?}", why(text));
     }
-    // kubectl reads these, or what stands before the fault.
+    // kubectl reads these texts, or the part before the fault.
     for text in ["a: \"b\nc\"\n", "a: \"b\"#c\n", "a: 1\n...\n}}}\n", "a: 1\n---\nb: c: d\n", "{}\n}\n", "a: 1\n%X y\n"]
     {
         assert!(matches!(why(text), Some(DocumentError::Unusual { .. })), "{text}: {:?}", why(text));

@@ -1,4 +1,5 @@
-//! Nodes of a [`document`](crate::document) as YAML or JSON text. That it reads the same is for the caller to see.
+//! Writes nodes of a [`document`](crate::document) as YAML or JSON text. The caller must check that the text reads back
+//! as the same nodes.
 
 use std::fmt::Write as _;
 
@@ -6,7 +7,7 @@ use zeroize::Zeroizing;
 
 use crate::document::{DocumentError, Node, Style, Value, is_plainly_a_string};
 
-/// Where a node is written: decides what separates it from what is before it.
+/// The position at which a node is written, which decides on the separator before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Start,
@@ -14,7 +15,7 @@ enum Place {
     AfterDash,
 }
 
-/// A node in block style, its first line not indented, without the last line break.
+/// Returns a node in block style. The first line is not indented, and the last line has no line break.
 pub(super) fn block(node: &Node, indent: usize, newline: &str) -> Zeroizing<String> {
     let mut out = Zeroizing::new(String::with_capacity(ROOM));
     write_node(&mut out, node, indent, Place::Start);
@@ -22,10 +23,10 @@ pub(super) fn block(node: &Node, indent: usize, newline: &str) -> Zeroizing<Stri
     Zeroizing::new(if newline == "\n" { lines.to_owned() } else { lines.replace('\n', newline) })
 }
 
-/// Room for an entry of ours: a string that grows leaves copies of a key behind.
+/// Initial capacity, enough for an entry of ours: a string that grows would leave copies of a private key in memory.
 const ROOM: usize = 32 * 1024;
 
-/// Writes block style as kubectl does: lists not indented beneath their key, one entry a line.
+/// Writes block style as kubectl does: lists are not indented beneath their key.
 fn write_node(out: &mut String, node: &Node, indent: usize, place: Place) {
     let separator = if place == Place::AfterKey { " " } else { "" };
     if let Some(tag) = &node.tag {
@@ -38,7 +39,7 @@ fn write_node(out: &mut String, node: &Node, indent: usize, place: Place) {
             if fresh_line {
                 out.push('\n');
             }
-            // A list in a list, or a tagged one after a dash, must be deeper than its dash.
+            // A list in a list, or a tagged list after a dash, must be indented deeper than the dash.
             for (position, item) in items.iter().enumerate() {
                 if fresh_line || position > 0 {
                     push_indent(out, indent);
@@ -69,7 +70,7 @@ fn write_node(out: &mut String, node: &Node, indent: usize, place: Place) {
                 Value::Mapping(_) => out.push_str("{}"),
                 Value::Scalar(text, Style::Block) if is_simple_block(text) => write_block(out, text, indent),
                 Value::Scalar(text, style) => write_scalar(out, text, *style),
-                // Entries of ours have none.
+                // Our own entries have no aliases.
                 Value::Alias(_) => {}
             }
             out.push('\n');
@@ -98,8 +99,8 @@ fn write_scalar(out: &mut String, text: &str, style: Style) {
     }
 }
 
-/// Whether a literal block needs no indentation indicator and loses nothing: lines of printable characters, the
-/// first not indented, ended by one line feed or none.
+/// Whether a literal block can hold the text without an indentation indicator and without loss: all characters are
+/// printable, the first line is not indented, and at most one line feed is at the end.
 fn is_simple_block(text: &str) -> bool {
     let body = text.strip_suffix('\n').unwrap_or(text);
     !body.is_empty()
@@ -120,8 +121,8 @@ fn write_block(out: &mut String, text: &str, indent: usize) {
     }
 }
 
-/// JSON's quoting, which YAML's double quotes understand. Everything that is not plainly printable is escaped: the
-/// line breaks of Unicode mean something in YAML, and a terminal should not be told to do things.
+/// Writes a string in JSON's quotes, which are valid in YAML too. Control characters and Unicode line breaks are
+/// escaped, because YAML 1.1 gives some of them a meaning, and a terminal could obey others.
 fn write_quoted(out: &mut String, text: &str) {
     out.push('"');
     for c in text.chars() {
@@ -140,17 +141,18 @@ fn write_quoted(out: &mut String, text: &str) {
     out.push('"');
 }
 
-/// How a flow collection is written.
+/// The layout of a flow collection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
-    /// Only what JSON can say.
+    /// Write JSON only.
     pub(super) json: bool,
-    /// One entry a line: the indentation of the line on which it begins, and of one level.
+    /// `None` for one line. Otherwise each entry has its own line; the numbers are the indentation of the line on which
+    /// the collection begins, and the width of one level.
     pub(super) lines: Option<(usize, usize)>,
     pub(super) newline: &'static str,
 }
 
-/// A node in flow style. Strings are in JSON's quotes, which every reader of YAML understands in there.
+/// Returns a node in flow style. Strings are in JSON's quotes, which every YAML reader understands.
 pub(super) fn flow(node: &Node, layout: &Flow) -> Result<Zeroizing<String>, DocumentError> {
     let mut out = Zeroizing::new(String::with_capacity(ROOM));
     write_flow(&mut out, node, layout)?;
@@ -175,7 +177,7 @@ fn write_flow(out: &mut String, node: &Node, layout: &Flow) -> Result<(), Docume
     Ok(())
 }
 
-/// What is not a string: a number, a boolean, null, in whichever spelling.
+/// Whether a plain scalar is not a string but a number, a boolean or null in any spelling.
 fn is_plain(text: &str, json: bool) -> bool {
     if json {
         serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()

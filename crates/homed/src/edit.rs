@@ -1,8 +1,8 @@
 //! Replaces spans of a parsed text. Every byte outside of them stays: comments, order, quoting, layout, line breaks.
 //!
-//! What is written takes the style of what is there: block lists with the indentation of their dashes, flow lists and
-//! JSON on one line or with one entry a line. Each function only collects; [`Edits::apply`] makes the new text, in one
-//! pass. That it says what it should is for the caller to see, by reading it again.
+//! New text takes the style of the text around it: block lists keep the indentation of their dashes, flow lists and
+//! JSON stay on one line or keep one entry per line. The functions only collect changes; [`Edits::apply`] makes the new
+//! text in one pass. The caller must parse the new text and compare it with what it should be.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::document_writer::{Flow, block, flow};
 
 type Result<T> = std::result::Result<T, DocumentError>;
 
-/// Changes of one text, none of which overlap.
+/// Changes of one text. They must not overlap.
 #[derive(Debug)]
 pub(super) struct Edits<'d> {
     document: &'d Document<'d>,
@@ -22,7 +22,6 @@ pub(super) struct Edits<'d> {
 }
 
 impl<'d> Edits<'d> {
-    /// None yet.
     pub(super) fn new(document: &'d Document<'d>) -> Self {
         let text = document.text;
         let end = line_end(text, 0);
@@ -34,17 +33,16 @@ impl<'d> Edits<'d> {
         Self { document, newline, changes: Vec::new() }
     }
 
-    /// Whether there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// The text with the changes made. Those at one place come in the order in which they were asked for.
+    /// Returns the changed text. Changes at the same place are applied in the order in which they were added.
     pub(super) fn apply(mut self) -> Result<Zeroizing<String>> {
         let text = self.document.text;
         self.changes.sort_by_key(|(range, _)| range.start);
         let more: usize = self.changes.iter().map(|(_, new)| new.len()).sum();
-        // One allocation: a string that grows leaves copies of a key behind.
+        // One allocation: a string that grows would leave copies of a private key in memory.
         let mut out = Zeroizing::new(String::with_capacity(text.len() + more));
         let mut done = 0;
         for (range, new) in &self.changes {
@@ -65,7 +63,7 @@ impl<'d> Edits<'d> {
         self.document.text.get(range).unwrap_or_default()
     }
 
-    /// A whole document where there is nothing.
+    /// Writes a root into a document that has none.
     pub(super) fn fill(&mut self, root: &Node) {
         let (text, vacancy) = (self.document.text, self.document.vacancy.clone());
         let new = block(root, 0, self.newline);
@@ -82,9 +80,9 @@ impl<'d> Edits<'d> {
         }
     }
 
-    /// Another value in the place of a scalar.
+    /// Replaces a scalar value.
     pub(super) fn set(&mut self, key: &Node, value: &Node, new: &Node) -> Result<()> {
-        // Where a block scalar begins and ends is not told exactly.
+        // The parser does not report exactly where a block scalar begins and ends.
         let is_block = matches!(&value.value, Value::Scalar(_, Style::Block));
         if value.place.anchored || key.place.anchored || is_block {
             return Err(DocumentError::NotWritable);
@@ -100,7 +98,7 @@ impl<'d> Edits<'d> {
         Ok(())
     }
 
-    /// Another key at the end of the top level.
+    /// Adds a key at the end of the top level.
     pub(super) fn add_key(&mut self, root: &Node, key: &str, value: &Node) -> Result<()> {
         let Value::Mapping(pairs) = &root.value else { return Err(DocumentError::NotWritable) };
         let pair = Node::mapping(vec![(Node::string(key), value.clone())]);
@@ -122,7 +120,7 @@ impl<'d> Edits<'d> {
         Ok(())
     }
 
-    /// More entries at the end of the list under a key.
+    /// Adds entries at the end of the list under a key.
     pub(super) fn append(&mut self, root: &Node, (key, list): (&Node, &Node), new: &[Node]) -> Result<()> {
         let [_, ..] = new else { return Ok(()) };
         let items: &[Node] = match &list.value {
@@ -151,7 +149,7 @@ impl<'d> Edits<'d> {
         Ok(())
     }
 
-    /// One entry in the place of another.
+    /// Replaces one entry of a list.
     pub(super) fn replace(&mut self, (key, list): (&Node, &Node), position: usize, new: &Node) -> Result<()> {
         let Value::Sequence(items) = &list.value else { return Err(DocumentError::NotWritable) };
         let old = &items[position].place;
@@ -169,7 +167,7 @@ impl<'d> Edits<'d> {
         Ok(())
     }
 
-    /// The entries at these positions go, each with its lines; comments between entries stay.
+    /// Removes the entries at these positions with their lines. Comments between entries stay.
     pub(super) fn remove(&mut self, (key, list): (&Node, &Node), gone: &[usize]) -> Result<()> {
         let Value::Sequence(items) = &list.value else { return Err(DocumentError::NotWritable) };
         if list.place.flow {
@@ -191,7 +189,7 @@ impl<'d> Edits<'d> {
         Ok(())
     }
 
-    /// Whole lines behind the line on which a node ends.
+    /// Inserts whole lines after the line on which a node ends.
     fn after(&mut self, node: &Node, lines: &str) -> Result<()> {
         let (text, end) = (self.document.text, node.place.end);
         if text[..end].ends_with(['\n', '\r']) {
@@ -200,7 +198,7 @@ impl<'d> Edits<'d> {
         }
         let at = line_end(text, end);
         if at == text.len() && ends_in_a_block(node) {
-            // A line break there would be one more in the user's text.
+            // The line break that is needed here would become part of the user's block scalar.
             return Err(DocumentError::NotWritable);
         }
         self.change(at..at, format!("{}{lines}", self.newline));
@@ -215,26 +213,26 @@ impl<'d> Edits<'d> {
         }
     }
 
-    /// Entries of a block list, without the last line break.
+    /// Returns entries as lines of a block list, without the last line break.
     fn lines(&self, indent: usize, new: &[Node]) -> Zeroizing<String> {
         let entry = |node: &Node| format!("{}- {}", " ".repeat(indent), *block(node, indent + 2, self.newline));
         Zeroizing::new(new.iter().map(entry).collect::<Vec<_>>().join(self.newline))
     }
 
-    /// Behind the colon of a key.
+    /// Returns the offset after the colon of a key.
     fn colon(&self, key: &Node) -> Result<usize> {
         let at = next_token(self.document.text, key.place.end);
         if self.text(at..at + 1) == ":" { Ok(at + 1) } else { Err(DocumentError::NotWritable) }
     }
 
-    /// The dash of an entry of a block list.
+    /// Returns the offset of the dash of an entry of a block list.
     fn dash(&self, key: &Node, items: &[Node], position: usize) -> Result<usize> {
         let from = if position == 0 { self.colon(key)? } else { items[position - 1].place.end };
         let at = next_token(self.document.text, from);
         if self.text(at..at + 1) == "-" { Ok(at) } else { Err(DocumentError::NotWritable) }
     }
 
-    /// How far something is indented that is the first on its line.
+    /// Returns the indentation of the token at `at`, which must be the first on its line.
     fn column(&self, at: usize) -> Result<usize> {
         let before = self.text(0..at);
         let start = before.rfind(['\n', '\r']).map_or(0, |end| end + 1);
@@ -242,7 +240,7 @@ impl<'d> Edits<'d> {
         if line.bytes().all(|byte| byte == b' ') { Ok(line.len()) } else { Err(DocumentError::NotWritable) }
     }
 
-    /// `[]` with nothing in it, not even a line break.
+    /// Whether a list is `[]` with at most spaces in it.
     fn is_hollow(&self, list: &Node) -> bool {
         list.tag.is_none()
             && self
@@ -278,7 +276,8 @@ impl<'d> Edits<'d> {
         Ok(())
     }
 
-    /// What stands around and between the entries of a list that had none: as the text around it.
+    /// Returns the text before, between and after the entries of a list that was empty, in the layout of the text
+    /// around it.
     fn wrapped(&self, key: &Node) -> (String, String, String) {
         match self.pretty(key.place.start) {
             Some((indent, step)) => {
@@ -289,7 +288,7 @@ impl<'d> Edits<'d> {
         }
     }
 
-    /// `inner` as the last of a flow collection.
+    /// Adds `inner` at the end of a flow collection.
     fn add_in_flow(&mut self, collection: &Node, first: Option<usize>, ends: Option<usize>, inner: &str) {
         let between = self.between(collection, first);
         if let Some(end) = ends {
@@ -298,12 +297,12 @@ impl<'d> Edits<'d> {
         }
         let at = collection.place.start;
         let open = self.text(at..self.document.text.len()).find(['[', '{']).map_or(at, |open| at + open + 1);
-        // The top level may have had nothing, and get more than one key.
+        // If the top level was empty, several keys can be inserted at this place.
         let comma = if self.changes.iter().any(|(range, _)| range.start == open) { ", " } else { "" };
         self.change(open..open, format!("{comma}{inner}"));
     }
 
-    /// What separates the entries of a flow collection, behind the comma.
+    /// Returns the white space after the commas of a flow collection.
     fn between(&self, collection: &Node, first: Option<usize>) -> String {
         let Some(first) = first else { return " ".to_owned() };
         let before = self.text(collection.place.start..first);
@@ -315,7 +314,7 @@ impl<'d> Edits<'d> {
         }
     }
 
-    /// How the entries of a flow list are written.
+    /// Returns the layout for new entries of a flow list.
     fn layout(&self, list: &Node, items: &[Node]) -> Flow {
         let at = items.first().map_or(list.place.start, |first| first.place.start);
         let is_open = |item: &Node| self.text(item.place.start..item.place.end).contains(['\n', '\r']);
@@ -331,7 +330,8 @@ impl<'d> Edits<'d> {
         Flow { json: self.document.language == Language::Json, lines: None, newline: self.newline }
     }
 
-    /// The indentation of the line of `at`, and of one level, where the text is in lines; else `None`.
+    /// Returns the indentation of the line of `at` and the width of one level; `None` if the text is on one line or not
+    /// indented.
     fn pretty(&self, at: usize) -> Option<(usize, usize)> {
         let indent_of = |line: &str| line.len() - line.trim_start_matches([' ', '\t']).len();
         let before = self.text(0..at);
@@ -368,7 +368,7 @@ impl<'d> Edits<'d> {
         }
     }
 
-    /// The comments of a part of a flow list that are in none of its entries, each with its line break.
+    /// Returns the comments between the entries `items` of a flow list within `range`, each with its line break.
     fn comments(&self, range: &Range<usize>, items: &[Node]) -> String {
         let mut kept = String::new();
         let mut at = range.start;
@@ -390,7 +390,7 @@ impl<'d> Edits<'d> {
     }
 }
 
-/// Whether the last thing of a node is a block scalar.
+/// Whether a node ends with a block scalar.
 fn ends_in_a_block(node: &Node) -> bool {
     match &node.value {
         Value::Scalar(_, style) => *style == Style::Block,

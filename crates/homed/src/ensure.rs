@@ -1,7 +1,7 @@
-//! Makes a home that is missing: the only thing that is done as root, and only where the settings allow it.
+//! Makes a missing home. This is the only work that is done as root, and only if the settings allow it.
 //!
-//! The directory is made under a temporary name, given away, and renamed: a home that exists is never root's, however
-//! the worker dies. The skeleton is copied later, as the user. Nothing that exists is ever changed.
+//! The directory is made under a temporary name, given to the user, and renamed, so that a home never belongs to root
+//! even if the worker is killed. The skeleton is copied later, as the user. Nothing that exists is ever changed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, read_dir};
@@ -17,11 +17,12 @@ use crate::bounds::Prefix;
 use crate::errno::from_errno;
 use crate::files::{errno_of, open_beneath};
 
-/// Files and directories of a skeleton that are copied at most, and how deep. `/etc/skel` has about five.
+/// The most files and directories of a skeleton that are copied, and the deepest level. `/etc/skel` has about five
+/// files.
 const MAX_SKELETON_ENTRIES: usize = 500;
 const MAX_SKELETON_DEPTH: usize = 8;
 
-/// Makes the home of the target beneath its prefix; `false` if something of that name is there already.
+/// Makes the home of the target beneath its prefix. Returns `false` if the name exists already.
 pub(super) fn make_home(prefix: &Prefix, target: &HomeTarget) -> Result<bool, HomeError> {
     let home = &target.home;
     let not_allowed = || not_allowed(target);
@@ -32,7 +33,7 @@ pub(super) fn make_home(prefix: &Prefix, target: &HomeTarget) -> Result<bool, Ho
         Err(errno) => return Err(from_errno("fstatat", home, errno)),
     }
     must_be_roots(prefix, &parent, target)?;
-    // Squashed root may not make it: the reason names the command for the file server.
+    // The export squashes root. The remedy of this error names the command for the file server.
     let failed = |call: &str, errno| match errno {
         Errno::ACCESS | Errno::PERM => not_allowed(),
         other => from_errno(call, home, other),
@@ -42,7 +43,7 @@ pub(super) fn make_home(prefix: &Prefix, target: &HomeTarget) -> Result<bool, Ho
         match fs::renameat_with(&parent, &temporary, &parent, name, RenameFlags::NOREPLACE) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
-            // Older NFS: an empty directory replaces at most an empty directory.
+            // Older NFS has no NOREPLACE. A plain rename of the empty directory can replace only an empty directory.
             Err(Errno::INVAL | Errno::NOSYS) => fs::renameat(&parent, &temporary, &parent, name)
                 .map(|()| true)
                 .map_err(|errno| failed("renameat", errno)),
@@ -59,7 +60,7 @@ pub(super) fn make_home(prefix: &Prefix, target: &HomeTarget) -> Result<bool, Ho
     made
 }
 
-/// Whether a home could be made there: one is begun, given away, and taken back.
+/// Tests whether a home could be made: makes a directory, gives it to the user, and removes it.
 pub(super) fn test_create(prefix: &Prefix, target: &HomeTarget) -> Result<(), HomeError> {
     let (parent, name) = parent(prefix, target)?;
     must_be_roots(prefix, &parent, target)?;
@@ -76,7 +77,7 @@ fn not_allowed(target: &HomeTarget) -> HomeError {
     HomeError::CreateNotAllowed { home: target.home.clone(), uid: target.uid, gid: target.gid }
 }
 
-/// The directory in which the target is to be, opened, and the target's name in it.
+/// Opens the directory above the target. Returns it with the name of the target in it.
 fn parent<'t>(prefix: &Prefix, target: &'t HomeTarget) -> Result<(OwnedFd, &'t OsStr), HomeError> {
     let not_allowed = || not_allowed(target);
     let (Some(parent), Some(name)) = (target.home.parent(), target.home.file_name()) else {
@@ -87,7 +88,8 @@ fn parent<'t>(prefix: &Prefix, target: &'t HomeTarget) -> Result<(OwnedFd, &'t O
     Ok((open_beneath(&prefix.path, relative, not_allowed)?, name))
 }
 
-/// In a directory that somebody else can rename in, the name could be another thing by the time it is given away.
+/// Checks that only root can write in the directory. Otherwise another user could replace the new directory before it
+/// is given away.
 fn must_be_roots(prefix: &Prefix, parent: &OwnedFd, target: &HomeTarget) -> Result<(), HomeError> {
     let path = target.home.parent().unwrap_or(&prefix.path);
     if !prefix.allow_create {
@@ -110,8 +112,8 @@ fn temporary(name: &OsStr) -> OsString {
     temporary
 }
 
-/// Makes a directory under a temporary name and gives it away. One that a killed worker left is removed before; the
-/// server runs one worker a home at a time.
+/// Makes a directory under a temporary name and gives it to the user. A directory of a killed worker is removed first;
+/// the server runs one worker per home at a time.
 fn make_empty(parent: &OwnedFd, temporary: &OsStr, target: &HomeTarget) -> Result<(), (&'static str, Errno)> {
     let _ = fs::unlinkat(parent, temporary, AtFlags::REMOVEDIR);
     fs::mkdirat(parent, temporary, Mode::RWXU).map_err(|errno| ("mkdirat", errno))?;
@@ -124,8 +126,8 @@ fn make_empty(parent: &OwnedFd, temporary: &OsStr, target: &HomeTarget) -> Resul
     sync(&directory).map_err(|errno| ("fsync", errno))
 }
 
-/// Makes what was made or renamed in a directory outlast a crash. Some file systems cannot sync a directory, and have
-/// nothing to sync in it.
+/// Syncs a directory, so that new and renamed entries survive a crash. Some file systems cannot sync directories, and
+/// do not need it.
 fn sync(directory: &OwnedFd) -> Result<(), Errno> {
     match fs::fsync(directory) {
         Ok(()) | Err(Errno::INVAL | Errno::NOTSUP) => Ok(()),
@@ -133,8 +135,9 @@ fn sync(directory: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// Lets the group of a directory that was made now work in it, and own what is made in it. Done as the user: root
-/// without `CAP_FSETID` may not. One with anything in it, or with another mode, is the user's by now.
+/// Lets the group of a new directory write in it, and own what is made in it. Runs as the user, because root without
+/// `CAP_FSETID` may not set the bit. If the directory is not empty or has another mode, the user already uses it, and
+/// it stays as it is.
 pub(super) fn give_group_on(path: &Path, place: &OwnedFd) -> Result<(), HomeError> {
     let failed = |call: &str, errno| from_errno(call, path, errno);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -146,7 +149,8 @@ pub(super) fn give_group_on(path: &Path, place: &OwnedFd) -> Result<(), HomeErro
     fs::fchmod(&held, Mode::RWXU | Mode::RWXG | Mode::SGID).map_err(|errno| failed("fchmod", errno))
 }
 
-/// Whether a directory that is there already is one of the group's, made as another of its people. It is only looked at.
+/// Whether an existing directory belongs to the group and is writable for it, because it was made for another member.
+/// Changes nothing.
 pub(super) fn is_the_groups(prefix: &Path, target: &HomeTarget) -> Result<bool, HomeError> {
     let path = &target.home;
     let relative = path.strip_prefix(prefix).map_err(|_| HomeError::NotBeneathPrefix { home: path.clone() })?;
@@ -157,13 +161,13 @@ pub(super) fn is_the_groups(prefix: &Path, target: &HomeTarget) -> Result<bool, 
     Ok(found.st_gid == target.gid && Mode::from_raw_mode(found.st_mode).contains(groups))
 }
 
-/// Stands in a home while its skeleton is being copied: a worker that was killed left it, and the next one goes on.
+/// Marks a home whose skeleton is being copied. If the worker is killed, the next worker finds it and continues.
 const UNFINISHED: &str = ".bursar-skeleton";
-/// A file of the skeleton that is not whole yet.
+/// The name of a file of the skeleton until it is complete.
 const TEMPORARY: &str = ".bursar-skeleton.tmp";
 
-/// Copies regular files and directories of the skeleton into a home that was made now, or whose copying was cut off, as
-/// the user. What is there already stays, and each file is there as a whole or not at all.
+/// Copies regular files and directories of the skeleton, as the user, into a home that is new or empty, or in which a
+/// copy was interrupted. Existing files stay, and each file is copied completely or not at all.
 pub(super) fn copy_skeleton(skeleton: &Path, home: &Path, place: &OwnedFd, created: bool) -> Result<(), HomeError> {
     let failed = |call: &str, errno| from_errno(call, home, errno);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -1,11 +1,11 @@
-//! The reason that a failed system call stands for.
+//! Turns the errno of a failed system call into a [`HomeError`].
 
 use std::path::PathBuf;
 
 use bursar_protocol::HomeError;
 use rustix::io::Errno;
 
-/// The reason for an errno of a call on `path`.
+/// Returns the error for a system call on `path` that failed with `errno`.
 pub(super) fn from_errno(operation: &str, path: impl Into<PathBuf>, errno: Errno) -> HomeError {
     let path = path.into();
     let message = || std::io::Error::from(errno).kind().to_string();

@@ -1,12 +1,14 @@
-//! Replaces a file of the user that the user's own programs write too, so that nobody's change is lost.
+//! Replaces a file that the user's own programs write too, without losing a change of either side.
 //!
-//! `kubectl config` (client-go, `tools/clientcmd`: `ModifyConfig` and `lockFile`) makes `config.lock` with `O_EXCL` and mode
-//! 0, truncates the file, writes it in place and removes the lock. A program that finds the lock gives up. So we hold it
-//! too, and only for the last look, the comparison and the rename. Editors and many tools know no lock: what they change
-//! until the rename is noticed by the file's inode, size and times, and merged again. kubectl has read the file before it
-//! locks, and so may write back what was there before: the daemon looks again after each delivery.
+//! `kubectl config` (client-go, `tools/clientcmd`: `ModifyConfig` and `lockFile`) makes `config.lock` with `O_EXCL` and
+//! mode 0, truncates the file, writes it in place and removes the lock. A program that finds the lock gives up. Homed
+//! takes the same lock, only for the last check and the rename. Editors and many tools use no lock: if they change the
+//! file before the rename, its inode, size or times differ, and homed merges again. kubectl reads the file before it
+//! takes the lock, so it can write back the old content. Therefore the daemon inspects the file again after each
+//! delivery.
 //!
-//! Ages are told by the times that the file system gives to files that we make: a file server's clock is not ours.
+//! Ages are measured against the timestamps of files that homed creates, because the file server's clock may differ
+//! from ours.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -18,23 +20,24 @@ use zeroize::Zeroizing;
 
 use crate::files::{Directory, Existing};
 
-/// A file that changed within this time may not be whole yet; and a second change within one tick of the file system's
-/// clock (at most 10 ms) could not be told from the first.
+/// If a file changed within this time, another program may still be writing it. The time is also longer than one tick
+/// of the file system's clock (at most 10 ms), within which a second change could not be told from the first.
 const MOMENT: Duration = Duration::from_millis(100);
-/// Between two looks at somebody else's lock. kubectl holds one for some milliseconds.
+/// The pause between two checks of another program's lock. kubectl holds its lock for some milliseconds.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Nobody holds a lock that long: the process that made it was killed. client-go never overrides a lock, and asks
-/// people to delete it.
+/// The age at which a lock is overridden. No program holds a lock this long, so the process that made it was killed.
+/// client-go never overrides a lock, and asks the user to delete it.
 const ABANDONED: Duration = Duration::from_mins(1);
-/// Merges under one lock. A program that writes faster than this does not know the lock either, and other deliveries
-/// wait for it.
+/// The number of merges before the lock is released. A program that changes the file this often ignores the lock
+/// anyway, and programs that respect the lock wait for it.
 const ROUNDS: u32 = 3;
 
-/// What our locks say. They are told by their mode too, which they have from their first moment on: kubectl's have 0.
+/// The content of our locks. Their mode, which they have from the start, distinguishes them too: kubectl's locks have
+/// mode 0.
 const MARK: &[u8] = b"bursar-homed\n";
 const LOCK_MODE: Mode = Mode::RUSR;
 
-/// The moment until which somebody is waited for.
+/// The deadline for waiting for another program.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience(Instant);
 
@@ -50,22 +53,22 @@ impl Patience {
     }
 }
 
-/// What is to stand there: `None`, what does already.
+/// The new content; `None` if the file stays as it is.
 pub(super) type Content = Option<Zeroizing<Vec<u8>>>;
 
-/// What came of it.
+/// The result of [`exchange`].
 #[derive(Debug)]
 pub(super) struct Exchanged<T> {
-    /// What `merge` said of what was written.
+    /// The value that the last call of `merge` returned.
     pub(super) value: T,
     /// The file was written.
     pub(super) changed: bool,
-    /// Seconds that somebody else's lock had been there, which was overridden.
+    /// The age in seconds of another program's lock that was overridden; `None` if there was none.
     pub(super) overridden: Option<u64>,
 }
 
-/// Replaces a file by what `merge` makes of it; that is asked again for each change that somebody else makes meanwhile.
-/// `before` is given what `merge` said, when nothing but the rename is left to do.
+/// Replaces a file with what `merge` makes of it. If another program changes the file meanwhile, `merge` is called
+/// again. `before` gets the value of `merge` when only the rename is left; it can be called more than once.
 pub(super) fn exchange<T>(
     directory: &Directory<'_>,
     name: &Path,
@@ -73,7 +76,7 @@ pub(super) fn exchange<T>(
     mut merge: impl FnMut(Option<&Existing>) -> Result<(Content, T), HomeError>,
     before: impl Fn(&T) -> Result<(), HomeError>,
 ) -> Result<Exchanged<T>, HomeError> {
-    // Once, and before there is a file of ours: it takes them all.
+    // Only here, before this function makes a temporary file: `sweep` removes all of them.
     directory.sweep();
     sweep_lock(directory, name);
     let mut lock: Option<Lock<'_, '_>> = None;
@@ -82,7 +85,7 @@ pub(super) fn exchange<T>(
         let existing = read(directory, name)?;
         let merged = merge(existing.as_ref());
         if merged.is_err() && !is_still(directory, name, existing.as_ref(), None)? {
-            // It was not whole: that is no reason.
+            // The file has changed since it was read, so the error of `merge` proves nothing.
             give_up(directory, name, patience)?;
             continue;
         }
@@ -97,10 +100,10 @@ pub(super) fn exchange<T>(
         }
         let made_at = lock.as_ref().map(|lock| lock.made_at);
         if is_still(directory, name, existing.as_ref(), made_at)? {
-            // The file is closed by this: see `Temporary::put`.
+            // Consumes `existing` and so closes the old file; see `Temporary::put`.
             let version = existing.map(|existing| existing.version);
             before(&value)?;
-            // That wrote files too, and took its time. Nothing but the rename follows this look.
+            // `before` wrote files and took time, so the version is checked again. Only the rename follows this check.
             if directory.version(name)? == version {
                 temporary.put(name)?;
                 let overridden = overridden(&lock);
@@ -126,7 +129,8 @@ fn give_up(directory: &Directory<'_>, name: &Path, patience: Patience) -> Result
     Ok(())
 }
 
-/// Reads a file; one that is empty once more, for that is how a program begins to write it in place.
+/// Reads a file. If it is empty, it is read once more after [`MOMENT`], because a program that writes in place begins
+/// with an empty file.
 fn read(directory: &Directory<'_>, name: &Path) -> Result<Option<Existing>, HomeError> {
     let existing = directory.read(name)?;
     if existing.as_ref().is_some_and(|existing| existing.content.is_empty()) {
@@ -136,7 +140,7 @@ fn read(directory: &Directory<'_>, name: &Path) -> Result<Option<Existing>, Home
     Ok(existing)
 }
 
-/// Reads a file that nobody is writing, as far as that shows.
+/// Reads a file until two reads in a row agree. If `patience` ends first, returns [`HomeError::InUse`].
 pub(super) fn settled(
     directory: &Directory<'_>,
     name: &Path,
@@ -151,8 +155,8 @@ pub(super) fn settled(
     }
 }
 
-/// Whether a file is as it was read. `made_at`: the time of the file system now; one that changed shortly before, or is
-/// looked at without that time, is waited for and read again.
+/// Whether a file has not changed since it was read. `made_at` is the current time of the file system. If the file
+/// changed less than [`MOMENT`] before it, or `made_at` is `None`, the function waits and compares the content too.
 fn is_still(
     directory: &Directory<'_>,
     name: &Path,
@@ -167,11 +171,11 @@ fn is_still(
         let again = directory.read(name)?;
         return Ok(again.is_some_and(|again| again.version == existing.version && again.content == existing.content));
     }
-    // Opened again: only that asks a file server.
+    // `version` opens the file again, because only an open asks the file server.
     Ok(directory.version(name)? == Some(existing.version))
 }
 
-/// What a file is without its content: another one, or one that was written since, differs.
+/// Identifies a state of a file without its content: a replaced or rewritten file has another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
     inode: u64,
@@ -181,7 +185,6 @@ pub struct Version {
 }
 
 impl Version {
-    /// The version of a file that was just looked at.
     pub(super) fn of(found: &Stat) -> Self {
         let nanoseconds = |seconds: i64, rest: u64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
         Self {
@@ -192,19 +195,19 @@ impl Version {
         }
     }
 
-    /// When its content was last written. Nanoseconds since 1970, by the clock of its file system.
+    /// Returns when the content was last written, in nanoseconds since 1970 by the clock of the file system.
     pub(super) fn changed_at(&self) -> i128 {
         self.modified
     }
 
-    /// When it was made, if nobody touched it since. A user may set the time of modification, and only to an earlier one
-    /// is it believed: the lock of tomorrow is one of now.
+    /// Returns when a file was made that was not changed since. A user can set the modification time. A time later than
+    /// the last change of the inode is ignored, so a lock dated tomorrow counts as new.
     fn made_at(&self) -> i128 {
         self.modified.min(self.changed)
     }
 }
 
-/// `config.lock`, held. It goes when this is dropped.
+/// A `config.lock` that we hold. It is removed on drop.
 struct Lock<'d, 'home> {
     directory: &'d Directory<'home>,
     name: PathBuf,
@@ -215,7 +218,7 @@ struct Lock<'d, 'home> {
 
 impl Drop for Lock<'_, '_> {
     fn drop(&mut self) {
-        // Somebody may have removed it, and another program locked since.
+        // The lock may have been removed meanwhile, and another program may hold its own lock.
         if self.directory.look(&self.name).is_ok_and(|found| found.is_some_and(|found| found.st_ino == self.inode)) {
             let _ = self.directory.remove(&self.name);
         }
@@ -223,7 +226,8 @@ impl Drop for Lock<'_, '_> {
 }
 
 impl<'d, 'home> Lock<'d, 'home> {
-    /// Takes the lock of a file, or waits for it. `now`: the time of the file system.
+    /// Takes the lock of a file. If another program holds it, waits until `patience` ends. `now` is the current time of
+    /// the file system.
     fn take(directory: &'d Directory<'home>, file: &Path, now: i128, patience: Patience) -> Result<Self, HomeError> {
         let name = lock_name(file);
         let mut waited = 0_u32;
@@ -235,12 +239,13 @@ impl<'d, 'home> Lock<'d, 'home> {
             }
             let Some(found) = directory.look(&name)? else { continue };
             let now = now + i128::try_from((PAUSE * waited).as_nanos()).unwrap_or(0);
-            // One from far ahead was made by a clock that was wrong: nobody can say when it is old.
+            // A lock dated far in the future comes from a wrong clock and would never become old, so it is overridden
+            // too.
             let age = (now - Version::of(&found).made_at()).unsigned_abs();
             if age > ABANDONED.as_nanos() {
                 directory.remove_anything(&name, &found)?;
                 let seconds = u64::try_from(age / 1_000_000_000).unwrap_or(u64::MAX);
-                eprintln!("{}: overridden, it was {seconds} s old", shown(&directory.path_of(&name)));
+                eprintln!("removed the abandoned lock {}: it was {seconds} s old", shown(&directory.path_of(&name)));
                 overridden = Some(seconds);
                 continue;
             }
@@ -255,20 +260,20 @@ impl<'d, 'home> Lock<'d, 'home> {
     }
 }
 
-/// Removes a lock of ours that a killed worker left. The server runs one worker a home at a time, so nobody holds it.
+/// Removes the lock of a killed worker. The server runs one worker per home at a time, so no worker holds it.
 pub(super) fn sweep_lock(directory: &Directory<'_>, file: &Path) {
     let name = lock_name(file);
     let Ok(Some(found)) = directory.look(&name) else { return };
     let is_of_our_kind = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile
         && found.st_mode & 0o7777 == LOCK_MODE.as_raw_mode();
-    // Killed between making and marking it, it is empty.
-    let says_so = || directory.read(&name).is_ok_and(|lock| lock.is_some_and(|lock| MARK.starts_with(&lock.content)));
-    if is_of_our_kind && says_so() {
+    // If the worker was killed between creating the lock and writing its mark, the file is empty.
+    let has_mark = || directory.read(&name).is_ok_and(|lock| lock.is_some_and(|lock| MARK.starts_with(&lock.content)));
+    if is_of_our_kind && has_mark() {
         let _ = directory.remove(&name);
     }
 }
 
-/// As client-go names it.
+/// Returns the name that client-go uses for the lock of a file.
 fn lock_name(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".lock");
@@ -276,7 +281,7 @@ fn lock_name(file: &Path) -> PathBuf {
 }
 
 impl Directory<'_> {
-    /// What is there under a name, a link itself.
+    /// Returns the metadata of the file with this name. Links are not followed.
     fn look(&self, name: &Path) -> Result<Option<Stat>, HomeError> {
         match fs::statat(self.held(), name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => Ok(Some(found)),
@@ -285,7 +290,7 @@ impl Directory<'_> {
         }
     }
 
-    /// Makes a file that must not be there; `None` if something is.
+    /// Creates a lock; returns `None` if the name exists already.
     fn make_lock(&self, name: &Path, mode: Mode, content: &[u8]) -> Result<Option<Stat>, HomeError> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match fs::openat(self.held(), name, flags, mode) {
@@ -293,12 +298,12 @@ impl Directory<'_> {
             Err(Errno::EXIST) => return Ok(None),
             Err(errno) => return Err(self.failed("openat", name, errno)),
         };
-        // A full disk leaves it empty, which does as well.
+        // If the disk is full, the lock stays empty, and works all the same.
         let _ = rustix::io::write(&file, content);
         fs::fstat(&file).map(Some).map_err(|errno| self.failed("fstat", name, errno))
     }
 
-    /// Removes what was found under a name, of whatever kind, if it is still that.
+    /// Removes the file or folder `found` if it still has this name.
     fn remove_anything(&self, name: &Path, found: &Stat) -> Result<(), HomeError> {
         if self.look(name)?.is_none_or(|now| now.st_ino != found.st_ino) {
             return Ok(());
@@ -326,7 +331,7 @@ mod tests {
     use super::*;
     use crate::files::Home;
 
-    /// What an NFS client does to a file that is open: it renames it out of the way first.
+    /// If the old file were open, an NFS client would rename it away before the new one takes its place.
     #[test]
     fn a_file_is_closed_before_another_takes_its_place() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -342,7 +347,7 @@ mod tests {
             held.flatten().any(|held| std::fs::read_link(held.path()).is_ok_and(|held| held == path))
         };
         let merge = |existing: Option<&Existing>| {
-            assert!(existing.is_some() && is_open(), "so that this test would see it");
+            assert!(existing.is_some() && is_open(), "the old file must be open here, or the test proves nothing");
             Ok((Some(Zeroizing::new(b"ours".to_vec())), ()))
         };
         let before = |(): &()| {

@@ -1,9 +1,9 @@
-//! Files in one home, reached only through directory descriptors that are held.
+//! Reads and writes files in one home, through directory descriptors that stay open.
 //!
 //! Runs in the worker, as the owner of the home. Each name is resolved by `openat2` beneath the directory above it,
-//! without symbolic links, magic links or mounts inside the home, so what another process swaps meanwhile is refused
-//! or harmless. One code path for local file systems and NFS: a temporary file in the same directory (`O_TMPFILE`
-//! does not exist on NFS), fsync, rename, fsync of the directory.
+//! without symbolic links, magic links or mounts inside the home. If another process swaps a component meanwhile, the
+//! call is refused or harmless. Local file systems and NFS share one code path: a temporary file in the same directory
+//! (`O_TMPFILE` does not exist on NFS), fsync, rename, fsync of the directory.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,25 +20,25 @@ use zeroize::Zeroizing;
 use crate::errno::from_errno;
 use crate::exchange::Version;
 
-/// Largest kubeconfig that is read, in bytes; the same as a Secret's limit in Kubernetes. Real ones have some
-/// kilobytes; a sparse file of a terabyte costs a user nothing and must cost us nothing.
+/// The largest kubeconfig that is read, in bytes: the limit of a Secret in Kubernetes. Real kubeconfigs have some
+/// kilobytes. A sparse file of a terabyte costs a user nothing, and must cost us nothing.
 pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
-/// Bytes of a test write: a kubeconfig with two CA bundles, and more than one block, so that quotas count it.
+/// The size of a test write: a kubeconfig with two CA bundles. It is more than one block, so that quotas count it.
 const TEST_WRITE_BYTES: usize = 16 * 1024;
 
-/// Entries of a directory that are looked at for temporary files of ours. `.kube` holds a handful; a directory that
-/// a user filled with millions must not use up the deadline.
+/// The number of directory entries that are searched for our temporary files. `.kube` has a handful. A directory that a
+/// user filled with millions of files must not use up the deadline.
 const MAX_SWEPT_ENTRIES: usize = 4096;
 
 const TEMPORARY_PREFIX: &str = ".bursar-";
 const TEMPORARY_SUFFIX: &str = ".tmp";
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
-/// In the home also no mounts: a user could mount a FUSE file system there that never answers.
+/// In the home, mounts are refused too: a user could mount a FUSE file system there that never answers.
 const IN_HOME: ResolveFlags = BENEATH.union(ResolveFlags::NO_XDEV);
 
-/// A home, held open and known to be its user's.
+/// The open directory of a home, which belongs to its user.
 #[derive(Debug)]
 pub struct Home {
     directory: OwnedFd,
@@ -46,10 +46,10 @@ pub struct Home {
     uid: u32,
 }
 
-/// A directory as a place only: no permission to list it is needed.
+/// Opens a directory for path resolution only, which needs no permission to list it.
 const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Opens `path` (relative, plain) beneath a prefix, as a place; `missing` is the reason if it is not there.
+/// Opens the plain relative `path` beneath a prefix, with [`PLACE`]. If it does not exist, the error is `missing`.
 pub(super) fn open_beneath(
     prefix: &Path,
     path: &Path,
@@ -67,8 +67,8 @@ pub(super) fn open_beneath(
     })
 }
 
-/// The mount point of the file system that a folder is on. Unlike a device number it stays the same when the host
-/// boots. `None`: the folder is not there, or the kernel does not say.
+/// Returns the mount point of the file system that contains a folder. Unlike a device number, it survives a reboot of
+/// the host. `None` if the folder does not exist or the kernel does not report mount points.
 pub(super) fn mount_of(folder: &Path) -> Option<PathBuf> {
     let folder = std::fs::canonicalize(folder).ok()?;
     let is_mounted = |place: &&Path| {
@@ -92,22 +92,21 @@ impl Home {
         Ok(Self { directory, path, uid: target.uid })
     }
 
-    /// The mount point of the file system that its folder is on.
+    /// Returns the mount point of the file system that contains the folder above the home.
     pub(super) fn mount(&self) -> Option<PathBuf> {
         mount_of(self.path.parent()?)
     }
 
-    /// The held directory.
     pub(super) fn directory(&self) -> &OwnedFd {
         &self.directory
     }
 
-    /// The directory of a file of this home; `None` if it is not there.
+    /// Opens the directory of a file of this home; `None` if it does not exist.
     pub fn directory_of(&self, file: &Path) -> Result<Option<Directory<'_>>, HomeError> {
         self.open_parent(file)
     }
 
-    /// The directory of a file of this home, made if it is not there, mode 0700.
+    /// Opens the directory of a file of this home. If it does not exist, it is created with mode 0700.
     pub fn make_directory_of(&self, file: &Path) -> Result<Directory<'_>, HomeError> {
         if let Some(directory) = self.open_parent(file)? {
             return Ok(directory);
@@ -135,8 +134,8 @@ impl Home {
         Ok(held.map(|held| Directory { home: self, held, path: self.path.join(parent) }))
     }
 
-    /// With permission to list and to sync; `None` if it is not there. Every directory on the way must be the user's:
-    /// in another's folder a kubeconfig can be exchanged by that other.
+    /// Opens a directory so that it can be listed and synced; `None` if it does not exist. Every directory on the path
+    /// must belong to the user, because the owner of a folder could replace a kubeconfig in it.
     fn open_directory(&self, path: &Path) -> Result<Option<OwnedFd>, HomeError> {
         let mut whole = self.path.clone();
         let mut held: Option<OwnedFd> = None;
@@ -162,7 +161,7 @@ impl Home {
     }
 }
 
-/// A directory of a home, held open.
+/// An open directory of a home.
 #[derive(Debug)]
 pub struct Directory<'home> {
     home: &'home Home,
@@ -170,21 +169,21 @@ pub struct Directory<'home> {
     path: PathBuf,
 }
 
-/// A file as it was found.
+/// A file that exists, with its content.
 #[derive(Debug)]
 pub struct Existing {
-    /// The content; it may hold the user's credentials, so it is overwritten when dropped.
+    /// It may contain the user's credentials, so the memory is overwritten on drop.
     pub content: Zeroizing<Vec<u8>>,
     /// Permission bits.
     pub mode: u32,
-    /// Owner: always the home's.
+    /// The uid of the owner, who always owns the home too.
     pub owner: u32,
-    /// By which a later change is told.
+    /// Differs after the file was changed or replaced.
     pub version: Version,
     file: File,
 }
 
-/// A file that is written and not in its place yet. It goes when this is dropped.
+/// A complete file under a temporary name. If it is dropped before [`Temporary::put`], the file is removed.
 pub(super) struct Temporary<'d, 'home> {
     directory: &'d Directory<'home>,
     name: Option<PathBuf>,
@@ -192,14 +191,15 @@ pub(super) struct Temporary<'d, 'home> {
 }
 
 impl Temporary<'_, '_> {
-    /// When it was written, by the clock of the file system.
+    /// Returns when the file was written, in nanoseconds since 1970 by the clock of the file system.
     pub(super) fn made_at(&self) -> Result<i128, HomeError> {
         let found = fs::fstat(&self.file).map_err(|errno| from_errno("fstat", &self.directory.path, errno))?;
         Ok(Version::of(&found).changed_at())
     }
 
-    /// Puts it under a name: either the old file is there or this one, never a part. This process must not hold the old file
-    /// open: an NFS client would first rename that out of the way, and for a moment there would be none.
+    /// Renames the file to `name`: at any moment, either the complete old file or the complete new one has that name.
+    /// This process must not have the old file open, because an NFS client would first rename the old file away, and
+    /// for a moment no file would have the name.
     pub(super) fn put(mut self, name: &Path) -> Result<(), HomeError> {
         let Some(temporary) = self.name.take() else { return Ok(()) };
         let held = &self.directory.held;
@@ -219,7 +219,7 @@ impl Drop for Temporary<'_, '_> {
 }
 
 impl Directory<'_> {
-    /// Path of a file here, for messages.
+    /// Returns the path of a file in this directory, for messages.
     #[must_use]
     pub fn path_of(&self, name: &Path) -> PathBuf {
         self.path.join(name)
@@ -235,8 +235,8 @@ impl Directory<'_> {
         .unwrap_or_else(|| from_errno(operation, self.path_of(name), errno))
     }
 
-    /// What the file system says here: where the quota is the folder's, many count by it. A user's own quota only the file
-    /// server can tell.
+    /// Returns the error for an exceeded quota, with the size and free space of the file system. If a quota applies to
+    /// a folder, many file systems report these numbers for the quota. Only the file server knows the quota of a user.
     fn quota(&self, name: &Path) -> Option<HomeError> {
         let found = fs::fstatvfs(&self.held).ok()?;
         let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
@@ -244,7 +244,7 @@ impl Directory<'_> {
         Some(HomeError::Quota { path: self.path_of(name), uid: self.home.uid, size, free })
     }
 
-    /// The mark, if there is one, that even an owner's permissions do not count against.
+    /// Returns an error if the directory or the file is marked immutable or append-only, which binds the owner too.
     fn marked(&self, name: &Path) -> Option<HomeError> {
         let marks = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
         let is_marked = |name: &Path, flags| {
@@ -259,13 +259,13 @@ impl Directory<'_> {
 
     /// Reads a regular file of the home's owner; `None` if there is none.
     pub fn read(&self, name: &Path) -> Result<Option<Existing>, HomeError> {
-        // Looked at before it is opened only for the sake of a better reason; what counts is the look after.
+        // This check only gives a better error. The check after the open is the one that counts.
         match fs::statat(&self.held, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(self.failed("fstatat", name, errno)),
             Ok(found) => self.check(name, &found)?,
         }
-        // Non-blocking: a FIFO put there meanwhile must not make us wait for a writer.
+        // Non-blocking: if the file was replaced by a FIFO meanwhile, the open must not wait for a writer.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let mut file = match fs::openat2(&self.held, name, flags, Mode::empty(), IN_HOME) {
             Ok(file) => File::from(file),
@@ -299,7 +299,8 @@ impl Directory<'_> {
         }
     }
 
-    /// Takes away what others may do with a file that holds a private key. `false` if they may nothing.
+    /// Removes the permissions of group and others from a file that contains a private key. Returns `false` if they had
+    /// none.
     pub fn make_private(&self, name: &Path, existing: &Existing) -> Result<bool, HomeError> {
         let others = Mode::from_raw_mode(existing.mode) & (Mode::RWXG | Mode::RWXO);
         if others.is_empty() {
@@ -309,7 +310,8 @@ impl Directory<'_> {
         Ok(true)
     }
 
-    /// What a file is now; `None` if there is none. It is opened, so that a file server is asked and no cache.
+    /// Returns the current version of a file; `None` if it does not exist. The file is opened, because an NFS client
+    /// asks the server at an open, and otherwise answers from its cache.
     pub(super) fn version(&self, name: &Path) -> Result<Option<Version>, HomeError> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         match fs::openat2(&self.held, name, flags, Mode::empty(), IN_HOME) {
@@ -321,12 +323,11 @@ impl Directory<'_> {
         }
     }
 
-    /// The directory itself.
     pub(super) fn held(&self) -> &OwnedFd {
         &self.held
     }
 
-    /// Writes a file, mode 0600, that is to be put under a name.
+    /// Writes a file with mode 0600 under a temporary name.
     pub(super) fn temporary(&self, content: &[u8]) -> Result<Temporary<'_, '_>, HomeError> {
         let name = temporary_name();
         match self.write_new(&name, content) {
@@ -338,13 +339,13 @@ impl Directory<'_> {
         }
     }
 
-    /// Puts a file there as a whole, mode 0600, whatever is there.
+    /// Creates or replaces a file in one step, with mode 0600.
     pub fn replace(&self, name: &Path, content: &[u8]) -> Result<(), HomeError> {
         self.temporary(content)?.put(name)?;
         self.sync()
     }
 
-    /// Puts a file there unless it is there just so. `true` if anything was changed.
+    /// Creates or replaces a file, unless it has this content already. Returns whether anything changed.
     pub fn keep_at(&self, name: &Path, content: &[u8]) -> Result<bool, HomeError> {
         match self.read(name)?.filter(|existing| existing.content.as_slice() == content) {
             Some(existing) => self.make_private(name, &existing),
@@ -352,7 +353,7 @@ impl Directory<'_> {
         }
     }
 
-    /// Removes a file; `false` if there is none.
+    /// Removes a file. Returns `false` if it did not exist.
     pub fn remove(&self, name: &Path) -> Result<bool, HomeError> {
         match fs::unlinkat(&self.held, name, AtFlags::empty()) {
             Ok(()) => Ok(true),
@@ -361,7 +362,7 @@ impl Directory<'_> {
         }
     }
 
-    /// Removes a directory; one in which something else is stays.
+    /// Removes a directory if it is empty.
     pub fn remove_directory(&self, name: &Path) -> Result<(), HomeError> {
         match fs::unlinkat(&self.held, name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
@@ -369,14 +370,14 @@ impl Directory<'_> {
         }
     }
 
-    /// Writes a file that must not be there yet. A copy: a second name of the user's file would follow what a program
-    /// writes into it in place.
+    /// Writes a copy of a user's file to a name that must not exist. A hard link would not do: if a program writes the
+    /// file in place, the link would show the new content.
     pub fn write_copy(&self, name: &Path, content: &[u8]) -> Result<(), HomeError> {
         self.write_new(name, content)?;
         self.sync()
     }
 
-    /// Writes and removes a file as large as a kubeconfig.
+    /// Tests whether a file of the size of a kubeconfig can be written here: writes one and removes it.
     pub fn test_write(&self) -> Result<(), HomeError> {
         self.sweep();
         let temporary = temporary_name();
@@ -392,7 +393,7 @@ impl Directory<'_> {
             .map_err(|errno| self.failed("openat", name, errno))?;
         let mut file = File::from(file);
         file.write_all(content).map_err(|error| self.failed("write", name, errno_of(&error)))?;
-        // NFS tells of a full disk or quota only here.
+        // NFS reports a full disk or an exceeded quota only here.
         file.sync_all().map_err(|error| self.failed("fsync", name, errno_of(&error)))?;
         Ok(file)
     }
@@ -405,7 +406,7 @@ impl Directory<'_> {
         }
     }
 
-    /// The names here that begin so.
+    /// Returns the names in this directory that begin with `prefix`.
     pub(super) fn beginning_with(&self, prefix: &Path) -> Vec<PathBuf> {
         let Ok(entries) = Dir::read_from(&self.held) else { return Vec::new() };
         let names = entries.take(MAX_SWEPT_ENTRIES).flatten().map(|entry| entry.file_name().to_bytes().to_vec());
@@ -413,8 +414,8 @@ impl Directory<'_> {
         names.filter(|name| name.starts_with(prefix)).map(|name| OsString::from_vec(name).into()).collect()
     }
 
-    /// Removes temporary files that a killed worker left behind. The server runs one worker a home at a time, so
-    /// none of them is in use. A failure is no reason not to write.
+    /// Removes temporary files of killed workers. The server runs one worker per home at a time, so none of the files
+    /// is in use. Errors are ignored, because old temporary files do not prevent a write.
     pub(super) fn sweep(&self) {
         let Ok(entries) = Dir::read_from(&self.held) else { return };
         for entry in entries.take(MAX_SWEPT_ENTRIES).flatten() {
@@ -426,7 +427,8 @@ impl Directory<'_> {
     }
 }
 
-/// Whether blocks are not what is missing. File systems that count no inodes say 0 of 0.
+/// Whether the file system is out of inodes although it has free blocks. File systems that do not count inodes report 0
+/// of 0.
 fn has_no_inodes(held: &OwnedFd) -> bool {
     fs::fstatvfs(held).is_ok_and(|found| found.f_files > 0 && found.f_favail == 0 && found.f_bavail > 0)
 }
@@ -445,7 +447,8 @@ fn temporary_name() -> PathBuf {
     PathBuf::from(format!("{TEMPORARY_PREFIX}{}{TEMPORARY_SUFFIX}", uuid::Uuid::new_v4().simple()))
 }
 
-/// The errno of an error of the standard library; EIO if it has none.
+/// Returns the errno of an error of the standard library; for an error without one, ENOSPC if it says that storage is
+/// full, else EIO.
 pub(super) fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(match error.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::WriteZero => Errno::NOSPC,

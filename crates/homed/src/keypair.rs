@@ -1,4 +1,4 @@
-//! Which certificate a private key belongs to. Bytes in, no file.
+//! Decides whether a private key belongs to a certificate, and finds our private keys in a text. Does not read files.
 
 use std::collections::BTreeSet;
 
@@ -10,17 +10,17 @@ use x509_parser::pem::parse_x509_pem;
 use x509_parser::prelude::parse_x509_certificate;
 use zeroize::Zeroizing;
 
-/// A certificate that really is one.
+/// A parsed certificate.
 pub(super) struct Certificate {
-    /// The first certificate, encoded again: anything else that stood beside it (a key, say) is not in it.
+    /// The certificate in PEM, encoded again, so that it contains nothing else of the text, such as a private key.
     pub(super) pem: String,
     /// `SubjectPublicKeyInfo`, DER.
     public_key: Vec<u8>,
-    /// Its subject is in a group of Bursar's, as each that the daemon asks for is.
+    /// The subject has a group of Bursar, as every certificate that the daemon requests does.
     is_ours: bool,
 }
 
-/// The first certificate of a PEM text.
+/// Parses the first certificate of a PEM text. Returns `None` if the first block is not a certificate.
 pub(super) fn certificate(pem: &[u8]) -> Option<Certificate> {
     let (_, block) = parse_x509_pem(pem).ok()?;
     if block.label != "CERTIFICATE" {
@@ -35,13 +35,13 @@ pub(super) fn certificate(pem: &[u8]) -> Option<Certificate> {
     Some(Certificate { pem: encode(&block.contents), public_key: certificate.public_key().raw.to_vec(), is_ours })
 }
 
-/// How the groups of accounts begin.
+/// The prefix of the groups of accounts.
 const OUR_GROUPS: &str = "bursar:";
-/// `-----BEGIN ` in base64: how a certificate or a key begins in a kubeconfig.
+/// `-----BEGIN ` in base64, the beginning of a certificate or a key in a kubeconfig.
 const BEGIN: &str = "LS0tLS1CRUdJTi";
 
-/// A text without the private keys of our certificates in it, whether or not it parses: they belong to credentials that
-/// Bursar takes away again. `None`: there are none. Keys of others stay.
+/// Returns the text without the private keys of our certificates; `None` if it has none. Other keys stay. The text need
+/// not parse. The keys must go because Bursar will revoke their credentials.
 pub(super) fn without_our_keys(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
     let mut pieces = Vec::new();
@@ -65,31 +65,31 @@ pub(super) fn without_our_keys(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     Some(out)
 }
 
-/// `SubjectPublicKeyInfo` of a point on P-256, uncompressed, without the point (RFC 5480): algorithm `id-ecPublicKey`,
-/// curve `prime256v1`, and the head of a bit string of 65 bytes.
+/// The DER bytes of a `SubjectPublicKeyInfo` before an uncompressed point on P-256 (RFC 5480): algorithm
+/// `id-ecPublicKey`, curve `prime256v1`, and the head of a bit string of 65 bytes.
 const P256_HEAD: [u8; 26] = [
     0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce,
     0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
 ];
 
-/// Whether a private key (PEM, PKCS#8) is the certificate's. Bursar's keys are P-256 keys: a key of another kind is not
-/// one of them, and belongs to nothing.
+/// Whether a private key (PEM, PKCS#8) belongs to the certificate. Bursar's keys are P-256 keys; for a key of another
+/// kind, this returns `false`.
 pub(super) fn belongs_to(key_pem: &Zeroizing<Vec<u8>>, certificate: &Certificate) -> bool {
     public_key(key_pem).is_some_and(|key| certificate.public_key.strip_prefix(&P256_HEAD) == Some(key.as_slice()))
 }
 
-/// The point of a private key (PEM, PKCS#8) on P-256, uncompressed.
+/// Returns the uncompressed public point of a private P-256 key (PEM, PKCS#8).
 fn public_key(key_pem: &Zeroizing<Vec<u8>>) -> Option<Vec<u8>> {
     let der = std::str::from_utf8(key_pem).ok().and_then(pkcs8)?;
     let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &der, &SystemRandom::new()).ok()?;
     Some(key.public_key().as_ref().to_vec())
 }
 
-/// The bytes between the marks of a PEM text. No copy of them stays behind.
+/// Returns the decoded bytes of a PEM private key, without leaving copies of them in memory.
 fn pkcs8(pem: &str) -> Option<Zeroizing<Vec<u8>>> {
     let (_, rest) = pem.split_once("-----BEGIN PRIVATE KEY-----")?;
     let (body, _) = rest.split_once("-----END PRIVATE KEY-----")?;
-    // As long as the text: a buffer that grows leaves copies behind.
+    // The full capacity at once: a buffer that grows would leave copies.
     let mut text = Zeroizing::new(String::with_capacity(body.len()));
     text.extend(body.split_ascii_whitespace());
     let mut der = Zeroizing::new(Vec::with_capacity(text.len()));
@@ -97,7 +97,7 @@ fn pkcs8(pem: &str) -> Option<Zeroizing<Vec<u8>>> {
     Some(der)
 }
 
-/// RFC 7468: lines of 64 characters.
+/// Encodes a certificate in PEM with lines of 64 characters (RFC 7468).
 fn encode(der: &[u8]) -> String {
     let text = STANDARD.encode(der);
     let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_key_goes_out_of_a_text_that_does_not_parse_and_no_other_does() {
+    fn only_our_keys_are_removed_from_a_text_even_if_it_does_not_parse() {
         let pair = |group: &str| {
             let key = rcgen::KeyPair::generate().expect("key");
             let mut params = rcgen::CertificateParams::new(vec![]).expect("params");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_is_ours_if_it_is_of_p256_and_belongs_together() {
+    fn a_key_belongs_to_a_certificate_if_it_is_its_p256_key() {
         let pair = |algorithm| {
             let key = rcgen::KeyPair::generate_for(algorithm).expect("key");
             let signed = rcgen::CertificateParams::new(vec![]).expect("params").self_signed(&key).expect("signs");
@@ -144,14 +144,17 @@ mod tests {
         let (certificate, key) = pair(&rcgen::PKCS_ECDSA_P256_SHA256);
         assert!(belongs_to(&key, &certificate));
         let broken = String::from_utf8_lossy(&key).replace('\n', "\r\n");
-        assert!(belongs_to(&Zeroizing::new(broken.into_bytes()), &certificate), "lines may end as on Windows");
+        assert!(
+            belongs_to(&Zeroizing::new(broken.into_bytes()), &certificate),
+            "a key with CRLF line ends was not accepted"
+        );
         for algorithm in [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519] {
             let (other, other_key) = pair(algorithm);
             assert!(!belongs_to(&other_key, &certificate), "{algorithm:?}");
             assert!(!belongs_to(&key, &other), "{algorithm:?}");
         }
         let (foreign, foreign_key) = pair(&rcgen::PKCS_ED25519);
-        assert!(!belongs_to(&foreign_key, &foreign), "a pair that is not of P-256 is not ours");
+        assert!(!belongs_to(&foreign_key, &foreign), "a key that is not a P-256 key was accepted");
         for none in ["", "-----BEGIN PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----\n!\n-----END PRIVATE KEY-----"] {
             assert!(!belongs_to(&Zeroizing::new(none.as_bytes().to_vec()), &certificate), "{none}");
         }

@@ -1,10 +1,10 @@
-//! Our entries into a user's kubeconfig, and out of it again, without touching what is the user's.
+//! Merges our entries into the text of a user's kubeconfig, and removes them again, without changing the user's part.
 //!
-//! Text in, text out; no file and no clock. Entries are found by our names. Every byte outside of them stays as it is:
-//! [`edit`](crate::edit) replaces spans. `current-context` is set only where there is none. Format:
-//! `k8s.io/client-go/tools/clientcmd/api/v1.Config`.
+//! Uses no file and no clock. Entries are found by our names, and every byte outside of them stays as it is, because
+//! [`edit`](crate::edit) replaces spans. `current-context` is set only if it is missing, empty, or names an entry of
+//! ours that is removed. The format is `k8s.io/client-go/tools/clientcmd/api/v1.Config`.
 //!
-//! The cost is linear in the text, whatever is in it.
+//! The cost is linear in the length of the text, for any content.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,30 +22,30 @@ use crate::edit::Edits;
 use crate::keypair;
 use crate::ownership::{Standing, items};
 
-/// Why a text cannot be merged into.
+/// Why our entries cannot be merged into a text.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum KubeconfigError {
-    /// It cannot be read, or not be written again.
+    /// The text cannot be parsed, or cannot be edited without loss.
     #[error(transparent)]
     Document(#[from] DocumentError),
-    /// It can, and is something else than a kubeconfig.
+    /// The text parses, but is not a kubeconfig.
     #[error("{0}")]
     Shape(&'static str),
-    /// A top level that kubectl reads in its own way.
+    /// The top level has a merge key, an alias or a duplicate key, which kubectl could read differently.
     #[error("{0}")]
     Unclear(&'static str),
-    /// Something in a list of ours that means something elsewhere, or means what stands elsewhere.
+    /// One of the lists that we edit shares nodes with another place in the text.
     #[error("an anchor (`&`), an alias (`*`) or a merge key (`<<`) is in its `{0}`: write out what it stands for")]
     Shared(&'static str),
-    /// A key that readers disagree about.
+    /// An entry has a key twice. Readers disagree about which of them counts.
     #[error("an entry of its `{0}` has a key twice")]
     Twice(&'static str),
-    /// What stands under one of our names is the user's own.
+    /// An entry with one of our names belongs to the user.
     #[error("{0} in it is not ours")]
     Foreign(String),
 }
 
-/// The lists that have entries of ours.
+/// The lists in which we have entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum List {
     Clusters,
@@ -56,7 +56,7 @@ enum List {
 impl List {
     const ALL: [Self; 3] = [Self::Clusters, Self::Contexts, Self::Users];
 
-    /// Its key at the top level.
+    /// The key of the list at the top level.
     fn key(self) -> &'static str {
         match self {
             Self::Clusters => "clusters",
@@ -65,7 +65,7 @@ impl List {
         }
     }
 
-    /// The key in each of its entries, beside `name`.
+    /// The key in each entry of the list besides `name`.
     fn inner(self) -> &'static str {
         match self {
             Self::Clusters => "cluster",
@@ -74,7 +74,7 @@ impl List {
         }
     }
 
-    /// Whether a field of an entry that is there stays beside what we write.
+    /// Whether a field of an existing entry stays in addition to the fields that we write.
     fn keeps(self, field: &str) -> bool {
         match self {
             Self::Clusters => !CLUSTER_CONTRADICTIONS.contains(&field),
@@ -84,19 +84,20 @@ impl List {
     }
 }
 
-/// What a delivery comes to.
+/// The result of a delivery.
 #[derive(Debug)]
 pub struct Delivered {
-    /// The text with our entries in it; `None` if they are there already, just so.
+    /// The text with our entries; `None` if it has exactly these entries already.
     pub text: Option<Zeroizing<String>>,
-    /// [`Inspection::entries_digest`] of it.
+    /// [`Inspection::entries_digest`] of the text with our entries.
     pub digest: Option<String>,
-    /// What was the user's own before, if there was anything: without any entry of ours, so that no revoked key comes back.
+    /// The user's part of the old text, if it is worth keeping. It has no entry of ours, so that a backup cannot bring
+    /// back a revoked key.
     pub kept: Option<Zeroizing<String>>,
 }
 
-/// The text with our entries in it; `None` if they are there already, just so. `taken`: names that count as ours no
-/// matter who wrote what stands there.
+/// Returns the text with our entries; `None` if it has exactly these entries already. Entries with a name in `taken`
+/// count as ours even if another program wrote them.
 pub fn merge(
     text: &str,
     entries: &KubeconfigEntries,
@@ -105,7 +106,8 @@ pub fn merge(
     deliver(text, entries, taken).map(|delivered| delivered.text)
 }
 
-/// As [`merge`], with what else there is to say of it. Reads each text once: a file of 1 MiB takes its time.
+/// Like [`merge`], but returns the digest and the user's part as well. All three come from one pass, because parsing a
+/// file of 1 MiB takes time.
 pub fn deliver(text: &str, entries: &KubeconfigEntries, taken: &[String]) -> Result<Delivered, KubeconfigError> {
     let document = Document::parse(text)?;
     let (wanted, names) = (wanted(entries), entries.names());
@@ -146,7 +148,7 @@ pub fn deliver(text: &str, entries: &KubeconfigEntries, taken: &[String]) -> Res
     Ok(Delivered { text, digest, kept })
 }
 
-/// The text without the entries of these names that are ours; `None` if there are none.
+/// Returns the text without those entries with these names that are ours; `None` if there are none.
 pub fn remove(text: &str, names: &EntryNames) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
     let document = Document::parse(text)?;
     let Some(config) = Config::of(&document)? else { return Ok(None) };
@@ -158,13 +160,13 @@ pub fn remove(text: &str, names: &EntryNames) -> Result<Option<Zeroizing<String>
     config.without(&gone)
 }
 
-/// What in a text is ours.
+/// Returns the names of our entries in a text.
 pub fn ours(text: &str) -> Result<OurEntries, KubeconfigError> {
     let document = Document::parse(text)?;
     Ok(Config::of(&document)?.map(|config| config.ours()).unwrap_or_default())
 }
 
-/// The text without anything of ours.
+/// Returns the text without our entries.
 pub fn users_part(text: &str) -> Result<Zeroizing<String>, KubeconfigError> {
     let document = Document::parse(text)?;
     let without = match Config::of(&document)? {
@@ -174,19 +176,18 @@ pub fn users_part(text: &str) -> Result<Zeroizing<String>, KubeconfigError> {
     Ok(without.unwrap_or_else(|| Zeroizing::new(text.to_owned())))
 }
 
-/// Entries of ours as they stand in a text, for [`put_back`].
+/// Our entries as a text contains them, for [`put_back`].
 #[derive(Debug, Default)]
 pub struct Taken([Vec<(String, Node)>; 3]);
 
 impl Taken {
-    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(Vec::is_empty)
     }
 }
 
-/// The entries of a text that are ours.
+/// Returns our entries in a text.
 pub fn take(text: &str) -> Result<Taken, KubeconfigError> {
     let document = Document::parse(text)?;
     let Some(config) = Config::of(&document)? else { return Ok(Taken::default()) };
@@ -198,7 +199,7 @@ pub fn take(text: &str) -> Result<Taken, KubeconfigError> {
     Ok(Taken([of(List::Clusters, ours.clusters), of(List::Contexts, ours.contexts), of(List::Users, ours.users)]))
 }
 
-/// The text with these entries in it, which were taken out of another.
+/// Returns the text with these entries, which [`take`] found in another text; `None` if it has them already.
 pub fn put_back(text: &str, taken: &Taken) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
     let document = Document::parse(text)?;
     let Some(config) = Config::of(&document)? else {
@@ -208,8 +209,8 @@ pub fn put_back(text: &str, taken: &Taken) -> Result<Option<Zeroizing<String>>, 
     config.with(&taken.0, if is_unset { Current::Unset } else { Current::Users })
 }
 
-/// The text without anything of ours; `None` if nothing is left then that its user could miss: no entry, no field that
-/// kubectl does not write by itself, no comment.
+/// Returns the text without our entries; `None` if the user would miss nothing of the rest: it has no entry, no comment
+/// and no field other than those that kubectl writes by itself.
 pub fn users_part_worth_keeping(text: &str) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
     let document = Document::parse(text)?;
     match Config::of(&document)? {
@@ -218,7 +219,7 @@ pub fn users_part_worth_keeping(text: &str) -> Result<Option<Zeroizing<String>>,
     }
 }
 
-/// What a text holds under our names. `exists`, `owner` and `mode` are the file's and not filled in here.
+/// Returns what a text has under our names. The caller fills in `exists`, `owner` and `mode`, which come from the file.
 pub fn inspect(text: &str, names: &EntryNames) -> Result<Inspection, KubeconfigError> {
     let document = Document::parse(text)?;
     let mut found = Inspection { parses: true, ..Inspection::default() };
@@ -240,22 +241,22 @@ pub fn inspect(text: &str, names: &EntryNames) -> Result<Inspection, KubeconfigE
     Ok(found)
 }
 
-/// [`Inspection::entries_digest`] of a text that our entries were just merged into.
+/// Returns [`Inspection::entries_digest`] of a text.
 pub fn entries_digest(text: &str, names: &EntryNames) -> Result<Option<String>, KubeconfigError> {
     Ok(inspect(text, names)?.entries_digest)
 }
 
-/// Fields of `clusters[].cluster` that would overrule what we write: another CA, or none.
+/// Fields of `clusters[].cluster` that would overrule what we write: another CA, or no verification at all.
 const CLUSTER_CONTRADICTIONS: [&str; 2] = ["certificate-authority", "insecure-skip-tls-verify"];
 /// Fields that [`merge`] writes into a cluster.
 const CLUSTER_FIELDS: [&str; 4] = ["certificate-authority-data", "proxy-url", "server", "tls-server-name"];
 /// Fields that [`merge`] writes into a context.
 const CONTEXT_FIELDS: [&str; 3] = ["cluster", "namespace", "user"];
-/// Fields of `users[].user` that do not make a credential of their own.
+/// Fields of `users[].user` other than a second credential.
 const USER_FIELDS: [&str; 3] = ["client-certificate-data", "client-key-data", "extensions"];
 
 type Pairs = Vec<(Node, Node)>;
-/// For each [`List`], by name: the fields within the entry that we write, or all of an entry.
+/// For each [`List`], the names and contents of the entries that we write.
 type Wanted = [Vec<(String, Node)>; 3];
 
 fn names(names: &[String]) -> BTreeSet<&str> {
@@ -266,7 +267,8 @@ fn name_of(entry: &Node) -> Option<&str> {
     entry.get("name").and_then(Node::text)
 }
 
-/// What is to stand in each list, in the order in which new entries are added. A field that is null is not to be there.
+/// Returns the entries that each list must have, in the order in which new entries are added. Fields without a value
+/// are left out.
 fn wanted(entries: &KubeconfigEntries) -> Wanted {
     let entry = |list: List, name: &str, fields: Vec<(&str, Option<Node>)>| {
         let fields = fields.into_iter().filter_map(|(key, value)| Some((Node::string(key), value?))).collect();
@@ -295,7 +297,7 @@ fn wanted(entries: &KubeconfigEntries) -> Wanted {
     [clusters.collect(), contexts.collect(), vec![user]]
 }
 
-/// Fields of an entry that are ours to write: what stands there of them otherwise goes.
+/// Whether Bursar manages a field of an entry. If the delivery does not set such a field, it is removed.
 fn is_managed(list: List, field: &str) -> bool {
     match list {
         List::Clusters => CLUSTER_FIELDS.contains(&field),
@@ -304,21 +306,22 @@ fn is_managed(list: List, field: &str) -> bool {
     }
 }
 
-/// Fields of `users[].user`; whatever else stands there would be another credential, and goes.
+/// Returns the fields of `users[].user`. All others but `extensions` are removed: they could hold another credential.
 fn user_fields(user: &UserEntry) -> Vec<(&'static str, Option<Node>)> {
     match &user.proof {
         UserProof::Certificate { certificate_pem, key_pem } => vec![
             ("client-certificate-data", Some(Node::string(STANDARD.encode(certificate_pem)))),
             ("client-key-data", Some(Node::string(STANDARD.encode(key_pem.expose())))),
         ],
-        // From where the kubeconfig is (client-go, `clientcmd.ResolveLocalPaths`): hosts see homes at other places.
+        // Relative to the folder of the kubeconfig (client-go, `clientcmd.ResolveLocalPaths`), because hosts mount the
+        // same home at different paths.
         UserProof::Token(_) => vec![("tokenFile", Some(Node::string(format!("{}/{TOKEN}", user.name))))],
         UserProof::Login(login) => vec![("exec", Some(plugin("kubectl", &login.arguments(), "IfAvailable")))],
         UserProof::Notice(notice) => vec![("exec", Some(plugin("sh", &notice.arguments(), "Never")))],
     }
 }
 
-/// `users[].user.exec`.
+/// Returns a value for `users[].user.exec`.
 fn plugin(command: &str, arguments: &[String], mode: &str) -> Node {
     let text = |key: &str, value: &str| (Node::string(key), Node::string(value));
     Node::mapping(vec![
@@ -329,7 +332,7 @@ fn plugin(command: &str, arguments: &[String], mode: &str) -> Node {
     ])
 }
 
-/// A file without anything: a whole one, as `kubectl config` makes it.
+/// Returns a complete kubeconfig, as `kubectl config` makes it, for a file without content.
 fn fresh(document: &Document<'_>, wanted: &Wanted) -> Result<Zeroizing<String>, KubeconfigError> {
     let of = |list: List| Node::sequence(wanted[list as usize].iter().map(|(_, entry)| entry.clone()).collect());
     let pair = |key: &str, value| (Node::string(key), value);
@@ -350,24 +353,25 @@ fn fresh(document: &Document<'_>, wanted: &Wanted) -> Result<Zeroizing<String>, 
     if reads_so { Ok(text) } else { Err(DocumentError::NotWritable.into()) }
 }
 
-/// Whose `current-context` is.
+/// The state of `current-context`, which decides whether we set it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Current {
-    /// Nobody's: it becomes our first.
+    /// Missing or empty: it is set to our first context.
     Unset,
-    /// It named an entry of ours that is gone.
+    /// It names a context of ours that is removed: it is set to our first context.
     Ours,
+    /// It names another context and stays.
     Users,
 }
 
-/// What is left of the lists that entries were taken out of.
+/// The remaining entries of the lists from which entries were removed.
 type Left<'d> = Vec<(List, Vec<&'d Node>)>;
 
-/// Which entries go.
+/// The entries to remove, for each [`List`].
 struct Gone<'a> {
-    /// All of these names.
+    /// All entries with these names.
     names: [BTreeSet<&'a str>; 3],
-    /// All entries of these names but the first: client-go refuses a file with two.
+    /// All entries with these names but the first, because client-go refuses a file with two entries of one name.
     once: [BTreeSet<&'a str>; 3],
 }
 
@@ -381,7 +385,7 @@ impl<'a> Gone<'a> {
     }
 }
 
-/// A kubeconfig in which something stands, checked to be something that we can edit.
+/// A kubeconfig that has content and has passed the checks of [`Config::of`], so that it can be edited.
 struct Config<'d> {
     document: &'d Document<'d>,
     root: &'d Node,
@@ -428,12 +432,12 @@ impl<'d> Config<'d> {
         self.pair(list.key()).map(|(_, value)| value)
     }
 
-    /// `current-context`, if it says one.
+    /// Returns `current-context`; `None` if it is missing or null.
     fn current(&self) -> Option<&'d str> {
         self.pair("current-context").filter(|(_, value)| !value.is_null()).and_then(|(_, value)| value.text())
     }
 
-    /// What is ours, of whichever cluster: said by our users.
+    /// Returns our entries for all clusters. The users in the text tell which entries are ours.
     fn ours(&self) -> OurEntries {
         let standing = self.standing();
         let entries = items(self.list(List::Users)).iter().filter_map(name_of).filter(|name| is_our_user(name));
@@ -446,7 +450,7 @@ impl<'d> Config<'d> {
         Standing::of(items(self.list(List::Contexts)), items(self.list(List::Clusters)))
     }
 
-    /// The first entry of each name.
+    /// Returns the entries of each list by name. If several have one name, the first counts.
     fn by_name(&self) -> [BTreeMap<&'d str, &'d Node>; 3] {
         List::ALL.map(|list| {
             let named = items(self.list(list)).iter().rev().filter_map(|entry| Some((name_of(entry)?, entry)));
@@ -480,7 +484,7 @@ impl<'d> Config<'d> {
         Ok(Some(if edits.is_empty() { Zeroizing::new(text.to_owned()) } else { edits.apply()? }))
     }
 
-    /// The text without some entries; `None` if there are none of them.
+    /// Returns the text without the entries in `gone`; `None` if it has none of them.
     fn without(&self, gone: &Gone<'_>) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
         let (edits, left) = self.removal(gone)?;
         let goes = |current: &&str| gone.names[List::Contexts as usize].contains(*current);
@@ -488,7 +492,7 @@ impl<'d> Config<'d> {
         self.applied(edits, &left, current)
     }
 
-    /// The edits that take some entries out, and what is left of the lists that they are in.
+    /// Returns the edits that remove the entries in `gone`, and what remains of the lists.
     fn removal(&self, gone: &Gone<'_>) -> Result<(Edits<'d>, Left<'d>), KubeconfigError> {
         let mut edits = Edits::new(self.document);
         let mut left = Vec::new();
@@ -517,7 +521,7 @@ impl<'d> Config<'d> {
         Ok((edits, left))
     }
 
-    /// The text with these entries; `None` if they are there, just so.
+    /// Returns the text with the entries in `wanted`; `None` if it has exactly these entries already.
     fn with(&self, wanted: &Wanted, current: Current) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
         let mut edits = Edits::new(self.document);
         let mut after: Vec<(List, Vec<&Node>)> = Vec::new();
@@ -564,8 +568,8 @@ impl<'d> Config<'d> {
         self.applied(edits, &after, current.or(self.current()))
     }
 
-    /// Each wanted entry as it is to stand there, and its position if one of its name does: that one keeps its place, and of
-    /// its inner fields those that [`List::keeps`] lets stay.
+    /// Returns the new content of each wanted entry. If the list has an entry of that name, its position is returned
+    /// too: the entry keeps its place, and the inner fields that [`List::keeps`] allows.
     fn entries(&self, list: List, wanted: &[(String, Node)]) -> Vec<(Option<usize>, Node)> {
         let mut positions = BTreeMap::new();
         for (position, entry) in items(self.list(list)).iter().enumerate().rev() {
@@ -580,7 +584,8 @@ impl<'d> Config<'d> {
         wanted.iter().map(entry).collect()
     }
 
-    /// The edited text, if it reads as it should: the lists and `current-context` as given, all else as before.
+    /// Applies the edits, and parses the result as a check: the lists must be equal to `after`, `current-context` to
+    /// `current`, and all else must be as before. Returns `None` if there are no edits.
     fn applied(
         &self,
         edits: Edits<'_>,
@@ -610,12 +615,12 @@ impl<'d> Config<'d> {
     }
 }
 
-/// A text that we edited, as a document. If it is none, that is not the user's doing.
+/// Parses a text that we edited. If it does not parse, our edit is to blame and not the user's text.
 fn again(text: &str) -> Result<Document<'_>, DocumentError> {
     Document::parse(text).map_err(|_| DocumentError::NotWritable)
 }
 
-/// Whether an entry has one of the keys twice by which it is told whose it is: readers take one or the other.
+/// Whether an entry has one of the keys twice that tell whose entry it is. Readers disagree about which of them counts.
 fn says_twice(list: List, entry: &Node) -> bool {
     let twice = |node: &Node, key: &str| match &node.value {
         Value::Mapping(pairs) => pairs.iter().filter(|(name, _)| name.text() == Some(key)).count() > 1,
@@ -625,7 +630,7 @@ fn says_twice(list: List, entry: &Node) -> bool {
     twice(entry, "name") || twice(entry, list.inner()) || ["cluster", "user", "server"].into_iter().any(within)
 }
 
-/// An entry that is there, saying what we manage.
+/// Returns the existing entry `found` with the fields of `wanted`.
 fn merged(list: List, found: &Node, wanted: &Node) -> Node {
     let Value::Mapping(pairs) = &found.value else { return wanted.clone() };
     let mut outer = pairs.clone();
@@ -644,7 +649,7 @@ fn merged(list: List, found: &Node, wanted: &Node) -> Node {
     Node { tag: found.tag.clone(), ..Node::mapping(outer) }
 }
 
-/// Sets a key once, in its place.
+/// Sets the value of a key in its place, and removes duplicates of the key.
 fn set(pairs: &mut Pairs, key: &str, wanted: Node) {
     let position = pairs.iter().position(|(name, _)| name.text() == Some(key));
     let mut index = 0;
@@ -658,11 +663,12 @@ fn set(pairs: &mut Pairs, key: &str, wanted: Node) {
     }
 }
 
-/// SHA-256 over what we manage of the entries under our names, and over what contradicts it.
+/// Returns a SHA-256 digest of the fields that we manage in the entries with our names, and of the fields that overrule
+/// them; `None` if an entry is missing.
 fn digest(entries: &[BTreeMap<&str, &Node>; 3], names: &EntryNames) -> Option<String> {
     let mut hash = Sha256::new();
     let mut add = |part: &str| {
-        // Length first, so that two lists of parts never hash alike.
+        // Each part follows its length, so that two different lists of parts never have the same hash input.
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     };
@@ -690,7 +696,7 @@ fn digest(entries: &[BTreeMap<&str, &Node>; 3], names: &EntryNames) -> Option<St
         {
             let field = field.text().unwrap_or_default();
             add(field);
-            // The value of every other field stays out of the digest: it may be a secret.
+            // The value of any other field stays out of the digest, because it may be a secret.
             if field == "tokenFile" {
                 add(value.text().unwrap_or_default());
             }

@@ -1,4 +1,4 @@
-//! Tests of the merge: our entry comes and goes, and all else of a kubeconfig stays as it was.
+//! Tests of the merge: our entries are added and removed, and the rest of a kubeconfig stays as it was.
 
 use std::fmt::Write as _;
 
@@ -46,8 +46,8 @@ fn refused(text: &str) -> String {
     merge(text, &entries(), &[]).expect_err("refused").to_string()
 }
 
-/// What a file says, apart from the spellings of "nothing": no list, null and an empty list; no current context and
-/// an empty one.
+/// Returns the top-level pairs of a file without empty ones: a list that is null or empty, and an empty
+/// `current-context`, count as missing.
 fn content(text: &str) -> Vec<(Node, Node)> {
     let Some(root) = Document::parse(text).expect("parses").root else { return Vec::new() };
     let Value::Mapping(mut pairs) = root.value else { panic!("not a mapping") };
@@ -122,7 +122,7 @@ fn a_current_context_is_set_where_there_is_none_or_an_empty_one() {
     }
     assert!(
         merged("current-context: gone # mine\n").contains("current-context: gone # mine\n"),
-        "the user's, if it is wrong"
+        "the user's current-context stays, even if that context does not exist"
     );
     for text in ["current-context: |\n  \nx: 1\n", "current-context: >-\n\n\nx: 1\n", "current-context: |\n"] {
         assert_eq!(refused(text), DocumentError::NotWritable.to_string(), "{text}");
@@ -197,7 +197,7 @@ fn digest_changes_with_our_entries_and_with_nothing_else() {
 }
 
 #[test]
-fn inspection_finds_a_matching_pair_and_tells_no_key() {
+fn inspection_finds_a_matching_pair_and_returns_no_key() {
     let key = rcgen::KeyPair::generate().expect("key");
     let certificate = rcgen::CertificateParams::new(vec![]).expect("params").self_signed(&key).expect("signs");
     let mut ours = entries();
@@ -209,7 +209,7 @@ fn inspection_finds_a_matching_pair_and_tells_no_key() {
     let text = merge(USERS, &ours, &[]).expect("merges").expect("changes");
     let found = inspect(&text, &ours.names()).expect("inspects");
     assert!(found.parses && found.key_matches);
-    assert_eq!(found.current_context, None, "it is the user's");
+    assert_eq!(found.current_context, None, "the current context is the user's");
     let same = |a: &str, b: &str| a.split_whitespace().eq(b.split_whitespace());
     assert!(same(found.certificate_pem.as_deref().expect("certificate"), &certificate.pem()));
 
@@ -218,7 +218,7 @@ fn inspection_finds_a_matching_pair_and_tells_no_key() {
     let text = merge(&text, &ours, &[]).expect("merges").expect("changes");
     assert!(!inspect(&text, &ours.names()).expect("inspects").key_matches);
 
-    // A key where the certificate should be is not handed out.
+    // If a key stands in the place of the certificate, it is not returned.
     ours.user.proof = pair(key.serialize_pem(), other);
     let text = merge(&text, &ours, &[]).expect("merges").expect("changes");
     assert_eq!(inspect(&text, &ours.names()).expect("inspects").certificate_pem, None);
@@ -258,7 +258,11 @@ fn fields_that_a_user_adds_leave_our_entries_ours() {
     let ours = merged("");
     let dropped = remove(&ours, &EntryNames { contexts: vec!["toolforge".into()], ..EntryNames::default() });
     let left = dropped.expect("removes").expect("changes");
-    assert_eq!(merged(&left).matches("name: toolforge\n").count(), 2, "a cluster that nobody uses, with our server");
+    assert_eq!(
+        merged(&left).matches("name: toolforge\n").count(),
+        2,
+        "a cluster that no context uses and that has our server is ours"
+    );
     let text = ours.replace("contexts:\n", "contexts:\n- {name: mine, context: {cluster: toolforge, user: me}}\n");
     let mut moved = entries();
     moved.clusters[0].server = "https://10.0.0.9:6443".into();
@@ -278,7 +282,7 @@ fn names_that_cannot_be_ours_are_refused() {
     assert!(EntryNames { contexts: vec!["a".repeat(254)], ..with_user("bursar-prod") }.check().is_err());
 }
 
-/// A user's file: entries of other names, any fields, any order, lists missing or null or in JSON.
+/// Generates a user's file: entries with other names and any fields in any order; lists may be missing or null.
 fn any_config() -> impl Strategy<Value = Node> {
     let entry = ("[a-z]{1,6}", any_node(), any_node()).prop_map(|(name, inner, odd)| {
         Node::mapping(vec![
@@ -318,13 +322,13 @@ proptest! {
         let text = written(&root);
         let with_ours = merge(&text, &entries(), &[]).expect("merges").expect("changes");
 
-        // Merging twice is merging once.
+        // A second merge changes nothing.
         prop_assert_eq!(merge(&with_ours, &entries(), &[]).expect("merges"), None);
 
-        // Taking ours away gives what was there.
+        // Removing our entries restores the original content.
         let removed = remove(&with_ours, &names).expect("removes").expect("changes");
         let mut before = content(&text);
-        // One that named ours before ours was there is taken for ours.
+        // A current context that had our name before the merge counts as ours and is removed.
         before.retain(|(key, value)| key.text() != Some("current-context") || value.text() != Some("toolforge"));
         prop_assert_eq!(before, content(&removed));
         prop_assert_eq!(remove(&removed, &names).expect("removes"), None);
@@ -345,13 +349,14 @@ proptest! {
     }
 }
 
-/// Whether every byte of a text stands in another, in order: what is between is ours.
+/// Whether `of` contains every byte of `text` in order. The bytes between them are ours.
 fn is_part_of(text: &str, of: &str) -> bool {
     let mut bytes = of.bytes();
     text.bytes().all(|byte| bytes.any(|other| other == byte))
 }
 
-/// A user's file in any layout: comments, CRLF, lists that are indented, on one line, or JSON.
+/// Generates a user's file in any layout: with comments, CRLF, and lists that are indented, on one line, or in JSON
+/// style.
 fn any_text() -> impl Strategy<Value = String> {
     let note = prop::sample::select(vec!["", " # mine", "   # \"é\": [{", "\t# tab"]);
     let gap = prop::sample::select(vec!["", "\n", "# own: [line]\n", "\n    # - name: toolforge\n\n", "  # x\n"]);
@@ -410,7 +415,7 @@ fn any_text() -> impl Strategy<Value = String> {
             parts.rotate_left(turn % 5);
             let text = format!("{first}{}{middle}kind: Config\n# the end", parts.join(middle));
             let text = if open { text } else { text + "\n" };
-            // A block scalar's last line needs its break; comments may stand at the end.
+            // The text always ends with a comment, because the last line of a block scalar needs a line break.
             if crlf { text.replace('\n', "\r\n") } else { text }
         },
     )
@@ -488,9 +493,9 @@ fn the_cost_is_linear_in_the_file() {
     let mut ours = entries();
     ours.user.name = "bursar-toolforge".into();
     ours.contexts.iter_mut().for_each(|context| context.user = "bursar-toolforge".into());
-    // Nanoseconds of this thread on a processor.
+    // Processor time of this thread, in nanoseconds.
     let cpu = || -> u64 {
-        let said = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel's account");
+        let said = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel counts processor time");
         said.split(' ').next().and_then(|nanoseconds| nanoseconds.parse().ok()).expect("a number")
     };
     let took = |count: usize| {
@@ -526,7 +531,7 @@ fn our_entries_are_taken_out_and_put_back() {
 }
 
 #[test]
-fn entries_of_an_endpoint_that_is_gone_go_and_the_users_own_stay() {
+fn entries_of_a_removed_endpoint_are_removed_and_the_users_own_stay() {
     let named = |name: &str| ContextEntry {
         name: name.into(),
         cluster: name.into(),
@@ -542,7 +547,8 @@ fn entries_of_an_endpoint_that_is_gone_go_and_the_users_own_stay() {
         ..entries()
     };
     let before = merge("", &with(&["prod", "prod-out", "prod-kept"]), &[]).expect("merges").expect("changes");
-    // Made with our credential: another namespace, a tunnel, and one that needs the cluster of an endpoint that goes.
+    // The user's own contexts with our credential: for another namespace, for a tunnel, and for the cluster of an
+    // endpoint that is removed.
     let own = "- {name: mine, context: {cluster: prod, user: bursar-prod, namespace: x}}\n\
                - {name: tunnel, context: {cluster: tunnel, user: bursar-prod}}\n\
                - {name: needs, context: {cluster: prod-kept, user: bursar-prod}}\n";
@@ -555,7 +561,7 @@ fn entries_of_an_endpoint_that_is_gone_go_and_the_users_own_stay() {
     let clusters: Vec<&str> = config.clusters.iter().map(|cluster| cluster.name.as_str()).collect();
     assert_eq!(clusters, ["prod", "prod-kept"]);
     assert_eq!(config.current_context.as_deref(), Some("prod"));
-    // One that named an endpoint of ours that is gone is ours to set.
+    // A current context that names a removed endpoint of ours is replaced.
     let of_gone = before.replace("current-context: prod\n", "current-context: prod-out\n");
     let again = merge(&of_gone, &with(&["prod"]), &[]).expect("merges").expect("changes");
     assert!(again.contains("current-context: prod\n"), "{}", *again);

@@ -1,11 +1,11 @@
 //! The only part of Bursar that writes in homes.
 //!
-//! The daemon asks ([`client`]); the server ([`server`]) checks who asks and has a process forked for it ([`spawner`]),
-//! which becomes the owner of the home and only then touches a file (`worker`, [`files`]). The merge ([`kubeconfig`])
-//! happens in that child, so that a user's other credentials never reach the server or the daemon. What may be asked
-//! stands in [`bursar_protocol`].
+//! The daemon sends requests ([`client`]). The server ([`server`]) checks who sent a request and has a process forked
+//! for it ([`spawner`]). That process becomes the owner of the home, and only then touches a file (`worker`,
+//! [`files`]). It also does the merge ([`kubeconfig`]), so that a user's other credentials never reach the server or
+//! the daemon. The requests are defined in [`bursar_protocol`].
 //!
-//! It runs as root: its dependencies are few, and printed in ARCHITECTURE.md.
+//! The server runs as root, so it has few dependencies; ARCHITECTURE.md lists them.
 
 pub mod arguments;
 mod authorized_keys;

@@ -1,4 +1,4 @@
-//! Writes in homes, as their owners, on request of `bursard` alone.
+//! The program `bursar-homed`: writes in homes as their owners, on requests of `bursard` only.
 
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -10,12 +10,12 @@ use clap::Parser as _;
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
-    // Keys pass through it and its copies: no core file has its memory, and no process looks into it.
+    // Private keys pass through this process and its forks: no core file and no other process may read their memory.
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
-        eprintln!("cannot keep the program's memory to itself: {error}");
+        eprintln!("cannot hide the program's memory from other processes: {error}");
         return ExitCode::FAILURE;
     }
-    // Before any thread exists: it forks, and its copies become other users, which threads do one by one.
+    // Must run before any thread exists: the spawner forks, and setuid changes only the thread that calls it.
     if std::env::args_os().nth(1).is_some_and(|first| first == spawner::ARGUMENT) {
         return spawner::run();
     }
@@ -51,8 +51,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     })
 }
 
-/// 78 for what only an administrator changes: the unit does not restart after it. Anything else may be gone at the next
-/// start, for example a socket that is still in use.
+/// Returns 78 for errors that only an administrator can remedy: the unit is not restarted then. Other errors may be
+/// gone at the next start, for example a socket that is still in use.
 fn exit_code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<HomedError>() {
         Some(HomedError::NoSocket | HomedError::NoUser { .. } | HomedError::Settings(_)) => 78,

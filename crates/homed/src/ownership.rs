@@ -1,10 +1,11 @@
-//! Which entries of a kubeconfig are ours: said by the file itself, not by the caller. Values only, no file.
+//! Decides which entries of a kubeconfig are ours. The contents of the file decide, not the caller. Does not read
+//! files.
 //!
-//! An attacker who speaks for the daemon chooses names and contents; that a user's own context or cluster of the same
-//! name stays as it is must not depend on them. So our users have a prefix that no other program uses, a context is
-//! ours if it names such a user, and a cluster is ours if one of our contexts leads to it.
+//! An attacker in control of the daemon chooses the names and contents of requests. Even then, a user's own context or
+//! cluster of the same name must stay as it is. Therefore our users have a prefix that no other program uses, a context
+//! is ours if it names such a user, and a cluster is ours if one of our contexts names it.
 //!
-//! A user decides how many entries there are, so each question costs no more than one pass over them.
+//! A user can make any number of entries, so no function here needs more than one pass over them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,16 +13,16 @@ use bursar_protocol::{EntryNames, KubeconfigEntries, USER_PREFIX, is_our_user};
 
 use crate::document::{Node, Value};
 
-/// What contexts and clusters say of each other.
+/// The relations between the contexts and clusters of a text.
 pub(super) struct Standing<'a> {
     contexts: Vec<Context<'a>>,
-    /// By name: whether all of that name are ours.
+    /// By context name: whether all contexts with that name are ours.
     ours: BTreeMap<&'a str, bool>,
-    /// Clusters to which a context of ours leads.
+    /// Clusters that one of our contexts names.
     reached_by_us: BTreeSet<&'a str>,
-    /// Clusters to which any context leads.
+    /// Clusters that any context names.
     reached: BTreeSet<&'a str>,
-    /// By name: the servers of all clusters of that name.
+    /// By cluster name: the servers of all clusters with that name.
     servers: BTreeMap<&'a str, Vec<Option<&'a str>>>,
 }
 
@@ -32,7 +33,6 @@ struct Context<'a> {
 }
 
 impl<'a> Standing<'a> {
-    /// Finds out what stands in these two lists.
     pub(super) fn of(contexts: &'a [Node], clusters: &'a [Node]) -> Self {
         let contexts: Vec<Context<'a>> = contexts
             .iter()
@@ -59,8 +59,8 @@ impl<'a> Standing<'a> {
         Self { contexts, ours, reached_by_us, reached, servers }
     }
 
-    /// The first entry that stands under one of our names and is not ours. `taken`: names that root said are ours no
-    /// matter who wrote them: those of a former system.
+    /// Returns the first entry that has one of our names and is not ours. Entries with a name in `taken` count as ours:
+    /// root lists there the names that a former system used.
     pub(super) fn foreign(&self, entries: &KubeconfigEntries, taken: &[String]) -> Option<String> {
         let is_taken = |name: &String| taken.contains(name);
         for context in entries.contexts.iter().filter(|context| !is_taken(&context.name)) {
@@ -81,8 +81,9 @@ impl<'a> Standing<'a> {
         None
     }
 
-    /// What we wrote for endpoints that there are no longer: contexts `prod` and `prod-NAME` of our user `bursar-prod` that
-    /// are named as their cluster is. Other contexts, which the user made with our credential, stay.
+    /// Returns the entries that we wrote for endpoints that no longer exist: contexts `prod` and `prod-NAME` of our
+    /// user `bursar-prod` whose cluster has the same name. Other contexts, which the user made with our credential,
+    /// stay.
     pub(super) fn stale(&self, entries: &KubeconfigEntries) -> EntryNames {
         let wanted: BTreeSet<&str> = entries.contexts.iter().map(|context| context.name.as_str()).collect();
         let names = self.named_after(&entries.user.name).filter(|name| !wanted.contains(name));
@@ -90,7 +91,7 @@ impl<'a> Standing<'a> {
         self.removable(&EntryNames { clusters: names.clone(), user: entries.user.name.clone(), contexts: names })
     }
 
-    /// These names, and what we wrote for endpoints that who asks does not know of any more.
+    /// Returns our entries with these names, and those that we wrote for endpoints that the caller no longer knows.
     pub(super) fn all_of(&self, names: &EntryNames) -> EntryNames {
         let mut all = names.clone();
         for name in self.named_after(&names.user) {
@@ -100,12 +101,12 @@ impl<'a> Standing<'a> {
         self.removable(&all)
     }
 
-    /// The users of ours that contexts name.
+    /// Returns those of our users that contexts name.
     pub(super) fn our_users(&self) -> impl Iterator<Item = &'a str> + '_ {
         self.contexts.iter().filter_map(|context| context.user).filter(|user| is_our_user(user))
     }
 
-    /// All that we wrote, for whichever of our users.
+    /// Returns the entries that we wrote for any of our users.
     pub(super) fn all_of_ours(&self) -> EntryNames {
         let ours = self.contexts.iter().filter_map(|context| context.written_for(context.user?));
         let names: Vec<String> = ours.map(str::to_owned).collect();
@@ -116,7 +117,7 @@ impl<'a> Standing<'a> {
         self.contexts.iter().filter_map(move |context| context.written_for(user))
     }
 
-    /// Those of `names` whose entries are ours and that no context of the user needs any longer.
+    /// Returns those of `names` whose entries are ours and that no remaining context needs.
     fn removable(&self, names: &EntryNames) -> EntryNames {
         let is_ours = |name: &&String| self.ours.get(name.as_str()).is_none_or(|ours| *ours);
         let contexts: BTreeSet<&str> = names.contexts.iter().filter(is_ours).map(String::as_str).collect();
@@ -137,8 +138,8 @@ impl<'a> Context<'a> {
         self.user.is_some_and(is_our_user)
     }
 
-    /// Its name, if we wrote it for this user of ours: `prod` and `prod-NAME` of `bursar-prod`, to clusters of the same
-    /// name.
+    /// Returns the name of the context if we wrote it for `user`: for `bursar-prod`, a context `prod` or `prod-NAME`
+    /// whose cluster has the same name.
     fn written_for(&self, user: &str) -> Option<&'a str> {
         let rest = self.name?.strip_prefix(user.strip_prefix(USER_PREFIX)?)?;
         let is_named = rest.is_empty() || rest.starts_with('-');
@@ -146,12 +147,12 @@ impl<'a> Context<'a> {
     }
 }
 
-/// `entry.key.field`, if it is text.
+/// Returns the text of `entry.key.field`.
 pub(super) fn inner<'a>(entry: &'a Node, key: &str, field: &str) -> Option<&'a str> {
     entry.get(key)?.get(field)?.text()
 }
 
-/// The entries of a list that may not be there.
+/// Returns the entries of a list; none if the list is missing or not a list.
 pub(super) fn items(list: Option<&Node>) -> &[Node] {
     match list.map(|list| &list.value) {
         Some(Value::Sequence(items)) => items,

@@ -1,9 +1,10 @@
-//! The root half of `bursar-homed`: who asks, is it admitted, and one process for each request.
+//! The root half of `bursar-homed`: checks who sent a request and whether it is admitted, and runs one process for each
+//! request.
 //!
-//! Requests come in over a Unix socket, one line each, and are handed on to a [`worker`](crate::worker) unread apart
-//! from their target: the server never decodes a private key and never touches a home, so a file server that hangs
-//! cannot hang it. A worker that is late is killed; one that cannot be killed (stuck in the kernel) keeps its place
-//! among the workers of its prefix until it is gone, and no other prefix's.
+//! Requests arrive over a Unix socket, one line each. The server reads only version and target, and passes the line to
+//! a [`worker`](crate::worker). It never decodes a private key and never touches a home, so a file server that hangs
+//! cannot hang the server. If a worker misses the deadline, it is killed. A worker that is stuck in the kernel cannot
+//! be killed; until it is gone, it counts among the workers of its prefix, and no other prefix is affected.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -32,29 +33,28 @@ use crate::breaker::{Breaker, BreakerSettings};
 use crate::spawner::{Spawner, Worker};
 use crate::worker::{Order, place};
 
-/// The part of the deadline for which a worker waits for other programs: it says so itself, and an export is not taken
-/// for late.
+/// The part of the deadline for which a worker waits for other programs. It is less than 1, so that the worker can
+/// report this itself, and its export does not count as late.
 const PATIENCE: f64 = 0.6;
 
-/// How the server is to run. All of it comes from the command line of the unit.
+/// The settings of the server. All of them come from its command line.
 #[derive(Clone, Debug)]
 pub struct HomedSettings {
-    /// What requests are held against.
+    /// What requests may do.
     pub bounds: Bounds,
-    /// The only uid that may ask.
+    /// The only uid that may send requests.
     pub client_uid: u32,
-    /// How long a worker may take, and before that how long to wait for a free one [10 s].
+    /// The most time that a worker may take, and before that, the most time that a request waits for a worker [10 s].
     pub deadline: Duration,
-    /// When to stop asking an export that hangs.
+    /// When to stop using an export that hangs.
     pub breaker: BreakerSettings,
-    /// Processor time of one worker, in seconds [5].
+    /// The most processor time of one worker, in seconds [5].
     pub cpu_seconds: u64,
     /// The wall clock, for the names of backups.
     pub clock: fn() -> SystemTime,
 }
 
 impl HomedSettings {
-    /// The defaults, for these bounds and this client.
     #[must_use]
     pub fn new(bounds: Bounds, client_uid: u32, clock: fn() -> SystemTime) -> Self {
         Self {
@@ -71,30 +71,25 @@ impl HomedSettings {
 /// Why the server cannot start.
 #[derive(Debug, Error)]
 pub enum HomedError {
-    /// Neither a socket from systemd nor a path.
+    /// There is neither a socket from systemd nor a path.
     #[error("no socket: start bursar-homed.socket, or give --socket PATH")]
     NoSocket,
-    /// The socket cannot be made or used.
+    /// The socket cannot be created or used.
     #[error("cannot use socket {}", path.display())]
     Socket {
-        /// Its path.
         path: PathBuf,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
     /// A user name that is not in `/etc/passwd`.
     #[error("no user `{name}` in /etc/passwd: create it (sysusers.d/bursar.conf) or give --client-user a uid")]
-    NoUser {
-        /// The name.
-        name: String,
-    },
+    NoUser { name: String },
     /// A setting that cannot be right.
     #[error("{0}")]
     Settings(String),
 }
 
-/// The uid of a number or of a name in `/etc/passwd`, where sysusers.d puts the daemon's user.
+/// Returns the uid for a number or for a user name in `/etc/passwd`, where sysusers.d puts the daemon's user.
 pub fn client_uid(name_or_uid: &str) -> Result<u32, HomedError> {
     if let Ok(uid) = name_or_uid.parse() {
         return Ok(uid);
@@ -110,33 +105,34 @@ pub fn client_uid(name_or_uid: &str) -> Result<u32, HomedError> {
         .ok_or_else(|| HomedError::NoUser { name: name_or_uid.to_owned() })
 }
 
-/// The socket that systemd hands over, or a new one at `path` (for tests and the demo; a dead one is replaced).
+/// Returns the socket from systemd or, for tests and the demo, a new one at `path`. If no process listens on an old
+/// socket at `path`, it is replaced.
 pub fn listener(path: Option<&Path>) -> Result<StdListener, HomedError> {
     let Some(path) = path else {
         let failed = |source| HomedError::Socket { path: PathBuf::from("from systemd"), source };
         let handed = listenfd::ListenFd::from_env().take_unix_listener(0).map_err(failed)?;
         let listener = handed.ok_or(HomedError::NoSocket)?;
-        // systemd hands it over open across exec: a worker, which is a user's process, must not have it.
+        // The socket from systemd stays open across exec, but a user's process must not get it.
         let for_us_only = rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::CLOEXEC);
         for_us_only.map_err(|errno| failed(errno.into()))?;
         return Ok(listener);
     };
     let failed = |source| HomedError::Socket { path: path.to_owned(), source };
-    // A connection to a regular file is refused too, and that file is not ours to remove.
+    // A connection to a regular file is refused too, but only a socket may be removed.
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     let is_refused = || StdStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
     if is_socket && is_refused() {
         std::fs::remove_file(path).map_err(failed)?;
     }
     let listener = StdListener::bind(path).map_err(failed)?;
-    // Anybody may connect: peer credentials decide who may ask.
+    // Every user may connect. The peer credentials decide who may send requests.
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
     std::fs::set_permissions(path, mode).map_err(failed)?;
     Ok(listener)
 }
 
-/// Serves with settings that were checked until `shutdown`, then lets requests that run come to their end (at most
-/// their deadline).
+/// Serves requests until `shutdown`, then waits for the running ones, at most for the deadline. `settings` must have
+/// passed [`check`].
 pub async fn serve(
     listener: StdListener,
     settings: HomedSettings,
@@ -161,7 +157,7 @@ pub async fn serve(
                 }
                 Err(error) => {
                     tracing::warn!(%error, "accept");
-                    // Out of descriptors: trying at once would only spin.
+                    // The usual cause is a lack of file descriptors. Without a pause, the loop would only spin.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -200,7 +196,7 @@ pub(crate) fn check(settings: &HomedSettings) -> Result<(), HomedError> {
     Ok(())
 }
 
-/// The part of a request that the server reads. The work is left to the worker: it may hold a private key.
+/// The part of a request that the server reads. Only the worker reads the work, which may contain a private key.
 #[derive(Deserialize)]
 struct RequestHead {
     version: u32,
@@ -212,9 +208,9 @@ struct RequestHead {
 struct Server {
     settings: HomedSettings,
     spawner: Spawner,
-    /// One for each prefix.
+    /// By prefix.
     exports: BTreeMap<PathBuf, Export>,
-    /// One request a home at a time: two workers would sweep away each other's temporary files.
+    /// Allows one request per home at a time: two workers would remove each other's temporary files.
     homes: Mutex<BTreeMap<PathBuf, Arc<tokio::sync::Mutex<()>>>>,
 }
 
@@ -223,23 +219,23 @@ struct Export {
     workers: Arc<Semaphore>,
 }
 
-/// A lock whose holder panicked holds nothing half-done here: each change is one assignment.
+/// Ignores poisoning: every change under these locks is one assignment, so a panic leaves nothing half done.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What came of a worker, as far as its export is concerned.
+/// What the end of a request says about its export.
 enum Outcome {
     Answered(Vec<u8>),
     Late,
     NotTried(HomeError),
 }
 
-/// Why a worker that is not late gives no answer.
+/// Why a worker ended without an answer before the deadline.
 enum NoAnswer {
-    /// It ended before it had read the whole request, and so before it did anything: another may be asked.
+    /// The worker ended before it had read the whole request, so it did nothing, and another worker may be used.
     NotTaken,
-    /// It may have done its work, or a part.
+    /// The worker may have done its work or a part of it.
     Died(String),
 }
 
@@ -263,7 +259,7 @@ impl Server {
         Self { settings, spawner: Spawner::default(), exports, homes: Mutex::default() }
     }
 
-    /// One connection: requests one after the other, until it ends or says something that is no request.
+    /// Serves the requests of one connection one after another, until it ends or sends an invalid request.
     async fn connection(
         self: Arc<Self>,
         mut stream: UnixStream,
@@ -302,7 +298,7 @@ impl Server {
         }
     }
 
-    /// The answer line to one request.
+    /// Returns the line that answers one request.
     #[expect(clippy::disallowed_methods, reason = "measures how long an answer took")]
     async fn answer(&self, head: &RequestHead, line: &[u8]) -> Vec<u8> {
         let target = &head.target;
@@ -352,7 +348,7 @@ impl Server {
         }
     }
 
-    /// Waits for its turn, starts a worker, and waits for its answer until the deadline.
+    /// Waits for a free worker and for the home, starts the worker, and waits for its answer until the deadline.
     async fn work(&self, export: &Export, target: &HomeTarget, line: &[u8]) -> Outcome {
         let unavailable = |detail| Outcome::NotTried(HomeError::Unavailable { detail });
         let mut busy = "an earlier request for this home has not ended";
@@ -372,7 +368,8 @@ impl Server {
             if !matches!(answer, Err(NoAnswer::NotTaken)) {
                 return Ok(answer);
             }
-            // Its spawner ended between two requests: that is nothing the user's file system did.
+            // The spawner ended between two requests. The user's file system is not the cause, so another worker is
+            // used.
             worker = self.spawner.worker()?;
             Ok(self.converse(&mut worker, line).await)
         };
@@ -380,12 +377,13 @@ impl Server {
             Ok(Ok(answer)) => {
                 let patience = self.settings.deadline;
                 tokio::spawn(async move {
-                    // Its user may stop it when it has answered; it would be there until we end.
+                    // The user may stop the worker after its answer. Without this, it would exist until the server
+                    // ends.
                     if tokio::time::timeout(patience, worker.gone()).await.is_err() {
                         let _ = worker.kill();
                     }
                 });
-                // Its user may have killed it: that says nothing of the export.
+                // If there is no answer, the user may have killed the worker. That says nothing about the export.
                 answer.map_or_else(|no_answer| Outcome::NotTried(no_answer.into()), Outcome::Answered)
             }
             Ok(Err(error)) => none(error),
@@ -394,7 +392,7 @@ impl Server {
                 unavailable("no worker process started in time".to_owned())
             }
             Err(_) => {
-                // Until it is gone it keeps its place and its home.
+                // Until the worker is gone, it keeps its permit and the lock of the home.
                 tokio::spawn(async move {
                     worker.gone().await;
                     drop((home, permit));
@@ -410,7 +408,7 @@ impl Server {
         Arc::clone(homes.entry(home.to_owned()).or_default())
     }
 
-    /// Hands order and request to the worker and takes its one line.
+    /// Sends order and request to the worker, and returns the line that it answers.
     async fn converse(&self, worker: &mut Worker, line: &[u8]) -> Result<Vec<u8>, NoAnswer> {
         let failed = |error: std::io::Error| NoAnswer::Died(error.to_string());
         let order = Order {
@@ -425,14 +423,14 @@ impl Server {
         for part in [&order[..], line] {
             socket.write_all(part).await.map_err(|_| NoAnswer::NotTaken)?;
         }
-        // One that ended meanwhile is told apart below.
+        // If the worker has ended meanwhile, the read below notices it.
         let _ = socket.shutdown().await;
         let mut answer = Vec::with_capacity(1024);
         while !answer.ends_with(b"\n") && answer.len() < MAX_ANSWER_BYTES {
             match socket.read_buf(&mut answer).await {
                 Ok(0) => break,
                 Ok(_) => {}
-                // The kernel's word for a socket that was closed with something unread in it.
+                // The kernel reports this if the worker's socket was closed with unread data.
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return Err(NoAnswer::NotTaken),
                 Err(error) => return Err(failed(error)),
             }
@@ -444,7 +442,7 @@ impl Server {
     }
 }
 
-/// ISO 8601 in its basic format, `20260131T235959Z`. A clock that was never set says 1970.
+/// Formats a time in the basic format of ISO 8601, `20260131T235959Z`. A time before 1970 becomes 1970.
 fn basic_format(time: SystemTime) -> String {
     humantime::format_rfc3339_seconds(time.max(UNIX_EPOCH)).to_string().replace(['-', ':'], "")
 }
@@ -454,7 +452,8 @@ fn refuse(detail: String) -> Vec<u8> {
     Response::new(Err(HomeError::BadRequest { detail })).to_line()
 }
 
-/// The next line, without its line feed; `None` at the end. A line that was begun must be ended within `patience`.
+/// Returns the next line without its line feed; `None` at the end. After its first byte, a line must be complete within
+/// `patience`.
 #[expect(clippy::disallowed_methods, reason = "a deadline for the rest of a line")]
 async fn read_line(
     stream: &mut UnixStream,
@@ -476,7 +475,7 @@ async fn read_line(
             None => stream.read_buf(&mut **buffer).await,
             Some(at) => match tokio::time::timeout_at(at, stream.read_buf(&mut **buffer)).await {
                 Ok(read) => read,
-                Err(_) => return Err("a request that does not end".to_owned()),
+                Err(_) => return Err("it is not complete within the deadline".to_owned()),
             },
         };
         match read {

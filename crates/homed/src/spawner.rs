@@ -1,10 +1,11 @@
-//! A small process that does nothing but fork: each request is done by a copy of it, which becomes the user.
+//! A small process that only forks: each request is done by a fork of it, which becomes the user.
 //!
-//! To start a program for each request would cost several times what the request does. So the server starts
-//! `bursar-homed spawner` once, with an empty environment, one thread and nothing in its memory, and hands it two sockets
-//! for each request: one for the copy ([`worker`](crate::worker)), over which that is asked and answers; and one by which the
-//! server is told which process it is, should it have to be killed. Nobody waits for the spawner, and it sees no request.
-//! It ends with the server, its copies end with it, and the server starts another if it ends by itself.
+//! Starting a program for each request would cost several times as much as the request itself. Therefore the server
+//! starts `bursar-homed spawner` once, with an empty environment, one thread and nothing in its memory. For each
+//! request, the server passes it two sockets. The fork ([`worker`](crate::worker)) gets one of them, and reads the
+//! request and writes the answer there. Through the other, the spawner sends the server a handle of the fork, so that
+//! the server can kill it. The spawner never sees a request. It ends with the server, and its forks end with it. If it
+//! ends earlier, the server starts another.
 
 use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Result};
 use std::mem::MaybeUninit;
@@ -24,18 +25,19 @@ use tokio::process::{Child, Command};
 use crate::fork::{SingleThreaded, fork};
 use crate::worker;
 
-/// The argument with which the server starts this very program, also after an upgrade of the package.
+/// The argument with which the server starts its own program as the spawner.
 pub const ARGUMENT: &str = "spawner";
+/// The running program, even if an upgrade of the package has replaced its file.
 const PROGRAM: &str = "/proc/self/exe";
 
-/// A worker that ended or was stopped is waited for when the next is asked for, at the latest after this time: much
-/// less than the deadline of a request.
+/// The longest time until the spawner notices that a worker ended or was stopped: much less than the deadline of a
+/// request.
 const REAP_AFTER: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
-/// The spawner itself: forks for each socket that comes in over standard input, until that ends. Returns in each child
-/// too, when it has answered.
+/// Runs the spawner: forks for each pair of sockets that arrives over standard input, until that ends. Returns in each
+/// child too, after its answer.
 ///
-/// Must be called before anything starts a thread.
+/// Must be called before any thread is started.
 #[must_use]
 pub fn run() -> ExitCode {
     serve().unwrap_or_else(|error| {
@@ -46,7 +48,7 @@ pub fn run() -> ExitCode {
 
 fn serve() -> Result<ExitCode> {
     let alone = SingleThreaded::check().ok_or_else(|| Error::other("there are other threads"))?;
-    // A descriptor that a child can close: it must not be able to ask for another.
+    // A descriptor that each child closes, so that it cannot request another fork.
     let control = std::io::stdin().as_fd().try_clone_to_owned()?;
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -65,31 +67,33 @@ fn serve() -> Result<ExitCode> {
             }
             Ok(Some(child)) => {
                 children += 1;
-                // Nobody else has this number: the child is not waited for before the next turn.
+                // No other process can have this number, because `reap` waits for the child only in the next turn.
                 let process = rustix::process::pidfd_open(child, PidfdFlags::empty())?;
-                // A server that has its answer does not want to know.
+                // If the server has its answer already, it may have closed its end.
                 let _ = send(life.as_fd(), &[process.as_fd()]);
             }
-            // That request has no answer; the next may have.
+            // This request gets no answer, but the next fork may succeed.
             Err(error) => eprintln!("bursar-homed {ARGUMENT}: fork: {error}"),
         }
     }
 }
 
-/// Waits for children that ended; how many. How one ended that was killed is told nowhere else.
+/// Waits for children that ended, and returns their number. Logs the signal of those that were killed, because nothing
+/// else reports it.
 ///
-/// A child that was stopped is killed: its user did that, and at the deadline it would look as if its export was late.
+/// If a child was stopped, its user did that. The child is killed, because at the deadline its export would count as
+/// late.
 fn reap() -> usize {
     let mut ended = 0;
     while let Ok(Some((child, status))) = rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
         if status.stopped() {
-            eprintln!("bursar-homed {ARGUMENT}: worker {child} was stopped, and is killed");
+            eprintln!("bursar-homed {ARGUMENT}: worker {child} was stopped by a signal; killing it");
             let _ = rustix::process::kill_process(child, Signal::KILL);
             continue;
         }
         ended += 1;
         if let Some(signal) = status.terminating_signal() {
-            eprintln!("bursar-homed {ARGUMENT}: worker {child} was ended by signal {signal}");
+            eprintln!("bursar-homed {ARGUMENT}: worker {child} was killed by signal {signal}");
         }
     }
     ended
@@ -108,13 +112,13 @@ struct Running {
 /// A process for one request.
 #[derive(Debug)]
 pub(super) struct Worker {
-    /// Order and request go in, its answer comes out. It ends with the process.
+    /// Carries order and request to the worker, and its answer back. It reaches its end when the process ends.
     pub(super) socket: UnixStream,
     life: StdStream,
 }
 
 impl Spawner {
-    /// A worker, from the spawner that runs or from a new one.
+    /// Starts a worker. If no spawner runs, starts one.
     pub(super) fn worker(&self) -> Result<Worker> {
         let (socket, workers) = pair()?;
         let (life, spawners) = pair()?;
@@ -129,7 +133,7 @@ impl Spawner {
         Ok(Worker { socket: UnixStream::from_std(socket)?, life })
     }
 
-    /// Ends a spawner that hangs, and its workers with it.
+    /// Ends a spawner that hangs, and with it its workers.
     pub(super) fn end(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -151,26 +155,26 @@ impl Running {
 }
 
 impl Worker {
-    /// Kills it. `Err`: it was never made, for the spawner does not get as far.
+    /// Kills the worker. Returns an error if the spawner has not forked it yet.
     pub(super) fn kill(&self) -> Result<()> {
         let [process, _] = receive(self.life.as_fd())?;
         Ok(rustix::process::pidfd_send_signal(process.ok_or(ErrorKind::NotFound)?, Signal::KILL)?)
     }
 
-    /// Waits until it is gone: one that is stuck in the kernel dies when its file server answers.
+    /// Waits until the process is gone. If it is stuck in the kernel, it dies when its file server answers.
     pub(super) async fn gone(&mut self) {
         let _ = tokio::io::copy(&mut self.socket, &mut tokio::io::sink()).await;
     }
 }
 
-/// Two ends: ours, which never waits, and one for another process, which does.
+/// Returns a pair of connected sockets: a non-blocking one for us, and a blocking one for another process.
 fn pair() -> Result<(StdStream, StdStream)> {
     let (ours, theirs) = StdStream::pair()?;
     ours.set_nonblocking(true)?;
     Ok((ours, theirs))
 }
 
-/// One byte, and what is handed over with it, which keeps it apart from the next.
+/// Sends these descriptors with one byte, which keeps them apart from the next ones.
 fn send(socket: BorrowedFd<'_>, handed: &[BorrowedFd<'_>]) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -179,7 +183,7 @@ fn send(socket: BorrowedFd<'_>, handed: &[BorrowedFd<'_>]) -> Result<()> {
     Ok(())
 }
 
-/// What is handed over with the next byte; nothing at the end.
+/// Receives the descriptors of the next byte; none at the end of the stream.
 fn receive(socket: BorrowedFd<'_>) -> Result<[Option<OwnedFd>; 2]> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

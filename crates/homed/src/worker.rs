@@ -1,8 +1,8 @@
-//! The process that becomes the user: one order and one request over its socket, one answer back.
+//! The process that becomes the user: reads one order and one request from its socket, and writes one answer.
 //!
-//! A copy of the [`spawner`](crate::spawner), forked for one request. It makes a missing home as root if that was asked and
-//! allowed, then gives up root for good, makes sure that it did, and only then opens the home. Nothing of a request is ever
-//! in its arguments or environment, and nothing of another request in its memory.
+//! A fork of the [`spawner`](crate::spawner) for one request. If the request asks for it and the settings allow it, the
+//! worker makes a missing home as root. Then it gives up root for good, checks that it did, and only then opens the
+//! home. No part of a request is ever in its arguments or environment, and nothing of another request is in its memory.
 
 use std::cell::Cell;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -29,21 +29,22 @@ use crate::exchange::{Patience, exchange};
 use crate::files::{Home, mount_of};
 use crate::{authorized_keys, ensure};
 
-/// The first line, from the server; the second is the request as the client sent it.
+/// The first line that a worker reads. It comes from the server; the second line is the request as the client sent it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Order {
-    /// What the request is held against once more.
+    /// What requests may do. The worker checks the request against it again.
     pub(super) bounds: Bounds,
-    /// UTC, `20260131T235959Z`: the name of a backup. The worker has no clock.
+    /// The time for the name of a backup, `20260131T235959Z` in UTC. The worker does not read the clock.
     pub(super) date: String,
-    /// How long it may wait for other programs: less than the server waits for it, so that it says so itself.
+    /// How long the worker may wait for other programs. The server waits longer, so that the worker can report this
+    /// itself.
     pub(super) patience: Duration,
-    /// Processor time that it may use, in seconds: a user's file must not use up everybody's.
+    /// The most processor time that the worker may use, in seconds, so that one user's file does not slow all others.
     pub(super) cpu_seconds: u64,
 }
 
-/// The one answer of this process, which two threads may have.
+/// The answer of this process. Two threads may try to give it; only the first succeeds.
 #[derive(Clone, Debug)]
 struct Reply {
     socket: Arc<UnixStream>,
@@ -51,7 +52,7 @@ struct Reply {
 }
 
 impl Reply {
-    /// Writes it, unless there is one already. `false`: it could not be written.
+    /// Writes the answer, unless one was given already. Returns `false` if it could not be written.
     fn give(&self, answer: Result<Answer, HomeError>) -> bool {
         if self.given.swap(true, Ordering::SeqCst) {
             return true;
@@ -60,13 +61,15 @@ impl Reply {
     }
 }
 
-/// Reads order and request, obeys, and writes the answer. The exit code says only whether an answer was written.
+/// Reads order and request, does the work, and writes the answer. The exit code says only whether the answer was
+/// written.
 ///
-/// `parent` is the spawner. Its copy has one thread, so that "this thread" is the process.
+/// `parent` is the spawner. This process has one thread, so a call that changes the uid of its thread changes the
+/// process.
 pub(super) fn run(socket: UnixStream, parent: Pid) -> ExitCode {
     let reply = Reply { socket: Arc::new(socket), given: Arc::default() };
     let written = reply.give(read_and_obey(&reply, parent));
-    // Open until the process is gone: that is how the server knows.
+    // The socket stays open until the process is gone, because its end tells the server so.
     std::mem::forget(Arc::clone(&reply.socket));
     if written { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -88,7 +91,8 @@ fn read_and_obey(reply: &Reply, parent: Pid) -> Result<Answer, HomeError> {
     obey(&order, &request, parent, reply)
 }
 
-/// The kernel kills us with our parent from here on. A parent that ended before does not: the next server may be at work.
+/// From here on, the kernel kills this process when its parent ends. If the parent has ended before, this fails,
+/// because the next server may already use the home.
 fn end_with(parent: Pid) -> Result<(), HomeError> {
     let unavailable = |detail: String| HomeError::Unavailable { detail };
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
@@ -99,12 +103,12 @@ fn end_with(parent: Pid) -> Result<(), HomeError> {
     Err(unavailable("the server that asked is gone".to_owned()))
 }
 
-/// Where JSON is wrong, and of what kind, never what it said: it may be a key.
+/// Returns where JSON is wrong and the kind of fault, but never the text, which may be a private key.
 pub(super) fn place(error: &serde_json::Error) -> String {
     let what = match error.classify() {
         serde_json::error::Category::Io => "cannot be read",
         serde_json::error::Category::Syntax => "is not JSON",
-        serde_json::error::Category::Data => "is not of the list of requests",
+        serde_json::error::Category::Data => "is not a known request",
         serde_json::error::Category::Eof => "ends too early",
     };
     format!("{what} at column {}", error.column())
@@ -131,7 +135,7 @@ fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<
         _ => false,
     };
     become_user(target.uid, target.gid, &target.groups)?;
-    // The kernel clears that signal when a process becomes another user.
+    // When a process becomes another user, the kernel clears the signal that it gets at the death of its parent.
     end_with(parent)?;
     let file = target.kubeconfig.as_path();
     let cpu = CpuLimit::set(order.cpu_seconds, reply, target.home.join(file))?;
@@ -156,7 +160,7 @@ fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<
             }
             Ok(Answer::HomeReady { created })
         }
-        // Answered above: there is no home to open.
+        // Answered above, because there is no home to open.
         Work::TestCreate => Ok(Answer::Writable),
         Work::Inspect { names } => {
             let found = place.inspect(names)?;
@@ -175,7 +179,8 @@ fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<
     }
 }
 
-/// A home that is gone counts as one without our entries; one on an export that is not mounted does not.
+/// For a removal, a missing home counts as a home without our entries. But if its export is not mounted, the removal
+/// fails.
 fn gone_or_not_mounted(error: HomeError, work: &Work, target: &HomeTarget) -> HomeError {
     let is_removal = match work {
         Work::RemoveKubeconfig { .. } => true,
@@ -190,13 +195,13 @@ fn gone_or_not_mounted(error: HomeError, work: &Work, target: &HomeTarget) -> Ho
     }
 }
 
-/// Where something should be mounted before a missing home can count as gone. A mount point without its mount is
-/// empty, or has only what somebody left there.
+/// Returns the place at which an export seems not to be mounted, so that a missing home does not count as gone. A mount
+/// point without its mount is empty, or has only files that were written there by mistake.
 fn not_mounted(target: &HomeTarget) -> Option<PathBuf> {
     let folder = target.home.parent()?;
     let is_without_homes = match std::fs::read_dir(folder) {
         Ok(mut entries) => entries.next().is_none(),
-        // A folder that its people may not list tells by its mount.
+        // The user may not list the folder, so the recorded mount below decides.
         Err(error) => error.kind() != ErrorKind::PermissionDenied || target.mount.is_none(),
     };
     if is_without_homes {
@@ -205,7 +210,7 @@ fn not_mounted(target: &HomeTarget) -> Option<PathBuf> {
     target.mount.clone().filter(|mount| mount_of(folder).as_ref() != Some(mount))
 }
 
-/// Whether a request can be right; if not, what is wrong.
+/// Checks the values of a request. Returns what is wrong with it.
 fn check(work: &Work) -> Result<(), String> {
     match work {
         Work::Inspect { names } | Work::RemoveKubeconfig { names } => names.check(),
@@ -221,12 +226,11 @@ fn check(work: &Work) -> Result<(), String> {
     }
 }
 
-/// Room between the time at which a worker says that it used up its processor time, and the one at which it is killed.
+/// Processor time between the limit, which the worker reports, and its death.
 const CPU_GRACE_SECONDS: u64 = 2;
 
-/// The bound on the processor time of this process. The kernel ends the process silently, which would look as if its
-/// export was late. So another thread waits for the kernel's warning and reports it, if a file is large enough to need
-/// it.
+/// The limit on the processor time of this process. The kernel ends the process silently, and the server could not tell
+/// why. Therefore, if the file is large, a second thread waits for the kernel's warning (SIGXCPU) and reports it.
 #[derive(Debug)]
 pub(super) struct CpuLimit {
     seconds: u64,
@@ -235,7 +239,7 @@ pub(super) struct CpuLimit {
     watched: Cell<bool>,
 }
 
-/// A smaller file cannot take seconds: the merge is linear.
+/// The size in bytes from which a file is watched. A smaller file cannot take seconds, because the merge is linear.
 const LARGE: usize = 64 * 1024;
 
 impl CpuLimit {
@@ -245,14 +249,14 @@ impl CpuLimit {
         Ok(Self { seconds, reply: reply.clone(), path, watched: Cell::new(false) })
     }
 
-    /// To be called before a file of so many bytes is read into a tree.
+    /// Must be called before a file of this size is parsed.
     pub(super) fn heed(&self, bytes: usize) -> Result<(), HomeError> {
         if bytes < LARGE || self.watched.replace(true) {
             return Ok(());
         }
         let mut signals = SigSet::empty();
         signals.add(NixSignal::SIGXCPU);
-        // Before the other thread: it waits for the signal, and no thread may be killed by it.
+        // Must be blocked before the thread starts: the thread waits for the signal, which must not kill any thread.
         signals.thread_block().map_err(|errno| no_limit(&errno.to_string()))?;
         let (reply, path, seconds) = (self.reply.clone(), self.path.clone(), self.seconds);
         let wait = move || {
@@ -271,8 +275,8 @@ fn no_limit(detail: &str) -> HomeError {
     HomeError::Unavailable { detail: format!("processor time: {detail}") }
 }
 
-/// Becomes the user for good: groups, gid, uid, no way back, no new privileges, no core file. Without root it can only be
-/// who it is.
+/// Becomes the user for good, with these groups, and without core files or a way to new privileges. If the process is
+/// not root, it must already be the user.
 fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), HomeError> {
     let failed = |what: &str| HomeError::Unavailable { detail: format!("cannot become uid {uid}: {what}") };
     let call = |what: &'static str| move |errno: rustix::io::Errno| failed(&format!("{what}: {errno}"));
@@ -289,8 +293,8 @@ fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), HomeError> {
     rustix::thread::set_no_new_privs(true).map_err(call("no_new_privs"))?;
     let no_core = Rlimit { current: Some(0), maximum: Some(0) };
     rustix::process::setrlimit(Resource::Core, no_core).map_err(call("setrlimit"))?;
-    // Another process of that user must not read a key out of our memory. The kernel sees to it when ids change;
-    // without root none do.
+    // Another process of that user must not read a key in our memory. The kernel prevents this when the ids change, but
+    // without root they do not change.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(call("dumpable"))?;
 
     let capabilities = rustix::thread::capabilities(None).map_err(call("capget"))?;

@@ -1,5 +1,5 @@
-//! What `bursar-homed` says when it cannot start. As long as this file is here, `cargo test` builds the program, which
-//! the tests of the whole run.
+//! Tests the messages and exit codes of `bursar-homed` when it cannot start. Because this file exists, `cargo test`
+//! builds the program, which other tests run.
 
 use std::process::{Command, Output};
 
@@ -30,7 +30,7 @@ fn the_version_is_not_an_error() {
 }
 
 #[test]
-fn missing_setup_by_root_is_named() {
+fn a_wrong_setup_is_named_and_exits_with_78() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("homed.sock");
     let socket = socket.to_str().expect("UTF-8");
@@ -52,7 +52,7 @@ fn missing_setup_by_root_is_named() {
 }
 
 #[test]
-fn a_socket_that_cannot_be_made_is_tried_again_by_systemd() {
+fn a_socket_that_cannot_be_made_exits_with_1_so_that_systemd_restarts() {
     let folder = tempfile::tempdir().expect("a folder");
     let taken = folder.path().join("taken");
     std::fs::write(&taken, "").expect("written");

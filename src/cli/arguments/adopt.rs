@@ -1,4 +1,4 @@
-//! `bursar adopt`: what Bursar does not take by itself.
+//! The arguments of `bursar adopt`, which lets Bursar take over what it does not take over without an order.
 
 use std::path::PathBuf;
 
@@ -13,15 +13,14 @@ pub enum Adopt {
     Uid(MaybeReasoned),
     /// Give the account's names, uid and volumes to another directory entry with the same name
     Account(MaybeReasoned),
-    /// A namespace that is there already becomes a tenant's, also one whose name was made of the tenant's by another
-    /// rule. The admission policy asks for consent in the cluster, too: kubectl label namespace NAME
-    /// bursar.dev/adopt=true
+    /// Make an existing namespace a tenant's, even if its name does not follow the class's rule. The admission policy
+    /// also demands consent in the cluster: kubectl label namespace NAME bursar.dev/adopt=true
     Namespace(AdoptNamespace),
     /// Take over an object that has the name of a tenant's object, and change it to what Bursar expects
     Object(AdoptObject),
     /// Adopt everything that a file lists, in one cycle
     Import {
-        /// Lines as after `adopt`: namespace tool-foo --tool foo --ticket T14
+        /// A file with one adoption per line, as after `adopt`: namespace tool-foo --tool foo --ticket T14
         file: PathBuf,
     },
 }
@@ -30,7 +29,7 @@ pub enum Adopt {
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("owner").required(true).args(["tool", "user", "group"])))]
 pub struct AdoptNamespace {
-    /// Its name
+    /// Name of the namespace
     pub namespace: String,
     /// Tool that gets the namespace
     #[arg(long, value_name = "NAME")]
@@ -41,7 +40,7 @@ pub struct AdoptNamespace {
     /// Group that gets the namespace
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
-    /// Why; the history keeps it
+    /// Reason; the history keeps it
     #[arg(long)]
     pub reason: Option<String>,
     /// Ticket; the history keeps it
@@ -52,11 +51,11 @@ pub struct AdoptNamespace {
 /// `adopt object`.
 #[derive(Debug, Args)]
 pub struct AdoptObject {
-    /// What it is: resourcequota, rolebinding, …
+    /// Kind of the object: resourcequota, rolebinding, …
     pub kind: String,
-    /// NAMESPACE/NAME, or NAME of what is in no namespace
+    /// NAMESPACE/NAME; for an object without a namespace, NAME
     pub object: String,
-    /// Why; the history keeps it
+    /// Reason; the history keeps it
     #[arg(long)]
     pub reason: Option<String>,
     /// Ticket; the history keeps it

@@ -1,4 +1,4 @@
-//! `bursar approver`.
+//! The arguments of `bursar approver`.
 
 use std::path::PathBuf;
 
@@ -11,26 +11,25 @@ use super::WebhookCluster;
 pub enum Approver {
     /// Install or update the approver, inside or outside the cluster; run it again after a change of classes
     Install(ApproverInstall),
-    /// Give the daemon its `approve` back, and remove the approver
+    /// Remove the approver, and give the daemon back its right to approve
     Uninstall(ApproverUninstall),
 }
 
 /// `approver install`.
 #[derive(Debug, Args)]
 pub struct ApproverInstall {
-    /// Which cluster.
     #[command(flatten)]
     pub cluster: WebhookCluster,
-    /// The administrator's kubeconfig: read once, and not kept
+    /// The administrator's kubeconfig; read once and not kept
     #[arg(long, value_name = "FILE")]
     pub admin_kubeconfig: PathBuf,
-    /// It runs outside of the cluster: the folder for the files that it needs (`bursar-webhook approve --dir`)
+    /// The approver runs outside of the cluster, and needs the files in this folder (`bursar-webhook approve --dir`)
     #[arg(long, value_name = "FOLDER", conflicts_with = "image")]
     pub write: Option<PathBuf>,
     /// The image, by digest; default: [webhook] image of the configuration
     #[arg(long, value_name = "REFERENCE")]
     pub image: Option<String>,
-    /// As with `init`: the only accounts that may hold admin and impersonation roles
+    /// The only accounts that may hold admin and impersonation roles, separated by commas, as for `init`
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub administrators: Option<Vec<String>>,
 }
@@ -38,10 +37,9 @@ pub struct ApproverInstall {
 /// `approver uninstall`.
 #[derive(Debug, Args)]
 pub struct ApproverUninstall {
-    /// Which cluster.
     #[command(flatten)]
     pub cluster: WebhookCluster,
-    /// The administrator's kubeconfig: read once, and not kept
+    /// The administrator's kubeconfig; read once and not kept
     #[arg(long, value_name = "FILE")]
     pub admin_kubeconfig: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! The command line as it is parsed, and as its help shows it: in groups.
+//! Parses the command line, and shows the commands in groups in its help.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 
 use super::Arguments;
 
-/// The commands as the help shows them. A test compares them with those there are.
+/// The groups of commands in the help. A test checks that no command is missing.
 pub const GROUPS: [(&str, &[&str]); 5] = [
     ("Set-up", &["init", "check", "doctor", "completions", "man"]),
     ("Every day", &["plan", "sync", "status", "tools", "users", "show", "why", "who", "history", "certs", "report"]),
@@ -34,13 +34,13 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
     ("Ledger", &["ledger"]),
 ];
 
-/// The command line as it is declared.
+/// Returns the command line as declared, without groups.
 #[must_use]
 pub fn ungrouped() -> clap::Command {
     Arguments::command()
 }
 
-/// The command line, with its commands in groups.
+/// Returns the command line, with its commands in groups.
 #[must_use]
 pub fn command() -> clap::Command {
     let command = ungrouped();
@@ -58,7 +58,7 @@ pub fn command() -> clap::Command {
     command.help_template(template)
 }
 
-/// Adds the usage of the command that `words` begin to an error that says nothing of it itself.
+/// If an error has no usage line, adds the usage of the command that `words` begin with.
 pub fn add_usage(error: &mut clap::Error, words: impl Iterator<Item = String>) {
     if error.get(ContextKind::Usage).is_none() {
         error.insert(ContextKind::Usage, ContextValue::StyledStr(usage(words)));
@@ -78,7 +78,7 @@ fn usage(words: impl Iterator<Item = String>) -> StyledStr {
 /// Parses the command line.
 ///
 /// # Errors
-/// It is wrong, or asks for help.
+/// Returns an error if the command line is wrong, or asks for help or the version.
 pub fn parsed() -> Result<Arguments, clap::Error> {
     let matches = command().try_get_matches()?;
     let mut arguments = Arguments::from_arg_matches(&matches)?;

@@ -1,13 +1,13 @@
-//! `names`, which the completions of shells ask.
+//! The arguments of the hidden command `names`, which shell completions call.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 
 use crate::identity::AccountKind;
 
-/// What a completion asks the names of.
+/// The kind of names that a shell completion needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameKind {
-    /// Accounts.
+    /// Accounts of one kind.
     Account(AccountKind),
     /// Classes of the configuration.
     Class,

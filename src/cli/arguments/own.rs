@@ -1,22 +1,22 @@
-//! The arguments that name an account; without them, the caller's own.
+//! Optional arguments that name an account. If they are omitted, the caller's own account is meant.
 
 use clap::Args;
 
 use super::{Account, kind};
 use crate::identity::{AccountKind, AccountName};
 
-/// An account; without it: your own.
+/// An account, or the caller's own account.
 #[derive(Debug, Clone, Args)]
 pub struct Own {
-    /// What it is; without it: you
+    /// Kind of account; if omitted, your own account is shown
     #[arg(value_parser = kind(), requires = "name")]
     pub kind: Option<AccountKind>,
-    /// Its name in the directory
+    /// Name in the directory
     pub name: Option<String>,
 }
 
 impl Own {
-    /// The account that is named.
+    /// Returns the account that the arguments name; `None` if they are omitted.
     #[must_use]
     pub fn account(&self) -> Option<Account> {
         Some(Account { kind: self.kind?, name: self.name.clone()? })
@@ -24,7 +24,7 @@ impl Own {
 }
 
 impl Account {
-    /// `tool:foo`.
+    /// Returns the full name, such as `tool:foo`.
     #[must_use]
     pub fn to_name(&self) -> AccountName {
         AccountName { kind: self.kind, name: self.name.clone() }

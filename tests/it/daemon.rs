@@ -1,5 +1,5 @@
-//! `bursard` as systemd runs it: readiness, watchdog, signals, the control socket, and a ledger that a member of the
-//! group can read whatever happened.
+//! `bursard` as systemd runs it: readiness, watchdog, signals and the control socket. Members of its group can always
+//! read the ledger.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
@@ -17,7 +17,8 @@ use crate::world::World;
 
 pub struct Daemon {
     pub process: Process,
-    /// Read as they come, as systemd does: a daemon that nobody hears would wait.
+    /// A thread reads the notifications as they come, as systemd does. Otherwise the socket would fill up and block the
+    /// daemon.
     notifications: Receiver<String>,
 }
 
@@ -25,7 +26,7 @@ impl Daemon {
     pub fn start(world: &World) -> Self {
         let socket = world.folder.join("notify.sock");
         let _ = std::fs::remove_file(&socket);
-        let notifications = UnixDatagram::bind(&socket).expect("a notification socket");
+        let notifications = UnixDatagram::bind(&socket).expect("the folder is writable");
         let (heard, lines) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
@@ -47,7 +48,7 @@ impl Daemon {
     pub fn notified(&self, awaited: &str) {
         loop {
             let line = self.notifications.recv_timeout(DEADLINE).unwrap_or_else(|error| {
-                panic!("{awaited} awaited: {error}\n{}", self.process.log_end());
+                panic!("no {awaited} came: {error}\n{}", self.process.log_end());
             });
             if line == awaited {
                 return;

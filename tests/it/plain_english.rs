@@ -1,13 +1,13 @@
-//! Comments and documentation are in plain English: a few words and one beginning of sentences stay out, because a
-//! sentence with them needs a second reading.
+//! Comments and documents are in plain English: they contain none of a few words, and no sentence begins with a certain
+//! word, because such sentences need a second reading.
 //!
-//! Only prose is read: comments of Rust and of `config/*.toml`, and Markdown without its code. Not read are texts that
-//! cannot change any more (LICENSE, released migrations).
+//! Only prose is checked: comments of Rust and of `config/*.toml`, and Markdown without its code. Texts that cannot
+//! change any more (LICENSE, released migrations) are not checked.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What is looked for, and what to write instead.
+/// Forbidden words, and what to write instead.
 const WORDS: [(&str, &str); 6] = [
     ("whoever", "hides the actor; name it: the caller, an administrator, an account that ..."),
     ("whomever", "hides the actor; name it: the caller, an administrator, an account that ..."),
@@ -19,12 +19,12 @@ const WORDS: [(&str, &str); 6] = [
 
 const HEAD: (&str, &str) = ("Of", "begins a sentence without its subject; begin with the subject and its verb");
 
-/// All files with prose, in order.
+/// Returns all files with prose, in order.
 fn files(root: &Path) -> Vec<PathBuf> {
     let (mut folders, mut found) = (vec![root.to_owned()], Vec::new());
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
+        for entry in fs::read_dir(&folder).expect("the folder is readable") {
+            let path = entry.expect("the folder is readable").path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if name.starts_with('.') || name == "target" {
                 continue;
@@ -52,7 +52,7 @@ fn is_read(path: &Path) -> bool {
     }
 }
 
-/// Lines that may be prose, with their numbers and without the marks of comments.
+/// Returns the lines that may be prose, with their numbers and without comment marks.
 fn lines<'t>(extension: &str, text: &'t str) -> Vec<(usize, &'t str)> {
     let numbered = (1..).zip(text.lines());
     match extension {
@@ -62,7 +62,7 @@ fn lines<'t>(extension: &str, text: &'t str) -> Vec<(usize, &'t str)> {
     }
 }
 
-/// Comments of Rust, those behind code included. The code has no `/* */`.
+/// Returns the comments of Rust code, also those at the end of a line of code. The code has no `/* */`.
 fn comments(code: &str) -> Vec<(usize, &str)> {
     let (mut found, mut number, mut rest) = (Vec::new(), 1, code);
     while let Some(at) = rest.find(['/', '"', '\'', 'r']) {
@@ -81,7 +81,7 @@ fn comments(code: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// Length of the string or character that `code` begins with; 1 if it begins with neither.
+/// Returns the length of the string or character at the beginning of `code`; 1 if there is neither.
 fn literal(code: &str) -> usize {
     let inner = &code[1..];
     let hashes = inner.len() - inner.trim_start_matches('#').len();
@@ -99,7 +99,7 @@ fn literal(code: &str) -> usize {
     } else if code.starts_with("'\\") {
         inner[2..].find('\'').map(|at| at + 3)
     } else if code.starts_with('\'') {
-        // A lifetime has no second quote behind its first character.
+        // A lifetime has no second quote after its first character.
         let length = inner.chars().next().map_or(0, char::len_utf8);
         inner[length..].starts_with('\'').then_some(length + 1)
     } else {
@@ -118,7 +118,8 @@ fn newlines(text: &str) -> usize {
     text.matches('\n').count()
 }
 
-/// Lines that belong together, with the number of the first. Blocks of code are left out: fenced, or indented by four.
+/// Joins lines into paragraphs, each with the number of its first line. Code blocks are left out: fenced ones, and
+/// those indented by four.
 fn paragraphs(lines: Vec<(usize, &str)>) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let (mut last, mut is_code) = (None, false);
@@ -141,7 +142,7 @@ fn paragraphs(lines: Vec<(usize, &str)>) -> Vec<(usize, String)> {
     found
 }
 
-/// Line, word and what to write instead.
+/// Returns the line and the word of each finding, and what to write instead.
 fn findings(extension: &str, text: &str) -> Vec<(usize, &'static str, &'static str)> {
     paragraphs(lines(extension, text)).iter().flat_map(|(first, text)| in_paragraph(*first, text)).collect()
 }
@@ -164,7 +165,8 @@ fn in_paragraph(first: usize, text: &str) -> Vec<(usize, &'static str, &'static 
                 found.push((number, banned, instead));
             }
         }
-        // Behind the end of a sentence, a colon, the mark of a list or a title, or the border of a table.
+        // A sentence may begin after the end of another one, a colon, the mark of a list or title, or a border of a
+        // table.
         let is_head = at == 0 || words[at - 1].1.ends_with(['.', '!', '?', ':', ';', '-', '*', '#', '|']);
         if is_head && word == HEAD.0 && next.trim_end_matches(',') != "course" {
             found.push((number, HEAD.0, HEAD.1));
@@ -173,7 +175,7 @@ fn in_paragraph(first: usize, text: &str) -> Vec<(usize, &'static str, &'static 
     found
 }
 
-/// In lower case, without what stands around it.
+/// Returns the text in lower case, without the punctuation around it.
 fn bare(text: &str) -> String {
     let text = text.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase();
     text.strip_suffix("'s").unwrap_or(&text).to_owned()
@@ -186,7 +188,7 @@ fn comments_and_documents_are_in_plain_english() {
     assert!(files.len() > 500, "only {} files are found", files.len());
     let mut wrong = Vec::new();
     for path in files {
-        let name = path.strip_prefix(root).expect("beneath the root").display();
+        let name = path.strip_prefix(root).expect("every file is below the root").display();
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
         for (line, word, instead) in findings(extension(&path), &text) {
             wrong.push(format!("{name}:{line}: {word:?} {instead}"));

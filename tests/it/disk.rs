@@ -59,7 +59,7 @@ impl Drop for Disk {
 }
 
 fn mount(arguments: &[&str], path: &Path) {
-    let output = Command::new("mount").args(arguments).arg(path).output().expect("mount");
+    let output = Command::new("mount").args(arguments).arg(path).output().expect("mount is installed");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -100,14 +100,14 @@ fn a_full_disk_ends_all_writing_and_nothing_else_until_there_is_room_again() {
     assert!(curl(&world, "GET", "/healthz").starts_with("degraded: the ledger takes no writes: "));
     assert!(curl(&world, "GET", "/metrics").contains("bursar_ledger_stuck 1"));
     let said = Command::new(env!("CARGO_BIN_EXE_bursar")).arg("--config").arg(world.config()).arg("status").output();
-    let said = String::from_utf8_lossy(&said.expect("bursar").stdout).into_owned();
+    let said = String::from_utf8_lossy(&said.expect("bursar is built").stdout).into_owned();
     let promised =
         include_str!("../../docs/runbooks/disk-full.md").lines().find(|line| line.contains("takes no writes"));
     for part in promised.expect("the runbook has the line").trim().split("2027-01-01T04:00:00Z") {
         let part = part.split("/var").next().unwrap_or(part);
         assert!(said.contains(part), "{part:?} in {said}");
     }
-    let plan: Value = serde_json::from_str(&curl(&world, "GET", "/v1/plan")).expect("JSON");
+    let plan: Value = serde_json::from_str(&curl(&world, "GET", "/v1/plan")).expect("the text is JSON");
     assert!(plan["text"].as_str().is_some_and(|text| text.contains("tool bar")), "{plan}");
     let written = || {
         namespaces(&world).contains(&world.namespace("bar"))

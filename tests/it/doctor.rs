@@ -136,7 +136,7 @@ fn an_export_that_is_not_mounted_is_found() {
     fs::write(&fstab, line).expect("the folder is writable");
     // Run the doctor in a mount namespace of its own, with this fstab.
     let private = ["unshare", "-m", "--propagation", "private", "sh", "-c"];
-    let (fstab, place) = (fstab.to_str().expect("UTF-8"), prefix.to_str().expect("UTF-8"));
+    let (fstab, place) = (fstab.to_str().expect("the path is UTF-8"), prefix.to_str().expect("the path is UTF-8"));
     let around = [&private[..], &["mount --bind \"$0\" /etc/fstab && exec \"$@\"", fstab]].concat();
     let remedy = format!("mount {}", prefix.display());
     only(&world, &around, "homes/data/project", "nfs.example.org:/srv/project (nfs4) is not mounted at", &remedy);

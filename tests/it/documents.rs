@@ -167,7 +167,7 @@ fn state() -> LedgerState {
 fn each_alert_fires_when_it_should() {
     for (what, file) in [("check", "bursar.rules.yml"), ("test", "bursar.rules.test.yml")] {
         let file = root().join("packaging/prometheus").join(file);
-        let told = Command::new("promtool").args([what, "rules"]).arg(&file).output().expect("promtool");
+        let told = Command::new("promtool").args([what, "rules"]).arg(&file).output().expect("promtool is installed");
         assert!(told.status.success(), "{}: {}", file.display(), String::from_utf8_lossy(&told.stderr));
     }
 }

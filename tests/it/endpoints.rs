@@ -118,7 +118,7 @@ fn an_endpoint_that_fails_is_reported_and_nobody_loses_a_credential() {
     // A tool whose certificate is revoked gets a new one for the endpoint that works.
     let target =
         Target { kind: AccountKind::Tool, name: "bar".to_owned(), reason: Some("stolen".to_owned()), ticket: None };
-    world.order(&OrderRequest::Revoke(target)).expect("revoked");
+    world.order(&OrderRequest::Revoke(target)).expect("the order is accepted");
     assert!(works(&world, "bar", "test") && config(&world, "bar") != before[1]);
     world.tool("new", 62_714, &[]);
     world.cycle();

@@ -29,7 +29,7 @@ fn planted(world: &World, namespace: &str) -> String {
     );
     std::fs::write(&secret, text).expect("the folder is writable");
     world.servers.cluster.wait_for_pods(namespace);
-    world.kubectl(&["create", "-f", secret.to_str().expect("UTF-8")]);
+    world.kubectl(&["create", "-f", secret.to_str().expect("the path is UTF-8")]);
     let token = ["get", "secret", "planted", "-n", namespace, "-o", "jsonpath={.data.token}"];
     let token =
         wait_for("the Secret has a token", DEADLINE, || Some(world.kubectl(&token)).filter(|token| !token.is_empty()));

@@ -76,7 +76,9 @@ impl Realm {
     pub fn change(&self, user: &str, changes: &Value) {
         let path = format!("/users/{}", self.id(user));
         let mut all = self.ask("GET", &path, &Value::Null);
-        all.as_object_mut().expect("a user is an object").extend(changes.as_object().expect("a table").clone());
+        all.as_object_mut()
+            .expect("a user is an object")
+            .extend(changes.as_object().expect("the value is an object").clone());
         self.ask("PUT", &path, &all);
     }
 
@@ -135,7 +137,7 @@ async fn people_and_nested_groups_are_read() {
     assert_eq!(found.server.as_deref(), realm.server.url.strip_prefix("https://"));
     assert_eq!(names(&found, AccountKind::User), ["alice", "bob"], "a service account is not a person");
     assert_eq!(names(&found, AccountKind::Group), ["lab", "night", "staff"]);
-    let alice = found.entries.iter().find(|entry| entry.name == "alice").expect("alice");
+    let alice = found.entries.iter().find(|entry| entry.name == "alice").expect("the entry was read");
     assert_eq!(alice.id.0, realm.id("alice"));
     assert_eq!(
         (alice.mail.as_deref(), alice.display_name.as_deref()),
@@ -146,12 +148,12 @@ async fn people_and_nested_groups_are_read() {
     assert_eq!((posix.uid.get(), posix.gid.get(), gids), (2001, 500, vec![3000, 3001]));
     assert_eq!(alice.home.as_deref(), Some(std::path::Path::new("/home/elsewhere/alice")));
     assert!(alice.created.is_some() && alice.disabled.is_none());
-    let bob = found.entries.iter().find(|entry| entry.name == "bob").expect("bob");
+    let bob = found.entries.iter().find(|entry| entry.name == "bob").expect("the entry was read");
     assert_eq!(bob.disabled.as_deref(), Some("enabled: false"));
     assert_eq!(members(&found, "night"), ["alice"]);
     assert_eq!(members(&found, "lab"), ["alice"]);
     assert_eq!(members(&found, "staff"), ["alice", "bob"]);
-    let staff = found.entries.iter().find(|entry| entry.name == "staff").expect("staff");
+    let staff = found.entries.iter().find(|entry| entry.name == "staff").expect("the entry was read");
     assert_eq!(staff.members[&bob.id], bursar::snapshot::Role::Manager);
     let [carol] = found.rejected.as_slice() else { panic!("{:?}", found.rejected) };
     assert_eq!(carol.why, "uidNumber is missing, or hidden from us");

@@ -149,16 +149,20 @@ fn an_incomplete_backup_is_refused_and_changes_nothing() {
         assert!(!said.contains("move ledger.db aside"), "the current ledger is intact: {said}");
         said
     };
-    let said = spoiled("noise", &|path| fs::write(path, b"not a database at all, but long enough").expect("written"));
+    let said = spoiled("noise", &|path| {
+        fs::write(path, b"not a database at all, but long enough").expect("the folder is writable")
+    });
     assert!(said.contains("the backup cannot be used; choose another one"), "{said}");
-    let said = spoiled("empty", &|path| fs::write(path, b"").expect("written"));
+    let said = spoiled("empty", &|path| fs::write(path, b"").expect("the folder is writable"));
     assert!(said.contains("the backup cannot be used; choose another one"), "{said}");
     let said = spoiled("cut", &|path| {
         let whole = fs::read(path).expect("the backup is readable");
-        fs::write(path, &whole[..whole.len() / 2]).expect("written");
+        fs::write(path, &whole[..whole.len() / 2]).expect("the folder is writable");
     });
     assert!(said.contains("the backup cannot be used; choose another one"), "{said}");
-    let said = spoiled("packed", &|path| fs::write(path, b"\x28\xb5\x2f\xfd and no more of zstd").expect("written"));
+    let said = spoiled("packed", &|path| {
+        fs::write(path, b"\x28\xb5\x2f\xfd and no more of zstd").expect("the folder is writable")
+    });
     assert!(said.contains("the backup cannot be used; choose another one"), "{said}");
     let forged = "DROP TRIGGER event_is_never_changed; UPDATE event SET reason = 'nothing' WHERE id = 1";
     let said = spoiled("forged", &|path| drop(sqlite3(path, forged)));

@@ -41,7 +41,7 @@ fn a_tool_that_leaves_the_directory_loses_access_until_it_returns() {
     let namespace = world.namespace("foo");
     world.kubectl(&["create", "deployment", "web", "--image=example.org/web", "--replicas=3", "-n", &namespace]);
     let old = world.folder.join("old-kubeconfig");
-    std::fs::copy(world.home("foo").join(".kube/config"), &old).expect("a copy of the kubeconfig");
+    std::fs::copy(world.home("foo").join(".kube/config"), &old).expect("the file can be copied");
 
     let account = tool_account_dn(&world.base, "foo");
     let (rdn, home) = account.split_once(',').expect("the DN has several parts");
@@ -88,7 +88,7 @@ fn an_ordered_suspension_ends_only_by_resume() {
     let mut world = World::new("ordered");
     world.tool("foo", 62_021, &[]);
     all_is_well(&world.cycle());
-    world.order(&OrderRequest::Suspend(target("foo"))).expect("suspended");
+    world.order(&OrderRequest::Suspend(target("foo"))).expect("the order is accepted");
     assert_eq!(state(&world, "foo"), "suspended");
     let kubeconfig = || std::fs::read_to_string(world.home("foo").join(".kube/config")).expect("the kubeconfig stays");
     assert!(!kubeconfig().contains("client-key-data"), "no key stays");
@@ -96,17 +96,17 @@ fn an_ordered_suspension_ends_only_by_resume() {
     assert!(told.contains("tool foo is suspended since 2") && told.contains("; ask the administrators of"), "{told}");
     let report = world.cycle();
     assert_eq!((report.changed, state(&world, "foo").as_str()), (0, "suspended"), "{report:#?}");
-    all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("resumed"));
+    all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("the order is accepted"));
     assert!(works(&world, "foo"));
     // If the tenant changed the kubeconfig, Bursar's part is removed all the same, without delay.
     let config = world.home("foo").join(".kube/config");
     let own = "contexts: [{name: test, context: {cluster: mine, user: me}}]\n";
     std::fs::write(&config, own).expect("the folder is writable");
-    all_is_well(&world.order(&OrderRequest::Suspend(target("foo"))).expect("suspended"));
+    all_is_well(&world.order(&OrderRequest::Suspend(target("foo"))).expect("the order is accepted"));
     let left = std::fs::read_to_string(&config).expect("the kubeconfig stays");
     assert!(left.contains("me") && !left.contains("exec"), "{left}");
     std::fs::remove_file(&config).expect("the kubeconfig stays");
-    all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("resumed"));
+    all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("the order is accepted"));
     let refusal = world.order(&OrderRequest::Resume(target("foo"))).expect_err("the account is not suspended");
     assert!(refusal.text.contains("not suspended"), "{}", refusal.text);
     let refusal = world.order(&OrderRequest::Suspend(target("nobody"))).expect_err("the account is unknown");
@@ -126,7 +126,7 @@ fn a_suspension_with_an_end_time_ends_by_itself() {
     };
     let refusal = world.order(&until(-1)).expect_err("the end time is in the past");
     assert_eq!(refusal.exit_code, 64, "{}", refusal.text);
-    world.order(&until(1)).expect("suspended");
+    world.order(&until(1)).expect("the order is accepted");
     let suspended = world.status().suspended;
     assert!(matches!(&*suspended, [one] if one.to_string().contains("tool foo until")), "{suspended:?}");
     let why = world.bursar("why tool foo");
@@ -155,7 +155,7 @@ fn a_revoked_certificate_is_refused_and_the_new_one_works() {
     let stolen = world.folder.join("stolen");
     std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("the kubeconfig can be copied");
     assert!(world.kubectl_with(&stolen, &["get", "pods"]).status.success());
-    all_is_well(&world.order(&OrderRequest::Revoke(target("foo"))).expect("revoked"));
+    all_is_well(&world.order(&OrderRequest::Revoke(target("foo"))).expect("the order is accepted"));
     let refused = world.kubectl_with(&stolen, &["get", "pods"]);
     assert!(stderr(&refused).contains("Forbidden"), "{}", stderr(&refused));
     assert!(works(&world, "foo"));
@@ -166,13 +166,13 @@ fn a_held_tool_is_in_the_plan_but_is_not_changed() {
     let mut world = World::new("held");
     world.tool("foo", 62_041, &[]);
     all_is_well(&world.cycle());
-    world.order(&OrderRequest::Hold(target("foo"))).expect("held");
+    world.order(&OrderRequest::Hold(target("foo"))).expect("the order is accepted");
     Servers::shared().slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "foo")));
     world.cycle();
     assert_eq!(state(&world, "foo"), "active");
     let plan = world.plan();
     assert!(plan.text.contains("foo") && plan.text.contains("held"), "{}", plan.text);
-    world.order(&OrderRequest::Release(target("foo"))).expect("released");
+    world.order(&OrderRequest::Release(target("foo"))).expect("the order is accepted");
     assert_eq!(state(&world, "foo"), "suspended");
 }
 
@@ -218,7 +218,7 @@ fn too_many_suspensions_wait_until_an_administrator_approves_exactly_these() {
     assert_eq!(plan.exit_code, 3);
     let hash = plan.plan["refused"]["hash"].as_str().expect("a refused plan has a hash").to_owned();
     assert!(plan.text.contains(&format!("bursar approve {hash}")), "{}", plan.text);
-    world.order(&OrderRequest::Approve { hash }).expect("approved");
+    world.order(&OrderRequest::Approve { hash }).expect("the order is accepted");
     assert_eq!(suspended(&world), 4);
     assert!(works(&world, "stays"));
 }

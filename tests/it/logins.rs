@@ -164,12 +164,12 @@ fn people_log_in_with_their_roles_until_they_are_suspended() {
 
     let taken_along = world.folder.join("taken-along");
     fs::copy(&file, &taken_along).expect("the kubeconfig can be copied");
-    let report = world.order(&OrderRequest::Suspend(target())).expect("suspended");
+    let report = world.order(&OrderRequest::Suspend(target())).expect("the order is accepted");
     assert_eq!(report.exit_code(), 0, "{report:#?}");
     let later = ann.kubectl(&taken_along, &pods);
     assert!(stderr(&later).contains("Forbidden"), "{}", stderr(&later));
     assert!(!fs::read_to_string(&file).expect("the kubeconfig is readable").contains("oidc-login"));
-    let report = world.order(&OrderRequest::Resume(target())).expect("resumed");
+    let report = world.order(&OrderRequest::Resume(target())).expect("the order is accepted");
     assert_eq!(report.exit_code(), 0, "{report:#?}");
     assert!(ann.kubectl(&file, &pods).status.success());
 }

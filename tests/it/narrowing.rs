@@ -31,7 +31,7 @@ fn a_suspended_namespace_refuses_all_pods_and_an_invented_controller_is_ignored(
         r#"{{"metadata":{{"ownerReferences":[{{"apiVersion":"v1","kind":"ConfigMap","name":"owner","uid":"{uid}","controller":true}}]}}}}"#
     );
     world.kubectl(&["patch", "deployment", "web", "-n", &namespace, "--type=merge", "-p", &owner]);
-    world.order(&OrderRequest::Suspend(target("foo"))).expect("suspended");
+    world.order(&OrderRequest::Suspend(target("foo"))).expect("the order is accepted");
     let replicas = ["get", "deployment", "web", "-n", &namespace, "-o", "jsonpath={.spec.replicas}"];
     assert_eq!(world.kubectl(&replicas), "0");
 
@@ -47,7 +47,7 @@ fn a_suspended_namespace_refuses_all_pods_and_an_invented_controller_is_ignored(
     });
     assert!(again);
 
-    all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("resumed"));
+    all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("the order is accepted"));
     assert_eq!(world.kubectl(&replicas), "2");
     let runs = poll(DEADLINE, || world.kubectl_with(admin, &run).status.success());
     assert!(runs, "{}", stderr(&world.kubectl_with(admin, &run)));
@@ -85,8 +85,8 @@ fn a_held_tool_is_revoked_and_suspended_by_order_and_by_nothing_else() {
     all_is_well(&world.cycle());
     let stolen = world.folder.join("stolen");
     std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("the kubeconfig can be copied");
-    world.order(&OrderRequest::Hold(target("foo"))).expect("held");
-    all_is_well(&world.order(&OrderRequest::Revoke(target("foo"))).expect("revoked"));
+    world.order(&OrderRequest::Hold(target("foo"))).expect("the order is accepted");
+    all_is_well(&world.order(&OrderRequest::Revoke(target("foo"))).expect("the order is accepted"));
     let refused = world.kubectl_with(&stolen, &["get", "pods"]);
     assert!(stderr(&refused).contains("Forbidden"), "{}", stderr(&refused));
     assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success(), "the replacement is delivered");
@@ -98,7 +98,7 @@ fn a_held_tool_is_revoked_and_suspended_by_order_and_by_nothing_else() {
         "a mark in the directory waits for the release"
     );
     std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("the kubeconfig can be copied");
-    world.order(&OrderRequest::Suspend(target("foo"))).expect("suspended");
+    world.order(&OrderRequest::Suspend(target("foo"))).expect("the order is accepted");
     let refused = world.kubectl_with(&stolen, &["get", "pods"]);
     assert!(stderr(&refused).contains("Forbidden"), "{}", stderr(&refused));
     assert_eq!(world.rows("SELECT state FROM tools")[0]["state"], "suspended");
@@ -136,16 +136,16 @@ fn a_suspension_removes_a_binding_that_lost_its_label_while_the_daemon_was_stopp
 fn a_held_tool_whose_binding_lost_its_label_is_revoked() {
     let (mut world, stolen, binding) = with_a_copy("unlabheld", 62_730);
     let namespace = world.namespace("kept");
-    world.order(&OrderRequest::Hold(target("kept"))).expect("held");
+    world.order(&OrderRequest::Hold(target("kept"))).expect("the order is accepted");
     world.stop();
     world.kubectl(&["label", &binding, "-n", &namespace, "app.kubernetes.io/managed-by-"]);
-    world.order(&OrderRequest::Revoke(target("kept"))).expect("revoked");
+    world.order(&OrderRequest::Revoke(target("kept"))).expect("the order is accepted");
     let gone = poll(DEADLINE, || {
         world.cycle();
         stderr(&world.kubectl_with(&stolen, &["get", "pods"])).contains("Forbidden")
     });
     assert!(gone, "{:?} {:?}", world.rows("SELECT * FROM failing"), world.plan().text);
-    all_is_well(&world.order(&OrderRequest::Release(target("kept"))).expect("released"));
+    all_is_well(&world.order(&OrderRequest::Release(target("kept"))).expect("the order is accepted"));
     assert!(world.works(&world.home("kept").join(".kube/config")));
     assert!(!world.works(&stolen));
 }
@@ -158,7 +158,7 @@ fn a_suspension_empties_a_binding_that_a_finalizer_keeps() {
     world.kubectl(&["patch", &binding, "-n", &namespace, "--type=merge", "-p", kept]);
     world.kubectl(&["delete", &binding, "-n", &namespace, "--wait=false"]);
     assert!(world.works(&stolen), "RBAC uses the binding until it is gone");
-    world.order(&OrderRequest::Suspend(target("kept"))).expect("suspended");
+    world.order(&OrderRequest::Suspend(target("kept"))).expect("the order is accepted");
     let refused = world.kubectl_with(&stolen, &["get", "pods"]);
     assert!(stderr(&refused).contains("Forbidden"), "{}", stderr(&refused));
     assert_eq!(world.kubectl(&["get", &binding, "-n", &namespace, "-o", "jsonpath={.subjects}"]), "");

@@ -88,7 +88,7 @@ fn people_can_query_only_their_own_accounts() {
     // A suspended person gets the same answer as an unknown one.
     let target =
         Target { kind: AccountKind::User, name: "own-ann".to_owned(), reason: Some("away".to_owned()), ticket: None };
-    world.order(&OrderRequest::Suspend(target)).expect("suspended");
+    world.order(&OrderRequest::Suspend(target)).expect("the order is accepted");
     world.stop();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");

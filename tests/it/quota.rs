@@ -60,9 +60,9 @@ fn an_override_reaches_the_cluster_at_once_and_ends_by_itself() {
     world.tool("foo", 62_501, &[]);
     world.cycle();
     let until = daemon::now() + SignedDuration::from_hours(1);
-    let report = world.order(&set("pods=32", Some(until))).expect("given");
+    let report = world.order(&set("pods=32", Some(until))).expect("the order is accepted");
     assert_eq!(report.exit_code(), 0, "{report:#?}");
-    world.order(&set("limits.cpu=8", None)).expect("given");
+    world.order(&set("limits.cpu=8", None)).expect("the order is accepted");
     assert_eq!((&hard(&world)["pods"], &hard(&world)["limits.cpu"]), (&"32".into(), &"8".into()));
     let row = &world.rows("SELECT * FROM quotas WHERE resource = 'pods'")[0];
     assert_eq!((&row["amount"], &row["override_ticket"]), (&"32".into(), &"T123".into()));
@@ -78,7 +78,7 @@ fn an_override_reaches_the_cluster_at_once_and_ends_by_itself() {
     let ended = world.rows("SELECT account, ticket FROM history WHERE action = 'quota override ended'");
     assert_eq!((&ended[0]["account"], &ended[0]["ticket"]), (&"tool:foo".into(), &"T123".into()));
     assert_eq!(world.rows("SELECT resource FROM quota_override").len(), 1);
-    world.order(&unset("limits.cpu")).expect("taken back");
+    world.order(&unset("limits.cpu")).expect("the order is accepted");
     assert_eq!(hard(&world)["limits.cpu"], Value::Null);
     quiet(&mut world);
 }
@@ -112,7 +112,7 @@ fn an_edited_quota_becomes_an_override_if_the_class_adopts_edits() {
     assert_eq!((rows.len(), &rows[1]["amount"], &rows[1]["actor"]), (2, &"20".into(), &"unknown".into()));
     let told = world.rows("SELECT actor, reason FROM history WHERE action = 'quota override adopted'");
     assert!(told[0]["reason"].as_str().is_some_and(|reason| reason.contains("kubectl")), "{told:?}");
-    world.order(&unset("pods")).expect("taken back");
+    world.order(&unset("pods")).expect("the order is accepted");
     assert_eq!(hard(&world)["pods"], "16");
     quiet(&mut world);
 }
@@ -135,7 +135,7 @@ fn a_quota_below_what_is_in_use_is_set_and_shown() {
     let mut world = World::new("tight");
     world.tool("foo", 62_541, &[]);
     world.cycle();
-    world.order(&set("configmaps=5", None)).expect("given");
+    world.order(&set("configmaps=5", None)).expect("the order is accepted");
     let namespace = world.namespace("foo");
     // Every namespace has one config map: `kube-root-ca.crt`.
     wait_for("the API server counts the config map", DEADLINE, || {
@@ -143,7 +143,7 @@ fn a_quota_below_what_is_in_use_is_set_and_shown() {
         (world.kubectl(&used) == "1").then_some(())
     });
     let over = wait_for("the daemon reports the exceeded quota", DEADLINE, || {
-        let report = world.order(&set("configmaps=0", None)).expect("given");
+        let report = world.order(&set("configmaps=0", None)).expect("the order is accepted");
         report.over_quota.into_iter().next()
     });
     assert_eq!((over.resource.as_str(), over.amount.as_str(), over.used.as_str()), ("configmaps", "0", "1"));
@@ -184,11 +184,11 @@ fn quota_commands_set_list_import_and_unset() {
     assert!(run(&world, "quota list", 0).contains("limits.cpu"));
 
     let (file, again) = (world.folder.join("quotas"), world.folder.join("quotas.json"));
-    fs::write(&file, "# ours\ntool bar pods=32 --ticket T9\n").expect("written");
-    fs::write(&again, listed.to_string()).expect("written");
+    fs::write(&file, "# ours\ntool bar pods=32 --ticket T9\n").expect("the folder is writable");
+    fs::write(&again, listed.to_string()).expect("the folder is writable");
     run(&world, &format!("quota import {}", file.display()), 0);
     run(&world, &format!("quota import {}", again.display()), 0);
-    fs::write(&file, "tool bar pods\n").expect("written");
+    fs::write(&file, "tool bar pods\n").expect("the folder is writable");
     assert!(run(&world, &format!("quota import {}", file.display()), 64).contains("line 1"));
     assert!(run(&world, "quota list tool bar", 0).contains("T9"));
     assert!(run(&world, "why tool bar", 0).contains("pods 32 instead of 16"));

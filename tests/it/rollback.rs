@@ -31,7 +31,7 @@ fn takeover(world: &World) -> Output {
 
 fn revoke(world: &mut World, kind: AccountKind, name: &str) {
     let target = Target { kind, name: name.to_owned(), reason: Some("a test".to_owned()), ticket: None };
-    all_is_well(&world.order(&OrderRequest::Revoke(target)).expect("revoked"));
+    all_is_well(&world.order(&OrderRequest::Revoke(target)).expect("the order is accepted"));
     world.stop();
 }
 

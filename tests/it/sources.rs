@@ -138,7 +138,7 @@ fn each_source_decides_about_its_people_and_one_person_has_one_account() {
     assert!(why(&world, "asmith").ends_with("bursar adopt account user ann"), "{}", why(&world, "asmith"));
     let before = world.rows("SELECT id, uid FROM users WHERE name = 'ann'");
     let target = Target { kind: AccountKind::User, name: "ann".to_owned(), reason: None, ticket: None };
-    let report = world.order(&OrderRequest::AdoptAccount(target)).expect("adopted");
+    let report = world.order(&OrderRequest::AdoptAccount(target)).expect("the order is accepted");
     assert!(report.failing.is_empty(), "{report:#?}");
     let after = world.rows("SELECT id, uid, source, state FROM users WHERE name = 'asmith'");
     assert_eq!((&after[0]["id"], &after[0]["uid"]), (&before[0]["id"], &before[0]["uid"]));

@@ -90,9 +90,9 @@ fn ssh_keys_are_in_the_home_while_the_person_has_access() {
     assert_eq!(keys_in(&file), ["ssh-rsa AAAA own", &two]);
     let reason = Some("a test".to_owned());
     let target = Target { kind: AccountKind::User, name: "sshk-ann".to_owned(), reason, ticket: None };
-    all_is_well(&world.order(&OrderRequest::Suspend(target.clone())).expect("suspended"));
+    all_is_well(&world.order(&OrderRequest::Suspend(target.clone())).expect("the order is accepted"));
     assert_eq!(keys_in(&file), ["ssh-rsa AAAA own"]);
-    all_is_well(&world.order(&OrderRequest::Resume(target)).expect("resumed"));
+    all_is_well(&world.order(&OrderRequest::Resume(target)).expect("the order is accepted"));
     assert_eq!(keys_in(&file), ["ssh-rsa AAAA own", &two]);
 
     // There is no block if the directory has no keys, or if the configuration does not deliver keys.
@@ -151,7 +151,7 @@ fn keys_in_a_home_that_is_not_mounted_are_reported_until_they_are_removed() {
     assert_ne!(report.exit_code(), 0, "{report:#?}");
     let failing = world.rows("SELECT reason FROM failing WHERE account = 'user:sshm-ann'");
     let reason = failing[0]["reason"].as_str().expect("a failure has a reason");
-    assert!(reason.contains(homes.to_str().expect("UTF-8")) && reason.contains("not mounted"), "{reason}");
+    assert!(reason.contains(homes.to_str().expect("the path is UTF-8")) && reason.contains("not mounted"), "{reason}");
 
     let _mount = Mount::of(&exported, &homes);
     assert_eq!(keys_in(&homes.join(file)), [key(1)], "the keys were still in the unmounted home");

@@ -16,7 +16,7 @@ fn stray(world: &World, namespace: &str) {
          rbac.authorization.k8s.io, kind: User, name: mallory}}\n"
     );
     std::fs::write(&file, text).expect("the folder is writable");
-    world.kubectl(&["create", "-f", file.to_str().expect("UTF-8")]);
+    world.kubectl(&["create", "-f", file.to_str().expect("the path is UTF-8")]);
 }
 
 #[test]

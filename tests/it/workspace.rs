@@ -123,9 +123,9 @@ fn members_of_a_group_work_in_its_namespace_with_their_own_credentials() {
         String::from_utf8_lossy(&world.kubectl_with(&kept, &arguments).stdout).trim().to_owned()
     };
     assert_eq!(with_copy(&world), "yes");
-    world.order(&OrderRequest::Suspend(target("away"))).expect("suspended");
+    world.order(&OrderRequest::Suspend(target("away"))).expect("the order is accepted");
     assert_eq!(with_copy(&world), "no");
-    world.order(&OrderRequest::Resume(target("back"))).expect("resumed");
+    world.order(&OrderRequest::Resume(target("back"))).expect("the order is accepted");
     let back = poll(DEADLINE, || {
         world.cycle();
         may(&world, "cantor", "create", "algebra")
@@ -162,7 +162,7 @@ fn check_a_failing_group_keeps_no_suspended_member(world: &mut World) {
     assert!(waits, "{:?}", world.rows("SELECT * FROM failing"));
     let reason = Some("left the site".to_owned());
     let target = Target { kind: AccountKind::User, name: "cantor".to_owned(), reason, ticket: None };
-    world.order(&OrderRequest::Suspend(target)).expect("suspended");
+    world.order(&OrderRequest::Suspend(target)).expect("the order is accepted");
     let arguments = ["auth", "can-i", "get", "configmaps", "-n", "course-w-algebra"];
     let refused = poll(Duration::from_secs(5), || {
         String::from_utf8_lossy(&world.kubectl_with(&kept, &arguments).stdout).trim() == "no"

@@ -16,7 +16,8 @@ fn mounts() -> PathBuf {
 
 fn start(export: &str) -> (Homed, PathBuf) {
     let prefix = mounts().join(export);
-    let server = Homed::start(&["--prefix", prefix.to_str().expect("UTF-8"), "--deadline", "3s", "--backoff", "1s"]);
+    let server =
+        Homed::start(&["--prefix", prefix.to_str().expect("the path is UTF-8"), "--deadline", "3s", "--backoff", "1s"]);
     (server, prefix)
 }
 
@@ -31,7 +32,7 @@ async fn refusals_of_an_nfs_server_have_their_own_reason() {
     let (server, prefix) = start("homes");
     let target = HomeTarget::new(prefix.join("not-there"), UID, UID);
     // The server squashes root there, so homed makes no home, and the remedy says what to do on the file server.
-    let creating = Homed::start(&["--create-prefix", prefix.to_str().expect("UTF-8")]);
+    let creating = Homed::start(&["--create-prefix", prefix.to_str().expect("the path is UTF-8")]);
     let error = creating
         .ask(&target, Work::EnsureHome { create: true, skeleton: true })
         .await
@@ -43,7 +44,7 @@ async fn refusals_of_an_nfs_server_have_their_own_reason() {
     let squashed = creating.ask(&probe(&prefix), Work::TestCreate).await.expect_err("the server squashes root");
     assert_eq!(squashed.reason(), "squashed");
     let plain = mounts().join("plain");
-    let making = Homed::start(&["--create-prefix", plain.to_str().expect("UTF-8")]);
+    let making = Homed::start(&["--create-prefix", plain.to_str().expect("the path is UTF-8")]);
     making.ask(&probe(&plain), Work::TestCreate).await.expect("this export does not squash root");
     assert!(names_in(&plain).iter().all(|name| !name.contains("probe")), "{:?}", names_in(&plain));
     server.refused(&target, "missing-home").await;

@@ -63,7 +63,8 @@ async fn with_a_stopped_worker<T: Send + 'static>(
 async fn four_capabilities_are_enough() {
     let folder = folder();
     let prefix = folder.path().join("homes");
-    let inner = command(folder.path(), &["--deadline", "5s", "--create-prefix", prefix.to_str().expect("UTF-8")]);
+    let inner =
+        command(folder.path(), &["--deadline", "5s", "--create-prefix", prefix.to_str().expect("the path is UTF-8")]);
     let child = Command::new("setpriv")
         .args(["--bounding-set=-all,+setuid,+setgid,+chown,+kill", "--no-new-privs", "--"])
         .arg(inner.get_program())

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Starts a test, the demo or a benchmark. On a machine with the package's user `bursar`, root's programs would become that
-# user, who cannot read the files of a test: they see a machine without it.
+# Starts a test, the demo or a benchmark. If this machine has the user `bursar` of the package, programs of root would
+# become this user, who cannot read the files of a test. So the program sees a machine without this user.
 #
 #   tests/run.sh PROGRAM ARGUMENT…
 set -eu
@@ -10,13 +10,14 @@ fi
 work=$(mktemp -d)
 grep -v '^bursar:' /etc/passwd >"$work/passwd"
 grep -v -e '^bursar:' -e '^bursar-admin:' /etc/group >"$work/group"
-# Others than files may know it too: systemd, a directory.
+# Other sources, such as systemd or a directory, may know the user too.
 printf '%s: files\n' passwd group >"$work/nsswitch.conf"
 grep -v -e '^passwd:' -e '^group:' -e '^initgroups:' /etc/nsswitch.conf >>"$work/nsswitch.conf" || true
 chmod 755 "$work" && chmod 644 "$work"/*
-# shellcheck disable=SC2016  # it is the other shell's
+# shellcheck disable=SC2016  # the inner shell expands it
 exec unshare --mount -- sh -c '
-    # From a file system of their own: nothing can be mounted over a file that was removed, and a test does.
+    # The files need their own file system: a test mounts something over /etc/passwd, which is impossible if the mounted
+    # file was removed.
     mkdir "$0/kept" && mount -t tmpfs -o mode=755 tmpfs "$0/kept"
     for file in passwd group nsswitch.conf; do
         cp -p "$0/$file" "$0/kept/$file"

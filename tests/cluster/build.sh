@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # Builds the control plane that the tests and the demo start: etcd, kube-apiserver, kube-controller-manager, kubectl.
 #
-#   stdout: the folder that holds the four binaries, as its only line
+#   stdout: the folder of the four binaries, as the only line
 #   stderr: progress
 #
-# Built once (about 5 to 10 minutes on 2 cores) and kept in ${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}/cluster.
-# With KUBEBUILDER_ASSETS set (etcd, kube-apiserver, kubectl, perhaps kube-controller-manager) only what that folder
-# lacks is built.
+# Builds once (about 5 to 10 minutes on 2 cores). The result is kept in
+# ${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}/cluster. If KUBEBUILDER_ASSETS is set, only the binaries that
+# its folder lacks are built. It has etcd, kube-apiserver and kubectl, and perhaps kube-controller-manager.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here"
 
-# In the order in which they are built.
+# Built in this order.
 tools=(etcd kube-apiserver kube-controller-manager kubectl)
 package_of() {
     case $1 in
@@ -31,8 +31,8 @@ if assets_have etcd && assets_have kube-apiserver && assets_have kube-controller
 fi
 command -v go >/dev/null || { say "Go is needed to build the Kubernetes control plane, and there is no \`go\` in PATH"; exit 1; }
 
-# What decides the binaries: the sources and their replace lines, the compiler, and the recipe below (count it up when
-# the way of building changes).
+# The key of the cache: the sources with their replace lines, the compiler, and the recipe. Count the recipe up if this
+# script builds in another way.
 recipe=1
 key=$({ cat go.mod go.sum; go env GOVERSION GOARCH; echo "$recipe"; } | sha256sum | cut -c1-16)
 cache=${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/bursar}/cluster
@@ -46,8 +46,8 @@ complete() {
     done
 }
 
-# A line every 30 s while a build is quiet, so that nobody takes it for hung. Its own sleep ends with it: a sleep left
-# behind would hold the pipes of the process that reads this script's output.
+# Prints a line every 30 s during a build, so that nobody believes that it hangs. Its `sleep` must end with it, because
+# a remaining `sleep` would keep the pipes of the process that reads this script's output open.
 heartbeat=
 start_heartbeat() {
     local what=$1 began=$SECONDS
@@ -73,7 +73,7 @@ build() {
     local tool=$1 number=$2 began=$SECONDS status=0
     say "building $tool ($number of ${#tools[@]})"
     start_heartbeat "building $tool"
-    # The version is linked in: without it the server calls itself v0.0.0, and clients complain.
+    # The linker sets the version. Otherwise the server reports v0.0.0, and clients complain.
     CGO_ENABLED=0 go build -trimpath -o "$folder/.$tool.new" -ldflags "-s -w \
         -X k8s.io/component-base/version.gitVersion=$version \
         -X k8s.io/component-base/version.gitMajor=$(cut -d. -f1 <<<"${version#v}") \

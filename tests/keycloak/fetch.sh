@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Fetches the Keycloak that the tests start, from Maven Central, and prepares it so that it starts in seconds.
+# Fetches Keycloak for the tests from Maven Central and prepares it, so that it starts in seconds.
 #
-#   stdout: its folder, as its only line
+#   stdout: the folder of Keycloak, as the only line
 #   stderr: progress
 #
-# Done once (about a minute, 170 MB) and kept in ${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}/keycloak.
+# Runs once (about a minute, 170 MB). The result is kept in
+# ${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}/keycloak.
 set -euo pipefail
 
 version=26.4.7
@@ -29,7 +30,7 @@ if [ ! -e "$folder/prepared" ]; then
             -Dartifact="org.keycloak:keycloak-quarkus-dist:$version:tar.gz" -DoutputDirectory="$new" >&2 9>&-
         tar -xzf "$new/keycloak-quarkus-dist-$version.tar.gz" -C "$new"
         say "preparing it"
-        # Built for the options that cannot change at its start: else each start would do this first.
+        # Builds with the options that cannot change at a start. Otherwise each start would begin with this build.
         "$new/keycloak-$version/bin/kc.sh" build --db=dev-mem --health-enabled=false --metrics-enabled=false >&2 9>&-
         mv "$new/keycloak-$version" "$folder"
         rm -rf "$new"

@@ -1,5 +1,4 @@
-//! `kind = "oidc"`: people log in at a real Keycloak with kubelogin, and the real API server trusts it about who they
-//! are.
+//! `kind = "oidc"`: people log in at a real Keycloak with kubelogin, and the real API server accepts their tokens.
 
 use std::env;
 use std::fs;

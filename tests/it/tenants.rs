@@ -1,4 +1,4 @@
-//! From an entry in LDAP to a person who uses the cluster.
+//! A tenant from its entry in LDAP to the use of the cluster.
 
 use std::os::unix::fs::MetadataExt as _;
 

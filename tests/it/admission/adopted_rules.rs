@@ -1,5 +1,5 @@
-//! The rules of a class that adopts namespaces apply in namespaces that its selector matches, and in no other. Attacks
-//! and ordinary objects are sent by an administrator whom nothing exempts, and by Kubernetes' controllers.
+//! The rules of a class that adopts namespaces apply in namespaces that its selector matches, and in no other. An
+//! administrator without an exemption and the controllers of Kubernetes send attacks and ordinary objects.
 
 #![expect(clippy::needless_pass_by_value, reason = "each call makes its values with json!")]
 

@@ -174,7 +174,7 @@ fn sent(site: &Site, sender: &Sender, part: &str, level: &str) -> Vec<(String, C
     answers
 }
 
-/// What the API server refuses by itself: what is no such object, and certificates and changes that it grants nobody.
+/// Attacks that the API server refuses itself: invalid objects, and certificates and changes that it allows nobody.
 const ATTACKS_IT_REFUSES: &[&str] = &[
     "approval-of-another-request-than-is-stored",
     "approval-of-masters-beside-ours",

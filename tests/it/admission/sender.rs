@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use super::cases::Case;
 use super::site::{Site, runtime};
 
-/// A group whose members may do everything, and whom nothing exempts.
+/// A group whose members may do everything, but have no exemption.
 const EVERYTHING: &str = "test:everything";
 
 pub struct Answer {

@@ -1,5 +1,5 @@
-//! The rules that the API server evaluates itself. Attacks and ordinary objects are sent by an administrator whom
-//! nothing exempts, because a tenant's own role may not write all of these kinds.
+//! The rules that the API server evaluates itself. An administrator without an exemption sends attacks and ordinary
+//! objects, because a tenant's own role may not write all of these kinds.
 
 #![expect(clippy::needless_pass_by_value, reason = "each call makes its values with json!")]
 
@@ -269,7 +269,7 @@ pub fn prepare(site: &Site) -> Meddler {
     meddler
 }
 
-/// The administrator whom nothing exempts. It sends hundreds of requests without starting a process for each.
+/// An administrator without an exemption. It sends hundreds of requests without starting a process for each.
 pub struct Meddler {
     runtime: Runtime,
     admin: Client,

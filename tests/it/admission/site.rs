@@ -337,7 +337,7 @@ impl Site {
         self.kubectl_as(&[&user, &group, "--as-group=system:authenticated"], arguments, input)
     }
 
-    /// Runs `kubectl` as an administrator whom nothing exempts.
+    /// Runs `kubectl` as an administrator without an exemption.
     pub fn meddler(&self, arguments: &[&str], input: &str) -> Output {
         self.kubectl_as(&["--as=meddler"], arguments, input)
     }

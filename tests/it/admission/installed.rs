@@ -206,7 +206,7 @@ fn in_the_cluster_nothing_waits_before_it_runs() {
     assert_eq!(rules[1]["from"], Value::Null, "probes come from anywhere");
     site.configure("");
     let doctor = out(&site.bursar(&["doctor"]));
-    assert!(doctor.contains("its network policy is not of api_server_cidrs"), "{doctor}");
+    assert!(doctor.contains("its network policy does not match api_server_cidrs"), "{doctor}");
     site.must(&["webhook", "install", "--cluster", "test"]);
     assert!(!policies().contains("bursar-webhook"), "{}", policies());
     site.configure(with_addresses);

@@ -1,8 +1,7 @@
-//! Whether an issued client certificate is the one that was asked for, and what it really grants. PURE: no runtime, no
-//! client, no file system, no clock.
+//! Checks that an issued client certificate is the one that was requested, and reads what it grants. PURE.
 //!
-//! The signer decides about lifetime and may drop parts of the subject (Kubernetes' own drops every attribute that it
-//! does not know), so nothing is taken from the request that the certificate itself can tell.
+//! The signer decides the lifetime and may drop parts of the subject (Kubernetes' own signer drops every attribute that
+//! it does not know). So everything is read from the certificate and nothing from the request.
 
 use std::collections::BTreeSet;
 
@@ -16,34 +15,32 @@ use x509_parser::prelude::parse_x509_certificate;
 
 use crate::ledger::Certificate;
 
-/// What was asked of the signer.
+/// What was requested from the signer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked<'a> {
-    /// CN: the user's name.
+    /// The `CN`: the user's name.
     pub common_name: &'a str,
-    /// O, each: the user's groups.
+    /// The `O` values: the user's groups.
     pub organizations: BTreeSet<&'a str>,
-    /// serialNumber of the subject (RFC 4519, 2.31).
+    /// The `serialNumber` of the subject (RFC 4519, 2.31).
     pub serial_number: Option<&'a str>,
-    /// Our key's `SubjectPublicKeyInfo`, DER (RFC 5280, 4.1).
+    /// The `SubjectPublicKeyInfo` of our key, DER (RFC 5280, 4.1).
     pub public_key: &'a [u8],
-    /// Whom the API server believes about clients (`--client-ca-file`), PEM; absent: it does not say.
+    /// The authorities that the API server trusts for clients (`--client-ca-file`), PEM; `None` if they are unknown.
     pub authorities: Option<&'a str>,
 }
 
-/// What was issued.
+/// The issued certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issued {
-    /// SHA-256 of the DER, hex: what the API server's audit events call `credential-id`.
+    /// The SHA-256 of the DER, hex. The API server's audit events call it `credential-id`.
     pub fingerprint: String,
-    /// From the certificate.
     pub not_before: Timestamp,
-    /// From the certificate.
     pub not_after: Timestamp,
 }
 
 impl Issued {
-    /// As the ledger keeps it. `bound_to`: the Secret that a token ends with.
+    /// Returns what the ledger keeps. `bound_to` is the uid of the Secret with which a token becomes invalid.
     #[must_use]
     pub fn of(self, subject: String, generation: u64, bound_to: Option<String>) -> Certificate {
         let renew_after = renew_after(&self);
@@ -55,32 +52,32 @@ impl Issued {
 /// Why an issued certificate is not used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateError {
-    /// No certificate at all.
-    #[error("the signer answered with something that is no certificate")]
+    /// The answer contains no certificate.
+    #[error("the signer's answer is not a certificate")]
     Unreadable,
-    /// It is for another key.
+    /// The certificate is for another key.
     #[error("the certificate is not for our key")]
     ForeignKey,
-    /// The API server would know its holder by another name, or by other groups.
+    /// The API server would give its holder another name or other groups.
     #[error("the certificate's subject is {found}, not {asked}")]
     Subject {
-        /// What stands in it.
+        /// The subject in the certificate.
         found: String,
-        /// What we asked for.
+        /// The subject that was requested.
         asked: String,
     },
-    /// The API server would not take it from a client.
+    /// The API server would not accept it from a client.
     #[error("the certificate is not for clients (extended key usage clientAuth)")]
     NotForClients,
-    /// The API server does not trust who signed it.
+    /// The API server does not trust its signer.
     #[error("the certificate is signed by {0}, which is not among the API server's client authorities")]
     Untrusted(String),
-    /// It ends before it begins, or has no time at all.
-    #[error("the certificate's validity cannot be used")]
+    /// It expires before it becomes valid, or its times cannot be read.
+    #[error("the certificate's validity period is empty or cannot be read")]
     Validity,
 }
 
-/// Checks the first certificate of a PEM text against what was asked; what follows it are those by which it was signed.
+/// Checks the first certificate of a PEM text. The certificates after it are its intermediate authorities.
 pub fn verify(pem: &[u8], asked: &Asked<'_>) -> Result<Issued, CertificateError> {
     let blocks = blocks(pem)?;
     let chain = certificates(&blocks)?;
@@ -104,17 +101,17 @@ pub fn verify(pem: &[u8], asked: &Asked<'_>) -> Result<Issued, CertificateError>
 /// The subject of a certificate, and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
-    /// CN.
+    /// The `CN`.
     pub common_name: String,
-    /// O, each.
+    /// The `O` values.
     pub organizations: BTreeSet<String>,
-    /// serialNumber.
+    /// The `serialNumber`.
     pub serial_number: Option<String>,
-    /// `SubjectPublicKeyInfo`, DER.
+    /// The `SubjectPublicKeyInfo`, DER.
     pub public_key: Vec<u8>,
 }
 
-/// What the first certificate of a PEM text says of its holder. Nothing of it is proved.
+/// Returns the subject of the first certificate of a PEM text. Nothing of it is verified.
 #[must_use]
 pub fn subject(pem: &[u8]) -> Option<Subject> {
     let blocks = blocks(pem).ok()?;
@@ -132,13 +129,13 @@ pub fn subject(pem: &[u8]) -> Option<Subject> {
     })
 }
 
-/// SHA-256 of a certificate's DER, hex.
+/// Returns the SHA-256 of a certificate's DER, hex.
 #[must_use]
 pub fn fingerprint(der: &[u8]) -> String {
     hex::encode(Sha256::digest(der))
 }
 
-/// What the first certificate of a PEM text grants; `None` if there is none.
+/// Returns fingerprint and validity of the first certificate of a PEM text; `None` if there is none.
 #[must_use]
 pub fn validity(pem: &[u8]) -> Option<Issued> {
     let blocks = blocks(pem).ok()?;
@@ -155,22 +152,22 @@ fn issued(block: &Pem, certificate: &X509Certificate<'_>) -> Option<Issued> {
     })
 }
 
-/// When another one is to be asked for: at 2/3 of the lifetime that was really granted, earlier or later by up to a
-/// tenth of that. What decides is the certificate's own hash, so thousands that were issued in one minute are not
-/// renewed in one minute, and the same certificate is always due at the same time.
+/// Returns when the certificate is renewed: after 2/3 of its actual lifetime, plus or minus up to a tenth of that. The
+/// offset comes from the certificate's hash. So thousands of certificates from one minute are not renewed in one
+/// minute, and each has a fixed time.
 #[must_use]
 pub fn renew_after(issued: &Issued) -> Timestamp {
     let lifetime = issued.not_after.duration_since(issued.not_before).as_secs();
     let two_thirds = lifetime / 3 * 2;
     let swing = two_thirds / 10;
     let hash = u32::from_str_radix(issued.fingerprint.get(..8).unwrap_or("0"), 16).unwrap_or(0);
-    // From -swing to +swing; `swing` is at most 10^11 s, so the product fits.
+    // The offset is from -swing to +swing. `swing` is at most 10^11 s, so the product fits.
     let jitter = i64::from(hash) * (2 * swing) / i64::from(u32::MAX) - swing;
     let after = SignedDuration::from_secs(two_thirds + jitter);
     issued.not_before.saturating_add(after).unwrap_or(issued.not_after)
 }
 
-/// The certificates of a PEM text; anything else in it is passed over, as Go does.
+/// Returns the certificates of a PEM text. Other blocks are skipped, as in Go.
 fn blocks(pem: &[u8]) -> Result<Vec<Pem>, CertificateError> {
     let blocks = Pem::iter_from_buffer(pem).filter(|block| block.as_ref().map_or(true, |it| it.label == "CERTIFICATE"));
     blocks.collect::<Result<_, _>>().map_err(|_| CertificateError::Unreadable)
@@ -184,8 +181,8 @@ fn certificates(blocks: &[Pem]) -> Result<Vec<X509Certificate<'_>>, CertificateE
     parsed.collect::<Option<_>>().ok_or(CertificateError::Unreadable)
 }
 
-/// As the API server does it (Go, `Certificate.Verify`): each is signed by the next one, and one of them by an
-/// authority. Times are not looked at: an authority that has ended is found by the endpoint probe.
+/// Checks the chain as the API server does (Go, `Certificate.Verify`): each certificate is signed by the next one, and
+/// one of them by an authority. Validity times are not checked: the endpoint probe notices an expired authority.
 fn check_chain(chain: &[X509Certificate<'_>], authorities: &str) -> Result<(), CertificateError> {
     let authorities = blocks(authorities.as_bytes())?;
     let authorities = certificates(&authorities)?;
@@ -202,14 +199,14 @@ fn check_chain(chain: &[X509Certificate<'_>], authorities: &str) -> Result<(), C
     Err(CertificateError::Untrusted(last))
 }
 
-/// A kind of signature that cannot be checked here (P-521, say) is not held against a certificate of the right issuer.
+/// If a kind of signature cannot be checked here (P-521, for example), the matching issuer is enough.
 fn is_signed(certificate: &X509Certificate<'_>, by: &X509Certificate<'_>) -> bool {
     let verified = || certificate.verify_signature(Some(by.public_key()));
     certificate.issuer().as_raw() == by.subject().as_raw()
         && matches!(verified(), Ok(()) | Err(X509Error::SignatureUnsupportedAlgorithm))
 }
 
-/// Nothing but what was asked: a group more would be a right more.
+/// Checks that the subject is exactly as requested, because each additional group would be an additional right.
 fn check_subject(certificate: &X509Certificate<'_>, asked: &Asked<'_>) -> Result<(), CertificateError> {
     let mut names = Vec::new();
     let mut organizations = BTreeSet::new();
@@ -265,7 +262,7 @@ mod tests {
     }
 
     fn verified(params: &CertificateParams, key: &KeyPair, asked_key: &KeyPair) -> Result<Issued, CertificateError> {
-        let pem = params.self_signed(key).expect("a certificate").pem();
+        let pem = params.self_signed(key).expect("a certificate is signed").pem();
         let public_key = asked_key.subject_public_key_info();
         let asked = Asked {
             common_name: "tool:foo",
@@ -283,20 +280,20 @@ mod tests {
             let mut params = CertificateParams::default();
             params.distinguished_name.push(DnType::CommonName, name);
             params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-            let key = KeyPair::generate().expect("a key");
-            (params.self_signed(&key).expect("an authority").pem(), rcgen::Issuer::new(params, key))
+            let key = KeyPair::generate().expect("a key is generated");
+            (params.self_signed(&key).expect("a certificate is signed").pem(), rcgen::Issuer::new(params, key))
         };
         let (root_pem, root) = authority("root");
         let (other_pem, other) = authority("other");
-        // The same name, and another key.
+        // It has the same name and another key.
         let (impostor_pem, _) = authority("root");
         let mut between = CertificateParams::default();
         between.distinguished_name.push(DnType::CommonName, "between");
         between.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let between_key = KeyPair::generate().expect("a key");
-        let between_pem = between.signed_by(&between_key, &root).expect("an authority").pem();
+        let between_key = KeyPair::generate().expect("a key is generated");
+        let between_pem = between.signed_by(&between_key, &root).expect("a certificate is signed").pem();
         let between = rcgen::Issuer::new(between, between_key);
-        let key = KeyPair::generate().expect("a key");
+        let key = KeyPair::generate().expect("a key is generated");
         let public_key = key.subject_public_key_info();
         let trusted = |pem: String, authorities: &str| {
             let asked = Asked {
@@ -312,26 +309,26 @@ mod tests {
                 Err(error) => panic!("{error}"),
             }
         };
-        let by = |issuer| params().signed_by(&key, issuer).expect("a certificate").pem();
+        let by = |issuer| params().signed_by(&key, issuer).expect("a certificate is signed").pem();
         assert!(trusted(by(&root), &root_pem));
-        assert!(trusted(by(&root), &format!("{other_pem}{root_pem}")), "a rollover's bundle");
+        assert!(trusted(by(&root), &format!("{other_pem}{root_pem}")), "a bundle with the old and the new authority");
         assert!(!trusted(by(&other), &root_pem));
         assert!(!trusted(by(&root), &impostor_pem));
-        assert!(!trusted(by(&between), &root_pem), "who signed it is not known");
+        assert!(!trusted(by(&between), &root_pem), "the intermediate authority is missing");
         assert!(trusted(by(&between) + &between_pem, &root_pem));
     }
 
     #[test]
     fn a_certificate_as_requested_is_accepted() {
-        let key = KeyPair::generate().expect("a key");
-        let issued = verified(&params(), &key, &key).expect("as asked");
+        let key = KeyPair::generate().expect("a key is generated");
+        let issued = verified(&params(), &key, &key).expect("the certificate is as requested");
         assert_eq!(issued.fingerprint.len(), 64);
     }
 
     #[test]
     fn certificates_that_differ_from_the_request_are_refused() {
-        let key = KeyPair::generate().expect("a key");
-        let other = KeyPair::generate().expect("a key");
+        let key = KeyPair::generate().expect("a key is generated");
+        let other = KeyPair::generate().expect("a key is generated");
         assert_eq!(verified(&params(), &other, &key), Err(CertificateError::ForeignKey));
         let more = |change: &dyn Fn(&mut CertificateParams)| {
             let mut params = params();
@@ -358,9 +355,9 @@ mod tests {
     }
 
     #[test]
-    fn renewals_of_one_minute_are_spread_over_a_fifth_of_the_time() {
+    fn renewals_of_certificates_from_one_minute_are_spread() {
         let begin = Timestamp::UNIX_EPOCH;
-        let end = Timestamp::from_second(7 * DAY).expect("a time");
+        let end = Timestamp::from_second(7 * DAY).expect("the second is a valid time");
         let due = |number: u32| {
             let fingerprint = fingerprint(&number.to_be_bytes());
             renew_after(&Issued { fingerprint, not_before: begin, not_after: end }).as_second()

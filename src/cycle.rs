@@ -1,4 +1,4 @@
-//! One cycle: the product as a table of contents. Each line is a stage; the comment says what it touches.
+//! One cycle, written as a table of contents: each line is a stage, and its comment says what the stage touches.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,17 +30,18 @@ use crate::snapshot::DirectorySnapshot;
 use crate::store::StoreError;
 use crate::telemetry::SharedMetrics;
 
-/// Runs one cycle to its end: certificates delivered or failed. `work.interrupt` ends it early, between two accounts.
+/// Runs one cycle until every certificate is delivered or has failed. `work.interrupt` ends it early, between two
+/// accounts.
 ///
 /// # Errors
-/// Only if the ledger does not take what happened; then nothing more is begun. Everything else is a state in the ledger: a
-/// source that is Partial, a cluster that is away, a tenant that fails.
+/// The ledger did not record what happened; then nothing more begins. All other failures are states in the ledger: a
+/// source that is Partial, a cluster that is unreachable, a tenant that fails.
 pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Result<CycleReport, RuntimeError> {
     let began = runtime.now();
     runtime.must_own()?;
-    runtime.ledger.must_write().await?; // what cannot be remembered is not done
+    runtime.ledger.must_write().await?; // nothing is done that the ledger could not record
     let heard = hear(runtime, trigger).await?; // clusters: connect; directories: read
-    runtime.confine().await; // what confines the daemon: compared with what the watches heard, and repaired
+    runtime.confine().await; // the confinement: compared with the watches, and repaired
     let Runtime { settings, sealer, planner, ledger, clusters, realm, work, metrics, .. } = runtime;
     work.progress.step();
     if trigger == Trigger::FullRead {
@@ -50,19 +51,21 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     let (inventory, now) = (clusters.inventory(), ledger.now()); // watch caches: read
     let readings = Readings { heard, inventory, policy: &settings.policy, sealer, now };
     let decided = decide(ledger, planner, readings).await?; // pure; ledger: two transactions
-    clusters.reserve(&Reserved::of(ledger.state(), &settings.policy)); // clusters: the mark, if something was given out
+    clusters.reserve(&Reserved::of(ledger.state(), &settings.policy)); // clusters: the mark, if it must be raised
     let clock = ledger.clock();
     let done = carry_out(ledger, &decided.approved, &work.progress, async |ledger, now, recorder| {
         let run = Run { ledger, now, clock, extent, stop: &work.interrupt, slice_over: &work.slice_over };
         tokio::select! {
-            done = execute::execute(&decided.approved, &clusters.effects, run, &recorder) => done, // clusters and homes: the only writes to them
+            // clusters and homes: the only writes to them
+            done = execute::execute(&decided.approved, &clusters.effects, run, &recorder) => done,
             never = work.over() => match never {},
         }
     })
     .await?;
     count(metrics, &decided, &done);
     if trigger == Trigger::FullRead {
-        let counted = execute::workloads::running_suspended(&clusters.effects, ledger.state()); // clusters: pods of suspended tenants
+        // clusters: pods of suspended tenants
+        let counted = execute::workloads::running_suspended(&clusters.effects, ledger.state());
         let counted = tokio::select! {
             counted = counted => counted,
             () = work.interrupt.cancelled() => BTreeMap::new(),
@@ -73,7 +76,7 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     }
     let (limits, changed) = (&settings.policy.limits, &clusters.changed);
     let following = Following { ledger: &mut *ledger, limits, work, metrics, changed, trigger, extent };
-    let there = realm::serve(realm.as_deref_mut(), following).await?; // the realm: read when due, made as the ledger has it
+    let there = realm::serve(realm.as_deref_mut(), following).await?; // the realm: read when due, then updated
 
     let (times, refusals) = ((began, ledger.now()), [decided.refusals, there.refusals].concat());
     let report = report::cycle(trigger, times, ledger.state(), &decided.plan, &decided.approved, &refusals); // pure
@@ -95,23 +98,24 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
 /// What is previewed; the default is the next cycle.
 #[derive(Debug, Default)]
 pub struct Ask {
-    /// By this configuration instead of the one in force.
+    /// Preview with this configuration instead of the one in force.
     pub other: Option<Box<Settings>>,
-    /// With what falls due until then.
+    /// Include what falls due until this time.
     pub at: Option<Timestamp>,
 }
 
-/// What a cycle would do now, by the same function. Nothing is written, not even what was read.
+/// Returns what a cycle would do now. Decides with the same function as a cycle, and writes nothing, not even what was
+/// read.
 pub async fn preview(runtime: &mut Runtime) -> Result<PlanAnswer, RuntimeError> {
     preview_of(runtime, &Ask::default()).await
 }
 
-/// The same, also by another configuration, and with what falls due later.
+/// Like [`preview`], but possibly with another configuration, and with what falls due later.
 ///
 /// # Errors
 /// A cluster shows that this ledger must not be used, or a password of the other configuration cannot be read.
 pub async fn preview_of(runtime: &mut Runtime, ask: &Ask) -> Result<PlanAnswer, RuntimeError> {
-    runtime.connect().await?; // clusters that were away: asked whether they are back
+    runtime.connect().await?; // clusters that were unreachable: tried again
     let reader = runtime.reader();
     let heard = runtime.directories.read_all(reader).await; // directories: read
     let other = match &ask.other {
@@ -140,7 +144,8 @@ pub async fn preview_of(runtime: &mut Runtime, ask: &Ask) -> Result<PlanAnswer, 
     let mut preview = Preview::of(known, plan, approved, refusals);
     let is_same_realm = ask.other.as_ref().is_none_or(|other| other.realm == settings.realm);
     let followed = match realm {
-        Some(realm) if is_same_realm => Some(realm.preview(after, &readings.policy.limits, now).await), // the realm: read
+        // the realm: read
+        Some(realm) if is_same_realm => Some(realm.preview(after, &readings.policy.limits, now).await),
         _ => None,
     };
     if let Some(followed) = &followed {
@@ -159,7 +164,8 @@ pub async fn preview_of(runtime: &mut Runtime, ask: &Ask) -> Result<PlanAnswer, 
     Ok(PlanAnswer { text, plan, exit_code: preview.exit_code() })
 }
 
-/// Looks ahead between other work. An order, or the end of the daemon, cuts it short: it then ends where it came to.
+/// Looks ahead, and lets other work run in between. If an order or the end of the daemon cuts it short, the outlook
+/// ends early.
 async fn look_ahead(inputs: Inputs<'_>, at: Timestamp, work: &Work) -> Outlook {
     let mut lookahead = Lookahead::new(inputs, at);
     while !work.interrupt.is_cancelled() && lookahead.step(inputs) {
@@ -169,13 +175,14 @@ async fn look_ahead(inputs: Inputs<'_>, at: Timestamp, work: &Work) -> Outlook {
     lookahead.into_outlook()
 }
 
-/// What the first cycle would do, before there are a ledger and a seal: as far as the directories go. Clusters are taken to be
-/// empty.
+/// Returns what the first cycle would do, before a ledger and a seal exist. Covers only the directories, as if all
+/// clusters were empty.
 ///
 /// # Errors
 /// A password cannot be read.
 pub async fn preview_before_init(settings: &Settings, now: Timestamp) -> Result<PlanAnswer, RuntimeError> {
-    let heard = bursar_directory::fetch(&settings.sources()?, &Pass::Once, &settings.policy, now).await; // directories: read
+    // directories: read
+    let heard = bursar_directory::fetch(&settings.sources()?, &Pass::Once, &settings.policy, now).await;
     let sealer = Sealer::from_seed(&[0; 32]).map_err(|error| RuntimeError::Seal {
         path: settings.state_dir.clone(),
         source: std::io::Error::new(std::io::ErrorKind::InvalidData, error),
@@ -192,8 +199,8 @@ pub async fn preview_before_init(settings: &Settings, now: Timestamp) -> Result<
     Ok(PlanAnswer { text, plan: preview.json(), exit_code: preview.exit_code() })
 }
 
-/// Reads on while the ledger takes no writes: what the directories say, and for how many accounts something waits.
-/// Nothing is written.
+/// Goes on reading while the ledger takes no writes: notes what the directories show, and how many accounts have
+/// something to do. Writes nothing.
 pub async fn read_on(runtime: &mut Runtime) -> Result<(), RuntimeError> {
     let Some(heard) = ask(runtime, Trigger::Schedule).await else { return Ok(()) }; // directories: read
     let Runtime { settings, sealer, planner, ledger, clusters, .. } = runtime;
@@ -204,7 +211,8 @@ pub async fn read_on(runtime: &mut Runtime) -> Result<(), RuntimeError> {
     Ok(())
 }
 
-/// What the directories answer, if this cycle asks them: who asks for it does, and an order that only a read can carry out.
+/// Returns the answers of the directories if this cycle reads them. It does if its trigger asks for that, or if an
+/// order waits for a read.
 async fn hear(runtime: &mut Runtime, trigger: Trigger) -> Result<Option<DirectorySnapshot>, RuntimeError> {
     let ledger = runtime.ledger.state();
     // Any other order is carried out first, and waits for no directory.
@@ -213,13 +221,13 @@ async fn hear(runtime: &mut Runtime, trigger: Trigger) -> Result<Option<Director
         return Ok(None);
     }
     if trigger.connects() {
-        runtime.connect().await?; // clusters that were away: asked whether they are back
+        runtime.connect().await?; // clusters that were unreachable: tried again
     }
     Ok(ask(runtime, trigger).await)
 }
 
-/// Reads the directories, on schedule those that are due. Returns `None` if an order arrived: orders never wait for a
-/// directory that hangs.
+/// Reads the directories; in a scheduled cycle, those that are due. Returns `None` if an order arrived: orders never
+/// wait for a hung directory.
 async fn ask(runtime: &Runtime, trigger: Trigger) -> Option<DirectorySnapshot> {
     tokio::select! {
         read = runtime.directories.read(trigger, runtime.reader()) => Some(read),
@@ -237,7 +245,7 @@ fn count(metrics: &SharedMetrics, decided: &Decided, done: &execute::Report) {
     }
 }
 
-/// All that a cycle decides from but the ledger.
+/// Everything except the ledger that a cycle decides from.
 struct Readings<'a> {
     heard: Option<DirectorySnapshot>,
     inventory: Inventory,
@@ -253,7 +261,7 @@ impl Readings<'_> {
     }
 }
 
-/// What a cycle carries out, and what it tells of it.
+/// The decisions of a cycle, and what it reports.
 struct Decided {
     plan: Plan,
     approved: ApprovedPlan,
@@ -261,20 +269,20 @@ struct Decided {
     events: Vec<Event>,
 }
 
-/// Decides, and writes down what was seen and what will be done, each in one transaction: before anything is done the ledger
-/// has state and generation of it.
+/// Decides, and records what was seen and what will be done, each in one transaction. So the ledger has the state and
+/// the generation of every change before it is made.
 async fn decide(ledger: &mut Ledger, planner: &mut Planner, readings: Readings<'_>) -> Result<Decided, StoreError> {
     let now = readings.now;
     let evolved = evolve(readings.with(ledger.state()), planner);
     let Evolved { seen, known, plan, approved, refusals, intended, after } = evolved;
-    // What is shared would be copied at the first write.
+    // Dropped first, because the first write would copy maps that are still shared.
     drop((readings, known, after));
     ledger.write(&seen.changes, &seen.events, now).await?;
     ledger.write(&intended.changes, &intended.events, now).await?;
     Ok(Decided { plan, approved, refusals, events: intended.events })
 }
 
-/// Executes, and stores what was done while it is done. When the ledger does not take it, nothing more is begun.
+/// Executes, and stores what was done meanwhile. If the ledger does not record it, nothing more begins.
 async fn carry_out(
     ledger: &mut Ledger,
     approved: &ApprovedPlan,
@@ -285,7 +293,7 @@ async fn carry_out(
         return Ok(execute::Report::default());
     }
     ledger.prove().await?;
-    // The run keeps the ledger as the plan saw it; the store goes on with what is done.
+    // The execution keeps the ledger as the plan saw it, while the store records what is done.
     let (planned, now) = (ledger.state().clone(), ledger.now());
     let (recorder, mut records) = Recorder::channel();
     let work = execute(&planned, now, recorder);
@@ -298,19 +306,19 @@ async fn carry_out(
             ledger.write(&changes, &events, now).await?;
             progress.step();
             for record in waiting.drain(..) {
-                // A caller that no longer waits has nothing left to do.
+                // If the writer no longer waits, it needs no confirmation.
                 let _ = record.stored.send(());
             }
         }
         Ok::<(), StoreError>(())
     };
-    // A store that fails drops the receiver: writers learn that nothing more is stored, and stop.
+    // If the store fails, it drops the receiver. The writers then learn that nothing more is stored, and stop.
     let (report, stored) = tokio::join!(work, store);
     stored.map(|()| report)
 }
 
-/// Records stored in one transaction. Each transaction costs a sync of the disk (about 1 ms), so what has come together
-/// meanwhile goes together.
+/// The number of records in one transaction. Each transaction costs a sync of the disk (about 1 ms), so records that
+/// came meanwhile are stored together.
 const RECORDS_AT_A_TIME: usize = 64;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! `bursard`: one loop over one closed set of events. The schedule, drift, the control socket and signals all meet here;
-//! what asks for a cycle during another gets one more, and an order cuts a long one short, which then goes on after it.
-//! The wall clock, the scheduler and systemd's notifications live only here.
+//! `bursard`: one loop over a closed set of events, in which the schedule, drift, the control socket and signals meet.
+//! If events ask for a cycle while one runs, one more cycle serves them all. An order cuts a long cycle short; the rest
+//! of that cycle follows after the order. In the daemon, only this module reads the wall clock, runs the scheduler and
+//! notifies systemd.
 
 mod candidate;
 mod disk;
@@ -36,33 +37,32 @@ use crate::runtime::{Runtime, RuntimeError};
 use crate::settings::{Settings, SettingsErrors};
 use crate::telemetry::Metrics;
 
-/// Drift comes in bursts (somebody deletes a namespace: eleven objects go); one cycle repairs them together.
+/// Drift comes in bursts: if somebody deletes a namespace, eleven objects disappear. One cycle repairs them together.
 const DRIFT_SETTLES: Duration = Duration::from_millis(500);
 
-/// What ends the daemon.
+/// The errors that end the daemon.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// The configuration.
+    /// The configuration is wrong.
     #[error(transparent)]
     Settings(#[from] SettingsErrors),
-    /// The ledger, the seal or an owner.
+    /// The ledger or the seal cannot be used, or a cluster belongs to another ledger.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
-    /// A socket.
+    /// A socket or the signals cannot be set up.
     #[error("{what}")]
     Socket {
-        /// Which.
+        /// The path or address of the socket.
         what: String,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
-    /// The schedule.
+    /// The schedule cannot be started.
     #[error("cannot start the schedule; check [schedule] in the configuration")]
     Schedule(#[from] JobSchedulerError),
 }
 
-/// The time, in whole seconds: what the ledger keeps.
+/// Returns the current time in whole seconds, which is what the ledger keeps.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "the one place where the wall clock is read")]
 pub fn now() -> Timestamp {
@@ -70,14 +70,14 @@ pub fn now() -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
-/// A cycle begins no grant and no repair after this time, but leaves it to the next one. Planning 10,000 accounts again
-/// takes less than a second, so that a bootstrap loses little by it.
+/// After this time, a cycle begins no further grants and repairs, but leaves them to the next cycle. Planning 10,000
+/// accounts again takes less than a second, so a bootstrap loses little time.
 const SLICE: Duration = Duration::from_secs(30);
 
-/// Runs until SIGTERM.
+/// Runs the daemon until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// What keeps it from working at all; everything else is a state that `bursar status` shows.
+/// The errors that keep the daemon from working at all. Everything else is a state that `bursar status` shows.
 pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
     let settings = Settings::load(&config)?;
     warn(&settings);
@@ -104,7 +104,7 @@ pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
     stop.cancel();
     sources.iter().for_each(tokio::task::JoinHandle::abort);
     for listener in listeners {
-        // Its clients have been answered or told that the daemon stops.
+        // The clients get their answers, or learn that the daemon stops.
         let _ = tokio::time::timeout(Duration::from_secs(2), listener).await;
     }
     result
@@ -116,9 +116,9 @@ struct Loop {
     inbox: Inbox,
     scheduler: JobScheduler,
     sender: mpsc::Sender<Event>,
-    /// Cycles that are asked for. One cycle serves all that it comes first of.
+    /// The cycles that are due. One cycle serves several of them, see [`Loop::cycle`].
     due: BTreeSet<Trigger>,
-    /// The last cycle did nothing but what people at a login wait for.
+    /// The last cycle served only people who wait at a login.
     served_logins: bool,
     waiters: Waiters,
     disk: disk::Begun,
@@ -139,12 +139,12 @@ impl Loop {
         self.runtime.ledger.tell_the_head();
         let under_way = UnderWay::begin(&mut self.runtime);
         self.inbox.during(&under_way, self.runtime.start()).await?;
-        // An order that came meanwhile goes first.
+        // If an order came meanwhile, it goes first.
         if !under_way.work.interrupt.is_cancelled() {
             self.cycle().await?;
         }
         loop {
-            // What comes meanwhile has the next turn: questions without end keep no cycle from its own.
+            // Events that come meanwhile are handled in the next turn, so that endless questions do not delay a cycle.
             let mut turn = self.inbox.len();
             while let Some(event) = self.inbox.ready(&mut turn) {
                 if self.take(event).await?.is_break() {
@@ -156,7 +156,7 @@ impl Loop {
                 if self.take(event).await?.is_break() {
                     return Box::pin(self.end()).await;
                 }
-                // Whatever else has come asks for the same cycle.
+                // Other events that are ready may ask for the same cycle.
                 continue;
             }
             self.cycle().await?;
@@ -173,7 +173,7 @@ impl Loop {
         Ok(self.runtime.close().await?)
     }
 
-    /// Answers, or notes that a cycle is due.
+    /// Handles an event, or notes that a cycle is due.
     async fn take(&mut self, event: Event) -> Result<ControlFlow<()>, DaemonError> {
         match event {
             Event::Stop => return Ok(ControlFlow::Break(())),
@@ -191,7 +191,7 @@ impl Loop {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// The caller may be gone; then nobody needs the answer.
+    /// Handles a request. If the caller is gone, its answer is dropped.
     async fn asked(&mut self, request: Request) -> Result<(), DaemonError> {
         match request {
             Request::Alive(reply) => drop(reply.send(Ok(health(&self.runtime)))),
@@ -210,14 +210,15 @@ impl Loop {
                 let preview = Box::pin(cycle::preview_of(&mut self.runtime, &ask));
                 let answer = self.inbox.during(&under_way, preview).await;
                 let answer = match answer {
-                    // A password of the other configuration that is not there is no failure of the daemon.
+                    // If a password of the other configuration is missing, that is not a failure of the daemon.
                     Err(RuntimeError::Settings(errors)) => Err(candidate::wrong(&errors)),
                     answer => Ok(answer?),
                 };
                 drop(reply.send(answer));
             }
             Request::Sync(reply) => {
-                // Once for each request: the account would be locked by what a long cycle leaves to the next ones.
+                // Only once for each request, because repeated attempts would lock the directory account if the
+                // password is wrong.
                 self.runtime.directories.forget_refusals();
                 self.waiters.syncs.push(reply);
                 self.due.insert(Trigger::Sync);
@@ -263,8 +264,8 @@ impl Loop {
         Ok(())
     }
 
-    /// The cycle that is due first. Orders go alone; any other cycle does for all the others too. Logins go alone as orders
-    /// do, but only every other time: people may log in without end.
+    /// Runs the cycle that is due first. A cycle for orders serves only them; any other cycle serves all that are due.
+    /// A cycle for logins also runs alone, but only every other time, because people may log in without end.
     async fn cycle(&mut self) -> Result<(), DaemonError> {
         let is_for_logins = self.waiters.orders.is_empty() && self.due.contains(&Trigger::Order);
         if is_for_logins && self.served_logins && self.due.len() > 1 {
@@ -284,7 +285,7 @@ impl Loop {
         };
         log(&report);
         self.look_again();
-        // One that came no further waits for the schedule: it would come no further now.
+        // If a revocation or a handover has made progress, it goes on at once. Otherwise it waits for the schedule.
         let Runtime { ledger, settings, .. } = &self.runtime;
         if ledger.revoked() != before || ledger.state().hands_over(&settings.policy.clusters) {
             self.due.insert(Trigger::Pace);
@@ -297,7 +298,7 @@ impl Loop {
         }
         self.inbox.cut_for_login &= trigger == Trigger::Order;
         if is_sliced {
-            // What was read in full, or before its interval was over, is not so again for what is left to do.
+            // The rest needs no second full read, and no source before its interval is over.
             self.due.insert(Trigger::Schedule);
         }
         if trigger == Trigger::Order {
@@ -313,8 +314,8 @@ impl Loop {
         for (mut answer, reply) in self.waiters.orders.drain(..) {
             match proof::of(ledger.state(), &settings.ledger(), &answer.revoked).await {
                 Ok(proofs) => answer.proofs = proofs,
-                // The order is carried out all the same; the history has the proof.
-                Err(error) => tracing::warn!(error = %chain(&error), "the proof of a revocation could not be read"),
+                // The order was carried out, and the history has the proof.
+                Err(error) => tracing::warn!(error = %chain(&error), "cannot read the proof of a revocation"),
             }
             let mut open = report::unfinished::after(report, &answer);
             open.extend(answer.proofs.iter().filter_map(RevocationProof::open));
@@ -322,7 +323,7 @@ impl Loop {
         }
     }
 
-    /// A cycle for the next look at what was delivered, for a file that another program used, or for what failed.
+    /// Schedules the cycle for `Runtime::next_look`: for a check of a delivery, or for a retry.
     fn look_again(&mut self) {
         if let Some(later) = self.looking.take() {
             later.abort();
@@ -331,12 +332,12 @@ impl Loop {
         let sender = self.sender.clone();
         self.looking = Some(tokio::spawn(async move {
             tokio::time::sleep(wait).await;
-            // A loop that is gone looks at nothing.
+            // If the loop has ended, it needs no event.
             let _ = sender.send(Event::Drift).await;
         }));
     }
 
-    /// Puts the configuration in force if it is right; keeps the old one if not.
+    /// Applies the configuration if it is valid; otherwise keeps the old one.
     async fn reload(&mut self) -> Result<(), DaemonError> {
         notify(&[NotifyState::Reloading]);
         match Settings::load(&self.config).and_then(|settings| self.runtime.reload(settings)) {
@@ -364,10 +365,11 @@ fn warn(settings: &Settings) {
 }
 
 impl Waiters {
-    /// What was written down is not lost; who waits for a cycle hears that there is none (the dropped reply says so).
+    /// Answers the callers that wait for orders: the orders are recorded, and the next cycle carries them out. Callers
+    /// that wait for a cycle learn of the stop when their reply is dropped.
     fn tell_that_it_stops(&mut self) {
         for (answer, reply) in self.orders.drain(..) {
-            let text = "the daemon is stopping; the next cycle carries it out".to_owned();
+            let text = "the daemon is stopping; the next cycle carries out the order".to_owned();
             let _ = reply.send(Ok(OrderAnswer { open: vec![Refusal { exit_code: 1, text }], ..answer }));
         }
     }
@@ -423,7 +425,7 @@ async fn drift(changed: Arc<tokio::sync::Notify>, urgent: Arc<tokio::sync::Notif
     }
 }
 
-/// Changes come settled already.
+/// Forwards changes of directories, which are already debounced.
 async fn changes(directory_changed: Arc<tokio::sync::Notify>, sender: mpsc::Sender<Event>) {
     loop {
         directory_changed.notified().await;
@@ -433,7 +435,8 @@ async fn changes(directory_changed: Arc<tokio::sync::Notify>, sender: mpsc::Send
     }
 }
 
-/// Signals are taken over before anybody can see that the daemon is there: a SIGHUP any earlier would end it.
+/// Takes over the signals. Must be called before anybody can see that the daemon runs, because an earlier SIGHUP would
+/// kill it.
 fn take_signals(sender: mpsc::Sender<Event>) -> Result<tokio::task::JoinHandle<()>, DaemonError> {
     let take = |kind| signal(kind).map_err(|source| DaemonError::Socket { what: "signals".to_owned(), source });
     let mut terminate = take(SignalKind::terminate())?;
@@ -471,7 +474,7 @@ async fn listen(
     let path = &settings.control_socket;
     let what = match path.parent() {
         Some(folder) if !folder.exists() => {
-            format!("{}: its folder does not exist; `systemctl start bursard` makes it", path.display())
+            format!("{}: its folder does not exist; `systemctl start bursard` creates it", path.display())
         }
         _ => path.display().to_string(),
     };

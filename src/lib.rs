@@ -1,8 +1,8 @@
 //! Bursar keeps the accounts of a shared Kubernetes cluster.
 //!
 //! The product is one pipeline of values, and [`cycle`](../bursar/cycle/index.html) reads like its table of contents:
-//! directories are fetched, what was seen is remembered in the ledger, what is wanted is derived, compared with
-//! what is there, decided as a plan, guarded by limits, and only then executed.
+//! directories are read, the ledger remembers what they showed, the desired state is derived and compared with the
+//! observed state, the difference becomes a plan, limits guard the plan, and only then it is executed.
 
 pub use bursar_core::{
     admission, contract, desired, digest, errors, evolve, identity, inventory, json_text, kinds, ledger, merge, orders,

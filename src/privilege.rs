@@ -1,4 +1,5 @@
-//! Root becomes user `bursar` before anything in the state folder is opened, so that no file there is ever root's.
+//! Changes a process from root to user `bursar` before it opens anything in the state folder, so that root never owns a
+//! file there.
 
 use std::ffi::CString;
 
@@ -7,11 +8,11 @@ use nix::unistd::{Gid, Uid, User, getgrouplist, setegid, seteuid, setgroups, set
 /// The user that the daemon runs as.
 pub const USER: &str = "bursar";
 
-/// Becomes [`USER`], if this process is root and that user exists (in a package's installation it always does; a
-/// checkout that is tried as root goes on as root). Must be called before any thread is started.
+/// Changes the process to [`USER`], if it runs as root and that user exists. Packages create the user; a checkout on a
+/// machine without it goes on as root. Must be called before any thread is started.
 ///
 /// # Errors
-/// The system refused; then nothing should be opened.
+/// The system refused. Then nothing should be opened.
 pub fn become_bursar() -> nix::Result<()> {
     if !nix::unistd::Uid::effective().is_root() {
         return Ok(());
@@ -23,8 +24,8 @@ pub fn become_bursar() -> nix::Result<()> {
     setresuid(user.uid, user.uid, user.uid)
 }
 
-/// [`USER`], if there is one. A checkout that is tried as root stays root also beside an installed package, whose user could
-/// not read the checkout's files; a release has no such way.
+/// Returns [`USER`], if it exists. In a debug build, `BURSAR_TEST_STAY_ROOT` keeps a checkout at root on a machine with
+/// an installed package, because the package's user could not read the checkout's files.
 fn own_user() -> nix::Result<Option<User>> {
     if cfg!(debug_assertions) && std::env::var_os("BURSAR_TEST_STAY_ROOT").is_some() {
         return Ok(None);
@@ -32,8 +33,8 @@ fn own_user() -> nix::Result<Option<User>> {
     User::from_name(USER)
 }
 
-/// Keeps this program's memory, where keys are, to itself: no core file has it, and no process of the same user may look
-/// into it (`prctl(2)`, `PR_SET_DUMPABLE`).
+/// Protects this program's memory, which holds keys: no core file is written, and no process of the same user may read
+/// the memory (`prctl(2)`, `PR_SET_DUMPABLE`).
 ///
 /// # Errors
 /// The system refused.
@@ -41,8 +42,8 @@ pub fn keep_memory_private() -> std::io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?)
 }
 
-/// Does `work` as [`USER`], if this process is root and that user exists, and is root again afterwards. For `init`, which
-/// needs both. The whole process changes, so nothing else may be under way.
+/// Runs `work` as [`USER`], if this process is root and that user exists, and becomes root again afterwards. For
+/// `init`, which needs both users. The whole process changes its user, so nothing else may run meanwhile.
 ///
 /// # Errors
 /// The system refused.

@@ -1,5 +1,4 @@
-//! What happened and how things stand, for people and programs: from the ledger, the plan and the guard to what the
-//! control socket answers. PURE: no runtime, no client, no file system, no clock.
+//! Builds what the control socket answers, for people and programs, from the ledger, the plan and the guard. PURE.
 
 pub mod overview;
 pub mod own;
@@ -23,7 +22,7 @@ use crate::plan::{ApprovedPlan, Plan, Refusal, revocation};
 use crate::policy::Policy;
 use crate::snapshot::Completeness;
 
-/// A cycle that ended; its number is given when it is stored, and what was done of it by who did it.
+/// Returns the report of a cycle that ended. The id, and the results of the execution, are filled in by others.
 #[must_use]
 pub fn cycle(
     trigger: Trigger,
@@ -64,7 +63,7 @@ pub fn cycle(
     }
 }
 
-/// How things stand.
+/// Returns the status as far as the ledger has it. The other fields are filled in by the caller.
 #[must_use]
 pub fn status(
     site: &str,
@@ -101,7 +100,7 @@ pub fn status(
     }
 }
 
-/// Clusters that tenants of the plan wait for. `clusters`: as `bursar status` knows them.
+/// Returns the clusters that tenants of the plan wait for. `clusters` is the clusters' status as in `bursar status`.
 #[must_use]
 pub fn away(plan: &Plan, clusters: &BTreeMap<String, ClusterStatus>) -> BTreeMap<String, Away> {
     let of = |(cluster, tenants): (&ClusterName, &u64)| {
@@ -111,7 +110,7 @@ pub fn away(plan: &Plan, clusters: &BTreeMap<String, ClusterStatus>) -> BTreeMap
     plan.waiting.iter().map(of).collect()
 }
 
-/// Tenants with a failing step, by name.
+/// Returns the tenants with a failing step, by name.
 #[must_use]
 pub fn failing(ledger: &LedgerState) -> Vec<Failing> {
     let failures = ledger.failures.iter().filter(|(_, failure)| !failure.is_under_way());
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_tenants_wait_for_keeps_a_cycle_from_success() {
+    fn a_cycle_fails_while_tenants_wait_for_a_cluster() {
         let mut world = World::new();
         world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
@@ -181,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_expiry_is_of_a_certificate_that_is_good() {
+    fn the_next_expiry_ignores_revoked_and_suspended_accounts() {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52503));
         world.cycle();

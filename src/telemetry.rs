@@ -1,5 +1,5 @@
-//! Logs and metrics: what an administrator sees without asking. One event a line to the journal; counters that only
-//! grow, and gauges that are read off the ledger's state when somebody scrapes.
+//! Logs and metrics. Writes one event per line to the journal. Keeps counters that only grow, and computes gauges from
+//! the ledger's state at each scrape.
 
 use std::sync::Arc;
 
@@ -17,16 +17,16 @@ use crate::ledger::missing::Missing;
 use crate::ledger::{LedgerState, Lifecycle};
 use crate::snapshot::Way;
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
     /// For people and the journal, which adds the time itself.
     Plain,
-    /// For collectors: one JSON object a line.
+    /// For log collectors: one JSON object per line.
     Json,
 }
 
-/// Sends log lines to standard error. `RUST_LOG` filters; without it Bursar speaks at `info` and its libraries at
+/// Sends log lines to standard error. `RUST_LOG` filters them; without it, Bursar logs at `info` and its libraries at
 /// `warn`.
 pub fn log_to_stderr(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,bursar=info"));
@@ -40,7 +40,7 @@ pub fn log_to_stderr(format: LogFormat) {
 /// Labels `cluster` and `verb`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RequestLabels {
-    /// The cluster asked.
+    /// The cluster that was asked.
     pub cluster: String,
     /// `apply`, `create`, `get`, …
     pub verb: String,
@@ -108,7 +108,7 @@ struct OutcomeLabel {
     outcome: &'static str,
 }
 
-/// Everything that is counted as it happens.
+/// Everything that is counted when it happens.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
     requests: Family<RequestLabels, Counter>,
@@ -125,17 +125,17 @@ pub struct Metrics {
     own_certificate: Family<ClusterLabel, Gauge>,
     webhook_failing: Family<ClusterLabel, Gauge>,
     realm_failing: Gauge,
-    /// Seconds since 1970; 0: it was not read.
+    /// Seconds since 1970; 0 if the realm was not read.
     realm_read_at: Gauge,
     realm_waiting: Gauge,
     ledger_stuck: Gauge,
     backup_failed: Gauge,
-    /// Seconds since 1970; 0: there is none.
+    /// Seconds since 1970; 0 if there is no backup.
     backup_at: Gauge,
 }
 
 impl Metrics {
-    /// Requests to a realm that is written to.
+    /// Counts requests to the realm that Bursar writes to.
     pub fn realm_requests(&self, place: &str, counted: impl IntoIterator<Item = (&'static str, u64)>) {
         for (verb, count) in counted {
             let labels = RequestLabels { cluster: place.to_owned(), verb: verb.to_owned() };
@@ -143,51 +143,51 @@ impl Metrics {
         }
     }
 
-    /// One request to an API server.
+    /// Counts a request to an API server.
     pub fn request(&self, cluster: &str, verb: &str) {
         let labels = RequestLabels { cluster: cluster.to_owned(), verb: verb.to_owned() };
         self.requests.get_or_create(&labels).inc();
     }
 
-    /// One cycle: `done`, `failing` or `refused`.
+    /// Counts a cycle that ended as `done`, `failing` or `refused`.
     pub fn cycle(&self, outcome: &'static str) {
         self.cycles.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
-    /// Objects that somebody changed and we changed back.
+    /// Counts objects that somebody changed and Bursar changed back.
     pub fn drift_repaired(&self, objects: u64) {
         self.drift_repaired.inc_by(objects);
     }
 
-    /// What became of accounts: created, suspended, revoked, …, by the words of the history.
+    /// Counts events of accounts (created, suspended, revoked, …), by the action in the history.
     pub fn changed(&self, events: &[Event]) {
         for event in events.iter().filter(|event| event.account.is_some()) {
             self.account_changes.get_or_create(&ActionLabel { action: event.action.clone() }).inc();
         }
     }
 
-    /// Pods that were past their lifetime.
+    /// Counts pods that were deleted past their lifetime.
     pub fn reaped(&self, pods: u64) {
         self.pods_reaped.inc_by(pods);
     }
 
-    /// Kubeconfigs that were delivered again.
+    /// Counts kubeconfigs that were delivered again.
     pub fn repeated(&self, kubeconfigs: u64) {
         self.deliveries_repeated.inc_by(kubeconfigs);
     }
 
-    /// Something a limit held back.
+    /// Counts a refusal by a limit.
     pub fn refused(&self, limit: &str) {
         self.refusals.get_or_create(&LimitLabel { limit: limit.to_owned() }).inc();
     }
 
-    /// Whether an endpoint did not take a credential when it was last asked.
+    /// Sets whether an endpoint refused a credential or was unreachable at the last check.
     pub fn endpoint(&self, cluster: &str, endpoint: &str, failing: bool) {
         let labels = EndpointLabels { cluster: cluster.to_owned(), endpoint: endpoint.to_owned() };
         self.endpoints.get_or_create(&labels).set(i64::from(failing));
     }
 
-    /// The configuration may have others.
+    /// Clears the gauges of clusters and endpoints, because the configuration may have changed.
     pub fn forget_endpoints(&self) {
         self.endpoints.clear();
         self.confinement.clear();
@@ -197,13 +197,14 @@ impl Metrics {
         self.webhook_failing.clear();
     }
 
-    /// Whether the webhook did not answer the last review as it should.
+    /// Sets whether the webhook's answer to the last review was wrong or missing.
     pub fn webhook(&self, cluster: &str, failing: bool) {
         let label = ClusterLabel { cluster: cluster.to_owned() };
         self.webhook_failing.get_or_create(&label).set(i64::from(failing));
     }
 
-    /// What is wrong with what confines the daemon, certificates that it did not ask for, and seconds until its own ends.
+    /// Sets the number of faults of the daemon's confinement, the number of certificates that it did not ask for, and
+    /// the seconds until its own certificate expires.
     pub fn confinement(&self, cluster: &str, (broken, unknown): (usize, usize), own: Option<i64>) {
         let label = ClusterLabel { cluster: cluster.to_owned() };
         self.confinement.get_or_create(&label).set(count_gauge(broken));
@@ -213,30 +214,30 @@ impl Metrics {
         }
     }
 
-    /// Pods of suspended tenants that run in a cluster all the same.
+    /// Sets the number of pods of suspended tenants that still run in a cluster.
     pub fn suspended_pods(&self, cluster: &str, pods: usize) {
         self.suspended_pods.get_or_create(&ClusterLabel { cluster: cluster.to_owned() }).set(count_gauge(pods));
     }
 
-    /// How the realm that is written to is: whether nothing can be done there, and when it was last read.
+    /// Sets whether nothing can be done in the realm, when it was last read, and the number of steps that are left.
     pub fn realm(&self, failing: bool, read_at: Option<Timestamp>, waiting: u64) {
         self.realm_failing.set(i64::from(failing));
         self.realm_read_at.set(read_at.map_or(0, Timestamp::as_second));
         self.realm_waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
     }
 
-    /// Whether the ledger takes no writes.
+    /// Sets whether the ledger takes no writes.
     pub fn ledger_stuck(&self, stuck: bool) {
         self.ledger_stuck.set(i64::from(stuck));
     }
 
-    /// How the nightly backups are.
+    /// Sets the time of the newest backup, and whether the last one failed.
     pub fn backup(&self, newest: Option<Timestamp>, failed: bool) {
         self.backup_failed.set(i64::from(failed));
         self.backup_at.set(newest.map_or(0, Timestamp::as_second));
     }
 
-    /// All of it in the Prometheus text format, with the gauges of `state` as of `now`.
+    /// Returns all metrics in the Prometheus text format, with the gauges of `state` at `now`.
     #[must_use]
     pub fn exposition(&self, state: &LedgerState, now: Timestamp) -> String {
         let mut registry = Registry::with_prefix("bursar");
@@ -249,7 +250,7 @@ impl Metrics {
         );
         registry.register(
             "account_changes",
-            "What became of accounts, by the history's word for it",
+            "Events of accounts, by the action in the history",
             self.account_changes.clone(),
         );
         registry.register("pods_reaped", "Pods that were deleted past their lifetime", self.pods_reaped.clone());
@@ -258,10 +259,10 @@ impl Metrics {
             "Kubeconfigs that somebody had changed or reverted and that were delivered again",
             self.deliveries_repeated.clone(),
         );
-        registry.register("refusals", "Plans of which a limit held a part back", self.refusals.clone());
+        registry.register("refusals", "Plans in which a limit held back a part", self.refusals.clone());
         registry.register(
             "confinement_broken",
-            "What is wrong with what confines the daemon in a cluster",
+            "Faults of the daemon's confinement in a cluster",
             self.confinement.clone(),
         );
         registry.register(
@@ -276,18 +277,18 @@ impl Metrics {
         );
         registry.register_with_unit(
             "own_certificate_expiry",
-            "Until the daemon's own certificate ends",
+            "Time until the daemon's own certificate expires",
             Unit::Seconds,
             self.own_certificate.clone(),
         );
         registry.register(
             "webhook_failing",
-            "1 if the webhook did not answer the review that it was last asked",
+            "1 if the webhook's answer to the last review was wrong or missing",
             self.webhook_failing.clone(),
         );
         registry.register(
             "endpoint_failing",
-            "1 if an endpoint did not take a credential when it was last asked",
+            "1 if an endpoint refused a credential or was unreachable at the last check",
             self.endpoints.clone(),
         );
         registry.register(
@@ -298,7 +299,7 @@ impl Metrics {
         registry.register("backup_failed", "1 if the last backup of the ledger failed", self.backup_failed.clone());
         registry.register(
             "realm_failing",
-            "1 while nothing can be done in the realm that is written to",
+            "1 while nothing can be done in the realm that Bursar writes to",
             self.realm_failing.clone(),
         );
         registry.register(
@@ -310,7 +311,7 @@ impl Metrics {
             let age = gauge(now.as_second() - self.realm_read_at.get());
             registry.register_with_unit(
                 "realm_read_age",
-                "Age of the last whole read of the realm",
+                "Age of the last complete read of the realm",
                 Unit::Seconds,
                 age,
             );
@@ -321,7 +322,7 @@ impl Metrics {
         }
         state_gauges(&mut registry, state, now);
         let mut text = String::new();
-        // Writing to a String cannot fail, and half an exposition would be worse than none.
+        // Writing to a String cannot fail. Half an exposition would be worse than none.
         if encode(&mut text, &registry).is_err() {
             text.clear();
         }
@@ -355,13 +356,13 @@ fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
     );
     registry.register(
         "source_unresolved_members",
-        "Members that groups of a directory name and that no directory has an entry of",
+        "Members of a directory's groups for which no directory has an entry",
         unresolved,
     );
     registry.register("source_way", "1 for the way in which a directory was last read", ways);
     registry.register(
         "source_differences",
-        "Entries that the last full read of a directory found otherwise than its changes had made them, and repaired",
+        "Entries that were wrong after a directory's changes, and that its last full read repaired",
         differences,
     );
     let accounts = Family::<StateLabel, Gauge>::default();
@@ -377,7 +378,11 @@ fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
     for Missing { kind, count, since: _, due: _ } in Missing::of(state) {
         missing.get_or_create(&KindLabel { kind: kind.as_str() }).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
-    registry.register("missing_accounts", "Active accounts that their directory no longer shows, not due yet", missing);
+    registry.register(
+        "missing_accounts",
+        "Active accounts that their directory no longer shows, and that are not suspended yet",
+        missing,
+    );
     let suspended = Family::<CauseLabel, Gauge>::default();
     for suspension in state.accounts.values().filter_map(|account| account.suspension.as_ref()) {
         suspended.get_or_create(&CauseLabel { cause: suspension.word() }).inc();
@@ -389,21 +394,21 @@ fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
     let oldest = state.failures.values().map(|failure| now.as_second() - failure.since.as_second()).max();
     registry.register_with_unit(
         "oldest_failure_age",
-        "How long the tenant that fails longest has been failing",
+        "How long the oldest failure of a tenant has lasted",
         Unit::Seconds,
         gauge(oldest.unwrap_or(0)),
     );
     let overdue = state.overdue_since(now).map_or(0, |due| now.as_second() - due.as_second());
     registry.register_with_unit(
         "renewal_overdue",
-        "How long the renewal of a certificate or token is due that is not done",
+        "How long the most overdue renewal of a certificate or token has been due",
         Unit::Seconds,
         gauge(overdue),
     );
     if let Some(soonest) = state.next_expiry() {
         registry.register_with_unit(
             "soonest_certificate_expiry",
-            "Until the first certificate ends",
+            "Time until the first certificate expires",
             Unit::Seconds,
             gauge(soonest.as_second() - now.as_second()),
         );
@@ -428,7 +433,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_exposition_ends_as_openmetrics_wants() {
+    fn an_exposition_ends_with_the_eof_of_openmetrics() {
         let metrics = Metrics::default();
         metrics.request("prod", "apply");
         let text = metrics.exposition(&LedgerState::default(), Timestamp::UNIX_EPOCH);

@@ -1,4 +1,4 @@
-//! The daemon: arguments, and one call of the library.
+//! The daemon's executable: parses the arguments, and calls the library.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,8 +11,8 @@ use bursar::store::StoreError;
 use bursar::telemetry::{LogFormat, log_to_stderr};
 use clap::Parser;
 
-/// A read of a directory is millions of small values: with the C library's allocator it takes nearly twice the CPU time
-/// (`benches/directory.rs`).
+/// A read of a directory makes millions of small values. With the C library's allocator, it takes nearly twice the CPU
+/// time (`benches/directory.rs`).
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -20,10 +20,10 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The configuration.
+    /// Path of the configuration.
     #[arg(long, env = "BURSAR_CONFIG", default_value = bursar::settings::DEFAULT_PATH)]
     config: PathBuf,
-    /// How log lines look.
+    /// Format of the log lines.
     #[arg(long, value_enum, default_value = "plain")]
     log_format: LogFormat,
 }
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Nothing is left to do about a closed standard error.
+            // If standard error is closed, nothing can be reported.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::from(64) } else { ExitCode::SUCCESS };
         }
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         tracing::error!(%error, "cannot become user bursar");
         return ExitCode::from(77);
     }
-    // After the change of the user, which the kernel answers with a default of its own.
+    // After the change of the user, because the kernel resets this setting then.
     if let Err(error) = privilege::keep_memory_private() {
         tracing::error!(%error, "cannot hide the program's memory from other processes");
         return ExitCode::FAILURE;
@@ -50,14 +50,14 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
-            tracing::error!(%error, "no runtime");
+            tracing::error!(%error, "cannot start the Tokio runtime");
             return ExitCode::FAILURE;
         }
     };
     match runtime.block_on(daemon::run(arguments.config)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // A configuration has several mistakes, and each line of the journal has one.
+            // A configuration may have several mistakes. Each gets a line of its own in the journal.
             for line in chain(&error).lines() {
                 tracing::error!(error = %line, "stopped");
             }

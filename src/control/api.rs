@@ -1,5 +1,4 @@
-//! What `bursar` and `bursard` say to each other over the control socket: HTTP/1.1 with JSON bodies. PURE: no
-//! runtime, no client, no file system, no clock.
+//! The messages that `bursar` and `bursard` exchange over the control socket: HTTP/1.1 with JSON bodies. PURE.
 //!
 //! | request | answer |
 //! |---|---|
@@ -8,12 +7,13 @@
 //! | `POST /v1/sync` | [`CycleReport`], when the cycle that began after the request is done |
 //! | `POST /v1/orders` with an array of `OrderRequest` | [`OrderAnswer`] |
 //! | `POST /v1/ensure` with an `EnsureRequest` | `EnsureAnswer`, at once |
-//! | `POST /v1/own/show` and `/v1/own/why` with an [`OwnRequest`] | as `bursar show` and `why` with `--json`, to anybody, of their own |
-//! | `POST /v1/own/who` with a [`WhoRequest`] | as `bursar who --json`, to anybody, of their own |
+//! | `POST /v1/own/show` and `/v1/own/why` with an [`OwnRequest`] | as `bursar show` and `bursar why` with `--json` |
+//! | `POST /v1/own/who` with a [`WhoRequest`] | as `bursar who --json` |
 //! | `GET /metrics` | Prometheus text |
-//! | `GET /healthz` | `ok`, `degraded: ` and why the ledger takes no writes, or 503 and why the loop does not turn |
+//! | `GET /healthz` | `ok`; `degraded: ` and why the ledger takes no writes; or 503 and why the daemon hangs |
 //!
-//! Everything else than 200 carries a `Refusal`.
+//! The requests under `/v1/own` need no rights: every user may ask about their own accounts. Every status other than
+//! 200 carries a `Refusal`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -40,116 +40,111 @@ use crate::report::unfinished::Unfinished;
 use crate::report::who::What;
 use crate::snapshot::RejectedEntry;
 
-/// The account that a caller who may not read all asks about.
+/// A question about an account from a caller who may not read everything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OwnRequest {
-    /// Their own account where it is absent.
+    /// If absent, the caller's own account.
     pub of: Option<AccountName>,
 }
 
-/// What a caller who may not read all met in a log.
+/// A question about something in a log, from a caller who may not read everything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WhoRequest {
-    /// It.
     pub what: What,
 }
 
-/// How things stand.
+/// The state of the daemon and of everything that it manages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// From the configuration.
+    /// The site's name from the configuration.
     pub site: String,
-    /// What each directory last answered.
+    /// The last answer of each directory.
     pub sources: BTreeMap<String, SourceState>,
-    /// How each cluster is.
     pub clusters: BTreeMap<String, ClusterStatus>,
     /// The last cycle that ended.
     pub last_cycle: Option<CycleReport>,
-    /// Accounts by state.
+    /// The number of accounts in each state.
     pub accounts: BTreeMap<String, u64>,
     /// Entries that failed a check.
     pub rejected: Vec<RejectedEntry>,
-    /// Accounts that a directory no longer shows, and that are suspended if that goes on.
+    /// Accounts that a directory no longer shows. They are suspended if they stay missing.
     #[serde(default)]
     pub missing: Vec<Missing>,
-    /// Namespaces that a class would adopt, and that are nobody's.
+    /// Namespaces that a class would adopt, but that have no owner.
     #[serde(default)]
     pub unowned: Vec<Unowned>,
-    /// Ordered suspensions with an end.
+    /// Suspensions by order that have an end.
     #[serde(default)]
     pub suspended: Vec<suspension::Ending>,
-    /// What fails, and why.
+    /// Tenants with a failing step, with the reason.
     pub failing: Vec<Failing>,
-    /// What was ordered or decided about an account and is not done to its end.
+    /// Orders and decisions about accounts that are not finished.
     #[serde(default)]
     pub unfinished: Vec<Unfinished>,
-    /// What a limit refuses.
+    /// Changes that a limit refuses.
     pub refusals: Vec<RefusalRecord>,
-    /// Changes of the policy that are under way.
+    /// Changes of the policy that are in progress.
     #[serde(default)]
     pub pace: Vec<Progress>,
-    /// Revocations of classes that are under way.
+    /// Revocations of classes that are in progress.
     #[serde(default)]
     pub revocations: Vec<revocation::Progress>,
-    /// When the first certificate ends.
+    /// When the first certificate expires.
     pub next_expiry: Option<Timestamp>,
-    /// Why the ledger takes no writes, and so nothing is written anywhere.
+    /// Why the ledger takes no writes. Until it does, nothing is written anywhere.
     #[serde(default)]
     pub ledger: Option<LedgerTrouble>,
-    /// Length of the ledger's WAL in MiB, and who reads so long that it grows.
+    /// The length of the ledger's WAL in MiB, and the processes whose long reads make it grow.
     #[serde(default)]
     pub wal: Option<(u64, Vec<String>)>,
     /// The ledger's nightly backups.
     #[serde(default)]
     pub backup: BackupStatus,
-    /// The realm that is written to.
+    /// The realm that Bursar writes to.
     #[serde(default)]
     pub realm: Option<RealmStatus>,
-    /// How the file differs from the configuration in force.
+    /// How the file differs from the configuration in force; `None` if it does not.
     #[serde(default)]
     pub configuration: Option<String>,
 }
 
-/// How a realm that is written to is.
+/// The state of a realm that Bursar writes to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RealmStatus {
-    /// Its name.
     pub name: String,
-    /// When it was last read whole.
+    /// When it was last read completely.
     pub read_at: Option<Timestamp>,
-    /// Users that are ours.
+    /// The number of its users that belong to accounts of the ledger.
     pub users: u64,
-    /// Steps that are left to the next cycle.
+    /// The number of steps that are left to the next cycle.
     pub waiting: u64,
-    /// Why nothing is done there.
+    /// Why nothing can be done in the realm.
     pub trouble: Option<RealmTrouble>,
-    /// Who cannot have a user there.
+    /// Accounts that cannot have a user in the realm, with the reason.
     pub notices: Vec<Notice>,
 }
 
 /// A realm in which nothing can be done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RealmTrouble {
-    /// Why, with its cause.
+    /// The error with its causes.
     pub why: String,
-    /// Since when.
     pub since: Timestamp,
-    /// How often.
+    /// The number of failed attempts.
     pub attempts: u64,
-    /// Not before.
+    /// It is not tried again before this time.
     pub next_try: Timestamp,
 }
 
 /// A ledger that takes no writes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerTrouble {
-    /// Why, with its cause.
+    /// The error with its causes.
     pub why: String,
-    /// Since when.
     pub since: Timestamp,
-    /// Accounts for which something is to be done when it takes them again.
+    /// The number of accounts that have something to do when the ledger takes writes again.
     pub waiting: u64,
 }
 
@@ -158,42 +153,42 @@ pub struct LedgerTrouble {
 pub struct BackupStatus {
     /// When the newest was made.
     pub newest: Option<Timestamp>,
-    /// Why there is no newer one.
+    /// Why the last backup failed; `None` if it succeeded.
     pub failed: Option<String>,
 }
 
-/// How a cluster is.
+/// The state of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// The watches of what access is made of are up to date, and nothing keeps the daemon from working there.
+    /// The watches that access depends on are up to date, and nothing keeps the daemon from working there.
     pub ready: bool,
-    /// What keeps them from it, or why nothing is written there.
+    /// Why the cluster is not ready, or why nothing is written there.
     pub trouble: Option<String>,
-    /// Objects of ours.
+    /// The number of objects of ours.
     pub objects: u64,
-    /// Endpoints that do not take credentials, with why and the remedy.
+    /// Endpoints that refused a credential or were unreachable at the last check, with the reason and the remedy.
     #[serde(default)]
     pub endpoints: BTreeMap<String, String>,
-    /// What is wrong with what confines the daemon there.
+    /// What is wrong with the daemon's confinement there.
     #[serde(default)]
     pub confinement: Vec<String>,
-    /// Why who has this host has the cluster; absent: they have not.
+    /// Why this host could make itself the cluster's administrator; absent if it could not.
     #[serde(default)]
     pub administrator: Option<String>,
-    /// When the daemon's own certificate ends; absent for an administrator's own kubeconfig.
+    /// When the daemon's own certificate expires; absent if the daemon uses an administrator's kubeconfig.
     #[serde(default)]
     pub own_certificate_until: Option<Timestamp>,
-    /// Certificates that were signed for requests of the daemon, and that it did not ask for.
+    /// Certificates that were signed for requests of the daemon, although it did not ask for them.
     #[serde(default)]
     pub unknown_certificates: Vec<String>,
-    /// The webhook's answer to the last review that the daemon had the API server ask; absent: none is installed, or none was
-    /// asked yet.
+    /// The webhook's answer to the last test review that the API server sent to it; absent if no webhook is installed,
+    /// or if none was sent yet.
     #[serde(default)]
     pub webhook: Option<WebhookAnswer>,
-    /// What nobody enforces, because no webhook is installed.
+    /// The rules that are not enforced, because no webhook is installed.
     #[serde(default)]
     pub unenforced: Option<String>,
-    /// Adopted namespaces with a weaker level of Pod Security than their class asks for.
+    /// Adopted namespaces whose level of Pod Security is weaker than their class requires.
     #[serde(default)]
     pub weaker: Vec<String>,
 }
@@ -203,104 +198,102 @@ pub struct ClusterStatus {
 pub struct WebhookAnswer {
     /// When it was asked.
     pub at: Timestamp,
-    /// Why it did not answer as it should.
+    /// What was wrong with the answer; `None` if it was right.
     pub trouble: Option<String>,
 }
 
 /// A tenant with a failing step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failing {
-    /// Whose.
     pub account: AccountName,
-    /// Where.
     pub cluster: String,
-    /// Which step.
+    /// The name of the step.
     pub step: String,
-    /// Why, with the remedy.
+    /// The reason, with the remedy.
     pub reason: String,
-    /// Since when.
     pub since: Timestamp,
-    /// How often.
+    /// The number of failed attempts.
     pub attempts: u64,
-    /// Not before.
+    /// It is not tried again before this time.
     pub next_try: Timestamp,
 }
 
 /// What a cycle did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CycleReport {
-    /// Row of table `cycle`.
+    /// The id of its row in table `cycle`.
     pub id: i64,
-    /// What set it off.
+    /// What started the cycle.
     pub trigger: Trigger,
     /// When it began.
     pub began: Timestamp,
     /// When it ended.
     pub ended: Timestamp,
-    /// Accounts with something to do.
+    /// The number of accounts with something to do.
     pub changed: u64,
-    /// Accounts that were as they should be.
+    /// The number of accounts that were already as desired.
     pub unchanged: u64,
-    /// Actions carried out.
+    /// The number of actions that were carried out.
     pub actions: u64,
-    /// Accounts left to the next cycle, because an order or the end of the daemon cut this one short.
+    /// The number of accounts that are left to the next cycle, because an order or the end of the daemon cut this one
+    /// short.
     #[serde(default)]
     pub left: u64,
     /// Accounts that fail now.
     pub failing: Vec<Failing>,
     /// Entries that failed a check.
     pub rejected: u64,
-    /// Sources whose read was Partial, with why.
+    /// Sources whose read was Partial or Stale, with the reason.
     pub partial: BTreeMap<String, String>,
-    /// What a limit held back.
+    /// Changes that a limit held back.
     pub refusals: Vec<RefusalRecord>,
-    /// Limits of which little is left.
+    /// Limits that are nearly used up.
     #[serde(default)]
     pub near: Vec<LimitUse>,
-    /// Changes of the policy that are under way.
+    /// Changes of the policy that are in progress.
     #[serde(default)]
     pub pace: Vec<Progress>,
-    /// Quotas that give less than is in use.
+    /// Quotas that are below what is in use.
     #[serde(default)]
     pub over_quota: Vec<OverQuota>,
-    /// Objects with Bursar's label in clusters that the ledger does not know.
+    /// Objects in the clusters that have Bursar's label, but are not in the ledger.
     #[serde(default)]
     pub unknown: Vec<Unknown>,
-    /// Revocations of classes that are under way.
+    /// Revocations of classes that are in progress.
     #[serde(default)]
     pub revocations: Vec<revocation::Progress>,
-    /// What was ordered or decided about an account and is not done to its end.
+    /// Orders and decisions about accounts that are not finished.
     #[serde(default)]
     pub unfinished: Vec<Unfinished>,
     /// Accounts that were revoked and do not have their new certificate yet.
     #[serde(default)]
     pub being_revoked: BTreeSet<AccountName>,
-    /// Clusters that are not reachable, and in which tenants have something to wait for.
+    /// Unreachable clusters in which tenants have changes to wait for.
     #[serde(default)]
     pub away: BTreeMap<String, Away>,
-    /// Why nothing could be done in the realm that is written to.
+    /// Why nothing could be done in the realm that Bursar writes to.
     #[serde(default)]
     pub realm: Option<String>,
-    /// In older rows of the ledger: how many entries each list had beside those that are there.
+    /// In older rows of the ledger: the number of entries that each list had in addition to those that are kept.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub left_out: BTreeMap<String, u64>,
 }
 
-/// A cluster that is not reachable.
+/// An unreachable cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Away {
-    /// Why.
     pub why: Option<String>,
-    /// Tenants that wait for it.
+    /// The number of tenants that wait for it.
     pub tenants: u64,
 }
 
-/// Entries of each list that older rows of the ledger keep: enough to recognise the trouble. Ten thousand rows are kept, and
-/// each of them could name every account.
+/// The number of entries of each list that an older row of the ledger keeps: enough to recognise the trouble. Ten
+/// thousand rows are kept, and each could name every account.
 const EXAMPLES: usize = 20;
 
 impl CycleReport {
-    /// Counts and examples: what the ledger keeps of a report that is no longer the newest. `None`: all of it.
+    /// Returns the counts and examples that the ledger keeps when the report is no longer the newest; `None` if it
+    /// keeps everything.
     #[must_use]
     pub fn shorter(&self) -> Option<Self> {
         let mut row = self.clone();
@@ -329,7 +322,8 @@ impl CycleReport {
         (!left_out.is_empty()).then_some(Self { left_out, ..row })
     }
 
-    /// How long what is left takes at this cycle's pace; `None`: nothing is left, or nobody can say.
+    /// Returns how long the rest takes at this cycle's pace; `None` if nothing is left, or if the cycle finished no
+    /// account.
     #[must_use]
     pub fn remaining(&self) -> Option<SignedDuration> {
         let done = self.changed.checked_sub(self.left).filter(|done| *done > 0 && self.left > 0)?;
@@ -338,8 +332,8 @@ impl CycleReport {
         Some(SignedDuration::from_secs(seconds))
     }
 
-    /// What `bursar sync` exits with: 3 when a limit held something back, 1 when an account fails, a source is Partial or
-    /// tenants wait for a cluster, 0 when all is as it should be.
+    /// Returns the exit code of `bursar sync`: 3 if a limit held something back; 1 if an account fails, a source is
+    /// Partial, tenants wait for a cluster or nothing can be done in the realm; else 0.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match () {
@@ -351,99 +345,100 @@ impl CycleReport {
     }
 }
 
-/// Which plan is asked for; the default is the next cycle's.
+/// Selects the plan; the default is the plan of the next cycle.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanRequest {
-    /// By this configuration instead of the one in force.
+    /// Plan with this configuration instead of the one in force.
     pub config: Option<ConfigText>,
-    /// With what falls due until then.
+    /// Include what falls due until this time.
     pub at: Option<Timestamp>,
 }
 
-/// A configuration as its reader found it.
+/// A configuration file as the caller read it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConfigText {
-    /// Where it is; the files that it names may be relative to that.
+    /// Its path. Relative paths in the file are relative to it.
     pub file: PathBuf,
-    /// Its content.
     pub text: String,
 }
 
 /// A plan, as text and as data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlanAnswer {
-    /// For people: `Display` of the plan.
+    /// The plan's `Display`, for people.
     pub text: String,
-    /// For programs: `bursar plan --json`.
+    /// As in `bursar plan --json`, for programs.
     pub plan: Value,
-    /// 0 nothing to do, 2 changes, 3 changes of which a part is refused.
+    /// 0 if there is nothing to do, 2 if there are changes, 3 if some changes are refused.
     pub exit_code: u8,
 }
 
-/// Orders were written down and, where a daemon runs, carried out by the cycle in `report`.
+/// The answer to orders. They are recorded and, if a daemon runs, the cycle in `report` carried them out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct OrderAnswer {
-    /// For people: what happened, an order a line.
+    /// What happened, one line for each order.
     pub text: String,
-    /// Orders that could not be written down; the others were.
+    /// Orders that could not be recorded. The others were.
     pub refused: Vec<Refusal>,
-    /// Accounts about whom something was ordered that a cycle has to carry out.
+    /// Accounts with an order that a cycle has to carry out.
     #[serde(default)]
     pub ordered: BTreeSet<AccountName>,
-    /// Those of them whose order is about access: a home that fails leaves it open.
+    /// Those accounts of `ordered` whose order is about access. Such an order stays open while a delivery to a home
+    /// fails.
     #[serde(default)]
     pub of_access: BTreeSet<AccountName>,
-    /// Orders that were written down and are not carried out to their end: exit code 3 where a limit refuses one, else 1.
+    /// Orders that were recorded, but are not finished; the exit code is 3 if a limit refuses one, else 1.
     #[serde(default)]
     pub open: Vec<Refusal>,
-    /// Those of them whose certificates are to be worth nothing.
+    /// The accounts of `ordered` whose older certificates are revoked.
     #[serde(default)]
     pub revoked: Vec<AccountName>,
-    /// What proves it, for each revoked account.
+    /// The proof of the revocation, for each revoked account.
     #[serde(default)]
     pub proofs: Vec<RevocationProof>,
-    /// The cycle that carried it out.
+    /// The cycle that carried out the orders.
     pub report: Option<CycleReport>,
 }
 
-/// What proves that older credentials of an account are worth nothing.
+/// The proof that older credentials of an account are revoked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevocationProof {
-    /// Whose.
     pub account: AccountName,
-    /// The only generation whose credentials are good.
+    /// The only generation whose credentials are valid.
     pub generation: u64,
-    /// When the API server of each cluster answered that it allows older credentials nothing.
+    /// By cluster: when its API server answered that older credentials have no rights.
     pub refused: BTreeMap<String, String>,
-    /// Bindings of others, in each cluster, that name their holder: what they give stays.
+    /// By cluster: bindings that are not Bursar's and name the holder of the older credentials. The rights that they
+    /// give remain.
     #[serde(default)]
     pub bound_by_others: BTreeMap<String, Vec<String>>,
-    /// Files with the new credential, with when each was written.
+    /// Files with the new credential, with the time when each was written.
     pub delivered: BTreeMap<String, Timestamp>,
-    /// What an eviction found, by cluster and namespace.
+    /// The findings of an eviction, by cluster and namespace.
     #[serde(default)]
     pub evicted: BTreeMap<String, Evicted>,
-    /// `deployment/web`: what was stopped, and can be started again.
+    /// Workloads that were stopped and can be started again, such as `deployment/web`.
     #[serde(default)]
     pub stopped: BTreeSet<String>,
-    /// Clusters with an older credential about which their API server was not asked yet.
+    /// Clusters for which the account has an older credential, and whose API server has not confirmed yet that it
+    /// refuses that.
     #[serde(default)]
     pub unproved: BTreeSet<String>,
 }
 
-/// What an eviction found in a namespace.
+/// The findings of an eviction in one namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evicted {
-    /// Names of the Secrets with tokens that were removed.
+    /// Names of the token Secrets that were removed.
     pub secrets: Vec<String>,
-    /// What others changed since the time that the administrator named.
+    /// Changes by others since the time that the administrator named.
     pub changed: Vec<Touched>,
 }
 
 impl RevocationProof {
-    /// What is left for an administrator to do, if anything is.
+    /// Returns what an administrator still has to do, or what is not proved yet; `None` if nothing is left.
     #[must_use]
     pub fn open(&self) -> Option<Refusal> {
         let bindings: Vec<String> = self
@@ -461,13 +456,13 @@ impl RevocationProof {
         }
         if !self.unproved.is_empty() {
             let clusters = self.unproved.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-            open.push(format!("not proved yet that the API server of {clusters} refuses the older credentials"));
+            open.push(format!("it is not proved yet that the API server of {clusters} refuses the older credentials"));
         }
         let text = format!("{}: {}", self.account, open.join("; "));
         (!open.is_empty()).then_some(Refusal { exit_code: 1, text })
     }
 
-    /// Whether the API server of the cluster was asked about the older credentials.
+    /// Returns whether the API server of the cluster was asked about the older credentials.
     #[must_use]
     pub fn is_asked(&self, cluster: &str) -> bool {
         self.refused.contains_key(cluster) || self.bound_by_others.contains_key(cluster)
@@ -484,7 +479,7 @@ impl std::fmt::Display for RevocationProof {
         delivered.iter().try_for_each(|(file, at)| write!(f, "; new credential in {file} ({at:.0})"))?;
         for (place, Evicted { secrets, changed }) in evicted {
             let removed = if secrets.is_empty() { "none".to_owned() } else { secrets.join(", ") };
-            write!(f, "\n  {place}: service account default made again; token Secrets removed: {removed}")?;
+            write!(f, "\n  {place}: service account default recreated; token Secrets removed: {removed}")?;
             changed
                 .iter()
                 .try_for_each(|Touched { at, object, by }| write!(f, "\n  changed {at:.0} by {by}: {object}"))?;

@@ -1,4 +1,4 @@
-//! Who is at the other end of the control socket: from peer credentials (`SO_PEERCRED`, unix(7)) to what they may do.
+//! Identifies the peer of the control socket, and turns its credentials (`SO_PEERCRED`, unix(7)) into what it may do.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -7,19 +7,19 @@ use std::fs;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use tokio::net::unix::UCred;
 
-/// Group whose members may give orders, if they are in [`READER_GROUP`] too.
+/// The group whose members may give orders, if they are also in [`READER_GROUP`].
 pub const ADMIN_GROUP: &str = "bursar-admin";
-/// Group whose members may read.
+/// The group whose members may read.
 pub const READER_GROUP: &str = "bursar";
 
 /// One caller of the control socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// Name for the history: who logged in, also behind `sudo`.
+    /// The name for the history: the user who logged in, even if they then used `sudo`.
     pub actor: String,
-    /// uid of the peer.
+    /// The uid of the peer.
     pub uid: u32,
-    /// Its name on this host.
+    /// The uid's name on this host.
     pub name: Option<String>,
     /// root, our own user, or a member of both [`ADMIN_GROUP`] and [`READER_GROUP`].
     pub may_order: bool,
@@ -30,8 +30,8 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// From what the kernel says of the peer. A peer credential carries only the primary group, so the full list is
-    /// looked up; a uid that nobody knows may do nothing.
+    /// Returns the caller for the credentials that the kernel reports. They contain only the primary group, so the full
+    /// list is looked up. A uid without a user has no groups, and so no rights.
     #[must_use]
     pub fn of(peer: &UCred) -> Self {
         let uid = Uid::from_raw(peer.uid());
@@ -52,14 +52,15 @@ impl Caller {
     }
 }
 
-/// Whether somebody may order, and may read. Who may order may read too, because each order's answer is read.
+/// Returns whether the caller may give orders, and whether they may read. Orders require the right to read, because
+/// their answer is read.
 fn rights(is_trusted: bool, groups: &BTreeSet<String>) -> (bool, bool) {
     let may_read = is_trusted || groups.contains(READER_GROUP);
     (is_trusted || (may_read && groups.contains(ADMIN_GROUP)), may_read)
 }
 
-/// Who runs this process, for the history: as the daemon would see it. Must be asked before the process becomes
-/// somebody else.
+/// Returns the name of the user who runs this process, for the history, as the daemon would see it. Must be called
+/// before the process changes its user.
 #[must_use]
 pub fn own_name() -> String {
     let uid = Uid::current();
@@ -74,8 +75,8 @@ fn group_names(user: &User) -> BTreeSet<String> {
     groups.into_iter().filter_map(|gid| Group::from_gid(gid).ok().flatten()).map(|group| group.name).collect()
 }
 
-/// The name behind `/proc/PID/loginuid`, which survives `sudo` (`pam_loginuid(8)`). It names the actor in the history
-/// and permits nothing, so a pid that was reused meanwhile harms nobody.
+/// Returns the name for `/proc/PID/loginuid`, which survives `sudo` (`pam_loginuid(8)`). The name appears only in the
+/// history and gives no rights, so a reused pid does no harm.
 fn login_name(pid: Option<i32>) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{}/loginuid", pid?)).ok()?;
     let uid: u32 = text.trim().parse().ok().filter(|uid| *uid != u32::MAX)?;
@@ -97,8 +98,8 @@ mod tests {
 
     #[tokio::test]
     async fn our_own_user_may_order() {
-        let (ours, _theirs) = tokio::net::UnixStream::pair().expect("a socket pair");
-        let caller = Caller::of(&ours.peer_cred().expect("credentials"));
+        let (ours, _theirs) = tokio::net::UnixStream::pair().expect("a socket pair is created");
+        let caller = Caller::of(&ours.peer_cred().expect("the kernel knows the peer"));
         assert!(caller.may_order && caller.may_read && caller.may_read_secrets, "{caller:?}");
     }
 }

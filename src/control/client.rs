@@ -1,5 +1,5 @@
-//! `bursar`'s end of the control socket: one request, its answer, and the daemon that is not there told apart from one
-//! that refuses.
+//! `bursar`'s end of the control socket: sends one request and returns its answer. If there is none, the error says
+//! whether the daemon does not run, refuses, or broke the connection.
 
 use std::error::Error;
 use std::io;
@@ -15,30 +15,24 @@ use crate::orders::request::{EnsureAnswer, EnsureRequest, OrderRequest, Refusal}
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens there.
+    /// Nobody listens on the socket.
     #[error("bursard does not answer at {}; start it with `systemctl start bursard`", socket.display())]
-    Absent {
-        /// The socket.
-        socket: PathBuf,
-    },
-    /// The socket is not for this user.
+    Absent { socket: PathBuf },
+    /// This user may not open the socket.
     #[error("you may not use {}; ask an administrator to add you to group bursar", socket.display())]
-    Forbidden {
-        /// The socket.
-        socket: PathBuf,
-    },
-    /// It answered that it will not.
+    Forbidden { socket: PathBuf },
+    /// The daemon refused the request.
     #[error("{}", .0.text)]
     Refused(Refusal),
-    /// The conversation broke off: it was stopped meanwhile.
+    /// The connection broke, for example because the daemon was stopped meanwhile.
     #[error("the connection to bursard broke; see `journalctl -u bursard`")]
     Broken(#[source] reqwest::Error),
-    /// What came back is nothing we know.
+    /// The answer is not valid JSON of the expected type.
     #[error("bursar cannot read the answer of bursard, whose version may differ; run: systemctl restart bursard")]
     Answer(#[source] serde_json::Error),
 }
 
-/// A client of the daemon at one socket. It connects when first asked, and waits as long as a cycle takes.
+/// A client of the daemon at one socket. It connects with the first request, and waits as long as a cycle takes.
 #[derive(Debug)]
 pub struct ControlClient {
     socket: PathBuf,
@@ -46,26 +40,28 @@ pub struct ControlClient {
 }
 
 impl ControlClient {
-    /// A client of the daemon at `socket`. The process needs a default TLS provider, though nothing is encrypted here.
+    /// Returns a client of the daemon at `socket`. The process needs a default TLS provider, although nothing is
+    /// encrypted.
     pub fn new(socket: &Path) -> Result<Self, ClientError> {
-        // No authority is asked for at a socket; without this a host that has none (no ca-certificates) is an error.
+        // A Unix socket needs no certificate authority. Without this line, `build` fails on a host that has none
+        // (without package ca-certificates).
         let builder = reqwest::Client::builder().unix_socket(socket).no_proxy().tls_certs_only([]);
         let http = builder.build().map_err(ClientError::Broken)?;
         Ok(Self { socket: socket.to_path_buf(), http })
     }
 
-    /// How things stand.
+    /// Returns the daemon's status.
     pub async fn status(&self) -> Result<Status, ClientError> {
         self.answer(self.http.get(url("/v1/status"))).await
     }
 
-    /// What a cycle would do.
+    /// Returns what a cycle would do.
     pub async fn plan(&self, request: &PlanRequest) -> Result<PlanAnswer, ClientError> {
         self.answer(self.http.post(url("/v1/plan")).header("content-type", "application/json").body(json(request)?))
             .await
     }
 
-    /// A cycle that begins after this, when it is done.
+    /// Starts a cycle, and returns its report when it has ended.
     pub async fn sync(&self) -> Result<CycleReport, ClientError> {
         self.answer(self.http.post(url("/v1/sync"))).await
     }
@@ -76,25 +72,25 @@ impl ControlClient {
             .await
     }
 
-    /// Asks for an account; answers at once.
+    /// Asks for an account. The answer comes at once.
     pub async fn ensure(&self, request: &EnsureRequest) -> Result<EnsureAnswer, ClientError> {
         self.answer(self.http.post(url("/v1/ensure")).header("content-type", "application/json").body(json(request)?))
             .await
     }
 
-    /// What the ledger says of one's own, as `bursar show --json`.
+    /// Returns what the ledger has about one of the caller's accounts, as `bursar show --json`.
     pub async fn show(&self, request: &OwnRequest) -> Result<Value, ClientError> {
         self.answer(self.http.post(url("/v1/own/show")).header("content-type", "application/json").body(json(request)?))
             .await
     }
 
-    /// Why it is as it is, as `bursar why --json`.
+    /// Explains the state of one of the caller's accounts, as `bursar why --json`.
     pub async fn why(&self, request: &OwnRequest) -> Result<Value, ClientError> {
         self.answer(self.http.post(url("/v1/own/why")).header("content-type", "application/json").body(json(request)?))
             .await
     }
 
-    /// Who of one's own stands behind something, as `bursar who --json`.
+    /// Finds which of the caller's accounts something in a log belongs to, as `bursar who --json`.
     pub async fn who(&self, request: &WhoRequest) -> Result<Value, ClientError> {
         self.answer(self.http.post(url("/v1/own/who")).header("content-type", "application/json").body(json(request)?))
             .await
@@ -121,7 +117,7 @@ impl ControlClient {
     }
 }
 
-/// What the system said, at the bottom of the causes.
+/// Returns the kind of the innermost I/O error, which comes from the operating system.
 fn innermost(error: &reqwest::Error) -> Option<io::ErrorKind> {
     let mut kind = None;
     let mut cause: Option<&(dyn Error + 'static)> = error.source();
@@ -132,7 +128,7 @@ fn innermost(error: &reqwest::Error) -> Option<io::ErrorKind> {
     kind
 }
 
-/// The host is not looked at; HTTP wants one.
+/// HTTP requires a host; it has no effect.
 fn url(path: &str) -> String {
     format!("http://bursard{path}")
 }

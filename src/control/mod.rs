@@ -1,5 +1,5 @@
-//! The control socket: how `bursar` speaks with `bursard`. `api` is what they say, `caller` who asks, `server` (with
-//! `connections`) and `client` the two ends.
+//! The control socket, over which `bursar` talks to `bursard`: `api` has the messages, `caller` identifies the peer,
+//! `server` (with `connections`) is the daemon's end, and `client` is the end of `bursar`.
 
 pub mod api;
 pub mod caller;

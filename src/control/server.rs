@@ -1,5 +1,5 @@
-//! The daemon's end of the control socket: authenticates the peer, parses the request, hands it to the event loop and
-//! sends the loop's answer back. It decides nothing else and writes nothing.
+//! The daemon's end of the control socket: identifies the peer, parses the request, passes it to the event loop and
+//! sends back the loop's answer. It decides nothing except who may ask, and writes nothing.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
@@ -24,51 +24,53 @@ use super::connections;
 use crate::orders::ensure::Asker;
 use crate::orders::request::{EnsureAnswer, EnsureRequest, OrderRequest, Refusal};
 
-/// Largest request body: an order with a long reason is a few hundred bytes, and there may be one for every account.
+/// The largest request body. An order with a long reason has a few hundred bytes, and there may be one for every
+/// account.
 const BODY_LIMIT: usize = 8 << 20;
-/// The loop answers in milliseconds.
+/// How long the loop may take to answer `/healthz`. It normally answers in milliseconds.
 const ALIVE_WITHIN: Duration = Duration::from_secs(5);
 
-/// What the loop is asked, and where its answer goes.
+/// A request to the event loop, with the channel for its answer.
 #[derive(Debug)]
 pub enum Request {
-    /// Whether the loop turns, and a cycle that is under way goes on; and how it is.
+    /// Asks for the text of `/healthz`. The answer is a refusal if a cycle hangs.
     Alive(Reply<String>),
-    /// How things stand.
+    /// The status.
     Status(Reply<Status>),
-    /// What a cycle would do. `true`: the caller may have the daemon read what another configuration names.
+    /// The plan of a cycle. If the `bool` is `true`, the daemon may read the files that the caller's configuration
+    /// names.
     Plan(PlanRequest, bool, Reply<PlanAnswer>),
-    /// A cycle that begins after this.
+    /// Runs a cycle that begins after this request.
     Sync(Reply<CycleReport>),
-    /// An administrator's orders.
+    /// Orders of the administrator with this name.
     Orders(String, Vec<OrderRequest>, Reply<OrderAnswer>),
-    /// Somebody asks for an account.
+    /// A request for an account.
     Ensure(Asker, EnsureRequest, Reply<EnsureAnswer>),
-    /// The process of this uid asks about its own.
+    /// A question of the process with this uid about its own accounts.
     Own(Question, u32, OwnRequest, Reply<Value>),
-    /// The process of this uid asks who of its own stands behind something.
+    /// A question of the process with this uid: which of its own accounts does something in a log belong to?
     Who(u32, WhoRequest, Reply<Value>),
     /// The Prometheus text.
     Metrics(Reply<String>),
 }
 
-/// What somebody asks about their own.
+/// A question of a caller about their own accounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question {
-    /// What there is.
+    /// As `bursar show`.
     Show,
-    /// Why it is so.
+    /// As `bursar why`.
     Why,
 }
 
-/// Where an answer goes.
+/// The channel for an answer.
 pub type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 
-/// Takes the place of the socket that an earlier daemon left at `path`; a file that is no socket stays. Mode 0666: who
-/// may do what is decided by peer credentials, so that a caller without rights reads why instead of "permission
+/// Binds the control socket, and replaces the socket that an earlier daemon left at `path`. Its mode is 0666, because
+/// peer credentials decide what a caller may do: a caller without rights gets the reason instead of "permission
 /// denied".
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
-    // Any other file stays, and the bind fails because it is there.
+    // A file that is not a socket is not removed. Then `bind` fails.
     if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
         std::fs::remove_file(path)?;
     }
@@ -82,7 +84,7 @@ pub async fn serve(listener: UnixListener, request_sender: mpsc::Sender<Request>
     connections::serve(listener, routes(request_sender), |stream| stream.peer_cred().ok(), stop).await;
 }
 
-/// Only metrics and health, for the TCP listener of `[metrics] listen`.
+/// Serves only metrics and health, for the TCP listener of `[metrics] listen`.
 pub async fn serve_metrics(
     listener: tokio::net::TcpListener,
     request_sender: mpsc::Sender<Request>,
@@ -176,14 +178,14 @@ async fn orders(
     .await
 }
 
-/// Anybody may ask; the loop knows whose account it is.
+/// Every user may ask; the loop decides whose account it is.
 async fn ensure(
     State(request_sender): State<RequestSender>,
     Extension(caller): Extension<Option<Caller>>,
     body: Result<Json<EnsureRequest>, JsonRejection>,
 ) -> Response {
     answer(async {
-        let caller = caller.ok_or_else(|| not_allowed("nobody knows who asks"))?;
+        let caller = caller.ok_or_else(|| not_allowed("the user of this process is unknown"))?;
         let Json(request) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
         let Caller { actor, uid, name, may_order, may_read: _, may_read_secrets: _ } = caller;
         let asker = Asker { actor, uid, name, may_order };
@@ -192,7 +194,7 @@ async fn ensure(
     .await
 }
 
-/// Anybody may ask; the loop knows what is theirs.
+/// Every user may ask; the loop selects the caller's own accounts.
 async fn own(
     question: Question,
     Extension(caller): Extension<Option<Caller>>,
@@ -200,21 +202,21 @@ async fn own(
     body: Result<Json<OwnRequest>, JsonRejection>,
 ) -> Response {
     answer(async {
-        let caller = caller.ok_or_else(|| not_allowed("nobody knows who asks"))?;
+        let caller = caller.ok_or_else(|| not_allowed("the user of this process is unknown"))?;
         let Json(request) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
         ask(&request_sender, |reply| Request::Own(question, caller.uid, request, reply)).await
     })
     .await
 }
 
-/// Anybody may ask; the loop knows what is theirs.
+/// Every user may ask; the loop selects the caller's own accounts.
 async fn who(
     Extension(caller): Extension<Option<Caller>>,
     State(request_sender): State<RequestSender>,
     body: Result<Json<WhoRequest>, JsonRejection>,
 ) -> Response {
     answer(async {
-        let caller = caller.ok_or_else(|| not_allowed("nobody knows who asks"))?;
+        let caller = caller.ok_or_else(|| not_allowed("the user of this process is unknown"))?;
         let Json(request) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
         ask(&request_sender, |reply| Request::Who(caller.uid, request, reply)).await
     })
@@ -231,10 +233,13 @@ async fn metrics(
     }
 }
 
-/// 200 while the daemon works, 503 and why when it hangs.
+/// Answers 200 while the daemon works, and 503 with the reason if it hangs.
 async fn healthz(State(request_sender): State<RequestSender>) -> Response {
     let asked = tokio::time::timeout(ALIVE_WITHIN, ask(&request_sender, Request::Alive));
-    let silent = || Refusal { exit_code: 69, text: "the daemon does not answer itself".to_owned() };
+    let silent = || Refusal {
+        exit_code: 69,
+        text: "the event loop of bursard does not answer; run: systemctl restart bursard".to_owned(),
+    };
     match asked.await.unwrap_or_else(|_| Err(silent())) {
         Ok(health) => format!("{health}\n").into_response(),
         Err(refusal) => refused(refusal),
@@ -284,13 +289,13 @@ mod tests {
 
     #[tokio::test]
     async fn only_a_socket_is_replaced() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
         let path = folder.path().join("control.sock");
-        std::fs::write(&path, "notes").expect("written");
+        std::fs::write(&path, "notes").expect("the file is written");
         assert!(bind(&path).is_err());
-        assert_eq!(std::fs::read_to_string(&path).expect("it stays"), "notes");
-        std::fs::remove_file(&path).expect("removed");
-        drop(bind(&path).expect("a new socket"));
+        assert_eq!(std::fs::read_to_string(&path).expect("the file still exists"), "notes");
+        std::fs::remove_file(&path).expect("the file is removed");
+        drop(bind(&path).expect("a free path can be bound"));
         bind(&path).expect("the socket of an earlier daemon is replaced");
     }
 }

@@ -1,5 +1,5 @@
-//! Random histories of a site with a real ledger: what `bursar plan` prints is what the next cycle hands to its executor,
-//! and what the ledger has before that is what the preview foresaw.
+//! Checks with random histories of a site and a real ledger that the next cycle executes exactly what `bursar plan`
+//! prints, and that the ledger then is as the preview foresaw.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::policy::{Limit, NamespaceReaper};
 use crate::snapshot::{Completeness, Entry, Role};
 use crate::telemetry::Metrics;
 
-/// Something that happens between two cycles.
+/// An event between two cycles.
 #[derive(Debug, Clone)]
 enum Happening {
     Comes(usize),
@@ -35,7 +35,7 @@ enum Happening {
     Quota(u8),
 }
 
-/// What happens, how many hours later the directories are asked, and what they answer: nothing, a part, all.
+/// The events before a cycle, the hours until it, and the answer of the directories: none, incomplete or complete.
 type Step = (Vec<Happening>, i64, Option<bool>);
 
 /// Three tools, two people and their workspace.
@@ -70,10 +70,10 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn entry(who: usize) -> Entry {
     let (kind, name) = ENTRIES[who];
-    let number = 20_001 + i64::try_from(who).expect("few");
+    let number = 20_001 + i64::try_from(who).expect("the number is small");
     let posix = PosixIdentity {
-        uid: number.try_into().expect("in range"),
-        gid: number.try_into().expect("in range"),
+        uid: number.try_into().expect("the number is a valid uid"),
+        gid: number.try_into().expect("the number is a valid gid"),
         groups: BTreeSet::new(),
     };
     let place = if kind == AccountKind::User { "students".to_owned() } else { format!("{kind}s") };
@@ -86,21 +86,21 @@ fn entry(who: usize) -> Entry {
     }
 }
 
-/// A site: what its servers would answer, and the ledger of its daemon.
+/// A site: the answers of its servers, and the ledger of its daemon.
 struct Story {
     world: World,
     entries: BTreeMap<usize, Entry>,
-    /// The cluster's content while it does not answer.
+    /// The content of the cluster while it does not answer.
     away: Option<Arc<ClusterInventory>>,
     daemon: Ledger,
     planner: Planner,
 }
 
 impl Story {
-    /// `shares`: there are workspaces and a reaper, so what one account should have depends on others.
+    /// If `shares`, there are workspaces and a reaper, so that what one account should have depends on others.
     async fn new(folder: &std::path::Path, shares: bool) -> Self {
         let metrics = Arc::new(Metrics::default());
-        let daemon = Ledger::open(folder, || Timestamp::UNIX_EPOCH, &metrics).await.expect("a ledger");
+        let daemon = Ledger::open(folder, || Timestamp::UNIX_EPOCH, &metrics).await.expect("a new ledger opens");
         let mut world = World::new();
         if shares {
             let course = course();
@@ -161,7 +161,7 @@ impl Story {
                 self.world.policy.limits.remove_members_per_day = limit;
             }
             Happening::Quota(pods) => {
-                let tool = self.world.policy.classes.get_mut("tool").expect("a class");
+                let tool = self.world.policy.classes.get_mut("tool").expect("the world has class tool");
                 tool.quota.insert("pods".to_owned(), pods.to_string());
             }
         }
@@ -178,10 +178,10 @@ impl Story {
 
     async fn write(&mut self, change: Option<Change>) {
         let changes: Vec<Change> = change.into_iter().collect();
-        self.daemon.write(&changes, &[], self.world.now).await.expect("written");
+        self.daemon.write(&changes, &[], self.world.now).await.expect("the ledger takes writes");
     }
 
-    /// What is read: by a preview and by a cycle at one moment it is the same.
+    /// Returns the observations. A preview and a cycle at the same time get the same.
     fn read(&self, heard: Option<bool>) -> (Option<DirectorySnapshot>, Inventory) {
         let heard = heard.map(|complete| {
             let cut = Completeness::Partial { why: "size limit".to_owned() };
@@ -201,14 +201,14 @@ impl Story {
         let mut planner = std::mem::take(&mut self.planner);
         let foreseen = self.evolve(heard, &mut planner);
         let unaided = self.evolve(heard, &mut Planner::default());
-        prop_assert_eq!(&foreseen, &unaided, "what a planner has seen before makes no difference");
+        prop_assert_eq!(&foreseen, &unaided, "a planner with and one without memory decide the same");
         let Evolved { known, plan, approved, refusals, .. } = &foreseen;
         let printed = Preview::of(known, plan, approved, refusals).to_string();
 
         let ((heard, inventory), at) = (self.read(heard), self.world.now);
         let readings = Readings { heard, inventory, policy: &self.world.policy, sealer: &self.world.sealer, now: at };
-        let decided = decide(&mut self.daemon, &mut planner, readings).await.expect("written");
-        prop_assert_eq!(self.daemon.state(), &foreseen.after, "what both writes make of the ledger");
+        let decided = decide(&mut self.daemon, &mut planner, readings).await.expect("the ledger takes writes");
+        prop_assert_eq!(self.daemon.state(), &foreseen.after, "the ledger is as the preview foresaw");
 
         let mut executed = Vec::new();
         let world = &mut self.world;
@@ -219,7 +219,7 @@ impl Story {
             for account in decided.approved.accounts() {
                 for action in account.steps() {
                     let changes = world.act(account, action);
-                    recorder.store(changes, Vec::new()).await.expect("stored");
+                    recorder.store(changes, Vec::new()).await.expect("the record is stored");
                     executed.push((account.account.clone(), action.clone()));
                 }
                 let places = account.settles.iter().filter(|(cluster, _)| answering.contains(*cluster));
@@ -227,12 +227,12 @@ impl Story {
                     let over = Change::Failure(account.id.clone(), cluster.clone(), None);
                     [over, Change::Settled(account.id.clone(), cluster.clone(), own.clone())]
                 });
-                recorder.store(done.collect(), Vec::new()).await.expect("stored");
+                recorder.store(done.collect(), Vec::new()).await.expect("the record is stored");
             }
             execute::Report::default()
         })
         .await
-        .expect("stored");
+        .expect("the records are stored");
         let Decided { plan, approved, refusals, events: _ } = &decided;
         prop_assert_eq!(printed, Preview::of(known, plan, approved, refusals).to_string());
         let foreseen: Vec<(_, Action)> = foreseen
@@ -244,13 +244,13 @@ impl Story {
         prop_assert_eq!(foreseen, executed);
 
         let report = report::cycle(Trigger::Sync, (at, at), self.daemon.state(), plan, approved, refusals);
-        self.daemon.finish(report).await.expect("written");
+        self.daemon.finish(report).await.expect("the ledger takes writes");
         self.planner = planner;
         Ok(())
     }
 }
 
-/// People of this number belong to the workspace, or do not.
+/// Adds a person to the workspace, or removes them. The workspace is entry 5.
 fn join(entries: &mut BTreeMap<usize, Entry>, who: usize, on: bool) {
     let id: DirectoryId = entry(who).id;
     let Some(lab) = entries.get_mut(&5) else { return };
@@ -267,7 +267,7 @@ fn histories() -> ProptestConfig {
 }
 
 fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts")
 }
 
 proptest! {
@@ -278,7 +278,7 @@ proptest! {
         history in prop::collection::vec(step(), 1..20),
         shares in any::<bool>(),
     ) {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
         runtime().block_on(async {
             let mut story = Story::new(folder.path(), shares).await;
             story.cycle(Some(true)).await?;
@@ -289,24 +289,24 @@ proptest! {
                 story.world.now += SignedDuration::from_hours(*hours);
                 story.cycle(*heard).await?;
             }
-            story.daemon.close().await.expect("closed");
+            story.daemon.close().await.expect("the ledger closes");
             Ok::<(), TestCaseError>(())
         })?;
     }
 }
 
-/// A figure of `benches/cycle.rs` says how long it takes; this says why.
+/// `benches/cycle.rs` measures how long a cycle takes; this test guards the reason why it is fast.
 #[tokio::test]
-async fn a_cycle_copies_no_large_map_of_the_ledger_but_what_it_changes_while_it_decides() {
-    let folder = tempfile::tempdir().expect("a folder");
+async fn a_decision_copies_only_the_changed_part_of_the_ledgers_large_maps() {
+    let folder = tempfile::tempdir().expect("a temporary folder is created");
     let mut story = Story::new(folder.path(), false).await;
     for _ in 0..4 {
-        story.cycle(Some(true)).await.expect("what was foreseen");
+        story.cycle(Some(true)).await.expect("the cycle executes what was foreseen");
     }
     story.world.ledger = LedgerState::default();
     let quiet = story.evolve(Some(true), &mut Planner::default());
     assert!(quiet.approved.accounts().is_empty(), "{}", quiet.plan);
-    assert_eq!(addresses(&quiet.after), addresses(story.daemon.state()), "nothing changed, and nothing is copied");
+    assert_eq!(addresses(&quiet.after), addresses(story.daemon.state()), "nothing changed, so nothing is copied");
     drop(quiet);
 
     story.happens(&Happening::Marked(0, true)).await;
@@ -314,14 +314,10 @@ async fn a_cycle_copies_no_large_map_of_the_ledger_but_what_it_changes_while_it_
     let (heard, inventory) = story.read(Some(true));
     let World { policy, sealer, now, .. } = &story.world;
     let readings = Readings { heard, inventory, policy, sealer, now: *now };
-    let decided = decide(&mut story.daemon, &mut story.planner, readings).await.expect("written");
+    let decided = decide(&mut story.daemon, &mut story.planner, readings).await.expect("the ledger takes writes");
     assert_eq!(decided.approved.accounts().len(), 1);
     let after = addresses(story.daemon.state());
-    assert_eq!(
-        after[1..],
-        before[1..],
-        "of the accounts a part is copied, which the planner compares with, and nothing else"
-    );
+    assert_eq!(after[1..], before[1..], "only a part of the accounts is copied, which the planner compares with");
 }
 
 fn addresses(ledger: &LedgerState) -> [usize; 6] {

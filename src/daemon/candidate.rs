@@ -1,5 +1,5 @@
-//! Another configuration, of which somebody asks what it would do. It can name any file as a password and any server to send
-//! it to, so the daemon reads it only for callers who can read those files themselves.
+//! Loads another configuration for a preview. It can name any file as a password and any server to send it to, so the
+//! daemon loads it only for callers who can read those files themselves.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use crate::errors::chain;
 use crate::orders::request::Refusal;
 use crate::settings::{Settings, SettingsErrors};
 
-/// What is to be previewed. A configuration that is the one in force is none.
+/// Returns what is to be previewed. A configuration that equals the one in force is left out.
 ///
 /// # Errors
-/// The caller is not `trusted` to have it read, or it is wrong.
+/// The caller is not `trusted` to have the configuration loaded, or it is wrong.
 pub(super) fn ask(file: &Path, in_force: &Settings, request: PlanRequest, trusted: bool) -> Result<Ask, Refusal> {
     let PlanRequest { config, at } = request;
     let Some(ConfigText { file: other, text }) = config else { return Ok(Ask { other: None, at }) };
@@ -22,7 +22,7 @@ pub(super) fn ask(file: &Path, in_force: &Settings, request: PlanRequest, truste
             return Ok(Ask { other: None, at });
         }
         let text = format!(
-            "{} cannot be planned for you: the daemon would read the passwords that it names; run: sudo bursar plan \
+            "cannot plan with {}: the daemon would read the passwords that it names for you; run: sudo bursar plan \
              --config {}",
             other.display(),
             other.display()
@@ -34,7 +34,7 @@ pub(super) fn ask(file: &Path, in_force: &Settings, request: PlanRequest, truste
     Ok(Ask { other, at })
 }
 
-/// The refusal of a configuration that is wrong.
+/// Returns the refusal of a wrong configuration.
 pub(super) fn wrong(errors: &SettingsErrors) -> Refusal {
     Refusal { exit_code: 78, text: chain(errors) }
 }

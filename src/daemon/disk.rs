@@ -1,4 +1,4 @@
-//! What the loop does about the ledger's disk: backups of it, and going on reading while it takes no writes.
+//! Handles the ledger's disk: makes backups, and goes on reading while the ledger takes no writes.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use crate::runtime::ledger::back_up;
 use crate::store::StoreError;
 use crate::store::backup::Backup;
 
-/// Between two looks whether the ledger takes writes again: soon enough that nobody waits, and each costs the opening of
-/// a file.
+/// The pause between two checks whether the ledger takes writes again. It is short for those who wait; each check only
+/// opens a file.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
-/// What is not begun twice.
+/// Work that is not started twice.
 #[derive(Debug, Default)]
 pub(super) struct Begun {
-    /// A backup.
+    /// A backup is running.
     backup: bool,
-    /// [`Event::TryDisk`] is on its way.
+    /// An [`Event::TryDisk`] will come.
     trial: bool,
 }
 
 impl Loop {
-    /// Copies the ledger beside the loop, which hears of it when it is done.
+    /// Copies the ledger in the background. The loop gets an event when the copy is done.
     pub(super) fn back_up(&mut self) {
         if std::mem::replace(&mut self.disk.backup, true) {
             return;
@@ -35,7 +35,7 @@ impl Loop {
         let (sender, state_dir, now) = (self.sender.clone(), self.runtime.settings().state_dir.clone(), super::now());
         tokio::spawn(async move {
             let result = back_up(state_dir, now).await;
-            // A loop that is gone need not hear it.
+            // If the loop has ended, it needs no event.
             let _ = sender.send(Event::BackedUp(result)).await;
         });
     }
@@ -45,7 +45,7 @@ impl Loop {
         self.runtime.ledger.backed_up(result);
     }
 
-    /// Notes that the ledger did not take a write, and returns what the caller is told.
+    /// Records that the ledger did not take a write. Returns the answer to the caller.
     pub(super) fn stuck(&mut self, error: &StoreError) -> Refusal {
         self.runtime.ledger.is_stuck(error);
         if !std::mem::replace(&mut self.disk.trial, true) {
@@ -55,18 +55,19 @@ impl Loop {
                 let _ = sender.send(Event::TryDisk).await;
             });
         }
-        let text = format!("nothing was done, for the ledger takes no writes: {}", chain(error));
+        let text = format!("nothing was done, because the ledger takes no writes: {}", chain(error));
         Refusal { exit_code: 1, text }
     }
 
-    /// A cycle that cannot run: those who wait for it are told so, and if it would have read, the read takes place.
+    /// Ends a cycle that cannot run: answers those who wait for it and, if it would have read the directories, reads
+    /// them.
     pub(super) async fn without_disk(&mut self, error: &StoreError, trigger: Trigger) -> Result<(), DaemonError> {
         let refusal = self.stuck(error);
         for reply in self.waiters.syncs.drain(..) {
             let _ = reply.send(Err(refusal.clone()));
         }
         for (answer, reply) in self.waiters.orders.drain(..) {
-            let text = "the ledger takes no writes; it is carried out when it does again".to_owned();
+            let text = "the ledger takes no writes; the order is carried out when it does again".to_owned();
             let _ = reply.send(Ok(OrderAnswer { open: vec![Refusal { exit_code: 1, text }], ..answer }));
         }
         if trigger.asks() {
@@ -76,7 +77,7 @@ impl Loop {
         Ok(())
     }
 
-    /// Whether it takes writes again; then the cycles that could not be are made up for by one.
+    /// Checks whether the ledger takes writes again. If so, one cycle makes up for those that could not run.
     pub(super) async fn try_disk(&mut self) -> Result<(), DaemonError> {
         self.disk.trial = false;
         match self.runtime.ledger.must_write().await {

@@ -1,5 +1,5 @@
-//! What comes in, and who is told meanwhile that the daemon is alive: while a cycle runs, questions are answered with how
-//! things stood when it began, an order cuts it short, a stop ends it, and systemd's watchdog hears that it goes on.
+//! Receives the events of the daemon. While a cycle runs, it answers questions with the state from before the cycle,
+//! cuts the cycle short for an order, ends it at a stop, and tells systemd's watchdog that the cycle makes progress.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,35 +15,36 @@ use crate::runtime::{Progress, Runtime, Work};
 use crate::store::StoreError;
 use crate::store::backup::Backup;
 
-/// How long a stopping daemon lets what is under way go on. Below systemd's default `TimeoutStopSec` of 90 s.
+/// How long work in progress may go on after a stop. It is below systemd's default `TimeoutStopSec` of 90 s.
 const SOFT_STOP: Duration = Duration::from_mins(1);
-/// A cycle of which no step ends for so long hangs: every request has a deadline far below.
+/// If no step of a cycle ends for this long, the cycle hangs. The deadline of every request is far shorter.
 const HANGS: Duration = Duration::from_mins(10);
-/// So long may a cycle keep somebody waiting at a login. Cut at once, cycles would never end while many people log in.
+/// How long a cycle may keep somebody waiting at a login. If each login cut a cycle at once, no cycle would end while many
+/// people log in.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often that is looked at where systemd does not ask.
+/// How often progress is checked if systemd's watchdog is off.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Why the daemon does something.
+/// What the daemon reacts to.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// The schedule says so.
+    /// A scheduled cycle.
     Tick,
-    /// The schedule says that directories are to be read in full.
+    /// A scheduled full read of the directories.
     FullRead,
-    /// A directory told of a change.
+    /// A directory reported a change.
     Change,
-    /// A cluster is no longer as the plan knew it.
+    /// A cluster changed since the last plan.
     Drift,
-    /// Somebody asks over the control socket.
+    /// A request over the control socket.
     Asked(Request),
-    /// The schedule says that the ledger is to be copied.
+    /// A scheduled backup of the ledger.
     Backup,
-    /// It was, or was not.
+    /// A backup succeeded or failed.
     BackedUp(Result<Backup, StoreError>),
-    /// A day is over: the history's head goes to the journal.
+    /// A day has passed, so the head of the history is logged.
     Day,
-    /// Whether the ledger takes writes again is to be looked at.
+    /// It is time to check whether the ledger takes writes again.
     TryDisk,
     /// SIGHUP.
     Reload,
@@ -51,7 +52,7 @@ pub(super) enum Event {
     Stop,
 }
 
-/// Work that is about to begin: how things stand before it, how it is cut short or ended, and how it says that it goes on.
+/// Work that is about to begin: the state before it, and the controls that cut it short and show its progress.
 pub(super) struct UnderWay {
     status: Status,
     exposition: String,
@@ -67,8 +68,8 @@ impl UnderWay {
     }
 }
 
-/// What `/healthz` says of a loop that turns. A ledger that takes no writes is said and is no reason to restart the
-/// daemon: it goes on reading, and recovers by itself.
+/// Returns the text of `/healthz` for a daemon that does not hang. A ledger that takes no writes is reported, but is no
+/// reason for a restart: the daemon goes on reading, and recovers by itself.
 pub(super) fn health(runtime: &Runtime) -> String {
     match runtime.ledger.trouble() {
         Some(trouble) => format!("degraded: the ledger takes no writes: {}", trouble.why),
@@ -78,10 +79,10 @@ pub(super) fn health(runtime: &Runtime) -> String {
 
 pub(super) struct Inbox {
     events: mpsc::Receiver<Event>,
-    /// What came during a cycle and waits for its end.
+    /// Events that came during a cycle and wait for its end.
     waiting: VecDeque<Event>,
-    /// A cycle was cut short for somebody at a login, and none has come to its end since. Until then none is cut for that:
-    /// everybody on the host may ask, without end.
+    /// A cycle was cut short for a login, and no cycle has finished since. Until then, no other cycle is cut short for
+    /// a login, because every user on the host may ask, without end.
     pub(super) cut_for_login: bool,
     pulse: Interval,
 }
@@ -93,12 +94,12 @@ impl Inbox {
         Self { events, waiting: VecDeque::new(), cut_for_login: false, pulse }
     }
 
-    /// How much is there already.
+    /// Returns the number of events that wait.
     pub(super) fn len(&self) -> usize {
         self.waiting.len() + self.events.len()
     }
 
-    /// One of `turn` events; a stop always has its turn.
+    /// Returns one of the next `turn` events. A stop is always returned.
     pub(super) fn ready(&mut self, turn: &mut usize) -> Option<Event> {
         if *turn == 0 && !matches!(self.waiting.front(), Some(Event::Stop)) {
             return None;
@@ -107,7 +108,7 @@ impl Inbox {
         self.waiting.pop_front().or_else(|| self.events.try_recv().ok())
     }
 
-    /// Waits for the next.
+    /// Waits for the next event.
     pub(super) async fn next(&mut self) -> Event {
         loop {
             tokio::select! {
@@ -117,7 +118,7 @@ impl Inbox {
         }
     }
 
-    /// Does `work` to its end.
+    /// Runs `work` to its end, and handles events meanwhile.
     pub(super) async fn during<T>(&mut self, under_way: &UnderWay, work: impl Future<Output = T>) -> T {
         let UnderWay { status, exposition, health, work: Work { interrupt, stop, progress, .. } } = under_way;
         tokio::pin!(work);
@@ -152,7 +153,7 @@ impl Inbox {
                 },
                 _ = self.pulse.tick() => match alive.check(progress) {
                     Ok(()) => notify(&[NotifyState::Watchdog]),
-                    // systemd ends and restarts the daemon when it hears nothing.
+                    // If systemd hears nothing, it restarts the daemon.
                     Err(refusal) => tracing::error!("{}", refusal.text),
                 },
                 () = at(patience) => {
@@ -169,7 +170,7 @@ impl Inbox {
     }
 }
 
-/// When a step of the cycle last ended.
+/// When the last step of the cycle ended.
 struct Alive {
     steps: u64,
     since: Instant,
@@ -200,8 +201,8 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Tells systemd.
+/// Sends states to systemd.
 pub(super) fn notify(states: &[NotifyState<'_>]) {
-    // Without systemd there is nobody to tell.
+    // Without systemd, nobody is notified.
     let _ = sd_notify::notify(states);
 }

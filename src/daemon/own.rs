@@ -1,4 +1,4 @@
-//! What people ask of their own over the control socket: how their account is, why, and that it be there.
+//! Answers the questions of people about their own accounts over the control socket, and their requests for an account.
 
 use std::path::Path;
 
@@ -14,10 +14,10 @@ use crate::report::{own, who};
 use crate::runtime::ledger::Ledger;
 use crate::store::{ReadStore, StoreError, facts};
 
-/// Everything that the ledger in `file` says of what is somebody's own.
+/// Returns everything that the ledger in `file` has about one of the caller's accounts.
 pub(super) async fn show(ledger: &LedgerState, file: &Path, uid: u32, request: &OwnRequest) -> Result<Value, Refusal> {
     let account = own::find(ledger, uid, request)?;
-    // The views go by name, and somebody who is gone may have had it before.
+    // The database views select by name. If a former account had the name, its rows must stay out.
     let alone = !own::has_namesake(ledger, account);
     let read = async {
         let mut store = ReadStore::open(file).await?;
@@ -27,12 +27,13 @@ pub(super) async fn show(ledger: &LedgerState, file: &Path, uid: u32, request: &
     read.await.map_err(|error: StoreError| Refusal { exit_code: 1, text: chain(&error) })
 }
 
-/// Why it is as it is.
+/// Explains the state of one of the caller's accounts.
 pub(super) fn why(ledger: &LedgerState, policy: &Policy, uid: u32, request: &OwnRequest) -> Result<Value, Refusal> {
     Ok(own::why(own::find(ledger, uid, request)?, ledger, policy))
 }
 
-/// Who of what is somebody's own stands behind something, now. The addresses of others and notes about others stay out.
+/// Returns which of the caller's accounts something in a log belongs to now. Addresses of other people and notes about
+/// them are left out.
 pub(super) async fn who(
     ledger: &LedgerState,
     policy: &Policy,
@@ -65,7 +66,7 @@ pub(super) async fn who(
     Ok(answer)
 }
 
-/// Notes that somebody asks for an account; answers how it is, and with the cycle that brings it nearer.
+/// Records that somebody asks for an account. Returns its state, and the cycle that has to run next for it.
 pub(super) async fn ensure(
     ledger: &mut Ledger,
     policy: &Policy,

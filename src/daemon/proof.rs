@@ -1,5 +1,5 @@
-//! What `bursar revoke` shows of each account when the revocation is done: which API servers refuse the old credentials, and
-//! where the new ones are. It reads the ledger and writes nothing.
+//! Builds what `bursar revoke` shows of each account after the revocation: which API servers refuse the old
+//! credentials, and where the new ones are. Reads the ledger and writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,12 +14,12 @@ use crate::orders;
 use crate::store::facts::Row;
 use crate::store::{ReadStore, StoreError};
 
-/// What was found out about the account with the id `?1` in its generation `?2`, the newest last.
+/// The findings for the account with the id `?1` in its generation `?2`, the newest last.
 const FOUND: &str = "SELECT action, at, detail FROM event
     WHERE account_id = ?1 AND action IN ('old credentials refused', 'old credentials bound by others', 'evicted')
     AND detail ->> 'generation' = CAST(?2 AS INTEGER) ORDER BY id";
 
-/// The proofs for the accounts in `revoked` that are served.
+/// Returns the proofs for those accounts of `revoked` that are served.
 pub(super) async fn of(
     ledger: &LedgerState,
     file: &Path,
@@ -52,7 +52,7 @@ pub(super) async fn of(
     Ok(proofs)
 }
 
-/// Adds what one event says; a later one of a cluster replaces an earlier one.
+/// Adds the finding of one event. A later finding of a cluster replaces the earlier one.
 fn found(row: &Row, proof: &mut RevocationProof) {
     let text = |key: &str| row.get(key).and_then(Value::as_str).unwrap_or_default();
     let detail: Value = serde_json::from_str(text("detail")).unwrap_or_default();
@@ -69,7 +69,7 @@ fn found(row: &Row, proof: &mut RevocationProof) {
                 .insert(cluster, serde_json::from_value(detail["foreign"].clone()).unwrap_or_default());
         }
         _ => {
-            // An eviction that is tried again finds what is left.
+            // A repeated eviction finds only what is left, so the lists are joined.
             let place = format!("{cluster} {}", detail["namespace"].as_str().unwrap_or_default());
             let Evicted { secrets, changed } = proof.evicted.entry(place).or_default();
             secrets.extend(serde_json::from_value::<Vec<String>>(detail["secrets"].clone()).unwrap_or_default());
@@ -80,20 +80,20 @@ fn found(row: &Row, proof: &mut RevocationProof) {
     }
 }
 
-/// Clusters for which the account holds a credential of an older generation.
+/// Returns the clusters in which the account holds a credential of an older generation.
 fn older<'l>(ledger: &'l LedgerState, account: &'l Account) -> impl Iterator<Item = String> {
     let held = ledger.certificates_of(&account.id);
     let older = held.filter(|(_, certificate)| certificate.generation != account.generation);
     older.map(|(key, _)| key.cluster.to_string())
 }
 
-/// Workloads that a suspension stopped: `resume` starts them again.
+/// Returns the workloads that a suspension stopped and that `resume` starts again.
 fn stopped(ledger: &LedgerState, account: &Account) -> BTreeSet<String> {
     let own = ledger.stopped.keys().filter(|(id, _)| *id == account.id);
     own.map(|(_, key)| format!("{}/{}", key.kind.as_str().to_lowercase(), key.name)).collect()
 }
 
-/// Files with a credential of the account's generation, with when each was written.
+/// Returns the files with a credential of the account's generation, with the time when each was written.
 fn delivered(ledger: &LedgerState, account: &Account) -> BTreeMap<String, jiff::Timestamp> {
     let own = ledger.deliveries_of(&account.id).filter(|(key, _)| {
         ledger.certificates.get(key).is_some_and(|certificate| certificate.generation == account.generation)

@@ -1,4 +1,4 @@
-//! The scheduler, which only sends events to the loop. Expressions are the configuration's, in UTC.
+//! The scheduler, which only sends events to the loop. The configured expressions are in UTC.
 
 use tokio::sync::mpsc;
 use tokio_cron_scheduler::{Job, JobScheduler, JobSchedulerError};
@@ -7,7 +7,7 @@ use super::DaemonError;
 use super::inbox::Event;
 use crate::settings::Settings;
 
-/// The head of the history goes to the journal once a day, whatever is configured.
+/// Once a day, independent of the configuration, the head of the history is logged.
 const EACH_DAY: &str = "0 0 * * *";
 
 pub(super) async fn schedule(settings: &Settings, sender: &mpsc::Sender<Event>) -> Result<JobScheduler, DaemonError> {
@@ -23,14 +23,14 @@ pub(super) async fn schedule(settings: &Settings, sender: &mpsc::Sender<Event>) 
 
 fn job(expression: &str, sender: &mpsc::Sender<Event>, event: fn() -> Event) -> Result<Job, JobSchedulerError> {
     let sender = sender.clone();
-    // The crate's expressions begin with seconds; zones are frozen at creation there, so UTC.
+    // The crate's expressions begin with seconds. It fixes a time zone when a job is created, so UTC is used.
     Job::new_async(format!("0 {expression}"), move |_, _| {
         let sender = sender.clone();
         Box::pin(async move {
             match event() {
-                // A loop that is busy has this tick's cycle ahead of it anyway.
+                // If the loop is busy, a cycle follows anyway.
                 Event::Tick => drop(sender.try_send(Event::Tick)),
-                // A loop that is gone needs none.
+                // If the loop has ended, it needs no event.
                 seldom => drop(sender.send(seldom).await),
             }
         })

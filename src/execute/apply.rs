@@ -1,9 +1,10 @@
-//! Server-side apply of one object that is ours, or of one that is not there: never of somebody else's.
+//! Writes one object by server-side apply: one of ours, or one that does not exist yet, but never an object of somebody
+//! else.
 //!
-//! Apply would take over a foreign object silently. So each apply names what it may meet. An object that we know is
-//! named by its uid, so that an object recreated by somebody else conflicts. An object that we do not know is named by
-//! a `resourceVersion` that no object has ([`NO_OBJECT`]), so that anything that stands there conflicts, and nothing is
-//! read before something is made. Only an administrator's order takes over what is somebody else's.
+//! Apply would silently take over a foreign object, so each request names the object that it expects. A known object is
+//! named by its uid, so that an object that somebody else recreated conflicts. For an unknown object, the request names
+//! a `resourceVersion` that no object has ([`NO_OBJECT`]): if an object exists, it conflicts, and nothing has to be
+//! read before a creation. Only an administrator's order takes over a foreign object.
 
 use serde_json::{Value, json};
 
@@ -17,38 +18,38 @@ use crate::kinds::{Data, ObjectKey};
 use crate::observed::cache::is_released;
 use crate::packed_text::UuidText;
 
-/// An object that is now as we want it.
+/// The result of a successful apply: the object is as desired.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Applied {
-    /// As the server shows it.
+    /// The object as the API server shows it.
     pub object: Value,
-    /// It was made now.
+    /// The object was created.
     pub created: bool,
-    /// It was somebody else's until now.
+    /// The object belonged to somebody else before.
     pub adopted: bool,
 }
 
-/// The revision of a store in which nothing was ever written (etcd begins with it), so no object's. An API server makes
-/// an object that is applied with it, and answers 409 if one is there: measured on 1.36, not documented, and held by the
-/// tests of this module.
+/// A `resourceVersion` that no object has: etcd's revision before the first write. If the object does not exist, an API
+/// server creates it; if it exists, the answer is 409. This was measured on Kubernetes 1.36 and is not documented; the
+/// tests of this module check it.
 const NO_OBJECT: &str = "1";
 
-/// What has to be so of an object that is there already.
+/// The condition that an existing object must meet before it is overwritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim<'a> {
-    /// Nothing: an administrator's order takes it over.
+    /// None, because an administrator ordered to take the object over.
     Any,
     /// It is ours.
     Ours,
-    /// It is a service account that has our label, or this uid: somebody may hold tokens of one that others made. Everybody
-    /// may call a field manager `bursar`; only we set the label.
+    /// It is a service account that has our label or this uid. The field manager proves nothing here: everybody may
+    /// call theirs `bursar`, and somebody may hold tokens of an account that others made. Only we set the label.
     Made(Option<&'a UuidText>),
-    /// It is a namespace whose seal names this account. Others can set labels, and would keep what they put into the
-    /// namespace beforehand.
+    /// It is a namespace whose seal names this account. A label proves nothing here: others can set it, and what they
+    /// had put into the namespace would stay.
     Sealed(&'a AccountId),
 }
 
-/// Makes the object be as `manifest` says; `uid` is its own, if we know it.
+/// Makes the object agree with `manifest`. `uid` is the uid of the known object.
 pub async fn apply(
     server: &ApiServer,
     key: &ObjectKey,
@@ -61,7 +62,7 @@ pub async fn apply(
         && let Err(source) = mark.raise(generation).await
     {
         if let Some(uid) = uid {
-            // Whom it should not name any more goes out of it all the same. What comes of that, the next plan sees.
+            // Subjects that the manifest no longer names are removed all the same. The next plan sees the result.
             let covered = without(manifest, |subject| generation_of(subject).is_none_or(|it| mark.covers(it)));
             apply_where(server, &path, &covered, "uid", uid).await.map_err(|error| refused(key, error))?;
         }
@@ -69,10 +70,10 @@ pub async fn apply(
     }
     let known = match uid {
         None => None,
-        // It is read and compared with the claim.
+        // `create` reads the namespace and compares its seal.
         Some(_) if matches!(claim, Claim::Sealed(_)) => None,
         Some(uid) => match apply_where(server, &path, manifest, "uid", uid).await {
-            // It is gone, or another one stands there: as if we knew nothing.
+            // The object was deleted or recreated, so it is treated as unknown.
             Err(error) if error.is_other_uid() => None,
             answer => Some(answer.map_err(|error| refused(key, error))?),
         },
@@ -90,7 +91,7 @@ pub async fn apply(
     Ok(applied)
 }
 
-/// The highest generation that an object gives rights to: by a group, or by a service account.
+/// Returns the highest generation that a binding gives rights to, by a group or by a service account.
 fn highest_generation(manifest: &Value) -> Option<u64> {
     manifest["subjects"].as_array().into_iter().flatten().filter_map(generation_of).max()
 }
@@ -100,7 +101,7 @@ fn generation_of(subject: &Value) -> Option<u64> {
     of_generation_group(name).map(|(_, generation)| generation).or_else(|| of_service_account(name))
 }
 
-/// A binding with the subjects of which `keeps` says so.
+/// Returns the binding with only those subjects for which `keeps` is true.
 fn without(manifest: &Value, keeps: impl Fn(&Value) -> bool) -> Value {
     let mut manifest = manifest.clone();
     if let Some(subjects) = manifest["subjects"].as_array_mut() {
@@ -109,21 +110,21 @@ fn without(manifest: &Value, keeps: impl Fn(&Value) -> bool) -> Value {
     manifest
 }
 
-/// The path of an object.
+/// Returns the API path of an object.
 pub(super) async fn path_of(server: &ApiServer, key: &ObjectKey) -> Result<String, StepError> {
     let kind = server.kind(&key.kind).await?.ok_or_else(|| StepError::UnknownKind { kind: key.kind.clone() })?;
     Ok(kind.path(key.namespace.as_deref(), Some(&key.name)))
 }
 
-/// Whether an object is ours: it carries our label, or somebody took the label off and the fields that we applied
-/// still say whose it is.
+/// Whether an object is ours: it has our label, or the label was removed and the managed fields still show that we
+/// applied it.
 pub(super) fn is_ours(object: &Value) -> bool {
     let entries = object["metadata"]["managedFields"].as_array();
     object["metadata"]["labels"][MANAGED_BY] == MANAGER
         || entries.into_iter().flatten().any(|entry| entry["manager"] == MANAGER && entry["operation"] == "Apply")
 }
 
-/// Makes an object that is not there.
+/// Creates an object. If it exists already, checks whether it may be written.
 async fn create(
     server: &ApiServer,
     key: &ObjectKey,
@@ -133,7 +134,7 @@ async fn create(
 ) -> Result<Applied, StepError> {
     match apply_where(server, path, manifest, "resourceVersion", NO_OBJECT).await {
         Ok(answer) => Ok(Applied { object: answer.object, created: answer.created, adopted: false }),
-        // One is there. It may be a former self of ours.
+        // The object exists. It may still be ours, for example recreated or with another uid.
         Err(error) if error.code() == Some(409) => {
             let found = server.ask(path, Ask::Get).await.map_err(|error| refused(key, error))?;
             apply_found(server, key, path, manifest, (&found.object, claim)).await
@@ -142,7 +143,7 @@ async fn create(
     }
 }
 
-/// Applies to an object that was read just now.
+/// Applies to an object that was just read, if `claim` allows it.
 async fn apply_found(
     server: &ApiServer,
     key: &ObjectKey,
@@ -171,7 +172,7 @@ async fn apply_found(
     Ok(Applied { object: answer.object, created: false, adopted })
 }
 
-/// Where nothing keeps the mark, nothing has the key of the seal.
+/// If no mark is kept, there is no key to check a seal with, and the label decides.
 fn is_sealed_for(server: &ApiServer, key: &ObjectKey, found: &Value, account: &AccountId) -> bool {
     let Some(mark) = server.mark() else { return is_ours(found) };
     let Ok(namespace) = NamespaceName::try_from(key.name.clone()) else { return false };
@@ -181,7 +182,7 @@ fn is_sealed_for(server: &ApiServer, key: &ObjectKey, found: &Value, account: &A
     proven.is_ok_and(|identity| identity.id == *account)
 }
 
-/// Applies where the object's `metadata` has this value, and nowhere else.
+/// Applies only if this field of the object's `metadata` has this value.
 async fn apply_where(
     server: &ApiServer,
     path: &str,
@@ -194,7 +195,8 @@ async fn apply_where(
     server.ask(path, Ask::Apply(&manifest)).await
 }
 
-/// Makes a Released volume available to its claim: the reference stays, the claim that is gone is forgotten.
+/// Makes a released volume available to its claim again: the reference stays, and the uid of the deleted claim is
+/// removed.
 async fn bind_again(server: &ApiServer, key: &ObjectKey, path: &str, applied: &Applied) -> Result<Applied, StepError> {
     let unbound = json!({
         "metadata": {"uid": applied.object["metadata"]["uid"]},
@@ -204,7 +206,7 @@ async fn bind_again(server: &ApiServer, key: &ObjectKey, path: &str, applied: &A
     Ok(Applied { object: answer.object, created: applied.created, adopted: applied.adopted })
 }
 
-/// What a refusal means for an object.
+/// Turns the error of a request into the error of the step on this object.
 pub(super) fn refused(key: &ObjectKey, error: RequestError) -> StepError {
     let RequestError::Refused(status) = error else { return StepError::Request(error) };
     let key = key.clone();

@@ -1,6 +1,6 @@
-//! Whom an API server believes about its clients, as it says itself: ConfigMap `extension-apiserver-authentication` in
-//! `kube-system`, which every API server keeps for those that extend it. Asked once, and again when a certificate is not
-//! signed by any of them: the authorities may have been replaced meanwhile.
+//! The certificate authorities that an API server trusts for its clients, from ConfigMap
+//! `extension-apiserver-authentication` in `kube-system`, which every API server keeps for extension API servers. Read
+//! once, and again if none of them signed a certificate, because they may have been replaced meanwhile.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use super::request::{ApiServer, Ask, RequestError};
 use crate::certificate::{Asked, CertificateError, Issued, verify};
 
 const PATH: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
-/// Its key: the file of `--client-ca-file`.
+/// The key in the ConfigMap: the content of `--client-ca-file`.
 const KEY: &str = "client-ca-file";
 
-/// What the API server said; nothing yet at first.
+/// The authorities as last read; `None` if they were not read yet.
 #[derive(Debug, Default)]
 pub struct ClientAuthorities(Mutex<Option<Said>>);
 
-/// PEM; `None`: it does not say, or not to us.
+/// The authorities as PEM; `None` if the ConfigMap does not have them, or the daemon may not read it.
 type Said = Option<Arc<str>>;
 
-/// Checks a certificate against what was asked and against those whom the API server believes. An API server that does
-/// not say whom is not held against it: the probe of the endpoints comes after.
+/// Checks that a certificate has the requested content, and that an authority signed it that the API server trusts. If
+/// the authorities are unknown, only the content is checked: the test of the endpoints follows anyway.
 pub async fn verified(server: &ApiServer, pem: &[u8], asked: &Asked<'_>) -> Result<Issued, VerifyError> {
     let against = |said: &Said| verify(pem, &Asked { authorities: said.as_deref(), ..asked.clone() });
     match against(&said(server, false).await?) {
@@ -30,21 +30,21 @@ pub async fn verified(server: &ApiServer, pem: &[u8], asked: &Asked<'_>) -> Resu
     }
 }
 
-/// Why a certificate is not known to be good.
+/// Why a certificate is not known to be valid.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
-    /// It is not.
+    /// The certificate is not valid.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// The API server was not asked whom it believes.
+    /// The authorities could not be read.
     #[error("the API server's client authorities cannot be read")]
     Request(#[from] RequestError),
 }
 
-/// What it said, or says now; all others wait for the one who asks.
-async fn said(server: &ApiServer, anew: bool) -> Result<Said, RequestError> {
+/// Returns the authorities, and reads them if `again` or if they are unknown. Concurrent callers wait for one read.
+async fn said(server: &ApiServer, again: bool) -> Result<Said, RequestError> {
     let mut known = server.authorities().0.lock().await;
-    if let Some(said) = known.as_ref().filter(|_| !anew) {
+    if let Some(said) = known.as_ref().filter(|_| !again) {
         return Ok(said.clone());
     }
     let said = match server.ask(PATH, Ask::Get).await {

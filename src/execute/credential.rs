@@ -1,8 +1,8 @@
-//! Delivers a credential, of whichever kind: the one place where a private key of a tenant exists. It goes from here
-//! to `bursar-homed` and is overwritten; no plan, ledger, log or error ever has it.
+//! Delivers a credential of any kind. Only this module holds a tenant's private key, passes it to `bursar-homed` and
+//! overwrites it. No plan, ledger, log or error ever contains it.
 //!
-//! In this order, so that nothing is asked for in vain: a test write in the home; a key and a request, or a token; a look
-//! at what was issued; a probe of the endpoints with it; the kubeconfig.
+//! The order of the steps avoids useless requests: a test write in the home; a key and a request, or a token; a check
+//! of what was issued; a test at the endpoints; the kubeconfig.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -28,35 +28,35 @@ use crate::ledger::{Certificate, CredentialKey, Delivery};
 use crate::plan::AccountPlan;
 use crate::policy::{Cluster, OidcRule};
 
-/// What is to be delivered and where it goes.
+/// A credential to be delivered.
 #[derive(Debug, Clone, Copy)]
 pub struct Delivering<'a> {
-    /// For whom, and what the kubeconfig around it says.
+    /// The credential's holder, and the content of the kubeconfig.
     pub credential: &'a DesiredCredential,
-    /// Generation of the credential.
+    /// The generation of the credential.
     pub generation: u64,
-    /// Into which home.
+    /// The home.
     pub home: &'a HomeTarget,
-    /// What stands there now.
+    /// The state of the file in the home now.
     pub old: Old,
 }
 
-/// Why an issued certificate is not delivered, or none could be asked for. The text carries the remedy.
+/// Why no certificate was issued, or why it is not delivered. The text contains the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
-    /// No key or no request; the system's random numbers failed.
+    /// The system gave no random numbers, so there is no key or no request.
     #[error("cannot generate a private key")]
     Key(#[source] rcgen::Error),
-    /// The signer changed what was asked for.
+    /// The certificate differs from what was requested.
     #[error("{0}; it is not delivered; check which signer answers for kubernetes.io/kube-apiserver-client")]
     Unusable(CertificateError),
-    /// No certificate.
+    /// No certificate was issued.
     #[error(transparent)]
     Signing(SigningError),
-    /// Where the API server is cannot be said in an environment file.
+    /// The environment file of a token cannot name the API server.
     #[error("the url of endpoint {0} has no host; check it in bursar.toml")]
     Address(String),
-    /// An endpoint does not take it.
+    /// An endpoint does not accept the credential.
     #[error(transparent)]
     EndpointProbe(#[from] endpoint_probe::EndpointProbeError),
 }
@@ -67,8 +67,7 @@ impl From<CredentialError> for StepError {
     }
 }
 
-/// A test write in the home, a credential, a probe of the endpoints with it, and the kubeconfig. Answers with what the
-/// ledger keeps.
+/// Delivers a credential, in the order that the module describes. Returns the changes for the ledger.
 pub async fn deliver(
     effects: &ClusterEffects,
     homes: &HomedClient,
@@ -96,7 +95,7 @@ pub async fn deliver(
     Ok(vec![Change::Certificate(key.clone(), certificate), Change::Delivery(key, Some(delivery))])
 }
 
-/// The home is there and takes a file: else no credential is asked for.
+/// Makes sure that the home exists and can be written to, before any credential is requested.
 async fn prepare(
     homes: &HomedClient,
     cluster: &ClusterName,
@@ -107,7 +106,7 @@ async fn prepare(
         let work = if credential.host.is_any() {
             Work::EnsureHome { create: true, skeleton: true }
         } else {
-            // A folder for a host is nobody's home.
+            // A folder for a host is not a home, so it gets no skeleton files.
             Work::MakeDirectory { shared: false }
         };
         match homes.call(&Request::new(home::target(home), work)).await? {
@@ -123,7 +122,7 @@ async fn prepare(
     }
 }
 
-/// The credential of its kind, and what the ledger keeps of it.
+/// Issues the credential. Returns it with what the ledger keeps of it; a login has nothing to keep.
 async fn obtain(
     effects: &ClusterEffects,
     credential: &DesiredCredential,
@@ -156,21 +155,21 @@ async fn obtain(
     }
 }
 
-/// What kubelogin is told.
+/// Returns the settings for kubelogin.
 #[must_use]
 pub fn login(oidc: &OidcRule) -> Login {
     let OidcRule { issuer, client_id, scopes, grant, user: _ } = oidc;
     Login { issuer: issuer.clone(), client_id: client_id.clone(), scopes: scopes.clone(), grant: *grant }
 }
 
-/// Host and port of `https://host:port`.
+/// Returns host and port of `https://host:port`.
 fn address(url: &str) -> Option<(String, u16)> {
     let url: http::Uri = url.parse().ok()?;
     let host = url.host()?.trim_start_matches('[').trim_end_matches(']');
     Some((host.to_owned(), url.port_u16().unwrap_or(443)))
 }
 
-/// The certificate, and what it really grants.
+/// Gets a certificate, and checks what it grants.
 async fn certify(
     effects: &ClusterEffects,
     subject: &Subject,
@@ -222,15 +221,15 @@ async fn write(homes: &HomedClient, home: &HomeTarget, entries: KubeconfigEntrie
     }
 }
 
-/// What stands in a kubeconfig around a credential.
+/// Returns the kubeconfig entries of a credential.
 #[must_use]
 pub fn entries(cluster: &ClusterName, credential: &DesiredCredential, proof: UserProof) -> KubeconfigEntries {
     let PlannedEntries { clusters, user, contexts } = planned(cluster, credential);
     KubeconfigEntries { clusters, user: UserEntry { name: user, proof }, contexts }
 }
 
-/// One cluster and one context for each endpoint, the default one first: it becomes the current one of a file that has
-/// none.
+/// Returns one cluster and one context for each endpoint. The default endpoint comes first: a file without a current
+/// context gets the first one.
 fn planned(cluster: &ClusterName, credential: &DesiredCredential) -> PlannedEntries {
     let name = |endpoint: &str| Cluster::entry_name(cluster, &credential.default_endpoint, endpoint);
     let user = home::user_name(cluster);

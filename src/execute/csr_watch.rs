@@ -1,4 +1,5 @@
-//! The watch of a cluster's certificate requests of ours: one for each cluster, which tells all that wait.
+//! Watches a cluster's certificate requests that have our label. One watch for each cluster serves all callers that
+//! wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -18,17 +19,17 @@ use crate::contract::{MANAGED_BY, MANAGER};
 use crate::errors::chain;
 use crate::policy::DAEMON_USER;
 
-/// Label with the holder's id: by it requests that were left behind are found.
+/// The label with the holder's id, by which requests that were left behind are found.
 pub(super) const HOLDER: &str = "bursar.dev/id";
 
-/// The watch, until it is dropped.
+/// The watch. It runs until it is dropped.
 #[derive(Debug)]
 pub struct CsrWatch {
     shared: Arc<Shared>,
     _task: AbortOnDropHandle<()>,
 }
 
-/// Begun when the first certificate is asked for: a daemon that issues nothing watches nothing.
+/// Started with the first request for a certificate, so that a daemon that issues none watches nothing.
 pub type LazyCsrWatch = OnceLock<CsrWatch>;
 
 #[derive(Debug)]
@@ -37,15 +38,14 @@ struct Shared {
     listed: watch::Sender<bool>,
 }
 
-/// All by uid: a request that is made again under its name is another one.
+/// All maps are by uid, because a recreated request with the same name is another request.
 #[derive(Debug, Default)]
 struct State {
     known: BTreeMap<String, Seen>,
     waiters: BTreeMap<String, oneshot::Sender<Outcome>>,
     list: BTreeMap<String, Seen>,
-    /// Uids of requests that this process made.
+    /// The uids of requests that this process made.
     made: BTreeSet<String>,
-    /// By uid.
     signed: BTreeMap<String, Signed>,
     trouble: Option<String>,
 }
@@ -56,38 +56,37 @@ struct Seen {
     holder: String,
     approved: bool,
     outcome: Option<Outcome>,
-    /// The API server says that the daemon asked for it.
+    /// The API server recorded that the daemon made the request.
     by_the_daemon: bool,
 }
 
-/// A certificate that was signed for a request of the daemon, and that this process did not ask for.
+/// A certificate that was signed for a request of the daemon, although this process did not make the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signed {
-    /// Whom it names.
+    /// The common name and the organizations.
     pub subject: String,
-    /// SHA-256 of its DER, hex.
+    /// The SHA-256 of its DER, in hex.
     pub fingerprint: String,
-    /// When it ends.
+    /// When it expires.
     pub not_after: Timestamp,
-    /// The request's name.
     pub request: String,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Its certificate, PEM.
+    /// The certificate as PEM.
     Issued(Vec<u8>),
-    /// Why.
+    /// The reason.
     Denied(String),
-    /// Why.
+    /// The reason.
     Failed(String),
-    /// Deleted.
+    /// The request was deleted.
     Gone,
 }
 
 impl CsrWatch {
-    /// Begins to watch. Must be called within a runtime.
+    /// Starts the watch. Must be called within a Tokio runtime.
     #[must_use]
     pub fn start(client: &Client) -> Self {
         let shared = Arc::new(Shared { state: Mutex::default(), listed: watch::Sender::new(false) });
@@ -95,7 +94,7 @@ impl CsrWatch {
         Self { shared, _task: task }
     }
 
-    /// Waits until all requests that there are were seen; if they are not, says why.
+    /// Waits until all existing requests have been listed. Returns the trouble if that takes longer than `deadline`.
     pub(super) async fn ready(&self, deadline: Duration) -> Result<(), String> {
         let mut listed = self.shared.listed.subscribe();
         // The sender lives as long as `self`.
@@ -105,50 +104,50 @@ impl CsrWatch {
         Err(self.trouble().unwrap_or_else(|| "no answer yet".to_owned()))
     }
 
-    /// Why it does not work at present.
+    /// Returns why the watch does not work at present.
     pub(super) fn trouble(&self) -> Option<String> {
         self.shared.lock().trouble.clone()
     }
 
-    /// Name and uid of the requests of a holder.
+    /// Returns name and uid of all requests of a holder.
     pub(super) fn left_behind(&self, holder: &str) -> Vec<(String, String)> {
         let state = self.shared.lock();
         let of_holder = state.known.iter().filter(|(_, seen)| seen.holder == holder);
         of_holder.map(|(uid, seen)| (seen.name.clone(), uid.clone())).collect()
     }
 
-    /// What becomes of the request with this uid.
+    /// Returns a channel for the outcome of the request with this uid.
     pub(super) fn outcome(&self, uid: &str) -> oneshot::Receiver<Outcome> {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.shared.lock();
         match state.known.get(uid).and_then(|seen| seen.outcome.clone()) {
-            // The caller holds the other end.
+            // If the caller has dropped the receiver, nobody needs the outcome.
             Some(outcome) => drop(sender.send(outcome)),
             None => drop(state.waiters.insert(uid.to_owned(), sender)),
         }
         receiver
     }
 
-    /// This process made the request with this uid.
+    /// Records that this process made the request with this uid.
     pub(super) fn made(&self, uid: &str) {
         let mut state = self.shared.lock();
         state.made.insert(uid.to_owned());
         state.signed.remove(uid);
     }
 
-    /// Certificates that were signed for requests of the daemon, and that this process did not ask for. What is taken is
-    /// not told again.
+    /// Takes the certificates that were signed for requests of the daemon, although this process did not make the
+    /// requests. Each is returned once.
     #[must_use]
     pub fn signed(&self) -> Vec<Signed> {
         std::mem::take(&mut self.shared.lock().signed).into_values().collect()
     }
 
-    /// Whether somebody approved the request with this uid.
+    /// Whether the request with this uid was approved.
     pub(super) fn is_approved(&self, uid: &str) -> bool {
         self.shared.lock().known.get(uid).is_some_and(|seen| seen.approved)
     }
 
-    /// We removed it: the watch need not say so first.
+    /// Records that we removed the request, before the watch shows it.
     pub(super) fn removed(&self, uid: &str) {
         let mut state = self.shared.lock();
         state.known.remove(uid);
@@ -158,7 +157,7 @@ impl CsrWatch {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No code panics while it holds the lock; if it did, each value is still whole.
+        // No code panics while it holds the lock; if it did, each value would still be complete.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -171,7 +170,7 @@ impl Shared {
             Event::InitDone => {
                 let list = std::mem::take(&mut state.list);
                 let before = std::mem::take(&mut state.known);
-                // What was seen and is not there any more was deleted while the watch was broken.
+                // A request that is no longer listed was deleted while the watch was broken.
                 before.keys().filter(|uid| !list.contains_key(*uid)).for_each(|uid| state.tell(uid, Outcome::Gone));
                 for (uid, seen) in list {
                     state.saw(uid, seen);
@@ -208,7 +207,7 @@ impl State {
 
     fn tell(&mut self, uid: &str, outcome: Outcome) {
         if let Some(waiter) = self.waiters.remove(uid) {
-            // Nobody waits any more: the deadline passed.
+            // If this fails, the caller has stopped waiting.
             drop(waiter.send(outcome));
         }
     }
@@ -267,7 +266,7 @@ mod tests {
             "spec": {"request": "", "signerName": "kubernetes.io/kube-apiserver-client"},
             "status": status,
         }))
-        .expect("a request")
+        .expect("the JSON is a request")
     }
 
     fn watch() -> CsrWatch {
@@ -285,7 +284,11 @@ mod tests {
         watch.shared.event(Event::Apply(request("1", &json!({"certificate": "cGVt"}))));
         assert_eq!(one.await, Ok(Outcome::Issued(b"pem".to_vec())));
         assert_eq!(two.await, Ok(Outcome::Denied("No: never".to_owned())));
-        assert_eq!(watch.outcome("1").await, Ok(Outcome::Issued(b"pem".to_vec())), "told before it was asked for");
+        assert_eq!(
+            watch.outcome("1").await,
+            Ok(Outcome::Issued(b"pem".to_vec())),
+            "the outcome was known before it was asked for"
+        );
     }
 
     #[tokio::test]
@@ -298,7 +301,7 @@ mod tests {
         watch.shared.event(Event::InitDone);
         assert_eq!(seen.await, Ok(Outcome::Gone));
         assert_eq!(watch.left_behind("0a1b"), [("bursar-tool-foo".to_owned(), "3".to_owned())]);
-        // Made after the list was read.
+        // Request 2 was made after the list was read.
         watch.shared.event(Event::Apply(request("2", &json!({"certificate": "cGVt"}))));
         assert_eq!(unseen.await, Ok(Outcome::Issued(b"pem".to_vec())));
     }

@@ -1,5 +1,6 @@
-//! The end of a tenant: its namespace into a file, which is read back before anything is deleted, then its deletion, which
-//! is watched to its end. Data is never deleted: a claim whose volume would go with it keeps the namespace.
+//! Ends a tenant: archives its namespace into a file, reads the file back, deletes the namespace, and watches the
+//! deletion to its end. Data is never deleted: if a claim's volume would be deleted with the namespace, the namespace
+//! stays.
 
 use std::time::Duration;
 
@@ -20,17 +21,18 @@ use crate::kinds::{ObjectKey, ObjectKind};
 use crate::ledger::change::Change;
 use crate::ledger::{Archive, ObjectRecord};
 
-/// An older archive is made again before the deletion: controllers and administrators may have changed what is in the
-/// namespace.
+/// An archive that is older than this is made again before the deletion, because controllers and administrators may
+/// have changed the namespace.
 const FRESH: SignedDuration = SignedDuration::from_hours(24);
-/// An empty namespace is gone in a second or two; what takes longer is looked after in later cycles.
+/// How long a cycle waits for the deletion. An empty namespace is gone within seconds; if it takes longer, later cycles
+/// look again.
 const WAIT: Duration = Duration::from_secs(5);
 const BETWEEN: Duration = Duration::from_millis(250);
-/// Nothing holds a namespace longer than this without something being wrong: its controller tries again each few seconds.
+/// If the deletion takes longer than this, something is wrong: the namespace controller tries again every few seconds.
 const SLOW: SignedDuration = SignedDuration::from_mins(2);
 
 impl TenantExecution<'_> {
-    /// Everything in a suspended namespace.
+    /// Lists everything in a suspended namespace.
     pub(super) async fn listed(
         &self,
         effects: &ClusterEffects,
@@ -42,7 +44,7 @@ impl TenantExecution<'_> {
         self.with_archive_role(effects, namespace, done, listing).await?
     }
 
-    /// Does `work` in a suspended namespace with rights that last as long as the work.
+    /// Runs `work` with a role in a suspended namespace. The binding of the role exists only as long as the work lasts.
     pub(super) async fn with_archive_role<T>(
         &self,
         effects: &ClusterEffects,
@@ -63,7 +65,7 @@ impl TenantExecution<'_> {
             observed: observed.digest,
             detail: None,
         };
-        // If the daemon is killed from here on, it finds the binding after its restart, and takes it away.
+        // If the daemon is killed after this, it finds the binding after its restart and deletes it.
         done.changes.push(Change::Object(key.clone(), Some(record)));
         self.hand_over(done).await?;
         let answer = work.await;
@@ -75,7 +77,7 @@ impl TenantExecution<'_> {
         Ok(answer)
     }
 
-    /// Writes the namespace into a file, and its row into the ledger.
+    /// Archives the namespace into a file, and records the archive in the ledger.
     pub(super) async fn archive(
         &self,
         effects: &ClusterEffects,
@@ -124,7 +126,7 @@ impl TenantExecution<'_> {
         pack(Content { about, objects }, self.effects.archives.recipient.as_ref())
     }
 
-    /// Files are written where they may take their time.
+    /// Writes the file on a thread that may block.
     async fn written(&self, file: &str, packed: Packed) -> Result<Written, StepError> {
         let (archives, file) = (self.effects.archives.clone(), file.to_owned());
         let written = tokio::task::spawn_blocking(move || archives.write(&file, &packed)).await;
@@ -137,7 +139,8 @@ impl TenantExecution<'_> {
             .map(|((_, key), stopped)| (key, stopped))
     }
 
-    /// Deletes the namespace, if it is in a file as it is now and no data goes with it.
+    /// Deletes the namespace, unless that would delete data. Archives it first if there is no archive of its present
+    /// state.
     pub(super) async fn delete_namespace(
         &self,
         effects: &ClusterEffects,
@@ -161,16 +164,16 @@ impl TenantExecution<'_> {
                 return self.replaced(key, done).await;
             }
         }
-        // They are in the archive, and their like would be others.
+        // The ledger forgets the stopped workloads: they are in the archive, and a new namespace would have others.
         let stopped: Vec<ObjectKey> = self.stopped().map(|(key, _)| key.clone()).collect();
         done.changes.extend(stopped.into_iter().map(|key| Change::Stopped(self.account.id.clone(), key, None)));
-        let reason = "it is archived, and its time is over".to_owned();
+        let reason = "it is archived, and the time to keep it has passed".to_owned();
         done.events.push(self.event("namespace deleted", reason, json!({"namespace": namespace, "uid": uid})));
         self.hand_over(done).await?;
         self.await_deletion(effects, namespace, uid, done).await
     }
 
-    /// The archive is on disk as it was written, of this suspension, and new.
+    /// Whether the archive is new, was made during this suspension, and is unchanged on disk.
     async fn is_archived(&self, newest: Option<&(String, Archive)>) -> bool {
         let Some((file, archive)) = newest else { return false };
         if archive.generation != self.account.generation || self.run.now.duration_since(archive.at).abs() > FRESH {
@@ -181,7 +184,7 @@ impl TenantExecution<'_> {
         matches!(read, Ok(Ok(_)))
     }
 
-    /// Looks whether the namespace is gone, for a moment.
+    /// Checks for a few seconds whether the namespace is gone.
     pub(super) async fn await_deletion(
         &self,
         effects: &ClusterEffects,
@@ -208,9 +211,9 @@ impl TenantExecution<'_> {
         Ok(())
     }
 
-    /// Somebody made another namespace of that name: it is theirs.
+    /// Records that somebody created another namespace with this name. It belongs to them.
     async fn replaced(&self, key: ObjectKey, done: &mut Done) -> Result<(), StepError> {
-        let reason = format!("namespace {} is another one by now, and stays", key.name);
+        let reason = format!("namespace {} was recreated by somebody else, and stays", key.name);
         done.events.push(self.event("namespace replaced", reason, json!({"namespace": key.name})));
         done.changes.push(Change::Object(key, None));
         self.hand_over(done).await
@@ -230,12 +233,12 @@ fn terminating(namespace: &NamespaceName, going: &Value, now: Timestamp) -> Step
     let slow = began.is_some_and(|began| now.duration_since(began) > SLOW);
     let holds = holds(going);
     let stuck = holds.is_some() || slow;
-    let why = holds.unwrap_or_else(|| "what is in it is being removed".to_owned());
+    let why = holds.unwrap_or_else(|| "its objects are still being deleted".to_owned());
     StepError::Terminating { namespace: namespace.clone(), why, stuck }
 }
 
-/// What keeps a namespace that was deleted, in Kubernetes' words: finalizers by name, of what is in it and its own, and
-/// APIs that do not answer (namespace controller, `NamespaceConditionType`).
+/// Returns what keeps a deleted namespace, in the words of Kubernetes: finalizers of its objects and its own, and APIs
+/// that do not answer (namespace controller, `NamespaceConditionType`).
 fn holds(going: &Value) -> Option<String> {
     const HOLD: [&str; 4] = [
         "NamespaceFinalizersRemaining",
@@ -254,7 +257,7 @@ fn holds(going: &Value) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// Refuses where a claim's volume, and the data on it, would be deleted with the namespace.
+/// Fails if a claim's volume, and the data on it, would be deleted with the namespace.
 async fn keeps_data(server: &ApiServer, namespace: &NamespaceName) -> Result<(), StepError> {
     let mut losing = Vec::new();
     for claim in server.list(&format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims")).await? {

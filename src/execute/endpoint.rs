@@ -1,5 +1,5 @@
-//! One endpoint of a cluster, asked as its users' `kubectl` will: by its URL, its CA bundle, its `tls-server-name` and its
-//! proxy. Nothing is written there.
+//! Tests one endpoint of a cluster in the same way as its users' `kubectl` reaches it: by its URL, its CA bundle, its
+//! `tls-server-name` and its proxy. Writes nothing.
 
 use std::time::Duration;
 
@@ -15,23 +15,23 @@ use kube::{Api, Client, Config};
 use crate::errors::chain;
 use crate::policy::Endpoint;
 
-/// One review takes milliseconds.
+/// How long a test may take; a review normally takes milliseconds.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// The API server's word for whom it does not know.
+/// The name that the API server gives to an unknown client.
 const ANONYMOUS: &str = "system:anonymous";
 
-/// What an endpoint makes of a credential.
+/// The result of testing a credential at an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It knows its holder.
+    /// The endpoint knows the holder.
     Accepted,
-    /// Nobody answered, with why: it may be meant for other networks.
+    /// Nobody answered, with the reason. The endpoint may be meant for other networks.
     NotReached(String),
-    /// Somebody answered, and one side does not trust the other.
+    /// The endpoint answered, and one side does not trust the other.
     Refused(String),
 }
 
-/// Asks who the holder of a credential is; `user`: whom it should be taken for, where that is known.
+/// Asks the endpoint who the holder of a credential is. `user` is the expected name, if it is known.
 pub async fn verdict(endpoint: &Endpoint, auth: AuthInfo, user: Option<&str>) -> Verdict {
     let client = match client(endpoint, auth) {
         Ok(client) => client,
@@ -45,12 +45,12 @@ pub async fn verdict(endpoint: &Endpoint, auth: AuthInfo, user: Option<&str>) ->
             if user.map_or(found != ANONYMOUS, |user| found == user) {
                 return Verdict::Accepted;
             }
-            Verdict::Refused(format!("it takes its holder for {found:?}"))
+            Verdict::Refused(format!("it identifies the holder as {found:?}"))
         }
         Ok(Err(kube::Error::Api(status))) if status.code == 401 => {
-            Verdict::Refused("the API server does not trust the authority that signed it (401)".to_owned())
+            Verdict::Refused("the API server does not trust the authority that signed the credential (401)".to_owned())
         }
-        // It knows its holder, and does not offer the review, or not to everybody.
+        // The endpoint knows the holder, but does not offer the review, or not to this user.
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 403 | 404) => Verdict::Accepted,
         Ok(Err(error)) if is_about_trust(&error) => Verdict::Refused(chain(&error)),
         Ok(Err(error)) => Verdict::NotReached(chain(&error)),
@@ -58,7 +58,8 @@ pub async fn verdict(endpoint: &Endpoint, auth: AuthInfo, user: Option<&str>) ->
     }
 }
 
-/// Asks for the version, which needs no account. Any answer will do; `None`: it does not say what time it is there.
+/// Asks for the version, which needs no account, and returns the endpoint's time. `None` if the answer contains no
+/// time.
 pub async fn time(endpoint: &Endpoint) -> Result<Option<Timestamp>, String> {
     let client = client(endpoint, AuthInfo::default())?;
     let request = Request::get("/version").body(Body::empty()).map_err(|error| chain(&error))?;
@@ -71,7 +72,7 @@ pub async fn time(endpoint: &Endpoint) -> Result<Option<Timestamp>, String> {
     }
 }
 
-/// RFC 9110, 5.6.7.
+/// Parses a date of RFC 9110, 5.6.7.
 fn parsed(date: &str) -> Option<Timestamp> {
     rfc2822::DateTimeParser::new().parse_timestamp(date).ok()
 }
@@ -81,23 +82,23 @@ fn client(endpoint: &Endpoint, auth: AuthInfo) -> Result<Client, String> {
     let authority = x509_parser::pem::Pem::iter_from_buffer(ca_pem.as_bytes())
         .map(|block| block.map(|block| block.contents))
         .collect::<Result<Vec<_>, _>>();
-    let mut config = Config::new(url.parse().map_err(|_| "its URL is none".to_owned())?);
-    config.root_cert = Some(authority.map_err(|_| "its CA bundle is no PEM".to_owned())?);
+    let mut config = Config::new(url.parse().map_err(|_| "its URL is not valid".to_owned())?);
+    config.root_cert = Some(authority.map_err(|_| "its CA bundle is not valid PEM".to_owned())?);
     config.tls_server_name.clone_from(tls_server_name);
     config.proxy_url =
-        proxy.as_deref().map(str::parse).transpose().map_err(|_| "its proxy's URL is none".to_owned())?;
+        proxy.as_deref().map(str::parse).transpose().map_err(|_| "the URL of its proxy is not valid".to_owned())?;
     config.default_retry = false;
     config.connect_timeout = Some(DEADLINE);
     config.auth_info = auth;
     Client::try_from(config).map_err(|error| chain(&error))
 }
 
-/// Whether TLS failed: somebody is there, and one side does not trust the other.
+/// Whether TLS failed: the endpoint answered, and one side does not trust the other.
 fn is_about_trust(error: &(dyn std::error::Error + 'static)) -> bool {
     if error.is::<rustls::Error>() {
         return true;
     }
-    // An I/O error does not name what it wraps as its source, but that one's source.
+    // `source` of an I/O error skips the wrapped error and returns that one's source.
     let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
     wrapped.is_some_and(|wrapped| is_about_trust(wrapped)) || error.source().is_some_and(is_about_trust)
 }
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trust_is_found_beneath_what_wraps_it() {
+    fn a_tls_error_is_found_inside_other_errors() {
         let refusal = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
         let wrapped = std::io::Error::other(std::io::Error::other(refusal));
         assert!(is_about_trust(&wrapped));
@@ -116,7 +117,7 @@ mod tests {
 
     #[test]
     fn the_date_header_of_an_answer_is_parsed() {
-        let there = parsed("Sat, 21 Nov 2026 06:01:00 GMT").expect("a time");
+        let there = parsed("Sat, 21 Nov 2026 06:01:00 GMT").expect("the header is a date");
         assert_eq!(there.to_string(), "2026-11-21T06:01:00Z");
         assert_eq!(parsed("yesterday"), None);
     }

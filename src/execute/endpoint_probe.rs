@@ -1,13 +1,12 @@
-//! A new credential, tried at the cluster's endpoints before it replaces the one that works, and what is known of
-//! the endpoints.
+//! Tests a new credential at the cluster's endpoints before it replaces the working one, and remembers the results.
 //!
-//! Whether an endpoint takes our certificates is a matter of the endpoint (its URL, its CA bundle, the client
-//! authority of the API server behind it) and not of the account, whose certificate was checked. So an endpoint is
-//! tried with one account's credential in five minutes, not with each of thousands.
+//! Whether an endpoint accepts our certificates depends on the endpoint (its URL, its CA bundle, the client authority
+//! of the API server behind it) and not on the account, whose certificate was verified. So each endpoint is tested with
+//! one account's credential every five minutes, not with each of thousands.
 //!
-//! **An endpoint that fails is a finding, not a lost credential.** While the file in the home is good, only a new one that
-//! every endpoint takes replaces it. When it is not good any more (revoked, broken, due for renewal, or there is none), the
-//! default endpoint decides: one of several that fails must not cost people the others.
+//! **An endpoint that fails is a finding, not a lost credential.** While the file in the home is good, only a
+//! credential that every endpoint accepts replaces it. If the file is missing, revoked, broken or due for renewal, only
+//! the default endpoint decides: a failure of another endpoint must not keep people from the default one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,61 +24,60 @@ use tokio::time::Instant;
 use super::endpoint::{Verdict, verdict};
 use crate::policy::Endpoint;
 
-/// How long an answer is believed: long enough that renewing 10,000 asks a handful of times, short enough that a
-/// change of the endpoint is noticed within one round of failures.
+/// How long a result is valid: long enough that 10,000 renewals test an endpoint only a few times, and short enough
+/// that a change of the endpoint is noticed soon.
 const BELIEVED: Duration = Duration::from_mins(5);
-/// How long a refusal is believed, so that a remedy takes effect soon.
+/// How long a refusal is valid. It is short, so that a remedy takes effect soon.
 const REFUSAL_BELIEVED: Duration = Duration::from_secs(30);
-/// Between two looks at an endpoint at which nothing was tried meanwhile: nobody renews for hours in a small site.
+/// How often an endpoint is checked with the daemon's own credential if no renewal tests it. In a small site, hours can
+/// pass without one.
 const LOOK_EVERY: Duration = Duration::from_mins(15);
 
-/// Why the credential is not delivered. The text carries the remedy.
+/// Why the credential is not delivered. The text contains the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
-    "endpoint {endpoint} ({url}) does not take the credential: {why}; the old kubeconfig is kept; \
+    "endpoint {endpoint} ({url}) does not accept the credential: {why}; the old kubeconfig is kept; \
      check the endpoint's url, ca, tls_server_name and proxy in bursar.toml"
 )]
 pub struct EndpointProbeError {
-    /// Its name.
     pub endpoint: String,
-    /// Where it is.
     pub url: String,
-    /// What it said.
+    /// The reason that the endpoint gave.
     pub why: String,
 }
 
-/// The endpoints of one cluster, and the one of them that `kubectl` takes by itself.
+/// The endpoints of one cluster, and the default one, which `kubectl` uses without further options.
 #[derive(Debug, Clone, Copy)]
 pub struct Endpoints<'a> {
     /// By name.
     pub all: &'a BTreeMap<String, Endpoint>,
-    /// Its name.
+    /// The name of the default endpoint.
     pub default: &'a str,
-    /// What is tried there: what takes tokens need not take certificates.
+    /// The kind of credential. An endpoint that accepts tokens may refuse certificates.
     pub kind: &'static str,
 }
 
-/// What stands in the home meanwhile.
+/// The state of the file in the home before the delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Old {
-    /// A file that works and has time left: there is no hurry to replace it.
+    /// The file works and is not due for renewal, so there is no hurry to replace it.
     Good,
-    /// None, or one that is not good any more.
+    /// The file is missing or no longer good.
     Spent,
 }
 
-/// What the endpoints of one cluster said lately.
+/// The recent results of the endpoints of one cluster.
 #[derive(Debug, Default)]
 pub struct EndpointProbes {
     said: Mutex<BTreeMap<Key, Said>>,
-    /// Held while something is tried; all others wait for it.
+    /// Held during a test; the others wait for its result.
     turn: tokio::sync::Mutex<()>,
 }
 
-/// What was tried, and the digest of the endpoint.
+/// The kind of credential, and the digest of the endpoint.
 type Key = (&'static str, [u8; 32]);
 
-/// What the daemon's own credential is.
+/// The kind of the daemon's own credential.
 const CERTIFICATE: &str = "certificate";
 
 #[derive(Debug, Clone)]
@@ -90,12 +88,12 @@ struct Said {
     tried: bool,
 }
 
-/// A credential and the name that the API server should know its holder by.
+/// A credential, and the name that the API server should give its holder.
 #[derive(Debug, Clone, Copy)]
 pub struct Credential<'a> {
-    /// CN, or the service account.
+    /// The common name, or the service account.
     pub user: &'a str,
-    /// With its secret.
+    /// The credential with its secret.
     pub proof: &'a UserProof,
 }
 
@@ -115,13 +113,13 @@ impl Credential<'_> {
 }
 
 impl EndpointProbes {
-    /// Whether a credential was refused a moment ago: then there is no sense in asking for another.
+    /// Fails if a credential was refused a moment ago. Then it makes no sense to ask for another one.
     pub fn recall(&self, endpoints: Endpoints<'_>, old: Old) -> Result<(), EndpointProbeError> {
         let said = self.lock();
         objection(endpoints, old, |endpoint| tried(&said, endpoints.kind, endpoint))
     }
 
-    /// Tries the credential at those endpoints whose answer is not known; all others wait for it meanwhile.
+    /// Tests the credential at the endpoints that have no valid result. Concurrent callers wait for the results.
     pub async fn attempt(
         &self,
         endpoints: Endpoints<'_>,
@@ -142,8 +140,8 @@ impl EndpointProbes {
         objection(endpoints, old, |endpoint| tried(&said, endpoints.kind, endpoint))
     }
 
-    /// Asks those endpoints again of which nothing was heard for a while, or nothing good, with the daemon's own
-    /// credential. Returns at once. Must be called within a runtime.
+    /// Checks endpoints with the daemon's own credential if their last result is old or not good. Returns at once. Must
+    /// be called within a Tokio runtime.
     pub fn look_after(self: &Arc<Self>, endpoints: &BTreeMap<String, Endpoint>, own: &AuthInfo) {
         let due: Vec<Endpoint> = {
             let said = self.lock();
@@ -162,7 +160,8 @@ impl EndpointProbes {
         });
     }
 
-    /// Endpoints that did not take a credential when they were last asked, with why and the remedy.
+    /// Returns the endpoints that refused a credential or were unreachable at the last check, with the reason and the
+    /// remedy.
     #[must_use]
     pub fn findings(&self, endpoints: &BTreeMap<String, Endpoint>) -> BTreeMap<String, String> {
         let said = self.lock();
@@ -172,12 +171,12 @@ impl EndpointProbes {
             let finding = match about.find(|verdict| **verdict != Verdict::Accepted)? {
                 Verdict::Accepted => return None,
                 Verdict::NotReached(why) => format!(
-                    "{} is not reached from this host: {why}; it is delivered all the same, for it may be meant for other \
-                     networks",
+                    "{} cannot be reached from this host: {why}; credentials are delivered anyway, because it may be \
+                     meant for other networks",
                     endpoint.url
                 ),
                 Verdict::Refused(why) => format!(
-                    "{} does not take our credentials: {why}; check its url, ca, tls_server_name and proxy in bursar.toml",
+                    "{} does not accept our credentials: {why}; check its url, ca, tls_server_name and proxy in bursar.toml",
                     endpoint.url
                 ),
             };
@@ -199,7 +198,7 @@ impl EndpointProbes {
     }
 }
 
-/// What keeps a credential from being delivered, of what is known so far; of what is not known, nothing.
+/// Returns an error if the known results forbid the delivery. An endpoint without a result forbids nothing.
 fn objection<'v>(
     endpoints: Endpoints<'_>,
     old: Old,
@@ -220,13 +219,13 @@ fn objection<'v>(
     }
     let all_away = endpoints.all.values().all(|endpoint| matches!(said(endpoint), Some(Verdict::NotReached(_))));
     match away {
-        // A URL with a slip of the pen in it looks the same from here.
+        // If no endpoint can be reached, the cause may be a typing error in a URL.
         Some((name, endpoint, why)) if all_away => error(name, endpoint, why),
         _ => Ok(()),
     }
 }
 
-/// What an endpoint said of a credential for a home, if it is still believed.
+/// Returns the result of an endpoint for a credential of a home, if it is still valid.
 fn tried<'v>(said: &'v BTreeMap<Key, Said>, kind: &'static str, endpoint: &Endpoint) -> Option<&'v Verdict> {
     let said = said.get(&key(kind, endpoint)).filter(|said| said.tried)?;
     (said.at.elapsed() < believed(&said.verdict)).then_some(&said.verdict)
@@ -243,7 +242,7 @@ fn is_due(said: Option<&Said>) -> bool {
     })
 }
 
-/// Destructured, so that a new field of an endpoint cannot be forgotten.
+/// Destructures the endpoint, so that a new field cannot be forgotten.
 fn key(kind: &'static str, endpoint: &Endpoint) -> Key {
     let Endpoint { url, ca_pem, tls_server_name, proxy } = endpoint;
     let text = serde_json::json!([url, ca_pem, tls_server_name, proxy]).to_string();
@@ -254,7 +253,7 @@ fn key(kind: &'static str, endpoint: &Endpoint) -> Key {
 mod tests {
     use super::*;
 
-    /// What comes of it, where `inside` is the default endpoint and `outside` the other one.
+    /// Returns the endpoint that forbids the delivery. `inside` is the default endpoint and `outside` the other one.
     fn decided(inside: Option<&Verdict>, outside: Option<&Verdict>, old: Old) -> Option<String> {
         let endpoint =
             |url: &str| Endpoint { url: url.to_owned(), ca_pem: String::new(), tls_server_name: None, proxy: None };
@@ -266,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_file_is_replaced_only_by_one_that_every_endpoint_takes() {
+    fn a_good_file_is_replaced_only_by_a_credential_that_every_reachable_endpoint_accepts() {
         let (yes, no) = (&Verdict::Accepted, &Verdict::Refused("who?".to_owned()));
         let away = &Verdict::NotReached("nobody".to_owned());
         let decided = |inside, outside| decided(Some(inside), Some(outside), Old::Good);
@@ -274,7 +273,7 @@ mod tests {
         assert_eq!(decided(yes, away), None, "it may be meant for other networks");
         assert_eq!(decided(yes, no).as_deref(), Some("outside"));
         assert_eq!(decided(no, yes).as_deref(), Some("inside"));
-        assert_eq!(decided(away, away).as_deref(), Some("inside"), "nobody at all takes it");
+        assert_eq!(decided(away, away).as_deref(), Some("inside"), "no endpoint can be reached");
     }
 
     #[test]
@@ -289,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_that_was_not_reached_decides_nothing() {
+    fn an_endpoint_without_a_result_forbids_nothing() {
         assert_eq!(decided(None, None, Old::Good), None);
         assert_eq!(decided(None, Some(&Verdict::NotReached("nobody".to_owned())), Old::Good), None);
     }

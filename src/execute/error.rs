@@ -1,4 +1,4 @@
-//! Why a step of an account in a cluster failed: what is wrong, and the remedy.
+//! Why a step of an account in a cluster failed: the problem and the remedy.
 
 use bursar_homed::client::HomedClientError;
 use bursar_protocol::HomeError;
@@ -15,46 +15,38 @@ use crate::identity::{ClusterName, NamespaceName};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
 use crate::ledger::{CERTIFICATE, FOREIGN};
 
-/// A step that failed. It ends what is left of its account in its cluster, and nobody else's.
+/// A failed step. It ends the rest of its account's steps in its cluster, and affects no other account.
 #[derive(Debug, Error)]
 pub enum StepError {
-    /// An object of that name is not ours.
+    /// An object with this name is not ours.
     #[error("{} belongs to somebody else", named(key))]
-    Foreign {
-        /// Which.
-        key: ObjectKey,
-    },
-    /// An object of ours is on its way out, so a write to it would be lost.
+    Foreign { key: ObjectKey },
+    /// An object of ours is being deleted, so a write to it would be lost.
     #[error("{} is being deleted", named(key))]
-    Deleting {
-        /// Which.
-        key: ObjectKey,
-    },
-    /// Nothing can be made in a namespace on its way out.
+    Deleting { key: ObjectKey },
+    /// Nothing can be created in a namespace that is being deleted.
     #[error("namespace {} is being deleted", key.namespace.as_deref().unwrap_or(&key.name))]
     NamespaceDeleting {
-        /// What was to be made in it.
+        /// The object that was to be created in it.
         key: ObjectKey,
     },
-    /// Its namespace is not there.
-    #[error("{} cannot be made: its namespace is gone", named(key))]
+    /// The object's namespace does not exist.
+    #[error("{} cannot be created: its namespace does not exist", named(key))]
     NoNamespace {
-        /// What was to be made in it.
+        /// The object that was to be created in it.
         key: ObjectKey,
     },
     /// A volume's server or path cannot be changed (Kubernetes: `spec.persistentVolumeSource` is immutable).
-    #[error("{} cannot get another server or path", named(key))]
+    #[error("the configuration gives {} another server or path, which a volume cannot get", named(key))]
     VolumeMoved {
-        /// Which.
         key: ObjectKey,
         /// The refusal.
         #[source]
         source: RequestError,
     },
-    /// The server, or an admission rule in it, refused an object.
+    /// The API server, or one of its admission rules, refused an object.
     #[error("{}", named(key))]
     Refused {
-        /// Which.
         key: ObjectKey,
         /// The refusal.
         #[source]
@@ -62,125 +54,110 @@ pub enum StepError {
     },
     /// A site manifest names a kind that the cluster does not have.
     #[error("the cluster has no kind {kind} in {}", kind.api_version())]
-    UnknownKind {
-        /// Which.
-        kind: ObjectKind,
-    },
-    /// A request was not carried out.
+    UnknownKind { kind: ObjectKind },
+    /// The API server did not carry out a request.
     #[error("a request to the API server failed")]
     Request(#[from] RequestError),
     /// A workload could not be stopped or resumed.
     #[error("cannot stop or start {}", named(key))]
     Workload {
-        /// Which.
         key: ObjectKey,
-        /// Why.
         #[source]
         source: RequestError,
     },
-    /// A pod past its lifetime, its controller, or what belongs to its job could not be ended. A tenant can make so much of it
-    /// that the cluster gives no answer in time, so it is no loss of the cluster.
-    #[error("cannot end {}, past its lifetime", named(key))]
+    /// A pod past its lifetime, its controller or objects of its job could not be deleted. A tenant can create so many
+    /// of them that the cluster does not answer in time, so this is no loss of the cluster.
+    #[error("cannot end {}, which is past its lifetime", named(key))]
     Outlived {
-        /// Which.
         key: ObjectKey,
-        /// Why.
         #[source]
         source: RequestError,
     },
-    /// Nothing was done in a home.
+    /// The work in a home was not done.
     #[error("bursar-homed cannot do the work in the account's home")]
     Home(#[from] HomedClientError),
     /// `bursar-homed` answered another question.
     #[error("bursar-homed gave an answer to another request")]
     HomeAnswer,
-    /// No certificate was issued or delivered; the reason carries its remedy.
+    /// No certificate was issued or delivered. The error contains the remedy.
     #[error(transparent)]
     Credential(Box<dyn std::error::Error + Send + Sync>),
-    /// No certificate was asked for, because requests of others were not answered: nothing is known of the account.
+    /// No certificate was requested, because the signer did not answer requests of other accounts. The account is not
+    /// at fault.
     #[error(transparent)]
     SignerNotAsked(SigningError),
-    /// A kind of object could not be listed, so the archive would not be whole.
-    #[error("the archive is not whole: {what} cannot be listed")]
+    /// A kind of object could not be listed, so the archive would be incomplete.
+    #[error("cannot archive the namespace completely: {what} cannot be listed")]
     Listing {
-        /// Where.
         cluster: ClusterName,
-        /// `deployments.apps`, or a version of an API group.
+        /// A kind such as `deployments.apps`, or a version of an API group.
         what: String,
-        /// Why.
         #[source]
         source: Box<RequestError>,
     },
-    /// The archive's file.
+    /// The archive's file could not be written.
     #[error("cannot write the archive of the namespace")]
     Archive(#[from] ArchiveError),
-    /// What wrote the archive's file ended.
-    #[error("the archive was not written")]
+    /// The task that wrote the archive's file failed.
+    #[error("the archive of the namespace was not written")]
     Task(#[source] tokio::task::JoinError),
-    /// Data would be deleted with a namespace.
-    #[error("namespace {namespace} is archived and not deleted: the data of {} would go with it", volumes(claims))]
+    /// The deletion of a namespace would delete data.
+    #[error(
+        "namespace {namespace} is archived, but not deleted: the data of {} would be deleted with it",
+        volumes(claims)
+    )]
     Data {
-        /// Which.
         namespace: NamespaceName,
-        /// Claims, each with its volume.
+        /// The claims, each with its volume.
         claims: Vec<(String, String)>,
     },
-    /// A namespace that was deleted is still there.
+    /// A namespace that was deleted still exists.
     #[error("namespace {namespace} is being deleted: {why}")]
     Terminating {
-        /// Which.
         namespace: NamespaceName,
-        /// What keeps it.
+        /// What keeps it from ending.
         why: String,
-        /// It is not only a matter of time.
+        /// Waiting alone will not help.
         stuck: bool,
     },
     /// The plan names a cluster that is not connected.
     #[error("cluster {0} is not connected")]
     NoCluster(ClusterName),
-    /// An older certificate still opens something.
+    /// An older credential still has rights.
     #[error("an older credential of {user} may still {what} ({why})")]
     StillAllowed {
-        /// Its name for the API server.
+        /// The user name in the API server.
         user: String,
-        /// Verb and resource.
+        /// The verb and the resource.
         what: String,
-        /// By which binding, as the API server says it.
+        /// The binding that grants it, in the words of the API server.
         why: String,
     },
-    /// What lets somebody act in a suspended namespace could not be removed.
-    #[error("tokens of service accounts in namespace {namespace} are not removed")]
+    /// Tokens that would let somebody act in a suspended namespace could not be removed.
+    #[error("cannot remove the tokens of service accounts in namespace {namespace}")]
     Eviction {
-        /// Where.
         cluster: ClusterName,
-        /// Where.
         namespace: NamespaceName,
-        /// Why.
         #[source]
         source: Box<RequestError>,
     },
-    /// Others are made in the place of workloads that are stopped.
-    #[error("namespace {namespace}: workloads are made again while they are stopped")]
-    Restarting {
-        /// Where.
-        namespace: NamespaceName,
-    },
+    /// Workloads are recreated while they are stopped.
+    #[error("workloads in namespace {namespace} are recreated while they are stopped")]
+    Restarting { namespace: NamespaceName },
     /// A binding would name a generation that the cluster's mark does not have yet.
-    #[error("the mark of the generations in use (ConfigMap bursar-mark) is not raised in cluster {cluster}")]
+    #[error("cannot raise the mark of the generations in use (ConfigMap bursar-mark) in cluster {cluster}")]
     Unmarked {
-        /// Which.
         cluster: ClusterName,
-        /// Why.
         #[source]
         source: Box<AccessError>,
     },
-    /// The ledger did not take what was done.
-    #[error("the ledger could not be written")]
+    /// The ledger did not record what was done.
+    #[error("cannot write the ledger")]
     NotRecorded,
 }
 
 impl StepError {
-    /// One word for the ledger, metrics and logs.
+    /// The name of the kind of step, for the ledger, metrics and logs.
     #[must_use]
     pub const fn step(&self) -> &'static str {
         match self {
@@ -200,7 +177,7 @@ impl StepError {
         }
     }
 
-    /// The cluster gave no answer at all.
+    /// The cluster did not answer at all.
     #[must_use]
     pub const fn is_loss(&self) -> bool {
         let (Self::Request(source) | Self::Workload { source, .. }) = self else { return false };
@@ -213,13 +190,13 @@ impl StepError {
         matches!(self, Self::Refused { source: RequestError::Refused(status), .. } if status.message.contains(RULE))
     }
 
-    /// It is about the cluster, not about a home.
+    /// The error concerns the cluster, and not a home or a credential.
     #[must_use]
     pub const fn is_of_nobodys_home(&self) -> bool {
         !matches!(self, Self::Home(_) | Self::HomeAnswer | Self::Credential(_) | Self::SignerNotAsked(_))
     }
 
-    /// A home on an export that hangs: whatever else is to be done there would hang too.
+    /// A home is on an export that hangs, so all other work there would hang too.
     #[must_use]
     pub const fn is_of_an_export(&self) -> bool {
         matches!(
@@ -232,19 +209,19 @@ impl StepError {
         )
     }
 
-    /// Another program uses a file in a home: it will not for long.
+    /// Another program uses a file in a home, which normally lasts only a moment.
     #[must_use]
     pub const fn is_in_use(&self) -> bool {
         matches!(self, Self::Home(HomedClientError::Home(HomeError::InUse { .. })))
     }
 
-    /// It takes its time, and nothing is wrong.
+    /// The step takes time, and nothing is wrong.
     #[must_use]
     pub const fn is_under_way(&self) -> bool {
         matches!(self, Self::Terminating { stuck: false, .. })
     }
 
-    /// What is wrong, its cause and the remedy: the text of `status`.
+    /// Returns the problem, its cause and the remedy, as `status` shows them.
     #[must_use]
     pub fn reason(&self) -> String {
         match self.remedy() {
@@ -256,7 +233,7 @@ impl StepError {
     fn remedy(&self) -> Option<String> {
         match self {
             Self::Foreign { key } if credential::is_token_holder(key) => Some(format!(
-                "somebody may hold tokens of it, so no order takes it over; `kubectl delete serviceaccount {} -n {}`",
+                "somebody may hold tokens of it, so no order takes it over; delete it: `kubectl delete serviceaccount {} -n {}`",
                 key.name,
                 key.namespace.as_deref().unwrap_or_default()
             )),
@@ -270,7 +247,7 @@ impl StepError {
                 key.name
             )),
             Self::UnknownKind { kind, .. } => {
-                Some(format!("install what defines {kind}, or take it out of the class's manifests"))
+                Some(format!("install the definition of {kind}, or remove it from the class's manifests"))
             }
             Self::Refused { key, source } | Self::Workload { key, source } | Self::Outlived { key, source } => {
                 remedy_of_refusal(&key.cluster, source)
@@ -286,8 +263,8 @@ impl StepError {
             )),
             Self::NoCluster(cluster) => Some(format!("see `bursar status` for cluster {cluster}")),
             Self::Restarting { namespace } => Some(format!(
-                "find out who makes them: `kubectl get pods,deployments -n {namespace} -o yaml --show-managed-fields`; it \
-                 is tried again each minute"
+                "find out who creates them: `kubectl get pods,deployments -n {namespace} -o yaml --show-managed-fields`; it \
+                 is retried every minute"
             )),
             Self::NotRecorded => Some("see the daemon's log; free space in state_dir if there is none".into()),
             Self::Eviction { cluster, source, .. } | Self::Listing { cluster, source, .. } => {
@@ -313,7 +290,7 @@ impl StepError {
     }
 }
 
-/// `claim data (volume pvc-1)`.
+/// Returns, for example, `claim data (volume pvc-1)`.
 fn volumes(claims: &[(String, String)]) -> String {
     let named = claims.iter().map(|(claim, volume)| format!("claim {claim} (volume {volume})"));
     named.collect::<Vec<_>>().join(", ")
@@ -326,7 +303,7 @@ fn retain(claims: &[(String, String)]) -> String {
     claims.iter().map(patch).collect::<Vec<_>>().join(", ")
 }
 
-/// `ResourceQuota bursar in namespace tool-foo`.
+/// Returns, for example, `ResourceQuota bursar in namespace tool-foo`.
 fn named(key: &ObjectKey) -> String {
     match &key.namespace {
         Some(namespace) => format!("{} {} in namespace {namespace}", key.kind, key.name),
@@ -341,7 +318,7 @@ fn adopt(key: &ObjectKey) -> String {
 
 fn remedy_of_refusal(cluster: &ClusterName, source: &RequestError) -> Option<String> {
     let RequestError::Refused(status) = source else { return remedy_of_request(source) };
-    // Kubernetes' authorizer says `User "x" cannot VERB resource`; admission says something else.
+    // Kubernetes' authorizer says `User "x" cannot VERB resource`; admission plugins use other words.
     let remedy =
         || format!("to give the daemon the rights that this configuration needs: bursar init --cluster {cluster}");
     lacks_rights(status).then(remedy)
@@ -354,7 +331,7 @@ fn lacks_rights(status: &kube::core::Status) -> bool {
 fn remedy_of_request(source: &RequestError) -> Option<String> {
     match source {
         RequestError::Unreachable { .. } | RequestError::TimedOut { .. } => {
-            Some("check that the API server runs and is reached from this host".into())
+            Some("check that the API server runs and can be reached from this host".into())
         }
         RequestError::Refused(status) if status.code == 401 => {
             Some("the daemon's credential is not accepted: `bursar init` makes a new one".into())

@@ -1,6 +1,6 @@
-//! Removes what lets somebody act in a suspended namespace without a credential of ours: Secrets that Kubernetes fills
-//! with tokens, unread, and the service account that pods run as by default, whose tokens end with it. Then lists what was
-//! changed in the namespace, by the metadata alone.
+//! Removes what would let somebody act in a suspended namespace without a credential of ours: Secrets that Kubernetes
+//! fills with tokens (without reading them), and the default service account of pods, whose tokens become invalid with
+//! it. Then lists what was changed in the namespace, by the metadata alone.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -18,11 +18,11 @@ use crate::packed_text::UuidText;
 
 /// The type of Secrets that Kubernetes fills with a token of a service account.
 pub const TOKEN_SECRET: &str = "kubernetes.io/service-account-token";
-/// The service account that pods run as if they name none. Its controller makes another one.
+/// The service account of pods that name none. Its controller recreates it.
 pub const DEFAULT_ACCOUNT: &str = "default";
 
 impl TenantExecution<'_> {
-    /// See the module.
+    /// Carries out the eviction; see the module.
     pub(super) async fn evict(
         &self,
         effects: &ClusterEffects,
@@ -44,7 +44,7 @@ impl TenantExecution<'_> {
             Ok(found) => {
                 let uid = found.object["metadata"]["uid"].as_str().unwrap_or_default();
                 match when_suspended(server, &path, Ask::Delete { uid }).await {
-                    // Somebody was quicker: nobody holds a token for the one that stands there now.
+                    // Somebody else deleted it first. Nobody has a token of the new one.
                     Err(error) if error.code() != Some(404) && !error.is_other_uid() => return Err(failed(error)),
                     _ => {}
                 }
@@ -52,13 +52,13 @@ impl TenantExecution<'_> {
             Err(error) if error.code() == Some(404) => {}
             Err(error) => return Err(failed(error)),
         }
-        // Only now: a Secret that cannot be deleted, which a tenant can see to, keeps no other token.
+        // This error is returned only now, because a tenant can cause it, and must not save the other tokens that way.
         let removed = removed.map_err(failed)?.object;
         let items = removed["items"].as_array().into_iter().flatten();
         let secrets: Vec<&str> = items.filter_map(|secret| secret["metadata"]["name"].as_str()).collect();
         let generation = self.account.generation;
         let mut detail = json!({"namespace": namespace, "generation": generation, "secrets": secrets});
-        // Before the list, which may fail: their names are nowhere else.
+        // Recorded before the listing, which may fail: the names are kept nowhere else.
         done.events.push(self.event("evicted", self.cause().1, detail.clone()));
         if let Some(since) = since {
             let changed = touched(&self.listed(effects, namespace, Extent::Metadata, done).await?, since, &self.ours());
@@ -70,7 +70,8 @@ impl TenantExecution<'_> {
         Ok(())
     }
 
-    /// UIDs of what Bursar made or stopped for the account: there Bursar's own name in `managedFields` is no news.
+    /// Returns the uids of objects that Bursar made or stopped for the account. In these, a `managedFields` entry of
+    /// Bursar is expected.
     fn ours(&self) -> HashSet<UuidText> {
         let (ledger, id) = (self.run.ledger, &self.account.id);
         let made =
@@ -81,14 +82,14 @@ impl TenantExecution<'_> {
     }
 }
 
-/// Asks until admission knows that the namespace is suspended.
+/// Repeats the request until admission knows that the namespace is suspended.
 async fn when_suspended(server: &ApiServer, path: &str, ask: Ask<'_>) -> Result<ApiAnswer, RequestError> {
     let too_early = |error: &RequestError| matches!(error.code(), Some(403 | 422)) && !error.is_other_uid();
     when_in_force(too_early, || server.ask(path, ask)).await
 }
 
-/// What others than Bursar changed or made since then. The writer of an object chooses the name in its `managedFields` and
-/// may empty them, so an object that is new is always listed.
+/// Returns what others than Bursar changed or created since that time. A writer chooses its name in `managedFields` and
+/// may empty the field, so a new object is always listed.
 fn touched(listed: &[Listed], since: Timestamp, ours: &HashSet<UuidText>) -> BTreeSet<Touched> {
     let of_object = |(kind, object): &Listed| {
         let metadata = &object["metadata"];
@@ -143,7 +144,7 @@ mod tests {
                 json!({"metadata": {"name": "web", "managedFields": [entry("helm", "2026-11-01T09:00:00Z")]}}),
             ),
         ];
-        let since = "2026-11-20T08:00:00Z".parse().expect("a time");
+        let since = "2026-11-20T08:00:00Z".parse().expect("the text is a time");
         let found = touched(&listed, since, &HashSet::from(["o".into()]));
         let found: BTreeSet<(&str, &str)> = found.iter().map(|it| (it.object.as_str(), it.by.as_str())).collect();
         let expected = [

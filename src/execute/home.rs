@@ -1,5 +1,5 @@
-//! What is done in homes besides delivering: our entries taken out, and a look at what stands there. `bursar-homed`
-//! does it; here are its questions and what the answers mean.
+//! The work in homes besides the delivery of credentials: removes our entries, leaves notices, writes SSH keys and
+//! checks what was delivered. `bursar-homed` does the work; this module makes its requests and interprets the answers.
 
 use std::path::PathBuf;
 
@@ -18,8 +18,9 @@ use crate::ledger::Delivery;
 use crate::plan::Expected;
 use crate::policy::Cluster;
 
-/// The names of our entries in a kubeconfig: for the default endpoint the cluster's name (`prod`), for another one
-/// with its own behind it (`prod-external`). The user's is marked as ours, for nobody types it.
+/// Returns the names of our entries in a kubeconfig: the cluster's name for the default endpoint (`prod`), and with the
+/// endpoint's name appended for another one (`prod-external`). The user's name is marked as ours, because nobody types
+/// it.
 #[must_use]
 pub fn entry_names<'a>(
     cluster: &ClusterName,
@@ -28,18 +29,18 @@ pub fn entry_names<'a>(
 ) -> EntryNames {
     let mut names: Vec<String> =
         endpoints.into_iter().map(|endpoint| Cluster::entry_name(cluster, default_endpoint, endpoint)).collect();
-    // The first context becomes the current one of a file that has none.
+    // The shortest name belongs to the default endpoint. Its context becomes the current one if the file has none.
     names.sort_by_key(String::len);
     EntryNames { clusters: names.clone(), user: user_name(cluster), contexts: names }
 }
 
-/// The name of the user.
+/// Returns the name of the user entry.
 #[must_use]
 pub fn user_name(cluster: &ClusterName) -> String {
     format!("{USER_PREFIX}{cluster}")
 }
 
-/// A plan's target as `bursar-homed` wants it.
+/// Converts a plan's target into that of `bursar-homed`.
 #[must_use]
 pub fn target(home: &HomeTarget) -> Target {
     Target {
@@ -52,7 +53,7 @@ pub fn target(home: &HomeTarget) -> Target {
     }
 }
 
-/// The directory of a volume is there and is its owner's; `true` if it was made now.
+/// Makes sure that the directory of a volume exists and belongs to its owner. Returns whether it was created now.
 pub async fn make_directory(homes: &HomedClient, directory: &DirectoryTarget) -> Result<bool, StepError> {
     let posix = &directory.posix;
     let target = Target::new(&directory.path, posix.uid.get(), posix.gid.get());
@@ -62,14 +63,14 @@ pub async fn make_directory(homes: &HomedClient, directory: &DirectoryTarget) ->
     }
 }
 
-/// A target whose delivery is known: a home that is missing counts as gone only where the file system is mounted that
-/// had it.
+/// Returns the target of a former delivery. `bursar-homed` reports a missing home as gone only if the file system of
+/// that delivery is mounted.
 fn delivered(home: &HomeTarget, delivery: Option<&Delivery>) -> Target {
     Target { mount: delivery.and_then(|delivery| delivery.mount.clone()), ..target(home) }
 }
 
-/// Takes our entries of a cluster out, whichever endpoints they were for. A home that is gone has none. Without a face
-/// `bursar-homed` finds them by our user.
+/// Removes our entries of a cluster, for all its endpoints. A home that is gone has none. If the cluster is no longer
+/// configured (`face` is `None`), `bursar-homed` finds them by our user.
 pub async fn remove(
     homes: &HomedClient,
     cluster: &ClusterName,
@@ -81,14 +82,16 @@ pub async fn remove(
     let names = entry_names(cluster, face.map_or("", |face| &face.default_endpoint), endpoints);
     let request = Request::new(delivered(home, delivery), Work::RemoveKubeconfig { names });
     match homes.call(&request).await {
-        // Nothing of ours is in a home that is gone. Homed says so only where the homes are mounted.
+        // A home that is gone contains nothing of ours. `bursar-homed` reports it only if the home's file system is
+        // mounted.
         Ok(Answer::Removed { .. }) | Err(HomedClientError::Home(HomeError::MissingHome { .. })) => Ok(()),
         Ok(_) => Err(StepError::HomeAnswer),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Puts a notice in the place of a credential. `None`: the home does not take it, so what is ours goes without one.
+/// Replaces a credential by a notice. Returns `None` if the home does not accept the file; then our entries are removed
+/// without a notice.
 pub(super) async fn leave(
     homes: &HomedClient,
     cluster: &ClusterName,
@@ -100,26 +103,26 @@ pub(super) async fn leave(
     match homes.call(&Request::new(target(home), work)).await {
         Ok(Answer::Written(written)) => Ok(Some(written)),
         Ok(_) => Err(StepError::HomeAnswer),
-        // An export that hangs takes no removal either.
+        // If the export hangs, a removal would hang too.
         Err(error @ HomedClientError::Home(HomeError::TimedOut { .. })) => Err(error.into()),
         Err(HomedClientError::Home(_)) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Says what an administrator should know of a file that was written.
+/// Logs what an administrator should know about a file that was written.
 pub(super) fn tell(home: &HomeTarget, written: &Written) {
     let file = home.file();
     if let Some(seconds) = written.overridden_lock {
-        tracing::warn!(file = %file.display(), seconds, "a lock of another program was overridden: it was abandoned");
+        tracing::warn!(file = %file.display(), seconds, "removed the abandoned lock of another program");
     }
     if let Some(backup) = &written.backup {
-        tracing::warn!(file = %file.display(), backup, "a kubeconfig that was no YAML was replaced; it is kept beside");
+        tracing::warn!(file = %file.display(), backup, "replaced a kubeconfig that is not YAML; a backup is kept");
     }
 }
 
-/// Looks whether what was delivered still stands there: a certificate with its key, a token, entries; and its contexts.
-/// Also says where the home is mounted.
+/// Checks that what was delivered is still in the home: a certificate with its key, a token or login entries, and the
+/// contexts. Also returns the mount of the home.
 pub async fn inspect(
     homes: &HomedClient,
     cluster: &ClusterName,
@@ -139,7 +142,7 @@ pub async fn inspect(
     }
 }
 
-/// Entries that hold no secret are written: if that changes nothing, they were there.
+/// Writes entries that contain no secret. If that changes nothing, they were as delivered.
 async fn rewritten(
     homes: &HomedClient,
     cluster: &ClusterName,
@@ -152,13 +155,14 @@ async fn rewritten(
     match homes.call(&Request::new(target(home), work)).await? {
         Answer::Written(Written { changed: false, mount, .. }) => Ok((HomeFinding::AsDelivered, mount)),
         Answer::Written(Written { mount, .. }) => {
-            Ok((HomeFinding::Repaired { why: "our entries were changed in it".to_owned() }, mount))
+            Ok((HomeFinding::Repaired { why: "our entries in the file were changed".to_owned() }, mount))
         }
         _ => Err(StepError::HomeAnswer),
     }
 }
 
-/// Exactly these SSH keys are ours in the home; `true` if that was not so. Also says where the home is mounted.
+/// Makes the home contain exactly these SSH keys of ours. Returns whether that changed anything, and the mount of the
+/// home.
 pub async fn ssh_keys(
     homes: &HomedClient,
     home: &HomeTarget,
@@ -177,7 +181,8 @@ pub async fn ssh_keys(
     }
 }
 
-/// What the ledger says of a delivery after a look at it. One that is broken is not delivered.
+/// Returns the ledger's row of a delivery after a check. `checked_at` of a broken delivery is `None`, so that it is
+/// repeated.
 #[must_use]
 pub fn checked(delivery: &Delivery, finding: &HomeFinding, mount: Option<PathBuf>, now: Timestamp) -> Delivery {
     let checked_at = (!matches!(finding, HomeFinding::Broken { .. })).then_some(now);
@@ -187,10 +192,10 @@ pub fn checked(delivery: &Delivery, finding: &HomeFinding, mount: Option<PathBuf
 fn finding(inspection: &Inspection, fingerprint: &str) -> HomeFinding {
     let broken = |why: &str| HomeFinding::Broken { why: why.to_owned() };
     if !inspection.exists {
-        return broken("the file is not there");
+        return broken("the file does not exist");
     }
     if !inspection.parses {
-        return broken("the file is no kubeconfig any more");
+        return broken("the file is not a kubeconfig any more");
     }
     if inspection.token_id.as_deref() == Some(fingerprint) {
         return match inspection.entries_digest {
@@ -200,15 +205,15 @@ fn finding(inspection: &Inspection, fingerprint: &str) -> HomeFinding {
     }
     let found = inspection.certificate_pem.as_deref().and_then(fingerprint_of);
     match found {
-        None => broken("our certificate or token is not in it"),
-        Some(found) if found != fingerprint => broken("another certificate stands under our name"),
+        None => broken("our certificate or token is missing"),
+        Some(found) if found != fingerprint => broken("another certificate has our name"),
         Some(_) if !inspection.key_matches => broken("the key does not belong to the certificate"),
         Some(_) if inspection.entries_digest.is_none() => broken("a cluster or context of ours is missing"),
         Some(_) => HomeFinding::AsDelivered,
     }
 }
 
-/// SHA-256 (hex) of the DER of a PEM certificate.
+/// Returns the SHA-256 (hex) of the DER of a PEM certificate.
 fn fingerprint_of(pem: &str) -> Option<String> {
     let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok()?;
     Some(hex::encode(Sha256::digest(&block.contents)))
@@ -230,8 +235,8 @@ mod tests {
 
     #[test]
     fn a_broken_home_is_described() {
-        let key = rcgen::KeyPair::generate().expect("a key");
-        let pem = rcgen::CertificateParams::default().self_signed(&key).expect("a certificate").pem();
+        let key = rcgen::KeyPair::generate().expect("a key is generated");
+        let pem = rcgen::CertificateParams::default().self_signed(&key).expect("a certificate is signed").pem();
         let good = Inspection {
             exists: true,
             parses: true,
@@ -240,15 +245,15 @@ mod tests {
             entries_digest: Some("d".to_owned()),
             ..Inspection::default()
         };
-        let fingerprint = fingerprint_of(&pem).expect("a certificate");
+        let fingerprint = fingerprint_of(&pem).expect("the PEM is a certificate");
         assert_eq!(finding(&good, &fingerprint), HomeFinding::AsDelivered);
         let why = |inspection: Inspection| match finding(&inspection, &fingerprint) {
             HomeFinding::Broken { why } => why,
             HomeFinding::AsDelivered | HomeFinding::Repaired { .. } => String::new(),
         };
-        assert!(why(Inspection::default()).contains("not there"));
+        assert!(why(Inspection::default()).contains("does not exist"));
         assert!(why(Inspection { key_matches: false, ..good.clone() }).contains("key"));
         assert!(why(Inspection { entries_digest: None, ..good.clone() }).contains("context"));
-        assert!(matches!(finding(&good, "of another"), HomeFinding::Broken { .. }));
+        assert!(matches!(finding(&good, "another fingerprint"), HomeFinding::Broken { .. }));
     }
 }

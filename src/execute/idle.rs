@@ -1,4 +1,4 @@
-//! Tells the people of a namespace that it is about to be suspended: an event, which `kubectl get events` shows them.
+//! Warns the people of a namespace that it will be suspended, by an event, which `kubectl get events` shows.
 
 use jiff::Timestamp;
 use serde_json::json;
@@ -9,7 +9,8 @@ use super::request::{ApiServer, Ask};
 use crate::identity::NamespaceName;
 use crate::kinds::{ObjectKey, ObjectKind, ObjectName};
 
-/// About the quota, which is Bursar's: an event of a namespace itself would stand in `default`, where tenants do not look.
+/// The event is about the quota, which is Bursar's. An event about the namespace itself would be in `default`, where
+/// tenants do not look.
 pub async fn warn(
     server: &ApiServer,
     namespace: &NamespaceName,
@@ -25,7 +26,8 @@ pub async fn warn(
         "type": "Warning",
         "reason": "Idle",
         "message": format!(
-            "Nothing runs in this namespace since {idle_since:.0}. It is suspended {until:.0} unless something does until then."
+            "Nothing has run in this namespace since {idle_since:.0}. It will be \
+             suspended {until:.0} unless something runs before."
         ),
         "source": {"component": "bursar"},
         "firstTimestamp": at,

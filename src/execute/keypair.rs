@@ -1,15 +1,15 @@
-//! A new private key and the cannot create or read the certificate request of it. The key is overwritten when it is dropped.
+//! Generates a private key and its certificate request. The key is overwritten when it is dropped.
 
 use bursar_protocol::SecretText;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData as _};
 use zeroize::Zeroizing;
 
-/// OID of `O` and of `serialNumber` (RFC 4519, 2.19 and 2.31). rcgen keeps attributes in a map, and a second `O` under
-/// [`DnType::OrganizationName`] would replace the first; spelled out it is another key.
+/// The OIDs of `O` and `serialNumber` (RFC 4519, 2.19 and 2.31). rcgen keeps attributes in a map, so a second `O` under
+/// [`DnType::OrganizationName`] would replace the first. As an OID, it has another key in the map.
 const ORGANIZATION: [u64; 4] = [2, 5, 4, 10];
 const SERIAL_NUMBER: [u64; 4] = [2, 5, 4, 5];
 
-/// A key that nobody has yet.
+/// A new private key.
 pub struct NewKey(Zeroizing<KeyPair>);
 
 impl std::fmt::Debug for NewKey {
@@ -18,36 +18,36 @@ impl std::fmt::Debug for NewKey {
     }
 }
 
-/// The subject that the certificate is to name.
+/// The subject of the certificate.
 #[derive(Debug, Clone, Copy)]
 pub struct Names<'a> {
-    /// CN.
+    /// The `CN`.
     pub common_name: &'a str,
-    /// O: at most two.
+    /// The `O` values: at most two.
     pub organizations: [Option<&'a str>; 2],
-    /// serialNumber.
+    /// The `serialNumber`.
     pub serial_number: Option<&'a str>,
 }
 
 impl NewKey {
-    /// ECDSA on P-256, which every TLS client has; 15,000 a second with their requests.
+    /// Generates an ECDSA key on P-256, which every TLS client supports. 15,000 keys with their requests take a second.
     pub fn generate() -> Result<Self, rcgen::Error> {
         Ok(Self(Zeroizing::new(KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?)))
     }
 
-    /// PKCS#8, PEM.
+    /// Returns the key as PKCS#8, PEM.
     #[must_use]
     pub fn pem(&self) -> SecretText {
         SecretText::new(self.0.serialize_pem())
     }
 
-    /// `SubjectPublicKeyInfo`, DER.
+    /// Returns the `SubjectPublicKeyInfo`, DER.
     #[must_use]
     pub fn public_key(&self) -> Vec<u8> {
         self.0.subject_public_key_info()
     }
 
-    /// The request, PKCS#10 (RFC 2986), PEM.
+    /// Returns the certificate request (PKCS#10, RFC 2986) as PEM.
     pub fn request(&self, names: Names<'_>) -> Result<String, rcgen::Error> {
         let mut name = DistinguishedName::new();
         let organizations = [DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION.to_vec())];

@@ -1,4 +1,4 @@
-//! Gives a namespace that others made a level of Pod Security, if it has none.
+//! Sets the Pod Security level of a foreign namespace that has none.
 
 use serde_json::json;
 
@@ -10,8 +10,8 @@ use crate::identity::NamespaceName;
 use crate::kinds::ObjectKey;
 use crate::policy::PodSecurity;
 
-/// Applies the label alone, and never over somebody else's: a namespace that got a level meanwhile, or is another one or gone,
-/// is left as it is (`false`).
+/// Applies only the label, and never over another value. If the namespace got a level meanwhile, was recreated or is
+/// gone, it is left alone, and the result is `false`.
 pub async fn set(
     server: &ApiServer,
     namespace: &NamespaceName,

@@ -1,5 +1,5 @@
-//! Every object of a namespace that the API server lists, page by page, whatever its kind. A kind that does not answer is
-//! an error: a missing answer is never an empty answer.
+//! Lists every object of a namespace, page by page, whatever its kind. If a kind does not answer, that is an error,
+//! never an empty list.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,21 +13,22 @@ use crate::archive::Listed;
 use crate::identity::NamespaceName;
 use crate::kinds::ServedKind;
 
-/// A role binding, or a namespace's new state, is in force when the API server's own watch has seen it.
+/// How long to wait until a role binding or a new state of a namespace takes effect, which is when the API server's own
+/// watch has seen it.
 const IN_FORCE: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// What of each object is listed.
+/// How much of each object is listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// All of it.
+    /// The complete object.
     Whole,
-    /// Its metadata: no Secret is read.
+    /// Only the metadata, so that no Secret is read.
     Metadata,
 }
 
-/// Each with the name by which its kind is listed. What several API groups show (Events) is there once; what has no UID is
-/// computed when it is asked for (`PodMetrics`), and is no object.
+/// Returns the objects, each with the name under which its kind is listed. An object that several API groups show (an
+/// Event) is returned once. What has no UID is computed on request (`PodMetrics`), and is left out.
 pub async fn everything(
     server: &ApiServer,
     namespace: &NamespaceName,
@@ -43,7 +44,7 @@ pub async fn everything(
         {
             let Some(uid) = object["metadata"]["uid"].as_str() else { continue };
             if known.insert(uid.to_owned()) {
-                // The API server leaves both out of the items of a list.
+                // The API server omits both fields from the items of a list.
                 object["apiVersion"] = Value::from(kind.api_version.clone());
                 object["kind"] = Value::from(kind.kind.clone());
                 found.push((name.clone(), object));
@@ -57,7 +58,8 @@ fn failed(server: &ApiServer, what: &str, source: RequestError) -> StepError {
     StepError::Listing { cluster: server.cluster.clone(), what: what.to_owned(), source: Box::new(source) }
 }
 
-/// Asks again while the answer is `too_early`: what allows it was written, and the API server's watches follow.
+/// Repeats the request while the answer is `too_early`, because the API server's watches need a moment to see what was
+/// written.
 #[expect(clippy::disallowed_methods, reason = "bounds a wait")]
 pub(super) async fn when_in_force<T, A: Future<Output = Result<T, RequestError>>>(
     too_early: impl Fn(&RequestError) -> bool,
@@ -89,15 +91,15 @@ async fn list(
         },
     );
     match listed.await {
-        // Its definition was removed since we asked, or it lists nothing.
+        // The kind was removed meanwhile, or cannot be listed.
         Err(error) if matches!(error.code(), Some(404 | 405)) => Ok(Vec::new()),
-        // What is computed when it is asked for has no metadata to show.
+        // Objects that are computed on request have no metadata to list.
         Err(error) if extent == Extent::Metadata && error.code() == Some(406) => Ok(Vec::new()),
         listed => listed,
     }
 }
 
-/// Kinds that live in namespaces and can be listed; of each the version that its group prefers.
+/// Returns the namespaced kinds that can be listed, each in the version that its group prefers.
 async fn kinds(server: &ApiServer) -> Result<Vec<ServedKind>, StepError> {
     let core = of_version(server, "v1").await?;
     let mut kinds: Vec<ServedKind> = core;

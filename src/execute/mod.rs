@@ -1,9 +1,10 @@
-//! Carries out what was approved: the only writer to clusters and homes. The plan made every choice; here are order,
-//! pace and what happens when something fails.
+//! Carries out the approved plan. Only this module writes to clusters and homes. The plan made every choice; this
+//! module adds the order, the pace and the handling of failures.
 //!
-//! Accounts are carried out side by side, each cluster on its own, so that a cluster that hangs holds up nobody else's
-//! tenants. In each cluster the steps that take access away go first, for all accounts, and each of them is tried even
-//! if others fail. Then the plan's order holds within one account; a failure ends the rest of it there.
+//! Accounts are processed in parallel, and each cluster independently, so that a cluster that hangs delays no tenant of
+//! another one. In each cluster, the steps of all accounts that take access away come first, and each of them is tried
+//! even if others fail. Then each account's other steps follow in the order of the plan, and a failure ends the rest of
+//! its steps in that cluster.
 
 pub mod apply;
 pub mod authority;
@@ -61,41 +62,40 @@ pub use error::StepError;
 pub use record::{Record, Recorder};
 pub use tenant::{BOUND_BY_OTHERS, REFUSED};
 
-/// Accounts of one cluster under way at a time. As many as the widest pace: each has at most a few requests open, and
-/// one that waits for a certificate or a home leaves its place in the pace to others.
+/// The number of accounts of one cluster that are processed in parallel. It equals the largest width of the pace: each
+/// account has at most a few open requests, and one that waits for a certificate or a home uses no place in the pace.
 const ACCOUNTS_AT_A_TIME: usize = 32;
 
-/// Everything that can be written to.
+/// Everything that an execution can write to.
 #[derive(Debug)]
 pub struct Effects {
-    /// Clusters that are connected.
     pub clusters: BTreeMap<ClusterName, ClusterEffects>,
-    /// The writer in homes.
+    /// The client of `bursar-homed`.
     pub homes: HomedClient,
-    /// Where namespaces are written before they are deleted.
+    /// Where namespaces are archived before they are deleted.
     pub archives: Archives,
 }
 
-/// One cluster that can be written to.
+/// A cluster that can be written to.
 #[derive(Debug)]
 pub struct ClusterEffects {
-    /// Its API server.
+    /// The client of its API server.
     pub server: ApiServer,
-    /// Its watches, which are told of every write.
+    /// The watches of its objects, which are told of every write.
     pub watch: ClusterWatch,
     /// Its endpoints, as kubeconfigs name them.
     pub face: Cluster,
-    /// Its pods, while a reaper is on.
+    /// Its pods, if a reaper is on.
     pub pods: Option<PodWatch>,
-    /// What its Prometheus shows in use, while idle namespaces are looked for.
+    /// The namespaces that its Prometheus shows in use, if idle namespaces are searched for.
     pub in_use: Option<UseWatch>,
-    /// Namespaces of others, while a class adopts some.
+    /// Foreign namespaces, if a class adopts some.
     pub adopted: Option<AdoptedWatch>,
 }
 
 impl ClusterEffects {
-    /// Begins to watch a cluster, and makes it ready to be written to. A change of what others create notifies `soon`,
-    /// which must not wait; every other change notifies `changed`.
+    /// Starts the watches of a cluster, and makes it ready to be written to. A change of a foreign namespace notifies
+    /// `soon`, which must not wait; every other change notifies `changed`.
     #[must_use]
     pub fn start(
         cluster: ClusterName,
@@ -116,7 +116,7 @@ impl ClusterEffects {
 }
 
 impl ClusterEffects {
-    /// Whether this configuration and ledger watch the same in it.
+    /// Whether another configuration and ledger need the same watches.
     #[must_use]
     pub fn still_serves(&self, (policy, ledger): (&Policy, &LedgerState)) -> bool {
         let kinds = self.watch.kinds();
@@ -127,7 +127,7 @@ impl ClusterEffects {
             && self.pods.is_some() == policy.reapers.look_at_pods()
     }
 
-    /// Endpoints that did not take credentials when they were last asked, with why.
+    /// Returns the endpoints that refused a credential or were unreachable at the last check, with the reason.
     #[must_use]
     pub fn findings(&self) -> BTreeMap<String, String> {
         self.server.endpoint_probes().findings(&self.face.endpoints)
@@ -137,43 +137,43 @@ impl ClusterEffects {
 /// How much of a plan is carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// All of it, what is urgent first.
+    /// Everything, urgent accounts first.
     All,
-    /// What takes access away or gives it back; the rest is left to a cycle that is waiting already.
+    /// Only removals of access, and urgent accounts ([`AccountPlan::is_urgent`]). The rest is left to the next cycle.
     Urgent,
 }
 
 /// What all steps of one execution share.
 #[derive(Debug, Clone, Copy)]
 pub struct Run<'a> {
-    /// The ledger as the plan saw it, with what was intended.
+    /// The ledger as the plan saw it, with the intended changes.
     pub ledger: &'a LedgerState,
-    /// When it began.
+    /// When the execution began.
     pub now: Timestamp,
-    /// The time. The backoff of a step that failed begins when the step ended, which may be long after `now`.
+    /// Returns the current time. The backoff of a failed step begins at the end of the step, which may be long after
+    /// `now`.
     pub clock: fn() -> Timestamp,
-    /// How much of the plan.
     pub extent: Extent,
-    /// Cancelled: what is under way is finished, nothing more is begun.
+    /// If cancelled, work in progress is finished, and nothing new begins.
     pub stop: &'a CancellationToken,
-    /// Cancelled: grants and repairs of further accounts are left to the next execution. A child of `stop`.
+    /// If cancelled, grants and repairs of further accounts are left to the next execution. A child of `stop`.
     pub slice_over: &'a CancellationToken,
 }
 
-/// What came of it, counted by account and cluster.
+/// The result of an execution. `done`, `failed` and `left` count pairs of account and cluster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
-    /// All of it was done.
+    /// All steps were done.
     pub done: u64,
     /// A step failed.
     pub failed: u64,
-    /// Steps of those that were begun, looks into homes apart.
+    /// The number of steps of the executions that began, without checks of homes.
     pub actions: u64,
-    /// Not begun, because the execution was told to stop.
+    /// Not begun, because the execution had to stop.
     pub left: u64,
-    /// Objects that somebody had changed and that are as they should be again.
+    /// Objects that somebody had changed and that were repaired.
     pub drift_repaired: u64,
-    /// Pods that were past their lifetime.
+    /// Pods past their lifetime that were ended.
     pub reaped: u64,
     /// Kubeconfigs that were delivered again because somebody had changed or reverted them.
     pub repeated: u64,
@@ -193,8 +193,8 @@ impl Report {
     }
 }
 
-/// Carries out what the guard let through. What was done is handed to `recorder` tenant by tenant; when the ledger does
-/// not take it, nothing more is begun.
+/// Carries out the approved plan. Sends what was done to `recorder`, tenant by tenant. If the ledger does not record
+/// it, nothing more begins.
 pub async fn execute(plan: &ApprovedPlan, effects: &Effects, run: Run<'_>, recorder: &Recorder) -> Report {
     let mut others: BTreeMap<&ClusterName, Others> = BTreeMap::new();
     for action in plan.accounts().iter().flat_map(AccountPlan::steps) {
@@ -236,14 +236,14 @@ pub async fn execute(plan: &ApprovedPlan, effects: &Effects, run: Run<'_>, recor
     futures::future::join_all(clusters).await.into_iter().fold(begin, Report::add)
 }
 
-/// With its place among all.
+/// An execution with its number in the order of the plan.
 type Numbered<'a> = (usize, TenantExecution<'a>);
 
-/// What takes access away of all accounts, then everything else.
+/// Carries out all plans of one cluster: first the steps that take access away, of all accounts, then the rest.
 async fn in_cluster(places: Vec<TenantExecution<'_>>) -> Report {
     let (narrowing, others): (Vec<_>, Vec<_>) =
         places.into_iter().enumerate().partition(|(_, place)| !place.narrowing.is_empty());
-    // The bindings of all accounts go before anybody's workloads or home is waited for.
+    // All bindings are removed before the execution waits for any workload or home.
     let without_access: Vec<_> =
         futures::stream::iter(narrowing).map(narrow_objects).buffer_unordered(ACCOUNTS_AT_A_TIME).collect().await;
     let narrowed: Vec<_> =
@@ -259,10 +259,11 @@ async fn in_cluster(places: Vec<TenantExecution<'_>>) -> Report {
         .await
 }
 
-/// With what became of its objects.
+/// An execution with what was done to its objects.
 type Begun<'a> = (Numbered<'a>, (tenant::Done, Vec<StepError>));
 
-/// Boxed, so that 10,000 that are not begun take no room, and so that the compiler sees that it can change threads.
+/// Boxed, so that 10,000 executions that have not begun take little memory, and so that the compiler accepts them as
+/// `Send`.
 fn narrow_objects((number, place): Numbered<'_>) -> BoxFuture<'_, Begun<'_>> {
     Box::pin(async move {
         let begun = place.narrow_objects().await;
@@ -283,7 +284,7 @@ fn begun((_, place): Numbered<'_>) -> BoxFuture<'_, Report> {
     Box::pin(place.carry_out())
 }
 
-/// What is to be done in one cluster, in the plan's order.
+/// An account's steps in one cluster, in the order of the plan.
 #[derive(Default)]
 struct Steps<'a> {
     narrowing: Vec<&'a Action>,

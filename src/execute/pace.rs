@@ -1,5 +1,5 @@
-//! How many requests an API server gets at a time: more while it answers no slower for it, fewer when it slows
-//! down or says so (429). It decides when, never what.
+//! Limits how many requests an API server gets at a time: more while its latency stays low, fewer if it slows down or
+//! answers 429. Decides when a request is sent, and never which.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,49 +7,50 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// At the start: where a control plane on 2 cores makes tenants nearly as fast as it can (by server-side apply, measured:
-/// 20 a second with 8 at a time, 26 with 16, 30 with 24), and still answers others.
+/// The width at the start. With it, a control plane on 2 cores creates tenants nearly as fast as it can (measured by
+/// server-side apply: 20 a second with a width of 8, 26 with 16, 30 with 24), and still answers other clients.
 const START: f64 = 16.0;
-/// Never fewer: one request that hangs must not stop the others.
+/// The minimum: one request that hangs must not stop the others.
 const LEAST: f64 = 2.0;
-/// Never more: API Priority and Fairness gives a client of the default level not many more seats, and what is beyond
-/// the server's width only waits there.
+/// The maximum: API Priority and Fairness gives a client of the default level hardly more seats, and requests beyond
+/// the server's width only wait there.
 const MOST: f64 = 32.0;
-/// Latency up to this multiple of the best leaves room for more. Twice the requests at the same rate double it: then
-/// they only wait.
+/// The width grows while the latency is at most this multiple of the best. If twice as many requests at the same rate
+/// double the latency, they only wait.
 const ROOM: f64 = 1.5;
-/// Latency beyond this multiple of the best is queueing. One request alone is answered 2.4 times as fast as each of 8
-/// (2 cores): that much is no queue.
+/// If the latency is more than this multiple of the best, requests are queueing. A single request is answered 2.4 times
+/// as fast as each of 8 (2 cores), so up to that factor there is no queue.
 const QUEUE: f64 = 3.0;
-/// Weight of the newest answer in the smoothed latency: about the last 20 answers count.
+/// The weight of the newest answer in the smoothed latency; about the last 20 answers count.
 const SMOOTHING: f64 = 0.1;
-/// By which the best latency is forgotten with each answer while no more than [`START`] are under way, so that a server
-/// that became slower for good is not throttled for ever: doubles in 700 answers. Above it nothing is forgotten, or a
-/// long bootstrap would creep up to [`MOST`].
+/// The factor by which each answer raises the best latency while the width is at most [`START`], so that a server that
+/// became slower for good is not throttled for ever. It doubles in 700 answers. Above [`START`], the best latency
+/// stays, or a long bootstrap would slowly grow to [`MOST`].
 const FORGET: f64 = 1.001;
-/// Waited after a 429 that does not say how long.
+/// The pause after a 429 without `Retry-After`.
 const UNSAID_PAUSE: Duration = Duration::from_secs(1);
-/// Waited at most, whatever the server says.
+/// The longest pause, even if the server asks for more.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// What came of a request, as far as the pace is concerned.
+/// The outcome of a request, as far as the pace needs it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Outcome {
-    /// An answer, whatever it says, after so long.
+    /// Any answer, with its latency.
     Answered(Duration),
-    /// 429 or 503, and the `Retry-After` of it.
+    /// 429 or 503, with its `Retry-After`.
     Throttled(Option<Duration>),
-    /// None.
+    /// No answer.
     Lost,
 }
 
-/// Additive increase, multiplicative decrease. Pure.
+/// The number of requests at a time, by additive increase and multiplicative decrease. Pure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Width {
     places: f64,
     smoothed: Option<f64>,
     best: f64,
-    /// Answers until the width may shrink for latency again: those under way do not know of the last time.
+    /// The number of answers until the latency may shrink the width again: requests in progress do not reflect the last
+    /// change yet.
     settle: f64,
 }
 
@@ -60,15 +61,15 @@ impl Default for Width {
 }
 
 impl Width {
-    /// Requests at a time.
+    /// Returns the number of requests that may be in progress.
     #[must_use]
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 2 and 32")]
     pub fn get(&self) -> usize {
         self.places as usize
     }
 
-    /// Takes an outcome into account. `full`: as many were under way as may be; otherwise the width is no limit, and
-    /// nothing says that it should grow.
+    /// Takes an outcome into account. `full`: the width was used up. Otherwise it did not limit anything, so there is
+    /// no reason to grow.
     pub fn learn(&mut self, outcome: Outcome, full: bool) {
         match outcome {
             Outcome::Answered(latency) => self.answered(latency.as_secs_f64(), full),
@@ -97,7 +98,7 @@ impl Width {
     }
 }
 
-/// The pace of one cluster, shared by everything that writes to it.
+/// The pace of one cluster. All requests to it share it.
 #[derive(Debug, Default)]
 pub struct Pace {
     state: Mutex<State>,
@@ -111,14 +112,14 @@ struct State {
     paused_until: Option<Instant>,
 }
 
-/// A place among the requests under way.
+/// A place among the requests in progress.
 #[derive(Debug)]
 pub struct RequestSlot<'a> {
     pace: &'a Pace,
 }
 
 impl Pace {
-    /// Waits for a place, and for the end of a pause that the server asked for.
+    /// Waits for a free place, and for the end of a pause that the server asked for.
     #[expect(clippy::disallowed_methods, reason = "waits out a pause")]
     pub async fn enter(&self) -> RequestSlot<'_> {
         loop {
@@ -141,7 +142,7 @@ impl Pace {
         }
     }
 
-    /// Requests at a time, now.
+    /// Returns the current number of requests that may be in progress.
     #[must_use]
     pub fn width(&self) -> usize {
         self.lock().width.get()
@@ -153,7 +154,7 @@ impl Pace {
 }
 
 impl RequestSlot<'_> {
-    /// The request is over; the place is free.
+    /// Ends the request and frees its place.
     #[expect(clippy::disallowed_methods, reason = "a pause begins now")]
     pub fn leave(self, outcome: Outcome) {
         let mut state = self.pace.lock();
@@ -169,7 +170,7 @@ impl RequestSlot<'_> {
 impl Drop for RequestSlot<'_> {
     fn drop(&mut self) {
         self.pace.lock().under_way -= 1;
-        // All who wait look: the width may have grown by more than this place.
+        // Wakes all that wait, because the width may have grown by more than this place.
         self.pace.freed.notify_waiters();
     }
 }

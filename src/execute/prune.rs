@@ -1,5 +1,5 @@
-//! Deletion of what is ours and no longer wanted, with a UID precondition: an object that somebody else recreated is
-//! left alone. A binding that stays, for a finalizer keeps it, names nobody any more.
+//! Deletes objects of ours that are no longer wanted, with a UID precondition, so that an object that somebody else
+//! recreated is left alone. If a finalizer keeps a binding, its subjects are removed.
 
 use serde_json::json;
 
@@ -10,14 +10,14 @@ use super::request::{ApiServer, Ask};
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::kinds::{ObjectKey, Stage};
 
-/// What became of it.
+/// The result of a deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deleted {
-    /// Nothing is left of it.
+    /// The object is gone.
     Gone,
-    /// It goes when its finalizers have run; a namespace, when it is empty.
+    /// The object is deleted when its finalizers have run; a namespace, when it is empty.
     Going,
-    /// Another object of that name stands there, and stays.
+    /// Another object has the name, and stays.
     Replaced,
 }
 
@@ -30,8 +30,8 @@ pub async fn delete(server: &ApiServer, key: &ObjectKey, uid: &str) -> Result<De
     }
     match deleted {
         Ok(Deleted::Going) => Ok(emptied(server, key, &path, uid).await?.unwrap_or(Deleted::Going)),
-        // The confinement lets the daemon delete only what carries its label, which somebody may have taken off. A policy
-        // refuses with 422 unless it names another reason.
+        // The daemon may delete only objects with its label, which somebody may have removed. A policy refuses with 422
+        // unless it names another reason.
         Err(StepError::Refused { key: of, source }) if matches!(source.code(), Some(403 | 422)) => {
             match emptied(server, key, &path, uid).await {
                 Ok(None) => once(server, key, &path, uid).await,
@@ -43,14 +43,15 @@ pub async fn delete(server: &ApiServer, key: &ObjectKey, uid: &str) -> Result<De
     }
 }
 
-/// Takes its subjects from a binding, which from then on carries our label. Returns what became of it if it is not there.
+/// Removes the subjects of a binding, and sets our label. Returns the state of the deletion if the binding no longer
+/// exists.
 async fn emptied(server: &ApiServer, key: &ObjectKey, path: &str, uid: &str) -> Result<Option<Deleted>, StepError> {
     let nobody = json!({"metadata": {"uid": uid, "labels": {MANAGED_BY: MANAGER}}, "subjects": null});
     match server.ask(path, Ask::Merge(&nobody)).await {
         Ok(_) => Ok(None),
         Err(error) if error.code() == Some(404) => Ok(Some(Deleted::Gone)),
         Err(error) if error.is_other_uid() => match conflicting(server, key, path, uid).await? {
-            // It is the one that is meant, and somebody wrote it at the same moment.
+            // It is the right object, but somebody wrote it at the same moment.
             Deleted::Going => Err(refused(key, error)),
             deleted => Ok(Some(deleted)),
         },
@@ -60,11 +61,11 @@ async fn emptied(server: &ApiServer, key: &ObjectKey, path: &str, uid: &str) -> 
 
 async fn once(server: &ApiServer, key: &ObjectKey, path: &str, uid: &str) -> Result<Deleted, StepError> {
     match server.ask(path, Ask::Delete { uid }).await {
-        // A `Status` when it is gone, the object while it is going.
+        // The answer is a `Status` if the object is gone, and the object if it is still being deleted.
         Ok(answer) if answer.object["metadata"]["deletionTimestamp"].is_string() => Ok(Deleted::Going),
         Ok(_) => Ok(Deleted::Gone),
         Err(error) if error.code() == Some(404) => Ok(Deleted::Gone),
-        // Either the uid is another's, or a namespace is already being emptied.
+        // Either another object has the name, or the namespace is already being emptied.
         Err(error) if error.code() == Some(409) => conflicting(server, key, path, uid).await,
         Err(error) => Err(refused(key, error)),
     }

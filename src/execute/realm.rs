@@ -1,5 +1,5 @@
-//! Carries out one approved step in a realm of Keycloak, and says what came of it: for the ledger, and in what was
-//! seen. It decides nothing; who calls it stores what it says before the next step.
+//! Carries out one approved step in a Keycloak realm, updates what was seen of the realm, and returns the changes for
+//! the ledger. It decides nothing. The caller stores the changes before the next step.
 
 use bursar_directory::keycloak::{Administration, RealmError};
 use jiff::Timestamp;
@@ -18,22 +18,19 @@ use crate::policy::Realm;
 /// What all steps share.
 #[derive(Debug)]
 pub struct Run<'a> {
-    /// Where.
     pub realm: &'a mut Administration,
-    /// Follows what is done.
+    /// What was seen of the realm. Each step updates it.
     pub seen: &'a mut RealmInventory,
-    /// What is wanted.
     pub rules: &'a Realm,
-    /// As it is now.
+    /// The ledger as it is now.
     pub ledger: &'a LedgerState,
-    /// Now.
     pub now: Timestamp,
 }
 
-/// Does it.
+/// Carries out the step. Returns the changes and events for the ledger.
 ///
 /// # Errors
-/// The realm's; [`ends_all`] says whom they are about.
+/// The realm's error; [`ends_all`] says whether it concerns the whole realm.
 pub async fn carry_out(approved: &ApprovedStep, run: &mut Run<'_>) -> Result<(Vec<Change>, Vec<Event>), RealmError> {
     let step = approved.step();
     let row = run.ledger.realm_accounts.get(&(step.id.clone(), run.rules.name.clone())).cloned();
@@ -62,7 +59,7 @@ pub async fn carry_out(approved: &ApprovedStep, run: &mut Run<'_>) -> Result<(Ve
     Ok((changes, vec![event]))
 }
 
-/// What the history says of it; `None`: nothing was done.
+/// An event of the history; `None` if nothing was done.
 type Said = Option<(&'static str, Value)>;
 
 async fn user(
@@ -136,7 +133,7 @@ async fn user(
                 display_name: display_name.clone().or(row.display_name),
                 ..row
             };
-            // Their values stay out of a history that forgets nothing.
+            // The values stay out of the history, because it keeps everything for ever.
             let fields: Vec<&String> = fields.as_object().into_iter().flat_map(|fields| fields.keys()).collect();
             (Some(row), Some(("realm user changed", json!({"user": user, "fields": fields}))))
         }
@@ -157,7 +154,7 @@ async fn user(
     })
 }
 
-/// Makes a user. One of this name that was made at this very moment is the one that an earlier try made.
+/// Creates a user. If a user with this name and this creation time exists, an earlier attempt created it.
 async fn make(realm: &mut Administration, wanted: &Value, username: &str, asked: i64) -> Result<String, RealmError> {
     let refused = match realm.create(wanted).await {
         Ok(Some(id)) => return Ok(id),
@@ -177,7 +174,7 @@ fn adopted(user: &str, enabled: bool, step: &RealmStep, ledger: &LedgerState) ->
         adopted: true,
         name: account.name.clone(),
         mail: account.mail.clone(),
-        // What people wrote of themselves stays.
+        // The names that people gave themselves in the realm stay.
         display_name: account.display_name.clone(),
         enabled,
         mail_due: false,
@@ -191,7 +188,7 @@ async fn role(step: &RealmStep, run: &mut Run<'_>) -> Result<Said, RealmError> {
     Ok(match &step.action {
         RealmAction::RealmMakeRole { role } => {
             let RealmRole { id, name } = realm.make_role(client, role).await?;
-            // If the role was there before and is not read yet, no holder of it is known: giving it again changes
+            // If the role existed and was not read yet, none of its holders are known. Giving it to them again changes
             // nothing.
             seen.roles.entry(name).or_insert_with(|| Holders { id, ..Holders::default() });
             Some(("realm role made", json!({"role": role})))
@@ -214,7 +211,7 @@ async fn role(step: &RealmStep, run: &mut Run<'_>) -> Result<Said, RealmError> {
         RealmAction::RealmAssign { roles } => {
             let account = ledger.accounts.get(&step.id);
             let Some(user) = account.and_then(|account| user_of(ledger, rules, account)) else { return Ok(None) };
-            // A role that could not be made is the failure of its workspace.
+            // If a role could not be created, that is the failure of its workspace.
             let there = roles.iter().filter_map(|name| Some((name, seen.roles.get(name)?)));
             let given: Vec<RealmRole> =
                 there.map(|(name, role)| RealmRole { id: role.id.clone(), name: name.clone() }).collect();
@@ -234,7 +231,7 @@ async fn role(step: &RealmStep, run: &mut Run<'_>) -> Result<Said, RealmError> {
     })
 }
 
-/// First and last name: the last word, and what is before it.
+/// Returns first and last name: everything before the last word, and the last word.
 fn parts(display_name: Option<&str>) -> (Option<&str>, Option<&str>) {
     let Some(name) = display_name.map(str::trim).filter(|name| !name.is_empty()) else { return (None, None) };
     name.rsplit_once(' ').map_or((Some(name), None), |(first, last)| (Some(first.trim_end()), Some(last)))
@@ -249,8 +246,9 @@ fn status(error: &RealmError) -> Option<u16> {
     }
 }
 
-/// Whether an error is about the realm: it would meet the next step too. A role that may not be made is its workspace's
-/// failure, for who makes the roles may be somebody else; a mail server that does not take a mail, the mail's.
+/// Returns whether an error concerns the whole realm, so that the next step would fail too. A role that may not be
+/// created is a failure of its workspace only, because somebody else may create the roles. A mail that is not accepted
+/// is a failure of that mail.
 #[must_use]
 pub fn ends_all(action: &RealmAction, error: &RealmError) -> bool {
     !matches!(
@@ -261,13 +259,14 @@ pub fn ends_all(action: &RealmAction, error: &RealmError) -> bool {
     )
 }
 
-/// Whether the realm is not as it was seen: who is to be changed is not there, or who is to be made is.
+/// Returns whether the realm has changed since it was seen: a user to be changed is missing, or one to be created
+/// exists.
 #[must_use]
 pub fn is_other_than_seen(error: &RealmError) -> bool {
     matches!(status(error), Some(404 | 409))
 }
 
-/// The failure that the ledger keeps.
+/// Returns the failure that the ledger keeps.
 #[must_use]
 pub fn failure(step: &RealmStep, error: &RealmError, run: &Run<'_>) -> Change {
     let place = run.rules.place();
@@ -289,12 +288,12 @@ pub fn failure(step: &RealmStep, error: &RealmError, run: &Run<'_>) -> Change {
 
 fn remedy(action: &RealmAction, error: &RealmError) -> Option<&'static str> {
     match (action, status(error)?) {
-        (RealmAction::RealmRename { .. }, 400) => Some("let usernames be edited: Realm settings, Login"),
+        (RealmAction::RealmRename { .. }, 400) => Some("allow usernames to be edited: Realm settings, Login"),
         (RealmAction::RealmMail { .. }, 500) => {
-            Some("see Realm settings, Email; it is sent again until it is accepted")
+            Some("check Realm settings, Email; it is sent again until it is accepted")
         }
-        (RealmAction::RealmMakeRole { .. }, 403) => Some("or make the role yourself"),
-        (_, 409) => Some("somebody else in the realm has it: change one of the two"),
+        (RealmAction::RealmMakeRole { .. }, 403) => Some("or create the role yourself"),
+        (_, 409) => Some("another user of the realm has this value: change one of the two"),
         _ => None,
     }
 }
@@ -304,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_taken_apart_at_its_last_word() {
+    fn a_display_name_is_split_before_its_last_word() {
         assert_eq!(parts(Some("Ada  King Lovelace")), (Some("Ada  King"), Some("Lovelace")));
         assert_eq!(parts(Some(" Plato ")), (Some("Plato"), None));
         assert_eq!(parts(Some("  ")), (None, None));

@@ -1,9 +1,9 @@
-//! Deletes a pod whose life is over, and before it what would make it again and what belongs to its job: a daemon that is
-//! killed in between finds the pod again. What belongs to it is deleted by its label and read by nobody, so the daemon need
-//! not be allowed to read Secrets.
+//! Deletes a pod past its lifetime. Before that, it stops the controllers that would recreate the pod, and deletes what
+//! belongs to its job: if the daemon is killed in between, it finds the pod again. The objects of the job are deleted
+//! by their label without being read, so the daemon needs no right to read Secrets.
 //!
-//! Tenants make all of it, and can make a write fail (an object as large as etcd takes, more objects than are deleted in
-//! time): the pod goes whatever else stays.
+//! All these objects are made by tenants, who can make a write fail (with an object as large as etcd allows, or more
+//! objects than can be deleted in time). The pod is deleted even if everything else fails.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -15,21 +15,22 @@ use crate::identity::NamespaceName;
 use crate::inventory::pods::Maker;
 use crate::kinds::{ObjectKey, ObjectKind, ObjectName, everywhere};
 
-/// What may belong to a job.
+/// The kinds of objects that may belong to a job.
 const COMPANIONS: [&str; 3] = ["Service", "ConfigMap", "Secret"];
 
-/// What was ended with a pod.
+/// What was ended together with a pod.
 #[derive(Debug, Default)]
 pub struct Reaped {
-    /// `kind/name` of what is gone.
+    /// Deleted objects, as `kind/name`.
     pub gone: Vec<String>,
-    /// The same of the controllers that were stopped.
+    /// Controllers that were stopped, as `kind/name`.
     pub stopped: Vec<String>,
-    /// The first thing that could not be ended although the pod is gone.
+    /// The first failure of something other than the pod.
     pub failed: Option<StepError>,
 }
 
-/// The pod with this uid, the controller that would make it again, and with `job` its companions.
+/// Ends the pod with this uid, the controllers that would recreate it, and, if there is a `job`, the objects of that
+/// job.
 pub async fn reap(
     server: &ApiServer,
     namespace: &NamespaceName,
@@ -64,7 +65,7 @@ pub async fn reap(
     let Some(pod) = everywhere(&ObjectKind::of("v1", "Pod")) else { return Ok(reaped) };
     match workloads::end(server, &pod.path(Some(namespace.as_str()), Some(name)), uid).await {
         Ok(()) => reaped.gone.push(format!("Pod/{name}")),
-        // Gone already, or another one by that name.
+        // The pod is gone, or another pod has its name.
         Err(error) if error.code() == Some(404) || error.is_other_uid() => {}
         Err(error) => return Err(failed(server, "Pod", namespace, name, error)),
     }
@@ -80,14 +81,15 @@ fn key(server: &ApiServer, kind: &str, namespace: &NamespaceName, name: &str) ->
     })
 }
 
-/// One small request failed: if it got no answer, no other will.
+/// Returns the error of a small request. If it got no answer, the cluster is lost: no other request would get one
+/// either.
 fn failed(server: &ApiServer, kind: &str, namespace: &NamespaceName, name: &str, source: RequestError) -> StepError {
     let key = key(server, kind, namespace, name);
     if source.is_loss() { StepError::Workload { key, source } } else { StepError::Outlived { key, source } }
 }
 
-/// Tells the people of a pod when it ends: by its annotation, which also keeps them from being told twice, then by an event.
-/// A pod whose annotations leave no room for it is its people's own choice: they are told nothing.
+/// Tells the people of a pod when it ends: by an annotation, which also prevents a second warning, and by an event. If
+/// the pod's annotations leave no room for it, that is the people's own choice, and they get no warning.
 pub async fn warn(
     server: &ApiServer,
     namespace: &NamespaceName,
@@ -100,7 +102,7 @@ pub async fn warn(
     let change = json!({"metadata": {"uid": uid, "annotations": {ENDS_AT: until}}});
     match server.ask(&pods.path(Some(namespace.as_str()), Some(name)), Ask::Merge(&change)).await {
         Ok(_) => {}
-        // A right that is not there is no choice of theirs.
+        // A missing right of the daemon (403) is not the people's choice.
         Err(error) if error.code().is_some_and(|code| code != 403) => return Ok(()),
         Err(error) => return Err(failed(server, "Pod", namespace, name, error)),
     }
@@ -111,7 +113,7 @@ pub async fn warn(
         "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid},
         "type": "Warning",
         "reason": "LifetimeEnds",
-        "message": format!("This pod ends {until}, when its lifetime is over. Save what it works on before."),
+        "message": format!("This pod ends {until}, when its lifetime is over. Save its work before then."),
         "source": {"component": "bursar"},
         "firstTimestamp": at,
         "lastTimestamp": at,
@@ -122,7 +124,7 @@ pub async fn warn(
     told.map_err(|error| failed(server, "Event", namespace, "bursar-lifetime", error))
 }
 
-/// For the history.
+/// Returns the details for the history.
 #[must_use]
 pub fn detail(namespace: &NamespaceName, job: Option<&str>, reaped: &Reaped) -> Value {
     let Reaped { gone, stopped, failed } = reaped;

@@ -1,5 +1,5 @@
-//! What was done, on its way to the ledger: changes, history, and failures with the time of their next try. It writes
-//! nothing itself; the receiver stores it and says so.
+//! Reports to the ledger what was done: changes, events, and failures with the time of their next try. It writes
+//! nothing itself; the receiver stores each record and confirms it.
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot};
@@ -8,40 +8,40 @@ use super::StepError;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::{Failure, LAST_REMOVAL_RETRY, LAST_RETRY, REMOVAL};
 
-/// Records that may wait for the store. Each writer waits for its own anyway.
+/// The number of records that may wait to be stored. Each writer waits for its own record anyway.
 const WAITING: usize = 64;
 
-/// The first wait after a failure: a conflict or a restart is over by then.
+/// The wait after the first failure. A conflict or a restart is normally over by then.
 const FIRST_RETRY: SignedDuration = SignedDuration::from_secs(5);
-/// The longest for a file that another program writes: kubectl needs some milliseconds.
+/// The longest wait for a file that another program is writing: kubectl needs only milliseconds.
 const IN_USE_RETRY: SignedDuration = SignedDuration::from_secs(30);
 
 /// What one transaction stores.
 #[derive(Debug)]
 pub struct Record {
-    /// For the state.
+    /// Changes of the state.
     pub changes: Vec<Change>,
-    /// For the history.
+    /// Events of the history.
     pub events: Vec<Event>,
-    /// Signals that it is stored. If it is dropped without a signal, the record is not stored, and nothing more may be
+    /// Confirms that the record is stored. If it is dropped instead, the record is not stored, and nothing more may be
     /// done.
     pub stored: oneshot::Sender<()>,
 }
 
-/// The writers' end.
+/// The sending end, which the writers use.
 #[derive(Debug, Clone)]
 pub struct Recorder(mpsc::Sender<Record>);
 
 impl Recorder {
-    /// A recorder, and the end from which records are stored; several may be taken at a time
-    /// ([`mpsc::Receiver::recv_many`]) and stored in one transaction.
+    /// Returns a recorder and its receiver. The receiver may take several records at a time
+    /// ([`mpsc::Receiver::recv_many`]) and store them in one transaction.
     #[must_use]
     pub fn channel() -> (Self, mpsc::Receiver<Record>) {
         let (sender, receiver) = mpsc::channel(WAITING);
         (Self(sender), receiver)
     }
 
-    /// Hands a record over and waits until it is stored.
+    /// Sends a record, and waits until it is stored.
     pub async fn store(&self, changes: Vec<Change>, events: Vec<Event>) -> Result<(), StepError> {
         if changes.is_empty() && events.is_empty() {
             return Ok(());
@@ -53,7 +53,7 @@ impl Recorder {
     }
 }
 
-/// The failure that the ledger keeps: the same step's attempts are counted on.
+/// Returns the failure for the ledger. The attempts of the same step are added up.
 #[must_use]
 pub fn failure(error: &StepError, before: Option<&Failure>, now: Timestamp) -> Failure {
     if error.is_under_way() {
@@ -62,10 +62,10 @@ pub fn failure(error: &StepError, before: Option<&Failure>, now: Timestamp) -> F
         return Failure { step: error.step().to_owned(), reason: error.reason(), since, attempts: 0, next_try };
     }
     let before_it = before.filter(|before| before.step == error.step()).map_or(0, |before| before.attempts);
-    // Nothing was tried: it is tried as soon as the signer is asked again.
+    // Nothing was tried. It is tried as soon as the signer is asked again.
     let is_tried = !matches!(error, StepError::SignerNotAsked(_));
     let attempts = if is_tried { before_it + 1 } else { before_it.max(1) };
-    // Somebody who works in a file all day is not to wait for an hour.
+    // If somebody works in the file all day, the delivery must not wait for an hour.
     let longest = match error {
         error if error.is_in_use() => IN_USE_RETRY,
         StepError::SignerNotAsked(_) => FIRST_RETRY,
@@ -81,7 +81,7 @@ pub fn failure(error: &StepError, before: Option<&Failure>, now: Timestamp) -> F
     }
 }
 
-/// The failure of a step that takes access away: its backoff is its own, and short.
+/// Returns the failure of a step that takes access away. It has its own, short backoff.
 #[must_use]
 pub fn removal_failure(error: &StepError, before: Option<&Failure>, now: Timestamp) -> Failure {
     let before = before.filter(|before| before.is_of_removal());
@@ -95,10 +95,10 @@ pub fn removal_failure(error: &StepError, before: Option<&Failure>, now: Timesta
     }
 }
 
-/// 5 s, 10 s, 20 s, … one hour.
+/// Returns the wait before the next attempt: 5 s, 10 s, 20 s, … up to one hour.
 #[must_use]
 pub fn retry_after(attempts: u64) -> SignedDuration {
-    // 5 s times 2^10 is more than an hour.
+    // 5 s × 2^10 is more than an hour.
     let doublings = u32::try_from(attempts.saturating_sub(1)).unwrap_or(u32::MAX).min(10);
     (FIRST_RETRY * 2_i32.pow(doublings)).min(LAST_RETRY)
 }
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_failure_that_lasts_keeps_its_beginning() {
-        let at = |second| Timestamp::from_second(second).expect("a time");
+        let at = |second| Timestamp::from_second(second).expect("the second is a valid time");
         let first = failure(&StepError::HomeAnswer, None, at(100));
         let second = failure(&StepError::HomeAnswer, Some(&first), at(105));
         assert_eq!((second.attempts, second.since, second.next_try), (2, at(100), at(115)));
@@ -129,13 +129,13 @@ mod tests {
     async fn a_record_that_is_not_stored_is_an_error() {
         let (recorder, mut receiver) = Recorder::channel();
         let store = tokio::spawn(async move {
-            let first = receiver.recv().await.expect("a record");
-            first.stored.send(()).expect("somebody waits");
+            let first = receiver.recv().await.expect("a record is sent");
+            first.stored.send(()).expect("the writer waits");
             drop(receiver.recv().await);
         });
-        recorder.store(vec![Change::LastGeneration(1)], Vec::new()).await.expect("stored");
+        recorder.store(vec![Change::LastGeneration(1)], Vec::new()).await.expect("the record is stored");
         let refused = recorder.store(vec![Change::LastGeneration(2)], Vec::new()).await;
         assert!(matches!(refused, Err(StepError::NotRecorded)));
-        store.await.expect("no panic");
+        store.await.expect("the task does not panic");
     }
 }

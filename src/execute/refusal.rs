@@ -1,6 +1,6 @@
-//! Sees to it that a revoked credential is worth nothing: the API server is asked what its holder may do
-//! (`SubjectAccessReview`) until it says nothing, for one rule of each role that was bound to it. A login attempt would
-//! prove no more, and needs the key. Bindings of others are looked for by the names of the holder.
+//! Proves that a revoked credential has no rights: asks the API server what its holder may do (`SubjectAccessReview`)
+//! until the answer is "nothing", for one rule of each role that was bound to it. A login attempt would prove no more,
+//! and would need the key. Also finds bindings of others that name the holder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
@@ -21,16 +21,16 @@ use crate::plan::{Bound, Holder};
 
 const PATH: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
-/// RBAC follows a change of a binding within milliseconds (it watches them).
+/// How long to wait until the holder loses its rights. RBAC watches bindings, and follows a change within milliseconds.
 const WITHIN: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(100);
-/// Reviews under way at a time: somebody may work in dozens of workspaces.
+/// The number of reviews in parallel. A person may belong to dozens of workspaces.
 const AT_A_TIME: usize = 8;
 
-/// Returns when nothing of what is `bound` is allowed to `alone` any more.
+/// Waits until `alone` is no longer allowed anything of what is `bound`.
 ///
 /// # Errors
-/// [`StepError::StillAllowed`] with what the API server allows, and by which binding.
+/// [`StepError::StillAllowed`] with what is still allowed, and by which binding.
 pub async fn refused(server: &ApiServer, alone: &Holder, bound: &[Bound]) -> Result<(), StepError> {
     let mut rules: BTreeMap<&str, Option<Value>> = BTreeMap::new();
     for Bound { role, .. } in bound {
@@ -46,19 +46,19 @@ pub async fn refused(server: &ApiServer, alone: &Holder, bound: &[Bound]) -> Res
     futures::stream::iter(asked).buffer_unordered(AT_A_TIME).try_collect().await
 }
 
-/// Every binding of a cluster that is not as Bursar wrote it, with its kind: listed once for each execution, when the
-/// first proof needs it.
+/// All bindings of a cluster that differ from what Bursar wrote. They are listed once for each execution, when the
+/// first proof needs them.
 #[derive(Debug, Default)]
 pub struct Others {
-    /// `metadata.uid` of bindings with our label that are not as the ledger has them: somebody edited one, or copied
-    /// one with its label.
+    /// `metadata.uid` of bindings that have our label but differ from the ledger, because somebody edited or copied
+    /// one.
     marked: OnceLock<BTreeSet<String>>,
     listed: OnceCell<Vec<(ManagedKind, Value)>>,
 }
 
 impl Others {
-    /// Notes the bindings with our label that differ. Called before anything is written: what this execution writes is
-    /// no difference.
+    /// Notes the bindings with our label that differ from the ledger. Must be called before anything is written,
+    /// because a write of this execution would look like a difference.
     pub fn note(&self, shown: &ClusterInventory, ledger: &LedgerState) {
         self.marked.get_or_init(|| {
             let is_known = |key: &ObjectKey, found: &ObservedObject| {
@@ -70,7 +70,8 @@ impl Others {
     }
 }
 
-/// Bindings that are not as Bursar wrote them and name one of these: what they give, no generation takes away.
+/// Returns the bindings that differ from what Bursar wrote and name one of these holders. No new generation takes their
+/// rights away.
 pub async fn foreign(server: &ApiServer, others: &Others, known_as: &[Holder]) -> Result<Vec<String>, StepError> {
     let listed = others.listed.get_or_try_init(|| listed(server, others.marked.get())).await?;
     let mut found = Vec::new();
@@ -94,7 +95,7 @@ pub async fn foreign(server: &ApiServer, others: &Others, known_as: &[Holder]) -
     Ok(found)
 }
 
-/// Those with our label are listed only if some of them are `marked`: a large cluster has tens of thousands.
+/// Lists bindings with our label only if some of them are `marked`, because a large cluster has tens of thousands.
 async fn listed(server: &ApiServer, marked: Option<&BTreeSet<String>>) -> Result<Vec<(ManagedKind, Value)>, StepError> {
     let marked = marked.filter(|marked| !marked.is_empty());
     let selector = if marked.is_none() { format!("{MANAGED_BY}!={MANAGER}") } else { String::new() };
@@ -112,16 +113,16 @@ async fn listed(server: &ApiServer, marked: Option<&BTreeSet<String>>) -> Result
     Ok(all)
 }
 
-/// One rule of a role; `None`: the role allows nothing.
+/// Returns the first rule of a role; `None` if the role allows nothing.
 async fn rule(server: &ApiServer, role: &str) -> Result<Option<Value>, StepError> {
-    // What nearly every role allows.
+    // Nearly every role allows this.
     let common = || Ok(Some(json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]})));
     if role.is_empty() {
         return common();
     }
     match server.ask(&format!("{ROLES}/{role}"), Ask::Get).await {
         Ok(mut found) => Ok(found.object["rules"].get_mut(0).map(Value::take)),
-        // The role is gone, or no role of the daemon's from before this version names it.
+        // The role is gone, or the daemon's own role, made by an older version, does not let it read this role.
         Err(error) if matches!(error.code(), Some(403 | 404)) => common(),
         Err(error) => Err(error.into()),
     }
@@ -170,7 +171,7 @@ async fn denied(server: &ApiServer, alone: &Holder, review: &Value) -> Result<()
     answer
 }
 
-/// By what it is allowed.
+/// Returns why the review is allowed; `None` if it is denied.
 async fn allowed(server: &ApiServer, review: &Value) -> Result<Option<String>, StepError> {
     let status = server.ask(PATH, Ask::Create(review)).await?.object["status"].take();
     let why = status["reason"].as_str().unwrap_or_default().to_owned();
@@ -185,16 +186,18 @@ mod tests {
     fn an_access_review_asks_as_the_old_generation_alone() {
         let group = Holder::Group("bursar:tool:foo#3".to_owned());
         let spec = |rule: Value| review(&group, Some("tool-foo"), &rule).map(|mut review| review["spec"].take());
-        let asked = spec(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]})).expect("a review");
+        let asked =
+            spec(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]})).expect("the rule gives a review");
         assert_eq!(asked["groups"], json!(["bursar:tool:foo#3"]));
         assert!(asked["user"].is_null());
         assert_eq!(asked["resourceAttributes"]["resource"], "pods");
-        let asked = spec(json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods/log"]})).expect("a review");
+        let asked = spec(json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods/log"]}))
+            .expect("the rule gives a review");
         assert_eq!(
             (&asked["resourceAttributes"]["resource"], &asked["resourceAttributes"]["subresource"]),
             (&json!("pods"), &json!("log"))
         );
-        let asked = spec(json!({"verbs": ["get"], "nonResourceURLs": ["/metrics"]})).expect("a review");
+        let asked = spec(json!({"verbs": ["get"], "nonResourceURLs": ["/metrics"]})).expect("the rule gives a review");
         assert_eq!(asked["nonResourceAttributes"]["path"], "/metrics");
         assert_eq!(spec(json!({})), None);
     }

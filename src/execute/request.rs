@@ -1,5 +1,5 @@
-//! The one place that sends requests to an API server: each paced, counted and under a deadline, repeated only where
-//! the server said that it did nothing.
+//! The only place that sends requests to an API server. Each request is paced, counted and has a deadline. It is
+//! repeated only if the server said that it did nothing.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,28 +25,26 @@ use crate::kinds::{ObjectKind, ServedKind};
 use crate::observed::discovery::Kinds;
 use crate::telemetry::SharedMetrics;
 
-/// Kubernetes' own default for a request (`--request-timeout` is 60 s) is longer than an etcd that lost its leader
-/// needs; one that hangs longer holds a place.
+/// The deadline of a request. It is longer than an etcd needs to elect a new leader, and shorter than the API server's
+/// own (`--request-timeout` is 60 s), because a request that hangs occupies a place in the pace.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// How often a request is sent that the server refuses with 429 or 503 and so did not carry out. Beyond that the
-/// tenant fails and its own backoff counts.
+/// How often a request is sent if the server answers 429 or 503 and so did not carry it out. After that, the tenant
+/// fails and its own backoff applies.
 const TRIES: u32 = 4;
 
-/// `application/apply-patch+yaml`: JSON is YAML (Kubernetes API conventions, server-side apply).
+/// JSON is valid YAML (Kubernetes API conventions, server-side apply).
 const APPLY: &str = "application/apply-patch+yaml";
-/// RFC 7386.
 const MERGE: &str = "application/merge-patch+json";
 const JSON: &str = "application/json";
-/// Nothing but metadata, of each object of a list.
+/// Lists only the metadata of each object.
 const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
-/// Objects in one page of a list: what kubectl asks for.
+/// The number of objects in a page of a list, as in kubectl.
 const PAGE: usize = 500;
 
-/// An API server, to be asked.
+/// The client of one API server.
 pub struct ApiServer {
-    /// Its name.
     pub cluster: ClusterName,
     /// From [`crate::observed::cluster::connect`].
     pub client: Client,
@@ -67,35 +65,34 @@ impl fmt::Debug for ApiServer {
     }
 }
 
-/// What is asked.
+/// The kinds of requests.
 #[derive(Debug, Clone, Copy)]
 pub enum Ask<'a> {
-    /// The object.
     Get,
-    /// Server-side apply of a manifest; fields that others own become ours.
+    /// Server-side apply of a manifest. Fields that others own become ours.
     Apply(&'a Value),
-    /// The same, refused (409) if somebody else owns one of the fields with another value.
+    /// The same, but refused (409) if somebody else owns a field with another value.
     ApplyUnowned(&'a Value),
     /// A JSON merge patch (RFC 7386).
     Merge(&'a Value),
-    /// An object's making, by POST.
+    /// Creation by POST.
     Create(&'a Value),
-    /// Deletion of all objects of a path that this selector, ready for a URL, names. The answer has only the metadata of
-    /// the deleted objects.
+    /// Deletion of all objects of a path that the selector matches. The answer has only the metadata of the deleted
+    /// objects.
     DeleteSelected {
-        /// `labelSelector=job=a`.
+        /// A URL parameter such as `labelSelector=job=a`.
         selector: &'a str,
     },
     /// The metadata of all objects of a path.
     ListMetadata,
-    /// Deletion of the pod with this uid, which may take no longer than this to end.
+    /// Deletion of the pod with this uid, with this grace period.
     DeleteWithin {
         /// `preconditions.uid`.
         uid: &'a str,
         /// `gracePeriodSeconds`.
         seconds: i64,
     },
-    /// Deletion of the object with this uid, and of what belongs to it in the background.
+    /// Deletion of the object with this uid. Its dependents are deleted in the background.
     Delete {
         /// `preconditions.uid`.
         uid: &'a str,
@@ -103,7 +100,7 @@ pub enum Ask<'a> {
 }
 
 impl Ask<'_> {
-    /// The verb, for the count.
+    /// Returns the verb for the metrics.
     #[must_use]
     pub const fn verb(&self) -> &'static str {
         match self {
@@ -152,49 +149,44 @@ impl Ask<'_> {
     }
 }
 
-/// What the server answered to a request that it carried out.
+/// The answer to a request that the server carried out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiAnswer {
-    /// 201: the object was not there before.
+    /// The object did not exist before (201).
     pub created: bool,
     /// The object, or a `Status`.
     pub object: Value,
 }
 
-/// Why a request was not carried out, as far as is known.
+/// Why a request failed. It may still have been carried out if no answer came.
 #[derive(Debug, Error)]
 pub enum RequestError {
-    /// No URL can be made of it.
+    /// The URL is not valid.
     #[error("the request cannot be sent")]
     Unsendable(#[source] http::Error),
-    /// The server answered no.
+    /// The server refused the request.
     #[error("{} ({})", .0.message, .0.code)]
     Refused(Box<Status>),
-    /// The server is busy, and said so each time.
+    /// The server is busy, and answered so each time.
     #[error("the API server is overloaded (429 or 503, {TRIES} times)")]
     Overloaded,
-    /// No answer: connection, TLS, name.
-    #[error("cluster {cluster} is not reached")]
+    /// The connection, TLS or the name resolution failed.
+    #[error("cannot reach cluster {cluster}")]
     Unreachable {
-        /// Which.
         cluster: ClusterName,
-        /// Why.
         #[source]
         source: Box<kube::Error>,
     },
-    /// No answer in time.
-    #[error("cluster {cluster} gave no answer within {} s", DEADLINE.as_secs())]
-    TimedOut {
-        /// Which.
-        cluster: ClusterName,
-    },
-    /// What came back is no JSON.
-    #[error("the API server's answer cannot be read")]
+    /// The server did not answer in time.
+    #[error("cluster {cluster} did not answer within {} s", DEADLINE.as_secs())]
+    TimedOut { cluster: ClusterName },
+    /// The answer is not JSON.
+    #[error("cannot read the API server's answer")]
     Unreadable(#[source] serde_json::Error),
 }
 
 impl RequestError {
-    /// The HTTP status of a refusal.
+    /// Returns the HTTP status of a refusal.
     #[must_use]
     pub fn code(&self) -> Option<u16> {
         match self {
@@ -209,8 +201,8 @@ impl RequestError {
         matches!(self, Self::Unreachable { .. } | Self::TimedOut { .. })
     }
 
-    /// The uid that was named is not that of the object there. Measured on 1.36: an object that is gone conflicts
-    /// (409); for an object that was recreated, `metadata.uid` is reported as an immutable field that changed (422).
+    /// The uid in the request is not the object's. Measured on Kubernetes 1.36: a deleted object conflicts (409); for a
+    /// recreated object, `metadata.uid` is reported as an immutable field that changed (422).
     #[must_use]
     pub fn is_other_uid(&self) -> bool {
         let Self::Refused(status) = self else { return false };
@@ -220,7 +212,7 @@ impl RequestError {
 }
 
 impl ApiServer {
-    /// An API server with a pace of its own.
+    /// Returns an API server with its own pace.
     #[must_use]
     pub fn new(cluster: ClusterName, client: Client, metrics: SharedMetrics) -> Self {
         Self {
@@ -238,56 +230,56 @@ impl ApiServer {
         }
     }
 
-    /// Whether certificate requests are approved here; else an approver does.
+    /// Whether the daemon approves certificate requests here; otherwise an approver does.
     #[must_use]
     pub fn approves(&self) -> bool {
         self.approves.load(Ordering::Relaxed)
     }
 
-    /// Says whether they are.
+    /// Sets whether the daemon approves certificate requests here.
     pub fn let_approve(&self, approves: bool) {
         self.approves.store(approves, Ordering::Relaxed);
     }
 
-    /// The pace, to be looked at.
     #[must_use]
     pub const fn pace(&self) -> &Pace {
         &self.pace
     }
 
-    /// The watch of our certificate requests, begun at the first call. Must be called within a runtime.
+    /// Returns the watch of our certificate requests, and starts it at the first call. Must be called within a Tokio
+    /// runtime.
     pub fn certificates(&self) -> &CsrWatch {
         self.certificates.get_or_init(|| CsrWatch::start(&self.client))
     }
 
-    /// Whether the signer answers.
+    /// Returns the state of the signer.
     pub(super) const fn signer(&self) -> &SignerBreaker {
         &self.signer
     }
 
-    /// What the endpoints said of credentials.
+    /// Returns the results of the endpoint probes.
     #[must_use]
     pub const fn endpoint_probes(&self) -> &Arc<EndpointProbes> {
         &self.endpoint_probes
     }
 
-    /// From now on a generation is in the mark before an object names it.
+    /// From now on, the mark gets a generation before any object names it.
     pub fn keep_mark(&self, keeper: Arc<MarkKeeper>) {
-        // There is one for the life of a connection.
+        // There is one keeper for the life of a connection.
         let _ = self.mark.set(keeper);
     }
 
-    /// What keeps the mark, if anything does.
+    /// Returns the keeper of the mark, if one is set.
     pub(super) fn mark(&self) -> Option<&Arc<MarkKeeper>> {
         self.mark.get()
     }
 
-    /// Whom it believes about its clients.
+    /// Returns the certificate authorities that the server trusts for its clients.
     pub(super) const fn authorities(&self) -> &ClientAuthorities {
         &self.authorities
     }
 
-    /// How the cluster serves the kind; `None` if it has no such kind.
+    /// Returns how the cluster serves the kind; `None` if it has no such kind.
     pub async fn kind(&self, kind: &ObjectKind) -> Result<Option<ServedKind>, RequestError> {
         let resolved = tokio::time::timeout(DEADLINE, self.kinds.resolve(&self.client, kind)).await;
         match resolved {
@@ -298,7 +290,7 @@ impl ApiServer {
         }
     }
 
-    /// Asks, and waits for the answer. `path` is that of [`ServedKind::path`].
+    /// Sends a request, and waits for the answer. `path` comes from [`ServedKind::path`].
     pub async fn ask(&self, path: &str, ask: Ask<'_>) -> Result<ApiAnswer, RequestError> {
         for _ in 0..TRIES {
             if let Some(answer) = self.attempt(ask.verb(), ask.request(path)?).await? {
@@ -308,12 +300,12 @@ impl ApiServer {
         Err(RequestError::Overloaded)
     }
 
-    /// All objects of a kind in a namespace, page by page.
+    /// Returns all objects of a kind in a namespace.
     pub async fn list(&self, path: &str) -> Result<Vec<Value>, RequestError> {
         self.collect(path, Ask::Get).await
     }
 
-    /// The metadata of all of them, and nothing else.
+    /// Returns only the metadata of all objects of a kind in a namespace.
     pub async fn list_metadata(&self, path: &str) -> Result<Vec<Value>, RequestError> {
         self.collect(path, Ask::ListMetadata).await
     }
@@ -323,7 +315,8 @@ impl ApiServer {
         self.pages(path, "", ask, |item| items.push(item)).await.map(|()| items)
     }
 
-    /// Hands over each object of a list, page by page: those whose labels `labels` names, or all if that is empty.
+    /// Passes each object of a list to `each`, page by page. `labels` is a label selector; if it is empty, all objects
+    /// are listed.
     pub async fn pages(
         &self,
         path: &str,
@@ -339,7 +332,7 @@ impl ApiServer {
                 items.into_iter().for_each(&mut each);
             }
             match page["metadata"]["continue"].as_str() {
-                // A token is URL-safe base64 (apiserver `storage.EncodeContinue`).
+                // The token is URL-safe base64 (apiserver `storage.EncodeContinue`).
                 Some(token) if !token.is_empty() => next = format!("&continue={token}"),
                 _ => return Ok(()),
             }
@@ -355,7 +348,7 @@ impl ApiServer {
         Err(RequestError::Overloaded)
     }
 
-    /// One try; `None`: the server did nothing and wants to be asked later.
+    /// Sends a request once. Returns `None` if the server did nothing and wants to be asked later.
     #[expect(clippy::disallowed_methods, reason = "measures latency, by which the width is found")]
     async fn attempt(&self, verb: &str, request: Request<Body>) -> Result<Option<ApiAnswer>, RequestError> {
         let place = self.pace.enter().await;
@@ -373,7 +366,7 @@ impl ApiServer {
                 return Err(RequestError::TimedOut { cluster: self.cluster.clone() });
             }
         };
-        // 503 may also say that an aggregated API is down; without a time to wait it is an answer like others.
+        // Without `Retry-After`, a 503 may mean that an aggregated API is down, and is an answer like others.
         let busy = status == StatusCode::TOO_MANY_REQUESTS
             || (status == StatusCode::SERVICE_UNAVAILABLE && retry_after.is_some());
         if busy {
@@ -400,13 +393,13 @@ async fn exchange(
     let response = client.send(request).await?;
     let status = response.status();
     let retry_after = response.headers().get(header::RETRY_AFTER);
-    // Kubernetes says it in seconds (RFC 9110, 10.2.3, allows a date too).
+    // Kubernetes sends seconds (RFC 9110, 10.2.3, also allows a date).
     let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok()).map(Duration::from_secs);
     let body = response.into_body().collect_bytes().await?;
     Ok((status, retry_after, body.to_vec()))
 }
 
-/// A `Status`, also of a proxy that answers with something else.
+/// Returns the `Status` of a refusal. If a proxy answered with something else, its first line becomes the message.
 fn refusal(status: StatusCode, body: &[u8]) -> Status {
     serde_json::from_slice(body).unwrap_or_else(|_| {
         let text = String::from_utf8_lossy(body);

@@ -1,8 +1,9 @@
-//! A certificate from the cluster's own signer: a request of ours, approved by us, watched until it is issued, denied,
-//! failed or gone. One watch for each cluster tells all that wait.
+//! Gets a certificate from the cluster's own signer: creates a request, approves it, and waits until it is issued,
+//! denied, failed or deleted. One watch for each cluster serves all that wait.
 //!
-//! There is at most one request of a holder: its name is the holder's, and one that an earlier run left behind is
-//! removed first. What is approved is the object that we made (by its uid), never one that somebody put in its place.
+//! Each holder has at most one request, with a name made from the holder. A request that an earlier run left behind is
+//! removed first. The approval names the uid of the request that we created, so a request that somebody put in its
+//! place is never approved.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,9 +21,9 @@ use crate::contract::{MANAGED_BY, MANAGER, NAMESPACE_HINT};
 use crate::identity::{ClusterName, kubernetes_name};
 use crate::kinds::{ObjectKey, ObjectKind, ObjectName};
 
-/// The signer whose certificates the API server takes from clients (Kubernetes, "Certificates and CSRs").
+/// The signer whose certificates the API server accepts from clients (Kubernetes, "Certificates and CSRs").
 pub const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
-/// What the certificates of clients are for.
+/// The usages of client certificates.
 pub const USAGES: [&str; 2] = ["client auth", "digital signature"];
 /// Annotation with the holder's name.
 const ACCOUNT: &str = "bursar.dev/account";
@@ -31,84 +32,78 @@ const API_VERSION: &str = "certificates.k8s.io/v1";
 const KIND: &str = "CertificateSigningRequest";
 const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
-/// From approval to certificate it takes 0.2 s on an idle control plane, and 14 s for the last of 300 at the signer's
-/// default pace of 20 a second. A request that waits longer waits for a signer that is not there; the tenant's backoff
-/// is the better place for that.
+/// How long a certificate is waited for after the approval. It takes 0.2 s on an idle control plane, and 14 s for the
+/// last of 300 requests at the signer's default rate of 20 a second. If it takes longer, the signer probably does not
+/// run, and the tenant's backoff is the better place to wait.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// What is to be signed.
+/// A certificate to be signed.
 #[derive(Debug, Clone, Copy)]
 pub struct Unsigned<'a> {
-    /// Immutable id of the holder.
+    /// The immutable id of the holder.
     pub holder: &'a str,
-    /// `tool:foo`.
+    /// The name of the account, such as `tool:foo`.
     pub account: &'a str,
-    /// PKCS#10, PEM.
+    /// The request (PKCS#10) as PEM.
     pub request: &'a str,
-    /// Asked of the signer.
+    /// The lifetime that is requested from the signer.
     pub lifetime: Duration,
-    /// A namespace of the holder, where the approver finds its seal.
+    /// A namespace of the holder, in which the approver finds its seal.
     pub namespace: Option<&'a str>,
 }
 
-/// Why there is no certificate. The text carries the remedy.
+/// Why there is no certificate. The text contains the remedy.
 #[derive(Debug, Error)]
 pub enum SigningError {
     /// The API server did not carry out a request.
     #[error("cannot create or read the certificate request")]
     Request(#[from] RequestError),
-    /// Somebody else's request has the name.
+    /// A request with this name belongs to somebody else.
     #[error("certificate request {0} exists and is not Bursar's; if nobody needs it, run: kubectl delete csr {0}")]
     Foreign(String),
-    /// Somebody denied it.
+    /// Somebody denied the request.
     #[error(
         "the certificate request was denied: {0}; find out which controller or administrator denies requests of user bursar:daemon"
     )]
     Denied(String),
-    /// The signer refused it.
+    /// The signer refused the request.
     #[error("the signer refused the certificate request: {0}")]
     Failed(String),
-    /// It was deleted before it was signed.
+    /// The request was deleted before it was signed.
     #[error("the certificate request was deleted before it was signed; Bursar creates it again")]
     Gone,
-    /// Nobody signed it.
+    /// The approved request was not signed in time.
     #[error(
         "no certificate within {} s of the approval; check that kube-controller-manager runs with \
          --cluster-signing-cert-file and that its csrsigning controller is on",
         DEADLINE.as_secs()
     )]
     NotSigned,
-    /// The approver let it wait.
+    /// The approver did not approve the request in time.
     #[error(
         "the approver did not approve the request within {} s; see its log (Deployment bursar-approver in namespace \
          bursar-approver, or where `bursar-webhook approve` runs); after a change of classes run `bursar approver install`",
         DEADLINE.as_secs()
     )]
     NotApproved,
-    /// Requests of other accounts were not answered.
+    /// The signer did not answer the requests of other accounts, so it is not asked.
     #[error(
         "the signer of cluster {cluster} did not answer the requests of several accounts and is asked again in {} s; see \
          what failed first in `bursar status`",
         wait.as_secs().max(1)
     )]
     NotAsked {
-        /// Where.
         cluster: ClusterName,
-        /// Until it is asked again.
+        /// How long until it is asked again.
         wait: Duration,
     },
-    /// The requests in the cluster cannot be watched.
-    #[error("certificate requests of cluster {cluster} cannot be watched: {why}")]
-    NotWatched {
-        /// Where.
-        cluster: ClusterName,
-        /// Why.
-        why: String,
-    },
+    /// The cluster's certificate requests cannot be watched.
+    #[error("cannot watch the certificate requests of cluster {cluster}: {why}")]
+    NotWatched { cluster: ClusterName, why: String },
 }
 
-/// Stops asking a signer that lets the requests of several accounts wait: each would keep its place for [`DEADLINE`], and
-/// the rest of the cycle with it.
+/// Stops asking a signer that does not answer the requests of several accounts. Otherwise each would wait for
+/// `DEADLINE`, and delay the rest of the cycle.
 #[derive(Debug)]
 pub struct SignerBreaker(Mutex<Breaker<String>>);
 
@@ -142,7 +137,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Signs: returns the certificate's PEM. Our request is removed, also after a failure.
+/// Requests a certificate, and returns its PEM. The request is removed afterwards, even after a failure.
 pub async fn sign(server: &ApiServer, unsigned: Unsigned<'_>) -> Result<Vec<u8>, SigningError> {
     let admitted = server.signer().lock().admit(now());
     admitted.map_err(|wait| SigningError::NotAsked { cluster: server.cluster.clone(), wait })?;
@@ -165,12 +160,12 @@ async fn ask(server: &ApiServer, unsigned: Unsigned<'_>) -> Result<Vec<u8>, Sign
     let outcome = approved(server, &name, &uid).await;
     let removed = remove(server, &name, &uid).await;
     let certificate = outcome?;
-    // The certificate is there; what is left of the request is removed before the next one.
+    // The certificate is there. If the request was not removed, the next one removes it.
     drop(removed);
     Ok(certificate)
 }
 
-/// The request's name, for refusals.
+/// Returns the key of the request, for error messages.
 #[must_use]
 pub fn key(cluster: &ClusterName, unsigned: &Unsigned<'_>) -> ObjectKey {
     ObjectKey::from(ObjectName {
@@ -181,8 +176,8 @@ pub fn key(cluster: &ClusterName, unsigned: &Unsigned<'_>) -> ObjectKey {
     })
 }
 
-/// The name of the request for an account's certificate. Two holders with one name, as the daemons of two ledgers are,
-/// have two requests, so that neither removes the other's.
+/// Returns the name of the request for an account's certificate. It includes a hash of the holder, so that two holders
+/// with one name, such as the daemons of two ledgers, do not remove each other's requests.
 #[must_use]
 pub fn name(account: &str, holder: &str) -> String {
     format!("bursar-{}-{}", kubernetes_name(account), hex::encode(&Sha256::digest(holder)[..4]))
@@ -217,7 +212,7 @@ async fn create(server: &ApiServer, name: &str, unsigned: Unsigned<'_>) -> Resul
     }
 }
 
-/// One of ours that the watch does not show yet.
+/// Removes a request of ours that the watch has not shown yet.
 async fn remove_unseen(server: &ApiServer, name: &str) -> Result<(), SigningError> {
     match server.ask(&format!("{PATH}/{name}"), Ask::Get).await {
         Ok(found) if found.object["metadata"]["labels"][MANAGED_BY] == MANAGER => {
@@ -230,7 +225,7 @@ async fn remove_unseen(server: &ApiServer, name: &str) -> Result<(), SigningErro
 }
 
 async fn approved(server: &ApiServer, name: &str, uid: &str) -> Result<Vec<u8>, SigningError> {
-    // With the uid: what somebody put in its place is not approved, the patch conflicts.
+    // With the uid, the patch conflicts if somebody replaced the request.
     let approval = json!({"metadata": {"uid": uid}, "status": {"conditions": [{
         "type": "Approved", "status": "True", "reason": "BursarApproved", "message": "asked for by Bursar itself",
     }]}});
@@ -238,7 +233,7 @@ async fn approved(server: &ApiServer, name: &str, uid: &str) -> Result<Vec<u8>, 
     let by_us = server.approves();
     if by_us {
         match server.ask(&format!("{PATH}/{name}/approval"), Ask::Merge(&approval)).await {
-            // An approver was installed a moment ago: what is asked for waits for it.
+            // An approver was installed a moment ago, so the request waits for it.
             Err(error) if is_not_ours_to_do(&error) => server.let_approve(false),
             approved => drop(approved?),
         }
@@ -249,7 +244,7 @@ async fn approved(server: &ApiServer, name: &str, uid: &str) -> Result<Vec<u8>, 
         Ok(Ok(Outcome::Failed(why))) => Err(SigningError::Failed(why)),
         Ok(Ok(Outcome::Gone)) => Err(SigningError::Gone),
         Ok(Err(_)) => Err(SigningError::NotSigned),
-        // A watch that is broken does not show what was signed.
+        // If the watch is broken, it does not show whether the certificate was signed.
         Err(_) => match server.certificates().trouble() {
             Some(why) => Err(SigningError::NotWatched { cluster: server.cluster.clone(), why }),
             None if server.approves() || server.certificates().is_approved(uid) => Err(SigningError::NotSigned),
@@ -258,7 +253,7 @@ async fn approved(server: &ApiServer, name: &str, uid: &str) -> Result<Vec<u8>, 
     }
 }
 
-/// RBAC refuses an approval: it is an approver's.
+/// Whether RBAC refused the approval, because only an approver may approve.
 fn is_not_ours_to_do(error: &RequestError) -> bool {
     let RequestError::Refused(status) = error else { return false };
     let by_rbac = ["cannot patch resource", "not permitted to approve"];
@@ -267,7 +262,7 @@ fn is_not_ours_to_do(error: &RequestError) -> bool {
 
 async fn remove(server: &ApiServer, name: &str, uid: &str) -> Result<(), SigningError> {
     match server.ask(&format!("{PATH}/{name}"), Ask::Delete { uid }).await {
-        // It is gone, or another stands there.
+        // The request is gone, or another one has its name.
         Err(error) if !matches!(error.code(), Some(404 | 409)) => Err(error.into()),
         _ => {
             server.certificates().removed(uid);
@@ -285,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signer_that_leaves_several_accounts_waiting_is_left_alone_until_one_is_answered() {
+    fn a_signer_that_does_not_answer_several_accounts_is_paused_until_it_answers() {
         let signer = SignerBreaker::default();
         let late = Err::<(), _>(SigningError::NotSigned);
         signer.heard("a", &late);
@@ -293,10 +288,10 @@ mod tests {
         signer.heard("b", &late);
         assert!(signer.lock().admit(now()).is_ok(), "two accounts may be at fault themselves");
         signer.heard("c", &late);
-        let wait = signer.lock().admit(now()).expect_err("it is left alone");
+        let wait = signer.lock().admit(now()).expect_err("the signer is paused");
         assert!(wait <= BreakerSettings::default().backoff);
-        assert!(signer.lock().admit(now() + wait).is_ok(), "one request shows whether it answers");
-        assert!(signer.lock().admit(now() + wait).is_err(), "one at a time");
+        assert!(signer.lock().admit(now() + wait).is_ok(), "after the pause one request tests the signer");
+        assert!(signer.lock().admit(now() + wait).is_err(), "only one request tests it");
         signer.heard("d", &Err::<(), _>(SigningError::Denied("no".to_owned())));
         assert!(signer.lock().admit(now()).is_ok(), "a refusal is an answer");
     }

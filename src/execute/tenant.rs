@@ -1,6 +1,6 @@
-//! The plan of one account in one cluster: first the steps that take access away, each tried even if others fail, then
-//! everything else in its order: objects of one rank side by side, all else one after the other. What was done is
-//! handed to the ledger before something else rests on it.
+//! Carries out the plan of one account in one cluster. The steps that take access away come first, and each is tried
+//! even if others fail. The other steps follow in their order: objects of one rank in parallel, everything else one
+//! after the other. The ledger records each step before the next one depends on it.
 
 use std::time::Duration;
 
@@ -28,17 +28,18 @@ use crate::plan::credential::KUBECONFIG;
 use crate::plan::{AccountPlan, Action, Reason, Side};
 use crate::policy::Cluster;
 
-/// Objects of one account under way at a time: a tenant has about ten, and a new one is complete in three waits.
+/// The number of objects of one account that are written in parallel. A tenant has about ten, so a new one needs three
+/// rounds.
 const OBJECTS_AT_A_TIME: usize = 4;
-/// The same of what takes access away: one that hangs holds up none of the others.
+/// The same for objects that take access away. It is higher, so that one that hangs does not hold up the others.
 const NARROWING_AT_A_TIME: usize = 16;
 
-/// How long after a takeover, a rebuild or a restore no seal is asked for ([`Claim::Sealed`]).
+/// After a takeover, a rebuild or a restore, namespaces need no seal for this long ([`Claim::Sealed`]).
 const RECOVERS: SignedDuration = SignedDuration::from_hours(24);
 
-/// In the history: no API server allows older credentials anything.
+/// An action in the history: the API server refuses everything to older credentials.
 pub const REFUSED: &str = "old credentials refused";
-/// In the history: bindings of others name the holder of older credentials, and what these give stays.
+/// An action in the history: bindings of others name the holder of older credentials, and still grant rights.
 pub const BOUND_BY_OTHERS: &str = "old credentials bound by others";
 
 /// How long a refusal by the daemon admission policy is retried after this execution wrote the namespace. The API server
@@ -48,37 +49,37 @@ const ADMISSION_LAG: Duration = Duration::from_secs(5);
 /// The pause before such a retry.
 const ADMISSION_PAUSE: Duration = Duration::from_millis(200);
 
-/// How often workloads are looked for: each time somebody put another in the place of one that was being stopped.
+/// How often workloads are searched for. Another round is needed if a workload was replaced while it was stopped.
 const STOPS: usize = 5;
 
-/// One account in one cluster.
+/// The execution of one account in one cluster.
 pub(super) struct TenantExecution<'a> {
     pub(super) account: &'a AccountPlan,
-    /// Hash of the plan, for the history.
+    /// The hash of the plan, for the history.
     pub(super) plan: &'a str,
     pub(super) cluster: &'a ClusterName,
-    /// What takes access away.
+    /// Steps that take access away.
     pub(super) narrowing: Vec<&'a Action>,
     /// Everything else.
     pub(super) actions: Vec<&'a Action>,
-    /// Nothing of the plan is left to a later cycle.
+    /// The plan is complete: nothing of it is left to a later cycle.
     pub(super) is_whole: bool,
-    /// A home that kept what should be taken out of it, or a workload past its lifetime that is not ended: the only
-    /// failures of `narrowing` after which `actions` go on.
+    /// The failure of `narrowing`, if it concerns only a home or a workload past its lifetime. After any other failure,
+    /// `actions` are not carried out.
     pub(super) narrowed: Option<Failure>,
-    /// The cluster's bindings of others.
+    /// Bindings in the cluster that are not ours.
     pub(super) others: &'a Others,
     pub(super) effects: &'a Effects,
     pub(super) run: Run<'a>,
     pub(super) recorder: &'a Recorder,
 }
 
-/// What was done and is not yet handed over.
+/// What was done and is not yet recorded in the ledger.
 #[derive(Default)]
 pub(super) struct Done {
     pub(super) changes: Vec<Change>,
     pub(super) events: Vec<Event>,
-    /// For the history: what was applied and deleted, and why.
+    /// The objects that were applied and deleted, with the reason, for the history.
     objects: Vec<Value>,
     drift_repaired: u64,
     reaped: u64,
@@ -86,11 +87,11 @@ pub(super) struct Done {
 }
 
 impl TenantExecution<'_> {
-    /// Takes access away, and gives back what is left to do. A failure is written down; after one in the cluster nothing
-    /// is granted.
+    /// Takes access away, and records a failure. Returns itself if `actions` are left to do; after a failure in the
+    /// cluster, nothing is granted.
     pub(super) async fn narrow(mut self, begun: (Done, Vec<StepError>)) -> (Report, Option<Self>) {
         let answers = self.answers();
-        // What stands in homes waits for no cluster.
+        // Steps in homes need no cluster.
         let left = !answers && !self.narrowing.iter().copied().all(is_of_a_home);
         if self.run.stop.is_cancelled() || (left && !self.narrowing.iter().copied().any(is_of_a_home)) {
             return (Report { left: 1, ..Report::default() }, None);
@@ -110,13 +111,14 @@ impl TenantExecution<'_> {
         let is_over = failure.is_none();
         match &failure {
             Some(failure) => self.write_down(&mut done, failure),
-            // What waits for the cluster is found by its failure, or by what began.
+            // If the cluster does not answer, the ledger keeps the failure or the beginning, so that a later cycle
+            // finds the rest.
             None if !goes_on && answers => self.narrowed_all(&mut done),
             None => {}
         }
         self.narrowed = failure;
         if self.hand_over(&mut done).await.is_err() {
-            // What cannot be remembered must not be done.
+            // What cannot be recorded must not be done.
             self.run.stop.cancel();
             return (Report { failed: 1, ..counted }, None);
         }
@@ -127,7 +129,7 @@ impl TenantExecution<'_> {
         (Report { done, failed: u64::from(!is_over), left: u64::from(is_over && left), ..counted }, None)
     }
 
-    /// Takes away what objects of the cluster give, and hands that over. All errors.
+    /// Writes and deletes objects of the cluster that take access away, and records that. Returns all errors.
     pub(super) async fn narrow_objects(&self) -> (Done, Vec<StepError>) {
         let (mut done, mut errors) = (Done::default(), Vec::new());
         let effects = self.effects.clusters.get(self.cluster);
@@ -147,8 +149,8 @@ impl TenantExecution<'_> {
         (done, errors)
     }
 
-    /// What else takes access away: workloads, tokens, homes. All errors, those before it too; without an error everything is
-    /// done.
+    /// Carries out the other steps that take access away: workloads, tokens and homes. Returns `errors` and all new
+    /// ones; if there are none, every step is done.
     async fn narrow_steps(&self, mut errors: Vec<StepError>, done: &mut Done) -> Vec<StepError> {
         let Some(effects) = self.effects.clusters.get(self.cluster).filter(|effects| effects.watch.is_ready()) else {
             let homes: Vec<&Action> = self.narrowing.iter().copied().filter(|action| is_of_a_home(action)).collect();
@@ -156,7 +158,7 @@ impl TenantExecution<'_> {
             return errors;
         };
         for action in self.narrowing.iter().copied().filter(|action| rank(action).is_none()) {
-            // A cluster that gave no answer is not asked for workloads.
+            // If the cluster did not answer, it is not asked for workloads.
             if matches!(action, Action::StopWorkloads { .. } | Action::Evict { .. } | Action::ReapPod { .. })
                 && errors.iter().any(StepError::is_loss)
             {
@@ -168,9 +170,9 @@ impl TenantExecution<'_> {
         errors
     }
 
-    /// All of the plan was taken away, and nothing else is to be done now.
+    /// Records that the account is settled, if nothing is left to do.
     fn narrowed_all(&self, done: &mut Done) {
-        // Steps of the other side that failed wait for their next try; they are not in the plan.
+        // A failed step that waits for its retry is not in the plan.
         let waits = self
             .before()
             .is_some_and(|before| before.waits(self.run.now) && !before.is_of_removal() && !before.is_begun());
@@ -187,7 +189,7 @@ impl TenantExecution<'_> {
         self.run.ledger.failures.get(&(self.account.id.clone(), self.cluster.clone()))
     }
 
-    /// Carries out everything else, and hands over what was done, also after a failure.
+    /// Carries out `actions`, and records what was done, even after a failure.
     pub(super) async fn carry_out(self) -> Report {
         if self.run.slice_over.is_cancelled() || self.is_away() {
             return Report { left: 1, ..Report::default() };
@@ -202,23 +204,24 @@ impl TenantExecution<'_> {
         {
             effects.watch.suspect();
         }
-        // A look into a home is nothing that was to be done.
+        // A check of a home is not counted as an action.
         let actions = self.actions.iter().filter(|action| !action.is_look()).count() as u64;
         self.conclude(&mut done, result.err());
         if self.hand_over(&mut done).await.is_err() {
-            // What cannot be remembered must not be done.
+            // What cannot be recorded must not be done.
             self.run.stop.cancel();
             return Report { failed: 1, actions, ..counted };
         }
         Report { done: u64::from(!failed), failed: u64::from(failed), actions, ..counted }
     }
 
-    /// Its cluster does not answer any more: what is not begun waits until it does, and nobody waits for its deadlines.
+    /// The cluster stopped answering. Steps that have not begun are left to a later cycle, so that no time is lost with
+    /// deadlines.
     fn is_away(&self) -> bool {
         self.effects.clusters.get(self.cluster).is_some_and(|effects| !effects.watch.is_ready())
     }
 
-    /// Its cluster is connected, and answers.
+    /// The cluster is connected, and answers.
     fn answers(&self) -> bool {
         self.effects.clusters.get(self.cluster).is_some_and(|effects| effects.watch.is_ready())
     }
@@ -230,7 +233,8 @@ impl TenantExecution<'_> {
         let (homes, cluster): (Vec<&Action>, Vec<&Action>) =
             self.actions.iter().copied().partition(|action| self.waits_for_a_home(action));
         let in_cluster = self.in_cluster(effects, &cluster, done).await;
-        // Volumes that wait for a directory belong to the cluster too; a home makes none of the rest less settled.
+        // Volumes that wait for a directory belong to the settled state of the cluster; the other steps in homes do
+        // not.
         let mut unsettled = homes.iter().filter(|action| rank(action).is_some()).count();
         let is_done = in_cluster.is_ok();
         if is_done && unsettled == 0 {
@@ -239,7 +243,8 @@ impl TenantExecution<'_> {
         let mut failed = in_cluster.err();
         let mut is_without_directory = false;
         for action in homes {
-            // Access is taken away whatever failed; nothing else is given before the cluster is as it should be.
+            // Access is taken away after any failure. After a failure in the cluster, no other step in a home is
+            // carried out.
             let narrows = matches!(action, Action::RemoveKubeconfig { .. } if action.side() == Side::Narrowing)
                 || matches!(action, Action::SshKeys { keys, .. } if keys.is_empty());
             if failed.as_ref().is_some_and(|error| error.is_of_nobodys_home() && !narrows)
@@ -265,8 +270,8 @@ impl TenantExecution<'_> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// What has to do with homes comes last, and each of it is tried: a home that is broken or a file server that hangs
-    /// delays neither quota, policies and bindings nor the end of a tenant. A volume waits for its directory.
+    /// Steps in homes come last, and each is tried, so that a broken home or a file server that hangs delays neither
+    /// quota, policies and bindings nor the end of a tenant. A volume waits for its directory.
     fn waits_for_a_home(&self, action: &Action) -> bool {
         match action {
             Action::Deliver { .. }
@@ -313,7 +318,8 @@ impl TenantExecution<'_> {
         Ok(())
     }
 
-    /// All that is done for a cluster that does not answer, or is not in the configuration any more.
+    /// Carries out the steps in homes, for a cluster that does not answer or is no longer configured. Returns all
+    /// errors.
     async fn in_homes(&self, actions: &[&Action], done: &mut Done) -> Vec<StepError> {
         let face = self.effects.clusters.get(self.cluster).map(|effects| &effects.face);
         let mut errors = Vec::new();
@@ -324,7 +330,7 @@ impl TenantExecution<'_> {
         errors
     }
 
-    /// One of the steps for which no cluster is needed.
+    /// Carries out a step that needs no cluster; refuses all others.
     async fn in_home(&self, face: Option<&Cluster>, action: &Action, done: &mut Done) -> Result<(), StepError> {
         match action {
             Action::RemoveKubeconfig { host, home, notice, reason, .. } => {
@@ -369,7 +375,7 @@ impl TenantExecution<'_> {
         let delivery = self.run.ledger.deliveries.get(&key);
         home::remove(&self.effects.homes, self.cluster, face, home, delivery).await?;
         if *reason == Reason::Orphaned {
-            // Nobody renews it.
+            // The certificate is no longer renewed.
             done.changes.push(Change::Certificate(key.clone(), None));
         }
         done.changes.push(Change::Delivery(key, None));
@@ -378,14 +384,14 @@ impl TenantExecution<'_> {
         Ok(())
     }
 
-    /// What the plan asked for is there, the certificate apart.
+    /// Records that everything in the plan except the certificate is as desired.
     fn settle(&self, done: &mut Done) {
         if let Some(own) = self.account.settles.get(self.cluster) {
             done.changes.push(Change::Settled(self.account.id.clone(), self.cluster.clone(), own.clone()));
         }
     }
 
-    /// Objects of one rank. All of them are tried; the first failure is told.
+    /// Writes objects of one rank. All are tried; returns the first error.
     async fn objects(&self, effects: &ClusterEffects, group: &[&Action], done: &mut Done) -> Result<(), StepError> {
         let begun: Vec<_> = group.iter().map(|action| self.object(effects, action)).collect();
         let mut outcomes = futures::stream::iter(begun).buffered(OBJECTS_AT_A_TIME);
@@ -451,23 +457,23 @@ impl TenantExecution<'_> {
                 match deleted {
                     super::prune::Deleted::Gone => writing.deleted(true),
                     super::prune::Deleted::Going => writing.deleted(false),
-                    // The watch has shown, or will show, the one that stands there.
+                    // The watch has shown, or will show, the object that has taken its place.
                     super::prune::Deleted::Replaced => drop(writing),
                 }
                 Ok(ObjectOutcome { key: key.clone(), record: None, did: "deleted", reason: reason.clone() })
             }
-            // Only these two have a rank.
+            // Only `Apply` and `Delete` have a rank.
             _ => Err(StepError::NoCluster(self.cluster.clone())),
         }
     }
 
-    /// What has to be so of an object that is there already.
+    /// Returns the condition that an existing object must meet before it is overwritten.
     fn claim(&self, key: &ObjectKey) -> Claim<'_> {
         let Run { ledger, now, .. } = self.run;
-        // After a recovery the key of the seal may be another one, and every namespace gets its record.
+        // After a recovery, the seal's key may be another one. Within this time, every namespace gets its record.
         let is_recovered = ledger.learned_at.is_some_and(|at| now.duration_since(at).abs() < RECOVERS);
         if is_token_holder(key) {
-            // One that lost its label is not seen, and is ours by its uid alone.
+            // If a service account lost its label, the watch does not see it, and only its uid shows that it is ours.
             Claim::Made(ledger.objects.get(key).map(|record| &record.uid))
         } else if self.account.adopts.contains(&key.said()) {
             Claim::Any
@@ -508,7 +514,7 @@ impl TenantExecution<'_> {
                     let warned = Idleness { warned_at: Some(self.run.now), due: *until, seconds: *counted, ..idle };
                     done.changes.push(Change::Idle(place.0, place.1, Some(warned)));
                 }
-                let reason = format!("nothing runs in {namespace} since {idle_since:.0}");
+                let reason = format!("nothing has run in {namespace} since {idle_since:.0}");
                 done.events.push(self.event("warned of suspension", reason, json!({"until": until})));
                 Ok(())
             }
@@ -567,7 +573,8 @@ impl TenantExecution<'_> {
         }
     }
 
-    /// Whether the file in the home still does: one that is only to say something else, and is not due.
+    /// Returns whether the credential in the home is still good: it is not due for renewal, and only the kubeconfig
+    /// around it changes.
     fn standing(&self, credential: &DesiredCredential, reason: &Reason) -> Old {
         let key = CredentialKey::new(self.account.id.clone(), self.cluster.clone()).on(&credential.host);
         let certificate = self.run.ledger.certificates.get(&key);
@@ -585,7 +592,7 @@ impl TenantExecution<'_> {
         for _ in 0..STOPS {
             let found = workloads::find(&effects.server, namespace, self.run.now).await?;
             let stopped = if found.is_empty() { Ok(Vec::new()) } else { self.stop_found(effects, &found, done).await };
-            // A workload that cannot be stopped, which a tenant can see to, keeps no pod alive.
+            // A tenant can keep a workload from being stopped. Its pods are deleted all the same.
             let goes_on = |error: &StepError| matches!(error, StepError::Workload { .. }) && !error.is_loss();
             if stopped.as_ref().is_err_and(|error| !goes_on(error)) {
                 return stopped.map(drop);
@@ -595,11 +602,11 @@ impl TenantExecution<'_> {
                 return Ok(());
             }
         }
-        // Something is made again and again under the name of what was stopped.
+        // Workloads are created again and again in the place of those that are stopped.
         Err(StepError::Restarting { namespace: namespace.clone() })
     }
 
-    /// Gives back those in whose place others stand by now.
+    /// Stops the workloads. Returns those that others have replaced meanwhile.
     async fn stop_found(
         &self,
         effects: &ClusterEffects,
@@ -615,7 +622,7 @@ impl TenantExecution<'_> {
             .map(|(key, workload)| json!({"kind": key.kind.as_str(), "name": key.name, "replicas": workload.replicas}))
             .collect();
         done.events.push(self.event("workloads stopped", self.cause().1, json!({"workloads": names})));
-        // First written down, then done: a daemon that is killed in between still knows what they were.
+        // Recorded before it is done: a daemon that is killed in between still knows what was running.
         self.hand_over(done).await?;
         workloads::stop(&effects.server, found).await
     }
@@ -629,7 +636,8 @@ impl TenantExecution<'_> {
         for (key, workload) in stopped {
             workloads::resume(&effects.server, key, workload).await?;
             done.changes.push(Change::Stopped(self.account.id.clone(), key.clone(), None));
-            // Each at once: from then on it is the tenant's, who may stop it before somebody resumes the rest.
+            // Recorded one by one: from now on the workload belongs to the tenant, who may stop it before the rest is
+            // resumed.
             self.hand_over(done).await?;
         }
         let names: Vec<Value> =
@@ -638,29 +646,29 @@ impl TenantExecution<'_> {
         Ok(())
     }
 
-    /// The end: a failure is written down, or the one of before is over.
+    /// Ends the execution: records a failure, or removes the former one.
     fn conclude(&self, done: &mut Done, error: Option<StepError>) {
         let before = self.before();
         let Some(error) = error else {
             if self.narrowed.is_some() {
                 return;
             }
-            // What failed and still waits for its next try was not done; all else that was written down as failing, or
-            // as begun, so that one that was cut short is found out, is over.
+            // A failed delivery that still waits for its retry was not in the plan, and stays. Every other failure is
+            // over, and so is the record that a removal began.
             let waits = |before: &Failure| before.waits(self.run.now) && before.is_of_delivery();
             if before.is_some_and(|before| !waits(before)) {
                 done.changes.push(Change::Failure(self.account.id.clone(), self.cluster.clone(), None));
             }
             return;
         };
-        // What could not be taken away is tried again sooner, and the rest with it.
+        // A failed removal of access is retried sooner, and the rest with it, so its failure stays.
         if self.narrowed.is_none() {
             self.write_down(done, &failure(&error, before, (self.run.clock)()));
         }
     }
 
     fn write_down(&self, done: &mut Done, failure: &Failure) {
-        // The history has what is new; that it lasts is in the ledger.
+        // The history records a new reason; the ledger shows how long it lasts.
         if self.before().is_none_or(|before| before.reason != failure.reason) {
             let detail = json!({"step": failure.step});
             done.events.push(self.event("failed", failure.reason.clone(), detail));
@@ -683,7 +691,8 @@ impl TenantExecution<'_> {
         CredentialKey::new(self.account.id.clone(), self.cluster.clone()).on(host)
     }
 
-    /// A token that only takes the place of one that ends is no event: there are dozens a day, and the ledger keeps each.
+    /// Returns the event of a delivery. A token that only replaces an expiring one makes no event: there are dozens a
+    /// day, and the ledger keeps every event.
     fn delivered(&self, credential: &DesiredCredential, changes: &[Change], reason: &Reason) -> Option<Event> {
         let what = match (&credential.proof, reason) {
             (Proof::Token(_), Reason::Expiring(_)) => return None,
@@ -725,7 +734,7 @@ impl TenantExecution<'_> {
         }
     }
 
-    /// Actor, reason and ticket: an administrator's, if one asked for this.
+    /// Returns actor, reason and ticket of the administrator who ordered the change; otherwise Bursar and its reason.
     pub(super) fn cause(&self) -> (String, String, Option<String>) {
         let account = self.account;
         let ordered = match (&account.transition, &account.regenerated) {
@@ -748,22 +757,22 @@ impl TenantExecution<'_> {
     }
 }
 
-/// A home kept what should be taken out of it, or a workload past its lifetime goes on. A tenant can see to that, so it
-/// holds up nothing else.
+/// Whether a home kept what should be removed, or a workload past its lifetime goes on. A tenant can cause both, so
+/// neither holds up other steps.
 fn is_of_the_tenant(error: &StepError) -> bool {
     matches!(error, StepError::Home(_) | StepError::HomeAnswer | StepError::Outlived { .. })
 }
 
-/// A step for which no cluster is needed.
+/// Whether the step needs no cluster.
 const fn is_of_a_home(action: &Action) -> bool {
     matches!(action, Action::RemoveKubeconfig { .. } | Action::SshKeys { .. })
 }
 
-/// An object that was written, or is gone.
+/// The result of writing or deleting an object.
 struct ObjectOutcome {
     key: ObjectKey,
     record: Option<ObjectRecord>,
-    /// For the history.
+    /// The verb for the history.
     did: &'static str,
     reason: Reason,
 }
@@ -779,7 +788,7 @@ impl ObjectOutcome {
     }
 }
 
-/// The rank of an object's write: those of one rank do not wait for each other. `None`: it waits, and is waited for.
+/// Returns the rank of an object's write. Writes of one rank run in parallel. `None` if the step runs alone.
 fn rank(action: &Action) -> Option<(bool, Stage)> {
     match action {
         Action::Apply { key, .. } => Some((false, key.kind.stage())),

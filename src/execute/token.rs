@@ -1,6 +1,6 @@
-//! A token of a service account from the API server (`TokenRequest`), which ends with a Secret of one host: deleting
-//! the Secret ends it. It goes from here to `bursar-homed` and is overwritten; no plan, ledger, log or error ever has
-//! it.
+//! Requests a token of a service account from the API server (`TokenRequest`). The token is bound to the Secret of one
+//! host, and becomes invalid when the Secret is deleted. It is passed to `bursar-homed` and overwritten; no plan,
+//! ledger, log or error ever contains it.
 
 use bursar_protocol::{SecretText, claims};
 use jiff::Timestamp;
@@ -15,25 +15,25 @@ use crate::desired::{SERVICE_ACCOUNT, TokenOf};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectName};
 use crate::ledger::Certificate;
 
-/// Why a token is not delivered. The text carries the remedy.
+/// Why a token is not delivered. The text contains the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// No token that says whose it is.
-    #[error("the API server answered with something that is no token of a service account")]
+    /// The answer contains no token with the claims of a service account.
+    #[error("the API server's answer is not a token of a service account")]
     Unreadable,
-    /// It is not what was asked for.
+    /// The token differs from what was requested.
     #[error("the token's {what} is {found}, not {asked}; it is not delivered")]
     Unusable {
-        /// Which of its claims.
+        /// The name of the claim.
         what: &'static str,
-        /// What stands in it.
+        /// The value of the claim.
         found: String,
-        /// What we asked for.
+        /// The value that was requested.
         asked: String,
     },
 }
 
-/// A token, and what the ledger keeps of it.
+/// Requests a token. Returns it with what the ledger keeps of it.
 pub async fn request(
     server: &ApiServer,
     token: &TokenOf,
@@ -65,7 +65,7 @@ fn unusable(error: TokenError) -> StepError {
     StepError::Credential(Box::new(error))
 }
 
-/// The token out of an answer, of which nothing is left.
+/// Takes the token out of an answer, and overwrites the answer's copy.
 fn taken(mut answer: Value) -> Option<SecretText> {
     match answer["status"]["token"].take() {
         Value::String(mut text) => {
@@ -77,7 +77,7 @@ fn taken(mut answer: Value) -> Option<SecretText> {
     }
 }
 
-/// As asked for, and with the lifetime that it really has.
+/// Checks that the token is as requested. Returns what the ledger keeps of it, with its actual lifetime.
 fn checked(text: &SecretText, token: &TokenOf, generation: u64) -> Result<Certificate, TokenError> {
     let claims = claims(text.expose()).ok_or(TokenError::Unreadable)?;
     let subject = format!("{SERVICE_ACCOUNT}{}:{}", token.namespace, token.service_account);
@@ -92,7 +92,7 @@ fn checked(text: &SecretText, token: &TokenOf, generation: u64) -> Result<Certif
     };
     let time = |second| Timestamp::from_second(second).map_err(|_| TokenError::Unreadable);
     let (not_before, not_after) = (time(claims.not_before)?, time(claims.not_after)?);
-    // The API server may give less. What it gives beyond, it gives for some other reason than that we asked.
+    // The API server may shorten the lifetime. A longer one than requested would have another cause.
     let most = i64::try_from(token.lifetime.as_secs()).unwrap_or(i64::MAX);
     if !(1..=most).contains(&not_after.duration_since(not_before).as_secs()) {
         return other("lifetime", &not_after.duration_since(not_before).to_string(), &format!("{most} s at most"));

@@ -1,9 +1,9 @@
-//! Stops the workloads of a suspended tenant and gives them back what they were. What a controller made follows it
-//! only if that controller is stopped itself: tenants write `ownerReferences`, so one that names anything else excuses
-//! nothing.
+//! Stops the workloads of a suspended tenant, and later restores them. An object that a controller made is left out
+//! only if that controller is stopped itself: tenants can write `ownerReferences`, so a reference to anything else
+//! proves nothing.
 //!
-//! Finding comes first and stopping second, so that what they were is stored in between: a daemon that is killed
-//! while it stops them still knows it.
+//! Workloads are first found and then stopped, so that the ledger can record their state in between: a daemon that is
+//! killed while it stops them still knows it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,23 +17,23 @@ use crate::inventory::pods::{GRACE, Maker};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind, ObjectName, everywhere};
 use crate::ledger::{LedgerState, Lifecycle, ObjectRecord, StoppedWorkload};
 
-/// Makes a `DaemonSet`'s pods fit no node. There is no `/scale` for them.
+/// A node selector that no node has, so that a `DaemonSet` runs no pods. A `DaemonSet` has no `/scale`.
 pub const PARKED: &str = "bursar.dev/suspended";
 
 /// How a kind is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// `/scale` to 0.
+    /// Set `/scale` to 0.
     Scale,
-    /// `spec.suspend`.
+    /// Set `spec.suspend`.
     Suspend,
-    /// A node selector that no node has.
+    /// Set a node selector that no node has.
     Park,
-    /// Deletion.
+    /// Delete it.
     Delete,
 }
 
-/// In the order in which they are stopped: what makes others first, bare pods last.
+/// The kinds in the order in which they are stopped: controllers before what they make, bare pods last.
 const WORKLOADS: &[(&str, &str, How)] = &[
     ("batch/v1", "CronJob", How::Suspend),
     ("batch/v1", "Job", How::Suspend),
@@ -49,7 +49,7 @@ fn how(key: &ObjectKey) -> Option<How> {
     WORKLOADS.iter().find(|known| ObjectKind::of(known.0, known.1) == key.kind).map(|known| known.2)
 }
 
-/// Everything in a namespace that runs or would run, with what it is.
+/// Returns everything in a namespace that runs or would run, with its state.
 pub async fn find(
     server: &ApiServer,
     namespace: &NamespaceName,
@@ -84,14 +84,15 @@ impl Listed {
     }
 }
 
-/// What runs, and does not end with a controller that is stopped.
+/// Returns what runs and does not stop together with its controller.
 fn to_stop(listed: &[Listed]) -> impl Iterator<Item = &Listed> {
     let by_uid: HashMap<&str, &Listed> = listed.iter().map(|one| (one.uid(), one)).collect();
     listed.iter().filter(move |one| runs(one.how, &one.object) && !follows(one, &by_uid))
 }
 
-/// Whether it ends with its controller: one of the kind that makes such objects, in the same listing, that selects it and
-/// is no finished `Job`. Whatever of the listing runs is stopped, so that controller is.
+/// Whether an object stops together with its controller. The controller must be in the same listing, be of a kind that
+/// makes such objects, select the object, and not be deleted or a finished `Job`. Such a controller is stopped, because
+/// everything in the listing that runs is stopped.
 fn follows(one: &Listed, by_uid: &HashMap<&str, &Listed>) -> bool {
     let owners = one.object["metadata"]["ownerReferences"].as_array();
     let Some(owner) = owners.into_iter().flatten().find(|owner| owner["controller"] == true) else { return false };
@@ -102,8 +103,8 @@ fn follows(one: &Listed, by_uid: &HashMap<&str, &Listed>) -> bool {
     !ends && !is_over && selects(&controller.object, &one.object)
 }
 
-/// Whether the controller manager makes the one for the other. A `Job` of a `CronJob` is stopped itself: its maker does
-/// not stop it when it is suspended.
+/// Whether a controller of the one kind makes objects of the other and stops them when it is stopped. A `CronJob` is
+/// missing, because its suspension does not stop a `Job` that it made.
 fn makes(controller: &str, kind: &str) -> bool {
     match kind {
         "Pod" => ["ReplicaSet", "StatefulSet", "ReplicationController", "DaemonSet", "Job"].contains(&controller),
@@ -112,11 +113,11 @@ fn makes(controller: &str, kind: &str) -> bool {
     }
 }
 
-/// A controller lets go of what its selector does not match.
+/// Whether the controller's selector matches the object. A controller releases an object that it does not match.
 #[must_use]
 pub fn selects(controller: &Value, object: &Value) -> bool {
     let selector = &controller["spec"]["selector"];
-    // The selector of a `ReplicationController` is the labels themselves.
+    // The selector of a `ReplicationController` consists of the labels themselves.
     let labels = selector.get("matchLabels").unwrap_or(selector).as_object();
     labels.is_some_and(|labels| {
         let mut wanted = labels.iter().filter(|(_, value)| value.is_string());
@@ -124,8 +125,8 @@ pub fn selects(controller: &Value, object: &Value) -> bool {
     })
 }
 
-/// Stops what [`find`] found, each even if others fail, and returns those in whose place another object stands by now:
-/// these still run. What is gone meanwhile needs no stopping.
+/// Stops what [`find`] found, each even if others fail. Returns the workloads that were replaced by another object
+/// meanwhile, which still runs. A workload that is gone needs no stopping.
 pub async fn stop(server: &ApiServer, found: &[(ObjectKey, StoppedWorkload)]) -> Result<Vec<ObjectKey>, StepError> {
     let (mut replaced, mut failed) = (Vec::new(), None);
     for (key, workload) in found {
@@ -148,8 +149,9 @@ pub async fn stop(server: &ApiServer, found: &[(ObjectKey, StoppedWorkload)]) ->
     failed.map_or(Ok(replaced), Err)
 }
 
-/// Ends every pod of a namespace that still runs after its controllers were stopped: its grace period may be years, and
-/// nobody may act on its controller (`Job.spec.managedBy`, a paused `Deployment`). Returns how many there were.
+/// Deletes every pod of a namespace that still runs after the controllers were stopped: a pod's grace period may be
+/// years, or nothing acts on its controller (`Job.spec.managedBy`, a paused `Deployment`). Returns the number of such
+/// pods.
 pub async fn end_pods(server: &ApiServer, namespace: &NamespaceName) -> Result<usize, StepError> {
     let pods = ObjectKind::of("v1", "Pod");
     let Some(kind) = everywhere(&pods) else { return Ok(0) };
@@ -168,7 +170,7 @@ pub async fn end_pods(server: &ApiServer, namespace: &NamespaceName) -> Result<u
     failed.map_or(Ok(running.len()), Err)
 }
 
-/// Counts the pods of suspended tenants that run all the same, by cluster. A cluster that does not answer is left out.
+/// Counts the pods of suspended tenants that still run, by cluster. A cluster that does not answer is left out.
 pub async fn running_suspended(effects: &Effects, ledger: &LedgerState) -> BTreeMap<ClusterName, usize> {
     let pods = ObjectKind::of("v1", "Pod");
     let Some(kind) = everywhere(&pods) else { return BTreeMap::new() };
@@ -190,13 +192,14 @@ pub async fn running_suspended(effects: &Effects, ledger: &LedgerState) -> BTree
     futures::future::join_all(counts).await.into_iter().flatten().collect()
 }
 
-/// Deletes a pod.
+/// Deletes a pod with the grace period [`GRACE`].
 pub(super) async fn end(server: &ApiServer, path: &str, uid: &str) -> Result<(), RequestError> {
     server.ask(path, Ask::DeleteWithin { uid, seconds: GRACE }).await.map(|_| ())
 }
 
-/// Stops the controller that would make a pod again whose life is over, and the one above it. A `Job` fails by its deadline,
-/// so that its `CronJob` goes on. Returns `KIND/NAME` of each. Tenants write `ownerReferences`, so each is read first.
+/// Stops the controllers that would replace a pod past its lifetime: the pod's own controller and those above it. A
+/// `Job` is ended by its deadline, so that its `CronJob` goes on. Returns `KIND/NAME` of each. Each controller is read
+/// first, because tenants can write `ownerReferences`.
 pub async fn stop_maker(
     server: &ApiServer,
     namespace: &NamespaceName,
@@ -222,7 +225,7 @@ pub async fn stop_maker(
         chain.push((key, path, maker, found));
     }
     let mut stopped = Vec::new();
-    // The highest first: it would make the lower ones again.
+    // The highest first, because it would make the lower ones again.
     for (key, path, maker, found) in chain.into_iter().rev() {
         let done = match how(&key).filter(|how| runs(*how, &found)) {
             Some(How::Scale) => scale(server, &path, &maker.uid, 0).await,
@@ -238,14 +241,13 @@ pub async fn stop_maker(
     Ok(stopped)
 }
 
-/// Lets a `Job` end by its deadline, which is over.
+/// Ends a `Job` by a deadline that has passed.
 async fn expire(server: &ApiServer, path: &str, uid: &str) -> Result<(), RequestError> {
     let change = json!({"metadata": {"uid": uid}, "spec": {"activeDeadlineSeconds": 1}});
     server.ask(path, Ask::Merge(&change)).await.map(|_| ())
 }
 
-/// Gives one workload back what it was, unless it is gone or somebody has started it since. A bare pod is not made
-/// again.
+/// Restores a workload, unless it is gone or somebody has started it since. A bare pod is not created again.
 pub async fn resume(server: &ApiServer, key: &ObjectKey, workload: &StoppedWorkload) -> Result<(), StepError> {
     let (Some(path), Some(how)) = (path(key), how(key)) else { return Ok(()) };
     let resumed = match how {
@@ -290,7 +292,7 @@ async fn park(server: &ApiServer, path: &str, uid: &str, parked: Value) -> Resul
     server.ask(path, Ask::Merge(&change)).await.map(|_| ())
 }
 
-/// Gone, or another object by that name.
+/// The object is gone, or another object has its name.
 fn is_gone(error: &RequestError) -> bool {
     error.code() == Some(404) || error.is_other_uid()
 }
@@ -309,7 +311,7 @@ fn runs(how: How, object: &Value) -> bool {
     }
 }
 
-/// Absent is 1 for every kind that can be scaled.
+/// For every kind that can be scaled, the default is 1.
 fn replicas(object: &Value) -> i32 {
     object["spec"]["replicas"].as_i64().and_then(|replicas| i32::try_from(replicas).ok()).unwrap_or(1)
 }
@@ -341,9 +343,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_controller_that_is_stopped_itself_excuses_what_it_made() {
+    fn an_object_is_left_out_only_if_its_controller_is_stopped() {
         let one = |kind: &str, name: &str, owner: Option<&str>| {
-            let (api_version, kind, how) = *WORKLOADS.iter().find(|known| known.1 == kind).expect("a kind");
+            let (api_version, kind, how) =
+                *WORKLOADS.iter().find(|known| known.1 == kind).expect("the kind is in WORKLOADS");
             let owners: Vec<Value> = owner.map(|uid| json!({"uid": uid, "controller": true})).into_iter().collect();
             let object = json!({
                 "metadata": {"name": name, "uid": name, "labels": {"app": "web"}, "ownerReferences": owners},
@@ -401,7 +404,7 @@ mod tests {
             json!({ "metadata": metadata, "status": {"phase": "Running"} })
         };
         assert!(!runs(How::Delete, &ending(30)));
-        assert!(runs(How::Delete, &ending(315_360_000)), "it ends in ten years");
+        assert!(runs(How::Delete, &ending(315_360_000)), "a pod with a grace period of ten years still runs");
         assert!(runs(How::Park, &json!({"spec": {"template": {"spec": {}}}})));
     }
 }

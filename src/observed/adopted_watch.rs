@@ -50,7 +50,7 @@ struct SelectedNamespaces {
     error: Option<String>,
 }
 
-/// What the selectors take now.
+/// Lists the foreign namespaces that the selectors match now.
 ///
 /// # Errors
 /// The API server does not answer.

@@ -1,6 +1,5 @@
 //! Merges what a cluster's watches report and what the API server answers to our own writes into one inventory.
-//! Whichever comes first, an older state never replaces a newer one, and our own writes are not drift. PURE: no
-//! runtime, no client, no file system, no clock.
+//! Whichever comes first, an older state never replaces a newer one, and our own writes are not drift. PURE.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -59,7 +58,7 @@ impl Cache {
         Arc::clone(&self.inventory)
     }
 
-    /// These kinds cannot be watched.
+    /// Sets the kinds that cannot be watched.
     pub fn blind(&mut self, kinds: BTreeSet<WatchedKind>) -> bool {
         let news = self.inventory.blind != kinds;
         if news {
@@ -292,7 +291,7 @@ mod tests {
 
     #[test]
     fn repairs_are_counted_until_nobody_changes_the_object() {
-        let (mut cache, now) = (cache(), "2026-05-03T12:00:00Z".parse::<Timestamp>().expect("a time"));
+        let (mut cache, now) = (cache(), "2026-05-03T12:00:00Z".parse::<Timestamp>().expect("the text is a time"));
         cache.repaired(&key("a"), now);
         cache.repaired(&key("a"), now);
         assert_eq!(cache.inventory().repairs[&key("a")].count, 2);
@@ -334,7 +333,7 @@ mod tests {
         let mut cache = cache();
         cache.seen(&key("a"), object(1, "same"));
         assert!(!cache.seen(&key("a"), object(2, "same")));
-        assert!(!cache.gone(&key("a"), &"of one before".into()));
+        assert!(!cache.gone(&key("a"), &"an earlier uid".into()));
         assert!(cache.gone(&key("a"), &"u".into()));
     }
 
@@ -401,7 +400,7 @@ mod tests {
             "status": {"phase": "Released"},
         });
         assert_eq!(observe(&kind, &volume).digest, RELEASED);
-        volume["spec"]["claimRef"].as_object_mut().expect("an object").remove("uid");
+        volume["spec"]["claimRef"].as_object_mut().expect("claimRef is an object").remove("uid");
         assert_ne!(observe(&kind, &volume).digest, RELEASED);
         assert_eq!(observe(&kind, &volume).resource_version, 7);
     }

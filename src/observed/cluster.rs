@@ -1,7 +1,8 @@
-//! Watches of one cluster: every object that carries our label, kept as an inventory of digests. It reads, and writes
-//! nothing; the rules of what replaces what are in [`super::cache`].
+//! Watches one cluster: keeps an inventory of digests of every object that has our label. Writes nothing.
+//! [`super::cache`] decides which state replaces which.
 //!
-//! A cluster that does not answer has no inventory, which is not an empty one. Its watches try again by themselves.
+//! A cluster that does not answer has no inventory, which is not the same as an empty one. Its watches retry
+//! automatically.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,24 +28,24 @@ use crate::identity::ClusterName;
 use crate::inventory::{ClusterInventory, ObservedObject};
 use crate::kinds::{ObjectKey, ObjectName, ServedKind, WatchedKind};
 
-/// Between two questions whether a cluster whose watch broke answers again. The watch itself says nothing when it
-/// comes back and nothing changed meanwhile.
+/// The pause between two probes of a cluster whose watch broke. A watch that recovers reports nothing if nothing
+/// changed meanwhile.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
 
-/// An API server that does not list one object in this time does not answer: it takes milliseconds.
+/// An API server that does not list one object in this time does not answer. It normally takes milliseconds.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
-/// Between two looks for a kind that the cluster does not have: its definition may be installed any time.
+/// The pause between two checks for a kind that the cluster does not have. Its definition may be installed at any time.
 const ABSENT_KIND_EVERY: Duration = Duration::from_mins(1);
 
-/// A watch ends after 290 s by itself (kube's default), so a longer silence is a dead connection.
+/// A watch ends after 290 s (kube's default), so a longer silence means a dead connection.
 const READ_TIMEOUT: Duration = Duration::from_mins(5);
-/// An API server that does not take a connection in this time is down.
+/// An API server that does not accept a connection in this time is down.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A client of a cluster, set up as watches and writes need it.
+/// Returns a client of a cluster, configured for watches and writes.
 pub fn connect(mut config: kube::Config) -> Result<Client, WatchError> {
-    // kube's own would try for many minutes on 429 and 503; the executor paces and repeats by itself.
+    // kube's own retries of 429 and 503 would last for many minutes. The executor paces and repeats requests itself.
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
@@ -55,37 +56,35 @@ pub fn connect(mut config: kube::Config) -> Result<Client, WatchError> {
 /// Why a cluster has no inventory.
 #[derive(Debug, Error)]
 pub enum WatchError {
-    /// URL, certificates or keys of the kubeconfig cannot be used.
+    /// The URL, a certificate or a key of the kubeconfig is not valid.
     #[error("the cluster's kubeconfig cannot be used")]
     Client(#[source] kube::Error),
-    /// It was not ready in time.
-    #[error("cluster {cluster} did not show all its objects within {} s: {why}", waited.as_secs())]
+    /// The cluster did not list all objects in time.
+    #[error("cluster {cluster} did not list all its objects within {} s: {why}", waited.as_secs())]
     NotReady {
-        /// Which.
         cluster: ClusterName,
-        /// How long it had.
         waited: Duration,
-        /// What it waits for.
+        /// What it still waits for.
         why: String,
     },
 }
 
-/// How the watches are, for `status`.
+/// The health of the watches, for `status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterHealth {
     /// There is an inventory, and the cluster answers.
     pub ready: bool,
-    /// Kinds that were not listed yet.
+    /// The kinds that were not listed yet.
     pub waiting_for: Vec<String>,
     /// Why there is no inventory, with the cause and the remedy.
     pub error: Option<String>,
-    /// Why objects of some kind are not shown, whatever else is.
+    /// Why the inventory lacks the objects of a kind that is not essential.
     pub blind: Option<String>,
-    /// Objects of ours.
+    /// The number of objects of ours.
     pub objects: usize,
 }
 
-/// The watches of one cluster, until it is dropped.
+/// The watches of one cluster. They end when this is dropped.
 #[derive(Debug)]
 pub struct ClusterWatch {
     shared: Arc<Shared>,
@@ -93,10 +92,11 @@ pub struct ClusterWatch {
 }
 
 impl ClusterWatch {
-    /// Begins to watch; returns at once. Everything the plan did not know notifies `changed`: drift, objects that are
-    /// gone, the cluster's coming and going. Our own writes ([`Self::write`]) do not.
+    /// Starts the watches, and returns at once. `changed` is notified of everything that the plan did not know: drift,
+    /// deleted objects, and that the cluster became reachable or unreachable. Our own writes ([`Self::write`]) do not
+    /// notify it.
     ///
-    /// Must be called within a runtime.
+    /// Must be called within a Tokio runtime.
     #[must_use]
     pub fn start(client: &Client, cluster: ClusterName, kinds: Vec<WatchedKind>, changed: Arc<Notify>) -> Self {
         let shared = Arc::new(Shared::new(cluster, kinds, changed));
@@ -106,25 +106,25 @@ impl ClusterWatch {
         Self { shared, _tasks: tasks }
     }
 
-    /// What is found from now on is named by one of `keys`, where one names it: a name is kept once.
+    /// Objects that are found from now on use the equal key in `keys`, if there is one, so that each key is in memory
+    /// only once.
     pub fn share(&self, keys: BTreeSet<ObjectKey>) {
         self.shared.lock().cache.share(keys);
     }
 
-    /// Its name.
     #[must_use]
     pub fn cluster(&self) -> &ClusterName {
         &self.shared.cluster
     }
 
-    /// What it watches.
+    /// Returns the kinds that are watched.
     #[must_use]
     pub fn kinds(&self) -> &[WatchedKind] {
         &self.shared.kinds
     }
 
-    /// What is there; absent while the cluster does not answer or not all was listed yet. A kind that is not essential and
-    /// cannot be watched is [`ClusterInventory::blind`].
+    /// Returns the inventory; `None` if the cluster does not answer, or not all objects were listed yet. A kind that is
+    /// not essential and cannot be watched is in [`ClusterInventory::blind`].
     #[must_use]
     pub fn inventory(&self) -> Option<Arc<ClusterInventory>> {
         let state = self.shared.lock();
@@ -137,8 +137,8 @@ impl ClusterWatch {
         self.shared.lock().is_ready()
     }
 
-    /// A request was lost: if the cluster does not answer another one, it is away until it does. A watch alone would notice
-    /// a server that hangs only when its connection has been silent for minutes.
+    /// Probes the cluster after a request got no answer. If the probe gets none either, the cluster counts as
+    /// unreachable until it answers. A watch alone would notice a hung server only after minutes of silence.
     pub fn suspect(&self) {
         self.shared.doubt.notify_one();
     }
@@ -155,7 +155,7 @@ impl ClusterWatch {
         Err(WatchError::NotReady { cluster: self.shared.cluster.clone(), waited: timeout, why })
     }
 
-    /// How it is.
+    /// Returns the health of the watches.
     #[must_use]
     pub fn health(&self) -> ClusterHealth {
         let state = self.shared.lock();
@@ -169,12 +169,12 @@ impl ClusterWatch {
         }
     }
 
-    /// An object that somebody had changed was applied again.
+    /// Records that an object which somebody had changed was applied again.
     pub fn repaired(&self, key: &ObjectKey, now: Timestamp) {
         self.shared.lock().cache.repaired(key, now);
     }
 
-    /// To be held around a write of ours.
+    /// Announces a write of ours. The result must be held until the write has ended.
     #[must_use]
     pub fn write<'a>(&'a self, key: &'a ObjectKey) -> Writing<'a> {
         self.shared.lock().cache.write_begins(key);
@@ -182,7 +182,8 @@ impl ClusterWatch {
     }
 }
 
-/// A write under way: what the watch hears of the object meanwhile is our own doing, unless the answer says otherwise.
+/// A write in progress. Meanwhile, what the watch reports of the object counts as our own change, unless the server's
+/// answer differs.
 #[derive(Debug)]
 pub struct Writing<'a> {
     shared: &'a Shared,
@@ -190,7 +191,7 @@ pub struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    /// The server answered with this object. The next plan sees it, even if its watch event is still to come.
+    /// Records the object in the server's answer, so that the next plan sees it even before the watch reports it.
     #[must_use]
     pub fn applied(self, answer: &Value) -> ObservedObject {
         let observed = observe(&self.key.kind, answer);
@@ -198,7 +199,7 @@ impl Writing<'_> {
         observed
     }
 
-    /// The server accepted the deletion; `gone`: there is nothing left to wait for.
+    /// Records that the server accepted the deletion. `gone` is false if finalizers still hold the object.
     pub fn deleted(self, gone: bool) {
         self.shared.lock().cache.deleted(self.key, gone);
     }
@@ -219,7 +220,7 @@ struct Shared {
     state: Mutex<State>,
     ready: watch::Sender<bool>,
     changed: Arc<Notify>,
-    /// The first kind is to be probed.
+    /// The first kind must be probed.
     doubt: Notify,
 }
 
@@ -232,13 +233,13 @@ struct State {
 
 #[derive(Debug, Default)]
 struct KindState {
-    /// [`WatchedKind::is_essential`].
+    /// See [`WatchedKind::is_essential`].
     is_essential: bool,
-    /// All objects of the kind were seen once.
+    /// All objects of the kind were listed once.
     listed: bool,
-    /// What the list that is under way found so far.
+    /// What the current list has found so far.
     list: Option<Vec<(ObjectKey, ObservedObject)>>,
-    /// Why it does not work at present.
+    /// Why the watch does not work at present.
     error: Option<String>,
 }
 
@@ -267,11 +268,11 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No code panics while it holds the lock; if it did, each value is still whole.
+        // No code panics while it holds the lock. Even if it did, each value would be complete.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state and wakes those who wait for it.
+    /// Changes the state, and wakes those who wait for it. `change` returns whether the plan must know.
     fn update(&self, change: impl FnOnce(&mut State) -> bool) {
         let mut state = self.lock();
         let before = state.is_ready();
@@ -281,19 +282,19 @@ impl Shared {
         let after = state.is_ready();
         drop(state);
         self.ready.send_replace(after);
-        // While the first list is under way there is nothing to plan with.
+        // Before the first list is complete, there is no inventory to plan with.
         if before != after || (news && after) {
             self.changed.notify_one();
         }
     }
 
-    /// Kinds that cannot be watched, and without which there is an inventory all the same.
+    /// Returns the kinds that cannot be watched, and without which there is an inventory nevertheless.
     fn blind(&self, state: &State) -> BTreeSet<WatchedKind> {
         let failing = self.kinds.iter().zip(&state.kinds).filter(|(_, it)| !it.is_essential && it.error.is_some());
         failing.map(|(watched, _)| watched.clone()).collect()
     }
 
-    /// What is wrong with kinds that are essential, or with the others.
+    /// Returns the errors of the essential kinds, or of the others.
     fn errors(&self, state: &State, essential: bool) -> impl Iterator<Item = String> {
         let failing = self.kinds.iter().zip(&state.kinds).filter(move |(_, it)| it.is_essential == essential);
         failing.filter_map(move |(watched, it)| {
@@ -360,7 +361,7 @@ impl Shared {
         });
     }
 
-    /// It answers again. Before the first list the list itself is the proof.
+    /// Records that the kind answers again. Before the first list, only a complete list proves that.
     fn works(&self, index: usize) {
         self.update(|state| {
             let kind = &mut state.kinds[index];
@@ -371,7 +372,8 @@ impl Shared {
         });
     }
 
-    /// Asks for objects, and takes the cluster for away, or the kind for unknown, if there is no answer in time.
+    /// Probes the kind. If there is no answer in time, an essential kind makes the cluster unreachable, and another
+    /// kind becomes unknown.
     async fn probed(&self, index: usize, api: &Api<DynamicObject>, probe: &ListParams) {
         match tokio::time::timeout(ANSWERS_WITHIN, api.list_metadata(probe)).await {
             Ok(Ok(_)) => self.works(index),
@@ -382,7 +384,7 @@ impl Shared {
         }
     }
 
-    /// The cluster has no such kind, so it has no such object: that is an answer.
+    /// Records that the cluster does not have the kind, and so no object of it.
     fn absent_kind(&self, index: usize) {
         let watched = &self.kinds[index];
         self.update(|state| {
@@ -396,7 +398,7 @@ impl Shared {
         });
     }
 
-    /// The first list takes long. Nobody waits for a kind that is not essential.
+    /// Records that the first list takes long, so that nothing waits for a kind that is not essential.
     fn is_late(&self, index: usize) {
         self.update(|state| {
             let kind = &mut state.kinds[index];
@@ -412,7 +414,7 @@ impl Shared {
     }
 }
 
-/// Watches one kind for ever.
+/// Watches one kind. Never returns.
 async fn watch_kind(shared: Arc<Shared>, client: Client, index: usize) {
     let late = async {
         tokio::time::sleep(ANSWERS_WITHIN).await;
@@ -448,9 +450,9 @@ async fn keep_watching(shared: &Shared, client: &Client, index: usize) {
     }
 }
 
-/// Why a watch has to be started again by us; it recovers from every other error by itself.
+/// Why a watch must be restarted here. It recovers from every other error by itself.
 enum Lost {
-    /// The cluster has no such kind.
+    /// The cluster does not have the kind.
     Kind,
     /// The API server does not stream lists (feature gate `WatchList`).
     Streaming,
@@ -469,7 +471,8 @@ async fn watch_until_lost(shared: &Shared, client: &Client, index: usize, kind: 
     let probe = ListParams {
         label_selector: config.label_selector.clone(),
         field_selector: config.field_selector.clone(),
-        // One object that cannot be converted is enough to keep a kind of others from being listed.
+        // A kind that is not essential is probed with all objects: one that cannot be converted keeps the whole kind
+        // from being listed.
         limit: watched.is_essential().then_some(1),
         ..Default::default()
     };
@@ -481,11 +484,11 @@ async fn watch_until_lost(shared: &Shared, client: &Client, index: usize, kind: 
                 Some(Err(error)) => match status_of(&error) {
                     Some(404) => return Lost::Kind,
                     Some(422 | 400) if streaming => return Lost::Streaming,
-                    // The watch fell behind and lists again: nothing is wrong.
+                    // The watch fell behind and lists again. This is not an error.
                     Some(410) => {}
                     _ => shared.failed(index, explain_watch(&shared.cluster, &error)),
                 },
-                // A watcher never ends.
+                // The stream of a watcher never ends.
                 None => return Lost::Kind,
             },
             () = shared.doubt.notified(), if index == 0 => shared.probed(index, &api, &probe).await,
@@ -518,7 +521,7 @@ fn explain_watch(cluster: &ClusterName, error: &watcher::Error) -> String {
     }
 }
 
-/// What is wrong, with its cause and the remedy.
+/// Returns the problem with its cause and the remedy.
 fn explain(cluster: &ClusterName, cause: &kube::Error, whole: &dyn std::error::Error) -> String {
     let remedy = match cause {
         kube::Error::Api(status) if status.code == 401 => {
@@ -528,7 +531,7 @@ fn explain(cluster: &ClusterName, cause: &kube::Error, whole: &dyn std::error::E
             format!("to give the daemon the rights that this configuration needs: bursar init --cluster {cluster}")
         }
         kube::Error::Api(_) => "see the API server's log".to_owned(),
-        _ => "check that the API server runs and is reached from this host; it is tried again by itself".to_owned(),
+        _ => "check that the API server runs and can be reached from this host; it is retried automatically".to_owned(),
     };
     format!("{}; {remedy}", chain(whole))
 }

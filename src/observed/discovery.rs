@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn kube_gets_group_and_version_separately() {
-        let binding = everywhere(&ManagedKind::RoleBinding.into()).expect("known");
+        let binding = everywhere(&ManagedKind::RoleBinding.into()).expect("every cluster has role bindings");
         assert_eq!(resource(&binding).group, "rbac.authorization.k8s.io");
     }
 }

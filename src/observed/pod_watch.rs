@@ -169,7 +169,7 @@ mod tests {
     fn observed(mut metadata: Value) -> Option<ObservedPod> {
         metadata["uid"] = json!("uid");
         metadata["creationTimestamp"] = json!("2026-05-01T00:00:00Z");
-        observe(&serde_json::from_value(metadata).expect("metadata"), None, None)
+        observe(&serde_json::from_value(metadata).expect("the JSON is metadata"), None, None)
     }
 
     #[test]
@@ -181,10 +181,10 @@ mod tests {
     fn a_pod_with_a_very_long_grace_period_is_not_deleting() {
         let deleting = |seconds: i64| {
             let metadata = json!({"deletionTimestamp": "2026-05-01T01:00:00Z", "deletionGracePeriodSeconds": seconds});
-            observed(metadata).expect("a pod").deleting
+            observed(metadata).expect("the pod is observed").deleting
         };
         assert!(deleting(0) && deleting(GRACE));
         assert!(!deleting(GRACE + 1) && !deleting(315_360_000));
-        assert!(!observed(json!({})).expect("a pod").deleting);
+        assert!(!observed(json!({})).expect("the pod is observed").deleting);
     }
 }

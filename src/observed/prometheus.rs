@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     fn answered(text: &str) -> Result<BTreeSet<String>, String> {
-        let answer = serde_json::from_str(text).expect("an answer");
+        let answer = serde_json::from_str(text).expect("the text is an answer");
         in_use(answer, &["ingress".to_owned()]).map_err(|error| error.to_string())
     }
 
@@ -190,17 +190,21 @@ mod tests {
     #[test]
     fn only_a_complete_answer_with_the_control_namespaces_counts() {
         let all = [("ingress", "3"), ("tool-foo", "0.1"), ("tool-bar", "0"), ("tool-odd", "NaN")];
-        let in_use = answered(&vector(&all, "")).expect("evidence");
+        let in_use = answered(&vector(&all, "")).expect("the answer is complete");
         assert_eq!(in_use, BTreeSet::from(["ingress".to_owned(), "tool-foo".to_owned()]));
-        assert!(answered(&vector(&all[1..], "")).expect_err("silence").contains("control namespace ingress"));
+        assert!(
+            answered(&vector(&all[1..], ""))
+                .expect_err("a control namespace is missing")
+                .contains("control namespace ingress")
+        );
         assert!(answered(&vector(&[("ingress", "0")], "")).is_err());
-        let part = answered(&vector(&all, r#""a store did not answer""#)).expect_err("a part");
+        let part = answered(&vector(&all, r#""a store did not answer""#)).expect_err("the answer has a warning");
         assert!(part.contains("a store did not answer"), "{part}");
         let scalar = r#"{"status":"success","data":{"resultType":"scalar","result":[1,"1"]}}"#;
-        assert!(answered(scalar).expect_err("a number").contains("sum by (namespace)"));
+        assert!(answered(scalar).expect_err("the result is not a vector").contains("sum by (namespace)"));
         let bare = r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1,"1"]}]}}"#;
-        assert!(answered(bare).expect_err("no label").contains("label namespace"));
+        assert!(answered(bare).expect_err("the sample has no namespace").contains("label namespace"));
         let refused = r#"{"status":"error","errorType":"bad_data","error":"parse error"}"#;
-        assert!(answered(refused).expect_err("refused").contains("parse error"));
+        assert!(answered(refused).expect_err("the answer is an error").contains("parse error"));
     }
 }

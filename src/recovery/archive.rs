@@ -1,5 +1,5 @@
-//! What an archive has, made again in an empty namespace of its tenant, with the rights of an administrator: the daemon
-//! itself may make nothing of it.
+//! Restores the objects of an archive in its tenant's empty namespace, with the rights of an administrator, because the
+//! daemon may not create them.
 
 use std::collections::BTreeMap;
 
@@ -15,50 +15,44 @@ use crate::execute::request::{ApiServer, Ask, RequestError};
 use crate::execute::workloads::PARKED;
 use crate::kinds::{Data, ObjectKind, ServedKind};
 
-/// Why nothing was made.
+/// Why nothing was restored.
 #[derive(Debug, Error)]
 pub enum RestoreError {
-    /// It is made for a tenant that is served.
-    #[error("namespace {0} is not there: it is made when its account is in the directory again")]
+    /// The namespace does not exist. The daemon creates it for a tenant that is served.
+    #[error("namespace {0} does not exist: Bursar creates it when its account is in the directory again")]
     Absent(String),
-    /// Whose it is cannot be told.
+    /// The owner of the namespace cannot be determined.
     #[error("cannot determine the owner of namespace {namespace}")]
     Unsealed {
-        /// Which.
         namespace: String,
-        /// Why.
         #[source]
         source: ContractError,
     },
-    /// It is somebody else's.
+    /// The namespace belongs to another account.
     #[error("namespace {namespace} belongs to {holder}, and the archive to {account}")]
     Other {
-        /// Which.
         namespace: String,
-        /// Whose it is.
+        /// The owner of the namespace.
         holder: String,
-        /// Whose the archive is.
+        /// The owner of the archive.
         account: String,
     },
-    /// Nobody works there.
+    /// The namespace is suspended.
     #[error("namespace {0} is suspended, and restored workloads could not run; first run: bursar resume")]
     Suspended(String),
-    /// What is there is not overwritten.
+    /// The namespace is not empty, and nothing is overwritten.
     #[error(
         "namespace {namespace} is not empty: {found}; delete them first, because `archive apply` overwrites nothing"
     )]
     NotEmpty {
-        /// Which.
         namespace: String,
-        /// What is there.
+        /// The objects in it.
         found: String,
     },
-    /// It .
+    /// The namespace cannot be listed.
     #[error("cannot list the objects of namespace {namespace}")]
     Look {
-        /// Which.
         namespace: String,
-        /// Why.
         #[source]
         source: StepError,
     },
@@ -67,24 +61,24 @@ pub enum RestoreError {
     Request(#[from] RequestError),
 }
 
-/// What came of each object.
+/// The result for each object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// `deployments.apps/web`.
+    /// Created objects, such as `deployments.apps/web`.
     pub made: Vec<String>,
-    /// Not made, and why nobody misses it.
+    /// Objects that were left out, with the reason.
     pub left: Vec<(String, &'static str)>,
-    /// Refused, and why.
+    /// Objects that the API server refused, with the reason.
     pub failed: Vec<(String, String)>,
-    /// What somebody still has to do.
+    /// What an administrator still has to do.
     pub next: Vec<String>,
 }
 
-/// Makes the objects again. `public_keys` are those of the seal.
+/// Creates the objects. `public_keys` are those of the seal.
 ///
 /// # Errors
-/// The namespace is not the account's, not served, or not empty: then nothing was made. What the API server refuses of the
-/// objects is told in [`Applied`].
+/// The namespace is not the account's, not served, or not empty. Then nothing was created. Refusals of single objects
+/// are in [`Applied`].
 pub async fn apply(
     server: &ApiServer,
     about: &About,
@@ -142,20 +136,20 @@ fn named((kind, object): &Listed) -> String {
     format!("{kind}/{}", object["metadata"]["name"].as_str().unwrap_or_default())
 }
 
-/// Why an object is not made again; `None`: it is.
+/// Returns why an object is left out; `None` if it is restored.
 fn left(object: &Value, about: &About) -> Option<&'static str> {
     let metadata = &object["metadata"];
     let owners = metadata["ownerReferences"].as_array();
     let (kind, name) = (object["kind"].as_str().unwrap_or_default(), metadata["name"].as_str().unwrap_or_default());
     match kind {
-        _ if metadata["labels"][MANAGED_BY] == MANAGER => Some("Bursar makes it"),
-        _ if owners.into_iter().flatten().any(|owner| owner["controller"] == true) => Some("its controller makes it"),
-        "Event" | "Endpoints" | "EndpointSlice" | "Lease" => Some("Kubernetes makes it"),
-        "ConfigMap" if name == "kube-root-ca.crt" => Some("Kubernetes makes it"),
-        "ServiceAccount" if name == "default" => Some("Kubernetes makes it"),
-        "Secret" if object["type"] == "kubernetes.io/service-account-token" => Some("Kubernetes makes it"),
-        "Pod" => Some("bare pods are not made again"),
-        "Job" if !is_stopped(object, &about.workloads) => Some("it was done, and would run again"),
+        _ if metadata["labels"][MANAGED_BY] == MANAGER => Some("Bursar creates it"),
+        _ if owners.into_iter().flatten().any(|owner| owner["controller"] == true) => Some("its controller creates it"),
+        "Event" | "Endpoints" | "EndpointSlice" | "Lease" => Some("Kubernetes creates it"),
+        "ConfigMap" if name == "kube-root-ca.crt" => Some("Kubernetes creates it"),
+        "ServiceAccount" if name == "default" => Some("Kubernetes creates it"),
+        "Secret" if object["type"] == "kubernetes.io/service-account-token" => Some("Kubernetes creates it"),
+        "Pod" => Some("bare pods are not restored"),
+        "Job" if !is_stopped(object, &about.workloads) => Some("it was finished, and would run again"),
         _ => None,
     }
 }
@@ -172,7 +166,7 @@ fn is_stopped(object: &Value, workloads: &[Workload]) -> bool {
     stopped(object, workloads).is_some()
 }
 
-/// What others need first.
+/// Returns the order of creation: objects that others need come first.
 fn rank(kind: &str) -> u8 {
     let group = kind.split_once('.').map_or("", |(_, group)| group);
     match kind {
@@ -184,7 +178,7 @@ fn rank(kind: &str) -> u8 {
     }
 }
 
-/// Where objects of its kind are made.
+/// Returns the path at which objects of this kind are created.
 fn path(kind: &str, object: &Value, about: &About) -> String {
     let plural = kind.split('.').next().unwrap_or(kind);
     let text = |key: &str| object[key].as_str().unwrap_or_default().to_owned();
@@ -193,7 +187,7 @@ fn path(kind: &str, object: &Value, about: &About) -> String {
     kind.path(Some(about.namespace.as_str()), None)
 }
 
-/// The object as it was submitted, as far as that can be told, and workloads as they were before the suspension.
+/// Returns the object as it was probably submitted. Workloads are as before the suspension.
 fn fresh(object: &Value, workloads: &[Workload]) -> Value {
     const OF_THE_SERVER: [&str; 9] = [
         "uid",
@@ -243,7 +237,7 @@ fn forget(object: &mut Value, at: &str, keys: &[&str], keep: impl Fn(&Value) -> 
     }
 }
 
-/// A claim of a volume that was kept: the volume remembers the claim that is gone.
+/// Returns the remedy for a claim whose volume was kept: the volume still refers to the deleted claim.
 fn waits(object: &Value) -> Option<String> {
     let volume =
         object["spec"]["volumeName"].as_str().filter(|_| ObjectKind::of_manifest(object).data() == Data::Claim)?;
@@ -259,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workloads_are_made_as_they_were_before_the_suspension() {
+    fn workloads_are_restored_as_they_were_before_the_suspension() {
         let workload = |kind: &str, replicas| Workload {
             api_version: "apps/v1".to_owned(),
             kind: kind.to_owned(),

@@ -1,5 +1,5 @@
-//! Certificates that still stand in homes: each is believed only if the cluster's authority signed it for this account,
-//! its key stands beside it, and a binding still names its generation.
+//! Finds the certificates that are still in homes. A certificate is accepted only if the cluster's authority signed it
+//! for this account, its key is in the file, and a binding still names its generation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,32 +19,32 @@ use crate::execute::{authority, home};
 use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::ledger::{Certificate, Delivery};
 
-/// Homes looked into at a time: as many as `bursar-homed` takes.
+/// The number of homes that are read in parallel: as many as `bursar-homed` serves.
 const AT_A_TIME: usize = bursar_homed::client::MAX_CONCURRENT;
 
-/// What a home holds.
+/// A valid certificate in a home.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Held {
-    /// The account that the certificate names: its id in the ledger that issued it.
+    /// The account's id in the ledger that issued the certificate.
     pub(super) id: AccountId,
-    /// Where it is good.
+    /// The cluster in which it is valid.
     pub(super) cluster: ClusterName,
     pub(super) certificate: Certificate,
     pub(super) delivery: Delivery,
 }
 
-/// Where to look, and what would make a certificate good.
+/// Where to look, and what makes a certificate valid.
 pub(super) struct Search<'a> {
     pub(super) homes: &'a HomedClient,
     pub(super) servers: &'a BTreeMap<ClusterName, ApiServer>,
-    /// Generations that bindings name.
+    /// The generations that bindings name.
     pub(super) bound: &'a BTreeMap<AccountName, u64>,
     pub(super) now: Timestamp,
 }
 
 impl Search<'_> {
-    /// Looks into the home of each account that is to hold a credential and that `bound` names. A home that cannot be
-    /// looked into holds nothing, and is said.
+    /// Reads the home of each account in `bound` that should hold a credential. A home that cannot be read counts as
+    /// empty, and is reported in `doubts`.
     pub(super) async fn all(
         &self,
         desired: &DesiredState,
@@ -56,7 +56,7 @@ impl Search<'_> {
         });
         let looks = places.filter_map(|(id, account, cluster, tenant)| {
             let DesiredTenant { credentials, home: Some(home), .. } = &**tenant else { return None };
-            // Tokens are short, and of what an issuer says of people nothing is ours.
+            // Tokens are short-lived, and logins leave nothing of ours in a home.
             let credential = credentials.iter().find(|it| matches!(it.proof, Proof::Certificate { .. }))?;
             Some(async move {
                 let held = self.held(cluster, account, credential, home).await;
@@ -68,11 +68,11 @@ impl Search<'_> {
         while let Some((place, account, held)) = looks.next().await {
             match held {
                 Ok(Some(held)) => drop(found.insert(place, held)),
-                Ok(None) => doubts.push(format!("no good certificate is in the home of {account}: it gets a new one")),
+                Ok(None) => doubts.push(format!("the home of {account} has no valid certificate: it gets a new one")),
                 Err(error @ HomedClientError::NotListening { .. }) => return Err(RecoveryError::Homes(error)),
                 Err(error) => {
                     let why = chain(&error);
-                    doubts.push(format!("the home of {account} : {why}"));
+                    doubts.push(format!("cannot read the home of {account}: {why}"));
                 }
             }
         }
@@ -95,7 +95,7 @@ impl Search<'_> {
         let Some((id, certificate)) = self.good(cluster, account, credential, &inspection).await else {
             return Ok(None);
         };
-        // A kubeconfig of another shape is written again, and with it the certificate.
+        // If the entries differ from the desired ones, the empty digest causes a new delivery.
         let text = kubeconfig::merge("", &wanted, &[]).ok().flatten();
         let shape = text.and_then(|text| kubeconfig::entries_digest(&text, &names).ok().flatten());
         let same = shape.is_some() && shape == inspection.entries_digest;
@@ -110,7 +110,7 @@ impl Search<'_> {
         Ok(Some(Held { id, cluster: cluster.clone(), certificate, delivery }))
     }
 
-    /// The account's id and its certificate.
+    /// Returns the account's id and its certificate, if the certificate is valid.
     async fn good(
         &self,
         cluster: &ClusterName,
@@ -140,7 +140,7 @@ impl Search<'_> {
     }
 }
 
-/// As [`AccountId::derive`] makes them: the API server may not say whom it believes, and then a home could hold anything.
+/// Whether the text is an id of [`AccountId::derive`]. Without known authorities, a home could contain any text.
 fn is_id(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -1,6 +1,5 @@
-//! Recovery of a ledger that was lost ([`rebuild()`]: rebuilt from what is left) or that comes from another host
-//! ([`remember`]: told that it is the owner from now on), with clusters and homes only read; and of a namespace from
-//! its archive ([`archive`]).
+//! Recovers a lost ledger ([`rebuild()`]), lets a ledger from another host take over ([`remember`]), and restores a
+//! namespace from its archive ([`archive`]). For the first two, clusters and homes are only read.
 
 pub mod archive;
 mod homes;
@@ -23,7 +22,7 @@ use crate::settings::{Settings, SettingsErrors};
 use crate::snapshot::DirectorySnapshot;
 use crate::store::StoreError;
 
-/// Which directory has an entry: the one that was read with it, or the only one there is.
+/// Returns which source has an entry: the source that showed it, or the only source that is configured.
 fn source_of(settings: &Settings, snapshot: &DirectorySnapshot) -> impl Fn(&DirectoryId) -> Option<String> {
     let mut sources: BTreeMap<DirectoryId, String> = BTreeMap::new();
     for read in &snapshot.reads {
@@ -38,47 +37,39 @@ fn source_of(settings: &Settings, snapshot: &DirectorySnapshot) -> impl Fn(&Dire
     move |id| sources.get(id).or(only.as_ref()).cloned()
 }
 
-/// Why there is no ledger afterwards, or not another one than before.
+/// Why the recovery failed. The ledger is as before.
 #[derive(Debug, Error)]
 pub enum RecoveryError {
-    /// A password that is not there.
+    /// A password of the configuration cannot be read.
     #[error(transparent)]
     Settings(#[from] SettingsErrors),
-    /// The ledger.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The seal's key.
+    /// The seal's key cannot be read.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
-    /// There is one.
+    /// A ledger exists already.
     #[error(
         "{0} exists already; check it with `bursar ledger verify`; if it is damaged, move it, its -wal and its -shm aside"
     )]
     There(PathBuf),
-    /// There is none.
+    /// There is no ledger.
     #[error("{0} does not exist; run: bursar ledger restore FILE, or: bursar ledger rebuild")]
     Absent(PathBuf),
-    /// A directory does not prove who is absent.
+    /// The read of a directory is incomplete, so it does not prove which accounts are absent.
     #[error("the read of source {name} was incomplete ({why}); try again when the source answers completely")]
-    Partial {
-        /// Which.
-        name: String,
-        /// Why.
-        why: String,
-    },
-    /// A cluster does not tell what it has.
+    Partial { name: String, why: String },
+    /// A cluster's objects cannot be read.
     #[error("cannot read cluster {cluster}; without it, a rebuilt ledger would not know the cluster's tenants")]
     Cluster {
-        /// Which.
         cluster: ClusterName,
-        /// Why.
         #[source]
         source: AccessError,
     },
-    /// The file of quotas.
-    #[error("the quotas that differ from the classes' cannot be listed")]
+    /// The list of quotas cannot be written.
+    #[error("cannot write the list of quotas that differ from those of the classes")]
     Quotas(#[source] Box<AccessError>),
-    /// Homes .
+    /// The homes cannot be read.
     #[error("cannot read the homes; without them, every certificate would be issued again")]
     Homes(#[source] HomedClientError),
 }

@@ -95,7 +95,7 @@ fn of_tenant(
     lines
 }
 
-/// Writes the lines into the state folder; `None`: there are none.
+/// Writes the lines into the state folder; `None` if there are none.
 ///
 /// # Errors
 /// The file cannot be written.

@@ -29,37 +29,37 @@ use crate::snapshot::DirectorySnapshot;
 use crate::store::{CycleLock, FILE, ReadStore, Store};
 use crate::telemetry::Metrics;
 
-/// What nobody can tell of a ledger that was lost.
+/// What cannot be known after a ledger was lost.
 const LOST: [&str; 4] = [
-    "the history up to now: the journal and older backups have what there was",
-    "holds, orders, approvals, and suspensions of accounts without a namespace that were in force: give them again",
-    "names, and uids of tools and people, that have no namespace any more: nothing keeps a new account from getting one",
-    "the former replica counts of suspended workloads: after a resume, the tenant scales them up again",
+    "the history up to now: see the journal and older backups",
+    "holds, orders, approvals, and suspensions of accounts without a namespace: order them again",
+    "names and uids of tools and people without a namespace: a new account may get one of them",
+    "the former replica counts of suspended workloads: after a resume, tenants have to scale them up",
 ];
 
-/// What was made.
+/// The result of [`rebuild`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rebuilt {
     /// The new ledger's id.
     pub ledger_id: String,
-    /// Accounts in it.
+    /// The number of accounts in it.
     pub accounts: usize,
-    /// Those that had a namespace or a binding.
+    /// The number of accounts that had a namespace or a binding.
     pub tenants: usize,
-    /// Certificates in homes that are still good.
+    /// The number of certificates in homes that are still valid.
     pub certificates: usize,
-    /// The last generation that was given out, with what is skipped.
+    /// The last generation that was given out, including those that are skipped.
     pub last_generation: u64,
     /// A file for `bursar quota import`, if quotas in the clusters differ from those of the classes.
     pub quotas: Option<PathBuf>,
-    /// What is not known, for people.
+    /// What remains unknown, as texts for administrators.
     pub doubts: Vec<String>,
 }
 
-/// Makes the ledger of `settings`, as `actor`, where there is none; `clients` reach its clusters.
+/// Rebuilds the ledger of `settings`, as `actor`. `clients` reach its clusters.
 ///
 /// # Errors
-/// There is one, a daemon runs, or something of what it would be made of does not answer.
+/// A ledger exists, a daemon runs, or one of the parts that it is rebuilt from does not answer.
 pub async fn rebuild(
     settings: &Settings,
     clients: BTreeMap<ClusterName, Client>,
@@ -97,7 +97,7 @@ pub async fn rebuild(
     Ok(Rebuilt { quotas, ..work.store(&facts).await? })
 }
 
-/// No daemon, and no ledger that knows anybody: `bursar init` may have made an empty one.
+/// Checks that no daemon runs and that no ledger has accounts. An empty one from `bursar init` is allowed.
 async fn nothing_is_there(state_dir: &Path) -> Result<(), RecoveryError> {
     let path = state_dir.join(FILE);
     if !state_dir.exists() || !path.exists() {
@@ -153,7 +153,8 @@ impl Work<'_> {
         self.events.extend(seen.events);
     }
 
-    /// Whose certificates are still good. An account without a namespace has its old id in its certificate only.
+    /// Finds the certificates in homes that are still valid. If an account has no namespace, its former id is only in
+    /// its certificate.
     async fn look(
         &mut self,
         search: &Search<'_>,
@@ -169,11 +170,11 @@ impl Work<'_> {
             self.take(found.into_values());
             return Ok(());
         }
-        for (drawn, held) in fresh {
-            self.is_known_as(&drawn, &held);
+        for (generated, held) in fresh {
+            self.is_known_as(&generated, &held);
         }
         self.read(snapshot);
-        // What the kubeconfigs should look like depends on the id.
+        // The expected content of the kubeconfigs depends on the id.
         let mut told = Vec::new();
         let found = search.all(&self.desired(sealer), &mut told).await?;
         self.take(found.into_values());
@@ -184,14 +185,14 @@ impl Work<'_> {
         derive(&self.ledger, &self.settings.policy, sealer, self.now)
     }
 
-    /// An account that the read has just drawn an id for had one already.
-    fn is_known_as(&mut self, drawn: &AccountId, held: &Held) {
+    /// Gives an account its former id instead of the one that the read has just generated.
+    fn is_known_as(&mut self, generated: &AccountId, held: &Held) {
         if self.ledger.accounts.contains_key(&held.id) {
             return;
         }
-        let Some(account) = self.ledger.accounts.remove(drawn) else { return };
-        self.ledger.uid_history.retain(|_, holder| holder != drawn);
-        self.events.retain(|event| event.account_id.as_ref() != Some(drawn));
+        let Some(account) = self.ledger.accounts.remove(generated) else { return };
+        self.ledger.uid_history.retain(|_, holder| holder != generated);
+        self.events.retain(|event| event.account_id.as_ref() != Some(generated));
         let account = Account {
             id: held.id.clone(),
             posix: None,
@@ -212,8 +213,8 @@ impl Work<'_> {
         }
     }
 
-    /// If a suspended account is marked as disabled, or gone, in the directory, that is the reason, and it resumes by
-    /// itself.
+    /// If the directory marks a suspended account as disabled, or no longer has it, that is the reason of the
+    /// suspension, and the account resumes by itself.
     fn explain_suspensions(&mut self) {
         for account in self.ledger.accounts.values_mut().filter(|account| account.state == Lifecycle::Suspended) {
             let cause = match (&account.disabled, &account.absence) {
@@ -227,14 +228,15 @@ impl Work<'_> {
         }
     }
 
-    /// Whose archives are in the state folder. Their digests are what they are now: what was altered before is not seen.
+    /// Finds the archives in the state folder. Their present digests are recorded, so an earlier change of a file is
+    /// not noticed.
     fn find_archives(&mut self) {
         let archives = self.settings.archives();
         for file in archives.files() {
             let (about, written) = match archives.found(&file) {
                 Ok(found) => found,
                 Err(error) => {
-                    self.doubts.push(format!("archive {file} is not taken: {}", chain(&error)));
+                    self.doubts.push(format!("archive {file} is skipped: {}", chain(&error)));
                     continue;
                 }
             };
@@ -249,7 +251,7 @@ impl Work<'_> {
         }
     }
 
-    /// The home of an account shows who holds its credentials: then the generation is no stranger's.
+    /// Keeps the generations of accounts whose homes have a valid certificate, because the home shows who holds it.
     fn keep_known_generations(&mut self) {
         let known: Vec<AccountId> = self.ledger.certificates.keys().map(|key| key.account.clone()).collect();
         for id in known {
@@ -261,7 +263,8 @@ impl Work<'_> {
         }
     }
 
-    /// All of it in one transaction: who is killed before it has none, and begins again.
+    /// Writes everything in one transaction. If it is interrupted before, there is no ledger, and the rebuild can be
+    /// repeated.
     async fn store(mut self, facts: &Facts) -> Result<Rebuilt, RecoveryError> {
         self.keep_known_generations();
         let tenants = self.ledger.accounts.values().filter(|account| account.state != Lifecycle::New).count();
@@ -291,14 +294,15 @@ impl Work<'_> {
     }
 }
 
-/// The whole state as what changes an empty one into it.
+/// Returns the changes that turn an empty ledger into this state.
 fn everything(ledger: LedgerState) -> Vec<Change> {
     let mut changes = vec![Change::LedgerId(ledger.ledger_id), Change::LastGeneration(ledger.last_generation)];
     changes.extend(ledger.accounts.into_iter().map(|(_, account)| Change::Account(Box::new(account))));
     changes.extend(ledger.uid_history.into_iter().map(|(uid, account)| Change::Uid(uid, account)));
     changes.extend(ledger.used_uids.into_iter().map(|(uid, at)| Change::UsedUid(uid, at)));
     for ((account, cluster), tenant) in ledger.tenants {
-        // As one of another policy: what differs from today's is changed at the pace of a changed policy.
+        // Settled with an empty digest, as under another policy: differences from today's policy are then applied at
+        // the pace of a policy change.
         changes.push(Change::Settled(account.clone(), cluster.clone(), String::new()));
         changes.push(Change::Tenant(account, cluster, tenant));
     }

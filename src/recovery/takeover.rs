@@ -1,5 +1,5 @@
-//! A ledger that came from a backup, or with a disk, becomes the owner: it learns what the clusters know better, and gets
-//! an id that no other copy of it has.
+//! Makes a ledger from a backup or another host the owner of its clusters: it learns what the clusters know better, and
+//! gets an id that no other copy of it has.
 
 use bursar_directory::{self as directory, Pass};
 use jiff::Timestamp;
@@ -12,18 +12,19 @@ use crate::ledger::cluster_recovery::{Facts, learn};
 use crate::settings::Settings;
 use crate::store::{FILE, Store};
 
-/// What the ledger knows now.
+/// The result of [`remember`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Remembered {
-    /// All of it, with its new id.
+    /// The ledger with its new id.
     pub ledger: LedgerState,
-    /// Accounts of which the clusters knew something newer.
+    /// The number of accounts of which the clusters knew something newer.
     pub learned: usize,
-    /// What is not known, for people.
+    /// What remains unknown, as texts for administrators.
     pub doubts: Vec<String>,
 }
 
-/// Writes down that the ledger of `settings` is about to own what `owners` owned. Who is killed afterwards says it again.
+/// Records that the ledger of `settings` takes over what `owners` owned. If it is interrupted afterwards, it can be
+/// repeated.
 ///
 /// # Errors
 /// There is no ledger, or a daemon runs.
@@ -40,7 +41,8 @@ pub async fn remember(
     }
     let (mut store, lock) = Store::open(&settings.state_dir).await?;
     let ledger_id = uuid::Uuid::new_v4().simple().to_string();
-    // As far as the sources answer: accounts of an unknown source are reported, and nothing else depends on it.
+    // Sources that do not answer are skipped: accounts of an unknown source are reported, and nothing else depends on
+    // it.
     let snapshot = directory::fetch(&settings.sources()?, &Pass::Once, &settings.policy, now).await;
     let source_of = source_of(settings, &snapshot);
     let learned = learn(store.state(), facts, &settings.policy, &source_of, actor, now);

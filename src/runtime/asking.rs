@@ -1,5 +1,5 @@
-//! Questions to one cluster or realm that a cycle needs answered, and that it does not wait for long: the work of the others
-//! goes on.
+//! Runs requests to a cluster or a realm in the background. A cycle waits only briefly for each answer, so that a slow
+//! one does not delay the others.
 
 use std::panic::resume_unwind;
 use std::path::PathBuf;
@@ -17,27 +17,28 @@ use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::policy::Policy;
 
-/// How long a cycle waits for an answer: longer than a busy server takes, short enough for a revocation elsewhere.
+/// How long a cycle waits for an answer: long enough for a busy server, and short enough for a revocation in another
+/// cluster.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A question that is asked until it is answered or dropped.
+/// A request that runs until it is answered or dropped.
 pub(super) struct Asking<T> {
     task: AbortOnDropHandle<T>,
     changed: Arc<Notify>,
-    /// A cycle waited already.
+    /// A cycle has already waited for it.
     is_late: bool,
 }
 
 impl<T: Send + 'static> Asking<T> {
-    /// Begins to ask. An answer that came too late for a cycle that waited notifies `changed`. Must be called within a
-    /// runtime.
+    /// Begins the request. If the answer comes after a cycle has stopped waiting, `changed` is notified. Must be called
+    /// within a Tokio runtime.
     pub(super) fn begin(question: impl Future<Output = T> + Send + 'static, changed: &Arc<Notify>) -> Self {
         let task = AbortOnDropHandle::new(tokio::spawn(question));
         Self { task, changed: Arc::clone(changed), is_late: false }
     }
 
-    /// The answer to what is asked in `place`, which is empty then. `None`: there is none yet, and a later cycle takes it,
-    /// without waiting for it again. `patience`: how long this one waits; absent: to the end.
+    /// Takes the answer of the request in `place`, and empties `place`. Returns `None` if there is no answer within
+    /// `patience` (`None` waits to the end). Then a later cycle takes the answer, and does not wait again.
     pub(super) async fn answer(place: &mut Option<Self>, patience: Option<Duration>) -> Option<T> {
         let asking = place.as_mut()?;
         let patience = match patience {
@@ -67,12 +68,12 @@ async fn joined<T>(task: &mut AbortOnDropHandle<T>) -> T {
     match task.await.map_err(tokio::task::JoinError::try_into_panic) {
         Ok(answer) => answer,
         Err(Ok(panic)) => resume_unwind(panic),
-        // The runtime ends.
+        // The Tokio runtime is shutting down.
         Err(Err(_)) => std::future::pending().await,
     }
 }
 
-/// What a question takes along: it may outlive its cycle.
+/// An owned copy of a webhook request, because the task that uses it may outlive its cycle.
 pub(super) struct OwnedRequest {
     policy: Policy,
     cluster: ClusterName,
@@ -105,8 +106,8 @@ mod tests {
         let soon = Some(Duration::from_millis(1));
         assert!(Asking::answer(&mut asking, soon).await.is_none());
         let again = tokio::time::timeout(PATIENCE, Asking::answer(&mut asking, Some(Duration::MAX))).await;
-        assert!(again.is_ok_and(|answer| answer.is_none()), "nobody waits twice");
-        tell.send(7).expect("it is asked");
+        assert!(again.is_ok_and(|answer| answer.is_none()), "a cycle waits only once");
+        tell.send(7).expect("the request still runs");
         changed.notified().await;
         let answer = Asking::answer(&mut asking, soon).await;
         assert!(matches!(answer, Some(Ok(7))) && asking.is_none());

@@ -1,4 +1,5 @@
-//! The clusters: connected, kept ours, and connected again when anything about them changed.
+//! Connects the clusters, keeps watching whether they still belong to this ledger and process, and connects a cluster
+//! again if anything about its connection changed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,40 +36,41 @@ use bursar_homed::client::HomedClient;
 /// How long the first listing of a cluster may take before a cycle goes on without it.
 const FIRST_LISTING: Duration = Duration::from_secs(30);
 
-/// Between two tries to renew the daemon's own certificate: there are days left, and each try may wait for a signer.
+/// The pause between two attempts to renew the daemon's own certificate. The certificate is still valid for days, and
+/// each attempt may wait for a signer.
 const RENEWAL_AGAIN: SignedDuration = SignedDuration::from_hours(1);
-/// Approval and signature take a second.
+/// How long a cycle waits for a renewal. Approval and signature normally take a second.
 const RENEWED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Between two looks whether a webhook was installed, and is well. Its certificate is replaced ten days before it ends.
+/// The pause between two checks whether a webhook was installed and is up to date. Its certificate is replaced ten days
+/// before it expires.
 const WEBHOOK_AGAIN: SignedDuration = SignedDuration::from_hours(24);
 
-/// How long a cycle waits for a cluster that is to be connected: longer than a slow one takes.
+/// How long a cycle waits for a cluster that is being connected. Even a slow cluster connects faster.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The same for one that was late before.
+/// The same for a cluster that did not answer in time before.
 const ALREADY_LATE: Duration = Duration::from_secs(1);
-/// Why a cluster is not connected that did not answer in this time.
+/// Shown for a cluster that did not answer in time.
 const NO_ANSWER: &str = "no answer yet";
 
-/// How long the end of a process waits for marks that are being raised.
+/// How long the end of a process waits for the marks that are being raised.
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
-/// See the module.
 pub struct Clusters {
-    /// Those that are connected, and what else can be written to.
+    /// The connected clusters, the homes and the archives.
     pub(crate) effects: Effects,
     pub(super) links: BTreeMap<ClusterName, Link>,
     reaching: BTreeMap<ClusterName, Reaching>,
-    /// Why the others are not connected.
+    /// Why the other clusters are not connected.
     trouble: BTreeMap<ClusterName, String>,
-    /// Notified whenever a cluster is no longer as the plan knew it.
+    /// Notified when a cluster changed since the last plan.
     pub(crate) changed: Arc<Notify>,
     urgent: Arc<Notify>,
-    /// Cancelled when another ledger takes a cluster over.
+    /// Cancelled when another ledger takes over a cluster.
     stop: CancellationToken,
 }
 
-/// What connecting needs to know of all else.
+/// The other state that connecting a cluster needs.
 #[derive(Clone, Copy)]
 pub(super) struct Context<'a> {
     pub(super) settings: &'a Settings,
@@ -76,35 +78,35 @@ pub(super) struct Context<'a> {
     pub(super) sealer: &'a Arc<Sealer>,
     pub(super) metrics: &'a SharedMetrics,
     pub(super) now: Timestamp,
-    /// Whether the ledger takes writes: without them nothing is renewed.
+    /// Whether the ledger takes writes. If not, no certificate is renewed.
     pub(super) renew: bool,
-    /// This process.
+    /// Identifies this process; see `Ledger::instance`.
     pub(super) instance: &'a str,
 }
 
-/// What keeps a connected cluster ours.
+/// The connection to a cluster, and what shows whether the cluster still belongs to us.
 pub(super) struct Link {
     pub(super) owner: OwnerWatch,
     mark: Arc<MarkKeeper>,
     _mark_watch: Option<AbortOnDropHandle<()>>,
-    /// The mark is being raised.
+    /// The write of a higher mark, while it runs.
     raising: Option<AbortOnDropHandle<()>>,
-    /// When the daemon's own certificate is due; never for an administrator's own kubeconfig.
+    /// When the daemon's own certificate has to be renewed; `None` for an administrator's own kubeconfig.
     renew_after: Option<Timestamp>,
     pub(super) client: kube::Client,
-    /// What the daemon proves itself with.
+    /// The credential with which the daemon authenticates.
     credential: AuthInfo,
-    /// What its kubeconfig said when it was read.
+    /// The digest of the kubeconfig when it was read.
     file: Option<[u8; 32]>,
-    /// When the webhook is to be looked at; `None`: now.
+    /// When the webhook is checked next; `None` is at once.
     pub(super) webhook_due: Option<Timestamp>,
     pub(super) is_without_webhook: bool,
     pub(super) review: Review,
-    /// The configuration was read again: the daemon's own kubeconfig may have to follow it.
+    /// The configuration was reloaded, so the daemon's own kubeconfig may need its new CA.
     reconfigured: bool,
     pub(super) following: Option<Asking<Result<bool, AccessError>>>,
     pub(super) keeping: Option<Asking<Result<Kept, AccessError>>>,
-    /// What the webhook was installed with is not what is there.
+    /// The webhook's installed objects differ from what was installed.
     pub(super) weakened: bool,
     /// Fingerprint and end of the daemon's own certificate.
     pub(super) own: Option<(String, Timestamp)>,
@@ -117,10 +119,10 @@ struct Reached {
     client: kube::Client,
     /// The ledger that owns it.
     owner: String,
-    /// What an administrator said of it.
+    /// The choices that an administrator made for it.
     said: Said,
     mark: (MarkOwner, Found),
-    /// The highest generation that it proves, if that is more than the ledger knew.
+    /// The highest generation that the cluster proves. If it is more than the ledger's, the ledger was rolled back.
     proven: u64,
     renewal: Option<Renewal>,
     credential: AuthInfo,
@@ -128,16 +130,17 @@ struct Reached {
     own: Option<(String, Timestamp)>,
 }
 
-/// A cluster that is asked; it ends with its runtime.
+/// A cluster that is being asked. The task ends with the runtime.
 type Reaching = AbortOnDropHandle<Result<Reached, AccessError>>;
 
 impl Link {
-    /// Who owns the cluster, as far as is known.
+    /// Returns who owns the cluster, as far as it is known.
     fn owner(&self) -> Ownership {
         self.owner.receiver().borrow().clone()
     }
 
-    /// The daemon's own certificate is not good any more: said at once, and not found by a time-out.
+    /// Returns why the daemon's own certificate cannot be used, if it has expired. Without this, only a time-out would
+    /// show it.
     fn ended(&self, now: Timestamp) -> Option<String> {
         self.own.as_ref().filter(|(_, ends)| *ends <= now).map(|(_, ends)| bootstrap::ended(*ends))
     }
@@ -161,7 +164,7 @@ impl Clusters {
     pub(super) async fn wait_for_first_listing(&self) {
         let listed = self.effects.clusters.values().map(async |cluster| {
             if let Err(error) = cluster.watch.wait_until_ready(FIRST_LISTING).await {
-                tracing::warn!(error = %chain(&error), "cluster");
+                tracing::warn!(error = %chain(&error), "the daemon goes on without the cluster's objects");
             }
             if let Some(adopted) = &cluster.adopted {
                 adopted.wait_until_ready(FIRST_LISTING).await;
@@ -170,13 +173,13 @@ impl Clusters {
         futures::future::join_all(listed).await;
     }
 
-    /// Notified of a change that is not to wait until others have come.
+    /// Returns the notification of changes that must not wait for further ones.
     #[must_use]
     pub fn urgent(&self) -> Arc<Notify> {
         Arc::clone(&self.urgent)
     }
 
-    /// Whether every cluster still belongs to the ledger `own`.
+    /// Checks that every cluster still belongs to the ledger `own` and to this process.
     pub(super) fn must_own(&self, own: &str) -> Result<(), RuntimeError> {
         self.links.iter().try_for_each(|(cluster, link)| match link.owner() {
             Ownership::Ledger(owner) => owned_by(cluster, &owner, own),
@@ -186,7 +189,7 @@ impl Clusters {
         lost.map_or(Ok(()), |(cluster, _)| Err(RuntimeError::Copied { cluster: cluster.clone() }))
     }
 
-    /// The ledger gave out `reserved`: marks that are lower are raised, and nobody waits for it.
+    /// Raises the marks that are lower than `reserved`, which the ledger has given out. Does not wait for the writes.
     pub(crate) fn reserve(&mut self, reserved: &Reserved) {
         for link in self.links.values_mut() {
             if let Some(raising) = link.mark.reserve(reserved) {
@@ -195,14 +198,14 @@ impl Clusters {
         }
     }
 
-    /// Lets marks that are being raised come to an end.
+    /// Waits until the marks that are being raised are written.
     pub(super) async fn end(&mut self) {
         let raising = self.links.values_mut().filter_map(|link| link.raising.take());
-        // What is not raised now is so at the next start.
+        // A mark that is not raised in time is raised at the next start.
         let _ = tokio::time::timeout(LAST_WRITES, futures::future::join_all(raising)).await;
     }
 
-    /// What the watches know; a cluster that is not ready is not in it.
+    /// Returns what the watches have observed. A cluster that is not ready is left out.
     pub(crate) fn inventory(&self) -> Inventory {
         fn shown<T>(
             clusters: &BTreeMap<ClusterName, ClusterEffects>,
@@ -221,7 +224,7 @@ impl Clusters {
         }
     }
 
-    /// How each of them is.
+    /// Returns the status of each cluster.
     pub(crate) fn status(&self, now: Timestamp) -> BTreeMap<String, ClusterStatus> {
         let away = self.trouble.iter().map(|(cluster, why)| {
             let mut status = ClusterStatus { ready: false, trouble: Some(why.clone()), ..ClusterStatus::default() };
@@ -254,13 +257,13 @@ impl Clusters {
         away.chain(there).collect()
     }
 
-    /// Puts another configuration in force. A cluster of which nothing changed stays connected.
+    /// Applies another configuration. A cluster without any change stays connected.
     pub(super) fn reload(&mut self, settings: &Settings, ledger: &LedgerState) {
         self.effects.homes = homes(settings);
         self.effects.archives = settings.archives();
         let known = (&settings.policy, ledger);
         let links = &self.links;
-        // One that did not answer before keeps nobody waiting now.
+        // The next cycle waits only briefly for clusters that did not answer before.
         self.trouble.retain(|_, why| why == NO_ANSWER);
         let away = self.effects.clusters.iter().filter(|(_, effects)| effects.watch.health().error.is_some());
         self.trouble.extend(away.map(|(cluster, _)| (cluster.clone(), NO_ANSWER.to_owned())));
@@ -273,7 +276,7 @@ impl Clusters {
         });
         self.links.retain(|cluster, _| self.effects.clusters.contains_key(cluster));
         for link in self.links.values_mut() {
-            // Its rules may be others.
+            // The webhook's rules may have changed.
             (link.webhook_due, link.keeping) = (None, None);
             link.reconfigured = true;
             link.confinement.forget_expected();
@@ -284,7 +287,8 @@ impl Clusters {
         self.reaching.clear();
     }
 
-    /// Connects the clusters that are not, and those again whose certificate of the daemon is due.
+    /// Connects the clusters that are not connected, and reconnects those in which the daemon's certificate is due for
+    /// renewal.
     ///
     /// # Errors
     /// As [`super::Runtime::connect`].
@@ -294,7 +298,7 @@ impl Clusters {
         }
         self.reach(context);
         let answers = self.reached().await;
-        // All are looked at before anything is written to one of them.
+        // All answers are checked before anything is written to any cluster.
         for (cluster, answer) in &answers {
             if let Ok(reached) = answer {
                 owned_by(cluster, &reached.owner, &context.ledger.ledger_id)?;
@@ -327,7 +331,7 @@ impl Clusters {
         Ok(())
     }
 
-    /// Begins to ask the clusters that are not connected, or must be connected again.
+    /// Begins to connect the clusters that are not connected or must be reconnected.
     fn reach(&mut self, context: Context<'_>) {
         let Context { settings, ledger, sealer, now, renew, instance, .. } = context;
         let due = |link: &Link| link.renew_after.is_some_and(|due| due <= now);
@@ -347,7 +351,8 @@ impl Clusters {
         }
     }
 
-    /// Those that answered. Nobody waits long for one that does not: it is asked on, and looked after in the next cycle.
+    /// Returns the clusters that answered. If a cluster does not answer in time, its request goes on, and the next
+    /// cycle takes the answer.
     async fn reached(&mut self) -> Vec<(ClusterName, Result<Reached, String>)> {
         let trouble = &self.trouble;
         let waited = self.reaching.iter_mut().map(|(cluster, asked)| {
@@ -367,7 +372,7 @@ impl Clusters {
         answers.collect()
     }
 
-    /// Connects again the clusters whose CA changed with the new configuration.
+    /// Drops the clusters whose kubeconfig got another CA with the new configuration, so that they are connected again.
     async fn follow(&mut self, settings: &Settings) {
         let (there, changed) = (&self.effects.clusters, &self.changed);
         let due = self.links.iter_mut().filter(|(_, link)| link.reconfigured || link.following.is_some());
@@ -385,15 +390,17 @@ impl Clusters {
             match answer {
                 Some(Ok(true)) => followed.push(cluster.clone()),
                 Some(Ok(false)) => {}
-                Some(Err(error)) => tracing::warn!(%cluster, error = chain(&error), "the daemon's own kubeconfig"),
+                Some(Err(error)) => {
+                    tracing::warn!(%cluster, error = chain(&error), "cannot update the daemon's own kubeconfig")
+                }
                 None => suspect(there, cluster),
             }
         }
         self.effects.clusters.retain(|cluster, _| !followed.contains(cluster));
     }
 
-    /// Keeps the webhooks up to date where that is due. A failure is reported and tried again: the webhook works until
-    /// its certificate ends.
+    /// Updates the webhooks that are due. A failure is logged and retried, because the webhook works until its
+    /// certificate expires.
     pub(super) async fn keep_webhooks(&mut self, context: Context<'_>) {
         let now = context.now;
         let (there, changed) = (&self.effects.clusters, &self.changed);
@@ -432,19 +439,19 @@ impl Clusters {
                         tracing::warn!(%cluster, remedy, "the webhook outside of the cluster has older rules");
                     }
                     if let Some(not_after) = not_after.filter(|ends| *ends <= now + webhook::ENDS_SOON) {
-                        tracing::warn!(%cluster, %not_after, "the files of the webhook outside of the cluster end soon");
+                        tracing::warn!(%cluster, %not_after, "the certificate of the webhook outside of the cluster expires soon");
                     }
                     again
                 }
                 Err(error) => {
-                    tracing::warn!(%cluster, error = chain(&error), "the webhook was not looked after");
+                    tracing::warn!(%cluster, error = chain(&error), "cannot update the webhook; it is retried");
                     now + RENEWAL_AGAIN
                 }
             });
         }
     }
 
-    /// A cluster that is ours is watched from now on.
+    /// Begins to watch a cluster that belongs to us.
     fn take(&mut self, cluster: ClusterName, reached: Reached, mark: Arc<MarkKeeper>, context: Context<'_>) {
         let Context { settings, ledger, metrics, now, .. } = context;
         let Reached { client, said, renewal, credential, file, own, .. } = reached;
@@ -493,12 +500,12 @@ impl Clusters {
     }
 }
 
-/// Whether it is known that a connected cluster does not answer.
+/// Returns whether a connected cluster is known not to answer.
 pub(super) fn is_away(there: &BTreeMap<ClusterName, ClusterEffects>, cluster: &ClusterName) -> bool {
     there.get(cluster).is_some_and(|effects| effects.watch.health().error.is_some())
 }
 
-/// Has it found out whether the cluster answers.
+/// Lets the watch find out whether the cluster answers.
 pub(super) fn suspect(there: &BTreeMap<ClusterName, ClusterEffects>, cluster: &ClusterName) {
     if let Some(effects) = there.get(cluster) {
         effects.watch.suspect();
@@ -523,11 +530,11 @@ fn not_behind(cluster: &ClusterName, proven: u64, last: u64) -> Result<(), Runti
     Err(RuntimeError::Behind { cluster: cluster.clone(), proven, last })
 }
 
-/// A cluster that answered, or why it did not.
+/// A cluster with its answer, or with the reason why there is none.
 type Answer<T> = (ClusterName, Result<T, String>);
 
-/// Becomes the one process that keeps the clusters that answered. All are asked before one is taken over: the process
-/// that runs may have lost its connection to some of them.
+/// Makes this process the only one that manages the clusters that answered. It claims all of them before it takes over
+/// any: another process that still runs may have lost its connection to some of them.
 async fn claimed(
     answers: Vec<Answer<Reached>>,
     reserved: Reserved,
@@ -566,7 +573,7 @@ async fn claimed(
     Ok(futures::future::join_all(taken).await)
 }
 
-/// What a cluster says of its ledger.
+/// What a cluster shows about its ledger.
 struct Seen {
     client: kube::Client,
     owner: String,
@@ -575,10 +582,10 @@ struct Seen {
     proven: u64,
 }
 
-/// Asks a cluster whose it is and what it proves, and writes nothing.
+/// Reads who owns a cluster and which generation it proves. Writes nothing.
 async fn look(kubeconfig: &Path, mark: &MarkOwner, last: u64) -> Result<Seen, AccessError> {
     let client = bootstrap::client(kubeconfig).await?;
-    // A cluster that `init` has not come to yet must not stop the work in the others.
+    // This error concerns one cluster: the work in the others goes on.
     let what = "the cluster belongs to no ledger yet: run `bursar init`";
     let owner = bootstrap::owner_and_said(&client).await?;
     let (owner, said) = owner.ok_or_else(|| AccessError::Incomplete { path: kubeconfig.to_owned(), what })?;
@@ -588,8 +595,8 @@ async fn look(kubeconfig: &Path, mark: &MarkOwner, last: u64) -> Result<Seen, Ac
     Ok(Seen { client, owner, said, found, proven: marked.max(sealed) })
 }
 
-/// Asks a cluster with the daemon's own credential, which is renewed if it is due and the cluster is this ledger's;
-/// `renew`: what that needs can be written, and when it is.
+/// Asks a cluster with the daemon's own credential. If the credential is due for renewal and the cluster belongs to
+/// this ledger, it is renewed first. `renew` is the current time, or `None` if the ledger takes no writes.
 async fn reach(
     kubeconfig: PathBuf,
     face: Cluster,
@@ -602,7 +609,7 @@ async fn reach(
     let first = look(&kubeconfig, &mark, last).await;
     let is_ours = |seen: &Seen| seen.owner == mark.ledger_id && seen.proven <= last;
     let renewal = match renew {
-        // It may be the credential that keeps the cluster from answering.
+        // The cluster may not answer because the credential has expired.
         Some(now) if first.as_ref().map_or(true, is_ours) => {
             renewed(kubeconfig.clone(), mark.cluster.clone(), now).await?
         }
@@ -619,8 +626,8 @@ async fn reach(
     Ok(Reached { client, owner, said, mark: (mark, found), proven, renewal, credential, file, own })
 }
 
-/// Renews the daemon's own certificate, where that is due. `None`: nobody approved it yet. It is still waited for, but not
-/// here: a revocation waits for no approver.
+/// Renews the daemon's own certificate if that is due. Returns `None` if nobody has approved it in time. The request
+/// goes on in the background, so that no revocation waits for an approver.
 async fn renewed(kubeconfig: PathBuf, cluster: ClusterName, now: Timestamp) -> Result<Option<Renewal>, AccessError> {
     let renewing = tokio::spawn(async move { bootstrap::renew(&kubeconfig, &cluster, now).await });
     match tokio::time::timeout(RENEWED_WITHIN, renewing).await {
@@ -629,7 +636,7 @@ async fn renewed(kubeconfig: PathBuf, cluster: ClusterName, now: Timestamp) -> R
     }
 }
 
-/// A former owner stops writing at once: what is under way is finished, nothing more is begun.
+/// Stops this process when another ledger takes over the cluster. Work in progress is finished, and nothing new begins.
 async fn end_when_taken_over(
     mut owner: watch::Receiver<Ownership>,
     own: String,
@@ -643,16 +650,16 @@ async fn end_when_taken_over(
     }
 }
 
-/// The daemon's own kubeconfig has the CA that the configuration has; `true`: since now.
+/// Writes the CA of the configuration into the daemon's own kubeconfig. Returns whether the file changed.
 async fn followed(cluster: &ClusterName, kubeconfig: &Path, face: &Cluster) -> Result<bool, AccessError> {
     let changed = bootstrap::follow(kubeconfig, face).await?;
     if changed {
-        tracing::info!(%cluster, "the daemon's own kubeconfig has the CA of the configuration now");
+        tracing::info!(%cluster, "wrote the CA of the configuration into the daemon's own kubeconfig");
     }
     Ok(changed)
 }
 
-/// SHA-256 of a file; `None`: it cannot be read.
+/// Returns the SHA-256 of a file, or `None` if it cannot be read.
 fn digest(path: &Path) -> Option<[u8; 32]> {
     std::fs::read(path).ok().map(|content| Sha256::digest(zeroize::Zeroizing::new(content).as_slice()).into())
 }

@@ -1,6 +1,6 @@
-//! The confinement of the daemon in its clusters, looked at in each cycle: nothing is asked where nothing changed. With it
-//! what else says whether this host is still the only one with the daemon's credential: certificates that nobody here
-//! asked for, and the end of its own.
+//! Checks in each cycle whether the daemon is still confined in its clusters. If nothing changed, no cluster is asked.
+//! Also looks for signs that somebody else uses the daemon's credential: certificates that this process did not ask
+//! for, and the end of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,35 +22,36 @@ use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::policy::Policy;
 
-/// A certificate that was issued so long ago, and that no ledger has, is nobody's here: one of ours is in the ledger, or
-/// its failure is, within a second.
+/// The ledger records each of the daemon's certificates, or the failure of its request, within a second. So a
+/// certificate that is older than this and not in the ledger was requested by somebody else.
 const UNKNOWN_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
-/// What is known of the confinement in one cluster.
+/// What is known of the daemon's confinement in one cluster.
 #[derive(Default)]
 pub(super) struct Confinement {
     watch: Option<ConfinementWatch>,
-    /// Whether the server has mutating policies.
+    /// Whether the server has mutating admission policies.
     mutates: Option<bool>,
-    /// What should be there; made again when what it was made from changed.
+    /// The objects that should exist, with the choices that they were made from. Rebuilt when the choices or the
+    /// configuration change.
     expected: Option<(Said, Vec<Expected>)>,
-    /// `expected` was made by another configuration.
+    /// `expected` was made from an older configuration.
     is_outdated: bool,
     asking: Option<Asking<Result<Answer, AccessError>>>,
-    /// The watch's version that was compared last.
+    /// The version of the watch that was compared last.
     compared: Option<u64>,
-    /// `None`: not every object was heard of yet.
+    /// The differences from `expected`; `None` if the watch has not shown every object yet.
     breaches: Option<Vec<Breach>>,
-    /// Whether the policy refused the probe; `None`: it was not tried yet.
+    /// Whether the policy refused the probe; `None` if it was not tried yet.
     bites: Option<Probed>,
-    /// Why nobody knows.
+    /// Why the state of the confinement is unknown.
     trouble: Option<String>,
-    /// What a thief of this host would need nothing more for.
+    /// Why this host could make itself the cluster's administrator.
     ways: Vec<String>,
 }
 
 impl Confinement {
-    /// The configuration is another, or the webhook was installed again.
+    /// Forgets what is expected, because the configuration changed or the webhook was installed again.
     pub(super) fn forget_expected(&mut self) {
         (self.is_outdated, self.asking) = (true, None);
     }
@@ -61,7 +62,7 @@ impl Confinement {
             && self.bites == Some(Probed::Refused)
     }
 
-    /// What is wrong with it, as far as is known.
+    /// Returns what is wrong with the confinement, as far as it is known.
     pub(super) fn findings(&self) -> Vec<String> {
         let breaches = self.breaches.iter().flatten().map(|Breach { object, what, .. }| format!("{object} {what}"));
         let bites = match &self.bites {
@@ -78,8 +79,8 @@ impl Confinement {
 }
 
 impl Clusters {
-    /// Compares what the watches heard with what should be there, and has what the daemon may write written again. A cluster
-    /// that does not answer is not asked, and keeps nobody else waiting.
+    /// Compares what the watches have seen with what should exist, and repairs the parts that the daemon may write. A
+    /// cluster that does not answer is skipped and delays no other one.
     pub(super) async fn confine(&mut self, context: Context<'_>) {
         let Context { ledger, now, renew, .. } = context;
         let mut weakened = BTreeSet::new();
@@ -103,7 +104,7 @@ impl Clusters {
                 Err(error) => {
                     let why = chain(&error);
                     if link.confinement.trouble.as_ref() != Some(&why) {
-                        tracing::warn!(%cluster, error = why, "the confinement is not known");
+                        tracing::warn!(%cluster, error = why, "it is unknown whether the daemon is confined");
                     }
                     link.confinement.trouble = Some(why);
                 }
@@ -119,13 +120,14 @@ impl Clusters {
         self.find_suspects(ledger, now);
     }
 
-    /// Clusters whose confinement is not known to be whole.
+    /// Returns the clusters in which the confinement is not confirmed.
     pub(super) fn unconfined(&self) -> BTreeSet<ClusterName> {
         let links = self.links.iter().filter(|(_, link)| !link.confinement.is_whole());
         links.map(|(cluster, _)| cluster.clone()).collect()
     }
 
-    /// Certificates that were signed for requests of the daemon, and that neither the ledger nor this process knows.
+    /// Finds certificates that were signed for requests of the daemon, but are neither in the ledger nor the daemon's
+    /// own.
     fn find_suspects(&mut self, ledger: &LedgerState, now: Timestamp) {
         let known: BTreeSet<&str> =
             ledger.certificates.values().map(|certificate| certificate.fingerprint.as_str()).collect();
@@ -133,7 +135,8 @@ impl Clusters {
             let Some(link) = self.links.get_mut(cluster) else { continue };
             for signed in effects.server.certificates().signed() {
                 let Signed { subject, fingerprint, not_after, request } = signed;
-                // A webhook outside of the cluster is installed by a command; its name reads namespaces, and nothing else.
+                // `bursar webhook install` requests the certificate of a webhook outside of the cluster. Its user may
+                // only read namespaces.
                 if subject == format!("CN={WEBHOOK_USER}") {
                     continue;
                 }
@@ -154,7 +157,8 @@ impl Clusters {
         }
     }
 
-    /// Classes whose certificates wait for an administrator, before anybody asks for one.
+    /// Returns a notice for each approver that does not know a class as it is configured: certificates of that class
+    /// will wait for an administrator.
     pub(crate) fn approver_notices(&self, policy: &Policy) -> Vec<String> {
         let notices = self.links.iter().filter_map(|(cluster, link)| {
             let rules = link.owner.said().approver?;
@@ -171,7 +175,7 @@ impl Clusters {
         notices.collect()
     }
 
-    /// What `status` says of a cluster besides its objects.
+    /// Fills in what `status` shows of a cluster's confinement, certificates and webhook.
     pub(super) fn confinement_status(&self, cluster: &ClusterName, status: &mut ClusterStatus) {
         let Some(link) = self.links.get(cluster) else { return };
         status.confinement = link.confinement.findings();
@@ -184,17 +188,19 @@ impl Clusters {
     }
 }
 
-/// What came of a question about the confinement.
+/// The answer to a question about the confinement.
 enum Answer {
-    /// Whether the server has mutating policies.
+    /// Whether the server has mutating admission policies.
     Mutates(bool),
-    /// What should be there, by what was said, and what a thief would need nothing more for.
+    /// The objects that should exist for these choices, and why this host could make itself the cluster's
+    /// administrator.
     Expected(Box<Said>, Vec<Expected>, Vec<String>),
-    /// Whether the policy refuses, since the watch had this version.
+    /// The version of the watch before the probe, and whether the policy refused it.
     Probed(u64, Probed),
 }
 
-/// Whether something that the daemon may write is not as it should be; `None`: the cluster did not answer yet.
+/// Returns whether an object that the daemon may write has to be repaired, or `None` if the cluster has not answered
+/// yet.
 async fn look(
     link: &mut Link,
     cluster: &ClusterName,
@@ -202,7 +208,7 @@ async fn look(
     changed: &Arc<Notify>,
 ) -> Result<Option<bool>, AccessError> {
     let Link { confinement, client, owner, keeping, .. } = link;
-    // Who waited for the webhook waited long enough.
+    // If this cycle has already waited for the webhook, it does not wait again.
     let patience = if keeping.is_none() { PATIENCE } else { Duration::ZERO };
     let said = owner.said();
     if confinement.mutates.is_none() {
@@ -235,7 +241,7 @@ async fn look(
         });
         confinement.take_answer(patience).await?;
     }
-    // Until the new one is there, what is there is compared with the former one.
+    // Until the new expectation is there, the former one is used.
     let Some((_, expected)) = &confinement.expected else { return Ok(None) };
     confinement.trouble = None;
     let before = confinement.breaches.take();
@@ -250,7 +256,7 @@ async fn look(
             tracing::error!(%cluster, object, what, "the daemon's confinement is weakened");
         }
     }
-    // Another configuration changes what is expected, and nothing that the API server enforces.
+    // Another configuration changes what is expected, but not what the API server enforces.
     if confinement.breaches.is_some() && (confinement.compared != Some(version) || confinement.bites.is_none()) {
         confinement.bites = None;
         let client = client.clone();
@@ -270,7 +276,7 @@ impl Confinement {
         self.asking.get_or_insert_with(|| Asking::begin(question, changed));
     }
 
-    /// Takes what was answered; `None`: nothing was yet.
+    /// Takes the answer, or returns `None` if there is none yet.
     async fn take_answer(&mut self, patience: Duration) -> Result<Option<()>, AccessError> {
         let Some(answer) = Asking::answer(&mut self.asking, Some(patience)).await else { return Ok(None) };
         match answer? {
@@ -284,5 +290,6 @@ impl Confinement {
     }
 }
 
-/// Suspects of a cluster, by fingerprint: since when, whether it was told, and what it is.
+/// The suspect certificates of a cluster, by fingerprint: when each was first seen, whether it was reported, and its
+/// description.
 pub(super) type Suspects = BTreeMap<String, (Timestamp, bool, String)>;

@@ -1,4 +1,4 @@
-//! The directories that are read: which of them a cycle asks, how much, and which tell their changes by themselves.
+//! Reads the directories: decides which of them a cycle asks and how much, and follows those that report their changes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,36 +19,35 @@ use crate::snapshot::{Comparison, DirectorySnapshot, SourceRead};
 use bursar_directory::ldap::follow::follow;
 use bursar_directory::{Known, LastRead, Pass, SourceConfig, SyncCache};
 
-/// See the module.
 pub struct Directories {
     sources: Vec<SourceConfig>,
-    /// What is known of them between two cycles.
+    /// What is cached of the sources between two cycles.
     cache: Option<SyncCache>,
-    /// Those whose servers tell their changes.
+    /// The tasks of sources whose servers report their changes.
     followers: Vec<Follower>,
     changed: Arc<Notify>,
-    /// Reads that are under way.
+    /// The reads in progress.
     reads: Reads,
 }
 
-/// A task that keeps what is known of a directory fresh; it ends with its runtime.
+/// A task that keeps the cache of a source up to date. It ends with the runtime.
 struct Follower {
     source: SourceConfig,
     _task: AbortOnDropHandle<()>,
 }
 
-/// What a read of the directories needs to know of all else.
+/// The other state that a read of the directories needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
     pub(crate) ledger: &'a LedgerState,
     pub(crate) policy: &'a Policy,
-    /// The realm that is written to: who of it was made by us is no entry of it.
+    /// The realm that Bursar writes to. Users that Bursar made there are not entries of the directory.
     pub(crate) realm: Option<&'a Realm>,
     pub(crate) now: Timestamp,
 }
 
 impl Directories {
-    /// `steps` counts the pages of reads, so that one that hangs can be told from one that is long.
+    /// `steps` counts the pages of reads, to tell a read that hangs from a long one.
     pub(super) fn of(sources: Vec<SourceConfig>, steps: Arc<AtomicU64>) -> Self {
         Self {
             sources,
@@ -67,7 +66,7 @@ impl Directories {
         self.sources = sources;
     }
 
-    /// Lets each server be bound to again at once: an administrator says that the password is right now.
+    /// Allows a bind to each server at once, because an administrator says that the password is right now.
     pub(crate) fn forget_refusals(&self) {
         if let Some(cache) = &self.cache {
             cache.forget_refusals();
@@ -80,7 +79,7 @@ impl Directories {
         Arc::clone(&self.changed)
     }
 
-    /// Lets the servers tell their changes of the sources that are configured so, as they are configured now.
+    /// Follows the sources that are configured to report their changes, and stops following all others.
     pub fn follow(&mut self) {
         let Some(cache) = &self.cache else { return };
         let wanted = |source: &SourceConfig| source.persists() && self.sources.contains(source);
@@ -94,8 +93,8 @@ impl Directories {
         }
     }
 
-    /// Reads those that a cycle asks; on schedule those that are due. Those that take longer than others are left to a cycle of
-    /// their own then. If it is dropped, what is under way goes on.
+    /// Reads the sources that the cycle asks. In a scheduled cycle, a slow source does not delay the others; another
+    /// cycle takes its answer. If the returned future is dropped, the reads go on.
     pub(crate) async fn read(&self, trigger: Trigger, reader: Reader<'_>) -> DirectorySnapshot {
         let (due, unasked) = self.due(trigger, reader);
         self.reads.keep(&self.sources);
@@ -106,8 +105,8 @@ impl Directories {
             let (pass, known) = (pass.clone(), known(reader.ledger));
             self.reads.begin(Question { asked, source, pass, known, policy, now: reader.now, changed });
         }
-        // Who asks for a cycle waits for all sources; what begins by itself leaves the slow ones to a cycle of their own. The
-        // schedule never waits for what anybody on the host asked for.
+        // If somebody asks for the cycle, it waits for all sources; other cycles leave the slow ones to a later cycle.
+        // A login waits only briefly, because any user on the host can cause one.
         let patience = match trigger {
             Trigger::Sync | Trigger::Order => Patience::Endless,
             Trigger::Login => Patience::FromStart,
@@ -128,7 +127,7 @@ impl Directories {
         snapshot
     }
 
-    /// Reads `sources` as another configuration has them, for a preview. What is known of those in force stays as it is.
+    /// Reads `sources` of another configuration, for a preview. The cache of the sources in force stays unchanged.
     pub(crate) async fn read_others(&self, sources: &[SourceConfig], reader: Reader<'_>) -> DirectorySnapshot {
         if *sources == *self.sources {
             return self.read_all(reader).await;
@@ -136,12 +135,12 @@ impl Directories {
         preview(sources, &Pass::Once, reader).await
     }
 
-    /// Reads all of them, for a preview.
+    /// Reads all sources, for a preview.
     pub(crate) async fn read_all(&self, reader: Reader<'_>) -> DirectorySnapshot {
         preview(&self.sources, &self.pass(Trigger::Schedule), reader).await
     }
 
-    /// How much a cycle asks its directories for.
+    /// Returns how much a cycle asks its directories for.
     fn pass(&self, trigger: Trigger) -> Pass {
         match (&self.cache, trigger) {
             (None, _) => Pass::Once,
@@ -150,9 +149,10 @@ impl Directories {
         }
     }
 
-    /// The sources that a cycle asks, and the names of the others. `Trigger::Change` asks only sources that tell their
-    /// changes. A scheduled cycle leaves out a source with an interval until that is over, and one for a login what was
-    /// asked lately. A cycle that an administrator asks for, or that is to answer what only a read can, asks all.
+    /// Returns the sources that a cycle asks, and the names of the others. `Trigger::Change` asks only sources that
+    /// report their changes or have answered meanwhile. A scheduled cycle skips a source until its interval is over,
+    /// and a cycle for a login skips a source that was read recently. All other cycles ask all sources, and so do these
+    /// if an order waits for a read.
     fn due(&self, trigger: Trigger, reader: Reader<'_>) -> (Vec<SourceConfig>, BTreeSet<String>) {
         let waits = reader.ledger.waits_for_a_read();
         let is_live = |source: &SourceConfig| self.cache.as_ref().is_some_and(|cache| cache.live(source).is_some());
@@ -176,7 +176,7 @@ impl Directories {
     }
 }
 
-/// How far the servers of each source were.
+/// Reads the sources without changing what the cycles use.
 async fn preview(sources: &[SourceConfig], pass: &Pass, reader: Reader<'_>) -> DirectorySnapshot {
     let all: Vec<SourceConfig> = sources.iter().map(|source| as_read(source, reader)).collect();
     let known = known(reader.ledger);
@@ -185,12 +185,13 @@ async fn preview(sources: &[SourceConfig], pass: &Pass, reader: Reader<'_>) -> D
     snapshot
 }
 
+/// Returns how far the servers of each source were at their last read.
 fn known(ledger: &LedgerState) -> Known {
     let last = |mark: &SourceMark| LastRead { server: mark.server.clone(), marks: Arc::new(mark.marks.clone()) };
     ledger.marks.iter().map(|(source, mark)| (source.clone(), last(mark))).collect()
 }
 
-/// Asks the servers for each account alone whose absence would be due.
+/// Asks the servers separately for each account whose absence would be due.
 async fn confirm(sources: &[SourceConfig], pass: &Pass, reader: Reader<'_>, snapshot: &mut DirectorySnapshot) {
     let due = transition::due(reader.ledger, snapshot, reader.policy, reader.now);
     Box::pin(bursar_directory::confirm(sources, pass, &known(reader.ledger), &due, snapshot)).await;
@@ -200,7 +201,7 @@ fn as_read(source: &SourceConfig, reader: Reader<'_>) -> SourceConfig {
     with_made(source, reader.realm, reader.ledger)
 }
 
-/// Says in the journal what a full read found that no change had told.
+/// Logs what a full read found that the reported changes had missed.
 fn tell_repairs(snapshot: &DirectorySnapshot) {
     for read in &snapshot.reads {
         let Some(Comparison { differences, examples }) = &read.compared else { continue };
@@ -208,7 +209,7 @@ fn tell_repairs(snapshot: &DirectorySnapshot) {
             let examples = examples.join(", ");
             tracing::warn!(source = read.source, differences, examples, "a full read differs from the changes");
         } else {
-            tracing::info!(source = read.source, "a full read shows what the changes made");
+            tracing::info!(source = read.source, "a full read agrees with the changes");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The ledger as its one writer has it: the store and its lock, whether it takes writes, and what its backups are.
+//! The ledger as its only writer holds it: the store and its lock, whether it takes writes, and the state of its
+//! backups.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,12 +23,11 @@ use crate::store::backup::{self, Backup};
 use crate::store::{CycleEnd, CycleLock, ReadStore, Store, StoreError};
 use crate::telemetry::SharedMetrics;
 
-/// What is due later waits for the schedule, which comes every minute anyway.
+/// `next_look` ignores what is due later, because a scheduled cycle comes every minute.
 const SOON: SignedDuration = SignedDuration::from_secs(90);
-/// A delivery that was found broken is repeated in the next cycle, and that comes then.
+/// How soon the next cycle comes after a delivery that was found broken. That cycle repeats it.
 const AT_ONCE: SignedDuration = SignedDuration::from_secs(1);
 
-/// See the module.
 pub struct Ledger {
     store: Store,
     lock: CycleLock,
@@ -49,8 +49,9 @@ impl Ledger {
         self.store.close().await
     }
 
-    /// This process, as no other that runs: who holds this lock in this boot. A process that was killed on this host has
-    /// the same, and is surely gone; a copy of the folder, or the host after a reboot, has another.
+    /// Returns an id of this process that no other running process has: a hash of the host's boot id and the place of
+    /// the lock file. After a crash, the next process on this host gets the same id, which is safe because the former
+    /// process is gone. A copy of the folder and a rebooted host get another id.
     pub(crate) fn instance(&self) -> String {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         match (boot, self.lock.place()) {
@@ -62,19 +63,18 @@ impl Ledger {
         }
     }
 
-    /// What is remembered.
+    /// Returns the state that the ledger remembers.
     #[must_use]
     pub const fn state(&self) -> &LedgerState {
         self.store.state()
     }
 
-    /// Whole seconds.
+    /// Returns the current time in whole seconds.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         (self.clock)()
     }
 
-    /// Tells [`Self::now`].
     pub(crate) const fn clock(&self) -> Clock {
         self.clock
     }
@@ -88,15 +88,16 @@ impl Ledger {
         self.store.write(&self.lock, changes, events, now).await
     }
 
-    /// That the file takes a write, before anything is done that it has to remember.
+    /// Checks that the file takes a write, before anything is done that the ledger has to remember.
     pub(crate) async fn prove(&mut self) -> Result<(), StoreError> {
         self.store.prove(&self.lock).await
     }
 
-    /// Whether what is done can be remembered; tried again where it could not. Without it nothing is written anywhere.
+    /// Checks that the ledger takes writes, and tries to recover it if it did not. Otherwise nothing may be written
+    /// anywhere.
     ///
     /// # Errors
-    /// The ledger's; [`StoreError::is_of_the_disk`] while waiting may resolve it.
+    /// Why it takes no writes; [`StoreError::is_of_the_disk`] if waiting may resolve it.
     pub async fn must_write(&mut self) -> Result<(), StoreError> {
         if self.store.is_stuck() {
             self.store.recover(&self.lock).await?;
@@ -110,12 +111,12 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether what is done now can be remembered, as far as that is seen without a write.
+    /// Returns whether the ledger probably takes writes. Tests this without a write.
     pub(super) fn may_write(&self) -> bool {
         !self.store.is_stuck() && self.store.has_room().is_ok()
     }
 
-    /// The ledger did not take a write.
+    /// Records that the ledger did not take a write.
     pub fn is_stuck(&mut self, error: &StoreError) {
         let why = chain(error);
         if self.trouble.is_none() {
@@ -127,7 +128,8 @@ impl Ledger {
         self.metrics.ledger_stuck(true);
     }
 
-    /// Takes into memory what the directories said while nothing could be written, and for how many accounts something waits.
+    /// Keeps in memory what the directories showed while the ledger takes no writes, and the number of accounts with
+    /// something to do.
     pub(crate) fn hear(&mut self, changes: &[Change], waiting: u64) {
         self.store.hear(changes);
         if let Some(trouble) = &mut self.trouble {
@@ -135,7 +137,7 @@ impl Ledger {
         }
     }
 
-    /// Why the ledger takes no writes.
+    /// Returns why the ledger takes no writes.
     #[must_use]
     pub const fn trouble(&self) -> Option<&LedgerTrouble> {
         self.trouble.as_ref()
@@ -149,7 +151,7 @@ impl Ledger {
         self.last_cycle.as_ref()
     }
 
-    /// A backup ended.
+    /// Records the result of a backup.
     pub fn backed_up(&mut self, result: Result<Backup, StoreError>) {
         match result {
             Ok(Backup { path, at, events, head }) => {
@@ -164,14 +166,14 @@ impl Ledger {
         }
     }
 
-    /// Says in the journal where the history ends: an administrator who keeps the journal can tell later that
-    /// nothing of the history was cut off or rewritten.
+    /// Logs where the history ends. An administrator who keeps the journal can prove later that no part of the history
+    /// was cut off or rewritten.
     pub fn tell_the_head(&self) {
         let (events, head) = self.store.head();
         tracing::info!(ledger = self.state().ledger_id, events, head, "history");
     }
 
-    /// Ends a cycle with its row.
+    /// Ends a cycle, and writes its row.
     pub(crate) async fn finish(&mut self, mut report: CycleReport) -> Result<CycleReport, StoreError> {
         report.id = self.store.next_cycle();
         let end = CycleEnd {
@@ -188,8 +190,8 @@ impl Ledger {
         Ok(report)
     }
 
-    /// How many accounts of revocations that are under way were revoked, how many of them are not done, and how many such
-    /// revocations there are.
+    /// Returns the number of revocations of classes that are in progress, how many accounts they have revoked, and how
+    /// many accounts of them are not finished.
     #[must_use]
     pub fn revoked(&self) -> (usize, u64, usize) {
         let (ledger, revocations) = (self.state(), &self.state().revocations);
@@ -197,9 +199,9 @@ impl Ledger {
         (revocations.len(), revocations.values().map(|revocation| revocation.done).sum(), open)
     }
 
-    /// How long until a home is to be looked at again after a delivery, one that was found broken or in use is tried
-    /// again, a removal of access that failed is, or the revocation of a class goes on; `None`: the schedule's cycles
-    /// do.
+    /// Returns how long until a cycle is due before the schedule's next one: for the check of a home after a delivery,
+    /// for the retry of a delivery or of a failed removal of access, or for the next step of a class's revocation.
+    /// Returns `None` if there is none within `SOON`.
     #[must_use]
     pub fn next_look(&self) -> Option<Duration> {
         let (now, ledger) = (self.now(), self.state());
@@ -212,8 +214,8 @@ impl Ledger {
         let failures = ledger.failures.values().filter(of_its_own);
         let tries = failures.map(|failure| failure.next_try);
         let turns = ledger.revocations.values().filter_map(BulkRevocation::waits_until);
-        // What became due while the last cycle ran may have come too late for its plan. What was due before waits for
-        // something else than the time, such as a cluster that is away.
+        // What became due while the last cycle ran may have missed its plan. What was due before waits for something
+        // other than the time, such as an unreachable cluster.
         let since = self.last_cycle.as_ref().map_or(now, |cycle| cycle.began.min(now));
         let next = looks.chain(tries).chain(turns).filter(|at| (since..=soon).contains(at)).min()?;
         let wait = Duration::try_from(next.duration_since(now)).unwrap_or_default();
@@ -231,7 +233,7 @@ impl Ledger {
     }
 }
 
-/// Writes orders into a ledger, in one transaction, and says what they mean, or why some are none.
+/// Writes orders into a ledger, in one transaction. Returns what they mean, and why some were refused.
 pub async fn write_down(
     store: &mut Store,
     lock: &CycleLock,
@@ -254,7 +256,7 @@ pub async fn write_down(
     Ok(OrderAnswer { text, refused, ordered, of_access, revoked, ..OrderAnswer::default() })
 }
 
-/// Copies the ledger of `state_dir` into its backups, also while another process writes it.
+/// Copies the ledger of `state_dir` into its backups, even while another process writes to it.
 pub async fn back_up(state_dir: PathBuf, now: Timestamp) -> Result<Backup, StoreError> {
     let mut ledger = ReadStore::open(&state_dir.join(crate::store::FILE)).await?;
     backup::nightly(&mut ledger, &state_dir, now).await
@@ -274,15 +276,19 @@ mod tests {
 
     #[tokio::test]
     async fn a_removal_whose_next_try_passed_while_the_cycle_ran_is_tried_at_once() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut ledger = Ledger::open(folder.path(), || NOW, &Arc::new(Metrics::default())).await.expect("a ledger");
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
+        let mut ledger =
+            Ledger::open(folder.path(), || NOW, &Arc::new(Metrics::default())).await.expect("a new ledger opens");
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         let ago = |seconds| NOW - SignedDuration::from_secs(seconds);
         let (step, reason) = (REMOVAL.to_owned(), "no answer".to_owned());
         let failure = Failure { step, reason, since: ago(8), attempts: 1, next_try: ago(3) };
         let account = Change::Account(Box::new(world.ledger.accounts[&foo].clone()));
-        ledger.write(&[account, Change::Failure(foo, prod(), Some(failure))], &[], NOW).await.expect("written");
+        ledger
+            .write(&[account, Change::Failure(foo, prod(), Some(failure))], &[], NOW)
+            .await
+            .expect("the ledger takes writes");
         let (plan, (approved, refusals)) = (world.plan(), world.guarded());
         let mut ran = |began| {
             let times = (began, NOW);
@@ -290,6 +296,6 @@ mod tests {
             ledger.next_look()
         };
         assert_eq!(ran(ago(10)), Some(Duration::from_secs(1)));
-        assert_eq!(ran(ago(2)), None, "the last plan had its chance");
+        assert_eq!(ran(ago(2)), None, "the last plan saw that it was due");
     }
 }

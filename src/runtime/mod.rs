@@ -1,5 +1,5 @@
-//! What a cycle works with, opened once, by what it serves: the ledger, the directories, the clusters, the realm. Each has
-//! its own state and health. `bursard` keeps one for its life, `bursar sync --once` for one cycle.
+//! The parts that a cycle works with: the ledger, the directories, the clusters and the realm. Each has its own state
+//! and health. `bursard` opens them once for its life, `bursar sync --once` for one cycle.
 
 mod asking;
 pub mod clusters;
@@ -36,67 +36,62 @@ use crate::settings::{Settings, SettingsErrors};
 use crate::store::StoreError;
 use crate::telemetry::SharedMetrics;
 
-/// Where the time comes from: the daemon's clock in whole seconds, which is what the ledger keeps. A parameter, for the
-/// wall clock is read in `daemon.rs` and `cli` only.
+/// Returns the time in whole seconds, which is what the ledger keeps. It is a parameter, because only `daemon.rs` and
+/// `cli` may read the wall clock.
 pub type Clock = fn() -> Timestamp;
 
-/// What keeps Bursar from working at all.
+/// Errors that keep Bursar from working at all.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// A password that is not there.
+    /// A password of the configuration cannot be read.
     #[error(transparent)]
     Settings(#[from] SettingsErrors),
-    /// The ledger.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The seal's key.
-    #[error("{path} cannot be used; `bursar init` makes it")]
+    /// The seal's key cannot be read.
+    #[error("cannot use the seal's key {path}; if it does not exist, run: bursar init")]
     Seal {
-        /// Where it should be.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
     /// Another ledger owns a cluster.
     #[error(
         "cluster {cluster} belongs to the ledger {owner}, and this one is {own}: \
-         two would undo each other's work. If this host is to take over: bursar takeover"
+         two would undo each other's work. To let this host take over, run: bursar takeover"
     )]
     NotOwner {
-        /// Which.
         cluster: ClusterName,
-        /// Whose it is.
+        /// The id of the ledger that owns it.
         owner: String,
-        /// Who we are.
+        /// The id of this ledger.
         own: String,
     },
-    /// The ledger was rolled back.
+    /// The ledger is older than what a cluster proves.
     #[error(
-        "the ledger is older than what was done with it: cluster {cluster} proves generation {proven}, and the ledger ends \
-         at {last}. It came from a snapshot or a copy; nothing was written anywhere. bursar takeover learns from the clusters \
-         what it has forgotten"
+        "the ledger is out of date: cluster {cluster} proves generation {proven}, and the ledger ends at {last}. It was \
+         restored from a snapshot or a copy; nothing was written anywhere. To learn from the clusters what it lacks, run: \
+         bursar takeover"
     )]
     Behind {
-        /// Which cluster shows it.
+        /// The cluster that proves it.
         cluster: ClusterName,
-        /// The generation that a signed mark or a seal there has.
+        /// The generation in a signed mark or in a seal there.
         proven: u64,
-        /// The ledger's last one.
+        /// The last generation of the ledger.
         last: u64,
     },
-    /// Two processes with one ledger.
+    /// Another process runs with a copy of the ledger.
     #[error(
-        "another daemon runs with a copy of this ledger and keeps cluster {cluster}: two would undo each other's work. If \
-         this host is to take over: bursar takeover"
+        "another daemon runs with a copy of this ledger and keeps cluster {cluster}: two would undo each other's work. To \
+         let this host take over, run: bursar takeover"
     )]
     Copied {
-        /// Which cluster shows it.
+        /// The cluster that shows it.
         cluster: ClusterName,
     },
 }
 
-/// See the module.
 pub struct Runtime {
     pub(crate) settings: Settings,
     pub(crate) sealer: Arc<Sealer>,
@@ -109,29 +104,29 @@ pub struct Runtime {
     pub(crate) metrics: SharedMetrics,
 }
 
-/// An order that comes while the daemon starts waits so long for what the clusters show: an order cannot be carried out where
-/// nothing is known. A cluster that hangs delays it no longer than this.
+/// How long an order that arrives while the daemon starts waits for the clusters' objects, which are needed to carry it
+/// out. A cluster that hangs delays it no longer than this.
 const ORDERS_WAIT: Duration = Duration::from_secs(10);
 
-/// The cycle that runs: how it is ended, and how it says that it goes on.
+/// Controls the current cycle and shows its progress.
 #[derive(Debug, Clone, Default)]
 pub struct Work {
-    /// Cancelled: the cycle that runs ends after what is under way. A child of `stop`.
+    /// If cancelled, the current cycle ends after the work in progress. A child of `stop`.
     pub interrupt: CancellationToken,
-    /// Cancelled: what is under way is finished, nothing more is begun.
+    /// If cancelled, work in progress is finished, and nothing new begins.
     pub stop: CancellationToken,
-    /// Cancelled: the time slice is over. A child of `interrupt`.
+    /// Cancelled when the time slice is over. A child of `interrupt`.
     pub slice_over: CancellationToken,
-    /// How long a cycle begins grants and repairs of further accounts; what takes access away is always carried out. The rest is
-    /// left to the next one, which reads and plans first, so that those that are slow do not hold up a mark in a directory or a
-    /// repair. `None`: to its end.
+    /// How long a cycle begins grants and repairs of further accounts; `None` is without limit. Removals of access are
+    /// always carried out. The rest is left to the next cycle, which reads and plans first, so that slow accounts do
+    /// not delay a suspension in a directory or a repair.
     pub slice: Option<Duration>,
-    /// That a cycle goes on.
+    /// Shows whether the cycle makes progress.
     pub progress: Progress,
 }
 
 impl Work {
-    /// Ends the time slice.
+    /// Waits for the end of the time slice, and cancels `slice_over`. Never returns.
     pub(crate) async fn over(&self) -> Infallible {
         if let Some(slice) = self.slice {
             tokio::time::sleep(slice).await;
@@ -141,7 +136,7 @@ impl Work {
     }
 }
 
-/// Counts the steps of cycles, so that one that hangs can be told from one that is long.
+/// Counts the steps of cycles, to tell a cycle that hangs from a long one.
 #[derive(Debug, Clone, Default)]
 pub struct Progress(Arc<AtomicU64>);
 
@@ -150,12 +145,11 @@ impl Progress {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What counts them.
     fn counter(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.0)
     }
 
-    /// How many there were.
+    /// Returns the number of steps so far.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -163,7 +157,7 @@ impl Progress {
 }
 
 impl Runtime {
-    /// Opens what is on this host.
+    /// Opens the ledger, the seal and the sources of the configuration. Does not connect to clusters.
     ///
     /// # Errors
     /// The ledger or the seal cannot be used.
@@ -182,11 +176,11 @@ impl Runtime {
         Ok(Self { settings, sealer, planner, ledger, directories, clusters, realm, work, metrics })
     }
 
-    /// Connects to all clusters, and waits until they have shown their objects, or an order arrived. A cluster that does
-    /// not answer is a state, not an error; it is asked again in each cycle.
+    /// Connects to all clusters, and waits until they have listed their objects, or for `ORDERS_WAIT` after an order
+    /// arrived. A cluster that does not answer is not an error; each later cycle asks it again.
     ///
     /// # Errors
-    /// Another ledger owns a cluster, or a cluster proves that this one is old.
+    /// Another ledger owns a cluster, or a cluster proves that this ledger is older.
     pub async fn start(&mut self) -> Result<(), RuntimeError> {
         self.connect().await?;
         let an_order_waited = async {
@@ -201,40 +195,41 @@ impl Runtime {
         Ok(())
     }
 
-    /// Closes the ledger so that everybody of the group can read it.
+    /// Closes the ledger in such a way that every member of the group can read it.
     pub async fn close(mut self) -> Result<(), RuntimeError> {
         self.clusters.end().await;
         Ok(self.ledger.close().await?)
     }
 
-    /// For a process that reads its directories once: nothing of them is kept, and no server asked for what to ask it next.
+    /// Returns a runtime for a process that reads its directories once: it caches nothing of them, and asks no server
+    /// where a later read could continue.
     #[must_use]
     pub fn reading_once(mut self) -> Self {
         self.directories.keep_nothing();
         self
     }
 
-    /// Notified whenever a cluster is no longer as the plan knew it.
+    /// Notified when a cluster changed since the last plan.
     #[must_use]
     pub fn changed(&self) -> Arc<Notify> {
         Arc::clone(&self.clusters.changed)
     }
 
-    /// What cuts the next cycle short, and how it says that it goes on.
+    /// Renews the tokens that cut the next cycle short, and returns the controls of that cycle.
     pub fn begin(&mut self) -> Work {
         self.work.interrupt = self.work.stop.child_token();
         self.work.slice_over = self.work.interrupt.child_token();
         self.work.clone()
     }
 
-    /// Whole seconds.
+    /// Returns the current time in whole seconds.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.ledger.now()
     }
 
-    /// How long until a cycle is due that neither the schedule nor anything else sets off: for [`Ledger::next_look`], or for a
-    /// realm that did not answer.
+    /// Returns how long until a cycle is due that no schedule or event starts: for [`Ledger::next_look`], or because a
+    /// realm that did not answer is tried again.
     #[must_use]
     pub fn next_look(&self) -> Option<Duration> {
         let now = self.now();
@@ -244,13 +239,13 @@ impl Runtime {
         self.ledger.next_look().into_iter().chain(realm).min()
     }
 
-    /// The configuration in force.
+    /// Returns the configuration in force.
     #[must_use]
     pub const fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Whether every cluster still belongs to this ledger, and to this process.
+    /// Checks that every cluster still belongs to this ledger and to this process.
     ///
     /// # Errors
     /// [`RuntimeError::NotOwner`], [`RuntimeError::Copied`].
@@ -258,10 +253,12 @@ impl Runtime {
         self.clusters.must_own(&self.ledger.state().ledger_id)
     }
 
-    /// Connects the clusters that are not, and those again whose certificate of the daemon is due.
+    /// Connects the clusters that are not connected, and reconnects those in which the daemon's certificate is due for
+    /// renewal.
     ///
     /// # Errors
-    /// The cluster is another's, or the ledger is behind or a copy. A cluster that is away is asked again in the next cycle.
+    /// Another ledger owns a cluster, or this ledger is older or a copy. An unreachable cluster is not an error; the
+    /// next cycle asks it again.
     pub async fn connect(&mut self) -> Result<(), RuntimeError> {
         let Self { settings, sealer, ledger, clusters, metrics, .. } = self;
         let (now, renew, instance) = (ledger.now(), ledger.may_write(), ledger.instance());
@@ -269,8 +266,8 @@ impl Runtime {
         clusters.connect(context).await
     }
 
-    /// Compares what confines the daemon with what it should be, and has what the daemon may write written again. Nothing is
-    /// asked where nothing changed.
+    /// Checks the daemon's confinement in each cluster, and repairs the parts that the daemon may write. If nothing
+    /// changed, no cluster is asked.
     pub async fn confine(&mut self) {
         let Self { settings, sealer, ledger, clusters, metrics, .. } = self;
         let (now, renew, instance) = (ledger.now(), ledger.may_write(), ledger.instance());
@@ -278,16 +275,16 @@ impl Runtime {
         clusters.confine(context).await;
     }
 
-    /// What a read of the directories needs to know of all else.
+    /// Returns the state that a read of the directories needs.
     pub(crate) fn reader(&self) -> Reader<'_> {
         let realm = self.realm.as_deref().map(RealmTarget::rules);
         Reader { ledger: self.ledger.state(), policy: &self.settings.policy, realm, now: self.now() }
     }
 
-    /// Puts another configuration in force. What it leaves as it was goes on: connections, and what is known of sources.
+    /// Applies another configuration. Unchanged connections and the caches of unchanged sources are kept.
     pub fn reload(&mut self, settings: Settings) -> Result<(), SettingsErrors> {
         let sources = settings.sources()?;
-        // If the realm cannot be configured, the connection that there is stays as it was.
+        // If the realm cannot be configured, the former connection stays in use.
         settings.realm_connection(&sources)?;
         self.realm = RealmTarget::of(&settings, &sources, self.realm.take())?;
         self.directories.reload(sources);
@@ -296,16 +293,16 @@ impl Runtime {
         Ok(())
     }
 
-    /// Writes orders down. The next cycle carries them out.
+    /// Records orders. The next cycle carries them out.
     pub async fn order(&mut self, actor: &str, requests: &[OrderRequest]) -> Result<OrderAnswer, RuntimeError> {
         Ok(self.ledger.order(&self.settings.policy, actor, requests).await?)
     }
 }
 
-/// The seal's key.
+/// Reads the seal's key.
 ///
 /// # Errors
-/// It is not there, or no key.
+/// The file is missing, or is not a key.
 pub fn read_seal(state_dir: &Path) -> Result<Sealer, RuntimeError> {
     let path = state_dir.join(SEAL_KEY);
     let seal = |source| RuntimeError::Seal { path: path.clone(), source };

@@ -1,5 +1,6 @@
-//! Reads of directories that are under way, each a task of its own: a cycle takes what has come, and what comes later sets off
-//! another one. So a mark in one directory does not wait for another that takes minutes, and an order cuts no read short.
+//! Runs each read of a directory as a task. A cycle takes the reads that have finished; each read that finishes later
+//! starts another cycle. So a change in one directory does not wait for another directory that takes minutes, and an
+//! order aborts no read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +16,8 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::policy::Policy;
 use crate::snapshot::SourceRead;
 
-/// A scheduled cycle waits so long for other sources after the first one has answered: most take less than a second, and then
-/// one cycle does.
+/// How long a scheduled cycle waits for the other sources after the first one has answered. Most take less than a
+/// second, and then one cycle is enough.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a cycle waits for its sources.
@@ -29,10 +30,10 @@ pub(super) enum Patience {
     /// For [`PATIENCE`].
     FromStart,
 }
-/// How often it is looked whether a read ended without an answer.
+/// How often a waiting cycle checks whether a read ended without an answer.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// All that are under way, or have answered and are not taken yet.
+/// The reads that are in progress, or finished and not taken yet.
 #[derive(Default)]
 pub(super) struct Reads {
     tasks: Mutex<BTreeMap<String, Reading>>,
@@ -40,7 +41,7 @@ pub(super) struct Reads {
 }
 
 struct Reading {
-    /// As it is configured: what another configuration asks is another read.
+    /// The source as configured. If the configuration changes, this read is dropped.
     asked: SourceConfig,
     whole: bool,
     task: AbortOnDropHandle<()>,
@@ -50,37 +51,37 @@ struct Reading {
 struct Answers {
     reads: Mutex<BTreeMap<String, SourceRead>>,
     come: Notify,
-    /// Somebody waits for them.
+    /// Whether a cycle waits for answers.
     attended: AtomicBool,
 }
 
-/// What is asked of a source.
+/// What a read needs.
 pub(super) struct Question<'a> {
-    /// As it is configured.
+    /// The source as configured.
     pub(super) asked: &'a SourceConfig,
-    /// As it is read.
+    /// The source as it is read, with the users that Bursar made in its realm.
     pub(super) source: SourceConfig,
     pub(super) pass: Pass,
     pub(super) known: Known,
     pub(super) policy: Policy,
     pub(super) now: Timestamp,
-    /// Notified of an answer that nobody waits for.
+    /// Notified of an answer for which no cycle waits.
     pub(super) changed: Arc<Notify>,
 }
 
 impl Reads {
-    /// Whether `source` has answered, and nobody took it.
+    /// Returns whether `source` has answered, and no cycle took the answer yet.
     pub(super) fn has_answered(&self, source: &str) -> bool {
         locked(&self.answers.reads).contains_key(source)
     }
 
-    /// Forgets what is asked otherwise now.
+    /// Drops reads of sources whose configuration changed, and answers of sources that are gone.
     pub(super) fn keep(&self, sources: &[SourceConfig]) {
         locked(&self.tasks).retain(|_, reading| sources.contains(&reading.asked));
         locked(&self.answers.reads).retain(|name, _| sources.iter().any(|source| source.name == *name));
     }
 
-    /// Begins to read a source, unless that is under way. A read of all of it takes the place of one of its changes.
+    /// Begins to read a source, unless such a read is in progress. A full read replaces a read of changes.
     pub(super) fn begin(&self, question: Question<'_>) {
         let Question { asked, source, pass, known, policy, now, changed } = question;
         let (name, whole) = (source.name.clone(), matches!(pass, Pass::Whole(_)));
@@ -105,7 +106,7 @@ impl Reads {
         tasks.insert(name, Reading { asked: asked.clone(), whole, task });
     }
 
-    /// Until all of `wanted` have answered, or `patience` is over.
+    /// Waits until all of `wanted` have answered, or until `patience` is over.
     pub(super) async fn wait(&self, wanted: &BTreeSet<String>, patience: Patience) {
         let _attended = Attended::by(&self.answers);
         let mut over = (patience == Patience::FromStart).then(|| now() + PATIENCE);
@@ -122,8 +123,8 @@ impl Reads {
         }
     }
 
-    /// Gives what has answered, in the order of `sources`, to `confirm`, and forgets it when that is done. A cycle that is
-    /// cut short before leaves the answers to the next one.
+    /// Passes the answers to `confirm`, in the order of `sources`, and forgets them when `confirm` is done. If the
+    /// cycle is cut short before, the next one takes them.
     pub(super) async fn take<T>(&self, sources: &[SourceConfig], confirm: impl AsyncFnOnce(Vec<SourceRead>) -> T) -> T {
         let answered: Vec<SourceRead> = {
             let answers = locked(&self.answers.reads);
@@ -141,7 +142,7 @@ impl Reads {
     }
 }
 
-/// Somebody waits, until it is dropped.
+/// A cycle waits for answers until this value is dropped.
 struct Attended<'a>(&'a Answers);
 
 impl<'a> Attended<'a> {
@@ -158,7 +159,7 @@ impl Drop for Attended<'_> {
 }
 
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A value is put in in one step: a thread that panicked left it whole.
+    // Each value is inserted in one step, so a thread that panicked left the map complete.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,5 +1,5 @@
-//! The realm that is written to: read when that is due, and then made as the ledger has it, step by step. What goes wrong
-//! there is a state of its own, tried again with backoff; nothing else waits for it longer than one request.
+//! Keeps the realm in agreement with the ledger: reads it when that is due, and then changes it step by step. An error
+//! there is a state of the realm, and is retried with backoff. Nothing else waits for it longer than one request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,17 +37,18 @@ use crate::settings::{RealmSettings, Settings, SettingsErrors};
 use crate::store::StoreError;
 use crate::telemetry::SharedMetrics;
 
-/// How long a cycle writes there before it ends and another goes on: orders and clusters do not wait for 5,000 new users.
+/// How long a cycle writes to the realm before it leaves the rest to another cycle, so that orders and clusters do not
+/// wait for 5,000 new users.
 const SLICE: Duration = Duration::from_secs(20);
 
-/// A read that is under way, which gives its session back.
+/// A read in progress, which returns its session.
 type Reading = Asking<(Administration, Result<RealmInventory, RealmError>)>;
 
 /// A realm, as the daemon knows it.
 pub struct RealmTarget {
     settings: RealmSettings,
     config: KeycloakConfig,
-    /// Kept for its token; made again after trouble. A read that is under way has it.
+    /// Kept for its token, and recreated after an error. `None` while a read uses it.
     session: Option<Administration>,
     reading: Option<Reading>,
     seen: Option<RealmInventory>,
@@ -58,7 +59,7 @@ pub struct RealmTarget {
 }
 
 impl RealmTarget {
-    /// As it is configured; `before` is kept if it belongs to the same realm.
+    /// Returns the realm of the configuration. `before` is kept if its configuration is the same.
     pub(super) fn of(
         settings: &Settings,
         sources: &[SourceConfig],
@@ -83,7 +84,8 @@ impl RealmTarget {
         }))
     }
 
-    /// Whether it must be read before anything is decided. A cycle that somebody asks for reads the realm too.
+    /// Returns whether the realm must be read before anything is decided. A cycle that somebody asks for always reads
+    /// it.
     fn is_due(&self, trigger: Trigger, now: Timestamp) -> bool {
         let over = self.read_at.is_none_or(|at| {
             let gap = now.duration_since(at);
@@ -92,9 +94,10 @@ impl RealmTarget {
         is_asked_for(trigger) || over || self.seen.is_none()
     }
 
-    /// Not asked again yet, unless somebody asks, or orders something and a user may log in who should not.
+    /// Returns whether the realm must not be asked again yet after an error. It is asked at once if somebody asks for
+    /// the cycle, or if an order is given while a user may log in who should not.
     fn waits(&self, trigger: Trigger, ledger: &LedgerState, now: Timestamp) -> bool {
-        // One that is further away than any backoff was set by a clock that was wrong.
+        // A next try that is further away than any backoff comes from a wrong clock.
         let soon = |next_try: Timestamp| next_try > now && next_try.duration_since(now) <= LAST_REMOVAL_RETRY;
         let ordered = trigger == Trigger::Order && self.may_log_in_still(ledger).next().is_some();
         !is_asked_for(trigger) && !ordered && self.trouble.as_ref().is_some_and(|trouble| soon(trouble.next_try))
@@ -104,8 +107,8 @@ impl RealmTarget {
         planned::may_log_in_still(ledger, &self.settings.rules, self.seen.as_ref())
     }
 
-    /// Reads it. `None`: it has not answered yet; another cycle takes the answer, and `changed` is notified. `waits`: to its
-    /// end.
+    /// Reads the realm. Returns `None` if it has not answered in time; then another cycle takes the answer, and
+    /// `changed` is notified. If `waits`, waits to the end.
     async fn read(
         &mut self,
         ledger: &LedgerState,
@@ -142,13 +145,14 @@ impl RealmTarget {
         Ok(())
     }
 
-    /// Nothing more is done for now; what was seen may not be so any more.
+    /// Stops the work in the realm after an error, and forgets what was seen, which may be out of date.
     fn fail(&mut self, error: &RealmError, now: Timestamp) {
         let why = chain(error);
         let (since, attempts) = self.trouble.as_ref().map_or((now, 0), |before| (before.since, before.attempts));
         let attempts = attempts + 1;
-        tracing::warn!(realm = self.settings.rules.name, error = why, "realm");
-        // What is to be taken away there is not known before it answers.
+        tracing::warn!(realm = self.settings.rules.name, error = why, "the work in the realm failed; it is retried");
+        // The wait is as short as for a removal of access: until the realm answers, nobody knows what has to be removed
+        // there.
         let wait = retry_after(attempts).min(LAST_REMOVAL_RETRY);
         let next_try = now.saturating_add(wait).unwrap_or(Timestamp::MAX);
         self.trouble = Some(RealmTrouble { why, since, attempts, next_try });
@@ -162,12 +166,12 @@ impl RealmTarget {
     }
 }
 
-/// Whether somebody asks for the cycle, and not a schedule, a directory or a cluster.
+/// Returns whether somebody asks for the cycle, in contrast to a schedule, a directory or a cluster.
 const fn is_asked_for(trigger: Trigger) -> bool {
     matches!(trigger, Trigger::Sync | Trigger::FullRead | Trigger::Start | Trigger::Reload)
 }
 
-/// What a cycle did in the realm, and what it was not allowed to do.
+/// What a cycle did in the realm, and what a limit refused.
 #[derive(Debug, Default)]
 pub(crate) struct RealmReport {
     pub(crate) actions: u64,
@@ -175,22 +179,22 @@ pub(crate) struct RealmReport {
     pub(crate) near: Vec<LimitUse>,
 }
 
-/// What a cycle needs for the realm beside the realm.
+/// What a cycle needs for its work in the realm.
 pub(crate) struct Following<'a> {
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) limits: &'a Limits,
     pub(crate) work: &'a Work,
     pub(crate) metrics: &'a SharedMetrics,
-    /// Notified when a slice is over and more is to be done.
+    /// Notified when a slice is over and steps are left.
     pub(crate) changed: &'a Arc<Notify>,
     pub(crate) trigger: Trigger,
     pub(crate) extent: Extent,
 }
 
-/// Makes the realm as the ledger has it. Without one, the ledger forgets what was refused in it.
+/// Makes the realm agree with the ledger. If no realm is configured, the ledger forgets what was refused in it.
 ///
 /// # Errors
-/// Only the ledger's.
+/// The ledger did not take a write.
 pub(crate) async fn serve(
     target: Option<&mut RealmTarget>,
     mut following: Following<'_>,
@@ -217,7 +221,7 @@ impl RealmTarget {
             return Ok(RealmReport::default());
         }
         if self.reading.is_some() || self.is_due(*trigger, now) {
-            // An order is to be carried out here too, if the realm answers at all.
+            // A cycle for an order waits too, unless the realm failed before.
             let waits = is_asked_for(*trigger) || (*trigger == Trigger::Order && self.trouble.is_none());
             let read = tokio::select! {
                 read = self.read(ledger.state(), now, waits, changed) => read,
@@ -280,7 +284,7 @@ impl RealmTarget {
                     if is_other_than_seen(&error) {
                         self.read_at = None;
                     }
-                    // The mail server would not take the next one either.
+                    // The mail server would refuse the next mail too.
                     mails &= kind != planned::MAIL;
                     (vec![failure(step, &error, &run)], Vec::new())
                 }
@@ -294,7 +298,8 @@ impl RealmTarget {
         Ok(done)
     }
 
-    /// What would be done there, were `ledger` the ledger; or why nobody knows. It is read as `bursar sync` reads it.
+    /// Returns what a cycle would do in the realm if `ledger` were the ledger, or why that is unknown. Reads the realm
+    /// as `bursar sync` does.
     pub(crate) async fn preview(
         &mut self,
         ledger: &LedgerState,
@@ -310,23 +315,23 @@ impl RealmTarget {
         Ok(self.follow(ledger, limits, now))
     }
 
-    /// What is wanted of it.
+    /// Returns the configured rules.
     pub(crate) const fn rules(&self) -> &Realm {
         &self.settings.rules
     }
 
-    /// Why nothing is done there.
+    /// Returns why nothing can be done in the realm.
     pub(crate) fn trouble(&self) -> Option<String> {
         Some(self.trouble.as_ref()?.why.clone())
     }
 
-    /// What is not done there that takes access away.
+    /// Returns the removals of access that are not finished in the realm.
     pub(crate) fn unfinished(&self, ledger: &LedgerState) -> Vec<Unfinished> {
         let trouble = self.trouble.as_ref().map(|trouble| trouble.why.as_str());
         unfinished::in_realm(ledger, self.may_log_in_still(ledger), &self.settings.rules, trouble)
     }
 
-    /// When it is asked again after trouble.
+    /// Returns when the realm is tried again after an error.
     pub(super) fn next_try(&self) -> Option<Timestamp> {
         Some(self.trouble.as_ref()?.next_try)
     }
@@ -347,7 +352,7 @@ impl RealmTarget {
     }
 }
 
-/// A source that reads the realm knows who of it was written there by us.
+/// Tells a source that reads this realm which of its users Bursar made.
 pub(super) fn with_made(source: &SourceConfig, realm: Option<&Realm>, ledger: &LedgerState) -> SourceConfig {
     let mut source = source.clone();
     let rules = realm.filter(|rules| rules.source.as_ref() == Some(&source.name));

@@ -1,5 +1,6 @@
-//! Whether each webhook answers: the API server asks it one review every quarter of an hour, beside the cycles. A
-//! webhook that does not answer refuses every pod of the tenants, and nothing else would say so.
+//! Checks every 15 minutes whether each webhook answers, by a test review that the API server sends to it. Runs in
+//! parallel to the cycles. A webhook that does not answer blocks every pod of the tenants, and nothing else would
+//! report it.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +14,7 @@ use crate::bootstrap::webhook::{Question, WebhookRequest};
 use crate::control::api::WebhookAnswer;
 use crate::desired::rules::unenforced;
 
-/// Between two reviews.
+/// The pause between two reviews.
 const EVERY: SignedDuration = SignedDuration::from_mins(15);
 
 /// The last review of a cluster's webhook.
@@ -21,13 +22,13 @@ const EVERY: SignedDuration = SignedDuration::from_mins(15);
 pub(super) struct Review {
     asked_at: Option<Timestamp>,
     answer: Arc<Mutex<Option<WebhookAnswer>>>,
-    /// What nobody enforces, because there is no webhook.
+    /// The rules that are not enforced, because no webhook is installed.
     pub(super) unenforced: Option<String>,
     asking: Option<AbortOnDropHandle<()>>,
 }
 
 impl Review {
-    /// What was answered last.
+    /// Returns the result of the last review.
     pub(super) fn answer(&self) -> Option<WebhookAnswer> {
         locked(&self.answer).clone()
     }
@@ -38,7 +39,7 @@ impl Review {
 }
 
 impl Clusters {
-    /// Has the webhooks asked that are due. No cycle waits for an answer.
+    /// Starts the reviews that are due. No cycle waits for their results.
     pub(super) fn review_webhooks(&mut self, Context { settings, ledger, sealer, now, .. }: Context<'_>) {
         for (cluster, link) in &mut self.links {
             let unenforced = link.is_without_webhook.then(|| unenforced(&settings.policy, cluster, ledger));
@@ -49,7 +50,7 @@ impl Clusters {
         for (cluster, link) in due {
             let (policy, state_dir) = (&settings.policy, settings.state_dir.as_path());
             let request = WebhookRequest { policy, cluster, ledger, state_dir, sealer, now };
-            // A record that cannot be read is told by what keeps the webhook.
+            // If the record cannot be read, `keep_webhooks` reports it.
             let installed = remembered(request).is_ok_and(|installed| installed.is_some());
             let question = if installed { Question::of(&link.client, request) } else { None };
             let Some(question) = question else {

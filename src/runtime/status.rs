@@ -1,4 +1,4 @@
-//! How things stand, put together from each part's own health.
+//! Combines the health of each part into the status and the metrics.
 
 use super::Runtime;
 use crate::control::api::{Failing, Status};
@@ -8,7 +8,7 @@ use crate::report;
 use crate::store::holding_the_wal;
 
 impl Runtime {
-    /// How things stand.
+    /// Returns the status.
     #[must_use]
     pub fn status(&self) -> Status {
         let Self { settings, ledger, clusters, realm, .. } = self;
@@ -33,7 +33,7 @@ impl Runtime {
         }
     }
 
-    /// The Prometheus text.
+    /// Returns the metrics as Prometheus text.
     #[must_use]
     pub fn exposition(&self) -> String {
         let Self { ledger, clusters, realm, metrics, .. } = self;
@@ -58,7 +58,7 @@ impl Runtime {
         metrics.exposition(ledger.state(), ledger.now())
     }
 
-    /// Tenants that fail now.
+    /// Returns the tenants that fail now.
     #[must_use]
     pub fn failing(&self) -> Vec<Failing> {
         report::failing(self.ledger.state())

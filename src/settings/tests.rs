@@ -230,7 +230,7 @@ fn a_source_is_read_by_its_changes_where_they_are_told() {
     let both = toolforge("persist = true\nincremental = false").expect_err("an error");
     assert!(both.contains("source.people.persist: cannot be combined with incremental = false"), "{both}");
     let member_of = way("preset = \"freeipa\"\npersist = true").expect_err("an error");
-    assert!(member_of.contains("source.people.persist: memberOf changes without a word"), "{member_of}");
+    assert!(member_of.contains("source.people.persist: servers do not report changes of memberOf"), "{member_of}");
 }
 
 #[test]

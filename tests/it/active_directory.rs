@@ -1,4 +1,4 @@
-//! Active Directory as it is: what is read of a real domain controller, and a cycle from there to a kubeconfig.
+//! Reads of a real domain controller, and a cycle from there to a kubeconfig.
 
 mod cycle;
 mod incremental;
@@ -20,7 +20,7 @@ use bursar_testkit::samba::{DOMAIN_DN, READER, READER_PASSWORD, Samba, password,
 
 use crate::directory::{assert_why, names, policy, read, why};
 
-/// 1 January 2020 as `accountExpires` has it.
+/// 1 January 2020 in the format of `accountExpires`.
 const LONG_AGO: &str = "132223104000000000";
 
 fn ldap(samba: &Samba, url: &str) -> LdapConfig {
@@ -33,7 +33,7 @@ fn ldap(samba: &Samba, url: &str) -> LdapConfig {
     }
 }
 
-/// People and groups beneath `base`, as the preset reads them.
+/// Returns a source with the people and groups beneath `base`, read with the preset.
 fn source(samba: &Samba, base: &str) -> SourceConfig {
     with(ldap(samba, &samba.ldaps_url), base)
 }
@@ -51,29 +51,29 @@ fn with(ldap: LdapConfig, base: &str) -> SourceConfig {
     }
 }
 
-/// The number of an object in its domain, as the administrator's own tools see it.
+/// Returns the RID of an object, as the administrator's tools show it.
 fn rid(samba: &Samba, dn: &str) -> u32 {
     let found = samba.search(dn, "(objectSid=*)", &["objectSid"]);
     let value = found.lines().find_map(|line| line.strip_prefix("objectSid:: ")).expect("a SID in base64");
     let bytes = base64::engine::general_purpose::STANDARD.decode(value).expect("base64");
-    let (_, rid) = Sid::from_bytes(&bytes).and_then(|sid| sid.in_domain()).expect("of the domain");
+    let (_, rid) = Sid::from_bytes(&bytes).and_then(|sid| sid.in_domain()).expect("the SID belongs to the domain");
     assert_eq!(bytes[bytes.len() - 4..], rid.to_le_bytes());
     rid
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_id_is_the_guid_as_the_server_knows_it() {
+async fn the_id_is_the_guid_in_the_servers_notation() {
     let samba = Samba::shared();
     let base = samba.unit("guid");
     samba.add_ldif(&person_ldif(&base, "guid-Alice", "displayName: Alice Example\nmail: alice@example.org\n"));
     let before = read(source(samba, &base)).await;
     assert_eq!(why(&before), "complete");
     let alice = &before.entries[0];
-    assert_eq!(alice.name, "guid-alice", "names are without case there, and lower case here");
+    assert_eq!(alice.name, "guid-alice", "names are converted to lower case");
     assert_eq!(alice.mail.as_deref(), Some("alice@example.org"));
     assert_eq!(alice.display_name.as_deref(), Some("Alice Example"));
     assert!(alice.created.is_some());
-    // The server takes this text for a name (MS-ADTS 3.1.1.3.1.2.4).
+    // The server accepts this text as a DN (MS-ADTS 3.1.1.3.1.2.4).
     let found = samba.search(&format!("<GUID={}>", alice.id), "(objectClass=*)", &["sAMAccountName"]);
     assert!(found.contains("sAMAccountName: guid-Alice"), "{found}");
 
@@ -88,7 +88,7 @@ async fn the_id_is_the_guid_as_the_server_knows_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn disabled_and_expired_are_marks_and_a_lockout_is_none() {
+async fn disabled_and_expired_accounts_are_marked_and_locked_out_ones_are_not() {
     let samba = Samba::shared();
     let base = samba.unit("marks");
     samba.modify_ldif(&format!(
@@ -105,7 +105,7 @@ async fn disabled_and_expired_are_marks_and_a_lockout_is_none() {
         assert_why(&read(with(wrong, &base)).await, &["refused: "]);
     }
     let locked = samba.search(&base, "(&(lockoutTime>=1)(sAMAccountName=marks-locked))", &["lockoutTime"]);
-    assert!(locked.contains("lockoutTime: "), "nobody is locked out: {locked}");
+    assert!(locked.contains("lockoutTime: "), "no account is locked out: {locked}");
 
     let read = read(source(samba, &base)).await;
     assert_eq!(why(&read), "complete");
@@ -130,7 +130,7 @@ async fn a_whole_domain_is_complete_without_its_dns_zones() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_controller_that_counts_less_than_before_was_set_back() {
+async fn a_controller_that_was_set_back_is_stale() {
     let samba = Samba::shared();
     let base = samba.unit("usn");
     samba.add_ldif(&person_ldif(&base, "usn-alice", ""));
@@ -150,19 +150,19 @@ async fn a_controller_that_counts_less_than_before_was_set_back() {
         }
     };
     assert_eq!(why(&after(marks.clone()).await), "complete");
-    // As the ledger would know it of a controller whose machine was then set back to a snapshot.
+    // The ledger knows a higher count, as if the controller's machine had been set back to a snapshot.
     marks.counts.values_mut().for_each(|count| *count += 1_000_000);
     let stale = after(marks.clone()).await;
     assert_why(&stale, &["set back", "invocationId"]);
     assert!(matches!(stale.completeness, Completeness::Stale { .. }) && stale.entries.is_empty());
-    // Under another invocationId it is another database.
+    // A database with another invocationId counts separately.
     let counts = std::mem::take(&mut marks.counts).into_values().map(|count| ("another".to_owned(), count)).collect();
     marks.counts = counts;
     assert_eq!(why(&after(marks).await), "complete");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_absent_account_is_asked_for_by_its_guid() {
+async fn an_absent_account_is_looked_up_by_its_guid() {
     let samba = Samba::shared();
     let base = samba.unit("lookup");
     let elsewhere = samba.unit("lookup-left");
@@ -182,7 +182,7 @@ async fn an_absent_account_is_asked_for_by_its_guid() {
     let due = all.entries.iter().map(|entry| Due { id: entry.id.clone(), kind: entry.kind, dn: entry.dn.clone() });
     let due = [(source.name.clone(), due.collect())].into();
     confirm(std::slice::from_ref(&source), &Pass::Once, &Known::new(), &due, &mut snapshot).await;
-    let proofs = snapshot.reads[0].proofs.clone().expect("asked");
+    let proofs = snapshot.reads[0].proofs.clone().expect("the servers were asked for the absent accounts");
     let place = |name: &str| {
         let id = &all.entries.iter().find(|entry| entry.name == name).expect("read").id;
         proofs[id].servers[0].1.clone()
@@ -211,7 +211,7 @@ async fn start_tls_is_enough_and_plain_text_is_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_bind_says_why_in_words() {
+async fn a_refused_bind_is_explained_in_words() {
     let samba = Samba::shared();
     let base = samba.unit("bind");
     let password = format!("unicodePwd:: {}\n", password(READER_PASSWORD));
@@ -240,16 +240,16 @@ async fn a_refused_bind_says_why_in_words() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_entry_that_hides_user_account_control_is_rejected_and_present() {
+async fn an_entry_that_hides_user_account_control_is_rejected_with_its_id() {
     let samba = Samba::shared();
     let base = samba.unit("hide");
     samba.add_ldif(&person_ldif(&base, "hide-alice", "userAccountControl: 546\n"));
     let mut source = source(samba, &base);
-    // As if an access rule hid it: an attribute that nobody has.
+    // An attribute that no entry has looks like one that an access rule hides.
     source.attributes.disabled = vec!["department&2".parse().expect("a mark")];
     let found = read(source).await;
     assert_eq!(found.entries, []);
     let rejected = &found.rejected[0];
     assert_eq!(rejected.why, "department is missing, or hidden from us");
-    assert!(rejected.id.is_some(), "it is there, and keeps what it has");
+    assert!(rejected.id.is_some(), "the account is present, and keeps what it has");
 }

@@ -1,4 +1,5 @@
-//! Namespaces that others create, as Kubeflow makes one for each of its profiles: bound to whom their annotation names.
+//! Adopted namespaces: Kubeflow makes one for each of its profiles, and Bursar binds the owner that its annotation
+//! names.
 
 use std::path::PathBuf;
 
@@ -35,10 +36,10 @@ service_account_roles = ["view"]
 quota                 = { pods = "9" }
 "#;
 
-/// With two people, the default limit lets through one; these tests need more.
+/// The limits of sites in which several people lose access at once. With two people, the default limit allows one.
 const MANY: &str = "\n[limits]\nremove_access_per_cycle = { count = 19 }\nremove_access_per_day = { count = 19 }\n";
 
-/// A site whose daemon may do what the classes ask for, with two people.
+/// Makes a site with the two classes and two people.
 fn site(name: &str, more: &str) -> World {
     let mut world = World::on(own_servers(&ControlPlaneOptions::default()), name, more);
     let homes = world.folder.join("homes/home").display().to_string();
@@ -52,7 +53,7 @@ fn site(name: &str, more: &str) -> World {
     world
 }
 
-/// What the profile controller makes.
+/// Makes a namespace as Kubeflow's profile controller does.
 fn profile(world: &World, name: &str, owner: &str) {
     let namespace = json!({
         "apiVersion": "v1", "kind": "Namespace",
@@ -82,7 +83,8 @@ fn ours(world: &World, namespace: &str) -> Vec<String> {
     names.lines().map(|line| line.rsplit('/').next().unwrap_or_default().to_owned()).collect()
 }
 
-/// From the creation of a namespace, as the API server answered it, to the answer of the owner's binding.
+/// Returns the time from the API server's answer to the creation of a namespace until its answer to the owner's
+/// binding.
 fn took(world: &World, mark: u64, namespace: &str) -> SignedDuration {
     let requests = || world.servers.cluster.requests_since(mark);
     let bound = wait_for("the binding in the audit log", DEADLINE, || {
@@ -99,15 +101,15 @@ fn took(world: &World, mark: u64, namespace: &str) -> SignedDuration {
 }
 
 #[test]
-fn a_profile_is_its_owners_in_less_than_a_second_and_stays_so() {
+fn a_profile_is_bound_to_its_owner_within_a_second_and_repaired() {
     let mut world = site("prof", MANY);
     world.stop();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    // Its first cycle, and what comes of it, is over.
+    // The first cycle must be over before times are measured.
     wait_for("a daemon at rest", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
     let mut times = Vec::new();
-    // Most of five in a row: now and then this machine has other work.
+    // The median of five consecutive times counts, because the machine may be busy at times.
     let is_quick = ('a'..='o').any(|letter| {
         let (name, mark) = (format!("lab-{letter}"), world.servers.cluster.audit_mark());
         profile(&world, &name, "ada");
@@ -128,7 +130,7 @@ fn a_profile_is_its_owners_in_less_than_a_second_and_stays_so() {
     assert_eq!(world.rows(row)[0]["account"], "user:ada");
     assert_eq!(world.rows(row)[0]["class"], "profile");
 
-    // Somebody takes a binding away, and empties another.
+    // A binding is deleted, and another one emptied.
     world.kubectl(&["delete", "rolebinding", "bursar-bursar-tenant", "-n", "lab-a"]);
     let emptied = r#"{"subjects":[]}"#;
     world.kubectl(&["patch", "rolebinding", "bursar-sa-view", "-n", "lab-a", "--type=merge", "-p", emptied]);
@@ -138,7 +140,7 @@ fn a_profile_is_its_owners_in_less_than_a_second_and_stays_so() {
     };
     assert!(poll(DEADLINE, back), "{:?}", ours(&world, "lab-a"));
 
-    // Another owner: what was the former one's goes first.
+    // A new owner is annotated: the access of the former one is removed first.
     world.kubectl(&["annotate", "namespace", "lab-a", "owner=user:boole", "--overwrite"]);
     assert!(poll(DEADLINE, || may(&world, "boole", "create", "lab-a")), "{:?}", ours(&world, "lab-a"));
     assert!(!may(&world, "ada", "get", "lab-a"));
@@ -148,7 +150,7 @@ fn a_profile_is_its_owners_in_less_than_a_second_and_stays_so() {
     assert_eq!((&access[0]["member"], &access[0]["past"]), (&json!("user:ada"), &json!(1)));
     assert_eq!((&access[1]["member"], &access[1]["past"]), (&json!("user:boole"), &json!(0)));
 
-    // Released: ours goes, all else stays.
+    // A namespace is released: our objects are removed, and everything else stays.
     world.kubectl(&["create", "configmap", "theirs", "-n", "lab-b"]);
     world.kubectl(&["create", "rolebinding", "theirs", "--clusterrole=view", "--user=somebody", "-n", "lab-b"]);
     world.kubectl(&["label", "namespace", "lab-b", "app.kubernetes.io/part-of-"]);
@@ -158,25 +160,28 @@ fn a_profile_is_its_owners_in_less_than_a_second_and_stays_so() {
     let unowned = || status(&world)["unowned"].clone();
     assert!(poll(DEADLINE, || unowned().as_array().is_some_and(|all| all.len() == 1)), "{}", unowned());
     assert_eq!(unowned()[0]["namespace"], "lab-c");
-    assert!(unowned()[0]["why"].as_str().is_some_and(|why| why.contains("whom no source has")), "{}", unowned());
+    assert!(unowned()[0]["why"].as_str().is_some_and(|why| why.contains("who is in no source")), "{}", unowned());
 
-    // By mail, as Kubeflow writes people.
+    // The owner is named by mail address, as Kubeflow does.
     world.kubectl(&["annotate", "namespace", "lab-c", "owner=Boole@Example.org", "--overwrite"]);
     assert!(poll(DEADLINE, || may(&world, "boole", "create", "lab-c")), "{}", unowned());
 
-    // A person who is locked out has no access, and the limits stay.
+    // A person who is disabled loses access, and the namespace keeps its quota.
     let ada = bursar_testkit::ldif::person_dn(&world.base, "ada");
     world.servers.slapd.modify_ldif(&replace_ldif(&ada, "mail", &["boole@example.org"]));
     world.servers.slapd.modify_ldif(&bursar_testkit::ldif::disable_ldif(&ada));
     assert!(poll(DEADLINE, || ours(&world, "lab-d") == ["bursar"]), "{:?}", ours(&world, "lab-d"));
-    assert!(may(&world, "boole", "create", "lab-c"), "two have the mail now, and it was theirs before");
+    assert!(
+        may(&world, "boole", "create", "lab-c"),
+        "two people have the address now, and boole keeps what it gave before"
+    );
     let namespaces = world.kubectl(&["get", "namespaces", "-o", "name"]);
     assert!((b'a'..=b'e').all(|letter| namespaces.contains(&format!("lab-{}", char::from(letter)))), "{namespaces}");
     let log = daemon.process.log_end();
     daemon.stop();
     assert_eq!(world.rows("SELECT * FROM failing").len(), 0, "{log}");
 
-    // The class is gone from the configuration, and so is its part of the admission policy.
+    // The class is removed from the configuration, and `init` removes its part of the admission policy.
     let text = std::fs::read_to_string(world.config()).expect("the configuration");
     let (before, rest) = text.split_once("[class.profile]").expect("the class");
     let (_, after) = rest.split_once("[class.admin]").expect("the next class");
@@ -192,7 +197,7 @@ fn a_profile_is_its_owners_in_less_than_a_second_and_stays_so() {
 }
 
 #[test]
-fn a_mistyped_selector_releases_what_the_limit_allows_and_nobody_loses_more() {
+fn a_mistyped_selector_removes_no_more_access_than_the_limit_allows() {
     let mut world = site("profslip", "");
     profile(&world, "lab-a", "ada");
     profile(&world, "lab-b", "boole");
@@ -220,7 +225,7 @@ fn a_mistyped_selector_releases_what_the_limit_allows_and_nobody_loses_more() {
         assert!(may(&world, person, "create", lab) && kept(&world) == 1);
     }
 
-    // A revocation reaches the binding that is kept.
+    // A revocation also replaces the binding that the limit keeps.
     let old = world.folder.join("stolen");
     std::fs::copy(kubeconfig(&world, person), &old).expect("copied");
     let target =
@@ -238,7 +243,7 @@ fn a_mistyped_selector_releases_what_the_limit_allows_and_nobody_loses_more() {
 }
 
 #[test]
-fn the_confinement_opens_foreign_namespaces_only_to_the_class_that_adopts_them() {
+fn in_foreign_namespaces_the_daemon_may_only_do_what_the_adopting_class_says() {
     let mut world = site("profcage", MANY);
     profile(&world, "lab-a", "ada");
     let settled = poll(DEADLINE, || {
@@ -259,11 +264,11 @@ fn the_confinement_opens_foreign_namespaces_only_to_the_class_that_adopts_them()
     let label = r#"{"metadata":{"labels":{"app.kubernetes.io/managed-by":"bursar"}}}"#;
     refused(&["create", "rolebinding", "x", "--clusterrole=bursar-tenant", group, "-n", "foreign"]);
     refused(&["create", "quota", "x", "--hard=pods=0", "-n", "foreign"]);
-    // Without our label, or somebody else's.
+    // Objects without our label, and objects of others.
     refused(&["create", "rolebinding", "x", "--clusterrole=bursar-tenant", group, "-n", "lab-a"]);
     refused(&["patch", "rolebinding", "theirs", "--type=merge", "-p", label, "-n", "lab-a"]);
     refused(&["delete", "rolebinding", "theirs", "-n", "lab-a"]);
-    // Not what the class says.
+    // Subjects that the class does not bind, and objects that it does not make.
     let others = r#"{"subjects":[{"kind":"User","name":"mallory","apiGroup":"rbac.authorization.k8s.io"}]}"#;
     refused(&["patch", "rolebinding", "bursar-bursar-tenant", "--type=merge", "-p", others, "-n", "lab-a"]);
     let pvc = json!({
@@ -286,7 +291,7 @@ fn policies(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn rules_of_adopted_namespaces_come_and_go_with_init() {
+fn init_installs_changes_and_removes_rules_for_adopted_namespaces() {
     let mut world = site("profrules", MANY);
     profile(&world, "lab-a", "ada");
     let findings = |world: &mut World| -> Vec<String> {
@@ -322,7 +327,7 @@ fn rules_of_adopted_namespaces_come_and_go_with_init() {
     world.stop();
     let dry = format!("init --cluster test --dry-run --admin-kubeconfig {}", admin.display());
     assert!(world.bursar(&dry).contains("bursar-adopted-profile-warn"), "{}", world.bursar(&dry));
-    assert_eq!(policies(&world), Vec::<String>::new(), "a dry run makes nothing");
+    assert_eq!(policies(&world), Vec::<String>::new(), "a dry run creates no policies");
     world.initialise_again();
     assert_eq!(policies(&world), ["profile-warn", "profile-warn"]);
     wait_for("a warning", DEADLINE, || {
@@ -339,7 +344,7 @@ fn rules_of_adopted_namespaces_come_and_go_with_init() {
     wait_for("a refusal", DEADLINE, || (!create(&world).0).then_some(()));
     whole(&mut world);
 
-    // Somebody weakens one, or takes it away.
+    // A policy is weakened, and a binding is deleted.
     let (policy, weaken) = ("bursar-adopted-profile-enforce", r#"{"spec":{"failurePolicy":"Ignore"}}"#);
     world.kubectl(&["patch", "validatingadmissionpolicy", policy, "--type=merge", "-p", weaken]);
     told(&mut world, "bursar-adopted-profile-enforce was changed since init made it; run bursar init");
@@ -360,7 +365,7 @@ fn rules_of_adopted_namespaces_come_and_go_with_init() {
 }
 
 #[test]
-fn a_level_is_set_where_there_is_none_and_no_other_is_changed() {
+fn a_pod_security_level_is_set_only_if_there_is_none() {
     const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
     let mut world = site("proflevel", MANY);
     profile(&world, "lab-old", "ada");
@@ -378,7 +383,7 @@ fn a_level_is_set_where_there_is_none_and_no_other_is_changed() {
     bound(&mut world, "lab-old");
     assert_eq!(level(&world, "lab-old"), "");
 
-    // Before `init` the daemon may not: nobody is bound in a new namespace.
+    // Before `init`, the admission policy refuses the level, so nobody is bound in a new namespace.
     world.configure("owner_annotation      = \"owner\"", "owner_annotation = \"owner\"\npod_security = \"baseline\"");
     profile(&world, "lab-new", "boole");
     let refused = poll(DEADLINE, || {
@@ -397,7 +402,7 @@ fn a_level_is_set_where_there_is_none_and_no_other_is_changed() {
     let history = world.rows("SELECT detail FROM history WHERE action = 'pod security level set'");
     assert_eq!(history.len(), 2, "{history:?}");
 
-    // The maker's own level stays, and a weaker one is told.
+    // A level that the namespace's maker sets stays, and a weaker one is reported.
     let set = |world: &World, name: &str, to: &str| {
         world.kubectl(&["label", "namespace", name, &format!("{ENFORCE}{to}"), "--overwrite"]);
     };
@@ -423,7 +428,7 @@ fn a_level_is_set_where_there_is_none_and_no_other_is_changed() {
         (level(&world, "lab-new"), level(&world, "lab-old")),
         ("privileged".to_owned(), "restricted".to_owned())
     );
-    // A maker that applies the namespace whole takes the label over, without force if the value is the same.
+    // A maker that applies the whole namespace takes over the label. If the value is the same, this needs no force.
     let whole = |value: &str| {
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {
             "name": "lab-third", "annotations": {"owner": "ada"},
@@ -439,7 +444,7 @@ fn a_level_is_set_where_there_is_none_and_no_other_is_changed() {
     assert!(poll(DEADLINE, || weaker(&mut world).len() == 2));
     assert_eq!(level(&world, "lab-third"), "privileged");
 
-    // One that is taken away comes back; a namespace that is released keeps its own.
+    // A level that is removed is set again; a namespace that is released keeps its level.
     set(&world, "lab-new", "-");
     assert!(poll(DEADLINE, || {
         world.cycle();
@@ -451,7 +456,7 @@ fn a_level_is_set_where_there_is_none_and_no_other_is_changed() {
         ours(&world, "lab-new").is_empty()
     }));
     assert_eq!(level(&world, "lab-new"), "baseline");
-    // Nobody's: nothing is written there.
+    // Without an owner, nothing is written to a namespace.
     profile(&world, "lab-nobody", "nobody");
     for _ in 0..3 {
         world.cycle();

@@ -155,7 +155,7 @@ fn a_request_that_changes_while_it_waits_is_judged_as_it_is_now() {
     install(&world);
     let _approver = start(&world);
 
-    // As the daemon asks, but for a namespace that the hint does not name and the seal does not hold: it waits.
+    // As the daemon asks, but for a namespace that the hint does not name and the seal does not match: it waits.
     let generation = world.rows("SELECT generation FROM tools")[0]["generation"].as_u64().expect("a number");
     let key = NewKey::generate().expect("a key");
     let group = format!("bursar:tool:foo#{generation}");

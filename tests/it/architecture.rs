@@ -1,5 +1,5 @@
-//! The structure is what ARCHITECTURE.md says, as far as Cargo does not hold it: who may import whom within a crate, and
-//! what PURE means.
+//! Checks what ARCHITECTURE.md says and Cargo cannot enforce: which modules of a crate may import which others, and
+//! that PURE files are pure.
 
 mod dependencies;
 
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Modules of `crates/core`, and what each may use beside itself: only what stands above it.
+/// The modules of `crates/core`, and which others each may use. Only modules further up in the table are allowed.
 const CORE: [(&str, &[&str]); 22] = [
     ("errors", &[]),
     ("json_text", &[]),
@@ -23,7 +23,7 @@ const CORE: [(&str, &[&str]); 22] = [
     ("policy", &["contract", "identity", "kinds", "rules"]),
     ("select", &["identity", "policy", "snapshot"]),
     ("merge", &["identity", "policy", "select", "snapshot"]),
-    // The webhook's decisions rest on nothing else, so that little can be wrong with them; the policy is not among it.
+    // The webhook's decisions use nothing else, not even the policy, so that little can be wrong with them.
     ("admission", &["contract", "identity", "rules"]),
     (
         "ledger",
@@ -71,7 +71,7 @@ const CORE: [(&str, &[&str]); 22] = [
     ("orders", &["contract", "desired", "identity", "kinds", "ledger", "plan", "policy", "quantity"]),
 ];
 
-/// Modules of the root: what stands further down may import what stands further up, and what stands beside it.
+/// The modules of the root, in layers. A module may import modules of its own layer and of those further up.
 const ORDER: [&[&str]; 9] = [
     &["telemetry", "privilege", "archive", "certificate"],
     &["store", "observed"],
@@ -84,7 +84,7 @@ const ORDER: [&[&str]; 9] = [
     &["cli"],
 ];
 
-/// Beginnings of paths that no pure file has outside its tests.
+/// Path prefixes that no PURE file may use outside of its tests.
 const IMPURE: [&str; 18] = [
     "tokio",
     "kube::Client",
@@ -106,26 +106,26 @@ const IMPURE: [&str; 18] = [
     "rustix",
 ];
 
-/// Pure all the same: its thread is scoped, so it ends with the call whose work it shares.
+/// This file is PURE although it uses threads: they are scoped, so they end before the call returns.
 const SHARES_WORK: &str = "entry/assemble.rs";
 
-/// Calls that read a clock, whatever they were imported as.
+/// Calls that read a clock, whatever path they are imported by.
 const CLOCKS: [&str; 4] = ["SystemTime::now", "Timestamp::now", "Zoned::now", "Instant::now"];
 
 struct Source {
     module: String,
     text: String,
-    /// Every path of the file, groups of a `use` taken apart, `self` and `super` resolved.
+    /// Every path in the file, with groups of `use` expanded, and `self` and `super` resolved.
     paths: Vec<String>,
     pure: bool,
 }
 
-/// All of the root's `src`.
+/// Returns all sources of the root's `src`.
 fn own_sources() -> BTreeMap<PathBuf, Source> {
     sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"))
 }
 
-/// All of the workspace's crates, whose paths begin in their `src`.
+/// Returns all sources of the root and of the workspace's crates. Paths are relative to each `src`.
 fn all_sources() -> Vec<(PathBuf, Source)> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates");
     let crates = fs::read_dir(crates).expect("a folder").map(|entry| entry.expect("an entry").path().join("src"));
@@ -135,12 +135,12 @@ fn all_sources() -> Vec<(PathBuf, Source)> {
         .collect()
 }
 
-/// All of `crates/core`.
+/// Returns all sources of `crates/core`.
 fn core_sources() -> BTreeMap<PathBuf, Source> {
     sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/core/src"))
 }
 
-/// All of a folder, without tests: what a file says before its `mod tests`.
+/// Returns all sources of a folder without their tests: the code before `mod tests`.
 fn sources(root: &Path) -> BTreeMap<PathBuf, Source> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root.to_owned()];
@@ -172,7 +172,7 @@ fn source(name: &Path, text: &str) -> Source {
     Source { module, text, paths, pure: header.contains("PURE") }
 }
 
-/// The text without what is only there for tests: modules in files of their own, and the one that a file ends with.
+/// Returns the text without code that exists only for tests: modules in their own files, and the one at the end.
 fn without_tests(text: &str) -> String {
     let mut parts = text.split("#[cfg(test)]");
     let mut code = parts.next().unwrap_or_default().to_owned();
@@ -187,9 +187,9 @@ fn without_tests(text: &str) -> String {
     code
 }
 
-/// All paths with a `::` in them. `use a::{b, c::{d, e}};` is `a::b`, `a::c::d` and `a::c::e`.
+/// Returns all paths that contain `::`. `use a::{b, c::{d, e}};` gives `a::b`, `a::c::d` and `a::c::e`.
 fn paths(code: &str) -> Vec<String> {
-    // What each open brace stands behind; empty for blocks.
+    // The path before each open brace; empty for blocks.
     let mut groups: Vec<String> = Vec::new();
     let mut found = Vec::new();
     let mut rest = code;
@@ -213,8 +213,8 @@ fn paths(code: &str) -> Vec<String> {
     found
 }
 
-/// `self` and `super` in a file of `module` as paths of the crate, without the leading `crate::`, which other crates have
-/// no need of: none of ours is named as one of theirs.
+/// Resolves `self` and `super` in a file of `module` to a path of the crate without the leading `crate::`. No crate
+/// that we use has the name of one of our modules, so paths stay unambiguous.
 fn absolute(module: &str, path: &str) -> String {
     let mut place: Vec<&str> = module.split("::").collect();
     let mut rest = path;
@@ -233,7 +233,7 @@ fn absolute(module: &str, path: &str) -> String {
 }
 
 #[test]
-fn only_tests_are_left_out() {
+fn code_for_tests_is_left_out() {
     let code =
         "a\n#[cfg(test)]\nmod tests;\nb\n#[cfg(test)]\n#[path = \"x\"]\nmod more;\nc\n#[cfg(test)]\nmod t {\n d;\n}";
     assert_eq!(without_tests(code), "a\n\nb\n\nc\n");
@@ -247,7 +247,7 @@ fn paths_are_found_in_groups_and_relative_to_their_module() {
     assert_eq!(found, ["a", "b::self", "b::C", "plan::d", "std::fs::read", "e"]);
 }
 
-/// The one of `names` that a path belongs to: its longest beginning.
+/// Returns the longest of `names` that is a prefix of the path.
 fn unit(names: impl Iterator<Item = &'static str>, path: &str) -> Option<&'static str> {
     names
         .filter(|name| path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with("::")))
@@ -274,7 +274,7 @@ fn modules_of_core_use_what_the_table_allows() {
 }
 
 #[test]
-fn modules_of_the_root_import_only_what_stands_above_them() {
+fn modules_of_the_root_import_only_their_own_layer_and_those_above() {
     let unit = |path: &str| unit(ORDER.into_iter().flatten().copied(), path);
     let place = |unit: &str| ORDER.iter().position(|names| names.contains(&unit));
     let mut wrong = Vec::new();
@@ -296,10 +296,13 @@ fn modules_of_the_root_import_only_what_stands_above_them() {
 }
 
 #[test]
-fn modules_of_core_stand_in_an_order() {
+fn the_table_of_core_has_no_cycle() {
     for (at, (module, uses)) in CORE.iter().enumerate() {
         for used in *uses {
-            assert!(CORE[..at].iter().any(|(above, _)| above == used), "{module} uses {used}, which is not above it");
+            assert!(
+                CORE[..at].iter().any(|(above, _)| above == used),
+                "{module} uses {used}, which is not further up in the table"
+            );
         }
     }
 }
@@ -322,7 +325,7 @@ fn pure_files_name_no_runtime_client_file_system_or_clock() {
     let mut wrong = Vec::new();
     let core = core_sources();
     assert!(core.len() > 80, "only {} files of core are found", core.len());
-    // All of core is PURE; a file elsewhere says so in its header.
+    // All of core is PURE. Other files say so in their headers.
     for (file, source) in core.into_iter().chain(all_sources().into_iter().filter(|(_, source)| source.pure)) {
         let begins = |path: &str, word: &str| {
             path.strip_prefix(word).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
@@ -339,13 +342,13 @@ fn pure_files_name_no_runtime_client_file_system_or_clock() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Files that meet tenants' objects of any kind, with the reason why a kind's name is looked at there.
+/// Files that handle tenants' objects of any kind, with the reason why they compare the name of a kind.
 const ANY_KIND: [(&str, &str); 2] = [
-    ("recovery/archive.rs", "what an archive holds is a tenant's, and mostly of kinds that Bursar does not create"),
-    ("execute/reap.rs", "what belongs to a job is deleted by its label, unread"),
+    ("recovery/archive.rs", "an archive holds tenants' objects, mostly of kinds that Bursar does not create"),
+    ("execute/reap.rs", "objects of a job are deleted by their label without being read"),
 ];
 
-/// Whether the code compares with the name: `== "Name"`, an arm of a `match`, or an element of a list of names.
+/// Whether the code compares with a name: by `== "Name"`, an arm of a `match`, or an element of a list.
 fn compares_with(code: &str, name: &str) -> bool {
     let quoted = format!("\"{name}\"");
     code.match_indices(&quoted).any(|(at, _)| {
@@ -356,7 +359,7 @@ fn compares_with(code: &str, name: &str) -> bool {
 }
 
 #[test]
-fn comparisons_with_a_name_are_found() {
+fn comparisons_with_a_name_are_recognised() {
     for code in [
         "if key.kind == \"Secret\" {",
         "match kind {\n    \"Secret\" => 1,",
@@ -385,7 +388,7 @@ fn no_kind_is_compared_as_a_string_outside_the_table() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Code that names every kind: the compiler asks for these files when a kind is added. `make new-kind` asks the compiler.
+/// Files that name every kind. If a kind is added, the compiler reports these files; `make new-kind` runs the compiler.
 #[test]
 fn few_files_name_every_kind() {
     let names_all = |source: &Source| {
@@ -395,5 +398,5 @@ fn few_files_name_every_kind() {
     let found: BTreeSet<_> =
         all_sources().into_iter().filter(|(_, source)| names_all(source)).map(|(_, source)| source.module).collect();
     let found: Vec<_> = found.into_iter().collect();
-    assert_eq!(found, ["bootstrap::needs", "desired::credential"], "beside the table, kinds::managed");
+    assert_eq!(found, ["bootstrap::needs", "desired::credential"], "in addition to the table in kinds::managed");
 }

@@ -1,4 +1,5 @@
-//! The end of a tool and its return: archived, deleted, and back, on the real control plane; and what must keep a namespace.
+//! Archives, deletes and restores a tool on the real control plane, and tests what must keep a namespace from being
+//! deleted.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,9 +14,9 @@ use serde_json::{Value, json};
 
 use crate::world::{World, stderr};
 
-/// Nothing waits.
+/// A lifecycle without waiting times.
 pub const AT_ONCE: &str = "\n[lifecycle]\nabsent_for = \"0s\"\nretention = \"0s\"\ndelete_after = \"0s\"\n";
-/// What would be found if a Secret were in clear, and what it is in base64.
+/// The content of a Secret, in plain text and in base64. Neither may be found in an archive.
 const SECRET: [&str; 2] = ["in-clear-text", "aW4tY2xlYXItdGV4dA"];
 /// Made by `age-keygen`.
 const IDENTITY: &str = "AGE-SECRET-KEY-1GFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPQ4EGAEX";
@@ -27,7 +28,7 @@ pub fn state(world: &World, tool: &str) -> String {
     row["state"].as_str().expect("text").to_owned()
 }
 
-/// Out of every base that is read: the entry keeps its entryUUID.
+/// Moves the tool's entry out of every base that is read. The entry keeps its entryUUID.
 pub fn leaves(world: &World, tool: &str) {
     moved(&tool_account_dn(&world.base, tool), &world.base);
 }
@@ -44,7 +45,7 @@ fn moved(dn: &str, superior: &str) {
     Servers::shared().slapd.modify_ldif(&record);
 }
 
-/// Cycles until the tool is so.
+/// Runs cycles until the tool has this state.
 pub fn cycles_until(world: &mut World, tool: &str, wanted: &str) {
     let so = poll(DEADLINE, || {
         world.cycle();
@@ -53,7 +54,7 @@ pub fn cycles_until(world: &mut World, tool: &str, wanted: &str) {
     assert!(so, "{tool} is {}, not {wanted}: {:#?}", state(world, tool), world.rows("SELECT * FROM failure"));
 }
 
-/// Cycles until the tool's deletion fails, and why.
+/// Runs cycles until the tool's deletion fails for a reason that contains `about`. Returns the reason.
 fn cycles_until_refused(world: &mut World, about: &str) -> String {
     let reason = |world: &World| {
         let rows = world.rows("SELECT reason FROM failing WHERE step = 'deletion'");
@@ -71,7 +72,7 @@ fn exists(world: &World, namespace: &str) -> bool {
     !world.kubectl(&["get", "namespace", namespace, "--ignore-not-found", "-o", "name"]).is_empty()
 }
 
-/// `bursar archive …` by root, beside no daemon.
+/// Runs `bursar archive …` as root, without a daemon.
 fn archive(world: &mut World, arguments: &[&str]) -> Output {
     world.stop();
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
@@ -99,7 +100,7 @@ pub fn config_map(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"key": "value"}})
 }
 
-/// The newest archive: its file, unpacked into a folder.
+/// Unpacks the newest archive. Returns its file and the folder.
 fn unpacked(world: &World) -> (PathBuf, PathBuf) {
     let file = world.state_dir().join("archive").join(newest(world));
     let folder = world.folder.join("unpacked");
@@ -110,7 +111,7 @@ fn unpacked(world: &World) -> (PathBuf, PathBuf) {
 }
 
 #[test]
-fn a_tool_that_stays_away_is_archived_and_deleted_and_gets_its_names_uid_and_volume_back() {
+fn an_absent_tool_is_archived_and_deleted_and_gets_everything_back_when_it_returns() {
     let mut world = World::with("ended", &format!("{AT_ONCE}[archive]\nrecipient = \"{RECIPIENT}\"\n"));
     world.tool("foo", 63_001, &[]);
     world.tool("stays", 63_002, &[]);
@@ -129,7 +130,7 @@ fn a_tool_that_stays_away_is_archived_and_deleted_and_gets_its_names_uid_and_vol
     cycles_until(&mut world, "foo", "archived");
     assert!(exists(&world, &namespace));
     let bindings = world.kubectl(&["get", "rolebindings", "-n", &namespace, "-o", "name"]);
-    assert_eq!(bindings, "", "the daemon reads no longer");
+    assert_eq!(bindings, "", "the daemon's right to read the tenant is removed");
     cycles_until(&mut world, "foo", "deleted");
     assert!(!exists(&world, &namespace));
     assert_eq!(world.kubectl(&["get", "pv", &volume, "-o", "jsonpath={.metadata.uid}"]), volume_uid);
@@ -141,7 +142,7 @@ fn a_tool_that_stays_away_is_archived_and_deleted_and_gets_its_names_uid_and_vol
         assert!(folder.join("objects").join(object).is_file(), "{object} is not in the archive");
     }
     let all = Command::new("grep").args(["-rlE", &SECRET.join("|")]).arg(&folder).output().expect("grep");
-    assert!(all.stdout.is_empty(), "in clear: {}", stdout(&all));
+    assert!(all.stdout.is_empty(), "a Secret is in plain text in: {}", stdout(&all));
     let row = &world.rows("SELECT secrets, left_out FROM archives")[0];
     assert_eq!((&row["secrets"], &row["left_out"]), (&json!(1), &json!(0)));
 
@@ -156,7 +157,7 @@ fn a_tool_that_stays_away_is_archived_and_deleted_and_gets_its_names_uid_and_vol
     restored(&mut world, &namespace);
 }
 
-/// As docs/runbooks/restore-a-deleted-tool.md says.
+/// Restores the tool as docs/runbooks/restore-a-deleted-tool.md says.
 fn restored(world: &mut World, namespace: &str) {
     let file = newest(world);
     let listed = archive(world, &["list", "tool", "foo"]);
@@ -195,7 +196,7 @@ fn restored(world: &mut World, namespace: &str) {
 }
 
 #[test]
-fn a_finalizer_that_holds_a_namespace_is_named_until_it_is_gone() {
+fn a_finalizer_that_blocks_a_deletion_is_reported_until_it_is_gone() {
     let mut world = World::with("stuck", AT_ONCE);
     world.tool("foo", 63_011, &[]);
     world.tool("stays", 63_012, &[]);
@@ -224,7 +225,7 @@ fn a_finalizer_that_holds_a_namespace_is_named_until_it_is_gone() {
 }
 
 #[test]
-fn a_namespace_whose_claim_would_take_its_data_along_is_not_deleted() {
+fn a_namespace_is_kept_if_its_deletion_would_delete_a_volume() {
     let mut world = World::with("data", AT_ONCE);
     world.tool("foo", 63_021, &[]);
     world.tool("stays", 63_022, &[]);
@@ -259,7 +260,7 @@ fn a_namespace_whose_claim_would_take_its_data_along_is_not_deleted() {
 }
 
 #[test]
-fn a_namespace_that_somebody_made_anew_is_theirs() {
+fn a_namespace_that_was_made_again_by_others_is_not_deleted() {
     let mut world = World::with("strange", &format!("{AT_ONCE}[limits]\ndelete_per_cycle = {{ count = 0 }}\n"));
     world.tool("foo", 63_031, &[]);
     world.tool("stays", 63_032, &[]);
@@ -282,7 +283,7 @@ fn a_namespace_that_somebody_made_anew_is_theirs() {
 }
 
 #[test]
-fn deletions_over_the_limit_wait_for_an_approval_of_exactly_them() {
+fn deletions_over_the_limit_wait_for_approval() {
     let limits = "[limits]\nsuspend_per_cycle = { count = 9 }\nsuspend_per_day = { count = 9 }\ndelete_per_cycle = { count = 1 }\ndelete_per_day = { count = 1 }\n";
     let mut world = World::with("dellimit", &format!("{AT_ONCE}{limits}"));
     let tools = ["ta", "tb", "tc"];
@@ -309,7 +310,7 @@ fn deletions_over_the_limit_wait_for_an_approval_of_exactly_them() {
 }
 
 #[test]
-fn archive_and_deletion_come_to_their_end_though_bursar_is_killed_at_each_step() {
+fn archive_and_deletion_finish_although_bursar_is_killed_at_each_step() {
     let mut world = World::with("cutoff", AT_ONCE);
     world.tool("foo", 63_051, &[]);
     world.tool("stays", 63_052, &[]);

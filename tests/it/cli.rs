@@ -1,5 +1,5 @@
-//! The command `bursar` as administrators and their scripts meet it: exit codes, text and JSON, with a daemon and
-//! without. The directory is a file and there is no cluster, so these tests need no server.
+//! The command `bursar` as administrators and scripts use it: exit codes, text and JSON, with a daemon and without. The
+//! directory is a file and no cluster answers, so most of these tests need no servers.
 
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt as _;
@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::quiet::own_servers;
 use crate::world::World;
 
-/// Somebody who is in no group of ours.
+/// A uid that is in no group of Bursar's.
 const STRANGER: u32 = 61_998;
 
 const PEOPLE: &str = "dn: uid=alice,ou=people,dc=example,dc=org
@@ -42,7 +42,7 @@ gidNumber: 3000
 homeDirectory: /home/toor
 ";
 
-/// A site of a file, and nothing else.
+/// A site whose only source is a file.
 pub struct Site {
     folder: Folder,
 }
@@ -72,7 +72,7 @@ impl Site {
         std::fs::write(self.path("bursar.toml"), text).expect("written");
     }
 
-    /// A class in a cluster that nobody reaches.
+    /// Returns the configuration of a class in an unreachable cluster.
     fn student(&self) -> String {
         let authority = bursar_testkit::pki::Authority::new("nobody's");
         std::fs::write(self.path("ca.pem"), &authority.identity().certificate).expect("written");
@@ -87,7 +87,7 @@ impl Site {
         command
     }
 
-    /// Runs it and gives what it printed, if it ends with `exit`.
+    /// Runs a command, checks its exit code, and returns its output.
     pub fn run(&self, arguments: &str, exit: i32) -> String {
         ended(&mut self.command(arguments), exit, arguments)
     }
@@ -113,7 +113,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// Standard output if it ended well, both if not.
+/// Returns standard output if the exit code is 0, otherwise standard output and standard error.
 fn ended(command: &mut Command, exit: i32, what: &str) -> String {
     let output = command.output().expect("bursar runs");
     assert_eq!(output.status.code(), Some(exit), "{what}\n{}", text(&output));
@@ -121,7 +121,7 @@ fn ended(command: &mut Command, exit: i32, what: &str) -> String {
 }
 
 #[test]
-fn another_configuration_is_planned_against_the_running_daemon() {
+fn a_plan_compares_another_configuration_with_the_one_in_force() {
     let site = Site::new();
     let daemon = site.daemon();
     let other = std::fs::read_to_string(site.path("bursar.toml")).expect("a configuration");
@@ -134,21 +134,22 @@ fn another_configuration_is_planned_against_the_running_daemon() {
         let said = text(&command.output().expect("bursar runs"));
         assert!(said.contains("gain access: ") && said.contains("lose access: nobody"), "{said}");
     }
-    assert!(!site.run("plan", 0).contains("gain access"), "the configuration in force has nothing to compare");
+    assert!(!site.run("plan", 0).contains("gain access"), "the configuration in force is not compared with itself");
     assert!(plan("--at 2020-01-01", 64).contains("is past"));
     let in_force = format!("plan --config {} --at 2999-01-01", site.path("bursar.toml").display());
     assert!(site.run(&in_force, 0).contains("nothing falls due"));
     std::fs::write(&file, format!("{other}[lifecycl]\n")).expect("written");
     assert!(plan("", 78).contains("did you mean lifecycle?"));
 
-    // The daemon reads what a configuration names with its own rights, so nobody else may have it read another one.
+    // The daemon reads the files that a configuration names with its own rights, so only administrators may have a
+    // configuration planned.
     std::fs::write(&file, &other).expect("written");
     let answer = stranger_asks(&site, &file);
     assert!(answer.contains("reading needs group bursar"), "{answer}");
     drop(daemon);
 }
 
-/// A stranger's request for the plan of a file, past the command.
+/// Returns the daemon's answer to a stranger's direct request for a plan of a configuration file.
 fn stranger_asks(site: &Site, file: &std::path::Path) -> String {
     let body = serde_json::json!({"config": {"file": file, "text": "site = \"x\""}, "at": null}).to_string();
     let mut command = Command::new("curl");
@@ -158,7 +159,7 @@ fn stranger_asks(site: &Site, file: &std::path::Path) -> String {
 }
 
 #[test]
-fn before_init_the_plan_is_of_the_directories() {
+fn before_init_the_plan_shows_the_accounts_of_the_directories() {
     let site = Site::new();
     std::fs::remove_file(site.path("state/seal.key")).expect("removed");
     site.configure(&site.student());
@@ -168,7 +169,7 @@ fn before_init_the_plan_is_of_the_directories() {
 }
 
 #[test]
-fn a_cluster_that_is_not_reachable_keeps_a_cycle_from_success() {
+fn a_cycle_fails_if_a_cluster_is_unreachable() {
     let site = Site::new();
     site.configure(&site.student());
     for arguments in ["sync --once", "sync --once"] {
@@ -180,11 +181,14 @@ fn a_cluster_that_is_not_reachable_keeps_a_cycle_from_success() {
     }
     assert!(site.run("status", 0).contains("cluster prod: not reachable: "));
     let plan = text(&site.command("plan").output().expect("bursar runs"));
-    assert!(plan.contains("! cluster prod: ") && plan.contains("prod.kubeconfig"), "it names the cause: {plan}");
+    assert!(
+        plan.contains("! cluster prod: ") && plan.contains("prod.kubeconfig"),
+        "the plan names the missing kubeconfig: {plan}"
+    );
 }
 
 #[test]
-fn a_takeover_without_a_kubeconfig_names_the_option() {
+fn a_takeover_without_a_kubeconfig_names_the_missing_option() {
     let site = Site::new();
     site.configure(&site.student());
     let mut command = site.command("takeover");
@@ -205,7 +209,7 @@ fn a_file_is_not_compared_with_a_server() {
 }
 
 #[test]
-fn a_checkout_stays_root_where_the_package_is_installed() {
+fn test_runs_stay_root_on_hosts_with_user_bursar() {
     let site = Site::new();
     std::fs::set_permissions(site.path("bursar.toml"), std::fs::Permissions::from_mode(0o600)).expect("a mode");
     let users = std::fs::read_to_string("/etc/passwd").expect("users");
@@ -271,7 +275,7 @@ fn a_wrong_configuration_ends_with_78_before_anything_is_touched() {
 }
 
 #[test]
-fn an_error_does_not_drive_the_terminal() {
+fn control_characters_in_errors_are_replaced() {
     let site = Site::new();
     site.configure("[\"a\\u001b[31mb\"]\n");
     let said = site.run("plan", 78);
@@ -292,7 +296,7 @@ fn check_prints_json_for_valid_and_invalid_configurations() {
 }
 
 #[test]
-fn check_asks_no_resolver_and_doctor_does() {
+fn doctor_resolves_names_and_check_does_not() {
     let site = Site::new();
     let volume = "{ name = \"home\", kind = \"static\", nfs = { server = \"nfs.site.test\", path = \"/srv/{name}\" } }";
     site.configure(&format!(
@@ -321,7 +325,7 @@ fn check_asks_no_resolver_and_doctor_does() {
 }
 
 #[test]
-fn a_wrong_configuration_keeps_nobody_from_orders() {
+fn orders_work_while_the_configuration_file_has_errors() {
     let site = Site::new();
     let daemon = site.daemon();
     site.run("sync", 0);
@@ -344,7 +348,7 @@ fn a_wrong_configuration_keeps_nobody_from_orders() {
 }
 
 #[test]
-fn without_a_daemon_the_lock_does_it() {
+fn without_a_daemon_commands_work_on_the_ledger_themselves() {
     let site = Site::new();
     assert_eq!(site.json("check", 0)["sources"][0], "people");
     site.run("sync", 69);
@@ -372,7 +376,7 @@ fn without_a_daemon_the_lock_does_it() {
     let missing = why["steps"].as_array().into_iter().flatten().find(|step| step["at"] == "class");
     assert_eq!(missing.map(|step| step["text"].clone()), Some("no class takes this user".into()));
     let objects = why["steps"].as_array().into_iter().flatten().find(|step| step["at"] == "objects");
-    assert_eq!(objects, None, "nothing is missing beside the class");
+    assert_eq!(objects, None, "the missing class is the only reason");
     assert!(site.run("why user toor", 4).contains("is rejected: uid 0 is not in 1000..2147483646"));
     assert_eq!(site.json("hold user alice --reason audit --ticket T1", 0)["report"], Value::Null);
     let history = site.json("history user alice", 0);
@@ -394,7 +398,7 @@ fn without_a_daemon_the_lock_does_it() {
 }
 
 #[test]
-fn with_a_daemon_it_is_asked() {
+fn with_a_daemon_commands_ask_the_daemon() {
     let site = Site::new();
     let daemon = site.daemon();
     site.run("sync --once", 75);
@@ -407,7 +411,7 @@ fn with_a_daemon_it_is_asked() {
     let backup = site.path("backup.db").display().to_string();
     assert!(site.json(&format!("ledger backup {backup}"), 0)["events"].as_i64() > Some(1));
     assert!(site.run(&format!("users --ledger {backup}"), 0).contains("alice"));
-    assert!(site.run(&format!("ledger backup {backup}"), 1).contains("exists"), "a file is never replaced");
+    assert!(site.run(&format!("ledger backup {backup}"), 1).contains("exists"), "a backup never replaces a file");
     for arguments in ["status", "sync", "hold user alice --reason audit"] {
         let mut stranger = site.command(arguments);
         let said = ended(stranger.uid(STRANGER).gid(STRANGER), 77, arguments);
@@ -420,14 +424,14 @@ fn with_a_daemon_it_is_asked() {
 }
 
 #[test]
-fn completions_and_the_manual_come_from_the_arguments() {
+fn completions_and_manual_pages_are_generated() {
     let site = Site::new();
     assert!(site.run("completions bash", 0).contains("_bursar"));
     assert!(site.run("man", 0).contains(".TH"));
 }
 
 #[test]
-fn doctor_reaches_everything_after_init() {
+fn doctor_finds_no_problem_after_init() {
     let world = World::on(own_servers(&ControlPlaneOptions::default()), "doctor", "");
     let admin = &world.servers.cluster.admin_kubeconfig;
     let bursar = |arguments: &[&str]| {
@@ -442,7 +446,7 @@ fn doctor_reaches_everything_after_init() {
     let (exit, findings) = bursar(&["doctor"]);
     let bad: Vec<&Value> =
         findings.as_array().into_iter().flatten().filter(|finding| !finding["remedy"].is_null()).collect();
-    // The daemon was never started here: that is the next step, and no problem.
+    // The daemon was never started here. That is the next step, not a problem.
     assert_eq!((exit, bad.len()), (Some(0), 0), "{findings:#}");
     let daemon = findings.as_array().into_iter().flatten().find(|finding| finding["subject"] == "daemon");
     assert!(

@@ -1,5 +1,5 @@
-//! Several clusters from one ledger: each with its own seal scope, endpoints and classes; contexts of all in one
-//! kubeconfig; one that hangs keeps nobody else waiting, and catches up.
+//! Several clusters with one ledger: each has its own seals, endpoints and classes, and the contexts of all are in one
+//! kubeconfig. A cluster that hangs does not delay the others, and catches up later.
 
 use std::fs;
 use std::process::Command;
@@ -20,7 +20,7 @@ use rustix::process::Signal;
 use crate::daemon::{Daemon, status};
 use crate::world::{World, stderr};
 
-/// A cluster beside the one that all tests share, by turns: some of these tests let it hang.
+/// Locks and returns a second cluster. Tests use it one at a time, because some of them let it hang.
 pub fn other() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
     static OTHER: OnceLock<ControlPlane> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::new(());
@@ -28,12 +28,12 @@ pub fn other() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
     (OTHER.get_or_init(|| ControlPlane::start(&ControlPlaneOptions::default())), turn)
 }
 
-/// A site with class `tool` on both clusters, class `admin` on one, class `local` on the other.
+/// Makes a site with class `tool` on both clusters, class `admin` on one, and class `local` on the other.
 pub fn world(name: &str, other: &ControlPlane) -> World {
     world_on(Servers::shared().clone(), name, other, "")
 }
 
-/// The same on other servers, with more lines of configuration.
+/// Like [`world`], on other servers and with more lines of configuration.
 pub fn world_on(servers: Arc<Servers>, name: &str, other: &ControlPlane, more: &str) -> World {
     let folder = servers.folder().join(name);
     let more = format!(
@@ -64,7 +64,7 @@ fn target(tool: &str) -> Target {
 }
 
 #[test]
-fn contexts_of_both_clusters_are_in_one_kubeconfig() {
+fn the_contexts_of_both_clusters_are_in_one_kubeconfig() {
     let (other, _turn) = other();
     let mut world = world("twins", other);
     world.tool("foo", 62_851, &["alice"]);
@@ -82,15 +82,15 @@ fn contexts_of_both_clusters_are_in_one_kubeconfig() {
     let contexts = ["config", "get-contexts", "-o", "name"];
     let tool = world.home("foo").join(".kube/config");
     assert_eq!(said(&tool, &contexts), "other\ntest");
-    assert_eq!(said(&config("alice"), &contexts), "test", "a class on one cluster");
-    assert_eq!(said(&config("lena"), &contexts), "other", "a class on the other");
+    assert_eq!(said(&config("alice"), &contexts), "test", "the class is only on cluster test");
+    assert_eq!(said(&config("lena"), &contexts), "other", "the class is only on the other cluster");
     for context in ["test", "other"] {
         let got = world.kubectl_as_tool("foo", &["get", "pods", "--context", context]);
         assert!(got.status.success(), "{context}: {}", stderr(&got));
     }
     assert!(said(&config("alice"), &["get", "nodes"]).is_empty());
 
-    // One account, two clusters: one generation, two seals, neither of which is worth anything in the other.
+    // The account has one generation and one seal in each cluster; neither seal is valid in the other cluster.
     let namespace = world.namespace("foo");
     let metadata = |cluster: &ControlPlane| {
         let text = cluster.run(&["get", "namespace", &namespace, "-o", "json"], "");
@@ -101,7 +101,7 @@ fn contexts_of_both_clusters_are_in_one_kubeconfig() {
     assert_eq!(of(&here, "generation"), of(&there, "generation"));
     assert_ne!(of(&here, "seal"), of(&there, "seal"));
 
-    // What is changed for one cluster is not asked of the other, which stays connected.
+    // A change for one cluster sends no requests to the other, which stays connected.
     let mark = other.audit_mark();
     let url = world.servers.cluster.url.replace("localhost", "127.0.0.1");
     let text = fs::read_to_string(world.config()).expect("a configuration");
@@ -112,7 +112,7 @@ fn contexts_of_both_clusters_are_in_one_kubeconfig() {
     assert_eq!(world.cycle().exit_code(), 0);
     assert!(world.status().clusters.values().all(|cluster| cluster.ready));
     let asked = other.requests_since(mark);
-    // Whether the webhook has the new rules is asked, and no more.
+    // Other verbs are ignored: the daemon checks whether the webhook has the new rules.
     let watched = |verb: &str| ["list", "watch", "create"].contains(&verb);
     let asked: Vec<_> =
         asked.iter().filter(|request| request.user == "bursar:daemon" && watched(&request.verb)).collect();
@@ -120,7 +120,7 @@ fn contexts_of_both_clusters_are_in_one_kubeconfig() {
 }
 
 #[test]
-fn a_cluster_that_hangs_keeps_only_its_own_work_waiting_and_catches_up() {
+fn a_cluster_that_hangs_delays_only_its_own_work_and_catches_up() {
     let (other, _turn) = other();
     let mut world = world("hangs", other);
     for (tool, uid) in (0..6).map(|number| (format!("t{number}"), 62_861 + number)) {
@@ -137,7 +137,7 @@ fn a_cluster_that_hangs_keeps_only_its_own_work_waiting_and_catches_up() {
     let server = other.api_server().expect("of our own");
     let frozen = server.frozen();
     let began = Instant::now();
-    // A new tool, a suspension and a revocation, all of them in both clusters.
+    // A new tool, a suspension and a revocation, each in both clusters.
     world.tool("new", 62_871, &[]);
     world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "t1")));
     world.cycle();
@@ -146,16 +146,16 @@ fn a_cluster_that_hangs_keeps_only_its_own_work_waiting_and_catches_up() {
         let rows = world.rows("SELECT name, state FROM tools");
         rows.iter().find(|row| row["name"] == tool).map(|row| row["state"].clone())
     };
-    assert!(works(&world, "new", "test"), "made here");
+    assert!(works(&world, "new", "test"), "the new tool works in the cluster that answers");
     assert_eq!(state(&world, "t1"), Some("suspended".into()));
     let bindings = world.kubectl(&["get", "rolebindings", "-n", &world.namespace("t1"), "-o", "name"]);
     assert!(!bindings.contains("bursar"), "{bindings}");
-    assert!(!with(&world, "test"), "the old certificate is refused here");
-    assert!(works(&world, "t0", "test"), "and the new one works here");
+    assert!(!with(&world, "test"), "the old certificate is refused in the cluster that answers");
+    assert!(works(&world, "t0", "test"), "the new certificate works in the cluster that answers");
     assert!((2..6).all(|number| works(&world, &format!("t{number}"), "test")));
     let clusters = world.status().clusters;
     assert!(clusters["test"].ready && !clusters["other"].ready, "{clusters:#?}");
-    // Once it is known to hang, nobody waits for it: a signature alone would be waited for 30 s.
+    // Once the cluster is known to hang, cycles do not wait for it. Waiting for a signature alone would take 30 s.
     let (known, cycle) = (Instant::now(), world.cycle());
     assert!(known.elapsed() < Duration::from_secs(29), "{:?} {cycle:#?}", known.elapsed());
     println!("hung for {:?}; a cycle then takes {:?}", began.elapsed(), known.elapsed());
@@ -165,13 +165,13 @@ fn a_cluster_that_hangs_keeps_only_its_own_work_waiting_and_catches_up() {
         let report = world.cycle();
         (report.exit_code() == 0 && works(&world, "new", "other") && works(&world, "t0", "other")).then_some(())
     });
-    assert!(!with(&world, "other"), "the old certificate is refused there too");
+    assert!(!with(&world, "other"), "the old certificate is refused in the other cluster");
     let bindings = other.run(&["get", "rolebindings", "-n", &world.namespace("t1"), "-o", "name"], "");
     assert!(!bindings.contains("bursar"), "{bindings}");
 }
 
 #[test]
-fn a_cluster_that_hangs_at_a_reload_delays_no_revocation_in_the_other() {
+fn a_cluster_that_hangs_during_a_reload_does_not_delay_a_revocation_in_the_other() {
     let (other, _turn) = other();
     let mut world = world("reloads", other);
     world.tool("foo", 62_877, &[]);
@@ -197,7 +197,7 @@ fn a_cluster_that_hangs_at_a_reload_delays_no_revocation_in_the_other() {
         wait_for("the old certificate is refused", DEADLINE, || (!opens(&world)).then_some(()));
         let took = began.elapsed();
         println!("refused after {took:?}");
-        // A request that is waited for would take 30 s.
+        // If the revocation waited for the other cluster's request, it would take 30 s.
         assert!(took < Duration::from_secs(15), "{took:?}");
         let (code, said) = revoking.join().expect("it ends");
         assert!(code == Some(1) && said.contains("cluster other"), "{said}");
@@ -216,7 +216,7 @@ fn a_daemon_that_starts_while_a_cluster_hangs_works_in_the_other() {
     world.stop();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    wait_for("foo works where it can", DEADLINE, || works(&world, "foo", "test").then_some(()));
+    wait_for("foo works in the cluster that answers", DEADLINE, || works(&world, "foo", "test").then_some(()));
     let clusters = status(&world)["clusters"].clone();
     assert_eq!((clusters["test"]["ready"].clone(), clusters["other"]["ready"].clone()), (true.into(), false.into()));
     assert!(clusters["other"]["trouble"].as_str().is_some_and(|why| !why.is_empty()), "{clusters:#}");
@@ -224,7 +224,7 @@ fn a_daemon_that_starts_while_a_cluster_hangs_works_in_the_other() {
     let (code, said) = crate::runbooks::follow(&world, "bursar sync");
     println!("{said}");
     assert_eq!(code, Some(0), "{said}");
-    wait_for("foo works there too", DEADLINE, || {
+    wait_for("foo works in the other cluster", DEADLINE, || {
         crate::runbooks::follow(&world, "bursar sync");
         works(&world, "foo", "other").then_some(())
     });
@@ -232,7 +232,7 @@ fn a_daemon_that_starts_while_a_cluster_hangs_works_in_the_other() {
 }
 
 #[test]
-fn an_order_for_a_cluster_that_is_away_ends_with_1_and_is_shown_until_it_is_done() {
+fn an_order_exits_with_1_and_is_shown_until_an_unreachable_cluster_is_done() {
     let (other, _turn) = other();
     let mut world = world("orders", other);
     world.tool("foo", 62_891, &[]);
@@ -261,7 +261,7 @@ fn an_order_for_a_cluster_that_is_away_ends_with_1_and_is_shown_until_it_is_done
         assert!(why.contains("not done yet"), "{why}");
     }
     drop(frozen);
-    wait_for("it is done there too", DEADLINE, || {
+    wait_for("the suspension is done in the other cluster", DEADLINE, || {
         given("bursar sync");
         unfinished().is_empty().then_some(())
     });
@@ -272,7 +272,7 @@ fn an_order_for_a_cluster_that_is_away_ends_with_1_and_is_shown_until_it_is_done
 }
 
 #[test]
-fn a_class_is_not_revoked_while_one_of_it_is_suspended_and_its_cluster_away() {
+fn a_bulk_revocation_is_not_done_while_a_suspension_waits_for_a_cluster() {
     let (other, _turn) = other();
     let mut world = world("bulkaw", other);
     world.tool("foo", 62_893, &[]);
@@ -285,7 +285,7 @@ fn a_class_is_not_revoked_while_one_of_it_is_suspended_and_its_cluster_away() {
     let (code, said) = std::thread::scope(|scope| {
         let class = "bursar revoke --all --class tool --reason stolen";
         let revoking = scope.spawn(|| crate::runbooks::follow(&world, class));
-        wait_for("it is revoked where it can be", DEADLINE, || {
+        wait_for("the class is revoked in the cluster that answers", DEADLINE, || {
             (status(&world)["revocations"][0]["under_way"] == 1).then_some(())
         });
         let (code, said) = crate::runbooks::follow(&world, "bursar suspend tool foo --reason stolen");
@@ -295,7 +295,7 @@ fn a_class_is_not_revoked_while_one_of_it_is_suspended_and_its_cluster_away() {
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("tool:foo: suspend") && said.contains("cluster other"), "{said}");
     drop(frozen);
-    wait_for("it is done there too", DEADLINE, || {
+    wait_for("the suspension is done in the other cluster", DEADLINE, || {
         crate::runbooks::follow(&world, "bursar sync");
         (status(&world)["unfinished"] == serde_json::json!([])).then_some(())
     });
@@ -303,7 +303,7 @@ fn a_class_is_not_revoked_while_one_of_it_is_suspended_and_its_cluster_away() {
 }
 
 #[test]
-fn a_cluster_taken_out_of_the_configuration_is_left_as_it_is_and_its_contexts_leave_the_homes() {
+fn a_cluster_removed_from_the_configuration_is_left_unchanged_and_its_contexts_are_removed() {
     let (other, _turn) = other();
     let mut world = world("leaves", other);
     for (tool, uid) in [("foo", 62_895), ("bar", 62_896)] {
@@ -323,7 +323,7 @@ fn a_cluster_taken_out_of_the_configuration_is_left_as_it_is_and_its_contexts_le
     };
     let (before, mark) = (stands(), other.audit_mark());
 
-    // With its class of people, as somebody who knows that it is gone would do it.
+    // The administrator knows that the cluster is gone, and removes its class of people too.
     let at = whole.find("\n[cluster.other]").expect("the other cluster");
     fs::write(world.config(), &whole[..at]).expect("written");
     world.configure("[\"test\", \"other\"]", "[\"test\"]");
@@ -352,9 +352,9 @@ fn a_cluster_taken_out_of_the_configuration_is_left_as_it_is_and_its_contexts_le
         written.iter().filter(|request| request.user == "bursar:daemon" && writes(&request.verb)).collect();
     assert!(written.is_empty(), "{written:#?}");
     let got = world.kubectl_with(&stolen, &["get", "pods", "--context", "other"]);
-    assert!(got.status.success(), "nobody revokes it there: {}", stderr(&got));
+    assert!(got.status.success(), "nothing is revoked in a cluster without configuration: {}", stderr(&got));
 
-    // It is back: the same namespaces, new certificates, and the suspension of meanwhile.
+    // The cluster returns: it has the same namespaces and new certificates, and tool bar is suspended there too.
     world.stop();
     fs::write(world.config(), &whole).expect("written");
     wait_for("it is served again", DEADLINE, || {
@@ -366,7 +366,7 @@ fn a_cluster_taken_out_of_the_configuration_is_left_as_it_is_and_its_contexts_le
     assert!(!bindings.contains("bursar"), "{bindings}");
 }
 
-/// A pod that mounts one volume, as a tenant writes it.
+/// A pod that mounts one volume, as a tenant would write it.
 fn pod(name: &str, volume: &str) -> String {
     format!(
         r#"{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "{name}"}}, "spec": {{
@@ -376,7 +376,7 @@ fn pod(name: &str, volume: &str) -> String {
 }
 
 #[test]
-fn a_tenants_pod_mounts_its_claim_with_the_static_volume_and_no_other_path() {
+fn a_tenants_pod_can_mount_its_own_claim_and_path_but_no_other_path() {
     let (other, _turn) = other();
     let mut world = world("mounts", other);
     world.configure("pod_security = \"restricted\"", "pod_security = \"baseline\"");
@@ -394,7 +394,8 @@ fn a_tenants_pod_mounts_its_claim_with_the_static_volume_and_no_other_path() {
     let mut command = Command::new(program("bursar-webhook"));
     command.arg("--dir").arg(&folder).arg("--listen").arg(format!("127.0.0.1:{port}"));
     command.arg("--health").arg(format!("127.0.0.1:{health}"));
-    // The installation waits for the webhook, and the webhook for its files, of which the kubeconfig is the last.
+    // The installation waits for the webhook, and the webhook waits for its files, of which the kubeconfig is written
+    // last.
     let webhook = std::thread::scope(|scope| {
         let installing = scope.spawn(|| crate::runbooks::follow(&world, &install));
         wait_for("the webhook's files", DEADLINE, || folder.join("kubeconfig").exists().then_some(()));
@@ -423,7 +424,7 @@ fn a_tenants_pod_mounts_its_claim_with_the_static_volume_and_no_other_path() {
         let refused = create(&pod(name, &volume), &[]);
         assert!(!refused.status.success() && stderr(&refused).contains("bursar.dev"), "{path}: {}", stderr(&refused));
     }
-    // The shell's usual kubeconfig is that of cluster test, which the same ledger owns.
+    // The kubeconfig that an administrator uses by default belongs to cluster test, which the same ledger owns.
     let of_test = Servers::shared().cluster.admin_kubeconfig.clone();
     let init = format!("bursar init --cluster other --admin-kubeconfig {}", of_test.display());
     let (code, said) = crate::runbooks::follow(&world, &init);

@@ -1,6 +1,6 @@
-//! The crossings of `tests/data/crossings.txt` on real servers: each state against each event of those that can be made
-//! here, one tool a cell, all cells of a site side by side. States of clusters have a site of two clusters, one state
-//! after the other.
+//! Tests the crossings of `tests/data/crossings.txt` on real servers: each state with each event, as far as they can be
+//! produced here. Each cell has its own tool, and all cells of a site are tested in parallel. States of clusters are
+//! tested on a site with two clusters, one after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -38,12 +38,13 @@ const DEADLINE: Duration = Duration::from_mins(5);
 const LIMITS: &str = "\n[limits]\nsuspend_per_cycle = { count = 1000 }\nsuspend_per_day = { count = 1000 }\n\
     disable_per_cycle = { count = 1000 }\ndisable_per_day = { count = 1000 }\n\
     remove_members_per_cycle = { count = 1000 }\nresume_per_cycle = { count = 1000 }\nresume_per_day = { count = 1000 }\n";
-/// The API server learns of bindings by a watch of its own.
+/// The API server notices bindings by its own watch, which takes a moment.
 const AUTHORIZER: Duration = Duration::from_millis(500);
-/// What absence is proved by: reads of an hour each.
+/// The number of reads, an hour apart, after which absence is proved.
 const READS: usize = 30;
 
-/// What is done to a tool: `hold`, `release`, …, with the words after its name; or `cluster`, with its name and `down`.
+/// A step: a verb such as `hold`, with the words after the tool's name; or `cluster`, with the cluster's name and `up`
+/// or `down`.
 type Step = (String, Vec<String>);
 
 type Happening = crossings::Happening<Step>;
@@ -52,7 +53,7 @@ fn begins_with(happening: &Happening, step: &str) -> bool {
     happening.begins.iter().any(|(verb, _)| verb == step)
 }
 
-/// A tool for each state of this kind and each event.
+/// Returns a cell with its own tool for each event and each state that `is_of` selects.
 fn cells(matrix: &Matrix<Step>, world: &World, is_of: impl Fn(&Happening) -> bool) -> Vec<Cell> {
     let states = matrix.states.iter().filter(|state| is_of(state));
     let pairs = states.flat_map(|state| matrix.events.iter().map(move |event| (state, event)));
@@ -64,7 +65,7 @@ fn cells(matrix: &Matrix<Step>, world: &World, is_of: impl Fn(&Happening) -> boo
     (FIRST_UID..).zip(pairs).map(cell).collect()
 }
 
-/// Steps that can be made here.
+/// Verbs of steps that can be done here.
 const KNOWN: [&str; 18] = [
     "cycle",
     "quota",
@@ -85,16 +86,16 @@ const KNOWN: [&str; 18] = [
     "absent",
     "rename",
 ];
-/// What ends some of them.
+/// Verbs that end some of these steps.
 const ENDS: [&str; 3] = ["remade", "finalized", "back"];
 
-/// `None`: one of them cannot be made on real servers, or concerns more than one tool.
+/// Parses steps. Returns `None` if one of them cannot be done on real servers, or concerns more than one tool.
 fn steps(lines: &[&str], of_an_end: bool) -> Option<Vec<Step>> {
     let mut steps = Vec::new();
     for line in lines {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (verb, rest) = match words[..] {
-            // A home takes what is due when it is whole again; nobody has to wait for that here.
+            // Time only has to pass until the next try for a home, and these tests repeat cycles anyway.
             ["time", _] if of_an_end => continue,
             ["cycle"] => ("cycle", &[][..]),
             ["cluster", _, "up" | "down"] => ("cluster", &words[1..]),
@@ -111,7 +112,7 @@ fn steps(lines: &[&str], of_an_end: bool) -> Option<Vec<Step>> {
     Some(steps)
 }
 
-/// How far the clocks of the two sites are ahead, in hours.
+/// The hours by which the clocks of the two sites are ahead.
 static AHEAD: [AtomicI64; 2] = [const { AtomicI64::new(0) }; 2];
 
 fn ahead(site: usize) -> Timestamp {
@@ -122,11 +123,11 @@ fn ahead(site: usize) -> Timestamp {
 struct Cell {
     state: Happening,
     event: Happening,
-    /// As it is called now.
+    /// The tool's current name.
     tool: String,
     namespace: String,
     uid: u32,
-    /// What it had at the beginning.
+    /// A copy of its first kubeconfig.
     old: PathBuf,
     had_access: bool,
 }
@@ -135,13 +136,13 @@ struct Site {
     world: World,
     orders: Vec<OrderRequest>,
     other: Option<ControlPlane>,
-    /// Clusters that do not answer.
+    /// The clusters that do not answer.
     away: BTreeSet<&'static str>,
     ahead: &'static AtomicI64,
     runtime: tokio::runtime::Runtime,
 }
 
-/// Moves an entry, which keeps its id.
+/// Returns LDIF that moves an entry. The entry keeps its id.
 fn moved(rdn: &str, from: &str, to: &str) -> String {
     format!("dn: {rdn},{from}\nchangetype: modrdn\nnewrdn: {rdn}\ndeleteoldrdn: 0\nnewsuperior: {to}\n\n")
 }
@@ -152,7 +153,7 @@ impl Site {
         Self { world, orders: Vec::new(), other, away: BTreeSet::new(), ahead, runtime }
     }
 
-    /// Everybody, their first cycle, and what they have by it.
+    /// Adds all accounts, runs their first cycle, and copies the kubeconfigs.
     fn begin(&mut self, cells: &[Cell]) {
         for (uid, name) in (FIRST_UID - 10..).zip(["ann", "bob"]) {
             self.world.person(name, uid);
@@ -167,14 +168,14 @@ impl Site {
         }
     }
 
-    /// Clusters that answer, by the context in kubeconfigs.
+    /// Returns the clusters that answer, by their contexts in kubeconfigs.
     fn answering(&self) -> Vec<(&'static str, &ControlPlane)> {
         let all = [("test", Some(&self.world.servers.cluster)), ("other", self.other.as_ref())];
         let all = all.into_iter().filter_map(|(name, cluster)| Some((name, cluster?)));
         all.filter(|(name, _)| !self.away.contains(name)).collect()
     }
 
-    /// What happens to clusters.
+    /// Performs the steps that concern clusters.
     fn tell_clusters(&mut self, steps: &[Step]) {
         for (_, words) in steps.iter().filter(|(verb, _)| verb == "cluster") {
             let (name, cluster) = match words[0].as_str() {
@@ -192,7 +193,7 @@ impl Site {
         }
     }
 
-    /// What happens to one tool.
+    /// Performs steps for the tool of a cell.
     fn tell(&mut self, cell: &mut Cell, steps: &[Step]) {
         let world = &self.world;
         for (verb, rest) in steps {
@@ -209,7 +210,7 @@ impl Site {
             };
             let (kept, none) = (r#"["example.org/keep"]"#, "null");
             match verb.as_str() {
-                // All cells have their cycle together, and all clusters are there or away for all.
+                // All cells share the cycles, and the clusters are stopped for all of them.
                 "cycle" | "cluster" => {}
                 "hold" => self.orders.push(OrderRequest::Hold(target())),
                 "release" => self.orders.push(OrderRequest::Release(target())),
@@ -222,8 +223,8 @@ impl Site {
                     let set = QuotaSet { target: target(), amounts, until: None, cluster: None };
                     self.orders.push(OrderRequest::QuotaSet(set));
                 }
-                "break" => chown(world.home(tool), Some(1), Some(1)).expect("given away"),
-                "mend" => chown(world.home(tool), Some(cell.uid), Some(cell.uid)).expect("given back"),
+                "break" => chown(world.home(tool), Some(1), Some(1)).expect("the test runs as root"),
+                "mend" => chown(world.home(tool), Some(cell.uid), Some(cell.uid)).expect("the test runs as root"),
                 "disabled" => modify(&disable_ldif(&account)),
                 "enabled" => modify(&replace_ldif(&account, "pwdPolicySubentry", &[])),
                 "loses" => modify(&format!(
@@ -277,7 +278,7 @@ impl Site {
                         finalizers(&binding, none);
                     }
                 }
-                other => panic!("no such step: {other}"),
+                other => panic!("unknown step: {other}"),
             }
         }
     }
@@ -289,10 +290,10 @@ impl Site {
         }
     }
 
-    /// Gives the orders that were told.
+    /// Gives the orders that steps have collected.
     fn order(&mut self) {
         let mut orders = std::mem::take(&mut self.orders);
-        // Nothing is resumed that is held.
+        // A tool that is held cannot be resumed, so releases come first.
         orders.sort_by_key(|order| !matches!(order, OrderRequest::Release(_)));
         self.world.give(&orders);
     }
@@ -301,10 +302,12 @@ impl Site {
         self.order();
         self.world.cycle();
         std::thread::sleep(AUTHORIZER);
-        wait_for("access where nothing happened", DEADLINE, || self.is_whole(&self.kubeconfig("stays")).then_some(()));
+        wait_for("the undisturbed tool has access", DEADLINE, || {
+            self.is_whole(&self.kubeconfig("stays")).then_some(())
+        });
     }
 
-    /// Thirty reads, an hour apart: what is not in the directory is proved to be gone.
+    /// Runs 30 cycles, an hour apart. They prove that entries that are not in the directory are gone.
     fn hours_pass(&mut self) {
         for _ in 0..READS {
             self.ahead.fetch_add(1, Ordering::Relaxed);
@@ -316,7 +319,7 @@ impl Site {
         self.world.home(tool).join(".kube/config")
     }
 
-    /// In how many of the clusters that answer a kubeconfig opens its namespace.
+    /// Returns in how many of the clusters that answer a kubeconfig opens its namespace.
     fn opens(&self, kubeconfig: &Path) -> Result<usize, String> {
         let answers = self.answering().into_iter().map(|(at, _)| self.runtime.block_on(opens(kubeconfig, at)));
         answers.map(|answer| answer.map(usize::from)).sum()
@@ -326,7 +329,8 @@ impl Site {
         self.opens(kubeconfig) == Ok(self.answering().len())
     }
 
-    /// What is wrong of the four promises but the last, by cell; `waits`: what may be so for now.
+    /// Returns the violations of the promises about access, by cell. Cells in `waits` are left out: they may violate
+    /// them for now.
     fn wrong(&self, cells: &[Cell], waits: &BTreeSet<(String, String)>) -> Vec<String> {
         let mut wrong = Vec::new();
         let granted = self.granted_wrongly();
@@ -344,14 +348,17 @@ impl Site {
                 }
             };
             let lost = cell.had_access && present < self.answering().len();
-            // A home that takes no file gets no replacement, and what a finalizer keeps is made again when it is gone.
+            // A home that cannot be written gets no replacement, and a binding that a finalizer keeps is remade only
+            // when it is gone.
             let has_replacement = !begins_with(&cell.state, "break") && !begins_with(&cell.state, "finalizer");
             let why = match cell.event.meaning {
-                Meaning::Takes if present + old > 0 => "still has access",
-                Meaning::Replaces if old > 0 => "what it had still opens it",
+                Meaning::Takes if present + old > 0 => "its kubeconfigs still give access",
+                Meaning::Replaces if old > 0 => "its old kubeconfig still gives access",
                 Meaning::Replaces if lost && has_replacement => "lost its access",
                 Meaning::Keeps if lost => "lost its access",
-                _ if granted.contains(&cell.namespace) => "somebody is bound who should not be",
+                _ if granted.contains(&cell.namespace) => {
+                    "a binding has a wrong generation or an account that is not active"
+                }
                 _ => continue,
             };
             wrong.push(report(why));
@@ -359,7 +366,7 @@ impl Site {
         wrong
     }
 
-    /// Namespaces with a binding of a generation that is not the present one of an active account.
+    /// Returns the namespaces with a binding to an old generation or to an account that is not active.
     fn granted_wrongly(&self) -> BTreeSet<String> {
         let tools = self.world.rows("SELECT name, generation FROM tools WHERE state = 'active'");
         let present: BTreeSet<(&str, u64)> = tools
@@ -381,7 +388,7 @@ impl Site {
         wrong
     }
 
-    /// What each tool has in the end, but for its name and the generation; by namespace.
+    /// Returns the final state of each tool by namespace, without its name and generation.
     fn ends(&self) -> BTreeMap<String, String> {
         let rows = self.world.rows(
             "SELECT t.name, t.namespace, t.state,
@@ -407,15 +414,15 @@ impl Site {
         ends
     }
 
-    /// Ends all states and events, and waits until each cell is as the one without a state.
+    /// Ends all states and events, and waits until each cell has the same result as its event without a state.
     fn end(&mut self, mut cells: Vec<Cell>) {
-        // An entry is back before something is changed in it.
+        // An entry that was removed must return before it is changed.
         self.tell_all(&mut cells, |cell| [ends(&cell.event), ends(&cell.state)].concat());
         let undisturbed = |event: &str| {
             let found = cells.iter().find(|cell| cell.state.name == "none" && cell.event.name == event);
             found.expect("a state of nothing").namespace.clone()
         };
-        wait_for("all is as if no state had been", DEADLINE, || {
+        wait_for("each cell has the result of its event alone", DEADLINE, || {
             self.ahead.fetch_add(1, Ordering::Relaxed);
             self.cycle();
             let ends = self.ends();
@@ -434,8 +441,8 @@ impl Site {
     }
 }
 
-/// Whether the user of a context gets an answer; a namespace that is gone, or a role that is, is answered like a refusal.
-/// An error, such as a timeout, says nothing about access.
+/// Whether a context of a kubeconfig gives access to its namespace. If the namespace or the role is gone, the API
+/// server refuses too. An error, such as a timeout, proves nothing about access.
 async fn opens(kubeconfig: &Path, context: &str) -> Result<bool, String> {
     let Ok(file) = Kubeconfig::read_from(kubeconfig) else { return Ok(false) };
     let user =
@@ -455,14 +462,15 @@ async fn opens(kubeconfig: &Path, context: &str) -> Result<bool, String> {
     }
 }
 
-/// A home that is whole again ends its state, whatever the text says of the time until the next try.
+/// Returns the steps that end a state or event. A broken home must be mended, whatever the text says about time until
+/// the next try.
 fn ends(happening: &Happening) -> Vec<Step> {
     let broken = begins_with(happening, "break").then(|| ("mend".to_owned(), Vec::new()));
     happening.ends.iter().cloned().chain(broken).collect()
 }
 
 #[test]
-fn a_server_that_gives_no_answer_is_reported_and_counts_as_nothing_else() {
+fn a_server_without_an_answer_is_an_error_and_not_a_refusal() {
     let client = Authority::new("crossings").client("tool:x", "bursar:tools");
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
     let folder = Folder::create("crossings-silent");
@@ -484,7 +492,7 @@ fn a_server_that_gives_no_answer_is_reported_and_counts_as_nothing_else() {
 }
 
 #[test]
-fn in_a_sample_of_all_crossings_access_goes_that_should_and_no_other() {
+fn each_crossing_removes_exactly_the_access_that_it_should() {
     let matrix = Matrix::read(steps);
     let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "cross", LIMITS);
     world.clock = || ahead(0);
@@ -493,7 +501,8 @@ fn in_a_sample_of_all_crossings_access_goes_that_should_and_no_other() {
     println!("{} cells in one cluster", cells.len());
     let mut site = Site::new(world, None, &AHEAD[0]);
     site.begin(&cells);
-    // Those whose text has a cycle come first: nobody repairs what the others break before their events happen.
+    // States whose text contains a cycle come first. Otherwise that cycle would repair what other states break before
+    // their events happen.
     site.tell_all(
         &mut cells,
         |cell| if begins_with(&cell.state, "cycle") { cell.state.begins.clone() } else { Vec::new() },
@@ -522,7 +531,7 @@ fn in_a_sample_of_all_crossings_access_goes_that_should_and_no_other() {
 }
 
 #[test]
-fn a_cluster_that_was_away_gives_nobody_access_who_lost_it_meanwhile() {
+fn a_cluster_that_returns_does_not_restore_revoked_access() {
     let matrix = Matrix::read(steps);
     let other = ControlPlane::start(&ControlPlaneOptions::default());
     let mut world = crate::clusters::world_on(own_servers(&ControlPlaneOptions::default()), "crossaw", &other, LIMITS);
@@ -546,7 +555,9 @@ fn a_cluster_that_was_away_gives_nobody_access_who_lost_it_meanwhile() {
                 site.world.status().unfinished.iter().map(|one| one.account.name.clone()).collect();
             let removals = cells.iter().filter(|cell| ["suspend", "revoke"].contains(&cell.event.name.as_str()));
             let unsaid = removals.filter(|cell| !open.contains(&cell.tool));
-            wrong.extend(unsaid.map(|cell| format!("{} x {}: said to be done", state.name, cell.event.name)));
+            wrong.extend(
+                unsaid.map(|cell| format!("{} x {}: the order is reported as done", state.name, cell.event.name)),
+            );
         }
         site.tell_clusters(&state.ends);
         wait_for("all clusters answer", DEADLINE, || {

@@ -109,7 +109,7 @@ fn an_endpoint_that_fails_is_a_finding_and_costs_nobody_a_credential() {
     }
     assert!(tools.iter().all(|tool| works(&world, tool, "test")));
     let findings = world.status().clusters["test"].endpoints.clone();
-    assert!(findings["outside"].contains("does not take our credentials"), "{findings:?}");
+    assert!(findings["outside"].contains("does not accept our credentials"), "{findings:?}");
     let metrics = world.metrics();
     for line in ["endpoint=\"outside\"} 1", "endpoint=\"internal\"} 0"] {
         assert!(metrics.contains(&format!("bursar_endpoint_failing{{cluster=\"test\",{line}")), "{metrics}");
@@ -146,5 +146,5 @@ fn a_url_with_a_slip_of_the_pen_replaces_no_file() {
     assert_eq!(config(&world, "foo"), before);
     assert!(works(&world, "foo", "test"));
     let findings = world.status().clusters["test"].endpoints.clone();
-    assert!(findings["internal"].contains("is not reached from this host"), "{findings:?}");
+    assert!(findings["internal"].contains("cannot be reached from this host"), "{findings:?}");
 }

@@ -1,4 +1,4 @@
-//! The servers of the tests are what the tests take them for.
+//! The test servers have the properties that the tests rely on.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -17,7 +17,7 @@ fn api_server_is_ready() {
 }
 
 #[test]
-fn api_server_tells_its_version() {
+fn api_server_shows_its_version() {
     let version = Servers::shared().cluster.run(&["version"], "");
     assert!(version.contains("Server Version: v1.36."), "{version}");
 }
@@ -49,7 +49,7 @@ fn approved_request_becomes_a_certificate() {
 }
 
 #[test]
-fn controllers_hand_out_the_default_service_account_and_remove_a_namespace() {
+fn controllers_make_the_default_service_account_and_remove_namespaces() {
     let cluster = &Servers::shared().cluster;
     cluster.run(&["create", "namespace", "harness"], "");
     wait_for("default service account", DEADLINE, || {
@@ -60,7 +60,7 @@ fn controllers_hand_out_the_default_service_account_and_remove_a_namespace() {
 }
 
 #[test]
-fn audit_log_names_who_asked() {
+fn audit_log_names_the_user_of_a_request() {
     let cluster = &Servers::shared().cluster;
     let mark = cluster.audit_mark();
     cluster.run(&["get", "namespace", "kube-public"], "");
@@ -83,12 +83,12 @@ fn reader_finds_twelve_people_and_six_tools_over_ldaps() {
 }
 
 #[test]
-fn reader_is_served_over_starttls_and_not_without_the_authority() {
+fn starttls_works_and_an_unknown_authority_is_refused() {
     let slapd = &Servers::shared().slapd;
     require(&reader_search(slapd, &slapd.ldap_url, &["-ZZ", "-b", BASE_DN, "uid=novaadmin"]));
     let mut stranger = ldapsearch(slapd, &slapd.ldaps_url, &["-b", BASE_DN, "uid=novaadmin"]);
     let answer = stranger.env_remove("LDAPTLS_CACERT").output().expect("ldapsearch");
-    assert!(!answer.status.success(), "a server of an unknown authority was trusted");
+    assert!(!answer.status.success(), "a server with a certificate of an unknown authority was trusted");
 }
 
 #[test]
@@ -137,11 +137,12 @@ fn dropped_server_leaves_no_process_and_no_file() {
     let pid = slapd.with_process(Process::id);
     let folder = slapd.ca_pem.parent().expect("it is in the server's folder").to_owned();
     drop(slapd);
-    assert!(!is_running(pid), "slapd {pid} runs after its drop");
-    assert!(!folder.exists(), "{} is there after the drop", folder.display());
+    assert!(!is_running(pid), "slapd {pid} still runs after it was dropped");
+    assert!(!folder.exists(), "{} still exists after slapd was dropped", folder.display());
 }
 
-/// This binary starts itself with this variable set, so that there is somebody to kill.
+/// If this variable is set, this binary runs as the process that the test kills. It names the file for the victim's
+/// note.
 const VICTIM: &str = "BURSAR_TEST_VICTIM";
 
 #[test]
@@ -153,13 +154,13 @@ fn killed_test_run_leaves_no_process_and_no_file() {
     let victim = Process::start("victim", &command, &folder.path().join("victim.log"));
     let text = || std::fs::read_to_string(&note).ok().filter(|text| text.ends_with('\n'));
     victim.wait_until("note of the victim's server", DEADLINE, || text().is_some());
-    let text = text().expect("it is there");
-    let (pid, path) = text.trim_end().split_once(' ').expect("an id and a folder");
-    let (pid, path) = (pid.parse().expect("an id"), PathBuf::from(path));
-    assert!(is_running(pid) && path.exists(), "there is something to leave behind");
+    let text = text().expect("the note was just found");
+    let (pid, path) = text.trim_end().split_once(' ').expect("the note has an id and a folder");
+    let (pid, path) = (pid.parse().expect("the note begins with a process id"), PathBuf::from(path));
+    assert!(is_running(pid) && path.exists(), "the victim's server must run before the victim is killed");
     victim.signal(Signal::KILL);
-    assert!(poll(DEADLINE, || !is_running(pid)), "slapd {pid} outlives its test run");
-    assert!(poll(DEADLINE, || !path.exists()), "{} outlives its test run", path.display());
+    assert!(poll(DEADLINE, || !is_running(pid)), "slapd {pid} still runs after its test run was killed");
+    assert!(poll(DEADLINE, || !path.exists()), "{} still exists after its test run was killed", path.display());
 }
 
 #[test]
@@ -169,12 +170,11 @@ fn victim_of_a_kill() {
     let slapd = Slapd::start(&SlapdOptions::default());
     let folder = slapd.ca_pem.parent().expect("it is in the server's folder").display().to_string();
     let text = format!("{} {folder}\n", slapd.with_process(Process::id));
-    std::fs::write(note, text).expect("the note");
-    assert!(!poll(DEADLINE, || false), "nobody killed this process");
+    std::fs::write(note, text).expect("the note can be written");
+    assert!(!poll(DEADLINE, || false), "this process was not killed");
 }
 
-/// Not so if it is a zombie: it has ended, and the process that inherited it (not every container has an init) takes
-/// its time.
+/// Whether the process runs. A zombie has ended: not every container has an init that reaps it at once.
 fn is_running(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))

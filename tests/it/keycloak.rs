@@ -207,7 +207,7 @@ async fn renamed_and_recreated_people_are_recognised_by_id() {
 async fn numbers_that_people_write_themselves_are_not_believed() {
     let realm = Realm::with("own", &[person("mallory", 2001, &[])], &[], Some("ENABLED"), &[ROLE]);
     let found = read(realm.source()).await;
-    assert!(why(&found).contains("users may change their own uidNumber, which is not believed"), "{}", why(&found));
+    assert!(why(&found).contains("users may change their own uidNumber, so it is ignored"), "{}", why(&found));
     assert_eq!(names(&found, AccountKind::User), [""; 0]);
     assert!(found.rejected[0].id.is_some(), "{:?}", found.rejected);
 

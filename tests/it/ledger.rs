@@ -1,5 +1,5 @@
-//! The ledger as people read it: with plain `sqlite3`, by the worked examples of `docs/ledger.md`, as a member of the
-//! group, whatever became of the writer.
+//! The ledger as administrators read it: with plain `sqlite3`, by the worked examples of `docs/ledger.md`, as a member
+//! of the group, whatever the writer does at that time.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -186,7 +186,7 @@ fn event(account: &Account, actor: &str, action: &str, reason: &str, ticket: Opt
     }
 }
 
-/// The story that the document tells.
+/// Writes the history that the document describes.
 pub async fn story(state_dir: &Path) -> Store {
     let (mut store, lock) = Store::open(state_dir).await.expect("a new ledger");
     let people = [
@@ -269,13 +269,13 @@ pub fn sqlite3(ledger: &Path, statement: &str) -> Output {
     command.output().expect("sqlite3 (`make packages` installs it)")
 }
 
-/// What it printed, without the blanks at the ends of lines.
+/// Returns what a command printed, without the blanks at the ends of lines.
 pub fn printed(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// Statements of the document and what it says they answer.
+/// Returns the statements of the document, with the answers that it shows.
 fn examples() -> Vec<(&'static str, &'static str)> {
     let blocks = DOCUMENT.split("```sql\n").skip(1);
     blocks
@@ -287,7 +287,7 @@ fn examples() -> Vec<(&'static str, &'static str)> {
 }
 
 #[test]
-fn every_example_of_the_document_answers_as_it_says() {
+fn every_example_of_the_document_gives_the_answer_that_it_shows() {
     let folder = Folder::create("ledger-document");
     let runtime = runtime();
     let store = runtime.block_on(story(folder.path()));
@@ -317,7 +317,7 @@ fn the_document_has_an_example_of_every_view() {
 }
 
 #[test]
-fn every_view_has_the_columns_that_people_rely_on() {
+fn every_view_has_the_documented_columns() {
     let folder = Folder::create("ledger-columns");
     let runtime = runtime();
     let store = runtime.block_on(story(folder.path()));
@@ -340,14 +340,15 @@ fn every_view_has_the_columns_that_people_rely_on() {
     ];
     for (view, columns) in VIEWS.into_iter().zip(promised) {
         let found = printed(&sqlite3(&folder.path().join(FILE), &format!("SELECT * FROM {view}")));
-        let header: Vec<&str> = found.lines().next().expect("the story has a row in each").split_whitespace().collect();
+        let header: Vec<&str> =
+            found.lines().next().expect("the history has a row in each view").split_whitespace().collect();
         assert_eq!(header.join(" "), columns, "{view}");
     }
     runtime.block_on(store.close()).expect("closed");
 }
 
 #[test]
-fn a_reader_that_makes_the_wal_grow_is_named_and_the_wal_shrinks_afterwards() {
+fn a_reader_that_holds_the_wal_is_named_and_the_wal_shrinks_afterwards() {
     let folder = Folder::create("ledger-wal");
     let runtime = runtime();
     let (mut store, lock) = runtime.block_on(Store::open(folder.path())).expect("a new ledger");
@@ -360,19 +361,19 @@ fn a_reader_that_makes_the_wal_grow_is_named_and_the_wal_shrinks_afterwards() {
     let foo = account(AccountKind::Tool, "foo", 52503);
     let mut write = |reason: &str| {
         let event = event(&foo, "bursar", "seen", reason, None);
-        runtime.block_on(store.write(&lock, &[], &[event], foo.since)).expect("a reader keeps nobody from writing");
+        runtime.block_on(store.write(&lock, &[], &[event], foo.since)).expect("a reader does not block writers");
     };
     write("short");
     assert_eq!(holding_the_wal(folder.path()), None);
     for _ in 0..9 {
         write(&"x".repeat(8 << 20));
     }
-    let (length, readers) = holding_the_wal(folder.path()).expect("it has grown");
+    let (length, readers) = holding_the_wal(folder.path()).expect("the WAL has grown");
     assert!(length > 64 && readers.len() == 1, "{length} {readers:?}");
     assert!(readers[0].starts_with(&format!("sqlite3 (pid {}, ", shell.id())), "{readers:?}");
     drop(asks);
     shell.wait().expect("its end");
-    assert_eq!(holding_the_wal(folder.path()), None, "nobody reads");
+    assert_eq!(holding_the_wal(folder.path()), None, "no reader is left");
     write("one");
     write("two");
     let length = std::fs::metadata(folder.path().join("ledger.db-wal")).expect("a WAL").len();

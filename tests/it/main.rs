@@ -1,4 +1,4 @@
-//! The integration tests: Bursar against real servers, which the whole binary shares.
+//! The integration tests: Bursar against real servers, which all tests of this binary share.
 
 #![expect(clippy::disallowed_methods, reason = "waits for real servers, with deadlines, and measures them")]
 

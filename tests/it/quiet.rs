@@ -1,5 +1,5 @@
-//! What the daemon asks of a cluster, by the audit log of servers of its own: nothing when nothing is to be done, and
-//! over a life of all that it does exactly what its role grants.
+//! Checks with the audit log of its own servers which requests the daemon sends to a cluster: none if there is nothing
+//! to do, and over a whole lifecycle of tenants exactly those that its role grants.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,12 +30,12 @@ use crate::world::World;
 
 const DAEMON: &str = "bursar:daemon";
 
-/// Servers of one test alone.
+/// Returns servers that only one test uses.
 pub fn own_servers(options: &ControlPlaneOptions) -> Arc<Servers> {
     Arc::new(Servers::start_with(options, &SlapdOptions::default(), |_| sample::toolforge()))
 }
 
-/// What was asked since `mark`. What was answered before this call is in it.
+/// Returns all requests since `mark`, including every one that was answered before this call.
 pub fn asked_by_all(cluster: &ControlPlane, mark: u64) -> Vec<Request> {
     let last = format!("/api?mark-{}", cluster.audit_mark());
     cluster.run(&["get", "--raw", &last], "");
@@ -45,24 +45,25 @@ pub fn asked_by_all(cluster: &ControlPlane, mark: u64) -> Vec<Request> {
     })
 }
 
-/// What the daemon asked since `mark`.
+/// Returns the daemon's requests since `mark`.
 pub fn asked(world: &World, mark: u64) -> Vec<Request> {
     asked_by_all(&world.servers.cluster, mark).into_iter().filter(|request| request.user == DAEMON).collect()
 }
 
-/// How many seconds the clock of these tests is ahead.
+/// The seconds by which the clock of these tests is ahead.
 static AHEAD: AtomicI64 = AtomicI64::new(0);
 
 fn ahead() -> Timestamp {
     daemon::now() + SignedDuration::from_secs(AHEAD.load(Ordering::Relaxed))
 }
 
-/// Cycles until one of them finds nothing to do, and nothing moves any more.
+/// Runs cycles until one finds nothing to do, and the watches are quiet.
 fn settle(world: &mut World) {
-    // Each delivery is looked at again after two seconds and after a minute, and the ledger knows when. The clock need not.
+    // The daemon checks each delivery again after two seconds and after a minute, which the ledger records. The test's
+    // clock jumps ahead instead of waiting.
     let looked_at = "SELECT count(*) AS n FROM delivery WHERE digest NOT LIKE 'notice:%' \
                      AND (checked_at IS NULL OR unixepoch(checked_at) < unixepoch(at) + 60)";
-    wait_for("the last look at what was delivered", DEADLINE, || {
+    wait_for("the last check of each delivery", DEADLINE, || {
         world.cycle();
         let is_over = world.rows(looked_at)[0]["n"] == 0;
         if !is_over {
@@ -78,7 +79,7 @@ fn settle(world: &mut World) {
     });
 }
 
-/// Every table of the ledger but the cycles'.
+/// Returns every table of the ledger except the one of the cycles.
 fn ledger(world: &World) -> Vec<(String, Vec<Map<String, Value>>)> {
     let tables = world.rows(
         "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' AND name <> 'cycle' \
@@ -111,7 +112,7 @@ fn mtime(path: PathBuf) -> SystemTime {
 }
 
 #[test]
-fn a_cycle_with_nothing_to_do_sends_no_request_and_writes_no_row_but_its_own() {
+fn a_cycle_with_nothing_to_do_sends_no_request_and_writes_only_its_own_row() {
     let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "still", "");
     world.clock = ahead;
     let tools = ["ta", "tb", "tc", "td", "te"];
@@ -135,7 +136,7 @@ fn a_cycle_with_nothing_to_do_sends_no_request_and_writes_no_row_but_its_own() {
     assert_eq!(cycles(&world), count + 2);
     assert_eq!(kubeconfigs(&world), files);
 
-    // A new daemon reads all there is, and writes nothing.
+    // A new daemon reads everything, and writes nothing.
     world.stop();
     let mark = world.servers.cluster.audit_mark();
     let report = world.cycle();
@@ -143,9 +144,9 @@ fn a_cycle_with_nothing_to_do_sends_no_request_and_writes_no_row_but_its_own() {
     let requests = asked(&world, mark);
     assert!(requests.iter().any(|request| request.verb == "list"), "{requests:#?}");
     let reads = ["get", "list", "watch"];
-    // It shows its certificate to each endpoint: a review of oneself is sent by POST, and writes nothing.
+    // The daemon shows its certificate to each endpoint with a SelfSubjectReview, which is a POST but writes nothing.
     let writes = requests.iter().filter(|request| !reads.contains(&request.verb.as_str()));
-    // And it tries, without effect, whether its admission policy refuses it.
+    // It also tests with dry runs whether its admission policy refuses them.
     let writes = writes.filter(|request| !is_probe(request));
     let writes: Vec<&Request> = writes.filter(|request| !request.uri.contains("/selfsubjectreviews")).collect();
     assert!(writes.is_empty(), "{writes:#?}");
@@ -154,12 +155,14 @@ fn a_cycle_with_nothing_to_do_sends_no_request_and_writes_no_row_but_its_own() {
     assert_eq!(kubeconfigs(&world), files);
 }
 
-/// API group, resource with its subresource, verb. What is granted in our own namespace only begins with `bursar/`.
+/// API group, resource with subresource, verb. Resources in Bursar's own namespaces begin with `bursar/` or
+/// `bursar-selftest/`.
 type Right = (String, String, String);
 
-/// Granted, needed, and not to be seen in an audit log.
+/// Rights that are granted and needed, but that an audit log does not show.
 const UNSEEN: &[(&str, &[&str], &str, &str)] = &[
-    // An apply is audited as `patch`; where it makes the object the API server asks for `create` too.
+    // The audit log shows an apply as `patch`. If the apply creates the object, the API server demands `create` as
+    // well.
     ("", &["resourcequotas", "limitranges", "persistentvolumes", "persistentvolumeclaims"], "create", "apply"),
     ("", &["configmaps", "secrets"], "create", "apply"),
     ("", &["serviceaccounts"], "create", "apply"),
@@ -169,10 +172,10 @@ const UNSEEN: &[(&str, &[&str], &str, &str)] = &[
     ("policy", &["bursar/poddisruptionbudgets"], "create", "apply"),
     ("admissionregistration.k8s.io", HOOKS, "create", "apply"),
     ("rbac.authorization.k8s.io", &["rolebindings", "clusterrolebindings"], "create", "apply"),
-    // To bind a role whose rights it does not have itself, a client needs `bind` on it.
-    ("rbac.authorization.k8s.io", &["clusterroles"], "bind", "asked for by the API server at each binding's writing"),
-    // `certificatesigningrequests/approval` is asked for as well, and that one is seen.
-    ("certificates.k8s.io", &["signers"], "approve", "asked for by the admission of each approval"),
+    // A client that binds a role with rights that it does not have itself needs `bind` on the role.
+    ("rbac.authorization.k8s.io", &["clusterroles"], "bind", "demanded by the API server for each write of a binding"),
+    // `certificatesigningrequests/approval` is demanded as well, and the audit log shows that one.
+    ("certificates.k8s.io", &["signers"], "approve", "demanded by an admission plugin for each approval"),
     (
         "networking.k8s.io",
         &["bursar-selftest/ingresses"],
@@ -195,7 +198,7 @@ fn unseen() -> BTreeSet<Right> {
     rights.collect()
 }
 
-/// The rights of the daemon as the cluster has them: its ClusterRole, and its Roles in our own namespaces.
+/// Returns the daemon's rights as the cluster has them: its ClusterRole, and its Roles in Bursar's own namespaces.
 fn granted(world: &World) -> BTreeSet<Right> {
     let read = |arguments: &[&str]| -> Value {
         serde_json::from_str(&world.kubectl(&[arguments, &["-o", "json"]].concat())).expect("JSON")
@@ -221,7 +224,8 @@ fn granted(world: &World) -> BTreeSet<Right> {
     rights
 }
 
-/// What right a request takes; none for what is no resource, and for reviews of oneself, which are everybody's.
+/// Returns the right that a request needs; `None` if it names no resource, or is a review of oneself, which everybody
+/// may send.
 fn right(request: &Request) -> Option<Right> {
     let path = request.uri.split('?').next()?;
     let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
@@ -231,7 +235,7 @@ fn right(request: &Request) -> Option<Right> {
         _ => return None,
     };
     let (place, rest) = match rest {
-        // The ClusterRole's right on these holds here, too, and the daemon's admission policy narrows it to one object.
+        // The right comes from the ClusterRole, and the daemon's admission policy limits it to one object.
         ["namespaces", "bursar", rest @ ..] if rest.first() == Some(&"networkpolicies") => ("", rest),
         ["namespaces", "bursar", rest @ ..] if !rest.is_empty() => ("bursar/", rest),
         ["namespaces", "bursar-selftest", rest @ ..] if !rest.is_empty() => ("bursar-selftest/", rest),
@@ -247,17 +251,18 @@ fn right(request: &Request) -> Option<Right> {
     (!everybodys).then(|| (group.to_owned(), resource, request.verb.clone()))
 }
 
-/// `bursar init` tries whether the admission policy holds: the only thing of the daemon's that is refused.
+/// Whether this is the dry run with which `bursar init` tests the admission policy. It is the only request of the
+/// daemon that is refused.
 fn is_probe(request: &Request) -> bool {
     request.verb == "create" && request.uri.starts_with("/api/v1/namespaces?") && request.uri.contains("dryRun=All")
 }
 
-/// What is archived is listed by the right of a binding in its own namespace (`it bootstrap::`).
+/// Whether this lists what is archived. The right for that is bound in the tenant's own namespace (`it bootstrap::`).
 fn is_archive(request: &Request, world: &World) -> bool {
     request.verb == "list" && request.uri.contains(&format!("/namespaces/{}/", world.namespace("bar")))
 }
 
-/// When the daemon's own certificate of 30 days is due.
+/// Returns a time at which the daemon's own certificate of 30 days is due for renewal.
 fn in_25_days() -> Timestamp {
     daemon::now() + SignedDuration::from_hours(25 * 24)
 }
@@ -283,7 +288,7 @@ fn pod_template() -> Value {
     })
 }
 
-/// One of every kind that runs something.
+/// Returns one workload of every kind.
 fn workloads() -> Value {
     let of = |api_version: &str, kind: &str, spec: Value| {
         let name = kind.to_lowercase();
@@ -293,7 +298,7 @@ fn workloads() -> Value {
     let scaled = json!({"replicas": 1, "selector": selector, "template": pod_template()});
     let mut job = pod_template();
     job["spec"]["restartPolicy"] = json!("Never");
-    // The pod first: the others use the quota up.
+    // The pod comes first, because the other workloads use up the quota.
     let items = [
         of("v1", "Pod", pod_template()["spec"].clone()),
         of("apps/v1", "Deployment", scaled.clone()),
@@ -307,7 +312,8 @@ fn workloads() -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": items})
 }
 
-/// Everything that is made for tenants, taken away by somebody else: objects, then a namespace.
+/// Deletes everything that was made for tenants as an administrator, first objects and then a namespace, and waits
+/// until it is restored.
 fn repaired(world: &mut World) {
     let namespace = world.namespace("foo");
     let kinds = "resourcequota,limitrange,networkpolicy,rolebinding,configmap,secret";
@@ -316,7 +322,7 @@ fn repaired(world: &mut World) {
     world.kubectl(&["delete", "persistentvolume", &format!("bursar-{namespace}.home")]);
     world.kubectl(&["delete", "clusterrolebinding", "-l", "app.kubernetes.io/managed-by=bursar"]);
     world.kubectl(&["delete", "namespace", &world.namespace("bar")]);
-    wait_for("all of it again", DEADLINE, || {
+    wait_for("the deleted objects are restored", DEADLINE, || {
         world.cycle();
         let there = world.servers.cluster.kubectl().args(["get", "clusterrolebinding", "-o", "name"]).output();
         let there = String::from_utf8(there.expect("kubectl").stdout).expect("UTF-8").contains("bursar-view");
@@ -326,9 +332,9 @@ fn repaired(world: &mut World) {
     settle(world);
 }
 
-/// Our label taken off everything that is made for tenants: it looks gone, and is read when it turns out not to be.
-/// What is in nobody's namespace the admission policy keeps the daemon from taking again, and somebody has to label
-/// it.
+/// Removes our label from everything that was made for tenants. An object without it looks deleted, and is read when it
+/// turns out to exist. The admission policy keeps the daemon from taking over cluster-wide objects again, so an
+/// administrator must label those.
 fn labelled_again(world: &mut World) {
     const LABEL: &str = "app.kubernetes.io/managed-by";
     let (on, off) = (format!("{LABEL}=bursar"), format!("{LABEL}-"));
@@ -339,7 +345,7 @@ fn labelled_again(world: &mut World) {
     let binding = bindings.lines().next().expect("a binding");
     for refused in [volume.as_str(), binding] {
         world.kubectl(&["label", refused, &off]);
-        wait_for("a refusal", DEADLINE, || {
+        wait_for("the admission policy refuses to take the object over", DEADLINE, || {
             let failing = world.cycle().failing;
             failing.iter().any(|failing| failing.reason.contains("bursar-cage")).then_some(())
         });
@@ -347,7 +353,7 @@ fn labelled_again(world: &mut World) {
     }
     world.kubectl(&["label", inside, "-n", &namespace, "-l", &on, &off]);
     world.kubectl(&["label", "namespace", &namespace, &off]);
-    wait_for("the labels again", DEADLINE, || {
+    wait_for("the labels are restored", DEADLINE, || {
         world.cycle();
         let labelled = world.kubectl(&["get", "namespace", "-l", &on, "-o", "name"]);
         (labelled.lines().count() == 2).then_some(())
@@ -355,7 +361,7 @@ fn labelled_again(world: &mut World) {
     settle(world);
 }
 
-/// A cannot create or read the certificate request of an earlier life of ours is in the way, and goes.
+/// Revokes although a `CertificateSigningRequest` with the name of ours exists already: it is read and deleted.
 fn revoked_past_a_leftover(world: &mut World) {
     let asked = asked(world, 0);
     let approved = asked.iter().rev().find_map(|request| {
@@ -392,7 +398,7 @@ fn suspended_and_resumed(world: &mut World) {
     assert!(world.rows("SELECT kind FROM stopped_workload").is_empty());
 }
 
-/// The class gives less: quota, limits, policies and volumes go, and what its manifests made.
+/// Makes the class give less: quota, limits, policies and volumes are removed, and the objects of its manifests.
 fn pruned(world: &mut World) {
     let config = fs::read_to_string(world.config()).expect("the configuration");
     let less: String = config
@@ -402,7 +408,7 @@ fn pruned(world: &mut World) {
         .collect();
     assert_eq!(config.lines().count() - less.lines().count(), 3);
     fs::write(world.config(), less).expect("the configuration");
-    // No class has these kinds any more; what the ledger knows of them is watched until it is gone.
+    // No class has these kinds any more. The daemon watches the objects that the ledger knows until they are gone.
     fs::remove_dir_all(world.folder.join("manifests/tool")).expect("the manifests");
     world.stop();
     world.cycle();
@@ -413,10 +419,10 @@ fn pruned(world: &mut World) {
     assert_eq!(world.kubectl(&["get", "persistentvolume", "-o", "name"]), "");
 }
 
-/// A tool that is disabled, and whose suspension lasted for as long as the site wants.
+/// Disables a tool. Its suspension ends at once (`retention = "0s"`), so it is archived and deleted.
 fn archived_and_deleted(world: &mut World) {
     world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "bar")));
-    wait_for("its namespace is gone", DEADLINE, || {
+    wait_for("the tool's namespace is deleted", DEADLINE, || {
         world.cycle();
         let left = world.kubectl(&["get", "namespaces", "-o", "name"]);
         (!left.contains(&world.namespace("bar"))).then_some(())
@@ -429,7 +435,7 @@ fn bursar(world: &World, arguments: &[&str]) -> std::process::Output {
     command.arg("--config").arg(world.config()).args(arguments).output().expect("bursar")
 }
 
-/// There is no node, so its pods are said to be ready by us.
+/// Installs the webhook. There is no node, so the test itself reports its pods as ready.
 fn installed(world: &World) {
     let cluster = &world.servers.cluster;
     let config = world.config();
@@ -453,8 +459,8 @@ fn installed(world: &World) {
     });
 }
 
-/// The webhook, in the cluster: installed, tried, renewed by the daemon, removed. Nothing runs on this control plane,
-/// so the self-test finds that it does not answer.
+/// Installs the webhook in the cluster, tests it, lets the daemon renew its certificate, and removes it. No pod runs on
+/// this control plane, so the self-test fails because the webhook does not answer.
 fn webhook_and_own_certificate_renewed(world: &mut World) {
     let file = world.state_dir().join("clusters/test.kubeconfig");
     let until = |world: &World| {
@@ -465,8 +471,8 @@ fn webhook_and_own_certificate_renewed(world: &mut World) {
     assert_eq!(bursar(world, &["webhook", "selftest"]).status.code(), Some(1));
     let before = (fs::read(&file).expect("the daemon's kubeconfig"), until(world));
     world.clock = in_25_days;
-    wait_for("the daemon's own certificate is another", DEADLINE, || {
-        // Approvals wait for the webhook, which nobody runs; when it is renewed they wait for it again.
+    wait_for("the daemon's own certificate is renewed", DEADLINE, || {
+        // Approvals wait for the webhook, which does not run. Each renewal of the webhook restores this configuration.
         world.kubectl(&["delete", "validatingwebhookconfiguration", "bursar-approvals", "--ignore-not-found"]);
         world.stop();
         world.cycle();
@@ -479,7 +485,7 @@ fn webhook_and_own_certificate_renewed(world: &mut World) {
     assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));
 }
 
-/// A class of people who have a token for a host outside; nobody is in it yet.
+/// Adds a class of people with a token for an outside host. Nobody is in it yet.
 fn with_tokens(world: &mut World) {
     let homes = world.folder.join("homes/home");
     let class = format!(
@@ -492,7 +498,7 @@ fn with_tokens(world: &mut World) {
     world.initialise_again();
 }
 
-/// Tokens for a host outside: made, made again, and gone with a suspension.
+/// Makes tokens for an outside host, makes them again after changes, and removes them by a suspension.
 fn tokens(world: &mut World) {
     world.person("verbs-ann", 63_103);
     world.group("outside", &["verbs-ann"]);
@@ -500,7 +506,7 @@ fn tokens(world: &mut World) {
     assert_eq!(report.exit_code(), 0, "{report:#?}");
     settle(world);
     let labelled = |world: &mut World, what: &str| {
-        wait_for("our label again", DEADLINE, || {
+        wait_for("our label is restored", DEADLINE, || {
             world.cycle();
             let label =
                 ["get", what, "-n", "verbs-u-verbs-ann", "--ignore-not-found", "-o", "jsonpath={.metadata.labels}"];
@@ -516,11 +522,11 @@ fn tokens(world: &mut World) {
     }
     world.kubectl(&["delete", "secret/bursar-host-ce1", "-n", "verbs-u-verbs-ann"]);
     labelled(world, "secret/bursar-host-ce1");
-    // One that somebody else made is looked at, and not taken over.
+    // A service account that somebody else created is read, but not taken over.
     let name = account.rsplit('/').next().expect("a name");
     world.kubectl(&["delete", &account, "-n", "verbs-u-verbs-ann"]);
     world.kubectl(&["create", "serviceaccount", name, "-n", "verbs-u-verbs-ann"]);
-    wait_for("a refusal", DEADLINE, || {
+    wait_for("the foreign service account is reported", DEADLINE, || {
         world.cycle().failing.iter().any(|failing| failing.step == "foreign").then_some(())
     });
     world.kubectl(&["delete", &account, "-n", "verbs-u-verbs-ann"]);
@@ -532,8 +538,8 @@ fn tokens(world: &mut World) {
 }
 
 #[test]
-fn every_verb_of_the_daemons_role_is_used_and_none_is_missing() {
-    // An API server that streams no lists: there the watches list, as they do anywhere after one of them broke.
+fn the_daemons_role_grants_exactly_the_rights_that_are_used() {
+    // Without WatchList, watches begin with a list, as they do on every API server after a watch broke.
     let gate = vec!["--feature-gates=WatchList=false".to_owned()];
     let servers = own_servers(&ControlPlaneOptions { api_server_arguments: gate, ..ControlPlaneOptions::default() });
     let manifests = servers.folder().join("verbs/manifests/tool");
@@ -571,19 +577,19 @@ fn every_verb_of_the_daemons_role_is_used_and_none_is_missing() {
     let used: BTreeSet<Right> = requests.iter().filter(|it| !is_archive(it, &world)).filter_map(right).collect();
     let granted = granted(&world);
     let beyond: Vec<&Right> = used.difference(&granted).collect();
-    assert!(beyond.is_empty(), "asked for without a right of its own: {beyond:#?}");
+    assert!(beyond.is_empty(), "used but not granted: {beyond:#?}");
     let unused: BTreeSet<Right> = granted.difference(&used).cloned().collect();
-    assert_eq!(unused, unseen(), "granted and never used, beside what an audit log does not show");
+    assert_eq!(unused, unseen(), "granted but never used, except for rights that an audit log does not show");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_that_the_server_ends_at_once_is_begun_again_more_and_more_slowly() {
+async fn a_watch_that_ends_at_once_is_restarted_with_growing_pauses() {
     let cluster = &Servers::shared().cluster;
     let file = Kubeconfig::read_from(&cluster.admin_kubeconfig).expect("a kubeconfig");
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("a context");
     let client = bursar::observed::cluster::connect(config).expect("a client");
     let mark = cluster.audit_mark();
-    // The server ends each after a second.
+    // The server ends each watch after one second.
     let short = watcher::Config::default().labels("example.org/is=paced").timeout(1);
     let watching = watcher(Api::<ConfigMap>::all(client), short).for_each(|_| std::future::ready(()));
     tokio::time::timeout(Duration::from_secs(11), watching).await.expect_err("a watcher never ends");

@@ -1,4 +1,4 @@
-//! Keycloak as it is, as a target: from a directory's people and groups to users and roles, and back.
+//! A real Keycloak as a target: people and groups of a directory become users and roles.
 
 mod mail;
 mod rights;
@@ -17,19 +17,19 @@ use serde_json::{Value, json};
 use crate::keycloak::{CLIENT, Realm, SECRET, person};
 use crate::world::{World, all_is_well};
 
-/// The client whose roles are kept.
+/// The client whose roles Bursar maintains.
 const WORKSPACES: &str = "workspaces";
-/// All that our service account needs, if it makes the roles too.
+/// The roles that our service account needs if Bursar also creates the client's roles.
 const RIGHTS: [&str; 2] = ["manage-users", "manage-clients"];
 
-/// A realm with a client for workspaces; its service account has these roles of `realm-management`.
+/// Makes a realm with a client for workspaces. Its service account has these roles of `realm-management`.
 fn realm(name: &'static str, users: &[Value], rights: &[&str]) -> Realm {
     let realm = Realm::with(name, users, &[], None, rights);
     realm.ask("POST", "/clients", &json!({"clientId": WORKSPACES, "standardFlowEnabled": false}));
     realm
 }
 
-/// What `[realm]` says of how it is reached.
+/// Returns the lines of `[realm]` that say how it is reached.
 fn connection(realm: &Realm, url: &str, secret: &str) -> String {
     let folder = Servers::shared().folder().join(format!("realm-{}", realm.name));
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -45,7 +45,7 @@ fn connection(realm: &Realm, url: &str, secret: &str) -> String {
     text
 }
 
-/// A world with people, workspaces, and what else is said.
+/// Makes a world with people and workspaces, and with more lines of configuration.
 fn world(name: &str, more: &str) -> World {
     let homes = Servers::shared().folder().join(name).join("homes/home");
     let classes = format!(
@@ -69,7 +69,7 @@ credential = {{ kind = "certificate", lifetime = "7d", endpoints = ["internal"] 
 from          = "groups"
 clusters      = ["test"]
 namespace     = "{name}-w-{{name}}"
-# What every world's admission policy knows: another role would not be in force at once.
+# The admission policy of every world knows this role; another one would take effect only after a delay.
 member_roles  = ["bursar-tenant"]
 manager_roles = ["bursar-tenant"]
 managers      = "owner"
@@ -79,12 +79,12 @@ managers      = "owner"
     World::with(name, &(classes + more))
 }
 
-/// Somebody of the realm, as its administrators see them.
+/// Returns a user of the realm, as its administrators see it.
 fn user(realm: &Realm, name: &str) -> Value {
     realm.ask("GET", &format!("/users?exact=true&username={name}"), &Value::Null)[0].clone()
 }
 
-/// Roles of the client that somebody has.
+/// Returns the roles of the client that a user has.
 fn roles(realm: &Realm, name: &str) -> BTreeSet<String> {
     let client = client(realm);
     let path = format!("/users/{}/role-mappings/clients/{client}", realm.id(name));
@@ -97,7 +97,7 @@ fn client(realm: &Realm) -> String {
     found[0]["id"].as_str().expect("the client").to_owned()
 }
 
-/// Makes a role by hand, and gives it to somebody.
+/// Assigns a role to a user by hand, and creates it before if `make`.
 fn give(realm: &Realm, name: &str, role: &str, make: bool) {
     let client = client(realm);
     if make {
@@ -107,7 +107,7 @@ fn give(realm: &Realm, name: &str, role: &str, make: bool) {
     realm.ask("POST", &format!("/users/{}/role-mappings/clients/{client}", realm.id(name)), &json!([role]));
 }
 
-/// Requests of the world to its realm: reads, and writes.
+/// Returns how many reads and writes the world has sent to the realm.
 fn requests(world: &mut World, realm: &Realm) -> (u64, u64) {
     let text = world.metrics();
     let count = |verb: &str| {
@@ -127,8 +127,9 @@ fn target(name: &str) -> Target {
 }
 
 #[test]
-fn people_and_workspaces_of_a_directory_are_users_and_roles_of_the_realm() {
-    // One of the name of somebody in the directory, and one of no name there; each has what nobody of us gave.
+fn people_and_workspaces_of_a_directory_become_users_and_roles_of_the_realm() {
+    // One existing user has the name of a person in the directory, the other one does not. Both have what Bursar did
+    // not give.
     let strangers = ["rlm-gauss", "rlm-euler"].map(|name| json!({"username": name, "enabled": true}));
     let realm = realm("rlm", &strangers, &RIGHTS);
     give(&realm, "rlm-euler", "editor", true);
@@ -145,7 +146,7 @@ fn people_and_workspaces_of_a_directory_are_users_and_roles_of_the_realm() {
     let slapd = &Servers::shared().slapd;
     slapd.modify_ldif(&replace_ldif(&dn, "owner", &[&person_dn(&world.base, "rlm-emmy")]));
 
-    // Shown before it is done.
+    // The plan shows the changes before they are made.
     let plan = world.plan();
     assert_eq!(plan.exit_code, 2);
     let line = "+ user rlm-ada  realm rlm: user created, to do UPDATE_PASSWORD, workspace-rlm-algebra:member given";
@@ -178,7 +179,7 @@ fn people_and_workspaces_of_a_directory_are_users_and_roles_of_the_realm() {
     let told: Vec<&str> = history.iter().map(|row| row["action"].as_str().expect("text")).collect();
     assert_eq!(told, ["realm user created", "realm roles given"]);
 
-    // Nothing to do is nothing written; on schedule, nothing asked.
+    // If there is nothing to do, nothing is written; in a scheduled cycle, nothing is requested either.
     let before = requests(&mut world, &realm);
     assert_eq!(world.cycle().actions, 0);
     let after = requests(&mut world, &realm);
@@ -186,22 +187,22 @@ fn people_and_workspaces_of_a_directory_are_users_and_roles_of_the_realm() {
     assert_eq!(world.cycle_by(Trigger::Schedule).actions, 0);
     assert_eq!(requests(&mut world, &realm), after);
     println!(
-        "two users and a workspace: {} reads, {} writes; a look: {} reads",
+        "two users and a workspace: {} reads, {} writes; a check: {} reads",
         before.0,
         before.1,
         after.0 - before.0
     );
 
-    // What somebody did there by hand.
+    // Changes that were made by hand in the realm are reverted.
     realm.change("rlm-ada", &json!({"enabled": false, "email": "x@example.org", "firstName": "Countess"}));
     give(&realm, "rlm-ada", "workspace-rlm-algebra:manager", false);
     all_is_well(&world.cycle());
     let ada = user(&realm, "rlm-ada");
     assert_eq!((&ada["enabled"], &ada["email"]), (&json!(true), &json!("rlm-ada@example.org")));
-    assert_eq!(ada["firstName"], "Countess", "what people say of themselves stays");
+    assert_eq!(ada["firstName"], "Countess", "names that people change themselves stay");
     assert_eq!(roles(&realm, "rlm-ada"), set(&["workspace-rlm-algebra:member"]));
 
-    // Suspended, and back.
+    // A suspension disables the user, and a resumption restores it.
     world.order(&OrderRequest::Suspend(target("rlm-emmy"))).expect("suspended");
     assert_eq!(user(&realm, "rlm-emmy")["enabled"], false);
     assert_eq!(roles(&realm, "rlm-emmy"), set(&[]));
@@ -212,7 +213,7 @@ fn people_and_workspaces_of_a_directory_are_users_and_roles_of_the_realm() {
     assert_eq!(user(&realm, "rlm-emmy")["enabled"], true);
     assert_eq!(roles(&realm, "rlm-emmy"), set(&["workspace-rlm-algebra:manager"]));
 
-    // Who leaves the group.
+    // A person who leaves the group loses the role.
     slapd.modify_ldif(&replace_ldif(&dn, "member", &[&person_dn(&world.base, "rlm-emmy")]));
     all_is_well(&world.cycle());
     assert_eq!(roles(&realm, "rlm-ada"), set(&[]));
@@ -226,9 +227,9 @@ fn people_and_workspaces_of_a_directory_are_users_and_roles_of_the_realm() {
 }
 
 #[test]
-fn a_stranger_is_adopted_where_that_is_allowed_and_the_mails_agree() {
+fn an_existing_user_is_adopted_if_allowed_and_the_mail_addresses_agree() {
     let stranger = json!({"username": "rla-gauss", "enabled": true, "firstName": "Carl"});
-    // A realm that shows nobody at all is not believed.
+    // If a realm showed no user at all, the answer would not be trusted.
     let bystander = json!({"username": "rla-other", "enabled": true});
     let realm = realm("rla", &[stranger, bystander], &RIGHTS);
     let own = connection(&realm, &realm.server.url, SECRET);
@@ -237,7 +238,7 @@ fn a_stranger_is_adopted_where_that_is_allowed_and_the_mails_agree() {
     let dn = format!("cn=rla-lab,ou=groups,{}", world.base);
     world.add(&group_of_names_ldif(&dn, "rla-lab", &[person_dn(&world.base, "rla-gauss")]));
     all_is_well(&world.cycle());
-    assert_eq!(roles(&realm, "rla-gauss"), set(&[]), "it has no mail");
+    assert_eq!(roles(&realm, "rla-gauss"), set(&[]), "the user has no mail address to compare");
     realm.change("rla-gauss", &json!({"email": "RLA-Gauss@example.org"}));
     all_is_well(&world.cycle());
     assert_eq!(roles(&realm, "rla-gauss"), set(&["workspace-rla-lab:member"]));
@@ -246,7 +247,7 @@ fn a_stranger_is_adopted_where_that_is_allowed_and_the_mails_agree() {
     assert_eq!(rows[0]["origin"], "adopted");
     assert_eq!(world.cycle().actions, 0);
 
-    // Deleted there by hand, the user is made again, and is ours.
+    // After the user is deleted by hand, Bursar creates it again, and it belongs to Bursar.
     realm.ask("DELETE", &format!("/users/{}", realm.id("rla-gauss")), &Value::Null);
     all_is_well(&world.cycle());
     assert_eq!(user(&realm, "rla-gauss")["lastName"], "Example");
@@ -254,13 +255,13 @@ fn a_stranger_is_adopted_where_that_is_allowed_and_the_mails_agree() {
     let rows = world.rows("SELECT origin FROM realm_users WHERE account = 'user:rla-gauss'");
     assert_eq!(rows[0]["origin"], "made");
 
-    // Another name there, where names can be edited.
+    // If the person is renamed, the user is renamed too, if the realm allows it.
     let person = person_dn(&world.base, "rla-gauss");
     let renamed = format!("dn: {person}\nchangetype: modrdn\nnewrdn: uid=rla-euler\ndeleteoldrdn: 1\n\n");
     Servers::shared().slapd.modify_ldif(&renamed);
     let report = world.cycle();
     let failing = report.failing.iter().find(|failing| failing.step == "realm user");
-    assert!(failing.is_some_and(|it| it.reason.contains("let usernames be edited")), "{report:#?}");
+    assert!(failing.is_some_and(|it| it.reason.contains("allow usernames to be edited")), "{report:#?}");
     realm.ask("PUT", "", &json!({"editUsernameAllowed": true}));
     let done = poll(DEADLINE, || {
         world.cycle();
@@ -270,7 +271,7 @@ fn a_stranger_is_adopted_where_that_is_allowed_and_the_mails_agree() {
 }
 
 #[test]
-fn one_realm_is_source_and_target() {
+fn one_realm_can_be_source_and_target() {
     let mut kim = person("rls-kim", 64_101, &["/rls-lab"]);
     let homes = Servers::shared().folder().join("rls/homes/home");
     kim["attributes"]["homeDirectory"] = json!([homes.join("rls-kim")]);
@@ -283,19 +284,19 @@ fn one_realm_is_source_and_target() {
     world.person("rls-lee", 64_102);
     all_is_well(&world.cycle());
     assert_eq!(roles(&realm, "rls-kim"), set(&["workspace-rls-lab:member"]));
-    assert_eq!(user(&realm, "rls-lee")["email"], "rls-lee@example.org", "of another source");
+    assert_eq!(user(&realm, "rls-lee")["email"], "rls-lee@example.org", "people of other sources are created");
     let report = world.cycle();
     all_is_well(&report);
     assert_eq!(report.actions, 0, "{report:#?}");
     let rejected = world.rows("SELECT name, why FROM rejected_entry WHERE source = 'sso'");
-    assert!(rejected.is_empty(), "whom we made there is no entry of it: {rejected:?}");
+    assert!(rejected.is_empty(), "users that Bursar created are not read as entries: {rejected:?}");
     let rows = world.rows("SELECT name, source FROM users WHERE name LIKE 'rls-%' ORDER BY 1");
     assert_eq!(rows.len(), 2, "{rows:?}");
 
     realm.change("rls-kim", &json!({"enabled": false}));
     world.cycle();
-    assert_eq!(roles(&realm, "rls-kim"), set(&[]), "disabled in the realm is suspended here");
-    assert_eq!(user(&realm, "rls-kim")["enabled"], false, "whose own it is, it says so");
+    assert_eq!(roles(&realm, "rls-kim"), set(&[]), "a user that is disabled in the realm is suspended");
+    assert_eq!(user(&realm, "rls-kim")["enabled"], false, "the realm's own users are not enabled again");
 }
 
 #[test]
@@ -304,7 +305,7 @@ fn disabling_logins_over_the_limit_waits_for_approval() {
     let own = connection(&realm, &realm.server.url, SECRET);
     let mut world = world("rlg", &format!("[realm]\n{own}[lifecycle]\nabsent_for = \"0s\"\n"));
     let names = ["rlg-ada", "rlg-bea"];
-    // Without anybody at all the directory would not be believed.
+    // A directory without any person would not be trusted.
     for (name, uid) in names.into_iter().chain(["rlg-cee"]).zip(64_501..) {
         world.person(name, uid);
     }
@@ -313,7 +314,7 @@ fn disabling_logins_over_the_limit_waits_for_approval() {
         Servers::shared().slapd.modify_ldif(&format!("dn: {}\nchangetype: delete\n\n", person_dn(&world.base, name)));
     }
     let enabled = || names.into_iter().filter(|name| user(&realm, name)["enabled"] == true).count();
-    // The limit of suspensions has room for both; that of the realm for one.
+    // The limit on suspensions allows both, and the limit of the realm allows one.
     let planned = world.plan();
     let limit = "refused by limit realm_disable_per_cycle (1 left): 1 of 2 users disabled in the realm: rlg-bea";
     assert!(planned.text.contains(limit), "{}", planned.text);

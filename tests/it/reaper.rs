@@ -1,4 +1,5 @@
-//! Pods past their lifetime, on a real control plane. There is no node: that a pod started is written by the test.
+//! Pods and namespaces past their lifetime, on a real control plane. There is no node, so the test itself reports that
+//! pods started.
 
 use bursar::control::api::CycleReport;
 use bursar::execute::request::{ApiServer, Ask};
@@ -22,7 +23,7 @@ fn pod(world: &World, namespace: &str, name: &str, lifetime: &str, job: &str) {
     started(world, namespace, &json!({"metadata": metadata}), LONG_AGO);
 }
 
-/// A pod that every Pod Security level takes.
+/// Returns a pod spec that every Pod Security level allows.
 fn spec() -> Value {
     json!({
         "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
@@ -34,7 +35,7 @@ fn spec() -> Value {
     })
 }
 
-/// What belongs to a job, one of each kind.
+/// Creates one object of each kind that belongs to a job.
 fn companions(world: &World, namespace: &str, job: &str) {
     for (kind, rest) in [
         ("ConfigMap", json!({})),
@@ -55,7 +56,7 @@ fn left(world: &World, namespace: &str) -> String {
 }
 
 #[test]
-fn pods_past_their_lifetime_go_with_what_belongs_to_their_job() {
+fn pods_past_their_lifetime_are_deleted_with_the_objects_of_their_job() {
     let options = ControlPlaneOptions::default();
     let servers = crate::quiet::own_servers(&options);
     let mut world = World::on(servers, "reaper", MORE);
@@ -78,11 +79,11 @@ fn pods_past_their_lifetime_go_with_what_belongs_to_their_job() {
     companions(&world, &foo, "a1");
     companions(&world, &foo, "b2");
     companions(&world, &bar, "a1");
-    let report = wait_for("the watch shows the pods, and one is reaped", DEADLINE, || {
+    let report = wait_for("the watch shows the pods", DEADLINE, || {
         let plan = world.plan();
         plan.text.contains("deleted, with all of job a1").then(|| (plan, world.cycle()))
     });
-    assert!(report.0.text.contains("lifetime \"soon\" is no duration"), "{}", report.0.text);
+    assert!(report.0.text.contains("lifetime \"soon\" is ignored: it is not a duration"), "{}", report.0.text);
     assert_eq!(report.1.exit_code(), 0, "{:#?}", report.1);
     let gone = wait_for("the pod is gone", DEADLINE, || {
         let left = left(&world, &foo);
@@ -92,13 +93,13 @@ fn pods_past_their_lifetime_go_with_what_belongs_to_their_job() {
     for stays in ["pod/young", "pod/odd", "configmap/b2-configmap", "secret/b2-secret", "service/b2-service"] {
         assert!(gone.contains(stays), "{stays}: {gone}");
     }
-    assert!(left(&world, &bar).contains("secret/a1-secret"), "of another namespace");
-    assert!(left(&world, "others").contains("pod/theirs"), "of no tenant");
+    assert!(left(&world, &bar).contains("secret/a1-secret"), "objects in another namespace are kept");
+    assert!(left(&world, "others").contains("pod/theirs"), "pods outside of tenants' namespaces are kept");
     let told = world.rows("SELECT account, detail FROM history WHERE action = 'pod reaped'");
     assert_eq!(told.len(), 1, "{told:?}");
     let detail = told[0]["detail"].as_str().expect("text");
     assert!(detail.contains("Secret/a1-secret") && !detail.contains("hunter2"), "{detail}");
-    let quiet = wait_for("nothing is to do", DEADLINE, || {
+    let quiet = wait_for("there is nothing left to do", DEADLINE, || {
         let report = world.cycle();
         (report.actions == 0).then_some(report)
     });
@@ -107,9 +108,9 @@ fn pods_past_their_lifetime_go_with_what_belongs_to_their_job() {
     evidence(&mut world);
 }
 
-/// The walltime of a class, where no webhook refused what is longer.
+/// The class has a longest lifetime, but no webhook refused pods with a longer one.
 #[test]
-fn pods_of_a_class_with_a_longest_lifetime_end_whatever_they_say_and_whatever_makes_them() {
+fn pods_end_at_the_longest_lifetime_of_their_class() {
     let options = ControlPlaneOptions::default();
     let servers = crate::quiet::own_servers(&options);
     let more = format!("{MORE}[class.tool.admission]\nlifetime = {{ max = \"1h\", warn = \"45m\" }}\n");
@@ -145,7 +146,7 @@ fn pods_of_a_class_with_a_longest_lifetime_end_whatever_they_say_and_whatever_ma
     };
     let pods =
         wait_for("the controllers make their pods", DEADLINE, || Some(made(&world)).filter(|pods| pods.len() == 2));
-    // Controllers ignore the version by which they are named.
+    // Controllers find their objects whatever API version the owner reference has.
     for what in ["pods", "replicasets"] {
         let listed = world.kubectl(&["get", what, "-n", &foo, "-l", "app=web", "-o", "json"]);
         let listed: Value = serde_json::from_str(&listed).expect("a list");
@@ -160,7 +161,7 @@ fn pods_of_a_class_with_a_longest_lifetime_end_whatever_they_say_and_whatever_ma
         let old = json!({"status": {"phase": "Running", "startTime": LONG_AGO}}).to_string();
         world.kubectl(&["patch", name, "-n", &foo, "--subresource=status", "-p", &old]);
     }
-    wait_for("what is over is ended", DEADLINE, || {
+    wait_for("pods past the longest lifetime end", DEADLINE, || {
         let report = world.cycle();
         assert_eq!(report.exit_code(), 0, "{report:#?}");
         let left = left(&world, &foo);
@@ -171,8 +172,8 @@ fn pods_of_a_class_with_a_longest_lifetime_end_whatever_they_say_and_whatever_ma
     };
     assert_eq!(field(&world, "deployment/again", "{.spec.replicas}"), "0");
     assert_eq!(field(&world, "job/again", "{.spec.activeDeadlineSeconds}"), "1");
-    assert!(made(&world).is_empty(), "nothing makes them again");
-    let told = wait_for("its people are told", DEADLINE, || {
+    assert!(made(&world).is_empty(), "no controller makes the pods again");
+    let told = wait_for("the tenant is told when the pod ends", DEADLINE, || {
         world.cycle();
         Some(field(&world, "pod/near", "{.metadata.annotations.bursar\\.dev/ends-at}")).filter(|at| !at.is_empty())
     });
@@ -180,8 +181,8 @@ fn pods_of_a_class_with_a_longest_lifetime_end_whatever_they_say_and_whatever_ma
     let events = |world: &World| world.kubectl(&["get", "events", "-n", &foo]).matches("This pod ends").count();
     assert_eq!(events(&world), 1);
     world.cycle();
-    assert_eq!(events(&world), 1, "once");
-    // The right to write that annotation is none to change what runs.
+    assert_eq!(events(&world), 1, "the event is written once");
+    // The right to write that annotation does not allow other changes to pods.
     let kubeconfig = world.settings().clusters.values().next().expect("a cluster").clone();
     for change in [
         json!({"spec": {"activeDeadlineSeconds": 5}}),
@@ -199,9 +200,9 @@ fn pods_of_a_class_with_a_longest_lifetime_end_whatever_they_say_and_whatever_ma
     }
 }
 
-/// Everything that a tenant may write to keep a pod of theirs: none of it does.
+/// A tenant writes everything that could keep a pod running.
 #[test]
-fn nothing_that_a_tenant_writes_keeps_a_pod_past_its_end() {
+fn a_tenant_cannot_keep_a_pod_past_its_end() {
     let servers = crate::quiet::own_servers(&ControlPlaneOptions::default());
     let more = format!("{MORE}[class.tool.admission]\nlifetime = {{ max = \"1h\", warn = \"45m\" }}\n");
     let mut world = World::on(servers, "keepsit", &more);
@@ -210,7 +211,7 @@ fn nothing_that_a_tenant_writes_keeps_a_pod_past_its_end() {
     let foo = world.namespace("foo");
     create(&world, &json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}));
     world.servers.cluster.wait_for_pods(&foo);
-    // A pod of a node ends when the node says so: there is none.
+    // Pods of a node end only when the node reports it, and this node does not exist.
     for name in ["slow", "asked"] {
         let spec = json!({"nodeName": "n1", "terminationGracePeriodSeconds": TEN_YEARS});
         started(&world, &foo, &json!({"metadata": {"name": name}, "spec": spec}), LONG_AGO);
@@ -245,14 +246,14 @@ fn nothing_that_a_tenant_writes_keeps_a_pod_past_its_end() {
     assert_eq!(
         world.kubectl(&["get", "events", "-n", &foo]).matches("This pod ends").count(),
         0,
-        "pod full has no room"
+        "pod full has no room for the annotation, so no event is written"
     );
     let quiet = wait_for("nothing fails any more", DEADLINE, || {
         let report = world.cycle();
         (report.exit_code() == 0).then_some(report)
     });
     assert_eq!(quiet.exit_code(), 0, "{quiet:#?}");
-    // A suspension, too, ends the pods of what cannot be stopped.
+    // A suspension also ends the pods of a workload that cannot be stopped.
     let target = bursar::orders::request::Target {
         kind: bursar::identity::AccountKind::Tool,
         name: "foo".to_owned(),
@@ -272,7 +273,7 @@ fn ago(minutes: i64) -> String {
     format!("{:.0}", bursar::daemon::now() - jiff::SignedDuration::from_mins(minutes))
 }
 
-/// A pod that started then.
+/// Creates a pod that started at this time.
 fn started(world: &World, namespace: &str, with: &Value, start: &str) {
     let metadata = json!({"namespace": namespace});
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec()});
@@ -286,7 +287,7 @@ fn started(world: &World, namespace: &str, with: &Value, start: &str) {
     world.kubectl(&["patch", "pod", name, "-n", namespace, "--subresource=status", "-p", &started]);
 }
 
-/// The largest size that is taken.
+/// Returns the largest size that `takes` accepts, between `most`, which it accepts, and `refused`.
 async fn fullest(mut takes: impl AsyncFnMut(usize) -> bool, (mut most, mut refused): (usize, usize)) -> usize {
     while most + 1 < refused {
         let size = usize::midpoint(most, refused);
@@ -300,7 +301,7 @@ async fn admin(world: &World) -> ApiServer {
     ApiServer::new(bursar::identity::ClusterName("test".to_owned()), client, std::sync::Arc::default())
 }
 
-/// A Job of which etcd takes not one byte more, so that it cannot be changed; its uid.
+/// Creates a Job of the largest size that etcd accepts, so that it cannot be changed. Returns its uid.
 fn padded_job(world: &World, namespace: &str) -> String {
     tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
         let server = admin(world).await;
@@ -308,7 +309,7 @@ fn padded_job(world: &World, namespace: &str) -> String {
         let make = async |size: usize| {
             let container = json!({"name": "c", "image": "example.org/i", "args": ["x".repeat(size)]});
             let template = json!({"spec": {"restartPolicy": "Never", "containers": [container]}});
-            // Nobody acts on it.
+            // No controller acts on this Job.
             let spec = json!({"managedBy": "example.org/nobody", "template": template});
             let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "padded"}, "spec": spec});
             let made = server.ask(&jobs, Ask::Create(&job)).await.ok()?;
@@ -330,7 +331,7 @@ fn state(world: &World, tool: &str) -> String {
     row["state"].as_str().expect("text").to_owned()
 }
 
-/// Nothing runs in the namespaces of two tools, one of which is spared; the pods of the others run.
+/// Nothing runs in the namespaces of two tools: one is suspended, the other is exempt. The pods of other tools run.
 fn idle(world: &mut World) {
     world.tool("idle", 62_903, &[]);
     world.tool("kept", 62_904, &[]);
@@ -339,12 +340,12 @@ fn idle(world: &mut World) {
     let reaper = "[reaper.namespaces]\nenabled = true\nidle_for = \"3s\"\nwarn_for = \"2s\"\n[reaper.pods]";
     world.configure("[reaper.pods]", reaper);
     world.initialise_again();
-    wait_for("it is suspended", DEADLINE, || {
+    wait_for("tool idle is suspended", DEADLINE, || {
         world.cycle();
         (state(world, "idle") == "suspended").then_some(())
     });
     let told = world.kubectl(&["get", "events", "-n", &world.namespace("idle")]);
-    assert!(told.contains("Nothing runs in this namespace since"), "{told}");
+    assert!(told.contains("Nothing has run in this namespace since"), "{told}");
     let events = world
         .rows("SELECT action, account FROM history WHERE action IN ('warned of suspension', 'suspended') ORDER BY at");
     let events: Vec<_> = events.iter().map(|row| (row["action"].as_str(), row["account"].as_str())).collect();
@@ -365,7 +366,7 @@ fn idle(world: &mut World) {
     assert!(works.status.success(), "{}", crate::world::stderr(&works));
 }
 
-/// A Prometheus shows that a namespace is in use in which nothing runs, and no longer shows what always is.
+/// Prometheus first shows no evidence, and then shows that a namespace is in use although nothing runs in it.
 fn evidence(world: &mut World) {
     let prometheus = Prometheus::start(&world.folder);
     let section = format!(
@@ -394,15 +395,19 @@ fn evidence(world: &mut World) {
     };
     let finding = doctor(world);
     assert!(finding["remedy"].as_str().is_some_and(|remedy| remedy.contains("control")), "{finding}");
-    assert_eq!(world.rows("SELECT * FROM idle WHERE account = 'tool:unseen'").len(), 0, "nothing is known of it");
+    assert_eq!(
+        world.rows("SELECT * FROM idle WHERE account = 'tool:unseen'").len(),
+        0,
+        "without evidence no idle time is counted"
+    );
 
     prometheus.show(&["gateway", &seen]);
-    let finding = wait_for("the control namespace shows", DEADLINE, || {
+    let finding = wait_for("Prometheus shows the control namespace", DEADLINE, || {
         let finding = doctor(world);
         finding["remedy"].is_null().then_some(finding)
     });
     assert!(finding["text"].as_str().is_some_and(|text| text.contains("2 namespaces in use")), "{finding}");
-    wait_for("who is not in use is suspended", DEADLINE, || {
+    wait_for("the unused tool is suspended", DEADLINE, || {
         world.cycle();
         (state(world, "unseen") == "suspended").then_some(())
     });

@@ -1,5 +1,5 @@
-//! A ledger that was lost, and a host that was: rebuilt and taken over as the runbooks say, on servers of their own, for
-//! a cluster has one owner.
+//! A lost ledger is rebuilt, and another host takes over a cluster, as the runbooks say. These tests have their own
+//! servers, because a cluster has one owner.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ fn ends(config: &Path, arguments: &[&str], exit: i32) -> Value {
 const LOST_LEDGER: &str = include_str!("../../docs/runbooks/lost-ledger.md");
 const STOLEN_HOST: &str = include_str!("../../docs/runbooks/stolen-control-host.md");
 
-/// The commands of a section of a runbook, with what is called otherwise here.
+/// Returns the commands of a section of a runbook. `here` replaces words of the runbook by their values in the test.
 pub fn steps(runbook: &str, section: &str, here: &[(&str, &str)]) -> Vec<Vec<String>> {
     let part = runbook.split("\n## ").find(|part| part.starts_with(section)).expect("the section");
     let blocks = part.split("```sh\n").skip(1).filter_map(|block| block.split("```").next());
@@ -50,7 +50,7 @@ pub fn steps(runbook: &str, section: &str, here: &[(&str, &str)]) -> Vec<Vec<Str
         .collect()
 }
 
-/// As a shell takes a line apart that has no more than double quotes.
+/// Splits a line into words as a shell does, if it has no quotes other than double ones.
 fn words(line: &str) -> Vec<String> {
     let parts = line.split('"').enumerate();
     parts
@@ -61,7 +61,7 @@ fn words(line: &str) -> Vec<String> {
         .collect()
 }
 
-/// Does what a step says, and it ends well.
+/// Runs a step, which must succeed.
 fn follow(config: &Path, step: &[String]) -> Value {
     let arguments: Vec<&str> = step.iter().map(String::as_str).collect();
     match arguments.as_slice() {
@@ -78,7 +78,7 @@ fn target(kind: AccountKind, name: &str) -> Target {
     Target { kind, name: name.to_owned(), reason: Some("a test".to_owned()), ticket: None }
 }
 
-/// What must be the same before and after.
+/// Returns what must be the same before and after.
 fn standing(world: &World) -> Vec<serde_json::Map<String, Value>> {
     world.rows(
         "SELECT a.id, a.kind, a.name, a.kubernetes_name, a.uid, a.state, a.generation, c.fingerprint, t.namespace
@@ -92,7 +92,7 @@ fn written(path: PathBuf) -> SystemTime {
 }
 
 #[test]
-fn a_lost_ledger_is_rebuilt_nobody_is_suspended_and_no_good_certificate_is_issued_again() {
+fn a_lost_ledger_is_rebuilt_without_suspensions_or_new_certificates() {
     let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "lost", ARCHIVED_AT_ONCE);
     for (uid, tool) in (65_101..).zip(["foo", "bar", "off"]) {
         world.tool(tool, uid, &["alice"]);
@@ -123,10 +123,10 @@ fn a_lost_ledger_is_rebuilt_nobody_is_suspended_and_no_good_certificate_is_issue
     let last = world.rows("SELECT last_generation FROM ledger")[0]["last_generation"].as_i64().expect("a number");
 
     let config = world.config();
-    ends(&config, &["ledger", "rebuild"], 1); // it is there
+    ends(&config, &["ledger", "rebuild"], 1); // the ledger exists
     fs::remove_file(world.state_dir().join("ledger.db")).expect("lost");
     world.servers.slapd.stop();
-    ends(&config, &["ledger", "rebuild"], 1); // nobody proves who is absent
+    ends(&config, &["ledger", "rebuild"], 1); // without the directory, absent accounts are unknown
     world.servers.slapd.start_again();
     for milliseconds in [100, 200, 300] {
         let mut command = bursar(&config, &["ledger", "rebuild"]);
@@ -153,10 +153,13 @@ fn a_lost_ledger_is_rebuilt_nobody_is_suspended_and_no_good_certificate_is_issue
     assert_eq!(rebuilt["certificates"], 2, "{rebuilt:#}");
     let unknown: Vec<&str> = rebuilt["unknown"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     assert!(unknown.iter().any(|doubt| doubt.contains("why tool:bar is suspended is lost")), "{unknown:#?}");
-    assert!(!unknown.iter().any(|doubt| doubt.contains("tool:off")), "the directory says why: {unknown:#?}");
+    assert!(
+        !unknown.iter().any(|doubt| doubt.contains("tool:off")),
+        "the directory shows why the tool is suspended: {unknown:#?}"
+    );
     assert!(rebuilt["last_generation"].as_i64() >= Some(last + 1000), "{rebuilt:#}");
     assert_eq!((&without["certificates"], &without["unknown"]), (&rebuilt["certificates"], &rebuilt["unknown"]));
-    ends(&config, &["sync", "--once"], 78); // it is not the owner yet
+    ends(&config, &["sync", "--once"], 78); // this ledger does not own the cluster yet
     follow(&config, &steps[1]);
 
     let report = world.cycle();
@@ -165,21 +168,21 @@ fn a_lost_ledger_is_rebuilt_nobody_is_suspended_and_no_good_certificate_is_issue
     assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
     assert_eq!(standing(&world), before);
     assert_eq!(files_of(&world), archived);
-    assert_eq!(kubeconfigs(&world), files, "a kubeconfig was written again");
+    assert_eq!(kubeconfigs(&world), files, "kubeconfigs are not written again");
     let own = world.kubectl_as_tool("foo", &["auth", "can-i", "create", "pods"]);
     assert_eq!(String::from_utf8_lossy(&own.stdout).trim(), "yes");
     ends(&config, &["ledger", "verify"], 0);
 }
 
 #[test]
-fn a_standby_host_takes_over_and_the_former_owner_writes_nothing_from_then_on() {
+fn after_a_takeover_the_former_owner_cannot_write() {
     let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "stolen", "");
     world.tool("foo", 65_201, &[]);
     world.cycle();
     world.stop();
     let backup = world.folder.join("backup.db");
     ends(&world.config(), &["ledger", "backup", &backup.display().to_string()], 0);
-    // What the backup does not know.
+    // A revocation that the backup does not contain.
     world.order(&OrderRequest::Revoke(target(AccountKind::Tool, "foo"))).expect("revoked");
     world.stop();
     let generation = |ledger: &str| {
@@ -191,7 +194,7 @@ fn a_standby_host_takes_over_and_the_former_owner_writes_nothing_from_then_on() 
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
 
-    // The standby: its own folder, the seal's key, the same homes and the same directory.
+    // The standby host has its own folder, a copy of the seal's key, the same homes and the same directory.
     let standby = world.folder.join("standby");
     fs::create_dir_all(&standby).expect("a state folder");
     fs::copy(former.join("seal.key"), standby.join("seal.key")).expect("the seal's key");
@@ -211,7 +214,7 @@ fn a_standby_host_takes_over_and_the_former_owner_writes_nothing_from_then_on() 
     ];
     let [restore, takeover, status] = &steps(STOLEN_HOST, "Take the clusters over", &here)[..] else { panic!("steps") };
     let arguments: Vec<&str> = takeover.iter().skip(1).map(String::as_str).collect();
-    ends(&config, &arguments, 1); // no ledger yet
+    ends(&config, &arguments, 1); // there is no ledger yet
     follow(&config, restore);
     for milliseconds in [60, 150, 300] {
         let mut command = bursar(&config, &arguments);
@@ -225,7 +228,7 @@ fn a_standby_host_takes_over_and_the_former_owner_writes_nothing_from_then_on() 
     assert_eq!(report["clusters"][0], "test", "{report}");
 
     assert_eq!(daemon.process.wait(DEADLINE).code(), Some(78), "{}", daemon.process.log_end());
-    wait_for("the former owner's credential is worth nothing", DEADLINE, || {
+    wait_for("the former owner's credential has lost its rights", DEADLINE, || {
         let kubeconfig = former.join("clusters/test.kubeconfig");
         let may = world.kubectl_with(&kubeconfig, &["auth", "can-i", "list", "namespaces"]);
         (String::from_utf8_lossy(&may.stdout).trim() == "no").then_some(())
@@ -233,7 +236,7 @@ fn a_standby_host_takes_over_and_the_former_owner_writes_nothing_from_then_on() 
 
     wait_for("nothing to do", DEADLINE, || (ends(&config, &["sync", "--once"], 0)["actions"] == 0).then_some(()));
     let ledger = standby.join("ledger.db").display().to_string();
-    assert_eq!(generation(&ledger), revoked, "a revocation that the backup did not know is still in force");
+    assert_eq!(generation(&ledger), revoked, "a revocation that is missing in the backup is still in force");
     let own = world.kubectl_as_tool("foo", &["auth", "can-i", "create", "pods"]);
     assert_eq!(String::from_utf8_lossy(&own.stdout).trim(), "yes", "{}", crate::world::stderr(&own));
     let seal = |world: &World| {
@@ -246,8 +249,8 @@ fn a_standby_host_takes_over_and_the_former_owner_writes_nothing_from_then_on() 
         follow(&config, step);
     }
     ends(&config, &["sync", "--once"], 0);
-    assert_ne!(seal(&world), before, "sealed with the new key");
-    assert!(generation(&ledger) > revoked, "every certificate of before is worth nothing");
+    assert_ne!(seal(&world), before, "the namespace is sealed with the new key");
+    assert!(generation(&ledger) > revoked, "all earlier certificates are revoked");
 
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursard"));
     command.arg("--config").arg(&config);

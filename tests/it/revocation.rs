@@ -1,5 +1,5 @@
-//! `bursar revoke`: the API server refuses the old certificate and the new one is delivered before it returns; of a whole
-//! class also where daemon and command are killed in the middle.
+//! `bursar revoke` returns when the API server refuses the old certificate and the new one is delivered. The revocation
+//! of a whole class finishes even if daemon and command are killed in the middle.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ fn stolen(world: &World, tool: &str) -> PathBuf {
     world.folder.join(format!("stolen-{tool}"))
 }
 
-/// Kubeconfigs that somebody took along.
+/// Makes a site with tools, and copies their kubeconfigs as a thief would.
 fn site_on(servers: Arc<Servers>, name: &str, first_uid: u32, tools: &[&str]) -> World {
     let mut world = World::on(servers, name, "\n[limits]\nchange_per_cycle = { count = 2 }\n");
     for (uid, tool) in (first_uid..).zip(tools) {
@@ -55,7 +55,7 @@ fn refused_and_replaced(world: &World, tool: &str) {
     assert!(works.status.success(), "{tool}: {}", stderr(&works));
 }
 
-/// How often each was revoked.
+/// Returns how often each account was revoked.
 fn revoked(world: &World) -> BTreeMap<String, i64> {
     let rows = world.rows("SELECT account, count(*) AS times FROM history WHERE action = 'revoked' GROUP BY account");
     let row = |row: &serde_json::Map<String, serde_json::Value>| {
@@ -65,8 +65,8 @@ fn revoked(world: &World) -> BTreeMap<String, i64> {
 }
 
 #[test]
-fn a_revocation_returns_when_the_old_is_refused_and_the_new_is_there() {
-    // Its own cluster: the bindings by hand are everybody's who is revoked there.
+fn a_revocation_returns_when_the_old_certificate_is_refused_and_the_new_one_delivered() {
+    // The test has its own cluster, because bindings that are made by hand there affect every revocation.
     let world = site_on(Arc::new(Servers::start()), "revoke", 62_801, &["foo"]);
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
@@ -82,8 +82,8 @@ fn a_revocation_returns_when_the_old_is_refused_and_the_new_is_there() {
     let proofs = world.rows("SELECT detail FROM history WHERE action = 'old credentials refused'");
     assert_eq!(proofs.len(), 1, "{proofs:?}");
 
-    // A binding that somebody made by hand keeps what the old certificate opens: that is no proof, but also no reason to
-    // keep the new certificate from its owner.
+    // A binding that was made by hand keeps what it grants to the old certificate. Then the revocation is not proved,
+    // but the owner still gets the new certificate.
     let namespace = world.namespace("foo");
     for (name, whom) in [("by-hand", "--user=tool:foo"), ("for-all", "--group=bursar:tools")] {
         world.kubectl(&["create", "rolebinding", name, "--clusterrole=view", whom, "-n", &namespace]);
@@ -97,14 +97,14 @@ fn a_revocation_returns_when_the_old_is_refused_and_the_new_is_there() {
         assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
         world.kubectl(&["delete", "rolebinding", name, "-n", &namespace]);
     }
-    // Neither is one that was copied, with Bursar's label, to where the ledger knows of nothing.
+    // The same holds for a copied binding with Bursar's label in a namespace that the ledger does not know.
     world.kubectl(&["create", "namespace", "shared"]);
     let copied = world.kubectl(&["get", "rolebinding", "bursar-bursar-tenant", "-n", &namespace, "-o", "json"]);
     let mut copied: serde_json::Value = serde_json::from_str(&copied).expect("JSON");
     copied["metadata"] =
         serde_json::json!({"name": "copied", "namespace": "shared", "labels": copied["metadata"]["labels"]});
     world.servers.cluster.run(&["create", "-f", "-"], &copied.to_string());
-    wait_for("the watch shows it", DEADLINE, || {
+    wait_for("the watch shows the copied binding", DEADLINE, || {
         let planned = bursar(&world, &["plan"]);
         String::from_utf8_lossy(&planned.stdout).contains("rolebinding shared/copied").then_some(())
     });
@@ -123,7 +123,7 @@ fn a_revocation_returns_when_the_old_is_refused_and_the_new_is_there() {
     daemon.stop();
 }
 
-/// A site's own rule that refuses this, where it is looked at.
+/// Installs an admission policy of the site that refuses this operation in this namespace.
 fn refuse(world: &World, name: &str, group: &str, resource: &str, operation: &str, namespace: &str) -> String {
     let rule = format!(
         r#"
@@ -156,7 +156,7 @@ fn in_force(world: &World, probe: &[&str]) {
 }
 
 #[test]
-fn a_revocation_takes_the_old_access_away_even_if_the_mark_cannot_be_raised() {
+fn a_revocation_removes_the_old_access_even_if_the_mark_cannot_be_raised() {
     let world = site_on(own_servers(&ControlPlaneOptions::default()), "unmarked", 62_831, &["foo"]);
     let rule = refuse(&world, "no-mark", "", "configmaps", "UPDATE", "bursar");
     in_force(&world, &["annotate", "configmap", "bursar-mark", "-n", "bursar", "a=b"]);
@@ -176,7 +176,7 @@ fn a_revocation_takes_the_old_access_away_even_if_the_mark_cannot_be_raised() {
 }
 
 #[test]
-fn a_removal_that_failed_is_tried_again_without_a_schedule() {
+fn a_failed_removal_is_retried_without_a_schedule() {
     let mut world = World::with("unsched", "\n[schedule]\ncycle = \"0 0 1 1 *\"\nfull_read = \"0 0 1 1 *\"\n");
     world.tool("foo", 62_879, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
@@ -191,13 +191,13 @@ fn a_removal_that_failed_is_tried_again_without_a_schedule() {
     let bound = || world.kubectl(&["get", "rolebindings", "-n", &namespace, "-o", "name"]);
     assert!(bound().contains("bursar-bursar-tenant"), "{}", bound());
     world.servers.cluster.run(&["delete", "-f", "-"], &rule);
-    wait_for("it is gone", DEADLINE, || (!bound().contains("bursar-bursar-tenant")).then_some(()));
+    wait_for("the binding is removed", DEADLINE, || (!bound().contains("bursar-bursar-tenant")).then_some(()));
     daemon.stop();
 }
 
 #[test]
-fn the_runbook_of_a_stolen_laptop_does_what_it_says() {
-    // Its own cluster: sites that share one have tools of the same names and generations.
+fn the_runbook_of_a_stolen_laptop_works() {
+    // The test has its own cluster: sites that share one have tools with the same names and generations.
     let world = site_on(Arc::new(Servers::start()), "laptop", 62_821, &["foo", "bar"]);
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
@@ -221,8 +221,8 @@ fn the_runbook_of_a_stolen_laptop_does_what_it_says() {
 }
 
 #[test]
-fn a_class_is_revoked_once_each_whoever_is_killed_meanwhile() {
-    // Its own cluster: sites that share one have tools of the same names and generations.
+fn a_class_is_revoked_once_although_daemon_and_command_are_killed() {
+    // The test has its own cluster: sites that share one have tools with the same names and generations.
     let mut world = site_on(Arc::new(Servers::start()), "bulk", 62_811, &TOOLS);
     let arguments = ["revoke", "--all", "--class", "tool", "--reason", "control host stolen", "--ticket", "T7"];
     for killed_after in [1, 3] {
@@ -245,12 +245,12 @@ fn a_class_is_revoked_once_each_whoever_is_killed_meanwhile() {
     assert!(status(&world)["revocations"].as_array().is_some_and(Vec::is_empty));
     let told = world.rows("SELECT ticket, detail FROM history WHERE action = 'class revoked'");
     assert_eq!((told.len(), &told[0]["ticket"]), (1, &"T7".into()), "{told:?}");
-    // Given again after its end it is another one.
+    // After the end of a revocation, the same command starts another one.
     let again = bursar(&world, &["--json", "revoke", "--all", "--class", "tool", "--reason", "again"]);
     let answer: serde_json::Value = serde_json::from_slice(&again.stdout).expect("JSON");
     assert_eq!(answer["revocation"]["done"], TOOLS.len(), "{answer}");
     assert!(revoked(&world).values().all(|times| *times == 2));
-    // As for one account: a binding that somebody else made keeps what it gives, and is said.
+    // As for a single account, a binding that was made by hand keeps what it grants, and is reported.
     let namespace = world.namespace(TOOLS[0]);
     let whom = format!("--user=tool:{}", TOOLS[0]);
     world.kubectl(&["create", "rolebinding", "by-hand", "--clusterrole=view", &whom, "-n", &namespace]);
@@ -262,7 +262,7 @@ fn a_class_is_revoked_once_each_whoever_is_killed_meanwhile() {
     assert!(said.contains(&expected) && said.matches(" in test: ").count() == 1, "{said}");
     world.kubectl(&["delete", "rolebinding", "by-hand", "-n", &namespace]);
     assert!(bursar(&world, &["revoke", "--all", "--class", "tool", "--reason", "clean"]).status.success());
-    // It is not over before the last of them has its new certificate.
+    // The revocation is not over before the last account has its new certificate.
     let (folder, aside) = (world.home("td").join(".kube"), world.home("td").join("aside"));
     std::fs::rename(&folder, &aside).expect("renamed");
     std::fs::write(&folder, "no folder").expect("written");
@@ -273,16 +273,17 @@ fn a_class_is_revoked_once_each_whoever_is_killed_meanwhile() {
         assert_eq!(open.status.code(), Some(1), "{said}");
         assert!(said.contains("tool:td: revoke waits for home in test") && said.contains("not over"), "{said}");
         assert!(told.contains("5 of 6 are revoked, 0 waiting, 1 under way"), "{told}");
-        assert!(revoked(&world).iter().all(|(tool, now)| *now == times[tool] + 1), "once each");
+        assert!(revoked(&world).iter().all(|(tool, now)| *now == times[tool] + 1), "each account is revoked once");
     }
     std::fs::remove_file(&folder).expect("removed");
     std::fs::rename(&aside, &folder).expect("renamed");
-    wait_for("it is over", 4 * DEADLINE, || {
+    wait_for("the revocation is over", 4 * DEADLINE, || {
         status(&world)["revocations"].as_array().is_some_and(Vec::is_empty).then_some(())
     });
     let nobody = bursar(&world, &["revoke", "--all", "--class", "none", "--reason", "x"]);
     assert_eq!(nobody.status.code(), Some(4), "{}", stderr(&nobody));
-    // The daemon does it although the file has errors by now; only what the ledger says of others is not known.
+    // The daemon revokes although the configuration file has errors by now. Only the check for other bindings is
+    // impossible.
     world.configure("[class.tool]", "[lifecycl]\n[class.tool]");
     let unknown = bursar(&world, &["revoke", "--all", "--class", "tool", "--reason", "file"]);
     let said = stderr(&unknown);

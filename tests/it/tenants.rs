@@ -1,4 +1,4 @@
-//! From an LDAP entry to a person using the cluster.
+//! From an entry in LDAP to a person who uses the cluster.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -34,7 +34,7 @@ fn a_cycle_with_nothing_to_do_writes_nothing() {
     let mut world = World::new("quiet");
     world.tool("foo", 61101, &[]);
     all_is_well(&world.cycle());
-    // Each delivery is looked at again after 2 s, which is no action.
+    // Each delivery is checked again after 2 s. That does not count as an action.
     wait_for("a cycle with nothing to do", DEADLINE, || {
         let cycle = world.cycle();
         assert_eq!(cycle.actions, 0, "{cycle:#?}");

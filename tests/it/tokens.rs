@@ -1,4 +1,4 @@
-//! `kind = "service-account"`: tokens for hosts outside the cluster, from the real API server into real folders.
+//! `kind = "service-account"`: tokens for hosts outside of the cluster, from the real API server into real folders.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,7 +24,7 @@ use serde_json::Value;
 use crate::quiet::own_servers;
 use crate::world::{World, stderr};
 
-/// A token is believed for so long after it was refused (Kubernetes, `TokenSuccessCacheTTL` is 10 s).
+/// How long a revoked token may still be accepted (Kubernetes caches successes: `TokenSuccessCacheTTL` is 10 s).
 const REFUSED_WITHIN: Duration = Duration::from_mins(1);
 const CERTIFICATES: &str =
     "credential   = { kind = \"certificate\", lifetime = \"7d\", endpoints = [\"internal\"] }\nvolumes";
@@ -34,7 +34,7 @@ fn servers() -> Arc<Servers> {
     SERVERS.get_or_init(|| own_servers(&ControlPlaneOptions::default())).clone()
 }
 
-/// A site whose tools have tokens for two hosts, each with a folder that only that host sees.
+/// Makes a site whose tools have tokens for two hosts, each with a folder that only that host sees.
 fn site(name: &str) -> World {
     let mut world = World::bare(servers(), name, "");
     let volumes = world.folder.join("homes/volumes");
@@ -63,7 +63,7 @@ fn token(kube: &Path) -> String {
     fs::read_to_string(kube.join("bursar-test/token")).expect("a token")
 }
 
-/// What somebody took along: the kubeconfig with the files beside it.
+/// Returns a copy of the kubeconfig and its files, as a thief would take it.
 fn stolen(world: &World, host: &str) -> PathBuf {
     let (from, to) = (folder(world, host, "foo"), world.folder.join(format!("stolen-{host}")));
     let _ = fs::remove_dir_all(&to);
@@ -79,7 +79,7 @@ fn works(world: &World, kubeconfig: &Path) {
     assert!(pods.status.success(), "{}", stderr(&pods));
 }
 
-/// The API server does not know its holder any more: 401.
+/// Waits until the API server no longer knows the token's holder (401).
 fn unknown(world: &World, kubeconfig: &Path) {
     wait_for("the token is refused", REFUSED_WITHIN, || {
         stderr(&world.kubectl_with(kubeconfig, &["get", "pods"])).contains("Unauthorized").then_some(())
@@ -102,7 +102,7 @@ fn good(world: &mut World) {
 }
 
 #[test]
-fn each_host_has_a_token_of_its_own_and_what_a_workload_needs_beside_it() {
+fn each_host_has_its_own_token_and_the_files_that_a_workload_needs() {
     let mut world = site("outside");
     world.tool("foo", 62_901, &[]);
     good(&mut world);
@@ -127,18 +127,18 @@ fn each_host_has_a_token_of_its_own_and_what_a_workload_needs_beside_it() {
         assert_eq!(life, Some(600));
         assert_eq!(claims["kubernetes.io"]["secret"]["name"], format!("bursar-host-{host}"));
     }
-    // A cycle with nothing to do asks for none.
+    // A cycle with nothing to do requests no token.
     let report = world.cycle();
     assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
 
-    // Whose an audit event is.
+    // `certs who` finds the account in an audit event by the token's id.
     let id = claims(&token(&folder(&world, "ce2", "foo")))["jti"].as_str().expect("an id").to_owned();
     let mut bursar = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
     let who = bursar.arg("--config").arg(world.config()).args(["certs", "who", &format!("JTI={id}")]).output();
     let who = String::from_utf8(who.expect("bursar").stdout).expect("UTF-8");
     assert!(who.contains("tool:foo") && who.contains("ce2"), "{who}");
 
-    // Nothing that Bursar keeps or says has a token in it.
+    // Neither the ledger nor any other file of Bursar's contains a token.
     let secret = token(&folder(&world, "ce1", "foo"));
     let middle = secret.split('.').nth(2).expect("a signature").to_owned();
     world.stop();
@@ -152,7 +152,7 @@ fn each_host_has_a_token_of_its_own_and_what_a_workload_needs_beside_it() {
 }
 
 #[test]
-fn one_host_is_cut_off_by_one_secret_and_all_by_a_revocation() {
+fn deleting_a_secret_cuts_off_one_host_and_a_revocation_all() {
     let mut world = site("cutoff");
     world.tool("foo", 62_911, &[]);
     good(&mut world);
@@ -161,7 +161,7 @@ fn one_host_is_cut_off_by_one_secret_and_all_by_a_revocation() {
     world.kubectl(&["delete", "secret", "bursar-host-ce1", "-n", &namespace]);
     unknown(&world, &first);
     works(&world, &second);
-    // The person who deleted it wanted the old token gone, not the host: it gets another one.
+    // An administrator who deletes the Secret wants to revoke the old token, so the host gets a new one.
     wait_for("another token", DEADLINE, || {
         good(&mut world);
         world.works(&folder(&world, "ce1", "foo").join("config")).then_some(())
@@ -169,7 +169,7 @@ fn one_host_is_cut_off_by_one_secret_and_all_by_a_revocation() {
     assert_eq!(token(&folder(&world, "ce2", "foo")), token(second.parent().expect("a folder")));
     unknown(&world, &first);
 
-    // A tenant can make Kubernetes fill a Secret with a token that has no end. It ends with the generation, too.
+    // A tenant can make Kubernetes fill a Secret with a token that has no expiry. It ends with the generation, too.
     let account = world.kubectl(&["get", "serviceaccounts", "-n", &namespace, "-o", "name"]);
     let account =
         account.lines().find_map(|name| name.strip_prefix("serviceaccount/bursar-")).expect("ours").to_owned();
@@ -189,7 +189,7 @@ fn one_host_is_cut_off_by_one_secret_and_all_by_a_revocation() {
 
     let report = world.order(&OrderRequest::Revoke(foo())).expect("revoked");
     assert_eq!(report.exit_code(), 0, "{report:#?}");
-    // The bindings at once, the token itself as soon as the API server does not remember it.
+    // The bindings are removed at once. The token itself is refused when the API server's cache has expired.
     for kubeconfig in [&second, &third] {
         assert!(!world.kubectl_with(kubeconfig, &["get", "pods"]).status.success());
         unknown(&world, kubeconfig);
@@ -202,7 +202,7 @@ fn one_host_is_cut_off_by_one_secret_and_all_by_a_revocation() {
 }
 
 #[test]
-fn a_revocation_binds_no_service_account_that_others_made() {
+fn a_revocation_does_not_bind_foreign_service_accounts() {
     let mut world = site("planted");
     world.tool("foo", 62_951, &[]);
     good(&mut world);
@@ -212,7 +212,7 @@ fn a_revocation_binds_no_service_account_that_others_made() {
     let planted: Vec<String> = (last + 1..last + 6).map(|generation| format!("bursar-g{generation}")).collect();
     for name in &planted {
         let account = format!(r#"{{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {{"name": "{name}"}}}}"#);
-        // Anybody may call a field manager so.
+        // Any client may use this name for its field manager.
         let apply = ["apply", "--server-side", "--field-manager=bursar", "-n", &namespace, "-f", "-"];
         servers().cluster.run(&apply, &account);
     }
@@ -228,7 +228,7 @@ fn a_revocation_binds_no_service_account_that_others_made() {
         assert_eq!(String::from_utf8_lossy(&may.stdout).trim(), "no", "{name}");
         world.kubectl(&["delete", "serviceaccount", name, "-n", &namespace]);
     }
-    // The failure waits before its next try; an order does not.
+    // A failed step waits before its next try, but an order does not wait.
     let report = world.order(&OrderRequest::Revoke(foo())).expect("ordered");
     assert_eq!(report.exit_code(), 0, "{report:#?}");
     works(&world, &folder(&world, "ce1", "foo").join("config"));
@@ -236,7 +236,7 @@ fn a_revocation_binds_no_service_account_that_others_made() {
 }
 
 #[test]
-fn a_suspended_tenant_has_no_token_and_a_host_that_is_not_named_has_none_left() {
+fn suspended_tenants_and_removed_hosts_lose_their_tokens() {
     let mut world = site("gone");
     world.tool("foo", 62_921, &[]);
     good(&mut world);
@@ -266,12 +266,12 @@ fn a_suspended_tenant_has_no_token_and_a_host_that_is_not_named_has_none_left() 
     let listed = world.rows("SELECT host FROM expiring_certificates");
     assert_eq!(listed.len(), 1, "{listed:?}");
     works(&world, &folder(&world, "ce1", "foo").join("config"));
-    // Others of this cluster have two.
+    // Other tests in this cluster use two hosts.
     world.configure("hosts = [\"ce1\"]", "hosts = [\"ce1\", \"ce2\"]");
 }
 
 #[test]
-fn daemon_and_tenants_cannot_mint_other_tokens() {
+fn the_daemon_and_tenants_cannot_request_other_tokens() {
     let mut world = site("mints");
     world.tool("foo", 62_931, &[]);
     good(&mut world);
@@ -299,7 +299,7 @@ fn daemon_and_tenants_cannot_mint_other_tokens() {
     let tenant = folder(&world, "ce1", "foo").join("config");
     let said = asks(&tenant, &ours, &namespace, &bound);
     assert!(said.contains("is forbidden"), "{said}");
-    // What the daemon may read of Secrets is those, and Kubernetes fills none of them.
+    // The daemon may read only these Secrets, and Kubernetes fills none of them with a token.
     let other = world.kubectl_with(&daemon, &["get", "secrets", "-n", &namespace]);
     assert!(stderr(&other).contains("Forbidden"), "{}", stderr(&other));
     let filled = r#"{"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token", "metadata":
@@ -311,12 +311,12 @@ fn daemon_and_tenants_cannot_mint_other_tokens() {
     assert!(stderr(&refused).contains("bursar-cage"), "{}", stderr(&refused));
 }
 
-/// Past two thirds of ten minutes.
+/// Returns a time at which more than two thirds of a token's ten minutes have passed.
 fn in_8_minutes() -> Timestamp {
     daemon::now() + SignedDuration::from_mins(8)
 }
 
-/// Ids of the tokens that a program showed.
+/// Returns the ids of the tokens that a client has used.
 fn shown(agent: &str) -> BTreeSet<String> {
     let log = fs::read_to_string(servers().cluster.audit_log.as_ref().expect("an audit log")).expect("a log");
     let events =
@@ -345,21 +345,21 @@ fn a_client_keeps_working_while_its_token_is_replaced() {
     config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(AGENT)));
     let pods = runtime.block_on(async { Api::<Pod>::default_namespaced(Client::try_from(config).expect("a client")) });
     let asks = || runtime.block_on(pods.list(&ListParams::default())).map(drop);
-    asks().expect("it works before");
+    asks().expect("the client works before the rotation");
 
     world.clock = in_8_minutes;
     world.stop();
     good(&mut world);
     let second = token(&kube);
     assert_ne!(first, second);
-    assert_eq!(fs::metadata(kube.join("config")).expect("a file").ino(), file, "only the token is another");
+    assert_eq!(fs::metadata(kube.join("config")).expect("a file").ino(), file, "only the token's file is replaced");
     let events = world.rows("SELECT action FROM history WHERE action = 'token issued'");
-    assert_eq!(events.len(), 2, "one for each host, and none for the rotation: {events:?}");
+    assert_eq!(events.len(), 2, "one event for each host, and none for the rotation: {events:?}");
     let id = |token: &str| claims(token)["jti"].as_str().expect("an id").to_owned();
     let begun = Instant::now();
     while !shown(AGENT).contains(&id(&second)) {
-        asks().expect("it works all the time");
-        assert!(begun.elapsed() < DEADLINE, "it reads its token again: {:?}", shown(AGENT));
+        asks().expect("the client works during the rotation");
+        assert!(begun.elapsed() < DEADLINE, "the client did not read its token again: {:?}", shown(AGENT));
         std::thread::sleep(Duration::from_secs(1));
     }
     assert_eq!(shown(AGENT), BTreeSet::from([id(&first), id(&second)]));

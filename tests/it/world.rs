@@ -1,5 +1,5 @@
-//! A site of a test's own on the servers that all tests share: a subtree of the directory, homes, a ledger, and
-//! Bursar in this process, with a real `bursar-homed` beside it.
+//! A site for one test, on the servers that all tests share: a subtree of the directory, homes, a ledger, and Bursar in
+//! this process with a real `bursar-homed` beside it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -29,42 +29,42 @@ use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD};
 use serde_json::{Map, Value};
 use sqlx::SqlSafeStr;
 
-/// See the module.
+/// A site for one test.
 pub struct World {
-    /// Prefix of its namespaces, and its place in the directory.
+    /// The name of its subtree in the directory, and the prefix of its namespaces.
     pub name: String,
     /// `ou=NAME,dc=example,dc=org`.
     pub base: String,
-    /// Everything on disk.
+    /// The folder with all its files.
     pub folder: PathBuf,
-    /// The time that Bursar is given.
+    /// The clock that Bursar uses.
     pub clock: Clock,
     runtime: tokio::runtime::Runtime,
     bursar: Option<Bursar>,
     homed: Option<Process>,
-    /// Those that all tests share, or this test's own, which end with it.
+    /// The servers that all tests share, or those of this test only, which stop with it.
     pub servers: Arc<Servers>,
 }
 
 impl World {
-    /// A site with the classes `tool` and `admin`, nobody in it, and `bursar init` done.
+    /// Makes a site with the classes `tool` and `admin` and without accounts, and runs `bursar init`.
     pub fn new(name: &str) -> Self {
         Self::with(name, "")
     }
 
-    /// The same, with more lines of configuration.
+    /// Like [`Self::new`], with more lines of configuration.
     pub fn with(name: &str, more: &str) -> Self {
         Self::on(Servers::shared().clone(), name, more)
     }
 
-    /// The same on other servers: what they are asked is this test's alone.
+    /// Like [`Self::with`], on other servers. Their audit log then shows only this test's requests.
     pub fn on(servers: Arc<Servers>, name: &str, more: &str) -> Self {
         let world = Self::bare(servers, name, more);
         crate::template::initialise(&world);
         world
     }
 
-    /// The same before `bursar init`.
+    /// Like [`Self::on`], but without `bursar init`.
     pub fn bare(servers: Arc<Servers>, name: &str, more: &str) -> Self {
         let base = format!("ou={name},{BASE_DN}");
         servers.slapd.add_ldif(&(unit_ldif(BASE_DN, name) + &toolforge_units_ldif(&base) + &sentinel_ldif(&base)));
@@ -89,18 +89,18 @@ impl World {
         world
     }
 
-    /// Makes the home of a tool that is in no directory yet.
+    /// Makes the home of a tool that is not in the directory yet.
     pub fn home_of(&self, tool: &str, uid: u32) {
         self.make_home("data/project", tool, uid, uid);
     }
 
-    /// Adds a tool, its home, and nothing else.
+    /// Adds a tool and its home.
     pub fn tool(&self, name: &str, uid: u32, maintainers: &[&str]) {
         self.home_of(name, uid);
         self.add(&tool_ldif(&self.base, name, uid, maintainers));
     }
 
-    /// Adds a person and a home.
+    /// Adds a person and their home.
     pub fn person(&self, name: &str, uid: u32) {
         self.make_home("home", name, uid, PEOPLE_GID);
         self.add(&person_ldif(&self.base, name, uid));
@@ -111,13 +111,13 @@ impl World {
         self.add(&group_ldif(&self.base, name, members));
     }
 
-    /// Adds records, with homes beneath this world's folder.
+    /// Adds LDIF records, with homes beneath this world's folder.
     pub fn add(&self, ldif: &str) {
         let beneath = format!("homeDirectory: {}/", self.folder.join("homes").display());
         self.servers.slapd.add_ldif(&ldif.replace("homeDirectory: /", &beneath));
     }
 
-    /// Makes a home in a folder of homes, and gives the kubeconfig that will be in it.
+    /// Makes a home beneath `parent`, and returns the path of the kubeconfig that will be in it.
     pub fn make_home(&self, parent: &str, name: &str, uid: u32, gid: u32) -> PathBuf {
         let home = self.folder.join("homes").join(parent).join(name);
         fs::create_dir_all(&home).expect("a home");
@@ -126,42 +126,42 @@ impl World {
         home.join(".kube/config")
     }
 
-    /// One cycle in this process.
+    /// Runs a cycle in this process.
     pub fn cycle(&mut self) -> CycleReport {
         self.cycle_by(Trigger::Sync)
     }
 
-    /// One cycle, asked for by this.
+    /// Runs a cycle with this trigger.
     pub fn cycle_by(&mut self, trigger: Trigger) -> CycleReport {
         self.open();
         let bursar = self.bursar.as_mut().expect("open");
-        self.runtime.block_on(cycle::run(bursar, trigger, Extent::All)).expect("the ledger takes it")
+        self.runtime.block_on(cycle::run(bursar, trigger, Extent::All)).expect("the ledger can be written")
     }
 
-    /// What a cycle would do.
+    /// Returns the plan of the next cycle.
     pub fn plan(&mut self) -> PlanAnswer {
         self.open();
         let bursar = self.bursar.as_mut().expect("open");
         self.runtime.block_on(cycle::preview(bursar)).expect("a plan")
     }
 
-    /// An order, and the cycle that carries it out.
+    /// Gives an order, and runs the cycle that carries it out.
     pub fn order(&mut self, order: &OrderRequest) -> Result<CycleReport, Refusal> {
         self.open();
         let bursar = self.bursar.as_mut().expect("open");
         let orders = std::slice::from_ref(order);
-        let answer = self.runtime.block_on(bursar.order("root", orders)).expect("the ledger takes it");
+        let answer = self.runtime.block_on(bursar.order("root", orders)).expect("the ledger can be written");
         match answer.refused.into_iter().next() {
             Some(refusal) => Err(refusal),
             None => Ok(self.cycle()),
         }
     }
 
-    /// Orders that the next cycle carries out. What is refused of them is left out.
+    /// Gives orders that the next cycle carries out. Orders that are refused are ignored.
     pub fn give(&mut self, orders: &[OrderRequest]) {
         self.open();
         let bursar = self.bursar.as_mut().expect("open");
-        self.runtime.block_on(bursar.order("root", orders)).expect("the ledger takes it");
+        self.runtime.block_on(bursar.order("root", orders)).expect("the ledger can be written");
     }
 
     /// Stops Bursar; the next cycle starts it again.
@@ -182,33 +182,34 @@ impl World {
         }
     }
 
-    /// What SIGHUP does to the daemon.
+    /// Reloads the configuration, as SIGHUP makes the daemon do.
     pub fn reload(&mut self) {
         self.open();
         let settings = self.settings();
-        // Watches are begun and ended within a runtime.
+        // Watches start and stop tasks, so a runtime must be entered.
         let _entered = self.runtime.enter();
-        self.bursar.as_mut().expect("open").reload(settings).expect("the configuration is right");
+        self.bursar.as_mut().expect("open").reload(settings).expect("the configuration is valid");
     }
 
-    /// How things stand.
+    /// Returns the status.
     pub fn status(&mut self) -> Status {
         self.open();
         self.bursar.as_ref().expect("open").status()
     }
 
-    /// The Prometheus text.
+    /// Returns the metrics in the format of Prometheus.
     pub fn metrics(&mut self) -> String {
         self.open();
         self.bursar.as_ref().expect("open").exposition()
     }
 
-    /// `bursar init` with the configuration as it is now.
+    /// Runs `bursar init` with the current configuration.
     pub fn initialise_again(&self) {
         self.initialise("test", &self.servers.cluster);
     }
 
-    /// The policy that `init` is given. A cluster that worlds share has namespaces of all of them.
+    /// Returns the policy for `init`. Worlds that share a cluster must accept each other's namespaces, so their pattern
+    /// is only `{name}`.
     pub fn policy_for_init(&self, cluster: &ControlPlane) -> Policy {
         let mut policy = self.settings().policy;
         if Arc::strong_count(&self.servers) > 1 || !std::ptr::eq(cluster, &raw const self.servers.cluster) {
@@ -218,7 +219,7 @@ impl World {
         policy
     }
 
-    /// `bursar init --cluster NAME`.
+    /// Runs `bursar init --cluster NAME`.
     pub fn initialise(&self, name: &str, cluster: &ControlPlane) {
         let (settings, policy) = (self.settings(), self.policy_for_init(cluster));
         let state = self.state_dir();
@@ -240,7 +241,7 @@ impl World {
         made.expect("bursar init");
     }
 
-    /// Changes the configuration; the next cycle has it.
+    /// Changes the configuration; the next cycle uses it.
     pub fn configure(&mut self, from: &str, to: &str) {
         self.stop();
         let text = fs::read_to_string(self.config()).expect("a configuration");
@@ -248,22 +249,22 @@ impl World {
         fs::write(self.config(), text.replace(from, to)).expect("written");
     }
 
-    /// The configuration as it is on disk.
+    /// Loads the configuration from disk.
     pub fn settings(&self) -> Settings {
         Settings::load(&self.config()).unwrap_or_else(|errors| panic!("{errors}"))
     }
 
-    /// Where the configuration is.
+    /// Returns the path of the configuration.
     pub fn config(&self) -> PathBuf {
         self.folder.join("bursar.toml")
     }
 
-    /// Ledger, keys and the daemon's kubeconfig.
+    /// Returns the folder with the ledger, the keys and the daemon's kubeconfigs.
     pub fn state_dir(&self) -> PathBuf {
         self.folder.join("state")
     }
 
-    /// Rows of a query over the ledger.
+    /// Returns the rows of a query on the ledger.
     pub fn rows(&self, query: impl SqlSafeStr) -> Vec<Map<String, Value>> {
         self.runtime.block_on(async {
             let mut ledger = ReadStore::open(&self.state_dir().join("ledger.db")).await.expect("a ledger");
@@ -271,8 +272,8 @@ impl World {
         })
     }
 
-    /// Cycles by processes of their own until `seen` holds; the one in which it does is killed. `is_past`: what was awaited
-    /// was there and is over, which is no failure where what comes of it is looked at in the end.
+    /// Runs `bursar sync --once` again and again, and kills the run during which `seen` holds. `is_past` accepts that
+    /// the state was reached and left before the kill; then only the final result counts.
     pub fn killed_when(&self, seen: impl Fn(&Self) -> bool, is_past: impl Fn(&Self) -> bool) {
         let there = poll(DEADLINE, || {
             let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
@@ -283,10 +284,10 @@ impl World {
             bursar.wait().expect("its end");
             seen(self) || is_past(self)
         });
-        assert!(there, "the cycles did not come that far");
+        assert!(there, "no cycle reached the expected state");
     }
 
-    /// Waits until the watches know what changed in the cluster: a line of the plan has all of this.
+    /// Waits until the watches have noticed a change in the cluster: one line of the plan contains all `parts`.
     pub fn wait_for_drift(&mut self, parts: &[&str]) {
         wait_for(&format!("plan with {parts:?}"), DEADLINE, || {
             let text = self.plan().text;
@@ -294,52 +295,52 @@ impl World {
         });
     }
 
-    /// What `bursar status` says is wrong with the cluster.
+    /// Returns what `bursar status` reports as wrong with the cluster.
     pub fn trouble(&mut self) -> Option<String> {
         self.open();
         let status = self.bursar.as_ref().expect("open").status();
         status.clusters.into_values().find_map(|cluster| cluster.trouble)
     }
 
-    /// The metrics.
+    /// Returns the metrics in the format of Prometheus.
     pub fn exposition(&mut self) -> String {
         self.open();
         self.bursar.as_ref().expect("open").exposition()
     }
 
-    /// The namespace of a tool.
+    /// Returns the namespace of a tool.
     pub fn namespace(&self, tool: &str) -> String {
         format!("{}-{tool}", self.name)
     }
 
-    /// A file in a tool's home.
+    /// Returns the home of a tool.
     pub fn home(&self, tool: &str) -> PathBuf {
         self.folder.join("homes/data/project").join(tool)
     }
 
-    /// `kubectl` with a tool's own kubeconfig.
+    /// Runs `kubectl` with a tool's own kubeconfig.
     pub fn kubectl_as_tool(&self, tool: &str, arguments: &[&str]) -> Output {
         self.kubectl_with(&self.home(tool).join(".kube/config"), arguments)
     }
 
-    /// Whether a kubeconfig is good in its own namespace.
+    /// Whether a kubeconfig gives access to its namespace.
     pub fn works(&self, kubeconfig: &Path) -> bool {
         self.kubectl_with(kubeconfig, &["get", "pods"]).status.success()
     }
 
-    /// What a command of the administrator prints.
+    /// Runs `bursar` with this command line, and returns its standard output.
     pub fn bursar(&self, command: &str) -> String {
         let mut bursar = Command::new(env!("CARGO_BIN_EXE_bursar"));
         let output = bursar.arg("--config").arg(self.config()).args(command.split(' ')).output().expect("bursar runs");
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// `kubectl` with any kubeconfig.
+    /// Runs `kubectl` with any kubeconfig.
     pub fn kubectl_with(&self, kubeconfig: &Path, arguments: &[&str]) -> Output {
         self.servers.cluster.kubectl_as(kubeconfig).args(arguments).output().expect("kubectl")
     }
 
-    /// `kubectl` as the cluster's administrator; must succeed.
+    /// Runs `kubectl` as the cluster's administrator. It must succeed.
     pub fn kubectl(&self, arguments: &[&str]) -> String {
         self.servers.cluster.run(arguments, "")
     }
@@ -362,7 +363,7 @@ impl World {
         wait_for("bursar-homed listens", DEADLINE, || socket.exists().then_some(()));
     }
 
-    /// Ends `bursar-homed`, as if it had crashed.
+    /// Kills `bursar-homed`, as if it had crashed.
     pub fn kill_homed(&mut self) {
         self.homed = None;
         let _ = fs::remove_file(self.folder.join("homed.sock"));
@@ -391,13 +392,13 @@ impl Drop for World {
     }
 }
 
-/// The cycle did all that it had to.
+/// Checks that the cycle did everything that it had to do.
 #[track_caller]
 pub fn all_is_well(report: &CycleReport) {
     assert_eq!(report.exit_code(), 0, "{report:#?}");
 }
 
-/// What a command printed on standard error.
+/// Returns what a command printed on standard error.
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

@@ -1,7 +1,8 @@
-//! What a namespace says of its tenant: label and annotation keys, and the seal, the daemon's signature over them.
+//! The metadata that identifies the tenant of a namespace: label and annotation keys, and the seal, which is the
+//! daemon's signature over their values.
 //!
-//! Daemon and webhook share [`identity_of`], the one function that reads the contract. An annotation that somebody
-//! edited is no identity: the signature does not hold.
+//! Daemon and webhook share [`identity_of`], the only function that reads this metadata. If an annotation was edited,
+//! the signature does not match, and the namespace has no identity.
 
 pub mod exception;
 pub mod mark;
@@ -20,37 +21,38 @@ use crate::identity::{
     AccountId, AccountName, ClusterName, DirectoryId, Gid, IdentityError, NamespaceName, PosixIdentity, Uid,
 };
 
-/// The level by which Kubernetes judges the pods of a namespace.
+/// The label that sets the Pod Security level of a namespace.
 pub const POD_SECURITY_ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 /// The field manager of everything the daemon applies, and the value of [`MANAGED_BY`].
 pub const MANAGER: &str = "bursar";
-/// Label on every object of ours (Kubernetes' recommended label).
+/// Label on all of Bursar's objects (Kubernetes' recommended label).
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Label on every namespace of a tenant: its class.
 pub const CLASS: &str = "bursar.dev/class";
-/// Label that somebody else sets to allow the daemon to adopt a foreign namespace.
+/// Label with which an administrator allows the daemon to adopt an existing namespace.
 pub const ADOPT: &str = "bursar.dev/adopt";
-/// Every key of ours begins with it: on a tenant's namespace, only we write them.
+/// The prefix of Bursar's own keys. On a tenant's namespace, only Bursar and exempted users write these, except for
+/// [`ADOPT`] and [`LAST_USE`].
 pub const PREFIX: &str = "bursar.dev/";
-/// Label of a pod: which of its containers are given the tenant's volumes (`none`, `containers`, `all`).
+/// Label of a pod: the containers that get the tenant's volumes (`none`, `containers`, `all`).
 pub const INJECT: &str = "bursar.dev/inject";
-/// The namespace of the webhook's self-test. It is nobody's, and stands for its own `{name}`.
+/// The namespace of the webhook's self-test. It has no tenant, and its name also serves as `{name}`.
 pub const SELFTEST: &str = "bursar-selftest";
-/// Label of a claim whose storage class nobody chooses for it: `true`.
+/// Label of a claim: `true` keeps the webhook from choosing a storage class for the claim.
 pub const KEEP_STORAGE_CLASS: &str = "bursar.dev/keep-storage-class";
-/// Annotation of a pod: how long it may live, counted from its start.
+/// Annotation of a pod: how long the pod may live, counted from its start.
 pub const LIFETIME: &str = "pod.kubernetes.io/lifetime";
 
-/// Annotation of a pod whose people were told: when it ends (RFC 3339).
+/// Annotation of a pod whose people were warned: when the pod ends (RFC 3339).
 pub const ENDS_AT: &str = "bursar.dev/ends-at";
 
-/// Annotation of a namespace that is to be left alone although nothing runs in it: `true`.
+/// Annotation of a namespace: `true` keeps the namespace from being suspended although nothing runs in it.
 pub const KEEP: &str = "bursar.dev/keep";
-/// Annotation of a namespace: when it was last used (RFC 3339), as a portal or a gateway of the site's says.
+/// Annotation of a namespace: when it was last used (RFC 3339). A portal or a gateway of the site writes it.
 pub const LAST_USE: &str = "bursar.dev/last-use";
-/// Annotation of a namespace in which nothing runs: when it is suspended if that stays so.
+/// Annotation of a namespace in which nothing runs: when it is suspended if nothing runs until then.
 pub const IDLE_UNTIL: &str = "bursar.dev/idle-until";
-/// Label of a pod and of what belongs to its job.
+/// Label that a pod and the other objects of its job share.
 pub const JOB: &str = "job";
 
 const ID: &str = "bursar.dev/id";
@@ -60,60 +62,60 @@ const UID: &str = "bursar.dev/uid";
 const GID: &str = "bursar.dev/gid";
 const GROUPS: &str = "bursar.dev/groups";
 const GENERATION: &str = "bursar.dev/generation";
-/// Annotation with the rules that the account is excepted from; absent: none.
+/// Annotation with the rules that the account is excepted from; without it, there are none.
 const EXCEPTIONS: &str = "bursar.dev/exceptions";
 /// Annotation with the state: `active` or `suspended`.
 pub const STATE: &str = "bursar.dev/state";
-/// Annotation of a certificate request: a namespace of the account that it is for. It proves nothing; it says where the
-/// approver finds the seal that does.
+/// Annotation of a certificate request: a namespace of the request's account. It proves nothing, but tells the approver
+/// where to find the seal.
 pub const NAMESPACE_HINT: &str = "bursar.dev/namespace";
 const SEAL: &str = "bursar.dev/seal";
 
-/// Separates the seal from every other use of the key, and one version of its layout from the next.
+/// Separates seals from the key's other signatures, and each version of the layout from the next.
 const DOMAIN: &str = "bursar-seal-v1";
 
-/// Everything a sealed namespace says.
+/// The content of a sealed namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The cluster it is sealed for: a copy of the annotations elsewhere is worth nothing.
+    /// The cluster that the seal names. In another cluster, a copy of the annotations is invalid.
     pub cluster: ClusterName,
-    /// The namespace it is sealed for.
+    /// The namespace that the seal names.
     pub namespace: NamespaceName,
-    /// The ledger's immutable id.
+    /// The immutable id that the ledger gave the account.
     pub id: AccountId,
-    /// The directory's immutable id.
+    /// The immutable id that the directory gave the account.
     pub directory_id: DirectoryId,
-    /// `tool:foo`.
+    /// The account's name, such as `tool:foo`.
     pub account: AccountName,
-    /// The class, which is a label so that selectors see it.
+    /// The class. It is a label, so that selectors can match it.
     pub class: String,
-    /// What its pods run as; absent for a group without a uid.
+    /// The uid, gid and groups of its pods; `None` for a group without a uid.
     pub posix: Option<PosixIdentity>,
-    /// The generation whose certificates are good.
+    /// The generation whose certificates are valid.
     pub generation: u64,
     /// Whether new pods may start.
     pub state: TenantState,
-    /// The rules that it is excepted from.
+    /// The rules that the account is excepted from.
     pub exceptions: BTreeSet<ExceptedRule>,
 }
 
-/// The state of a tenant as its namespace shows it.
+/// The state of a tenant, as the namespace's annotation gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TenantState {
-    /// Works.
+    /// Pods may start.
     Active,
-    /// No new pods.
+    /// No new pods may start.
     Suspended,
 }
 
-/// Whether a namespace's manifest says that its tenant is suspended.
+/// Whether a namespace's manifest marks its tenant as suspended.
 #[must_use]
 pub fn is_sealed_as_suspended(manifest: &Value) -> bool {
     manifest["metadata"]["annotations"][STATE] == TenantState::Suspended.as_str()
 }
 
 impl TenantState {
-    /// The annotation's value.
+    /// Returns the annotation's value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -123,35 +125,27 @@ impl TenantState {
     }
 }
 
-/// Why a namespace's metadata is no identity.
+/// Why a namespace's metadata does not prove an identity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ContractError {
-    /// A key is not there.
+    /// An annotation or the class label is absent.
     #[error("annotation {0} is missing")]
     Missing(&'static str),
-    /// A value does not parse.
-    #[error("annotation {key}")]
+    #[error("annotation {key} is malformed")]
     Invalid {
-        /// Which.
         key: &'static str,
-        /// Why.
         #[source]
         source: IdentityError,
     },
-    /// A value is none of those it may be.
+    /// A value is not one of the known values.
     #[error("annotation {key} has the unknown value {value:?}")]
-    Unknown {
-        /// Which.
-        key: &'static str,
-        /// What stands there.
-        value: String,
-    },
-    /// No known key made this signature over these values.
-    #[error("the seal does not hold: somebody edited the namespace's bursar.dev annotations or its class")]
+    Unknown { key: &'static str, value: String },
+    /// The signature does not match these values under any known key.
+    #[error("the seal does not match: somebody edited the namespace's bursar.dev annotations or its class")]
     Broken,
 }
 
-/// The daemon's signing key. It never leaves the process and prints nothing.
+/// The daemon's signing key. It never leaves the process, and `Debug` does not show it.
 pub struct Sealer(Ed25519KeyPair);
 
 impl fmt::Debug for Sealer {
@@ -160,18 +154,18 @@ impl fmt::Debug for Sealer {
     }
 }
 
-/// A key of 32 bytes that is no Ed25519 seed (RFC 8032).
+/// A text that is not an Ed25519 seed (RFC 8032).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an Ed25519 key of 32 bytes")]
 pub struct BadKey;
 
 impl Sealer {
-    /// From the 32 bytes of `seal.key` (an RFC 8032 private key).
+    /// Reads the 32 bytes of `seal.key` (an RFC 8032 private key).
     pub fn from_seed(seed: &[u8]) -> Result<Self, BadKey> {
         Ed25519KeyPair::from_seed_unchecked(seed).map(Self).map_err(|_| BadKey)
     }
 
-    /// What the webhook needs to check seals: 32 bytes.
+    /// Returns the 32 bytes with which the webhook verifies seals.
     #[must_use]
     pub fn public_key(&self) -> [u8; 32] {
         let mut key = [0; 32];
@@ -180,7 +174,8 @@ impl Sealer {
     }
 }
 
-/// The annotations of a namespace that belongs to `identity`, seal included. Its class goes to the label [`CLASS`].
+/// Returns the annotations, including the seal, of a namespace that belongs to `identity`. The class is not among them,
+/// because it is the label [`CLASS`].
 #[must_use]
 pub fn annotate(identity: &Identity, sealer: &Sealer) -> BTreeMap<String, String> {
     let mut annotations = unsealed(identity);
@@ -189,25 +184,25 @@ pub fn annotate(identity: &Identity, sealer: &Sealer) -> BTreeMap<String, String
     annotations
 }
 
-/// How long a pod with this [`LIFETIME`] lives (`90m`, `1h 30m`, `7d`); `None` if it says no time, or none at all.
+/// Parses the annotation [`LIFETIME`] (`90m`, `1h 30m`, `7d`). Returns `None` if it is zero or not a duration.
 #[must_use]
 pub fn lifetime(text: &str) -> Option<Duration> {
     humantime::parse_duration(text).ok().filter(|lifetime| !lifetime.is_zero())
 }
 
-/// Whether an annotation changes with every generation: the hash of a plan must not.
+/// Whether an annotation changes with every generation. The hash of a plan leaves such annotations out.
 #[must_use]
 pub fn follows_the_generation(annotation: &str) -> bool {
     matches!(annotation, GENERATION | SEAL)
 }
 
-/// The generation that a namespace's metadata names, unproved.
+/// Returns the generation in a namespace's annotations, without verifying the seal.
 #[must_use]
 pub fn says_generation(annotations: &BTreeMap<String, String>) -> Option<u64> {
     annotations.get(GENERATION)?.parse().ok()
 }
 
-/// The identity that a namespace's metadata proves under one of `public_keys` (several during a rollover).
+/// Returns the identity that a namespace's metadata proves under one of `public_keys` (several during a rollover).
 pub fn identity_of(
     cluster: &ClusterName,
     namespace: &NamespaceName,
@@ -278,14 +273,14 @@ fn unsealed(identity: &Identity) -> BTreeMap<String, String> {
         annotations.insert(GID.to_owned(), posix.gid.to_string());
         annotations.insert(GROUPS.to_owned(), groups_text(&posix.groups));
     }
-    // Most have none, and a seal that is older than exceptions stays good.
+    // Left out if there are none, so that seals made before exceptions existed stay valid.
     if !identity.exceptions.is_empty() {
         annotations.insert(EXCEPTIONS.to_owned(), exception::text_of(&identity.exceptions));
     }
     annotations
 }
 
-/// What is signed: every value with its length before it, so that no value can borrow from its neighbour.
+/// Returns the signed bytes. The length of each value precedes it, so that text cannot move from one value to the next.
 fn message(identity: &Identity) -> Vec<u8> {
     let mut message = DOMAIN.as_bytes().to_vec();
     let mut add = |text: &str| {
@@ -346,16 +341,16 @@ mod tests {
             class in "[a-z]{1,10}",
             exceptions in prop::sample::subsequence(ExceptedRule::ALL.to_vec(), 0..=4),
         ) -> Identity {
-            let gid = |number| Gid::try_from(number).expect("in range");
+            let gid = |number| Gid::try_from(number).expect("the number is in range");
             Identity {
                 cluster: ClusterName("prod".to_owned()),
-                namespace: NamespaceName::try_from(format!("tool-{name}")).expect("a label"),
+                namespace: NamespaceName::try_from(format!("tool-{name}")).expect("the name is a DNS label"),
                 id: AccountId("0a1b".into()),
                 directory_id: DirectoryId("c3d4".to_owned()),
-                account: format!("tool:{name}").parse().expect("an account"),
+                account: format!("tool:{name}").parse().expect("the name is an account's"),
                 class,
                 posix: with_posix.then(|| PosixIdentity {
-                    uid: Uid::try_from(uid).expect("in range"),
+                    uid: Uid::try_from(uid).expect("the number is in range"),
                     gid: gid(500),
                     groups: groups.into_iter().map(gid).collect(),
                 }),
@@ -373,14 +368,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn identity_survives_the_contract(identity in identity()) {
+        fn an_identity_survives_sealing_and_reading(identity in identity()) {
             prop_assert_eq!(read(&identity, &annotate(&identity, &sealer())), Ok(identity));
         }
 
         #[test]
-        fn no_edited_annotation_is_an_identity(identity in identity(), key in 0_usize..10, edit in "[0-9a-z]{1,6}") {
+        fn an_edited_annotation_proves_no_identity(identity in identity(), key in 0_usize..10, edit in "[0-9a-z]{1,6}") {
             let mut annotations = annotate(&identity, &sealer());
-            let key = annotations.keys().nth(key % annotations.len()).cloned().expect("below the length");
+            let key = annotations.keys().nth(key % annotations.len()).cloned().expect("the index is below the length");
             let before = annotations.insert(key, edit.clone());
             prop_assume!(before != Some(edit));
             prop_assert!(read(&identity, &annotations).is_err());
@@ -388,9 +383,9 @@ mod tests {
     }
 
     #[test]
-    fn no_exception_is_added_or_taken_away_without_the_seal() {
+    fn exceptions_cannot_be_changed_without_the_seal() {
         let mut runner = proptest::test_runner::TestRunner::deterministic();
-        let identity = identity().new_tree(&mut runner).expect("a value").current();
+        let identity = identity().new_tree(&mut runner).expect("the strategy filters nothing").current();
         for exceptions in [BTreeSet::new(), BTreeSet::from([ExceptedRule::Images])] {
             let identity = Identity { exceptions, ..identity.clone() };
             let sealed = annotate(&identity, &sealer());
@@ -404,17 +399,17 @@ mod tests {
     }
 
     #[test]
-    fn a_lifetime_is_a_time() {
+    fn a_lifetime_is_a_duration_above_zero() {
         assert_eq!(lifetime("1h30m"), Some(Duration::from_mins(90)));
         assert_eq!(["", "0s", "-1h", "soon", "3600", "1e99h"].map(lifetime), [None; 6]);
     }
 
     #[test]
-    fn a_seal_is_worth_nothing_in_another_namespace() {
+    fn a_seal_is_invalid_in_another_namespace() {
         let mut runner = proptest::test_runner::TestRunner::deterministic();
-        let identity = identity().new_tree(&mut runner).expect("a value").current();
+        let identity = identity().new_tree(&mut runner).expect("the strategy filters nothing").current();
         let annotations = annotate(&identity, &sealer());
-        let other = NamespaceName::try_from("tool-other".to_owned()).expect("a label");
+        let other = NamespaceName::try_from("tool-other".to_owned()).expect("the name is a DNS label");
         assert_eq!(read(&Identity { namespace: other, ..identity }, &annotations), Err(ContractError::Broken));
     }
 }

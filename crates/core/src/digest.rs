@@ -1,11 +1,12 @@
-//! Digests that make "nothing to do" a comparison: of what we want, and of the fields we manage in what is there.
+//! Digests of desired objects, and of the fields that Bursar manages in observed objects. Equal digests mean that
+//! nothing needs to be done.
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::contract::MANAGER;
 
-/// Hex SHA-256 of a value, whatever the order of its keys: equal values have equal digests.
+/// Returns the SHA-256 of a value in hex. The order of keys does not change it.
 #[must_use]
 pub fn digest(value: &Value) -> String {
     let mut value = value.clone();
@@ -13,10 +14,11 @@ pub fn digest(value: &Value) -> String {
     hex::encode(Sha256::digest(value.to_string()))
 }
 
-/// [`digest`] of the fields that our field manager owns in an object of the API server, and of their values.
+/// Returns the [`digest`] of the fields, with their values, that Bursar's field manager owns in an object
+/// (`metadata.managedFields`, Kubernetes' `FieldsV1`).
 ///
-/// What others add is not ours and does not count; a field of ours that somebody else changed is no longer ours
-/// (`metadata.managedFields`, Kubernetes' `FieldsV1`), and counts.
+/// A field that others add does not change the digest. If others change a field of Bursar, Bursar no longer owns the
+/// field, and the digest changes.
 #[must_use]
 pub fn managed_digest(object: &Value) -> String {
     let managed = object["metadata"]["managedFields"]
@@ -29,7 +31,7 @@ pub fn managed_digest(object: &Value) -> String {
     digest(&managed)
 }
 
-/// The part of `value` that `fields` (a `FieldsV1` node) names.
+/// Returns the part of `value` that `fields`, a `FieldsV1` node, names.
 fn project(value: &Value, fields: &Map<String, Value>) -> Value {
     let mut kept = Map::new();
     for (path, below) in fields {
@@ -43,8 +45,8 @@ fn project(value: &Value, fields: &Map<String, Value>) -> Value {
     Value::Object(kept)
 }
 
-/// The element that one path segment names: `f:NAME` a field, `k:{..}` an item by its keys, `v:VALUE` an item by
-/// its value, `i:N` an item by its place.
+/// Returns the element that one segment of a path names: `f:NAME` is a field, `k:{..}` an item with these keys,
+/// `v:VALUE` an item with this value, and `i:N` an item at this index.
 fn element<'a>(value: &'a Value, segment: &str) -> Option<&'a Value> {
     let (how, what) = segment.split_once(':')?;
     match how {
@@ -83,21 +85,21 @@ mod tests {
     }
 
     #[test]
-    fn only_our_fields_enter_the_managed_digest() {
+    fn only_fields_of_our_manager_count_in_the_managed_digest() {
         let all = json!({"f:metadata": {"f:labels": {"f:app": {}}}, "f:spec": {"f:hard": {"f:pods": {}}}});
         let less = json!({"f:metadata": {"f:labels": {"f:app": {}}}});
         let before = managed_digest(&quota("16", &all, "1"));
-        assert_eq!(before, managed_digest(&quota("16", &all, "2")), "somebody's label is theirs");
-        assert_ne!(before, managed_digest(&quota("32", &all, "1")), "a value of ours");
-        assert_ne!(before, managed_digest(&quota("16", &less, "1")), "a field that was ours");
+        assert_eq!(before, managed_digest(&quota("16", &all, "2")), "a label of another manager does not count");
+        assert_ne!(before, managed_digest(&quota("32", &all, "1")), "a changed value of our field counts");
+        assert_ne!(before, managed_digest(&quota("16", &less, "1")), "a field that we lost counts");
     }
 
     #[test]
-    fn items_are_found_by_key_value_and_place() {
+    fn items_are_found_by_keys_value_and_index() {
         let object = json!({"list": [{"name": "a", "x": 1}, {"name": "b", "x": 2}], "set": ["p", "q"]});
         let fields =
             json!({"f:list": {"k:{\"name\":\"b\"}": {".": {}, "f:x": {}}}, "f:set": {"v:\"q\"": {}, "i:0": {}}});
-        let kept = project(&object, fields.as_object().expect("an object"));
+        let kept = project(&object, fields.as_object().expect("the fields are an object"));
         assert_eq!(kept, json!({"f:list": {"k:{\"name\":\"b\"}": {"f:x": 2}}, "f:set": {"v:\"q\"": "q", "i:0": "p"}}));
     }
 }

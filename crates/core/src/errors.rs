@@ -1,12 +1,12 @@
-//! The one printer of error chains.
+//! The only function that prints error chains.
 
-/// `error` and its causes in one line, outermost first.
+/// Returns `error` and its causes in one line, outermost first.
 #[must_use]
 pub fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     let mut parts = vec![error.to_string()];
     for cause in causes.map(ToString::to_string) {
-        // Some libraries repeat their cause in their own words.
+        // Some libraries repeat the text of their cause.
         if !parts.iter().any(|part| part.contains(&cause)) {
             parts.push(cause);
         }

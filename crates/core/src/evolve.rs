@@ -1,5 +1,5 @@
-//! One cycle as a pure function: from the ledger, and what directories and clusters show, to what will be remembered
-//! and what may be done. `bursar plan` prints its result and a cycle carries it out.
+//! The decisions of one cycle as a pure function: from the ledger and the state of directories and clusters, it
+//! computes what to record and what to do. `bursar plan` prints the result, and a cycle executes it.
 
 use std::collections::BTreeSet;
 
@@ -23,53 +23,51 @@ use crate::plan::{self, ApprovedPlan, Plan, PlanInputs, Planner, Refusal, adopte
 use crate::policy::{Policy, Realm};
 use crate::snapshot::DirectorySnapshot;
 
-/// All that a cycle decides from.
+/// The inputs of a cycle.
 #[derive(Debug, Clone, Copy)]
 pub struct Inputs<'a> {
-    /// What is remembered.
     pub ledger: &'a LedgerState,
-    /// What the directories answered; `None`: none was asked.
+    /// The answers of the directories; `None` if none was asked.
     pub heard: Option<&'a DirectorySnapshot>,
-    /// What the clusters show.
     pub inventory: &'a Inventory,
     /// The configuration in force.
     pub policy: &'a Policy,
-    /// Seals what is made.
+    /// Seals the namespaces.
     pub sealer: &'a Sealer,
-    /// After all was read.
+    /// The time of the cycle. All other inputs were read before it.
     pub now: Timestamp,
 }
 
-/// One transaction of the ledger.
+/// The content of one transaction of the ledger.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Writes {
-    /// For the state.
+    /// Changes of the state.
     pub changes: Vec<Change>,
-    /// For the history.
+    /// Entries of the history.
     pub events: Vec<Event>,
 }
 
-/// The result of one evolution. Its ledgers are copies: the writer drops them before it writes, or the first change
-/// copies the store's own ledger.
+/// The result of [`evolve`]. Its ledgers share their parts with the store's. The caller has to drop them before it
+/// writes; otherwise the first change copies these parts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Evolved {
-    /// What was observed, to be remembered whatever is decided.
+    /// The observations to record. They do not depend on the plan.
     pub seen: Writes,
-    /// The ledger with it.
+    /// The ledger after `seen`.
     pub known: LedgerState,
-    /// What is to be done.
+    /// The plan before the guard.
     pub plan: Plan,
-    /// The part of the plan that may be done.
+    /// The part of the plan that may be executed.
     pub approved: ApprovedPlan,
-    /// The parts that may not be done, and why.
+    /// The parts that the guard refuses, and why.
     pub refusals: Vec<Refusal>,
-    /// What the ledger must have before any of it is done.
+    /// What the ledger must record before the first step.
     pub intended: Writes,
-    /// The ledger with that, too.
+    /// The ledger after `seen` and `intended`.
     pub after: LedgerState,
 }
 
-/// Decides. `planner` only saves work: any gives the same result.
+/// Makes the decisions of one cycle. `planner` only saves work, so every planner gives the same result.
 #[must_use]
 pub fn evolve(inputs: Inputs<'_>, planner: &mut Planner) -> Evolved {
     let Inputs { ledger: _, heard: _, inventory, policy, sealer, now } = inputs;
@@ -84,19 +82,19 @@ pub fn evolve(inputs: Inputs<'_>, planner: &mut Planner) -> Evolved {
     Evolved { seen, known, plan, approved, refusals, intended, after }
 }
 
-/// What follows in the realm.
+/// The plan of the realm, and what its guard decides.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Followed {
-    /// What is to be done there.
+    /// The plan before the guard.
     pub plan: RealmPlan,
-    /// The part of the plan that may be done.
+    /// The part of the plan that may be executed.
     pub approved: ApprovedRealmPlan,
-    /// The parts that may not be done, and why.
+    /// The parts that the guard refuses, and why.
     pub refusals: Vec<Refusal>,
 }
 
-/// Decides for the realm. It reads of the ledger only what is there before anything is done in clusters, so a preview gives
-/// it [`Evolved::after`] and a cycle what the store has when it was done.
+/// Plans the realm. It depends only on rows of the ledger that are written before the first step in a cluster. So a
+/// preview passes [`Evolved::after`], and a cycle passes the store's ledger after its execution.
 #[must_use]
 pub fn follow(
     ledger: &LedgerState,
@@ -110,7 +108,8 @@ pub fn follow(
     Followed { plan, approved, refusals }
 }
 
-/// What directories and clusters show, each counted on what was seen before it.
+/// Returns the changes that directories and clusters cause, and the ledger after them. Each part is computed on the
+/// ledger after the parts before it.
 fn observe(inputs: Inputs<'_>) -> (Writes, LedgerState) {
     let Inputs { ledger, heard, inventory, policy, sealer: _, now } = inputs;
     let (mut seen, mut known) = (Writes::default(), ledger.clone());

@@ -1,6 +1,6 @@
-//! Who somebody is: POSIX numbers, directory ids and names, parsed once at the edge and passed by value from there on.
+//! Types for POSIX ids, directory ids and names. They are parsed once, where data comes in, and are valid from then on.
 //!
-//! Nothing after `directory/entry.rs` parses a uid; a [`Uid`] that exists is one that may own a pod.
+//! Only `directory/entry.rs` parses uids of a directory. Every value of [`Uid`] is one that a tenant's pod may run as.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,16 +11,19 @@ use sha2::{Digest, Sha256};
 
 use crate::packed_text::IdText;
 
-/// Lowest uid a tenant may have. Below it live the system's own accounts (`login.defs`, `UID_MIN`).
+/// The lowest uid that a tenant may have. Lower uids belong to accounts of the system (`login.defs`, `UID_MIN`).
 pub const UID_MIN: u32 = 1000;
-/// Lowest gid a tenant may have: some sites give all people one group between 100 and 999 (`users` is 100).
+/// The lowest gid that a tenant may have. Some sites put all people into one group between 100 and 999 (`users` is
+/// 100).
 pub const GID_MIN: u32 = 100;
-/// Highest uid and gid. 2^31 - 1 and above are negative for signed 32-bit readers, and -1 and -2 mean "nobody".
+/// The highest uid and gid. Some programs read ids as signed 32-bit numbers, so higher ids become negative, and -1 and
+/// -2 mean "nobody".
 pub const ID_MAX: u32 = 2_147_483_646;
-/// Longest name made for Kubernetes, so that prefixes and suffixes still fit the 63 of a DNS label (RFC 1123).
+/// The longest name for Kubernetes. With prefixes and suffixes, it still fits the 63 characters of a DNS label (RFC
+/// 1123).
 pub const KUBERNETES_NAME_MAX: usize = 53;
 
-/// Why a value of a directory, a configuration or an annotation is no identity.
+/// Why a value from a directory, a configuration or an annotation is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// A uid outside [`UID_MIN`]..=[`ID_MAX`].
@@ -29,16 +32,16 @@ pub enum IdentityError {
     /// A gid outside [`GID_MIN`]..=[`ID_MAX`].
     #[error("gid {0} is not in {GID_MIN}..{ID_MAX}")]
     GidOutOfRange(i64),
-    /// Not a decimal number at all.
+    /// The text is not a decimal number.
     #[error("{0:?} is not a number")]
     NotANumber(String),
-    /// Not a DNS label of RFC 1123.
+    /// The text is not a DNS label (RFC 1123).
     #[error("{0:?} is not a namespace name: lower case letters, digits and '-', at most 63, no '-' at either end")]
     NotANamespace(String),
     /// A namespace that belongs to Kubernetes or to Bursar.
     #[error("namespace {0:?} is reserved")]
     ReservedNamespace(String),
-    /// Not `tool:NAME`, `user:NAME` or `group:NAME`.
+    /// The text is not `tool:NAME`, `user:NAME` or `group:NAME`.
     #[error("{0:?} is not an account: tool:NAME, user:NAME or group:NAME")]
     NotAnAccount(String),
 }
@@ -56,7 +59,7 @@ pub struct Gid(u32);
 macro_rules! posix_id {
     ($name:ident, $min:expr, $error:ident) => {
         impl $name {
-            /// The plain number.
+            /// Returns the number.
             #[must_use]
             pub const fn get(self) -> u32 {
                 self.0
@@ -100,14 +103,14 @@ macro_rules! posix_id {
 posix_id!(Uid, UID_MIN, UidOutOfRange);
 posix_id!(Gid, GID_MIN, GidOutOfRange);
 
-/// What the kernel knows of somebody: it goes by value from the directory entry to the webhook's decision.
+/// The POSIX ids of an account, from its directory entry. The webhook checks pods against them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PosixIdentity {
-    /// User id of every process.
+    /// The user id.
     pub uid: Uid,
-    /// Primary group id.
+    /// The primary group id.
     pub gid: Gid,
-    /// Supplementary group ids, without the primary one.
+    /// The supplementary group ids, without the primary one.
     pub groups: BTreeSet<Gid>,
 }
 
@@ -116,14 +119,14 @@ pub struct PosixIdentity {
 #[serde(transparent)]
 pub struct DirectoryId(pub String);
 
-/// The ledger's own immutable id of an account; the `serialNumber` in its certificates.
+/// The immutable id of an account in the ledger, and the `serialNumber` in its certificates.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AccountId(pub IdText);
 
 impl AccountId {
-    /// The id of the account that `source` knows as `id`. Derived, not drawn, so that a transition stays pure and
-    /// a crash between deciding and storing cannot leave one entry with two ids.
+    /// Returns the id of the account that `source` knows as `id`. It is derived and not random, so that a crash between
+    /// deciding and storing cannot give one entry two ids.
     #[must_use]
     pub fn derive(ledger: &str, source: &str, id: &DirectoryId) -> Self {
         let digest = Sha256::new()
@@ -137,25 +140,25 @@ impl AccountId {
     }
 }
 
-/// A cluster, by the name the configuration gives it.
+/// The name of a cluster in the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ClusterName(pub String);
 
-/// A host outside the cluster that has a credential of its own, by the name the configuration gives it. Empty for what
-/// an account has once, on whichever host: its certificate.
+/// The name of a host that has a credential of its own, as in the configuration. It is empty for a credential that is
+/// for all hosts, such as a certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct HostName(pub String);
 
 impl HostName {
-    /// Not of one host.
+    /// Returns the empty name, for a credential that is for all hosts.
     #[must_use]
     pub const fn any() -> Self {
         Self(String::new())
     }
 
-    /// Not of one host.
+    /// Whether the credential is for all hosts.
     #[must_use]
     pub const fn is_any(&self) -> bool {
         self.0.is_empty()
@@ -180,7 +183,7 @@ impl fmt::Display for AccountId {
     }
 }
 
-/// What kind of directory entry an account is.
+/// The kind of directory entry that an account comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AccountKind {
@@ -193,7 +196,7 @@ pub enum AccountKind {
 }
 
 impl AccountKind {
-    /// `tool`, `user` or `group`.
+    /// Returns `tool`, `user` or `group`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -223,13 +226,12 @@ impl FromStr for AccountKind {
     }
 }
 
-/// An account as people name it: `tool:foo`. Also the common name of its certificates.
+/// The name of an account with its kind, such as `tool:foo`. It is also the common name of the account's certificates.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct AccountName {
-    /// What it is.
     pub kind: AccountKind,
-    /// Its current name in the directory, prefix stripped.
+    /// The present name in the directory, without the prefix.
     pub name: String,
 }
 
@@ -264,20 +266,20 @@ impl From<AccountName> for String {
     }
 }
 
-/// Whether it is a label of DNS as Kubernetes writes them: RFC 1123, in lower case.
+/// Whether `text` is a DNS label as Kubernetes requires it (RFC 1123, lower case).
 #[must_use]
 pub fn is_dns_label(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=63).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// A namespace that may belong to a tenant: an RFC 1123 label that is nobody's already.
+/// The name of a namespace that may belong to a tenant: an RFC 1123 label that is not reserved.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct NamespaceName(String);
 
 impl NamespaceName {
-    /// The plain text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -303,9 +305,9 @@ impl From<NamespaceName> for String {
     }
 }
 
-/// The name of a directory entry as Kubernetes can carry it: lower case, other characters become `-`, at most
-/// [`KUBERNETES_NAME_MAX`]. If anything was changed or cut, six hex digits of the original's SHA-256 are appended,
-/// so that `a.b` and `a-b` never meet.
+/// Returns a name of a directory entry in a form that Kubernetes accepts: in lower case, with `-` for other characters,
+/// and with at most [`KUBERNETES_NAME_MAX`] characters. If this changes the name, six hex digits of the original's
+/// SHA-256 are appended, so that `a.b` and `a-b` get different names.
 #[must_use]
 pub fn kubernetes_name(original: &str) -> String {
     let mapped: String = original
@@ -323,21 +325,22 @@ pub fn kubernetes_name(original: &str) -> String {
     if kept.is_empty() { format!("x-{digest}") } else { format!("{kept}-{digest}") }
 }
 
-/// The name that `{name}` of a pattern stands for in a namespace; `None` if the namespace does not match the pattern.
+/// Returns the part of `namespace` that `{name}` in `pattern` stands for; `None` if the namespace does not match the
+/// pattern.
 #[must_use]
 pub fn name_in<'a>(pattern: &str, namespace: &'a str) -> Option<&'a str> {
     let (before, after) = pattern.split_once("{name}")?;
     namespace.strip_prefix(before)?.strip_suffix(after).filter(|name| !name.is_empty())
 }
 
-/// The generation group of an account: `bursar:tool:foo#1042`. Bindings name it, so raising the generation takes
-/// every older certificate's access away in one write.
+/// Returns the generation group of an account, such as `bursar:tool:foo#1042`. Bindings name this group, so a write of
+/// a binding with a higher generation ends the access of all older certificates.
 #[must_use]
 pub fn generation_group(account: &AccountName, generation: u64) -> String {
     format!("bursar:{account}#{generation}")
 }
 
-/// What [`generation_group`] was made of.
+/// Returns the account and the generation of a [`generation_group`]; `None` if `group` is none.
 #[must_use]
 pub fn of_generation_group(group: &str) -> Option<(AccountName, u64)> {
     let (account, generation) = group.strip_prefix("bursar:")?.rsplit_once('#')?;

@@ -1,23 +1,23 @@
-//! JSON as text: a tenth of the memory of a tree of the same content, and shared by its copies.
+//! JSON kept as text: it needs a tenth of the memory of a tree with the same content, and copies share it.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-/// A JSON value, kept as text. Equal values are equal texts, because a [`Value`] sorts its keys.
+/// A JSON value as text. Equal values have equal texts, because a [`Value`] sorts its keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JsonText(Arc<str>);
 
 impl JsonText {
-    /// The value as a tree.
+    /// Returns the value as a tree.
     #[must_use]
     pub fn value(&self) -> Value {
-        // It was written from a value.
+        // The text was written from a value, so it parses.
         serde_json::from_str(&self.0).unwrap_or_default()
     }
 
-    /// The text itself, to look for what most values do not have: [`Self::value`] takes ten times as long.
+    /// Returns the text. Search it for a field that most values lack, because [`Self::value`] takes ten times as long.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.0
@@ -49,12 +49,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_survives_and_its_keys_have_no_order() {
+    fn a_value_survives_and_the_order_of_its_keys_does_not_matter() {
         let value = json!({"b": ["x", 1, null, {"y": "ä\"\\"}], "a": {}});
         let text = JsonText::from(&value);
         assert_eq!(text.value(), value);
         let read: JsonText =
-            serde_json::from_str(r#"{ "a": {}, "b": ["x", 1, null, {"y": "\u00e4\"\\"}] }"#).expect("JSON");
-        assert_eq!((serde_json::to_value(&read).expect("JSON"), &read), (value, &text));
+            serde_json::from_str(r#"{ "a": {}, "b": ["x", 1, null, {"y": "\u00e4\"\\"}] }"#).expect("the text is JSON");
+        assert_eq!((serde_json::to_value(&read).expect("JsonText becomes JSON"), &read), (value, &text));
     }
 }

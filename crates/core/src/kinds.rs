@@ -1,5 +1,5 @@
-//! Kinds of objects: which Bursar creates ([`ManagedKind`], a table), how the API server addresses any of them, and
-//! which object is meant.
+//! The kinds of objects: those that Bursar creates ([`ManagedKind`], a table), how the API server addresses any kind,
+//! and the key that names one object.
 
 mod managed;
 
@@ -16,20 +16,19 @@ use crate::identity::{ClusterName, NamespaceName};
 
 pub use managed::{Data, Detail, DriftKey, MANAGED_VERBS, ManagedKind, Row, Stage, Watch};
 
-/// Names one object of a cluster. Its copies share one name: the ledger, the watch and what is desired each have a key
-/// for every object.
+/// Names one object of a cluster. Copies of a key share one [`ObjectName`], because the ledger, the watch and the
+/// desired state each have a key for every object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ObjectKey(Arc<ObjectName>);
 
-/// What an [`ObjectKey`] names.
+/// The content of an [`ObjectKey`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct ObjectName {
-    /// The cluster.
     pub cluster: ClusterName,
-    /// Its API and kind, in JSON the fields `api_version` and `kind`.
+    /// The API version and the kind; in JSON, the fields `api_version` and `kind`.
     #[serde(flatten)]
     pub kind: ObjectKind,
-    /// `metadata.namespace`; absent for what is cluster-scoped.
+    /// `metadata.namespace`; `None` for cluster-scoped objects.
     pub namespace: Option<String>,
     /// `metadata.name`.
     pub name: String,
@@ -37,7 +36,7 @@ pub struct ObjectName {
 
 #[cfg(any(test, feature = "testing"))]
 impl ObjectKey {
-    /// Where the name is: the same for all copies.
+    /// Returns the address of the shared name. It is the same for all copies of a key.
     #[must_use]
     pub fn address(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
@@ -77,14 +76,14 @@ impl Serialize for ObjectKey {
 }
 
 impl ObjectKey {
-    /// As people name it to `bursar adopt`: `resourcequota tool-foo/bursar`, `namespace tool-foo`.
+    /// Returns the key in the form that `bursar adopt` takes: `resourcequota tool-foo/bursar`, `namespace tool-foo`.
     #[must_use]
     pub fn said(&self) -> String {
         let place = self.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
         format!("{} {place}{}", self.kind.as_str().to_lowercase(), self.name)
     }
 
-    /// The key of a namespace.
+    /// Returns the key of a namespace.
     #[must_use]
     pub fn namespace(cluster: &ClusterName, name: &NamespaceName) -> Self {
         let (kind, name) = (ManagedKind::Namespace.into(), name.to_string());
@@ -92,15 +91,15 @@ impl ObjectKey {
     }
 }
 
-/// The kind of an object: one of the table, or another.
+/// The kind of an object: a row of the table, or any other kind.
 ///
-/// Kinds are ordered by the texts of API version and kind, so that maps, goldens and hashes do not depend on the table.
+/// Kinds are ordered by their API version and name as texts, so that maps, goldens and hashes do not depend on the
+/// table.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ObjectKind {
-    /// A kind of the table.
     Managed(ManagedKind),
-    /// A kind that a site's manifests bring, or of a tenant's workload. Never a managed one: only [`ObjectKind::of`]
-    /// makes it.
+    /// A kind of a site's manifest or of a tenant's workload. It is never a managed kind, because only
+    /// [`ObjectKind::of`] creates it.
     Other(Box<OtherKind>),
 }
 
@@ -112,7 +111,7 @@ pub struct OtherKind {
 }
 
 impl ObjectKind {
-    /// The kind of this API and name.
+    /// Returns the kind with this API version and name.
     #[must_use]
     pub fn of(api_version: &str, kind: &str) -> Self {
         match ManagedKind::of(api_version, kind) {
@@ -121,14 +120,14 @@ impl ObjectKind {
         }
     }
 
-    /// The kind of a manifest, by its `apiVersion` and `kind`.
+    /// Returns the kind of a manifest, from its `apiVersion` and `kind`.
     #[must_use]
     pub fn of_manifest(manifest: &Value) -> Self {
         let text = |key: &str| manifest[key].as_str().unwrap_or_default();
         Self::of(text("apiVersion"), text("kind"))
     }
 
-    /// `rbac.authorization.k8s.io/v1`.
+    /// Returns the API version, such as `rbac.authorization.k8s.io/v1`.
     #[must_use]
     pub fn api_version(&self) -> &str {
         match self {
@@ -137,7 +136,7 @@ impl ObjectKind {
         }
     }
 
-    /// `RoleBinding`.
+    /// Returns the name of the kind, such as `RoleBinding`.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
@@ -146,8 +145,8 @@ impl ObjectKind {
         }
     }
 
-    /// The row that decides about it. Another API's kind of the same name, e.g. Calico's `NetworkPolicy`, is treated as
-    /// the managed one: it serves the same purpose.
+    /// Returns the row that applies to the kind. A kind of another API with the name of a managed kind, such as
+    /// Calico's `NetworkPolicy`, has the row of the managed kind, because both serve the same purpose.
     fn row(&self) -> Option<&'static Row> {
         match self {
             Self::Managed(kind) => Some(kind.row()),
@@ -155,25 +154,25 @@ impl ObjectKind {
         }
     }
 
-    /// When it is applied and deleted.
+    /// When objects of the kind are applied and deleted.
     #[must_use]
     pub fn stage(&self) -> Stage {
         self.row().map_or(Stage::Content, |row| row.stage)
     }
 
-    /// The key of a class's `drift` that decides about it.
+    /// The key of a class's `drift` that applies to the kind.
     #[must_use]
     pub fn drift(&self) -> DriftKey {
         self.row().map_or(DriftKey::Manifests, |row| row.drift)
     }
 
-    /// One object, in plans.
+    /// The word for one object in plans.
     #[must_use]
     pub fn noun(&self) -> &str {
         self.row().map_or(self.as_str(), |row| row.noun)
     }
 
-    /// Several objects, in plans.
+    /// The word for several objects in plans.
     #[must_use]
     pub fn nouns(&self) -> String {
         self.row().map_or_else(|| format!("{}s", self.as_str()), |row| row.nouns.to_owned())
@@ -185,7 +184,7 @@ impl ObjectKind {
         self.row().map_or(managed::OTHERS_IN_TEXT, |row| row.place_in_text)
     }
 
-    /// How the daemon hears of changes.
+    /// How the daemon watches the kind.
     #[must_use]
     pub fn watch(&self) -> Watch {
         self.row().map_or(Watch::IfUsed, |row| row.watch)
@@ -197,13 +196,13 @@ impl ObjectKind {
         self.row().is_some_and(|row| row.in_adopted)
     }
 
-    /// What a deletion can destroy.
+    /// The data that a deletion can destroy.
     #[must_use]
     pub fn data(&self) -> Data {
         self.row().map_or(Data::None, |row| row.data)
     }
 
-    /// What the ledger keeps of an applied object beside its digests.
+    /// What the ledger stores of an applied object in addition to its digests.
     #[must_use]
     pub fn detail(&self) -> Detail {
         self.row().map_or(Detail::None, |row| row.detail)
@@ -216,7 +215,8 @@ impl ObjectKind {
     }
 }
 
-/// Kinds that no class has manifests of, beside those of the table: they are cluster-scoped, or give rights.
+/// Kinds, in addition to those of the table, that manifests of a class must not have: they are cluster-scoped or grant
+/// rights.
 const CLUSTER_WIDE: [&str; 6] = [
     "ClusterRole",
     "CustomResourceDefinition",
@@ -263,7 +263,7 @@ impl Serialize for ObjectKind {
     }
 }
 
-/// `RoleBinding`.
+/// Writes the name of the kind, such as `RoleBinding`.
 impl fmt::Display for ObjectKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
@@ -279,18 +279,19 @@ pub struct ServedKind {
     pub kind: String,
     /// `rolebindings`.
     pub plural: String,
-    /// It lives in namespaces.
+    /// Whether its objects are in namespaces.
     pub namespaced: bool,
 }
 
 impl ServedKind {
-    /// The API group; empty for the core API.
+    /// The API group; empty for the core group.
     #[must_use]
     pub fn group(&self) -> &str {
         group(&self.api_version)
     }
 
-    /// The path of one object, or of all of them where `name` is absent; in all namespaces where `namespace` is.
+    /// Returns the path of one object. Without `name`, the path is that of all objects; without `namespace`, of all
+    /// namespaces.
     #[must_use]
     pub fn path(&self, namespace: Option<&str>, name: Option<&str>) -> String {
         let root = if self.api_version.contains('/') { "/apis" } else { "/api" };
@@ -313,7 +314,8 @@ fn group(api_version: &str) -> &str {
     api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
-/// Kinds of every cluster beside those of the table (`kubectl api-resources`): apiVersion, kind, plural, namespaced.
+/// Kinds that every cluster serves, in addition to those of the table: apiVersion, kind, plural, namespaced (see
+/// `kubectl api-resources`).
 const EVERYWHERE: &[(&str, &str, &str, bool)] = &[
     ("certificates.k8s.io/v1", "CertificateSigningRequest", "certificatesigningrequests", false),
     ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", false),
@@ -335,7 +337,7 @@ const EVERYWHERE: &[(&str, &str, &str, bool)] = &[
     ("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", false),
 ];
 
-/// A kind that every cluster serves; `None` for those that only discovery knows.
+/// Returns a kind that every cluster serves; `None` if the kind must be discovered.
 #[must_use]
 pub fn everywhere(kind: &ObjectKind) -> Option<ServedKind> {
     let (plural, namespaced) = match kind {
@@ -354,18 +356,17 @@ pub fn everywhere(kind: &ObjectKind) -> Option<ServedKind> {
     })
 }
 
-/// What is watched, and what a list is complete for: a kind, or its objects of one name.
+/// The objects of one watch or list: all of a kind, or those of the kind with one name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WatchedKind {
-    /// The kind.
     pub kind: ObjectKind,
-    /// Objects of this name only.
+    /// If set, only objects with this name.
     pub only: Option<String>,
 }
 
 impl WatchedKind {
-    /// Whether access, or what limits a tenant, is made of it in every cluster: nothing is planned in a cluster that does
-    /// not show it. Any other kind that cannot be watched keeps only its own objects waiting.
+    /// Whether plans need the kind, because it is the namespace, limits tenants or grants access. If a cluster does not
+    /// show such a kind, nothing is planned there. If any other kind cannot be watched, only its own objects wait.
     #[must_use]
     pub const fn is_essential(&self) -> bool {
         let ObjectKind::Managed(kind) = &self.kind else { return false };
@@ -375,7 +376,7 @@ impl WatchedKind {
         }
     }
 
-    /// Whether the object is one of those that are watched.
+    /// Whether the watch includes the object.
     #[must_use]
     pub fn has(&self, key: &ObjectKey) -> bool {
         self.kind == key.kind && self.only.as_ref().is_none_or(|only| *only == key.name)
@@ -394,12 +395,12 @@ mod tests {
 
     #[test]
     fn paths_are_those_of_the_api_server() {
-        let binding = everywhere(&ManagedKind::RoleBinding.into()).expect("known");
+        let binding = everywhere(&ManagedKind::RoleBinding.into()).expect("every cluster serves it");
         assert_eq!(
             binding.path(Some("tool-foo"), Some("bursar-edit")),
             "/apis/rbac.authorization.k8s.io/v1/namespaces/tool-foo/rolebindings/bursar-edit"
         );
-        let namespace = everywhere(&ManagedKind::Namespace.into()).expect("known");
+        let namespace = everywhere(&ManagedKind::Namespace.into()).expect("every cluster serves it");
         assert_eq!(namespace.path(Some("ignored"), Some("tool-foo")), "/api/v1/namespaces/tool-foo");
         assert_eq!(namespace.path(None, None), "/api/v1/namespaces");
         assert_eq!(
@@ -410,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_ordered_by_their_texts_whether_they_are_in_the_table_or_not() {
+    fn kinds_inside_and_outside_the_table_are_ordered_by_their_texts() {
         let texts = |kind: &ObjectKind| (kind.api_version().to_owned(), kind.as_str().to_owned());
         let others = [("apps/v1", "Deployment"), ("v1", "Pod"), ("v1", ""), ("", ""), ("w1", "A")];
         let mut kinds: Vec<ObjectKind> = ManagedKind::ALL.iter().map(|kind| (*kind).into()).collect();
@@ -422,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_shares_only_its_name_with_a_managed_one_is_another_kind_with_its_row() {
+    fn a_kind_of_another_api_has_the_row_of_the_managed_kind_of_its_name() {
         let calico = ObjectKind::of("projectcalico.org/v3", "NetworkPolicy");
         assert!(calico != ManagedKind::NetworkPolicy);
         assert_eq!(

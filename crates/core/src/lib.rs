@@ -1,8 +1,8 @@
-//! What Bursar decides, and the values it decides about: identities, configuration, what directories say, the ledger's
-//! model, what should be, what is there, and the plan.
+//! Bursar's decisions and the values that they use: identities, configuration, directory snapshots, the ledger's model,
+//! the desired and the observed state, and the plan.
 //!
-//! All of it is PURE: no runtime, no client, no file system, no environment, no thread and no clock. Time is a parameter.
-//! `tests/it/architecture.rs` checks it, the order of the modules, and what this crate depends on.
+//! This crate is PURE: it has no runtime, client, file system, environment, thread or clock. Time is a parameter.
+//! `tests/it/architecture.rs` checks this, the order of the modules, and the crate's dependencies.
 
 pub mod admission;
 pub mod contract;
@@ -30,8 +30,8 @@ pub mod snapshot;
 #[cfg(test)]
 mod tests {
     #[test]
-    fn keys_of_json_are_sorted() {
-        // serde_json's feature `preserve_order`, turned on by any crate, would change digests, approvals and goldens.
+    fn json_keys_are_sorted() {
+        // If any crate turns on serde_json's feature `preserve_order`, digests, approvals and goldens change.
         assert_eq!(serde_json::json!({"b": 1, "a": 2}).to_string(), r#"{"a":2,"b":1}"#);
     }
 }

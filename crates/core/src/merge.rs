@@ -1,8 +1,8 @@
-//! Reads of several sources, in their order of precedence, become one [`DirectorySnapshot`] in which no name and no uid
-//! is there twice and every name fits the classes that would take it.
+//! Merges the reads of several sources into one [`DirectorySnapshot`], in which names and uids are unique and every
+//! name fits the classes that select the entry. Sources are in the order of precedence.
 //!
-//! Who loses is rejected, not dropped: present, shown, and without effect. Collisions with the past (`uid_history`)
-//! are the ledger's business.
+//! Entries that lose a conflict are rejected, not dropped: they count as present and are shown, but have no effect.
+//! Conflicts with earlier accounts (`uid_history`) are left to the ledger.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,10 +17,10 @@ use crate::snapshot::named::Nested;
 use crate::snapshot::person::{Same, same_people};
 use crate::snapshot::{DirectorySnapshot, Entry, RejectedEntry, SourceRead};
 
-/// Makes the snapshot. The order of `reads` stays.
+/// Makes the snapshot. `reads` keep their order.
 #[must_use]
 pub fn merge(mut reads: Vec<SourceRead>, policy: &Policy) -> DirectorySnapshot {
-    // Twice: an entry can be the same person as an entry that the first pass rejects.
+    // The second pass is needed because an entry may be the same person as an entry that the first pass rejects.
     for _ in 0..2 {
         let same = same_people(&reads);
         let losers: Losers = reads.iter().flat_map(|read| misfits(read, policy, &same)).collect();
@@ -36,7 +36,7 @@ pub fn merge(mut reads: Vec<SourceRead>, policy: &Policy) -> DirectorySnapshot {
     DirectorySnapshot { reads, unasked: BTreeSet::new() }
 }
 
-/// Why entries are rejected, by source and id.
+/// The reasons for which entries are rejected, by source and id.
 type Losers = BTreeMap<(String, DirectoryId), String>;
 
 fn reject(reads: &mut [SourceRead], mut losers: Losers) {
@@ -70,8 +70,8 @@ fn reject(reads: &mut [SourceRead], mut losers: Losers) {
     }
 }
 
-/// Entries whose name does not fit a class that would take them. With several classes it must fit each: a class that
-/// would pass over what it was told to take is a surprise, and so is half a tenant.
+/// Returns the entries whose name does not fit the pattern of a class that selects them. If several classes select an
+/// entry, its name must fit all of them; otherwise it would be a tenant of some of its classes only.
 fn misfits(read: &SourceRead, policy: &Policy, same: &Same<'_>) -> Losers {
     let groups: BTreeMap<&str, &Entry> = read
         .entries
@@ -94,8 +94,8 @@ fn misfits(read: &SourceRead, policy: &Policy, same: &Same<'_>) -> Losers {
     losers
 }
 
-/// Among entries with one kind and name, the entry of the first source stays; within a source the older, then the one
-/// with the lower id.
+/// Returns the entries that lose a conflict about a name. Among entries with the same kind and name, the first source
+/// wins; within a source the older entry, then the lower id.
 fn names_taken(reads: &[SourceRead], same: &Same<'_>) -> Losers {
     let claims = claims(reads, same).map(|claim| ((claim.entry.kind, claim.entry.name.as_str()), claim));
     taken(
@@ -112,7 +112,8 @@ fn names_taken(reads: &[SourceRead], same: &Same<'_>) -> Losers {
     )
 }
 
-/// Among entries with one uid, the older stays, then the one with the lower id, whatever their source.
+/// Returns the entries that lose a conflict about a uid. The older entry wins, then the lower id, regardless of the
+/// source.
 fn uids_taken(reads: &[SourceRead], same: &Same<'_>) -> Losers {
     let claims = claims(reads, same).filter_map(|claim| Some((claim.entry.posix.as_ref()?.uid, claim)));
     taken(
@@ -125,16 +126,16 @@ fn uids_taken(reads: &[SourceRead], same: &Same<'_>) -> Losers {
     )
 }
 
-/// An entry that wants to be an account.
+/// An entry that may become an account.
 #[derive(Clone, Copy)]
 struct Claim<'a> {
-    /// Position of its source among all sources.
+    /// The index of its source among all sources.
     place: usize,
     read: &'a SourceRead,
     entry: &'a Entry,
 }
 
-/// All but those whose account another entry has: they take nothing.
+/// Returns all entries except those that share the account of another entry; these claim no name and no uid.
 fn claims<'a>(reads: &'a [SourceRead], same: &'a Same<'_>) -> impl Iterator<Item = Claim<'a>> + Clone {
     let of =
         |(place, read): (usize, &'a SourceRead)| read.entries.iter().map(move |entry| Claim { place, read, entry });
@@ -145,7 +146,8 @@ fn claims<'a>(reads: &'a [SourceRead], same: &'a Same<'_>) -> impl Iterator<Item
         .filter(|claim| !same.contains_key(&(claim.read.source.as_str(), &claim.entry.id)))
 }
 
-/// Among `claims` to one thing, the one of lowest `rank` holds it, and the first of equals; `why` the others do not.
+/// Resolves conflicts: among the claims with the same key, the one with the lowest `rank` wins, then the first. Returns
+/// the others, with the reason from `why`.
 fn taken<'a, K: Eq + Hash, R: Ord>(
     claims: impl Iterator<Item = (K, Claim<'a>)> + Clone,
     rank: impl Fn(&Claim<'a>) -> R,
@@ -171,7 +173,7 @@ fn taken<'a, K: Eq + Hash, R: Ord>(
     others.collect()
 }
 
-/// Oldest first; an entry that hides its age is the youngest.
+/// Returns the rank of an entry by age, oldest first. An entry without a creation time counts as the youngest.
 fn age(entry: &Entry) -> (Reverse<bool>, Option<jiff::Timestamp>, &DirectoryId) {
     (Reverse(entry.created.is_some()), entry.created, &entry.id)
 }
@@ -189,7 +191,7 @@ mod tests {
     use crate::snapshot::Role;
 
     fn class(name: &str, from: From, when: Option<When>, pattern: &str) -> Class {
-        let name_pattern = Pattern(Regex::new(pattern).expect("a pattern"));
+        let name_pattern = Pattern(Regex::new(pattern).expect("the pattern is a valid regex"));
         Class { name: name.to_owned(), from, when, name_pattern, ..testing::profile() }
     }
 
@@ -228,7 +230,11 @@ mod tests {
         let snapshot = merge(vec![first, second], &policy(Vec::new()));
         let why = "user alice is taken from source first (uid=alice,ou=1,dc=x)";
         assert_eq!(outcome(&snapshot), (vec!["1", "3"], vec![why]), "a tool and a user may share a name");
-        assert_eq!(snapshot.reads[1].rejected[0].id, Some(DirectoryId("2".to_owned())), "present all the same");
+        assert_eq!(
+            snapshot.reads[1].rejected[0].id,
+            Some(DirectoryId("2".to_owned())),
+            "a rejected entry counts as present"
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! An administrator's order, written down: what the ledger keeps of it and what the history says. The next plan carries
-//! it out.
+//! Records the orders of administrators: turns a request into changes of the ledger and events of the history. The next
+//! plan carries the orders out.
 
 mod adopt;
 mod directory;
@@ -24,24 +24,25 @@ use crate::orders::request::{Evict, OrderRequest, Refusal, ResumeStarting, Revok
 use crate::plan::guard;
 use crate::policy::Policy;
 
-/// Orders that can be written down, and why others cannot.
+/// The recorded orders, and the refusals of the others.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Written {
-    /// For the ledger.
+    /// Changes of the ledger.
     pub changes: Vec<Change>,
-    /// For the history.
+    /// Events of the history.
     pub events: Vec<Event>,
-    /// Answers to those who gave the orders, one for each order.
+    /// The answers for the callers, one for each recorded order.
     pub texts: Vec<String>,
-    /// Accounts about whom something was ordered that a cycle has to carry out; those of a whole class apart.
+    /// Accounts with an order that a cycle has to carry out. Orders for a whole class are not included.
     pub ordered: BTreeSet<AccountName>,
-    /// Those of them whose order is about access: credentials and homes are a part of it.
+    /// Accounts of `ordered` whose order changes access, which includes credentials and homes.
     pub of_access: BTreeSet<AccountName>,
-    /// Nobody of that name (exit code 4), no reason where one is needed (64), nothing to resume, release or approve (1).
+    /// The account does not exist (exit code 4), a required reason is missing (64), or there is nothing to resume,
+    /// release or approve (1).
     pub refused: Vec<Refusal>,
 }
 
-/// What `actor`'s `requests` change, each with what those before it changed.
+/// Returns what the `requests` of `actor` change. Each request sees the changes of those before it.
 #[must_use]
 pub fn write_all(
     ledger: &LedgerState,
@@ -80,13 +81,14 @@ pub fn write_all(
     all
 }
 
-/// A generation that nobody gets, for an order that takes access away or keeps it away: the clusters' marks rise with it,
-/// so a ledger that was rolled back to before the order is noticed, also where the order itself raises no generation.
+/// Returns a change that uses up a generation if an order takes access away or blocks it. The marks in the clusters
+/// rise with the generation, so a ledger that was rolled back to before the order is noticed, even if the order itself
+/// needs no new generation.
 fn burnt(ledger: &LedgerState, changes: &[Change]) -> Option<Change> {
     let takes = |change: &Change| match change {
         Change::Order(order) => order.what.takes_access(),
         Change::Hold(_, hold) => hold.is_some(),
-        // It ends, or another takes its place.
+        // An existing exception ends or is replaced.
         Change::Exception(key, _) => ledger.exceptions.contains_key(key),
         _ => false,
     };
@@ -191,8 +193,8 @@ fn write(
     }
 }
 
-/// Finds the account that an administrator names by its name or its id. If several have the name, it is the one that is
-/// served, or the only one that is not deleted. If that does not decide, nobody is guessed (exit code 64).
+/// Finds the account that an administrator names by its name or its id. If several have the name, the only active one
+/// is meant, or the only one that is not deleted. If that does not decide, the request is refused (exit code 64).
 pub fn find<'a>(ledger: &'a LedgerState, kind: AccountKind, name: &str) -> Result<&'a Account, Refusal> {
     let named: Vec<&Account> = ledger
         .accounts
@@ -208,8 +210,8 @@ pub fn find<'a>(ledger: &'a LedgerState, kind: AccountKind, name: &str) -> Resul
     })
 }
 
-/// Chooses one of several with the same name, by a word for the state of each: the only one, the only active one, or
-/// the only one that is not deleted.
+/// Chooses one of several with the same name: the only one, the only active one, or the only one that is not deleted.
+/// `state` returns the name of each one's state.
 pub fn meant<T>(named: &[T], state: impl Fn(&T) -> &str) -> Option<&T> {
     let only = |wanted: fn(&str) -> bool| {
         let mut found = named.iter().filter(|one| wanted(state(one)));
@@ -225,7 +227,7 @@ fn ambiguous(kind: AccountKind, name: &str, several: &[&Account]) -> String {
         format!("  {}  {uid}{} since {:.0}, {}", account.id, account.state.as_str(), account.since, account.dn)
     });
     let each: Vec<String> = each.collect();
-    format!("{kind} {name:?} is the name of several; say which by its id instead of the name:\n{}", each.join("\n"))
+    format!("{kind} {name:?} is ambiguous; use the id of the account instead of its name:\n{}", each.join("\n"))
 }
 
 fn note(actor: &str, target: &Target, now: Timestamp, must_say_why: bool) -> Result<Note, Refusal> {
@@ -241,7 +243,7 @@ fn note_of(
 ) -> Result<Note, Refusal> {
     let reason = reason.filter(|reason| !reason.trim().is_empty());
     if reason.is_none() && must_say_why {
-        return refused(64, "--reason is missing: the history keeps it".to_owned());
+        return refused(64, "--reason is missing: the history must say why".to_owned());
     }
     let reason = reason.unwrap_or_default().to_owned();
     Ok(Note { actor: actor.to_owned(), reason, ticket: ticket.map(str::to_owned), at: now })
@@ -251,13 +253,13 @@ fn refused<T>(exit_code: u8, text: String) -> Result<T, Refusal> {
     Err(Refusal { exit_code, text })
 }
 
-/// Refuses an end that is past (exit code 64).
+/// Refuses an end in the past (exit code 64).
 fn is_to_come(until: Timestamp, now: Timestamp) -> Result<(), Refusal> {
-    let text = "--until is past; for example --until 2099-12-31".to_owned();
+    let text = "--until is in the past; use a later time, such as --until 2099-12-31".to_owned();
     if until <= now { refused(64, text) } else { Ok(()) }
 }
 
-/// `moment` is the order's own: see [`Order::object`].
+/// Records an order. `moment` becomes [`Order::object`].
 fn order(
     ledger: &LedgerState,
     account: &Account,
@@ -272,7 +274,9 @@ fn order(
     match what {
         OrderKind::Resume if !by_order && !is_idle && !is_about_to_be_suspended(ledger, account) => {
             return refused(match &account.suspension {
-                Some(_) => format!("{name} is not suspended by an order; it resumes when its cause ends"),
+                Some(_) => {
+                    format!("{name} is not suspended by an order; it resumes when the cause of the suspension ends")
+                }
                 None => format!("{name} is not suspended"),
             });
         }
@@ -281,10 +285,10 @@ fn order(
                 "{name} is deleted and in no directory; it comes back when a directory has it again"
             ));
         }
-        // It would grant what the hold keeps back, and wait unseen.
+        // The order would grant what the hold blocks, and would wait unnoticed.
         OrderKind::Resume if ledger.holds.contains_key(&account.id) => {
             return refused(format!(
-                "{name} is held, and gets nothing back before `bursar release {} {}`",
+                "{name} is held and cannot be resumed; end the hold first: bursar release {} {}",
                 account.kind, account.name
             ));
         }
@@ -300,12 +304,12 @@ fn order(
         }
         OrderKind::AdoptUid if !has_another_uid(ledger, account) => {
             return refused(format!(
-                "the directory has no other uid for {name}; `bursar status` shows what it rejects"
+                "the directory has no other uid for {name}; `bursar status` shows the rejected entries"
             ));
         }
         OrderKind::AdoptAccount if !has_another_entry(ledger, account) => {
             return refused(format!(
-                "no other entry of the directory asks for the name of {name}; `bursar status` shows what it rejects"
+                "no other entry of the directory has the name of {name}; `bursar status` shows the rejected entries"
             ));
         }
         OrderKind::Revoke | OrderKind::Evict if account.generation == 0 => {
@@ -338,7 +342,7 @@ fn next_id(ledger: &LedgerState) -> i64 {
     ledger.orders.iter().map(|order| order.id).max().unwrap_or(0) + 1
 }
 
-/// Whether an ordered suspension would end at another time than it does; an eviction has no end.
+/// Whether an ordered suspension would get another end. An eviction has no end.
 fn has_another_end(account: &Account, until: Option<Timestamp>) -> bool {
     match &account.suspension {
         Some(Suspension::Ordered { until: known, .. }) => *known != until,
@@ -346,7 +350,7 @@ fn has_another_end(account: &Account, until: Option<Timestamp>) -> bool {
     }
 }
 
-/// Nothing is left to suspend.
+/// Whether the account is deleted or being deleted, so that nothing is left to suspend.
 fn is_going(account: &Account) -> bool {
     let deletion = matches!(account.ending, Some(Ending::Deletion { .. }));
     account.state == Lifecycle::Deleted || (account.state == Lifecycle::Archived && deletion)
@@ -361,7 +365,7 @@ fn has_another_entry(ledger: &LedgerState, account: &Account) -> bool {
     let named = |name: &Option<String>| {
         name.as_deref().map(kubernetes_name).is_some_and(|name| name == account.kubernetes_name)
     };
-    // An entry of the same person may have another name; its rejection says whose account it is.
+    // An entry of the same person may have another name. The text of its rejection names the account.
     let same = format!("bursar adopt account {} {}", account.kind, account.name);
     let mut rejected = ledger
         .rejected
@@ -373,7 +377,7 @@ fn has_another_entry(ledger: &LedgerState, account: &Account) -> bool {
 fn restored(account: &Account, note: &Note, file: &str, objects: u64) -> OrderOutcome {
     let mut event = event(Some(account), "archive applied", note);
     event.detail = json!({"file": file, "objects": objects});
-    let text = format!("{}: {objects} objects of {file} made again", account.account_name());
+    let text = format!("{}: {objects} objects restored from {file}", account.account_name());
     OrderOutcome { changes: Vec::new(), events: vec![event], text }
 }
 
@@ -385,7 +389,7 @@ fn hold(account: &Account, note: Note) -> OrderOutcome {
     OrderOutcome {
         events: vec![event(Some(account), "held", &note)],
         changes: vec![Change::Hold(account.id.clone(), Some(note))],
-        text: format!("{}: held; planned for and shown, but not touched", account.account_name()),
+        text: format!("{}: held; plans show it, but do not change it", account.account_name()),
     }
 }
 
@@ -403,11 +407,11 @@ fn release(ledger: &LedgerState, account: &Account, note: &Note) -> Result<Order
 
 fn approve(ledger: &LedgerState, actor: &str, hash: &str, now: Timestamp) -> Result<OrderOutcome, Refusal> {
     let Some(changes) = guard::approve(ledger, hash, now) else {
-        let text = format!("no refusal with hash {hash:?} waits for approval; `bursar status` shows those that do");
+        let text = format!("no refusal with hash {hash:?} waits for approval; `bursar status` lists the refusals");
         return refused(1, text);
     };
     let note = Note { actor: actor.to_owned(), reason: format!("refused set {hash}"), ticket: None, at: now };
-    let text = format!("{hash}: approved, once, within the hour");
+    let text = format!("{hash}: approved for one use within an hour");
     Ok(OrderOutcome { changes, events: vec![event(None, "approved", &note)], text })
 }
 
@@ -441,7 +445,8 @@ mod tests {
             |world: &World| order(&world.ledger, &world.ledger.accounts[&foo], OrderKind::Resume, note.clone(), None);
         assert!(resume(&world).is_ok());
         world.account(&foo).absence = Some(absence);
-        let refusal = resume(&world).map(|outcome| outcome.text).expect_err("refused");
+        let refusal =
+            resume(&world).map(|outcome| outcome.text).expect_err("a resumption without a directory entry is refused");
         assert!(refusal.text.contains("in no directory"), "{}", refusal.text);
     }
 
@@ -451,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn each_order_that_takes_access_away_raises_what_the_marks_have() {
+    fn each_order_that_takes_access_away_raises_the_generation() {
         let mut world = World::new();
         let bob = world.add(AccountKind::User, "bob", Some(20_002));
         world.account(&bob).generation = 7;
@@ -470,11 +475,11 @@ mod tests {
         assert_eq!(written(&world, &[suspend, hold]), last + 2);
         let note = Note { actor: "ann".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
         world.ledger.holds.insert(bob, note);
-        assert_eq!(written(&world, &[OrderRequest::Release(target("bob"))]), last, "it keeps nothing away");
+        assert_eq!(written(&world, &[OrderRequest::Release(target("bob"))]), last, "a release takes no access away");
     }
 
     #[test]
-    fn the_end_of_an_exception_raises_what_the_marks_have() {
+    fn the_end_of_an_exception_raises_the_generation() {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         let target = || Target { kind: AccountKind::Tool, ..target("foo") };
@@ -497,9 +502,9 @@ mod tests {
         }
     }
 
-    /// Alice is a student by the directory, and became a tenant by a class of people who logged in at an issuer.
+    /// The directory makes alice a student, but she became a tenant by a class of people who log in at an OIDC issuer.
     #[test]
-    fn an_account_is_revoked_with_each_class_that_takes_it() {
+    fn an_account_is_revoked_with_each_of_its_classes() {
         let mut world = World::new();
         let alice = world.add(AccountKind::User, "alice", Some(20_001));
         "uid=alice,ou=students,dc=example,dc=org".clone_into(&mut world.account(&alice).dn);
@@ -507,7 +512,7 @@ mod tests {
         assert_eq!(world.ledger.accounts[&alice].state, Lifecycle::Active);
         let mut oidc = world.policy.classes["admin"].clone();
         "oidc".clone_into(&mut oidc.name);
-        oidc.credential.as_mut().expect("a credential").kind = CredentialKind::Oidc(OidcRule {
+        oidc.credential.as_mut().expect("class admin has a credential").kind = CredentialKind::Oidc(OidcRule {
             issuer: "https://login.example.org".to_owned(),
             client_id: "kubernetes".to_owned(),
             scopes: Vec::new(),
@@ -530,8 +535,10 @@ mod tests {
         assert_eq!(refused(&world, of("student")), (vec![], 1));
         let (unknown, _) = refused(&world, of("studnet"));
         assert!(matches!(&unknown[..], [Refusal { exit_code: 4, text }] if text.contains("no class")), "{unknown:?}");
-        // One that the configuration has no more.
-        let Some(student) = world.policy.classes.remove("student") else { panic!("a class") };
+        // A class that is no longer configured.
+        let Some(student) = world.policy.classes.remove("student") else {
+            panic!("the sample policy has no class student")
+        };
         for tenant in world.ledger.tenants.values_mut() {
             tenant.class.clone_from(&student.name);
         }
@@ -546,7 +553,7 @@ mod tests {
         "foo".clone_into(&mut world.account(&bar).name);
         let found =
             |world: &World, name: &str| find(&world.ledger, AccountKind::Tool, name).map(|account| account.id.clone());
-        let refusal = found(&world, "foo").expect_err("two");
+        let refusal = found(&world, "foo").expect_err("two tools are named foo");
         assert_eq!(refusal.exit_code, 64);
         assert!(refusal.text.contains(&foo.to_string()) && refusal.text.contains(&bar.to_string()), "{}", refusal.text);
         assert!(refusal.text.contains("uid 52504, new since"), "{}", refusal.text);

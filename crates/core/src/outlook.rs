@@ -1,5 +1,5 @@
-//! What another configuration would change, and what falls due later: previews that look further than the next cycle.
-//! The directories and the clusters are taken to stay as they are.
+//! Previews beyond the next cycle: what another configuration would change, and what becomes due until a later time.
+//! They assume that the directories and the clusters do not change. Nothing is executed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,24 +24,25 @@ use crate::plan::{AccountPlan, Action, Planner, Reason};
 use crate::policy::Policy;
 use crate::snapshot::{Completeness, DirectorySnapshot};
 
-/// At most so many moments are looked at: a preview of a year in a large site takes seconds, not minutes.
+/// The maximum number of steps of a [`Lookahead`]. With this limit, a preview of a year takes seconds even for a large
+/// site.
 const MOMENTS: i64 = 200;
-/// So many names stand in a line; the JSON has all of them.
+/// The maximum number of names in a line of text. The JSON has all of them.
 const NAMES: usize = 20;
 
-/// What a configuration would change beside the one in force.
+/// What would change if another configuration replaced the one in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// Accounts that get access which they do not get by the configuration in force.
+    /// Accounts that gain access only by the other configuration.
     pub gain: Vec<AccountName>,
-    /// Accounts that lose access which the configuration in force leaves them.
+    /// Accounts that lose access only by the other configuration.
     pub lose: Vec<AccountName>,
-    /// How many cycles the limits make of it.
+    /// The changes that take more than one cycle under the limits.
     pub spread: Vec<Spread>,
 }
 
 impl Difference {
-    /// Compares what two configurations make of the same ledger, directories and clusters.
+    /// Compares the plans of two configurations for the same ledger, directories and clusters.
     #[must_use]
     pub fn of(in_force: &Evolved, other: &Evolved, policy: &Policy, now: Timestamp) -> Self {
         let (bounds, progress) = (Bounds::of(&other.known, policy), other.approved.progress(&other.known));
@@ -94,33 +95,31 @@ impl fmt::Display for Difference {
 fn names(accounts: &[AccountName]) -> String {
     let shown: Vec<String> = accounts.iter().take(NAMES).map(|it| format!("{} {}", it.kind, it.name)).collect();
     let more = accounts.len().saturating_sub(NAMES);
-    let more = if more == 0 { String::new() } else { format!(" and {more} more (--json names all)") };
+    let more = if more == 0 { String::new() } else { format!(" and {more} more (--json lists all)") };
     format!("{}: {}{more}", accounts.len(), shown.join(", "))
 }
 
-/// One thing that falls due.
+/// A change that becomes due.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Due {
-    /// When.
     pub at: Timestamp,
-    /// Whose.
     pub account: AccountName,
     /// `+`, `-` or `~`, as in a plan.
     pub sign: char,
-    /// What follows then.
+    /// A summary of the change.
     pub what: String,
 }
 
-/// What falls due until a moment.
+/// The changes that become due until a given time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Outlook {
-    /// The moment.
+    /// The end of the preview.
     pub at: Timestamp,
-    /// In the order in which it falls due.
+    /// The changes, in the order of time.
     pub due: Vec<Due>,
-    /// Credentials that are renewed until then.
+    /// The number of accounts whose credentials are renewed until then.
     pub renewed: u64,
-    /// Accounts whose step is due and held back by a limit or by a read that was not complete.
+    /// Accounts with a change that is due at the end of the preview, but that a limit or an incomplete read refuses.
     pub held_back: BTreeSet<AccountName>,
 }
 
@@ -139,14 +138,14 @@ impl fmt::Display for Outlook {
         }
         if !held_back.is_empty() {
             let accounts: Vec<AccountName> = held_back.iter().cloned().collect();
-            writeln!(f, "due and held back then by limits or incomplete reads: {}", names(&accounts))?;
+            writeln!(f, "due by then, but refused by limits or incomplete reads: {}", names(&accounts))?;
         }
         Ok(())
     }
 }
 
-/// Looks ahead from one moment to the next at which something falls due. Each step decides once, so that a caller can do
-/// other work between two of them.
+/// Simulates cycles, each at the next time at which something becomes due. Each step runs one [`evolve`], so that the
+/// caller can do other work between two steps.
 #[derive(Debug)]
 pub struct Lookahead {
     ledger: LedgerState,
@@ -155,20 +154,22 @@ pub struct Lookahead {
     shortest: i64,
     planner: Planner,
     told: BTreeSet<(AccountId, String)>,
-    /// Whose state is another than when it began.
+    /// Accounts whose lifecycle state changed during the preview.
     moved: BTreeSet<AccountId>,
-    /// Something was decided now: what follows from it is counted from the next look on.
+    /// Whether the last step changed a lifecycle state. If so, the next step follows soon, because a new count begins
+    /// with it.
     decided: bool,
     outlook: Outlook,
 }
 
 impl Lookahead {
-    /// From the moment of `inputs`; what is to be done at once is in the plan and not told again.
+    /// Starts at the time of `inputs`. Changes that are due at once are in the plan, so the preview leaves them out.
     #[must_use]
     pub fn new(inputs: Inputs<'_>, at: Timestamp) -> Self {
         let heard = inputs.heard.map(|heard| {
             let mut heard = heard.clone();
-            // Servers can only be asked for a single account when it is due: they are taken to agree then.
+            // Servers are only asked for a single account when its suspension is due. The preview assumes that they
+            // agree.
             heard.reads.iter_mut().for_each(|read| read.proofs = None);
             heard
         });
@@ -191,7 +192,7 @@ impl Lookahead {
         new
     }
 
-    /// Goes on to the next moment; `false`: there is none before the end.
+    /// Advances to the next time at which something is due. Returns `false` if the end was reached before.
     pub fn step(&mut self, inputs: Inputs<'_>) -> bool {
         let end = self.outlook.at;
         if self.now >= end {
@@ -208,7 +209,7 @@ impl Lookahead {
         true
     }
 
-    /// What was found.
+    /// Returns the result.
     #[must_use]
     pub fn into_outlook(self) -> Outlook {
         self.outlook
@@ -226,7 +227,7 @@ impl Lookahead {
                 *decided = true;
                 moved.insert(plan.id.clone());
             } else if moved.contains(&plan.id) && follows(plan).is_none() {
-                // Its objects are as they were: nothing is carried out here.
+                // The plan repeats the steps for the account's objects, because the preview does not execute them.
                 continue;
             }
             if plan.transition.is_none() && plan.steps().all(is_renewal) {
@@ -238,7 +239,7 @@ impl Lookahead {
         }
         outlook.held_back = evolved.refusals.iter().flat_map(|refusal| refusal.accounts.iter().cloned()).collect();
         self.ledger = evolved.after;
-        // What was decided is taken to be done: the end of a suspension waits for that.
+        // A change of the lifecycle state counts as executed. Otherwise a suspension would never end.
         self.ledger.failures.retain(|(id, _), _| !self.moved.contains(id));
     }
 }
@@ -259,7 +260,7 @@ fn follows(plan: &AccountPlan) -> Option<&'static str> {
     }
 }
 
-/// When the first of what is counted is due.
+/// Returns when the first of all counted times is due.
 fn next_due(ledger: &LedgerState, now: Timestamp) -> Option<Timestamp> {
     let accounts = ledger.accounts.values().flat_map(|account| {
         let ending = account.ending.as_ref().and_then(Ending::counted);
@@ -273,7 +274,7 @@ fn next_due(ledger: &LedgerState, now: Timestamp) -> Option<Timestamp> {
     accounts.chain(terms).chain(idle).filter(|due| *due > now).min()
 }
 
-/// Counts the time until `next` as if it had been looked at all the while; the last hour is left to the look at `next`.
+/// Counts the time until `next` as if cycles had run all the time. The cycle at `next` counts the last hour itself.
 fn count_until(ledger: &mut LedgerState, now: Timestamp, next: Timestamp) {
     let Ok(skipped) = u64::try_from(next.as_second() - now.as_second() - LONGEST_GAP) else { return };
     let complete: BTreeMap<&String, bool> =
@@ -324,7 +325,7 @@ fn skip(counted: &mut Absence, seconds: u64) {
     counted.counted_at = later(counted.counted_at, seconds);
 }
 
-/// The outlook beside the plan that `bursar plan --json` prints.
+/// Adds the difference and the outlook to the JSON of a plan, for `bursar plan --json`.
 #[must_use]
 pub fn with(mut plan: Value, difference: Option<&Difference>, outlook: Option<&Outlook>) -> Value {
     if let Some(difference) = difference {
@@ -353,13 +354,13 @@ mod tests {
     }
 
     fn outlook(world: &World, heard: Option<&DirectorySnapshot>, at: &str) -> Outlook {
-        let mut lookahead = Lookahead::new(inputs(world, heard), at.parse().expect("a time"));
+        let mut lookahead = Lookahead::new(inputs(world, heard), at.parse().expect("the text is a timestamp"));
         while lookahead.step(inputs(world, heard)) {}
         lookahead.into_outlook()
     }
 
     #[test]
-    fn an_absence_is_followed_to_its_suspension_and_its_archive() {
+    fn the_outlook_shows_the_suspension_and_the_archive_of_an_absent_account() {
         let mut world = World::new();
         let gone = world.add(AccountKind::Tool, "old", Some(52_101));
         world.add(AccountKind::Tool, "foo", Some(52_503));
@@ -372,14 +373,14 @@ mod tests {
             let due = outlook(&world, Some(&heard), at).due;
             due.iter().map(|due| format!("{:.0} {} {}", due.at, due.sign, due.what)).collect()
         };
-        assert_eq!(due("2026-05-04T11:00:00Z"), Vec::<String>::new(), "an hour too early");
+        assert_eq!(due("2026-05-04T11:00:00Z"), Vec::<String>::new(), "the suspension is not due an hour before");
         assert_eq!(due("2026-05-04T12:00:00Z"), ["2026-05-04T12:00:00Z - absent 24 h: suspend"]);
         let all = due("2026-07-01T00:00:00Z");
         assert!(
             matches!(&*all, [_, archive, ..] if archive.starts_with("2026-06-13T") && archive.ends_with(": archive")),
             "{all:?}"
         );
-        assert_eq!(world.ledger.accounts[&gone].absence, None, "nothing is remembered of it");
+        assert_eq!(world.ledger.accounts[&gone].absence, None, "the preview does not change the ledger");
     }
 
     #[test]
@@ -388,7 +389,7 @@ mod tests {
         let account = world.add(AccountKind::Tool, "foo", Some(52_503));
         let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: world.now };
         let key = OverrideKey { account, resource: "pods".to_owned(), cluster: None };
-        let until: Timestamp = "2026-05-10T12:00:00Z".parse().expect("a time");
+        let until: Timestamp = "2026-05-10T12:00:00Z".parse().expect("the text is a timestamp");
         world
             .ledger
             .overrides
@@ -405,7 +406,7 @@ mod tests {
         let account = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
         let note = Note { actor: "ann".to_owned(), reason: "mining".to_owned(), ticket: None, at: world.now };
-        let until: Timestamp = "2026-05-10T12:00:00Z".parse().expect("a time");
+        let until: Timestamp = "2026-05-10T12:00:00Z".parse().expect("the text is a timestamp");
         let object = Some(until.to_string());
         let order =
             crate::ledger::Order { id: 1, account, what: crate::ledger::OrderKind::Suspend, note, bulk: None, object };
@@ -417,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrower_class_names_who_loses_and_how_long_it_takes() {
+    fn the_difference_of_a_narrower_class_lists_losing_accounts_and_cycles() {
         let mut world = World::new();
         for name in ["aa", "ab", "ac", "b"] {
             let id = world.add(AccountKind::Tool, name, Some(52_500 + i64::from(name.as_bytes()[name.len() - 1])));
@@ -427,7 +428,7 @@ mod tests {
         world.cycle();
         let mut other = world.policy.clone();
         let kept = When::Base("ou=kept,dc=example,dc=org".to_owned());
-        other.classes.get_mut("tool").expect("a class").when = Some(kept);
+        other.classes.get_mut("tool").expect("the policy has this class").when = Some(kept);
         other.limits.suspend_per_cycle = Limit { count: 2, percent: None };
         other.limits.suspend_per_day = Limit { count: 20, percent: None };
         let in_force = evolve(inputs(&world, None), &mut Planner::default());

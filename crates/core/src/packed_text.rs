@@ -1,5 +1,5 @@
-//! Texts that nearly always have one form, e.g. hexadecimal digests, kept as the bytes that they stand for: less than
-//! half of the memory, and no allocation.
+//! Stores texts that are nearly always hexadecimal, such as digests, as the bytes that they encode. This takes less
+//! than half of the memory, and no allocation.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -8,27 +8,28 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The hexadecimal text of a SHA-256 digest.
 pub type DigestText = PackedText<32, false>;
-/// The id of an account: half a digest.
+/// The id of an account, which is half a digest.
 pub type IdText = PackedText<16, false>;
-/// A UUID, e.g. `metadata.uid`.
+/// A UUID, such as `metadata.uid`.
 pub type UuidText = PackedText<16, true>;
 
-/// A text of `BYTES` bytes in lower-case hexadecimal, with the dashes of a UUID or without. Any other text is kept as it is.
+/// A text that encodes `BYTES` bytes in lower-case hexadecimal, with or without the dashes of a UUID. Any other text is
+/// stored unchanged.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct PackedText<const BYTES: usize, const IS_UUID: bool>(Form<BYTES>);
 
-/// A text that can be packed always is, so equal texts have equal forms.
+/// The stored form. A text is packed whenever possible, so equal texts have equal forms.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Form<const BYTES: usize> {
     Packed([u8; BYTES]),
     Other(Box<str>),
 }
 
-/// The digit after which a UUID has each of its dashes, and the end.
+/// The number of digits before each dash of a UUID, and in all.
 const GROUPS: [usize; 5] = [8, 12, 16, 20, 32];
 
 impl<const BYTES: usize, const IS_UUID: bool> PackedText<BYTES, IS_UUID> {
-    /// Whether there is no text.
+    /// Whether the text is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         matches!(&self.0, Form::Other(text) if text.is_empty())
@@ -125,7 +126,7 @@ impl<const BYTES: usize, const IS_UUID: bool> PartialOrd for PackedText<BYTES, I
     }
 }
 
-/// The order of the texts: that of the bytes, where both are packed.
+/// Compares the texts. If both are packed, the bytes have the same order.
 impl<const BYTES: usize, const IS_UUID: bool> Ord for PackedText<BYTES, IS_UUID> {
     fn cmp(&self, other: &Self) -> Ordering {
         match (&self.0, &other.0) {
@@ -184,15 +185,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_packed_text_is_the_text(one in text(), other in text()) {
+        fn a_packed_text_prints_compares_and_serializes_like_the_text(one in text(), other in text()) {
             fn check<const BYTES: usize, const IS_UUID: bool>(one: &str, other: &str) {
                 let (first, second) =
                     (PackedText::<BYTES, IS_UUID>::from(one), PackedText::<BYTES, IS_UUID>::from(other.to_owned()));
                 assert_eq!(first.to_string(), one);
                 assert_eq!(first.cmp(&second), one.cmp(other));
                 assert_eq!((first == second, first == *other), (one == other, one == other));
-                let json = serde_json::to_string(&first).expect("JSON");
-                assert_eq!(serde_json::from_str::<PackedText<BYTES, IS_UUID>>(&json).expect("JSON"), first);
+                let json = serde_json::to_string(&first).expect("a text is valid JSON");
+                assert_eq!(serde_json::from_str::<PackedText<BYTES, IS_UUID>>(&json).expect("it is valid JSON"), first);
             }
             check::<32, false>(&one, &other);
             check::<16, false>(&one, &other);

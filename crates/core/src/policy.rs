@@ -1,5 +1,5 @@
-//! What the administrators want: classes, quotas, networks, lifetimes, limits, each validated once by `settings.rs` so
-//! that everything built from it afterwards cannot fail.
+//! The configuration of tenants as checked values: classes, quotas, networks, lifetimes and limits. `settings.rs`
+//! validates each value once, so building objects from a [`Policy`] cannot fail.
 
 mod adopts;
 mod credential;
@@ -29,51 +29,48 @@ pub use self::network::{Namespaces, NetworkProfile, Peer, Port, Range, Target, W
 pub use self::realm::Realm;
 pub use self::workspace::{FromWorkspaces, UidRange, Workspace};
 
-/// The name the API server knows the daemon by: common name of its certificate, `username` in its RBAC.
+/// The daemon's name in the API server: the common name of its certificate, and the `username` in RBAC.
 pub const DAEMON_USER: &str = "bursar:daemon";
 
-/// Everything the configuration says about tenants.
+/// The part of the configuration that concerns tenants.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
     /// Shown in plans, logs and reports.
     pub site: String,
-    /// Whom suspended people are told to ask.
+    /// The address that the kubeconfig of a suspended person refers to; `None`: the administrators of the site.
     pub contact: Option<String>,
-    /// Classes by name.
     pub classes: BTreeMap<String, Class>,
-    /// Network profiles by name, with the built-in `open` and `isolated`.
+    /// Network profiles, including the built-in `open` and `isolated`.
     pub networks: BTreeMap<String, NetworkProfile>,
-    /// Clusters by name.
     pub clusters: BTreeMap<ClusterName, Cluster>,
-    /// How much may happen at once.
     pub limits: Limits,
-    /// How long things wait.
     pub lifecycle: Lifecycle,
-    /// Folders that homes may lie beneath.
+    /// Folders that may contain homes.
     pub home_prefixes: Vec<PathBuf>,
-    /// What is ended by itself.
     pub reapers: Reapers,
-    /// `[security] require_confinement`: where the daemon's confinement is not whole, nothing is granted or repaired.
+    /// `[security] require_confinement`: in a cluster in which the daemon's confinement is not confirmed, nothing is
+    /// granted or repaired.
     pub require_confinement: bool,
-    /// `[security] strict_egress`: a class whose pods reach file servers, directories or this host is refused.
+    /// `[security] strict_egress`: the configuration is refused if a class's pods reach file servers, directories or
+    /// this host.
     pub strict_egress: bool,
-    /// Groups whom admission lets change namespaces of tenants and objects of ours.
+    /// Groups that the webhook allows to change namespaces of tenants and Bursar's own objects.
     pub exempt: Vec<String>,
 }
 
-/// A cluster: its public face, as kubeconfigs name it, and whose reviews its webhook answers.
+/// A cluster: the endpoints that kubeconfigs name, and the clients that its webhook answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cluster {
-    /// The endpoint whose context becomes `current-context` where none is set.
+    /// The endpoint whose context becomes `current-context` in a kubeconfig that has none.
     pub default_endpoint: String,
-    /// Endpoints by name; one context each.
+    /// Endpoints by name. Each becomes one context of a kubeconfig.
     pub endpoints: BTreeMap<String, Endpoint>,
-    /// Who may send reviews to its webhook.
+    /// The clients that may send reviews to its webhook.
     pub senders: Senders,
 }
 
 impl Cluster {
-    /// The name of the cluster and the context of one endpoint in a kubeconfig, where this cluster has that name.
+    /// Returns the name that the entries of an endpoint, its cluster and its context, have in kubeconfigs.
     #[must_use]
     pub fn entry_name(name: &ClusterName, default_endpoint: &str, endpoint: &str) -> String {
         if endpoint == default_endpoint { name.0.clone() } else { format!("{name}-{endpoint}") }
@@ -85,7 +82,7 @@ impl Cluster {
 pub struct Endpoint {
     /// `https://host:port`.
     pub url: String,
-    /// PEM bundle; old and new together during a rollover.
+    /// The CA certificates in PEM; old and new together during a rollover.
     pub ca_pem: String,
     /// kubeconfig `tls-server-name`.
     pub tls_server_name: Option<String>,
@@ -93,21 +90,20 @@ pub struct Endpoint {
     pub proxy: Option<String>,
 }
 
-/// Which directory entries a class is made from, and what only such a class can say.
+/// The directory entries or namespaces that a class is made from, and the settings that only such classes have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum From {
-    /// Tools.
     Tools,
-    /// People, whose workspaces may change the quota of the class.
+    /// People, and how their workspaces change their quota.
     Users(Option<FromWorkspaces>),
-    /// Groups: what their people may do in the workspace.
+    /// Groups, and the rights of their people in the workspace.
     Groups(Workspace),
-    /// Namespaces that others create: which of them, and whose each is.
+    /// Namespaces that others create: the selector for them, and the annotation that names their owner.
     Adopted(Adopts),
 }
 
 impl From {
-    /// The kind of account such a class is for; adopted namespaces are for none.
+    /// Returns the kind of account that the class is for; `None` for adopted namespaces.
     #[must_use]
     pub const fn account_kind(&self) -> Option<AccountKind> {
         match self {
@@ -122,13 +118,13 @@ impl From {
 /// Narrows a class to some of its entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum When {
-    /// Members of this directory group, nested ones included.
+    /// Only members of this directory group, including members of nested groups.
     Group(String),
-    /// Entries beneath this DN.
+    /// Only entries beneath this DN.
     Base(String),
 }
 
-/// A compiled pattern that compares by its text.
+/// A compiled regular expression. Two are equal if their texts are equal.
 #[derive(Debug, Clone)]
 pub struct Pattern(pub Regex);
 
@@ -141,52 +137,49 @@ impl PartialEq for Pattern {
 /// The configured rule by which directory entries become tenants, and what a tenant of that class gets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Class {
-    /// Its name: the key in `[class.NAME]`, and the label on its namespaces.
+    /// The key in `[class.NAME]`, and the label on its namespaces.
     pub name: String,
-    /// Which entries.
     pub from: From,
-    /// Only these of them.
     pub when: Option<When>,
-    /// Where its tenants live.
+    /// The clusters in which each tenant gets a namespace.
     pub clusters: Vec<ClusterName>,
-    /// What a name must look like to become a tenant.
+    /// Names that do not match are rejected.
     pub name_pattern: Pattern,
-    /// Namespace with `{name}`; absent for admins, who are bound cluster-wide instead.
+    /// The pattern of the namespace, with `{name}`; `None` if the class is bound in the whole cluster, as
+    /// administrators are.
     pub namespace: Option<String>,
-    /// Where the kubeconfig goes.
     pub home: Option<HomeRule>,
-    /// ClusterRoles bound in the namespace; cluster-wide where there is none.
+    /// ClusterRoles bound in the namespace, or in the whole cluster if the class has no namespace.
     pub roles: Vec<String>,
     /// ClusterRoles bound to the namespace's `default` service account.
     pub service_account_roles: Vec<String>,
     /// Users that a holder of the credential may impersonate (`kubectl --as`).
     pub impersonate: Vec<String>,
-    /// What happens to a difference somebody made; [`DriftMode::Revert`] where a kind is not named.
+    /// What happens if somebody else changes an object, by kind; [`DriftMode::Revert`] for kinds that are not listed.
     pub drift: BTreeMap<DriftKey, DriftMode>,
-    /// Pod Security level, enforced, audited and warned of alike.
+    /// The Pod Security level, used for all three modes: enforce, audit and warn.
     pub pod_security: PodSecurity,
     /// ResourceQuota `spec.hard`.
     pub quota: BTreeMap<String, String>,
-    /// Keys that no override may change.
+    /// Resources that an override cannot change.
     pub quota_locked: BTreeSet<String>,
-    /// LimitRange `spec.limits`, ready to be sent; absent: none.
+    /// LimitRange `spec.limits` as sent to the API server; `None` if there is no LimitRange.
     pub limit_range: Option<Value>,
     /// Name of a [`NetworkProfile`].
     pub network: String,
-    /// What its holders prove themselves with; absent: nothing is issued.
+    /// The credential of an account; `None` if no credential is issued.
     pub credential: Option<CredentialRule>,
-    /// Claims, and what stands behind them.
+    /// The claims in the namespace, with their storage.
     pub volumes: Vec<Volume>,
-    /// What the webhook lets pods, ingresses and claims be.
+    /// The rules that the webhook applies to pods, ingresses and claims.
     pub admission: Admission,
-    /// When its tenants are made.
     pub provision: Provision,
-    /// Site templates: one parsed YAML document each, with `{name}` and the like still in its strings.
+    /// The site's templates: one parsed YAML document each. Their strings still contain placeholders such as `{name}`.
     pub manifests: Vec<Value>,
 }
 
 impl Class {
-    /// What its people may do in the workspace, if the class is from groups.
+    /// Returns the rights of people in the workspace, if the class is made from groups.
     #[must_use]
     pub const fn workspace(&self) -> Option<&Workspace> {
         match &self.from {
@@ -195,7 +188,7 @@ impl Class {
         }
     }
 
-    /// Which namespaces of others it adopts, and whose each is.
+    /// Returns which namespaces are adopted and who owns them, if the class adopts namespaces.
     #[must_use]
     pub const fn adopts(&self) -> Option<&Adopts> {
         match &self.from {
@@ -204,7 +197,7 @@ impl Class {
         }
     }
 
-    /// How the workspaces of its users change their quota.
+    /// Returns how workspaces change the quota of the class, if it is made from users and has such a rule.
     #[must_use]
     pub const fn quota_from_workspaces(&self) -> Option<FromWorkspaces> {
         match &self.from {
@@ -213,16 +206,16 @@ impl Class {
         }
     }
 
-    /// Whether its people hold ClusterRoles in the whole cluster.
+    /// Whether the class grants rights in the whole cluster, as ClusterRoles or by impersonation.
     #[must_use]
     pub fn has_cluster_roles(&self) -> bool {
         (self.namespace.is_none() && self.adopts().is_none() && !self.roles.is_empty()) || !self.impersonate.is_empty()
     }
 
-    /// Whether an account of the class may be excepted from a rule, or why not.
+    /// Checks that an administrator may give an account of the class an exception from `rule`.
     ///
     /// # Errors
-    /// The rule is a part of what keeps its pods from running as others.
+    /// If the exception would let pods run as other accounts, returns the reason as text.
     pub fn excepts(&self, rule: ExceptedRule) -> Result<(), &'static str> {
         let uid = &self.admission.uid;
         match rule {
@@ -234,39 +227,39 @@ impl Class {
     }
 }
 
-/// When tenants of a class are made.
+/// When the tenants of a class are created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Provision {
-    /// When the directory has them.
+    /// As soon as the directory shows the account.
     #[default]
     Always,
-    /// When somebody asks for them (`bursar ensure`).
+    /// When `bursar ensure` first asks for the account.
     OnDemand,
 }
 
-/// Where homes of a class are and what is written there.
+/// Where the homes of a class are, and what Bursar writes there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HomeRule {
-    /// The folder homes lie in; a home without `homeDirectory` is `prefix/name`.
+    /// The folder that contains the homes. If an entry has no `homeDirectory`, its home is `prefix/name`.
     pub prefix: PathBuf,
-    /// The kubeconfig, relative to the home.
+    /// The path of the kubeconfig, relative to the home.
     pub kubeconfig: PathBuf,
-    /// Make a missing home.
+    /// Whether a missing home is created.
     pub create: bool,
-    /// Keep the people's SSH keys in it.
+    /// Whether `.ssh/authorized_keys` gets the SSH keys from the directory.
     pub ssh_keys: bool,
-    /// Replace a kubeconfig that is no YAML, and keep a dated copy beside it.
+    /// Whether a kubeconfig that is not YAML is replaced. A dated copy is kept next to it.
     pub replace_unparsable: bool,
 }
 
-/// What to do with a difference somebody made in an object of ours.
+/// What happens if somebody else changes one of Bursar's objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DriftMode {
-    /// Write ours back.
+    /// The change is reverted.
     Revert,
-    /// Show it only.
+    /// The change stays, and plans show it.
     Report,
-    /// Keep it: what an administrator wrote becomes an override. For the quota only.
+    /// The change becomes an override if an administrator made it. Only for the quota.
     Adopt,
 }
 
@@ -274,22 +267,21 @@ pub enum DriftMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PodSecurity {
-    /// No restriction.
     Privileged,
-    /// Known privilege escalations refused.
+    /// Refuses known privilege escalations.
     Baseline,
-    /// Current hardening practice.
+    /// Requires current hardening practice.
     Restricted,
 }
 
 impl PodSecurity {
-    /// The level of a label's value.
+    /// Returns the level with this label value.
     #[must_use]
     pub fn of(value: &str) -> Option<Self> {
         [Self::Privileged, Self::Baseline, Self::Restricted].into_iter().find(|level| level.as_str() == value)
     }
 
-    /// The label's value.
+    /// Returns the label value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -300,35 +292,34 @@ impl PodSecurity {
     }
 }
 
-/// A claim of the tenant. `{name}` stands in every path.
+/// A claim in the tenant's namespace. All its paths contain `{name}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volume {
-    /// Name of the claim.
     pub name: String,
-    /// What stands behind it.
     pub kind: VolumeKind,
-    /// Where pods find it (the webhook injects it there).
+    /// The path at which the webhook mounts the claim in pods; `None` if the webhook does not mount it.
     pub mount: Option<String>,
 }
 
-/// What stands behind a claim.
+/// The storage of a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VolumeKind {
-    /// A PersistentVolume on NFS of the tenant's own, bound by this claim alone.
+    /// A directory of an NFS server for this tenant alone, as a PersistentVolume that only this claim can bind.
     Static(NfsVolume),
-    /// The same for several people: its directory gives its group on (mode 2770).
+    /// Like `Static`, but for several people: the directory has mode 2770, so new files belong to its group.
     Shared(NfsVolume),
-    /// Whatever a storage class makes.
+    /// A volume that a storage class provisions.
     Dynamic(Provisioned),
-    /// On NFS, claimed in a namespace that outlives the account; the tenant's namespace gets a Secret with server and
-    /// path.
+    /// A directory of an NFS server. Its claim is in a namespace that outlives the account. A Secret in the tenant's
+    /// namespace contains the server and the path.
     Personal(NfsVolume),
-    /// From a storage class, claimed in the same namespace; the Secret names the claim.
+    /// A volume from a storage class. Its claim is in the same namespace as that of `Personal`, and the Secret contains
+    /// its name.
     PersonalDynamic(Provisioned),
 }
 
 impl VolumeKind {
-    /// The directory of an NFS server behind it.
+    /// Returns the directory of the NFS server, if the volume is on NFS.
     #[must_use]
     pub fn nfs(&self) -> Option<&NfsVolume> {
         match self {
@@ -337,7 +328,7 @@ impl VolumeKind {
         }
     }
 
-    /// Whether its claim outlives the account, in a namespace where no tenant has a right.
+    /// Whether the claim outlives the account. No tenant has rights in the claim's namespace.
     #[must_use]
     pub fn is_personal(&self) -> bool {
         match self {
@@ -347,14 +338,14 @@ impl VolumeKind {
     }
 }
 
-/// What a claim asks its storage class for.
+/// What a claim requests from its storage class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Provisioned {
-    /// `storageClassName`; absent: the cluster's default class.
+    /// `storageClassName`; `None` for the cluster's default class.
     pub storage_class: Option<String>,
-    /// A Kubernetes quantity. It grows and never shrinks.
+    /// A Kubernetes quantity. It may be raised, never lowered.
     pub size: String,
-    /// `accessModes`: `ReadWriteOnce`, `ReadWriteMany`.
+    /// One of `accessModes`: `ReadWriteOnce`, `ReadWriteMany`.
     pub access: String,
 }
 
@@ -367,50 +358,48 @@ pub struct NfsVolume {
     pub path: String,
     /// `mountOptions`: `nfsvers=4.2`, `hard`.
     pub options: Vec<String>,
-    /// Where this host sees it, if it is to be made there.
+    /// The path of the directory on this host; `None` if Bursar does not create the directory.
     pub directory: Option<String>,
 }
 
-/// `[class.NAME.admission]`; the other rules for the webhook are in the class itself.
+/// `[class.NAME.admission]`. The webhook's other rules follow from the rest of the class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
-    /// Who a pod runs as.
+    /// The user and groups that pods run as.
     pub uid: UidRules,
-    /// Host namespaces, ports, privileges.
+    /// Namespaces, ports and privileges of the node.
     pub host: Mode,
-    /// Where images come from.
+    /// The registries that images may come from.
     pub images: ImageRules,
-    /// What an Ingress or route may serve.
+    /// The hosts that an Ingress or a route may serve.
     pub hosts: HostRules,
-    /// What a pod may mount besides the class's own volumes, and what it is given.
+    /// Volumes that a pod may mount in addition to those of the class, and the volumes that the webhook adds.
     pub volumes: VolumeRule,
-    /// Claims.
     pub claims: ClaimRules,
-    /// What happens to lifetimes of pods that do not parse, or are not as `lifetimes` says.
+    /// What happens if a pod's lifetime does not parse or breaks [`Admission::lifetimes`].
     pub lifetime: Mode,
-    /// How long pods may live.
     pub lifetimes: Lifetimes,
-    /// So long before its end the people of a pod are told; zero: they are not.
+    /// How long before its end the people of a pod are warned; zero if they are not.
     pub lifetime_warning: Duration,
-    /// What the API server judges itself.
+    /// The rules that the API server evaluates itself.
     pub server: ServerRules,
 }
 
 /// `admission.volumes`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeRule {
-    /// What happens.
     pub mode: Mode,
-    /// From outside the namespace.
+    /// Volumes from outside the namespace that pods may mount.
     pub allow: Vec<AllowedVolume>,
-    /// Which containers are given the class's volumes that have a `mount`.
+    /// The containers that get the class's volumes with a `mount`.
     pub inject: Inject,
-    /// Nodes that can mount them.
+    /// Labels of the nodes that can mount the class's volumes.
     pub node_selector: BTreeMap<String, String>,
 }
 
 impl Default for Admission {
-    /// Enforced; images and hosts off, for nobody could say which.
+    /// Enforces every rule except `images` and `hosts`, which are off because only the site knows its registries and
+    /// hosts.
     fn default() -> Self {
         Self {
             uid: UidRules { mode: Mode::Enforce, strict_groups: true, privilege_escalation: false },
@@ -432,7 +421,7 @@ impl Default for Admission {
     }
 }
 
-/// `[limits]`: how much may happen at once. A day is a rolling 24 h.
+/// `[limits]`: how many changes may happen at once. A day is a rolling 24 h.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Tenants suspended in one cycle.
@@ -441,11 +430,12 @@ pub struct Limits {
     pub suspend_per_day: Limit,
     /// Tenants suspended in one cycle because a directory marks them as disabled.
     pub disable_per_cycle: Limit,
-    /// The same in a day.
+    /// Tenants suspended in a day because a directory marks them as disabled.
     pub disable_per_day: Limit,
-    /// Places that lose access in one cycle because of the configuration, of a label, or of an owner's annotation.
+    /// Removals of access in one cycle without a suspension: an account counts once for each adopted namespace, and
+    /// once for everything else in a cluster. The causes are the configuration, a label, or an owner's annotation.
     pub remove_access_per_cycle: Limit,
-    /// The same in a day.
+    /// Removals of access in a day, counted in the same way.
     pub remove_access_per_day: Limit,
     /// Namespaces deleted in one cycle.
     pub delete_per_cycle: Limit,
@@ -463,40 +453,39 @@ pub struct Limits {
     pub realm_remove_roles_per_cycle: Limit,
     /// Roles taken from users of the realm in a day.
     pub realm_remove_roles_per_day: Limit,
-    /// Tenants that get their access back in one cycle because a directory says so.
+    /// Tenants that get their access back in one cycle because a directory shows them again.
     pub resume_per_cycle: Limit,
-    /// The same in a day.
+    /// Tenants that get their access back in a day because a directory shows them again.
     pub resume_per_day: Limit,
-    /// Existing tenants that a policy change may touch in one cycle.
+    /// Existing tenants to which a policy change is applied in one cycle.
     pub change_per_cycle: Limit,
 }
 
-/// allowed = min(count, max(1, ceil(percent of the class))); without percent: count.
+/// A limit: `min(count, max(1, ceil(percent of the class)))`, or `count` without a percentage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// Never more than this.
+    /// The most that is ever allowed.
     pub count: u64,
-    /// Nor more than this share of the class.
+    /// The share of the class that is allowed, in percent.
     pub percent: Option<u64>,
 }
 
-/// `[reaper]`: what is ended by itself. Absent: off.
+/// `[reaper]`: what Bursar ends by itself. A reaper that is `None` is off.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reapers {
-    /// Pods.
     pub pods: Option<PodReaper>,
-    /// Namespaces in which nothing runs.
+    /// The reaper of namespaces in which nothing runs.
     pub namespaces: Option<NamespaceReaper>,
 }
 
 impl Reapers {
-    /// Whether people are told before their pods end.
+    /// Whether people are warned before their pods end.
     #[must_use]
     pub fn warn_of_pods(&self) -> bool {
         self.pods.iter().flat_map(|pods| pods.classes.values()).any(|class| !class.warn.is_zero())
     }
 
-    /// Whether anything has to be known of pods.
+    /// Whether pods must be watched.
     #[must_use]
     pub const fn look_at_pods(&self) -> bool {
         self.pods.is_some() || self.namespaces.is_some()
@@ -506,59 +495,59 @@ impl Reapers {
 /// `[reaper.namespaces]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamespaceReaper {
-    /// Nothing ran for so long: suspended.
+    /// A namespace in which nothing ran for this time is suspended.
     pub idle_for: Duration,
-    /// Its people are warned so long before.
+    /// How long before the suspension its people are warned.
     pub warn_for: Duration,
-    /// How many in one cycle.
+    /// How many namespaces are suspended in one cycle.
     pub per_cycle: u64,
-    /// Clusters whose Prometheus must answer, too, before anything there is idle.
+    /// Clusters in which a namespace is idle only if Prometheus answers and shows no use.
     pub evidence: BTreeMap<ClusterName, Evidence>,
 }
 
-/// `[reaper.namespaces.prometheus.CLUSTER]`: what it shows in use is not idle, whatever runs there.
+/// `[reaper.namespaces.prometheus.CLUSTER]`: if the query shows that a namespace is in use, it is not idle.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// Where its API is; `/api/v1/query` is appended.
+    /// The base URL of its API; `/api/v1/query` is appended.
     pub url: String,
-    /// PEM bundle, if it is https of an authority of the site's own.
+    /// The CA certificates in PEM, if the server's certificate comes from the site's own authority.
     pub ca_pem: Option<String>,
-    /// The file of a bearer token, which is read for each question.
+    /// The file of a bearer token. It is read again for each query.
     pub token: Option<PathBuf>,
-    /// A query of Prometheus: a vector with label `namespace`; above 0 is use.
+    /// A query of Prometheus. Its result is a vector with label `namespace`; a value above 0 means that the namespace
+    /// is in use.
     pub query: String,
-    /// Namespaces that are always in use: an answer without one of them proves nothing.
+    /// Namespaces that are always in use. An answer that lacks one of these is not trusted.
     pub control: Vec<String>,
 }
 
 /// `[reaper.pods]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodReaper {
-    /// Lifetime of pods that do not set one; `None` if they may live for ever.
+    /// The lifetime of pods that do not set one; `None` if such pods have no end.
     pub lifetime: Option<Duration>,
-    /// How many pods in one cycle.
+    /// How many pods are ended in one cycle.
     pub per_cycle: u64,
-    /// What classes say that enforce it.
+    /// The lifetimes of the classes that enforce them.
     pub classes: BTreeMap<String, ClassLifetimes>,
 }
 
-/// How long the pods of one class live, and when their people are told.
+/// How long the pods of one class live, and when their people are warned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClassLifetimes {
-    /// How long.
     pub lifetimes: Lifetimes,
-    /// So long before the end; zero: never.
+    /// How long before the end people are warned; zero if they are not.
     pub warn: Duration,
 }
 
 impl Policy {
-    /// The classes whose workspaces have uids of their own, with the ranges.
+    /// Returns the classes whose workspaces have uids of their own, with the range of each.
     pub fn uid_ranges(&self) -> impl Iterator<Item = (&Class, UidRange)> {
         self.classes.values().filter_map(|class| Some((class, class.workspace()?.uid_range?)))
     }
 
-    /// Names everything that a tenant's objects may differ by without the tenant's doing: its class, what that refers
-    /// to, and the program that builds them.
+    /// Returns a hash of everything that can change a tenant's objects without an action of the tenant: the class, its
+    /// network profile, the clusters, and Bursar's version.
     #[must_use]
     pub fn revision(&self, class: &str) -> String {
         let class = self.classes.get(class);
@@ -569,7 +558,7 @@ impl Policy {
 }
 
 impl Limit {
-    /// What the limit allows in a class of `size` tenants.
+    /// Returns what the limit allows in a class of `size` tenants.
     #[must_use]
     pub fn allowed(self, size: u64) -> u64 {
         self.percent.map_or(self.count, |percent| self.count.min((size * percent).div_ceil(100).max(1)))
@@ -579,13 +568,13 @@ impl Limit {
 /// `[lifecycle]`: how long things wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lifecycle {
-    /// Absence from complete reads before suspension.
+    /// How long an account must be absent from complete reads before it is suspended.
     pub absent_for: Duration,
-    /// Suspension before archiving.
+    /// How long an account stays suspended before it is archived.
     pub retention: Duration,
-    /// Archived before deletion.
+    /// How long an account stays archived before it is deleted.
     pub delete_after: Duration,
-    /// A maintainer who leaves may have kept a copy of the certificate: issue another.
+    /// Whether the certificate is replaced when a maintainer leaves, because the maintainer may have kept a copy.
     pub revoke_on_member_removed: bool,
 }
 

@@ -1,8 +1,9 @@
-//! Amounts and resources as Kubernetes writes them (`k8s.io/apimachinery/pkg/api/resource`, ResourceQuota `spec.hard`).
+//! Parses and compares Kubernetes quantities (`k8s.io/apimachinery/pkg/api/resource`), and knows the resources of a
+//! quota (ResourceQuota `spec.hard`).
 
 use std::cmp::Ordering;
 
-/// Resources that are counted, not measured.
+/// Resources of which objects are counted.
 const COUNTED: [&str; 10] = [
     "pods",
     "services",
@@ -16,7 +17,7 @@ const COUNTED: [&str; 10] = [
     "count/jobs.batch",
 ];
 
-/// Resources that are measured.
+/// Resources that are measured in a unit.
 pub const MEASURED: [&str; 10] = [
     "cpu",
     "memory",
@@ -30,7 +31,7 @@ pub const MEASURED: [&str; 10] = [
     "limits.ephemeral-storage",
 ];
 
-/// Whether `text` is a quantity that a limit can be: `16`, `500m`, `8Gi`, `1e3`; not negative.
+/// Whether `text` is a quantity that is not negative, such as `16`, `500m`, `8Gi` or `1e3`.
 #[must_use]
 pub fn is_quantity(text: &str) -> bool {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -44,14 +45,15 @@ pub fn is_quantity(text: &str) -> bool {
             || matches!(suffix, "Ki" | "Mi" | "Gi" | "Ti" | "Pi" | "Ei"))
 }
 
-/// Which of two amounts is more, however they are written: `1Gi` and `1024Mi` are the same. `None`: one is no quantity,
-/// or beyond everything that is measured.
+/// Compares two amounts by value: `1Gi` equals `1024Mi`. Returns `None` if one is no quantity, or is too large to be
+/// computed.
 #[must_use]
 pub fn compare(one: &str, other: &str) -> Option<Ordering> {
     Some(nanos(one)?.cmp(&nanos(other)?))
 }
 
-/// The sum of two amounts: in the unit of both if it is one, else in whole units where that is exact. `None`: as of
+/// Returns the sum of two amounts. If both have the same unit, the sum has it too if it is a whole number; otherwise
+/// the sum is in the largest of the units 1, `m` and `n` in which it is a whole number. Returns `None` in the cases of
 /// [`compare`].
 #[must_use]
 pub fn sum(one: &str, other: &str) -> Option<String> {
@@ -69,7 +71,7 @@ pub fn sum(one: &str, other: &str) -> Option<String> {
     Some(format!("{sum}n"))
 }
 
-/// In units of 10^-9, Kubernetes' own precision.
+/// Returns the amount in units of 10^-9, which is the precision of Kubernetes.
 fn nanos(text: &str) -> Option<i128> {
     if !is_quantity(text) {
         return None;
@@ -105,7 +107,7 @@ fn nanos(text: &str) -> Option<i128> {
     if tens >= 0 { scaled.checked_mul(power(10, tens)?) } else { Some(scaled / power(10, tens)?) }
 }
 
-/// Whether what is counted can be `text`: a whole number, also as `1k`.
+/// Whether `text` is a whole number, such as `16` or `1k`.
 #[must_use]
 pub fn is_count(text: &str) -> bool {
     is_quantity(text) && !text.contains('.') && !text.ends_with(['m', 'u', 'n']) && !text.contains("e-")
@@ -119,7 +121,8 @@ pub fn is_counted(resource: &str) -> bool {
         || resource.ends_with(".storageclass.storage.k8s.io/persistentvolumeclaims")
 }
 
-/// Whether the API server takes `resource` in a quota: a standard one, or one with a domain (`requests.nvidia.com/gpu`).
+/// Whether the API server accepts `resource` in a quota: a standard resource, or one with a domain
+/// (`requests.nvidia.com/gpu`).
 #[must_use]
 pub fn is_resource(resource: &str) -> bool {
     let plain = resource.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b'/'));
@@ -131,7 +134,7 @@ pub fn is_resource(resource: &str) -> bool {
             || bare.split_once('/').is_some_and(|(domain, name)| domain.contains('.') && !name.is_empty()))
 }
 
-/// The resources to guess from when one is misspelt.
+/// Returns the standard resources, to suggest one if a name is misspelt.
 #[must_use]
 pub fn resources() -> Vec<&'static str> {
     COUNTED.iter().chain(&MEASURED).copied().collect()
@@ -142,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_are_as_kubernetes_writes_them() {
+    fn quantities_are_those_of_kubernetes() {
         for good in ["16", "0", "500m", "8Gi", "1.5", ".5", "1e3", "2E", "1e-2"] {
             assert!(is_quantity(good), "{good}");
         }
@@ -153,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_compare_by_what_they_mean() {
+    fn amounts_compare_by_value() {
         for (one, other) in
             [("1Gi", "1024Mi"), ("0.5", "500m"), ("2", "2000m"), ("1e3", "1k"), ("1.5Ki", "1536"), ("0", "0m")]
         {
@@ -167,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_added_in_the_unit_they_share() {
+    fn sums_keep_a_shared_unit() {
         for (one, other, both) in [
             ("16", "4", "20"),
             ("8Gi", "2Gi", "10Gi"),
@@ -185,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn resources_are_those_a_quota_takes() {
+    fn resources_are_those_that_a_quota_accepts() {
         for good in ["pods", "requests.cpu", "count/jobs.batch", "requests.nvidia.com/gpu", "limits.memory"] {
             assert!(is_resource(good), "{good}");
         }

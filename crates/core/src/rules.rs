@@ -1,8 +1,8 @@
-//! What the webhook is told of each class: the versioned `rules.json`, and the names of the files beside it.
+//! The rules that the daemon gives to the webhook: the versioned `rules.json`, and the names of the files next to it.
 //!
-//! The daemon makes it from the configuration (`desired::rules`), where every pattern was checked; the webhook
-//! takes it whole or keeps what it has. A key that it does not know is an error: an older webhook must not leave out a
-//! rule that a newer daemon wrote.
+//! The daemon makes the file from the configuration (`desired::rules`), which has checked every pattern. The webhook
+//! takes a file as a whole or keeps its previous rules. An unknown key is an error, so that an older webhook cannot
+//! ignore a rule that a newer daemon wrote.
 
 pub mod approver;
 pub mod senders;
@@ -19,52 +19,50 @@ use serde::{Deserialize, Serialize};
 use self::senders::ClientRules;
 use crate::identity::ClusterName;
 
-/// The layout of `rules.json` that this program reads and writes.
 pub const VERSION: u32 = 1;
 
-/// Certificate of the server, PEM, with those between it and the authority.
+/// The server's certificate and its intermediate certificates, PEM.
 pub const CERTIFICATE: &str = "tls.crt";
-/// Its private key, PEM.
+/// The server's private key, PEM.
 pub const KEY: &str = "tls.key";
-/// What [`Rules::to_json`] writes.
+/// The file with the output of [`Rules::to_json`].
 pub const RULES: &str = "rules.json";
-/// Public keys of the seal: 32 bytes each, base64, a line each.
+/// The public keys that verify seals, one per line: 32 bytes in base64.
 pub const SEAL: &str = "seal.pub";
-/// How the API server is reached from outside; absent within the cluster.
+/// The kubeconfig that reaches the API server from outside; it does not exist if the webhook runs in the cluster.
 pub const KUBECONFIG: &str = "kubeconfig";
 
-/// The text of [`SEAL`].
+/// Returns the content of [`SEAL`].
 #[must_use]
 pub fn seal_text(keys: &[[u8; 32]]) -> String {
     keys.iter().map(|key| BASE64.encode(key) + "\n").collect()
 }
 
-/// Everything that a decision needs besides review and identity.
+/// Everything that a decision needs in addition to the review and the tenant's identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rules {
-    /// [`VERSION`].
+    /// Always [`VERSION`].
     pub version: u32,
-    /// The cluster that seals must be for.
+    /// The cluster that seals must name.
     pub cluster: ClusterName,
-    /// The name the API server knows the daemon by.
+    /// The daemon's username in the API server.
     pub daemon: String,
-    /// Groups that may change namespaces of tenants and objects of ours. Pods are never exempt.
+    /// Groups that may change tenants' namespaces and Bursar's objects. Pods are never exempt.
     pub exempt: Vec<String>,
-    /// Rules by class.
     pub classes: BTreeMap<String, ClassRules>,
-    /// The certificate without which nobody is answered; absent: everybody is.
+    /// The client certificate that requests must show; `None` if every client is answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<ClientRules>,
 }
 
-/// Why a text is no [`Rules`].
+/// Why a text is not a valid [`Rules`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
-    /// Not JSON, or not of this shape.
+    /// The text is not JSON, or does not have the structure of [`Rules`].
     #[error("rules.json does not parse: {0}")]
     Unreadable(String),
-    /// Written by another version of the daemon.
+    /// Another version of the daemon wrote the file.
     #[error(
         "rules.json has version {0}, and this program reads version {VERSION}: install the webhook of the daemon's version"
     )]
@@ -72,7 +70,7 @@ pub enum RulesError {
 }
 
 impl Rules {
-    /// From the text of `rules.json`.
+    /// Parses the text of `rules.json`.
     pub fn parse(text: &[u8]) -> Result<Self, RulesError> {
         let unreadable = |error: serde_json::Error| RulesError::Unreadable(error.to_string());
         let value: serde_json::Value = serde_json::from_slice(text).map_err(unreadable)?;
@@ -82,34 +80,34 @@ impl Rules {
         }
     }
 
-    /// The text of `rules.json`, the same for the same rules.
+    /// Returns the text of `rules.json`. Equal rules give equal texts.
     ///
     /// # Panics
     ///
-    /// Never: texts, lists and maps with text keys are JSON.
+    /// Never, because texts, lists and maps with text keys can always be written as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("texts, lists and maps with text keys are JSON")
     }
 }
 
-/// What happens to what a rule finds.
+/// What happens if an object breaks a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Nothing is looked at.
+    /// The rule is not checked.
     Off,
-    /// An annotation of the audit event; the user sees nothing.
+    /// The finding is only an annotation of the audit event; the user sees nothing.
     Audit,
-    /// The user is warned; the object passes as it is.
+    /// The user is warned, and the object passes unchanged.
     Warn,
-    /// Refused; what is absent is filled in.
+    /// A wrong value is refused, and an absent value is filled in.
     #[default]
     Enforce,
 }
 
 impl Mode {
-    /// The word of configuration and metrics.
+    /// Returns the word for the mode in the configuration and in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -121,61 +119,61 @@ impl Mode {
     }
 }
 
-/// The rules of a class. In texts that say so, `{name}`, `{namespace}`, `{account}`, `{class}`, `{uid}` and `{gid}`
-/// stand for the tenant's own.
+/// The rules of one class. Where a field allows placeholders, `{name}`, `{namespace}`, `{account}`, `{class}`, `{uid}`
+/// and `{gid}` stand for the tenant's values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClassRules {
-    /// The class's pattern of namespaces, `tool-{name}`: `{name}` is what stands in its place in the sealed namespace,
-    /// for that is frozen when the account is new. Absent: namespaces that others named, which have no `{name}`.
+    /// The pattern of the class's namespaces, such as `tool-{name}`. `{name}` is taken from the sealed namespace,
+    /// because the namespace of an account never changes. `None` if others name the namespaces; these have no `{name}`.
     pub namespace: Option<String>,
-    /// Fill in what the restricted Pod Security Standard asks of a pod.
+    /// Whether the webhook fills in the fields that the restricted Pod Security Standard requires.
     pub restricted: bool,
-    /// Who a pod runs as.
+    /// The user and groups that pods run as.
     pub uid: UidRules,
-    /// Host namespaces, ports, privileges.
+    /// Namespaces, ports and privileges of the node.
     pub host: Mode,
-    /// Where images come from.
+    /// The registries that images may come from.
     pub images: ImageRules,
-    /// What an Ingress or route may serve.
+    /// The hosts that an Ingress or a route may serve.
     pub hosts: HostRules,
-    /// What a pod may mount from outside, and what it is given.
+    /// Volumes from outside the namespace that pods may mount, and volumes that the webhook adds.
     pub volumes: VolumeRules,
-    /// Claims.
     pub claims: ClaimRules,
-    /// What happens to lifetimes of pods that do not parse, or are not as [`ClassRules::lifetimes`] says.
+    /// What happens if a pod's lifetime does not parse or breaks [`ClassRules::lifetimes`].
     pub lifetime: Mode,
-    /// How long pods may live. Rules that an older daemon wrote do not have the key.
+    /// How long pods may live. Rules that an older daemon wrote do not have this key.
     #[serde(default, skip_serializing_if = "Lifetimes::is_unbound")]
     pub lifetimes: Lifetimes,
 }
 
-/// `admission.lifetime`: seconds, counted from a pod's start.
+/// `admission.lifetime`, in seconds from a pod's start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lifetimes {
-    /// No pod lives longer.
+    /// The longest life of any pod.
     pub max: Option<u64>,
-    /// That of pods that do not say.
+    /// The lifetime of pods that do not name one.
     pub default: Option<u64>,
-    /// Pods that do not say are refused.
+    /// Whether pods that do not name a lifetime are refused.
     pub required: bool,
 }
 
 impl Lifetimes {
-    /// Nothing is said about them.
+    /// Whether there is no limit, default or requirement.
     #[must_use]
     pub fn is_unbound(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The same for an account that is excepted from the rule, if it is.
+    /// Returns the rule for an account: without `max` and `required` if the account is excepted.
     #[must_use]
     pub fn unless(self, is_excepted: bool) -> Self {
         if is_excepted { Self { max: None, required: false, ..self } } else { self }
     }
 
-    /// The longest life of a pod that says `said`, or nothing that can be read.
+    /// Returns how long a pod may live if its annotation gives `said`; `None` if there is no limit. `said` is `None` if
+    /// the annotation is absent or does not parse.
     #[must_use]
     pub fn of(&self, said: Option<Duration>) -> Option<Duration> {
         let max = self.max.map(Duration::from_secs);
@@ -188,12 +186,12 @@ impl Lifetimes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UidRules {
-    /// What happens.
     pub mode: Mode,
-    /// `supplementalGroupsPolicy: Strict` (Kubernetes 1.33): without it an image's own `/etc/group` adds groups.
+    /// Whether pods get `supplementalGroupsPolicy: Strict` (Kubernetes 1.33). Without it, the `/etc/group` of an image
+    /// adds groups.
     pub strict_groups: bool,
-    /// Lets containers escalate: a setuid file of an image then becomes any uid. Rules that an older daemon wrote do not
-    /// have the key.
+    /// Whether containers may escalate privileges: a setuid file of an image can then become any uid. Rules that an
+    /// older daemon wrote do not have this key.
     #[serde(default)]
     pub privilege_escalation: bool,
 }
@@ -202,11 +200,10 @@ pub struct UidRules {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImageRules {
-    /// What happens.
     pub mode: Mode,
-    /// `registry[:port][/path]`, with placeholders: this path and all beneath it.
+    /// `registry[:port][/path]`, with placeholders. Each permits this path and everything beneath it.
     pub allow: Vec<String>,
-    /// Only references with a digest.
+    /// Whether only references with a digest are permitted.
     pub digest: bool,
 }
 
@@ -214,11 +211,10 @@ pub struct ImageRules {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostRules {
-    /// What happens.
     pub mode: Mode,
-    /// Hosts with placeholders, `{name}` among them; a first label `*` is any one label.
+    /// Hosts with placeholders, including `{name}`. A first label `*` matches any one label.
     pub allow: Vec<String>,
-    /// Annotations of ingresses and routes: a key, or `prefix/*`.
+    /// Annotations that ingresses and routes may have: a key, or `prefix/*`.
     pub annotations: Vec<String>,
 }
 
@@ -226,26 +222,25 @@ pub struct HostRules {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeRules {
-    /// What happens.
     pub mode: Mode,
-    /// What a pod may mount besides what is its namespace's own.
+    /// Volumes that a pod may mount in addition to those of its own namespace.
     pub allow: Vec<AllowedVolume>,
-    /// Which containers get [`VolumeRules::mounts`] unless the pod's label says otherwise.
+    /// The containers that get [`VolumeRules::mounts`], unless the pod's label chooses otherwise.
     pub inject: Inject,
-    /// Claims of the tenant's namespace that pods are given.
+    /// The claims of the tenant's namespace that the webhook mounts in pods.
     pub mounts: Vec<Mount>,
-    /// `HOME`, with placeholders; absent: left as it is.
+    /// The value of `HOME`, with placeholders; `None` if `HOME` is not set.
     pub home: Option<String>,
-    /// Added to the pod's `nodeSelector` where mounts are.
+    /// Labels that are added to the `nodeSelector` of a pod with such mounts.
     pub node_selector: BTreeMap<String, String>,
 }
 
-/// A volume from outside the namespace. Paths and servers may have placeholders; a path that ends in `/` stands for all
-/// beneath it too.
+/// A volume from outside the namespace. Paths and servers may have placeholders. A path that ends in `/` includes
+/// everything beneath it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum AllowedVolume {
-    /// `nfs`.
+    /// An `nfs` volume.
     Nfs {
         /// `nfs.server`.
         server: String,
@@ -254,16 +249,16 @@ pub enum AllowedVolume {
     },
     /// `hostPath.path`.
     HostPath(String),
-    /// `csi.driver` of an inline volume.
+    /// The `csi.driver` of an inline volume.
     Csi(String),
     /// A projected service-account token for this audience.
     Token(String),
-    /// Any other source, by the name of its field (`iscsi`).
+    /// Any other volume source, by the name of its field (`iscsi`).
     Source(String),
 }
 
 impl AllowedVolume {
-    /// Whether it says nothing of what is mounted from where: pods do.
+    /// Whether the rule names only the kind of volume, so that a pod chooses what is mounted and from where.
     #[must_use]
     pub const fn is_judged_by_name_only(&self) -> bool {
         match self {
@@ -274,7 +269,7 @@ impl AllowedVolume {
 }
 
 impl fmt::Display for AllowedVolume {
-    /// As the configuration writes it.
+    /// Writes the volume as the configuration does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nfs { server, path } => write!(f, "{server}:{path}"),
@@ -286,20 +281,19 @@ impl fmt::Display for AllowedVolume {
     }
 }
 
-/// Which containers of a pod are given volumes.
+/// The containers of a pod that get volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Inject {
-    /// None.
     None,
     /// `spec.containers`.
     Containers,
-    /// Init and ephemeral containers too.
+    /// All containers, including init and ephemeral ones.
     All,
 }
 
 impl Inject {
-    /// From the word of configuration and label.
+    /// Parses the word of the configuration or of the label.
     #[must_use]
     pub fn of(word: &str) -> Option<Self> {
         match word {
@@ -311,11 +305,10 @@ impl Inject {
     }
 }
 
-/// A claim and where pods find it.
+/// A claim, and the path at which it is mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mount {
-    /// Name of the claim.
     pub claim: String,
     /// `mountPath`, with placeholders.
     pub path: String,
@@ -325,9 +318,8 @@ pub struct Mount {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimRules {
-    /// What happens.
     pub mode: Mode,
-    /// Storage class of `ReadWriteMany` claims that name none; absent: they are left alone.
+    /// The storage class for `ReadWriteMany` claims that name none; `None` if such claims are not changed.
     pub storage_class: Option<String>,
 }
 
@@ -336,8 +328,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_older_program_takes_no_rules_that_it_does_not_know() {
-        let error = |text: &str| Rules::parse(text.as_bytes()).expect_err("an error").to_string();
+    fn an_unknown_version_or_key_is_refused() {
+        let error = |text: &str| Rules::parse(text.as_bytes()).expect_err("the text is not valid").to_string();
         assert!(error("{\"version\": 2, \"news\": true}").contains("has version 2"));
         let unknown = r#"{"version": 1, "cluster": "prod", "daemon": "d", "exempt": [], "classes": {}, "news": 1}"#;
         assert!(error(unknown).contains("unknown field `news`"));

@@ -1,12 +1,12 @@
-//! Which accounts a class takes, asked the same way of a snapshot and of the ledger.
+//! Decides which accounts a class selects, in the same way for a snapshot and for the ledger.
 
 use crate::identity::AccountKind;
 use crate::policy::{Class, When};
 use crate::snapshot::dn::Dn;
 
-/// Whether `class` is made from an account of this kind, at this DN, in these groups.
+/// Whether `class` selects an account of this kind, at this DN, in these groups.
 ///
-/// `in_group` says whether the account belongs to the directory group of that name, nested groups included.
+/// `in_group` returns whether the account is a member of the directory group with this name, nested groups included.
 #[must_use]
 pub fn selects(class: &Class, kind: AccountKind, dn: &str, in_group: impl Fn(&str) -> bool) -> bool {
     class.from.account_kind() == Some(kind) && admits(class, dn, in_group)

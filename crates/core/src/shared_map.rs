@@ -1,5 +1,5 @@
-//! A sorted map whose copies share what is the same in both, and that tells what differs between two copies without
-//! looking at what they share.
+//! A sorted map whose copies share their unchanged parts. It finds the differences between two copies without reading
+//! the parts that both share.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -8,58 +8,58 @@ use std::ops::{Bound, Index, RangeBounds};
 use std::slice;
 use std::sync::Arc;
 
-/// Entries of a part. A write to a part that is shared copies as many; each search looks at its binary logarithm.
+/// The maximum number of entries of a part. It is small, because a write to a shared part copies all of its entries.
 const MOST: usize = 64;
 
-/// A sorted map of shared parts. A clone costs nothing, and a change of a map that is shared copies one part.
+/// A sorted map of shared parts. A clone only copies a pointer. A change of a shared map copies one part.
 #[derive(Clone)]
 pub struct SharedMap<K, V> {
-    /// None is empty, each is sorted, and each is below the next.
+    /// No part is empty. Each part is sorted, and its keys are lower than those of the next part.
     parts: Arc<Vec<Part<K, V>>>,
     length: usize,
 }
 
 type Part<K, V> = Arc<Vec<(K, V)>>;
 
-/// What differs at one key: the value before, and the value now.
+/// A difference at one key: the value before, and the value now.
 pub type Difference<'a, K, V> = (&'a K, Option<&'a V>, Option<&'a V>);
 
 impl<K, V> SharedMap<K, V> {
-    /// How many entries there are.
+    /// Returns the number of entries.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there is none.
+    /// Whether the map has no entries.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// All entries, in the order of their keys.
+    /// Returns all entries, in the order of their keys.
     #[must_use]
     pub fn iter(&self) -> Iter<'_, K, V> {
         Iter { parts: self.parts.iter(), here: [].iter(), left: self.length }
     }
 
-    /// All keys in their order.
+    /// Returns all keys in their order.
     pub fn keys(&self) -> impl Iterator<Item = &K> + Clone {
         self.iter().map(|(key, _)| key)
     }
 
-    /// All values, in the order of their keys.
+    /// Returns all values, in the order of their keys.
     pub fn values(&self) -> impl Iterator<Item = &V> + Clone {
         self.iter().map(|(_, value)| value)
     }
 
-    /// Whether both are one map: copies of which neither was changed since.
+    /// Whether both maps share all parts: one is a copy of the other, and neither was changed since.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.parts, &other.parts)
     }
 
-    /// Where the map is: the same as long as nothing copied it.
+    /// Returns the address of the list of parts. It changes when a write has to copy the list.
     #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn address(&self) -> usize {
@@ -68,7 +68,7 @@ impl<K, V> SharedMap<K, V> {
 }
 
 impl<K: Ord, V> SharedMap<K, V> {
-    /// The value of `key`.
+    /// Returns the value of `key`.
     pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -76,7 +76,7 @@ impl<K: Ord, V> SharedMap<K, V> {
         self.get_key_value(key).map(|(_, value)| value)
     }
 
-    /// The entry of `key`.
+    /// Returns the entry of `key`.
     pub fn get_key_value<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(&K, &V)>
     where
         K: Borrow<Q>,
@@ -86,7 +86,7 @@ impl<K: Ord, V> SharedMap<K, V> {
         Some((key, value))
     }
 
-    /// Whether there is an entry of `key`.
+    /// Whether the map has an entry for `key`.
     pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -94,7 +94,7 @@ impl<K: Ord, V> SharedMap<K, V> {
         self.get(key).is_some()
     }
 
-    /// The entries of a range of keys.
+    /// Returns the entries of a range of keys.
     pub fn range<'a, Q>(&'a self, range: impl RangeBounds<Q> + 'a) -> impl Iterator<Item = (&'a K, &'a V)>
     where
         K: Borrow<Q>,
@@ -123,7 +123,7 @@ impl<K: Ord, V> SharedMap<K, V> {
         (part, self.parts.get(part).map_or(0, |entries| of(search(entries, key))))
     }
 
-    /// The part that has `key`, or would have it.
+    /// Returns the index of the part that has `key`, or into which `key` would be inserted.
     fn part_of<Q: Ord + ?Sized>(&self, key: &Q) -> usize
     where
         K: Borrow<Q>,
@@ -131,7 +131,8 @@ impl<K: Ord, V> SharedMap<K, V> {
         self.parts.partition_point(|part| part[0].0.borrow() <= key).saturating_sub(1)
     }
 
-    /// Everything that is not what it was in `before`, in the order of the keys. Parts that both share are not looked at.
+    /// Returns the entries that differ from `before`, in the order of the keys. Parts that both maps share are not
+    /// read.
     #[must_use]
     pub fn differences<'a>(&'a self, before: &'a Self) -> Vec<Difference<'a, K, V>>
     where
@@ -170,7 +171,7 @@ impl<K: Ord, V> SharedMap<K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
-    /// Puts in `value`, and gives what was there.
+    /// Inserts or replaces an entry. Returns the value before.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         let at = self.part_of(&key);
         let parts = Arc::make_mut(&mut self.parts);
@@ -183,7 +184,7 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
         let part = Arc::make_mut(part);
         match search(part, &key) {
             Ok(place) => return Some(std::mem::replace(&mut part[place].1, value)),
-            // What comes in order leaves full parts.
+            // If keys are inserted in ascending order, this leaves full parts instead of halves.
             Err(MOST) if is_last => parts.push(Arc::new(vec![(key, value)])),
             Err(place) if part.len() < MOST => part.insert(place, (key, value)),
             Err(place) => {
@@ -199,7 +200,7 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
         None
     }
 
-    /// Puts in `value`, or takes the entry out.
+    /// Inserts `value`, or removes the entry if `value` is `None`.
     pub fn set(&mut self, key: K, value: Option<V>) {
         match value {
             Some(value) => drop(self.insert(key, value)),
@@ -207,7 +208,7 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
         }
     }
 
-    /// Takes the entry of `key` out.
+    /// Removes the entry of `key`. Returns its value.
     pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -226,7 +227,7 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
         Some(value)
     }
 
-    /// The value of `key`, to be changed.
+    /// Returns the value of `key` for changes.
     pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
@@ -236,24 +237,24 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
         Some(&mut Arc::make_mut(&mut Arc::make_mut(&mut self.parts)[at])[place].1)
     }
 
-    /// All values, to be changed.
+    /// Returns all values for changes.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.iter_mut().map(|(_, value)| value)
     }
 
-    /// All entries, with values to be changed.
+    /// Returns all entries, with their values for changes.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
         let parts = Arc::make_mut(&mut self.parts).iter_mut();
         parts.flat_map(|part| Arc::make_mut(part).iter_mut().map(|(key, value)| (&*key, value)))
     }
 
-    /// Keeps the entries of which `keeps` says so.
+    /// Keeps the entries for which `keeps` returns `true`.
     pub fn retain(&mut self, mut keeps: impl FnMut(&K, &mut V) -> bool) {
         let entries = std::mem::take(self).into_iter();
         *self = entries.filter_map(|(key, mut value)| keeps(&key, &mut value).then_some((key, value))).collect();
     }
 
-    /// Takes out all entries.
+    /// Removes all entries.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
@@ -263,7 +264,7 @@ fn search<K: Borrow<Q>, V, Q: Ord + ?Sized>(part: &[(K, V)], key: &Q) -> Result<
     part.binary_search_by(|(known, _)| known.borrow().cmp(key))
 }
 
-/// A place in a map that is walked.
+/// A position in a map during an iteration.
 struct Cursor<'a, K, V> {
     parts: &'a [Part<K, V>],
     part: usize,
@@ -275,7 +276,7 @@ impl<'a, K, V> Cursor<'a, K, V> {
         Self { parts, part: 0, entry: 0 }
     }
 
-    /// Both are at the beginning of one part.
+    /// Whether both cursors are at the beginning of the same shared part.
     fn shares_its_part_with(&self, other: &Self) -> bool {
         let parts = self.parts.get(self.part).zip(other.parts.get(other.part));
         self.entry == 0 && other.entry == 0 && parts.is_some_and(|(one, other)| Arc::ptr_eq(one, other))
@@ -381,7 +382,7 @@ impl<K: Clone, V: Clone> IntoIterator for SharedMap<K, V> {
 impl<K: Ord, V> FromIterator<(K, V)> for SharedMap<K, V> {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
         let mut entries: Vec<(K, V)> = entries.into_iter().collect();
-        // Stable: of entries with one key the last stays, which `dedup` finds second.
+        // The sort is stable, and `dedup` keeps the later of two entries with one key, so the last one wins.
         entries.sort_by(|(one, _), (other, _)| one.cmp(other));
         entries.dedup_by(|next, known| {
             next.0 == known.0 && {
@@ -439,7 +440,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_sorted_map_and_tells_what_differs(
+        fn it_behaves_like_a_sorted_map_and_finds_the_differences(
             first in prop::collection::vec((any::<u16>(), any::<u8>()), 0..600),
             steps in prop::collection::vec(prop::collection::vec(step(), 0..40), 1..12),
             from in 0_u16..400,
@@ -456,7 +457,7 @@ mod tests {
                     }
                     if let Some(value) = map.get_mut(&(key + 1)) {
                         *value = value.wrapping_add(1);
-                        *model.get_mut(&(key + 1)).expect("it is there") = *value;
+                        *model.get_mut(&(key + 1)).expect("the model has the same keys") = *value;
                     }
                 }
                 prop_assert!(is_well_made(&map) && map.iter().eq(&model) && before.iter().eq(&model_before));
@@ -473,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_copies_one_part_and_what_comes_in_order_fills_them() {
+    fn a_change_copies_one_part_and_ascending_inserts_fill_the_parts() {
         let mut map = Map::default();
         map.extend((0..1000).map(|key| (key, 0)));
         assert_eq!(map.parts.len(), 1000_usize.div_ceil(MOST));

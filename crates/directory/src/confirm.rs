@@ -1,5 +1,5 @@
-//! Whether single accounts are there, which a read did not show: each server of the source that is not behind is asked for them
-//! by their immutable ids, from the suffix.
+//! Checks whether single accounts exist that a read did not show. Each server of the source that is not behind is asked
+//! for them by their immutable ids, beneath the whole suffix.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use crate::source::{SourceConfig, SourceKind};
 use crate::sync::kept::ServerHistory;
 use crate::{keycloak, ldap};
 
-/// Notes in `snapshot` what the servers of `sources` say of the accounts that are `due`. Files have no servers: what
-/// was read of them is all that there is. A source that does not answer within its deadline proves nothing.
+/// Records in `snapshot` what the servers of `sources` answer about the accounts that are `due`. LDIF sources have no
+/// servers, so their reads get no proofs. If a source does not answer within its deadline, it proves nothing.
 pub async fn confirm(
     sources: &[SourceConfig],
     pass: &Pass,
@@ -37,7 +37,7 @@ pub async fn confirm(
     join_all(asked).await;
 }
 
-/// `None`: a file has no servers.
+/// Returns `None` for LDIF files, because they have no servers.
 async fn proofs(
     source: &SourceConfig,
     history: &ServerHistory,

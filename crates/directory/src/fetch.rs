@@ -1,5 +1,5 @@
-//! Reads all sources side by side and makes one [`DirectorySnapshot`] of their answers. Whatever happens to a source
-//! is data in its own read; there is no error that could lose what another one answered.
+//! Reads all sources in parallel and merges their answers into one [`DirectorySnapshot`]. A failure of a source is
+//! recorded in its own read; no error can discard what another source answered.
 
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
@@ -24,44 +24,44 @@ use crate::source::SourceConfig;
 use crate::sync::incremental;
 use crate::sync::kept::{ServerHistory, SyncCache};
 
-/// How much a pass asks for.
+/// How much a pass reads.
 #[derive(Debug, Clone)]
 pub enum Pass {
-    /// All, and nothing of it is kept: what a command does that runs once.
+    /// Everything, and nothing is cached: a command that runs once.
     Once,
-    /// What changed since the last pass, where a source can say so.
+    /// The changes since the last pass, if the source can report them.
     Changes(SyncCache),
-    /// All, compared with what its changes have made of it.
+    /// Everything. Then the cache, which was built from changes, is compared with it.
     Whole(SyncCache),
 }
 
-/// What the ledger knows of the servers of each source.
+/// What the ledger knows about the servers of each source, by the source's name.
 pub type Known = BTreeMap<String, LastRead>;
 
-/// How far the servers of a source were.
+/// The replication state that the servers of a source showed last.
 #[derive(Debug, Clone, Default)]
 pub struct LastRead {
     /// The server that answered last.
     pub server: String,
-    /// How far it was.
+    /// Its replication state.
     pub marks: Arc<Marks>,
 }
 
-/// One pass over `sources`, which are in their order of precedence. Accounts that expired before `now` are disabled.
-/// Dropped, it ends all reads; what is kept of a source is then what it was.
+/// Reads `sources`, which are in order of precedence. Accounts that expired before `now` are disabled. If the future is
+/// dropped, all reads end, and the cache of each source stays as it was.
 ///
 /// # Panics
 ///
-/// If the system gives no more threads.
+/// If the system can start no more threads.
 pub async fn fetch(sources: &[SourceConfig], pass: &Pass, policy: &Policy, now: Timestamp) -> DirectorySnapshot {
     fetch_after(sources, pass, &Known::new(), policy, now).await
 }
 
-/// The same after what the ledger knows of the servers: one that is behind that is not used.
+/// Like [`fetch`], but a server that is behind what the ledger knows about it is not used.
 ///
 /// # Panics
 ///
-/// If the system gives no more threads.
+/// If the system can start no more threads.
 pub async fn fetch_after(
     sources: &[SourceConfig],
     pass: &Pass,
@@ -79,7 +79,7 @@ pub async fn fetch_after(
     merge::merge(reads, policy)
 }
 
-/// What is known of the servers of `source` before one is asked.
+/// Returns what is known about the servers of `source` before one is asked.
 pub(crate) fn servers(source: &SourceConfig, pass: &Pass, known: &Known) -> ServerHistory {
     let known = known.get(&source.name).cloned().unwrap_or_default();
     match pass {
@@ -88,9 +88,9 @@ pub(crate) fn servers(source: &SourceConfig, pass: &Pass, known: &Known) -> Serv
     }
 }
 
-/// Runs `asking` on a thread of its own, and counts its pages in `steps`. A connection and its reader hand each other every
-/// entry, and waking another thread each time takes longer than reading it; and nothing else of the daemon waits while many
-/// are checked. If it is dropped, `asking` ends.
+/// Runs `asking` on its own thread and counts its pages in `steps`. A connection and its reader exchange every entry;
+/// waking another thread for each takes longer than reading the entry. Nothing else in the daemon waits while many
+/// entries are checked. If the future is dropped, `asking` ends.
 pub(crate) async fn apart<T, A>(steps: Option<Arc<AtomicU64>>, asking: A) -> T
 where
     T: Send + 'static,
@@ -98,7 +98,10 @@ where
 {
     let (_wanted, mut unwanted) = oneshot::channel::<()>();
     let asking = spawn_blocking(move || {
-        let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime on this thread");
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime for this thread can be built");
         let _counting = Counting::into(steps);
         let answer = runtime.block_on(async {
             tokio::select! {
@@ -106,12 +109,12 @@ where
                 _ = &mut unwanted => None,
             }
         });
-        // A name that is still being resolved (getaddrinfo, on a thread of its own) is not waited for.
+        // A name that is still being resolved (`getaddrinfo`, on its own thread) is not waited for.
         runtime.shutdown_background();
         answer
     });
     match asking.await {
-        Ok(answer) => answer.expect("who waits wants it"),
+        Ok(answer) => answer.expect("`asking` is only cancelled if this future is dropped"),
         Err(error) => resume_unwind(error.into_panic()),
     }
 }
@@ -128,7 +131,7 @@ async fn read(source: &SourceConfig, pass: &Pass, known: &ServerHistory, rules: 
     read
 }
 
-/// The read that took longer than it may: nothing of it is left.
+/// The read of a source that exceeded its deadline. It contains no entries.
 fn late(source: &SourceConfig, rules: &EntryRules) -> SourceRead {
     let limit = humantime::format_duration(source.deadline());
     assemble(source, RawRead { problems: vec![format!("not read within {limit}")], ..RawRead::default() }, rules)

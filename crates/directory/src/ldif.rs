@@ -1,7 +1,7 @@
-//! Entries from LDIF files (RFC 2849): what `slapcat` and `ldapsearch -LLL` write, and people by hand.
+//! Reads entries from LDIF files (RFC 2849), as `slapcat` and `ldapsearch -LLL` write them, or people by hand.
 //!
-//! Content records only. A change record, a value in another file (`<`) or a line that cannot be read makes the read
-//! Partial, with file and line; what stands before it is used all the same.
+//! Only content records are supported. A change record, a value in another file (`<`) or an invalid line makes the read
+//! partial, with file and line. The entries before it are used.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,41 +19,31 @@ use crate::entry::filter::Filter;
 use crate::entry::raw::RawEntry;
 use crate::source::{LdifConfig, SourceConfig};
 
-/// Why a file gave less than it holds.
+/// Why not all entries of a file could be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LdifError {
-    /// The file or folder cannot be read.
     #[error("{}: cannot be read", path.display())]
     Read {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
     /// A folder without LDIF files is a wrong path, not an empty directory.
     #[error("{} contains no *.ldif file", path.display())]
-    EmptyFolder {
-        /// Which.
-        path: PathBuf,
-    },
-    /// Somebody writes it.
+    EmptyFolder { path: PathBuf },
+    /// Another program writes the file.
     #[error("{} changed during the read; write a new file and rename it over the old one", path.display())]
-    Written {
-        /// Which.
-        path: PathBuf,
-    },
-    /// A line that is no LDIF.
+    Written { path: PathBuf },
+    /// A line that is not valid LDIF.
     #[error("line {line}: {why}")]
     Malformed {
-        /// Its number, from 1.
+        /// The number of the line, from 1.
         line: usize,
-        /// What is wrong.
         why: String,
     },
 }
 
-/// Reads all files, and chooses from them what each tree asks for.
+/// Reads all files, and selects the entries of each tree.
 pub async fn read(config: &LdifConfig, source: &SourceConfig) -> RawRead {
     let mut raw = RawRead::default();
     let mut entries = Vec::new();
@@ -73,7 +63,7 @@ pub async fn read(config: &LdifConfig, source: &SourceConfig) -> RawRead {
         entries.into_iter().map(|entry| (Dn::parse(&entry.dn), Arc::new(entry))).collect();
     for (dn, entry) in &entries {
         if !seen.insert(dn) {
-            raw.problems.push(format!("{} is there twice", entry.dn));
+            raw.problems.push(format!("{} occurs twice", entry.dn));
         }
     }
     let whole = raw.problems.is_empty();
@@ -96,7 +86,7 @@ pub async fn read(config: &LdifConfig, source: &SourceConfig) -> RawRead {
     raw
 }
 
-/// `path`, or the `*.ldif` in it by name.
+/// Returns `path`, or the `*.ldif` files in it sorted by name.
 async fn files(path: &Path) -> Result<Vec<PathBuf>, LdifError> {
     let failed = |source| LdifError::Read { path: path.to_path_buf(), source };
     if !tokio::fs::metadata(path).await.map_err(failed)?.is_dir() {
@@ -127,23 +117,26 @@ async fn read_file(file: &Path, entries: &mut Vec<RawEntry>, problems: &mut Vec<
                     other => chain(&other),
                 });
             } else if whole.len() < bytes.len() {
-                // The record that it belongs to lacks a part.
+                // The last record is incomplete.
                 entries.pop();
-                problems
-                    .push(format!("{}: its last line has no end, as if it were cut; add a line break", file.display()));
+                problems.push(format!(
+                    "{}: its last line has no line break, as if it were truncated; add one if it is complete",
+                    file.display()
+                ));
             }
         }
     }
 }
 
-/// A file that was written so recently may still be written: a copy over a network stalls for seconds.
+/// A file that was modified more recently than this may still be written: a copy over a network can stall for seconds.
 const YOUNG: Duration = Duration::from_secs(5);
-/// Between two looks.
+/// The pause between two checks.
 const PAUSE: Duration = Duration::from_millis(250);
-/// A file that was just written is old enough after this many looks; one that is written for longer waits for the next cycle.
+/// After this many checks, a file that was just written is old enough. If it is still being written, the next cycle
+/// reads it.
 const TRIES: usize = 28;
 
-/// The content of a file that nobody writes any more.
+/// Returns the content of a file after its last write.
 async fn settled(file: &Path) -> Result<Vec<u8>, LdifError> {
     let failed = |source| LdifError::Read { path: file.to_path_buf(), source };
     for _ in 0..TRIES {
@@ -162,12 +155,12 @@ async fn settled(file: &Path) -> Result<Vec<u8>, LdifError> {
 
 #[expect(clippy::disallowed_methods, reason = "the age of a file is no decision about the directory")]
 fn is_young(file: &std::fs::Metadata) -> bool {
-    // A time in the future says nothing, and is no reason to wait for ever.
+    // If the time is in the future, the age is unknown. Waiting would take too long, so the file is read.
     let age = file.modified().ok().and_then(|at| std::time::SystemTime::now().duration_since(at).ok());
     age.is_some_and(|age| age < YOUNG)
 }
 
-/// Appends the content records of `bytes` to `entries`, up to the first line that is wrong.
+/// Appends the content records of `bytes` to `entries`, up to the first invalid line.
 pub fn parse(bytes: &[u8], entries: &mut Vec<RawEntry>) -> Result<(), LdifError> {
     let mut record: Option<RawEntry> = None;
     let mut begun = false;
@@ -204,7 +197,7 @@ pub fn parse(bytes: &[u8], entries: &mut Vec<RawEntry>) -> Result<(), LdifError>
     Ok(())
 }
 
-/// Lines with their numbers; those that begin with a space belong to the one before.
+/// Returns the lines with their numbers. A line that begins with a space is joined to the one before.
 fn unfold(bytes: &[u8]) -> Vec<(usize, Vec<u8>)> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut lines: Vec<(usize, Vec<u8>)> = Vec::new();
@@ -218,7 +211,7 @@ fn unfold(bytes: &[u8]) -> Vec<(usize, Vec<u8>)> {
     lines
 }
 
-/// `name: value` or `name:: base64`, the name in lower case.
+/// Parses `name: value` or `name:: base64`. Returns the name in lower case.
 fn attribute(line: &[u8]) -> Result<(String, Vec<u8>), String> {
     let colon = line.iter().position(|byte| *byte == b':').ok_or("neither name: value, nor a comment")?;
     let (name, rest) = (&line[..colon], &line[colon + 1..]);
@@ -250,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_unfolded_decoded_and_stripped_of_comments() {
+    fn lines_are_unfolded_and_decoded_and_comments_skipped() {
         let text = "version: 1\r\n# a comment\r\n  that goes on\r\ndn: cn=a,\r\n dc=x\r\ncn:a\r\nsn:: THXEjWnEhw==\r\n\
                     description:  two\r\n   lines\r\n\r\n\r\ndn:: Y249Yg==\r\nCN: b\r\ncn: c\r\n";
         let (entries, error) = parsed(text);
@@ -306,29 +299,29 @@ mod tests {
     const SECOND: &str = "dn: cn=b,dc=x\ncn: b\nhomeDirectory: /home/b\n";
 
     #[tokio::test]
-    async fn a_copy_that_stalls_is_not_taken_for_the_whole() {
-        let folder = tempfile::tempdir().expect("a folder");
+    async fn a_file_is_read_when_a_stalled_copy_is_complete() {
+        let folder = tempfile::tempdir().expect("a folder can be made");
         let file = folder.path().join("people.ldif");
-        std::fs::write(&file, FIRST).expect("the first half");
+        std::fs::write(&file, FIRST).expect("the first half can be written");
         let goes_on = async {
             tokio::time::sleep(PAUSE * 4).await;
-            tokio::fs::write(&file, FIRST.to_owned() + SECOND).await.expect("the second half");
+            tokio::fs::write(&file, FIRST.to_owned() + SECOND).await.expect("the second half can be written");
         };
         let ((entries, problems), ()) = tokio::join!(read_file_alone(&file), goes_on);
         assert_eq!((entries, problems), (2, Vec::new()));
     }
 
     #[tokio::test]
-    async fn a_file_that_ends_within_a_line_is_not_whole() {
-        let folder = tempfile::tempdir().expect("a folder");
+    async fn a_file_that_ends_within_a_line_is_incomplete() {
+        let folder = tempfile::tempdir().expect("a folder can be made");
         let file = folder.path().join("people.ldif");
         let text = FIRST.to_owned() + SECOND;
-        std::fs::write(&file, &text[..text.len() - 2]).expect("written");
-        let opened = std::fs::File::options().append(true).open(&file).expect("open");
-        opened.set_modified(std::time::UNIX_EPOCH).expect("an old file");
+        std::fs::write(&file, &text[..text.len() - 2]).expect("the file can be written");
+        let opened = std::fs::File::options().append(true).open(&file).expect("the file can be opened");
+        opened.set_modified(std::time::UNIX_EPOCH).expect("the file can be dated back");
         let (entries, problems) = read_file_alone(&file).await;
-        assert_eq!(entries, 1, "half a home is no home");
-        assert!(problems[0].contains("its last line has no end"), "{problems:?}");
+        assert_eq!(entries, 1, "an entry with a truncated home is left out");
+        assert!(problems[0].contains("its last line has no line break"), "{problems:?}");
     }
 
     fn write(entry: &RawEntry, fold_at: usize) -> String {
@@ -352,7 +345,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn written_entries_are_read_back(
             dn in "cn=\\PC{1,40}",
             pairs in proptest::collection::vec(("[a-c]{1,3}", proptest::collection::vec(any::<u8>(), 0..60)), 0..9),
             fold_at in 12..80_usize,
@@ -366,7 +359,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn no_input_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse(&bytes, &mut Vec::new());
         }
     }

@@ -1,6 +1,6 @@
-//! Reads directories into a [`DirectorySnapshot`](bursar_core::snapshot::DirectorySnapshot). Most of the modules are PURE,
-//! which each says; `ldap`, `keycloak` and `ldif` read, as `incremental` says, and [`fetch`](fetch::fetch) puts all of it
-//! together.
+//! Reads directories into a [`DirectorySnapshot`](bursar_core::snapshot::DirectorySnapshot). Only `ldap`, `keycloak`,
+//! `ldif`, `sync::incremental` and `confirm` reach a directory; [`fetch`](fetch::fetch) combines their results. Most
+//! other modules are PURE, as each says.
 
 pub mod confirm;
 pub mod entry;

@@ -1,7 +1,7 @@
-//! How far a read is: each page is a step, so that one that hangs can be told from one that is long.
+//! Counts the pages of a read, so that a read that hangs can be told from one that takes long.
 //!
-//! A read has a thread of its own (see [`fetch`](crate::fetch)), and its counter is that thread's: whatever asks for pages says
-//! so without being handed a counter through every function.
+//! Each read has its own thread (see [`fetch`](crate::fetch)), and the counter belongs to that thread. So functions
+//! that ask for pages need no counter as a parameter.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ thread_local! {
     static STEPS: RefCell<Option<Arc<AtomicU64>>> = const { RefCell::new(None) };
 }
 
-/// Counts the pages of this thread's reads in `steps` until it is dropped.
+/// Counts the pages that this thread reads in `steps`, until it is dropped.
 pub(super) struct Counting;
 
 impl Counting {
@@ -27,7 +27,7 @@ impl Drop for Counting {
     }
 }
 
-/// A page has come.
+/// Counts a page that has arrived.
 pub(super) fn page() {
     STEPS.with(|current| {
         if let Some(steps) = &*current.borrow() {
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_counted_while_somebody_counts() {
+    fn pages_are_counted_while_a_counter_exists() {
         let steps = Arc::new(AtomicU64::new(0));
         page();
         let counting = Counting::into(Some(Arc::clone(&steps)));

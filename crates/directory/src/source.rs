@@ -1,6 +1,6 @@
-//! What the configuration says about a source, as plain values: where it is, how to reach it, which trees of it are
-//! read, and what its attributes are called. `settings.rs` builds them, from a [`Preset`] and what differs from it;
-//! nothing here reaches anything.
+//! The configuration of a source as plain values: where it is, how it is reached, which of its trees are read, and how
+//! its attributes are named. `settings.rs` builds them from a [`Preset`] and the settings that differ from it. Nothing
+//! here connects to a server or reads a file.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,46 +17,46 @@ pub use crate::entry::numbers::{Ids, SidMapping};
 pub use crate::entry::preset::{AttributeNames, PRESETS, Preset};
 pub use crate::keycloak::KeycloakConfig;
 
-/// Entries asked for in one page. Servers commonly allow 1,000 to 2,000 (Active Directory: 1,000); fewer cost round
-/// trips (100: twice the time of 1,000), more only memory.
+/// Entries that are requested in one page. Servers commonly allow 1,000 to 2,000 (Active Directory: 1,000). Smaller
+/// pages cost round trips (100: twice the time of 1,000), larger ones only need more memory.
 pub const PAGE_SIZE: u32 = 1000;
 /// How long TCP, `StartTLS` and the TLS handshake together may take before the next URL is tried.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a bind or one page may take. A busy server answers a page of 1,000 in well under a second.
+/// How long a bind or one page may take. A busy server sends a page of 1,000 entries in well under a second.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a whole read may take. The largest directories take a minute or two, and a realm of 50,000 some ten.
+/// How long a whole read may take. The largest directories take a minute or two, and a realm of 50,000 people about ten
+/// minutes.
 pub const DEADLINE: Duration = Duration::from_mins(30);
 
-/// A directory to read. Two are equal if reading them is the same act, the password included: a reload compares them to
-/// know whether a running source has to start again.
+/// A directory to read. Two are equal if they are read in the same way, including the password: after a reload, a
+/// running source restarts if its configuration differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceConfig {
-    /// The name the ledger records with every account.
+    /// The name that the ledger records with every account.
     pub name: String,
     /// Where the entries come from.
     pub kind: SourceKind,
     /// Entries that a complete read must contain.
     pub sentinels: Vec<Sentinel>,
-    /// Where tools are; absent: none here.
+    /// The tree of the tools; `None` if this source has none.
     pub tools: Option<Tree>,
-    /// Where people are; absent: none here.
+    /// The tree of the people; `None` if this source has none.
     pub users: Option<Tree>,
-    /// Where groups are; absent: none here.
+    /// The tree of the groups; `None` if this source has none.
     pub groups: Option<Tree>,
-    /// What the attributes are called.
+    /// How the attributes are named.
     pub attributes: AttributeNames,
-    /// How SIDs become numbers, in an Active Directory.
+    /// How the SIDs of an Active Directory are mapped to numbers.
     pub sids: SidMapping,
 }
 
-/// An entry that a complete read must contain, and what it must show. Marks that disable are rare: nobody else proves that
-/// they are not hidden.
+/// An entry that a complete read must contain, with the attributes that it must show. Attributes that disable an
+/// account are rare, so without a sentinel nothing proves that the server does not hide them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sentinel {
-    /// Its DN.
     pub dn: String,
-    /// Attributes that it must show.
+    /// Attributes that the entry must show.
     pub attributes: Vec<String>,
 }
 
@@ -69,51 +69,50 @@ impl From<&str> for Sentinel {
 /// Where entries come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceKind {
-    /// An LDAP server, or several that hold the same.
+    /// An LDAP server, or several servers with the same content.
     Ldap(LdapConfig),
-    /// Files.
     Ldif(LdifConfig),
-    /// A realm.
+    /// A realm of Keycloak.
     Keycloak(KeycloakConfig),
 }
 
-/// How to reach an LDAP server.
+/// How an LDAP server is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LdapConfig {
-    /// `ldaps://host[:port]`, `ldap://host[:port]` or `ldapi://%2Fpath`, tried in this order, one for a whole pass. A host that
-    /// begins with `_` is looked up as SRV records.
+    /// `ldaps://host[:port]`, `ldap://host[:port]` or `ldapi://%2Fpath`, tried in this order. A whole pass uses one
+    /// server. If a host begins with `_`, its SRV records are looked up.
     pub urls: Vec<String>,
-    /// Begin TLS on `ldap://` before anything else is said.
+    /// Whether TLS begins on `ldap://` before any other request.
     pub starttls: bool,
-    /// Let the password and the answers cross the network in the clear.
+    /// Whether the password and the answers may cross the network in plain text.
     pub allow_plaintext: bool,
-    /// PEM bundle: the only issuers trusted; absent: the system's.
+    /// A PEM bundle with the only issuers that are trusted; `None` for the system's.
     pub ca_pem: Option<String>,
-    /// Whom to bind as; absent: anonymous.
+    /// The DN to bind as; `None` for an anonymous bind.
     pub bind_dn: Option<String>,
     /// The password of `bind_dn`.
     pub password: Option<Secret>,
-    /// Our identity by TLS; then the bind is SASL EXTERNAL (RFC 4513, 5.2.3).
+    /// Our certificate in TLS. If it is set, the bind is SASL EXTERNAL (RFC 4513, 5.2.3).
     pub identity: Option<ClientIdentity>,
-    /// Values of an attribute that are asked for at once; absent: as many as the server gives, 1,500 in Active
-    /// Directory. Only where a whole group is too much for the server within `timeout`.
+    /// The number of values of an attribute to request at once; `None` for as many as the server sends (Active
+    /// Directory: 1,500). Needed only if the server cannot send a whole group within `timeout`.
     pub members_at_once: Option<u32>,
     /// Entries in a page.
     pub page_size: u32,
-    /// Limit of TCP, `StartTLS` and TLS together.
+    /// The limit of TCP, `StartTLS` and the TLS handshake together.
     pub connect_timeout: Duration,
-    /// Limit of a bind, and of each page.
+    /// The limit of a bind, and of each page.
     pub timeout: Duration,
-    /// Limit of a whole read.
+    /// The limit of a whole read.
     pub deadline: Duration,
-    /// The nameserver to ask for SRV records; `None`: the system's nameservers.
+    /// The nameserver that is asked for SRV records; `None` for the system's nameservers.
     pub dns: Option<SocketAddr>,
-    /// How to read it at best; a server that cannot is read in full.
+    /// The preferred way to read. A server that does not support it is read in full.
     pub way: Way,
 }
 
 impl LdapConfig {
-    /// An anonymous connection to `urls` with the defaults.
+    /// Returns an anonymous connection to `urls` with the defaults.
     #[must_use]
     pub fn new(urls: Vec<String>) -> Self {
         Self {
@@ -135,34 +134,34 @@ impl LdapConfig {
     }
 }
 
-/// A certificate of our own.
+/// A certificate of our own, with its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientIdentity {
     /// PEM: the certificate, and those between it and the issuer.
     pub certificate_pem: String,
-    /// PEM: its key.
+    /// PEM: the key of the certificate.
     pub key: Option<Secret>,
 }
 
-/// Which files to read.
+/// Which files are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LdifConfig {
-    /// Files, and folders whose `*.ldif` are read in the order of their names.
+    /// Files, and folders whose `*.ldif` files are read in the order of their names.
     pub paths: Vec<PathBuf>,
 }
 
-/// A password: wiped from memory when dropped, and never printed.
+/// A password. It is erased from memory when it is dropped, and never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
-    /// Takes `text` over.
+    /// Takes ownership of `text`, so that it is erased too.
     #[must_use]
     pub fn new(text: String) -> Self {
         Self(Zeroizing::new(text))
     }
 
-    /// The plain text, for the one who sends it.
+    /// Returns the plain text, for the function that sends it.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
@@ -180,19 +179,18 @@ impl fmt::Debug for Secret {
 pub struct Tree {
     /// Entries are searched beneath this DN, at any depth.
     pub base: String,
-    /// Which of them (RFC 4515).
+    /// A filter that selects the entries (RFC 4515).
     pub filter: String,
-    /// What the names in the directory begin with and ours do not.
+    /// The prefix that names have in the directory and not in Bursar.
     pub strip_prefix: Option<String>,
 }
 
-/// What is wrong in a `[[source]]`, and what would be right.
+/// What is wrong in a `[[source]]`, and how to correct it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {why}")]
 pub struct SourceError {
     /// The key within the source.
     pub key: &'static str,
-    /// What is wrong with it.
     pub why: String,
 }
 
@@ -203,7 +201,7 @@ impl SourceError {
 }
 
 impl SourceConfig {
-    /// The tree that holds entries of `kind`.
+    /// Returns the tree that holds entries of `kind`.
     #[must_use]
     pub const fn tree(&self, kind: AccountKind) -> Option<&Tree> {
         match kind {
@@ -213,7 +211,7 @@ impl SourceConfig {
         }
     }
 
-    /// The attributes that a search for entries of `kind` asks for, those of sentinels among them.
+    /// Returns the attributes that a search for entries of `kind` requests, including those of sentinels.
     #[must_use]
     pub fn wanted(&self, kind: AccountKind) -> Vec<String> {
         let mut wanted = self.attributes.wanted(kind);
@@ -225,7 +223,7 @@ impl SourceConfig {
         wanted
     }
 
-    /// The key of its one secret, and where that goes.
+    /// Returns the key of the source's only secret, and the place to store the secret; `None` if the source needs none.
     pub fn secret(&mut self) -> Option<(&'static str, &mut Option<Secret>)> {
         match &mut self.kind {
             SourceKind::Ldap(LdapConfig { identity: Some(identity), .. }) => Some(("client_key", &mut identity.key)),
@@ -235,7 +233,7 @@ impl SourceConfig {
         }
     }
 
-    /// How long it is not asked again after it answered; zero: it is asked in each cycle.
+    /// How long the source is not read again after an answer; zero if it is read in each cycle.
     #[must_use]
     pub const fn interval(&self) -> Duration {
         match &self.kind {
@@ -244,7 +242,7 @@ impl SourceConfig {
         }
     }
 
-    /// How long a whole read of it may take.
+    /// How long a whole read of the source may take.
     #[must_use]
     pub const fn deadline(&self) -> Duration {
         match &self.kind {
@@ -253,21 +251,22 @@ impl SourceConfig {
         }
     }
 
-    /// Whether its server is to tell each change at once.
+    /// Whether the server is to push each change at once.
     #[must_use]
     pub const fn persists(&self) -> bool {
         matches!(&self.kind, SourceKind::Ldap(LdapConfig { way: Way::Persist, .. }))
     }
 
-    /// Whether a server can tell its changes: whether what is read of an entry changes with it alone. `memberOf` does not;
-    /// servers write it into people's entries and tell of none.
+    /// Whether a server can report changes of this source. It cannot if `memberOf` is read: servers write it into
+    /// people's entries without reporting a change of these entries.
     #[must_use]
     pub const fn tells_changes(&self) -> bool {
         matches!(self.kind, SourceKind::Ldap(_)) && !self.attributes.windows && self.attributes.member_of.is_empty()
     }
 
-    /// A global catalogue shows groups of other kinds than universal without their members, and a server that knows no
-    /// parts of attributes all of them: as if they were empty.
+    /// A global catalogue shows groups other than universal ones without their members. A server without range
+    /// retrieval (everything but Active Directory) would show all groups without members. Both would look like empty
+    /// groups.
     fn check_members(&self, ldap: &LdapConfig) -> Result<(), SourceError> {
         if !self.attributes.windows && ldap.members_at_once.is_some() {
             return Err(SourceError::new("members_at_once", "only Active Directory gives members in parts".to_owned()));
@@ -288,7 +287,7 @@ impl SourceConfig {
         let why = if self.attributes.windows {
             "Active Directory is asked for its changes in each cycle"
         } else {
-            "memberOf changes without a word of the server's: such a source is read in full (member_of)"
+            "servers do not report changes of memberOf, so the source must be read in full; remove persist or member_of"
         };
         if ldap.way == Way::Persist && !self.tells_changes() {
             return Err(SourceError::new("persist", why.to_owned()));
@@ -296,7 +295,7 @@ impl SourceConfig {
         Ok(())
     }
 
-    /// Checks what can be checked without reaching anything.
+    /// Checks everything that can be checked without reaching a server or reading a file.
     pub fn check(&self) -> Result<(), SourceError> {
         match &self.kind {
             SourceKind::Ldap(ldap) => {
@@ -338,7 +337,7 @@ impl SourceConfig {
     }
 }
 
-/// Whether `text` begins as a DN does, with an attribute and `=`: no entry has any other name.
+/// Whether `text` begins like a DN, with an attribute and `=`.
 fn is_dn(text: &str) -> bool {
     let attribute = text.split_once('=').map(|(attribute, _)| attribute.trim());
     attribute.is_some_and(|attribute| {
@@ -371,7 +370,7 @@ fn check_ldap(ldap: &LdapConfig) -> Result<(), SourceError> {
     }
     if let Some(identity) = &ldap.identity {
         if ldap.bind_dn.is_some() {
-            let why = "the certificate says who we are; the server maps it to an entry".to_owned();
+            let why = "the certificate says who we are, and the server maps it to an entry; remove bind_dn".to_owned();
             return Err(SourceError::new("bind_dn", why));
         }
         if identity.key.is_none() {
@@ -381,32 +380,36 @@ fn check_ldap(ldap: &LdapConfig) -> Result<(), SourceError> {
             ServerUrl::parse(text).is_some_and(|url| !url.tls && (url.socket.is_some() || !ldap.starttls))
         };
         if ldap.urls.iter().any(plain) {
-            return Err(SourceError::new("client_certificate", "is shown in TLS only".to_owned()));
+            return Err(SourceError::new(
+                "client_certificate",
+                "needs TLS: use ldaps://, or ldap:// with starttls = true".to_owned(),
+            ));
         }
     }
     if ldap.bind_dn.is_some() && ldap.password.as_ref().is_none_or(|password| password.reveal().is_empty()) {
-        // RFC 4513, 5.1.2: a name without a password is an "unauthenticated bind", which servers answer with success.
-        return Err(SourceError::new("password", "bind_dn needs one that is not empty".to_owned()));
+        // RFC 4513, 5.1.2: a bind with a name and no password is an "unauthenticated bind", which servers answer with
+        // success.
+        return Err(SourceError::new("password", "bind_dn needs a password that is not empty".to_owned()));
     }
     Ok(())
 }
 
-/// The parts of an LDAP URL that Bursar uses (RFC 4516 knows more; base, filter and attributes have their own keys).
+/// The parts of an LDAP URL that Bursar uses. RFC 4516 has more; base, filter and attributes have their own settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerUrl {
-    /// `ldaps`.
+    /// Whether the scheme is `ldaps`.
     pub tls: bool,
-    /// Name or address, an IPv6 address without its brackets.
+    /// A name or an address; an IPv6 address has no brackets.
     pub host: String,
-    /// 636 or 389 unless given.
+    /// 636 (`ldaps`) or 389 if the URL has no port.
     pub port: u16,
-    /// `ldapi`: a socket of this machine, and no host.
+    /// `ldapi`: the path of a local socket. The URL then has no host.
     pub socket: Option<PathBuf>,
 }
 
 impl ServerUrl {
-    /// Reads `ldap[s]://host[:port][/]`, or `ldapi://%2Fpath` with the path's slashes escaped (as OpenLDAP writes it);
-    /// `ldapi:///` is OpenLDAP's own socket.
+    /// Parses `ldap[s]://host[:port][/]`, or `ldapi://%2Fpath` with the slashes of the path escaped (as OpenLDAP writes
+    /// it). `ldapi:///` is OpenLDAP's default socket. Returns `None` for anything else.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = text.split_once("://")?;
@@ -439,7 +442,7 @@ impl ServerUrl {
         Some(Self { tls, host: host.to_owned(), port, socket: None })
     }
 
-    /// Whether nobody on a network reads what is said.
+    /// Whether nobody on the network can read the connection.
     #[must_use]
     pub const fn is_private(&self) -> bool {
         self.tls || self.socket.is_some()
@@ -452,10 +455,10 @@ impl ServerUrl {
     }
 }
 
-/// OpenLDAP's own socket, in Debian and Red Hat.
+/// OpenLDAP's default socket in Debian and Red Hat.
 const LDAPI: &str = "/run/slapd/ldapi";
 
-/// `text` with `%2F` and the like as what they stand for.
+/// Returns `text` with escapes such as `%2F` decoded; `None` if an escape is invalid.
 fn unescaped(text: &str) -> Option<String> {
     let mut parts = text.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
@@ -494,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_text_must_be_asked_for() {
+    fn a_url_in_plain_text_needs_starttls_or_allow_plaintext() {
         assert_eq!(source(&["ldaps://a.example.org"]).check(), Ok(()));
         let mut plain = source(&["ldaps://a", "ldap://b"]);
         let error = plain.check().map_err(|error| error.to_string());
@@ -506,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_to_bind_as_needs_a_password() {
+    fn bind_dn_needs_a_password() {
         let mut config = source(&["ldaps://a"]);
         if let SourceKind::Ldap(ldap) = &mut config.kind {
             ldap.bind_dn = Some("cn=bursar".to_owned());
@@ -516,15 +519,15 @@ mod tests {
     }
 
     #[test]
-    fn a_global_catalogue_is_no_domain() {
+    fn the_port_of_a_global_catalogue_is_refused() {
         let mut config = source(&["ldaps://dc1:3269"]);
-        assert_eq!(config.check(), Ok(()), "only a port elsewhere");
+        assert_eq!(config.check(), Ok(()), "outside of Active Directory, 3269 is a port like any other");
         config.attributes = Preset::Ad.attributes();
         assert_eq!(config.check().map_err(|error| error.key), Err("urls"));
     }
 
     #[test]
-    fn members_in_parts_are_asked_of_active_directory_alone() {
+    fn members_at_once_is_refused_outside_of_active_directory() {
         let mut config = source(&["ldaps://a"]);
         if let SourceKind::Ldap(ldap) = &mut config.kind {
             ldap.members_at_once = Some(10);

@@ -1,5 +1,5 @@
-//! Which issuers a directory client trusts (only the configured ones, or the system's if none is configured), and its
-//! own identity, if it has a certificate.
+//! The TLS configuration of directory clients: which issuers they trust (the configured ones, or the system's if none
+//! is configured), and their own certificate, if one is configured.
 
 use std::sync::Arc;
 
@@ -9,31 +9,29 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::source::{ClientIdentity, Secret};
 
-/// Why there is nobody to trust.
+/// Why a TLS client cannot be configured.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// `ca` cannot be parsed.
     #[error("ca is not PEM")]
     Pem(#[source] pem::Error),
-    /// `ca` holds something that is no certificate of an issuer.
+    /// `ca` holds a certificate that cannot be used as an issuer.
     #[error("ca holds a certificate that cannot be used")]
     Certificate(#[source] rustls::Error),
-    /// `ca` is empty, or the system trusts nobody.
+    /// `ca` holds no certificate, or the system trusts no issuer.
     #[error("{0} holds no certificate")]
     Empty(&'static str),
-    /// `client_certificate` or `client_key` cannot be parsed.
     #[error("client_certificate or client_key is not PEM")]
     IdentityPem(#[source] pem::Error),
-    /// They are not a pair, or ring does not know the key's kind.
+    /// They are not a pair, or `ring` does not support the type of the key.
     #[error("client_certificate and client_key cannot be used")]
     Identity(#[source] rustls::Error),
-    /// ring supports the default protocol versions; this is here so that nothing needs a proof.
-    #[error("no protocol version")]
+    /// Never happens: `ring` supports the default protocol versions. The variant avoids an `expect`.
+    #[error("TLS is not available: no protocol version is supported")]
     Protocol(#[source] rustls::Error),
 }
 
-/// A client that trusts the issuers in `ca_pem` only, or the system's where there is none, and shows `identity` to a
-/// server that asks for it.
+/// Returns a client that trusts only the issuers in `ca_pem`, or the system's if `ca_pem` is `None`. If a server asks
+/// for a certificate, the client shows `identity`.
 pub fn client_config(ca_pem: Option<&str>, identity: Option<&ClientIdentity>) -> Result<Arc<ClientConfig>, TlsError> {
     let mut roots = RootCertStore::empty();
     match ca_pem {

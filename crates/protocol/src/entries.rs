@@ -1,4 +1,4 @@
-//! The entries of a kubeconfig that are Bursar's, and the names by which they are found.
+//! Bursar's entries in a kubeconfig, and the names by which they are found.
 
 use std::collections::BTreeSet;
 
@@ -6,35 +6,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::{SecretText, UserEntry, UserProof};
 
-/// Longest name of an entry, in bytes: that of a cluster and that of an endpoint, each a Kubernetes name.
+/// The longest name of an entry, in bytes. It consists of the names of a cluster and of an endpoint.
 const MAX_NAME_BYTES: usize = 253;
 
-/// How the names of our users begin. Nobody types them, so they need not be short.
+/// The beginning of the names of Bursar's users. Nobody types them, so they need not be short.
 pub const USER_PREFIX: &str = "bursar-";
 
-/// The entries that we own in a kubeconfig: one cluster and one context for each endpoint, and one user.
+/// Bursar's entries in a kubeconfig: one cluster and one context for each endpoint, and one user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KubeconfigEntries {
-    /// Clusters, one for each endpoint.
     pub clusters: Vec<ClusterEntry>,
     /// The user with the credential.
     pub user: UserEntry,
-    /// Contexts; the first becomes `current-context` of a file that has none.
+    /// The first context becomes `current-context` of a file that has none.
     pub contexts: Vec<ContextEntry>,
 }
 
-/// `clusters[]` of a kubeconfig (client-go `clientcmd/api/v1.NamedCluster`).
+/// An item of `clusters[]` in a kubeconfig (client-go `clientcmd/api/v1.NamedCluster`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterEntry {
-    /// The entry's name, by which it is found again.
+    /// The name, by which the entry is found again.
     pub name: String,
     /// URL of the API server.
     pub server: String,
-    /// CA bundle, PEM (not base64 of it).
+    /// The CA certificates as PEM, not as base64 of PEM.
     pub ca_pem: String,
-    /// `tls-server-name`, where the URL's host is not in the certificate.
+    /// `tls-server-name`, if the certificate does not contain the host of the URL.
     #[serde(default)]
     pub tls_server_name: Option<String>,
     /// `proxy-url`.
@@ -42,22 +41,22 @@ pub struct ClusterEntry {
     pub proxy: Option<String>,
 }
 
-/// `contexts[]` of a kubeconfig.
+/// An item of `contexts[]` in a kubeconfig.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ContextEntry {
-    /// The entry's name, by which it is found again.
+    /// The name, by which the entry is found again.
     pub name: String,
-    /// Name of one of our clusters.
+    /// The name of one of Bursar's clusters.
     pub cluster: String,
-    /// Name of our user.
+    /// The name of Bursar's user.
     pub user: String,
     /// The tenant's namespace.
     #[serde(default)]
     pub namespace: Option<String>,
 }
 
-/// Entries that are to come, without what their user proves itself with: that is not made yet.
+/// Entries that will be written once their credential exists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlannedEntries {
@@ -70,7 +69,7 @@ pub struct PlannedEntries {
 }
 
 impl PlannedEntries {
-    /// As entries with an empty certificate, which are written nowhere.
+    /// Returns the entries with an empty certificate. These are never written.
     #[must_use]
     pub fn with_nothing(&self) -> KubeconfigEntries {
         let proof = UserProof::Certificate { certificate_pem: String::new(), key_pem: SecretText::new(String::new()) };
@@ -82,19 +81,19 @@ impl PlannedEntries {
     }
 }
 
-/// Names of entries that are ours, of whichever cluster.
+/// The names of Bursar's entries of all clusters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OurEntries {
-    /// Clusters that only contexts of ours need.
+    /// Clusters that only Bursar's contexts use.
     pub clusters: BTreeSet<String>,
-    /// Contexts that we wrote.
+    /// Contexts that Bursar wrote.
     pub contexts: BTreeSet<String>,
-    /// Users of ours.
+    /// Bursar's users.
     pub users: BTreeSet<String>,
 }
 
-/// Names of a list that an answer carries: a user decides how many there are.
+/// The most names of a list in an answer. The user decides how many the file has.
 const MAX_TOLD_NAMES: usize = 100;
 
 impl OurEntries {
@@ -104,7 +103,7 @@ impl OurEntries {
         self.clusters.is_empty() && self.contexts.is_empty() && self.users.is_empty()
     }
 
-    /// The first of each list that an answer has room for.
+    /// Returns the first names of each list, as many as an answer may contain.
     #[must_use]
     pub fn told(self) -> Self {
         let few = |names: BTreeSet<String>| {
@@ -115,34 +114,31 @@ impl OurEntries {
     }
 }
 
-/// The names by which our entries are found.
+/// The names by which Bursar's entries of one cluster are found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EntryNames {
-    /// Our clusters.
     pub clusters: Vec<String>,
-    /// Our user.
     pub user: String,
-    /// Our contexts.
     pub contexts: Vec<String>,
 }
 
 impl EntryNames {
-    /// Whether they can be ours; if not, what is wrong.
+    /// Checks that these can be names of Bursar's entries. Otherwise returns what is wrong.
     pub fn check(&self) -> Result<(), String> {
         let mut all = self.clusters.iter().chain(&self.contexts).chain([&self.user]);
         if !is_our_user(&self.user) {
             return Err(format!("the name of a user of ours begins with {USER_PREFIX}"));
         }
         if all.any(|name| name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(char::is_control)) {
-            return Err("an entry without a name, or with an impossible one".to_owned());
+            return Err("the name of an entry is empty, too long, or has control characters".to_owned());
         }
         Ok(())
     }
 }
 
 impl KubeconfigEntries {
-    /// Whether they make sense together; if not, what is wrong.
+    /// Checks that the entries are consistent. Otherwise returns what is wrong.
     pub fn check(&self) -> Result<(), String> {
         let names = self.names();
         for (index, context) in self.contexts.iter().enumerate() {
@@ -153,21 +149,20 @@ impl KubeconfigEntries {
                 ));
             }
             if names.contexts[..index].contains(&context.name) {
-                return Err(format!("context `{}` is there twice", context.name));
+                return Err(format!("context `{}` occurs twice", context.name));
             }
         }
         if names.clusters.iter().enumerate().any(|(index, name)| names.clusters[..index].contains(name)) {
-            return Err("a cluster is there twice".to_owned());
+            return Err("a cluster occurs twice".to_owned());
         }
         names.check()?;
         self.user.check()?;
         if names.clusters.is_empty() || names.contexts.is_empty() {
-            return Err("no cluster or no context".to_owned());
+            return Err("the entries have no cluster or no context".to_owned());
         }
         Ok(())
     }
 
-    /// The names of these entries.
     #[must_use]
     pub fn names(&self) -> EntryNames {
         EntryNames {
@@ -178,7 +173,7 @@ impl KubeconfigEntries {
     }
 }
 
-/// Whether the name of a user is one of ours.
+/// Whether this is the name of one of Bursar's users.
 #[must_use]
 pub fn is_our_user(name: &str) -> bool {
     name.starts_with(USER_PREFIX)

@@ -1,10 +1,10 @@
-//! What `bursard` asks of `bursar-homed`, and what it is answered.
+//! The requests of `bursard` to `bursar-homed`, and the answers.
 //!
-//! A request is one line of JSON over a Unix stream socket, an answer is one line of JSON. The list of requests is
-//! closed: there is no "write this file", only "make our entries be in the kubeconfig of this home".
+//! A request is one line of JSON over a Unix stream socket, and so is an answer. The list of requests is closed: no
+//! request writes an arbitrary file, only Bursar's entries in the kubeconfig of a home.
 //!
-//! This crate has types, limits and checks of values only: no file, no socket, no clock. The daemon's decisions and
-//! `bursar-homed`, which runs as root, share it and nothing else; so it depends on serde and small helpers alone.
+//! This crate has only types, limits and checks of values: no file, socket or clock. It is the only code that the
+//! daemon shares with `bursar-homed`, which runs as root, so it depends only on serde and small helpers.
 
 mod entries;
 mod error;
@@ -36,33 +36,33 @@ pub use crate::secret::SecretText;
 pub use crate::ssh_key::{AUTHORIZED_KEYS, MAX_KEY_BYTES, MAX_KEYS, SshKey};
 pub use crate::token::{Claims, claims};
 
-/// Version of requests and answers. Server and client come from one package, but a daemon that was not restarted
-/// after an upgrade may speak the older one; it is then told so instead of being misread.
+/// The version of requests and answers. Server and client come from one package, but a daemon that was not restarted
+/// after an upgrade may use the older version. It then gets an error instead of being misread.
 pub const PROTOCOL_VERSION: u32 = 4;
 
-/// Whose home, and which file in it. Every request carries it and every request is checked against it again.
+/// The home of a request, and the kubeconfig in it. `bursar-homed` checks the target of every request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HomeTarget {
-    /// Absolute path of the home, beneath a configured prefix.
+    /// The absolute path of the home, beneath a configured prefix.
     pub home: PathBuf,
-    /// The uid that owns the home and that the work is done as; at least 1000.
+    /// The uid that owns the home and does the work; at least 1000.
     pub uid: u32,
-    /// Primary gid, at least 100.
+    /// The primary gid; at least 100.
     pub gid: u32,
-    /// Supplementary gids, each at least 100, at most [`MAX_GROUPS`].
+    /// Supplementary gids: at most [`MAX_GROUPS`], each at least 100.
     #[serde(default)]
     pub groups: Vec<u32>,
     /// The kubeconfig, relative to the home, e.g. `.kube/config`.
     pub kubeconfig: PathBuf,
-    /// The mount point of the file system that the home was on when it was last seen. While something else is mounted
-    /// there, or nothing, a home that is missing is not gone.
+    /// The mount point of the file system on which the home was last seen. If this is not mounted now, a missing home
+    /// does not count as gone.
     #[serde(default)]
     pub mount: Option<PathBuf>,
 }
 
 impl HomeTarget {
-    /// A target with the usual file, `.kube/config`, and no supplementary groups.
+    /// Returns a target with the usual kubeconfig, `.kube/config`, and no supplementary groups.
     #[must_use]
     pub fn new(home: impl Into<PathBuf>, uid: u32, gid: u32) -> Self {
         let kubeconfig = PathBuf::from(USUAL_KUBECONFIG);
@@ -70,92 +70,94 @@ impl HomeTarget {
     }
 }
 
-/// One request: what to do in which home.
+/// One request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
     /// [`PROTOCOL_VERSION`] of the sender.
     pub version: u32,
-    /// Whose home.
     pub target: HomeTarget,
-    /// What to do there.
     pub work: Work,
 }
 
 impl Request {
-    /// A request of this version.
+    /// Returns a request of this version.
     #[must_use]
     pub fn new(target: HomeTarget, work: Work) -> Self {
         Self { version: PROTOCOL_VERSION, target, work }
     }
 }
 
-/// The closed list of what can be asked. It grows by variants; nothing generic is ever added.
+/// The closed list of requests. New requests become new variants; a generic request is never added.
 ///
-/// Tagged from outside: serde buffers the content of internally tagged enums, and a copy of a private key would stay
-/// behind in that buffer.
+/// The enum is tagged externally, because serde buffers the content of internally tagged enums, and a copy of a private
+/// key would stay in that buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Work {
-    /// What is in the kubeconfig under our names. Changes nothing, a lock apart that a killed worker of ours left.
+    /// Reports what the kubeconfig has under Bursar's names. Changes nothing, but removes the lock of a worker that was
+    /// killed.
     Inspect {
-        /// The names that are ours.
+        /// The names of Bursar's entries.
         names: EntryNames,
     },
-    /// Writes, syncs and removes a file where the kubeconfig will be, so that no certificate is asked for in vain.
-    /// Makes the directory (`.kube`) if it is not there.
+    /// Writes, syncs and removes a file next to the kubeconfig, so that no certificate is requested in vain. Creates
+    /// the directory (`.kube`) if it is missing.
     TestWrite {
-        /// As in [`Work::WriteKubeconfig`]: without it a file that does not parse is reported now.
+        /// As in [`Work::WriteKubeconfig`]. If false, a file that does not parse is reported now.
         replace_unparsable: bool,
     },
-    /// As [`Work::TestWrite`], and what is planned is merged into the kubeconfig as it is, without a credential and without
-    /// writing it: what stands in its way is known before anything is signed.
+    /// Like [`Work::TestWrite`]. In addition, merges the planned entries, without a credential, into the kubeconfig in
+    /// memory, so that obstacles are known before anything is signed.
     TestDelivery {
-        /// What is to come.
+        /// The entries to deliver later.
         planned: PlannedEntries,
         /// As in [`Work::WriteKubeconfig`].
         replace_unparsable: bool,
     },
-    /// The home exists and is the user's; made if told so and if the server allows it for that prefix.
+    /// Checks that the home exists and belongs to the user. Creates it if `create` is set and the server allows it for
+    /// the prefix.
     EnsureHome {
-        /// Make it if it is missing.
+        /// Whether a missing home is created.
         create: bool,
-        /// Copy the server's skeleton directory into a home that was made now.
+        /// Whether the server's skeleton directory is copied into a home that was created by this request.
         skeleton: bool,
     },
-    /// Whether a home or the directory of a volume could be made there: one is begun, and taken back.
+    /// Checks whether a home or the directory of a volume could be created: starts to create one, and removes it again.
     TestCreate,
-    /// The directory of a volume exists and is the user's; made, if the server allows it for that prefix, mode 0700.
-    /// Nothing that exists is changed.
+    /// Checks that the directory of a volume exists and belongs to the user. Creates a missing one with mode 0700, if
+    /// the server allows it for the prefix. Nothing that exists is changed.
     MakeDirectory {
-        /// Mode 2770: what is made in it belongs to its group.
+        /// Whether the mode is 2770 instead, so that new files belong to the directory's group.
         shared: bool,
     },
-    /// Our entries are in the kubeconfig, everything else in it stays. A token and what belongs to it stand in files of
-    /// their own beside it.
+    /// Merges Bursar's entries into the kubeconfig, and keeps everything else. A token is written to files of its own
+    /// next to it (see [`TokenFiles`]).
     WriteKubeconfig {
-        /// What is to be there.
+        /// The entries to write.
         entries: KubeconfigEntries,
-        /// Keep a file that does not parse beside, and replace it; otherwise it is [`HomeError::NotYaml`].
+        /// Whether a file that does not parse is kept as a backup and replaced; otherwise the result is
+        /// [`HomeError::NotYaml`].
         replace_unparsable: bool,
     },
-    /// Our entries are not in the kubeconfig, everything else in it stays. Our files beside it are removed.
+    /// Removes Bursar's entries from the kubeconfig, and Bursar's files next to it. Keeps everything else.
     RemoveKubeconfig {
-        /// The names that are ours.
+        /// The names of Bursar's entries.
         names: EntryNames,
     },
-    /// The user's part of the last kubeconfig that we replaced is there again, with our entries as they are now.
+    /// Restores the user's part of the last kubeconfig that Bursar replaced, together with Bursar's current entries.
     RestoreKubeconfig,
-    /// Exactly these keys are in our block of `.ssh/authorized_keys`, everything else in it stays. Without any there is no
-    /// block; with some only if root allowed it, for who may write keys may become the user wherever sshd is.
+    /// Makes Bursar's block of `.ssh/authorized_keys` contain exactly these keys, and keeps everything else. Without
+    /// keys, the block is removed. Keys are written only with `--ssh-keys`, because a key lets its owner log in as the
+    /// user.
     SshKeys {
-        /// Lines that [`SshKey::parse`] takes.
+        /// Lines that [`SshKey::parse`] accepts.
         keys: Vec<String>,
     },
 }
 
 impl Work {
-    /// The request's name, for logs.
+    /// Returns the request's name for logs.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -172,8 +174,8 @@ impl Work {
         }
     }
 
-    /// Whether it looks at the kubeconfig of its target, which then must be one that may be written. The others have a
-    /// target of which they need no more than the home.
+    /// Whether the request uses the kubeconfig of its target, whose path must then be permitted. Other requests use
+    /// only the home of the target.
     #[must_use]
     pub fn is_about_the_kubeconfig(&self) -> bool {
         match self {
@@ -188,114 +190,113 @@ impl Work {
     }
 }
 
-/// What was done or found.
+/// The result of a request that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Answer {
-    /// To [`Work::Inspect`].
+    /// The answer to [`Work::Inspect`].
     Inspected(Inspection),
-    /// To [`Work::TestWrite`] and [`Work::TestCreate`]: a file could be written, a home made there.
+    /// The answer to [`Work::TestWrite`], [`Work::TestDelivery`] and [`Work::TestCreate`]: the test succeeded.
     Writable,
-    /// To [`Work::EnsureHome`] and [`Work::MakeDirectory`].
+    /// The answer to [`Work::EnsureHome`] and [`Work::MakeDirectory`].
     HomeReady {
-        /// It was made now.
+        /// Whether this request created it.
         created: bool,
     },
-    /// To [`Work::WriteKubeconfig`].
+    /// The answer to [`Work::WriteKubeconfig`].
     Written(Written),
-    /// To [`Work::RemoveKubeconfig`].
+    /// The answer to [`Work::RemoveKubeconfig`].
     Removed {
-        /// The file was changed; `false` if nothing of ours was there, or no file.
+        /// Whether the file was changed; false if it had none of Bursar's entries, or did not exist.
         changed: bool,
     },
-    /// To [`Work::RestoreKubeconfig`].
+    /// The answer to [`Work::RestoreKubeconfig`].
     Restored {
-        /// The file was changed; `false` if it said so already.
+        /// Whether the file was changed; false if it already had this content.
         changed: bool,
-        /// Entries of ours are in it; if not, they are to be delivered again.
+        /// Whether the file has Bursar's entries; if not, they must be delivered again.
         complete: bool,
     },
-    /// To [`Work::SshKeys`].
+    /// The answer to [`Work::SshKeys`].
     SshKeys {
-        /// The file was changed; `false` if it said so already.
+        /// Whether the file was changed; false if it already had this content.
         changed: bool,
-        /// As in [`HomeTarget::mount`], now.
+        /// The current value for [`HomeTarget::mount`].
         mount: Option<PathBuf>,
     },
 }
 
-/// A kubeconfig that now holds our entries.
+/// The state of a kubeconfig to which Bursar's entries were written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Written {
-    /// The file was written; `false` if it already said all of it.
+    /// Whether the file was changed; false if it already had this content.
     pub changed: bool,
-    /// [`Inspection::entries_digest`] of what is now there.
+    /// [`Inspection::entries_digest`] of the new content.
     pub entries_digest: String,
-    /// Name of the file beside it that keeps what did not parse.
+    /// The name of the backup, next to the kubeconfig, of a file that did not parse; `None` if there was none.
     pub backup: Option<String>,
-    /// Seconds that a lock of another program had been there, which was overridden.
+    /// The age in seconds of another program's lock that was overridden; `None` if there was none.
     #[serde(default)]
     pub overridden_lock: Option<u64>,
-    /// As in [`HomeTarget::mount`], now.
+    /// The current value for [`HomeTarget::mount`].
     pub mount: Option<PathBuf>,
 }
 
-/// What [`Work::Inspect`] tells: nothing of the user's, and of ours only what is public.
+/// The result of [`Work::Inspect`]. It contains nothing of the user's entries, and only public parts of Bursar's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Inspection {
-    /// The file is there.
+    /// Whether the file exists.
     pub exists: bool,
-    /// It is a kubeconfig that can be merged into.
+    /// Whether the file is a kubeconfig that entries can be merged into.
     pub parses: bool,
-    /// Owner of the file.
+    /// The uid of the file's owner.
     pub owner: Option<u32>,
-    /// Permission bits of the file, e.g. `0o600`.
+    /// The permission bits of the file, such as `0o600`.
     pub mode: Option<u32>,
-    /// The certificate under our user's name, PEM, encoded again from what it decodes to.
+    /// The certificate of Bursar's user entry as PEM, encoded again after decoding.
     pub certificate_pem: Option<String>,
-    /// The key under our user's name belongs to that certificate.
+    /// Whether the key of Bursar's user entry belongs to that certificate.
     pub key_matches: bool,
-    /// The `jti` of the token in our file beside it, which is public; of the token nothing else is told.
+    /// The `jti` of the token in Bursar's file. It is public, and nothing else of the token is reported.
     #[serde(default)]
     pub token_id: Option<String>,
-    /// `current-context`, if it is one of ours.
+    /// `current-context`, if it is one of Bursar's contexts.
     pub current_context: Option<String>,
-    /// SHA-256 (hex) of what stands under our names, as far as we manage it and it is not secret: the same as when they
-    /// were written unless somebody changed them. `None` if one of them is missing.
+    /// The SHA-256 (hex) of Bursar's entries, without secrets and fields that Bursar does not manage. It changes only
+    /// if others change the entries. `None` if an entry is missing.
     pub entries_digest: Option<String>,
-    /// Why it cannot be merged into.
+    /// Why nothing can be merged into the file.
     #[serde(default)]
     pub unreadable: Option<String>,
-    /// What in it is ours, of whichever cluster.
+    /// The entries of Bursar in the file, for all clusters.
     #[serde(default)]
     pub ours: OurEntries,
-    /// Bytes of the user's part of the last file that we replaced, if it is kept.
+    /// The size in bytes of the user's part of the last file that Bursar replaced, if it was kept.
     #[serde(default)]
     pub kept: Option<u64>,
-    /// As in [`HomeTarget::mount`], now.
+    /// The current value for [`HomeTarget::mount`].
     pub mount: Option<PathBuf>,
 }
 
-/// One answer line.
+/// One line of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Response {
     /// [`PROTOCOL_VERSION`] of the server.
     pub version: u32,
-    /// What came of it.
     pub result: Result<Answer, HomeError>,
 }
 
 impl Response {
-    /// An answer of this version.
+    /// Returns an answer of this version.
     #[must_use]
     pub fn new(result: Result<Answer, HomeError>) -> Self {
         Self { version: PROTOCOL_VERSION, result }
     }
 
-    /// The line that goes over the socket, with its line feed.
+    /// Returns the line for the socket, including its line feed.
     #[must_use]
     pub fn to_line(&self) -> Vec<u8> {
         let mut line = serde_json::to_vec(self).unwrap_or_else(|_| {
@@ -311,11 +312,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_closed_and_survive_the_wire() {
+    fn requests_survive_json_and_unknown_ones_are_rejected() {
         let request =
             Request::new(HomeTarget::new("/home/a", 52503, 52503), Work::Inspect { names: EntryNames::default() });
-        let line = serde_json::to_string(&request).expect("encodes");
-        assert_eq!(serde_json::from_str::<Request>(&line).expect("decodes"), request);
+        let line = serde_json::to_string(&request).expect("a request becomes JSON");
+        assert_eq!(serde_json::from_str::<Request>(&line).expect("the line is a request"), request);
         let odd = line.replace("\"inspect\"", "\"run_command\"");
         assert!(serde_json::from_str::<Request>(&odd).is_err());
         let odd = line.replace("\"uid\":", "\"also\":1,\"uid\":");

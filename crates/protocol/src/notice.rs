@@ -1,38 +1,38 @@
-//! What the kubeconfig of a suspended account answers with instead of a credential. Types only: no file, no socket, no clock.
+//! The notice that the kubeconfig of a suspended account shows instead of using a credential.
 
 use serde::{Deserialize, Serialize};
 
-/// An `exec` plugin that prints one sentence and gives no credential: `sh` with a script that stands here. The sentence is
-/// an argument of the script and never a part of it, so nothing in it is run.
+/// An `exec` plugin that prints one sentence and returns no credential: `sh` with a fixed script. The sentence is an
+/// argument of the script, not a part of it, so the shell does not execute anything in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Notice {
-    /// `tool foo`.
+    /// The account in the sentence, such as `tool foo`.
     pub account: String,
-    /// Since when it is suspended.
+    /// The beginning of the suspension.
     pub since: String,
-    /// Until when; absent: nobody said.
+    /// The end of the suspension; `None` if it is not known.
     #[serde(default)]
     pub until: Option<String>,
-    /// Whom to ask.
+    /// The address to ask.
     pub contact: String,
 }
 
-/// Longest part of a notice, in bytes: a name, a time, an address.
+/// The longest part of a notice, in bytes: a name, a time, an address.
 pub const MAX_NOTICE_BYTES: usize = 256;
 
-/// Prints its first argument, and fails.
+/// Prints its first argument to standard error, and fails.
 const SCRIPT: &str = "printf '%s\\n' \"$1\" >&2; exit 1";
 
 impl Notice {
-    /// Whether it can be written; if not, what is wrong.
+    /// Checks that the notice can be written. Otherwise returns what is wrong.
     pub fn check(&self) -> Result<(), String> {
         let Self { account, since, until, contact } = self;
         let mut parts = [account, since, contact].into_iter().chain(until);
-        if parts.all(|part| is_plain(part)) { Ok(()) } else { Err("a part of the notice is no plain text".to_owned()) }
+        if parts.all(|part| is_plain(part)) { Ok(()) } else { Err("a part of the notice is not plain text".to_owned()) }
     }
 
-    /// What the account's people read.
+    /// Returns the sentence that the account's people read.
     #[must_use]
     pub fn text(&self) -> String {
         let Self { account, since, until, contact } = self;
@@ -40,15 +40,15 @@ impl Notice {
         format!("{account} is suspended since {since}{until}; ask {contact}")
     }
 
-    /// What kubectl runs `sh` with.
+    /// Returns the arguments of `sh`.
     #[must_use]
     pub fn arguments(&self) -> Vec<String> {
         vec!["-c".to_owned(), SCRIPT.to_owned(), "sh".to_owned(), self.text()]
     }
 }
 
-/// Whether a text is one line that no terminal takes for anything else: no control characters, nor what changes the
-/// direction of others.
+/// Whether a terminal shows the text as one line and nothing else: it has no control characters, and none that change
+/// the direction of text.
 #[must_use]
 pub fn is_plain(text: &str) -> bool {
     let turns =
@@ -74,9 +74,9 @@ mod tests {
         for contact in ["help@example.org", "$(id) `id`; id | id > x", "'; id #", "\"; id #", "%s%n \\n -e"] {
             let notice = notice(contact);
             assert_eq!(notice.check(), Ok(()));
-            let output = Command::new("sh").args(notice.arguments()).output().expect("sh");
+            let output = Command::new("sh").args(notice.arguments()).output().expect("sh can be run");
             assert!(!output.status.success() && output.stdout.is_empty());
-            let said = String::from_utf8(output.stderr).expect("text");
+            let said = String::from_utf8(output.stderr).expect("the output is UTF-8");
             assert_eq!(said, format!("tool foo is suspended since 2026-11-22T21:00:00Z; ask {contact}\n"));
         }
     }

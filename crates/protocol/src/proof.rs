@@ -1,51 +1,51 @@
-//! What stands under our user's name in a kubeconfig, kind by kind. Types only: no file, no socket, no clock.
+//! The content of Bursar's user entry in a kubeconfig, for each kind of credential.
 //!
-//! A kubeconfig can name a program that kubectl runs as its user. So a request cannot contain the program or its
-//! arguments: they stand here, and an attacker who speaks for the daemon chooses an issuer and a client, no more.
+//! A kubeconfig can name a program that kubectl runs as its user. Therefore a request cannot contain the program or its
+//! arguments; they are fixed here. An attacker who takes over the daemon can choose only an issuer and a client.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Notice, SecretText, is_our_user};
 
-/// `users[]` of a kubeconfig.
+/// An item of `users[]` in a kubeconfig.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UserEntry {
-    /// The entry's name, by which it is found again.
+    /// The name, by which the entry is found again.
     pub name: String,
-    /// What its holder proves itself with.
+    /// The credential.
     pub proof: UserProof,
 }
 
-/// See the module. Tagged from outside, for the reason of [`Work`](crate::Work).
+/// The credential of a user entry. The enum is tagged externally, for the reason given at [`Work`](crate::Work).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum UserProof {
     /// A client certificate, inline.
     Certificate {
-        /// PEM; public.
+        /// The certificate as PEM; it is public.
         certificate_pem: String,
-        /// The private key, PEM.
+        /// The private key as PEM.
         key_pem: SecretText,
     },
-    /// A token in a file, which clients read again when it was replaced.
+    /// A token in a file, which clients read again after it was replaced.
     Token(TokenFiles),
-    /// kubelogin.
+    /// A login with kubelogin.
     Login(Login),
-    /// Nothing: people are told why.
+    /// No credential: kubectl prints why there is none.
     Notice(Notice),
 }
 
-/// The files of a folder beside the kubeconfig that is called as our user. They are named as in pods
-/// (`/var/run/secrets/kubernetes.io/serviceaccount`), so that the folder can be mounted there.
+/// The files of a folder next to the kubeconfig; the folder has the name of the user entry. The files are named as in
+/// pods (`/var/run/secrets/kubernetes.io/serviceaccount`), so that the folder can be mounted there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenFiles {
-    /// `token`: a JSON web token.
+    /// The file `token`: a JSON web token.
     pub token: SecretText,
-    /// `ca.crt`: whom to trust, PEM.
+    /// The file `ca.crt`: the certificates of the authorities to trust, PEM.
     pub ca_pem: String,
-    /// `namespace`.
+    /// The file `namespace`.
     pub namespace: String,
     /// `KUBERNETES_SERVICE_HOST` in `kubernetes.env`.
     pub service_host: String,
@@ -53,15 +53,15 @@ pub struct TokenFiles {
     pub service_port: u16,
 }
 
-/// An `exec` plugin of one kind: `kubectl oidc-login get-token` (int128/kubelogin).
+/// An `exec` plugin that can only be `kubectl oidc-login get-token` (int128/kubelogin).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Login {
     /// `--oidc-issuer-url`.
     pub issuer: String,
-    /// `--oidc-client-id`. There is no secret: the client is a public one.
+    /// `--oidc-client-id`. The client is public: it has no secret.
     pub client_id: String,
-    /// `--oidc-extra-scope`, each.
+    /// One `--oidc-extra-scope` for each.
     pub scopes: Vec<String>,
     /// `--grant-type`.
     pub grant: Grant,
@@ -71,15 +71,15 @@ pub struct Login {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Grant {
-    /// By a browser where there is one, else by the keyboard.
+    /// With a browser if the host has one, otherwise with the keyboard.
     #[default]
     Auto,
-    /// By a browser on any other device: for hosts without one (RFC 8628).
+    /// With a browser on another device, for hosts without one (RFC 8628).
     DeviceCode,
 }
 
 impl Grant {
-    /// The value of `--grant-type`.
+    /// Returns the value of `--grant-type`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -89,23 +89,24 @@ impl Grant {
     }
 }
 
-/// Names of the files in a folder of [`TokenFiles`]. The token is the last: who finds it finds the others.
+/// The names of the files of [`TokenFiles`]. The token is written last, so a program that finds it finds the others
+/// too.
 pub const TOKEN_FILES: [&str; 4] = ["ca.crt", "namespace", "kubernetes.env", TOKEN];
-/// The one that is a secret.
+/// The name of the only secret file.
 pub const TOKEN: &str = "token";
 
 impl UserEntry {
-    /// Whether it can be written; if not, what is wrong.
+    /// Checks that the entry can be written. Otherwise returns what is wrong.
     pub fn check(&self) -> Result<(), String> {
         let wrong = |what: &str| Err(what.to_owned());
         match &self.proof {
             UserProof::Token(_) if folder(&self.name).is_none() => {
-                wrong("the name of a user with a token is no name of a folder")
+                wrong("the name of a user with a token is not a valid name of a folder")
             }
             UserProof::Token(files) => files.check(),
-            UserProof::Login(login) if !is_issuer(&login.issuer) => wrong("the issuer is no https URL"),
+            UserProof::Login(login) if !is_issuer(&login.issuer) => wrong("the issuer is not an https URL"),
             UserProof::Login(login) if !login.scopes.iter().chain([&login.client_id]).all(|word| is_word(word)) => {
-                wrong("a client or a scope is no word")
+                wrong("a client or a scope contains a character that is not allowed")
             }
             UserProof::Notice(notice) => notice.check(),
             UserProof::Certificate { .. } | UserProof::Login(_) => Ok(()),
@@ -113,7 +114,7 @@ impl UserEntry {
     }
 }
 
-/// The folder of a user's files, beside the kubeconfig; `None` if its name would lead elsewhere.
+/// Returns the folder of a user's files, relative to that of the kubeconfig; `None` if its name could lead elsewhere.
 #[must_use]
 pub fn folder(user: &str) -> Option<&str> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -121,19 +122,19 @@ pub fn folder(user: &str) -> Option<&str> {
 }
 
 impl TokenFiles {
-    /// People read the environment file into their shells: nothing in it may be more than an address.
+    /// Checks the values of the environment file. People read it into their shells, so a value must not be a command.
     fn check(&self) -> Result<(), String> {
         let address = |byte: u8| byte.is_ascii_alphanumeric() || b".-:".contains(&byte);
         let label = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
         let is = |text: &str, of: &dyn Fn(u8) -> bool| !text.is_empty() && text.bytes().all(of);
         if !is(&self.service_host, &address) || !is(&self.namespace, &label) || !is(self.token.expose(), &token) {
-            return Err("a token, a namespace or an address is none".to_owned());
+            return Err("the token, the namespace or the address is malformed".to_owned());
         }
         Ok(())
     }
 
-    /// The content of one of [`TOKEN_FILES`].
+    /// Returns the content of one of [`TOKEN_FILES`].
     #[must_use]
     pub fn content(&self, file: &str) -> zeroize::Zeroizing<String> {
         zeroize::Zeroizing::new(match file {
@@ -149,7 +150,7 @@ impl TokenFiles {
 }
 
 impl Login {
-    /// What kubectl runs, after its own name.
+    /// Returns the arguments of kubectl.
     #[must_use]
     pub fn arguments(&self) -> Vec<String> {
         let mut arguments = vec![
@@ -166,13 +167,14 @@ impl Login {
     }
 }
 
-/// `https://` and then nothing that a URL has not.
+/// Whether the text is `https://`, followed only by characters of URLs.
 #[must_use]
 pub fn is_issuer(text: &str) -> bool {
     text.strip_prefix("https://").is_some_and(|rest| rest.len() < 1024 && is_word(rest))
 }
 
-/// What may stand in an argument of kubelogin: neither spaces nor quotes, and no comma, which would be two scopes.
+/// Whether the text can be an argument of kubelogin: it has no spaces, quotes or commas. A comma would separate two
+/// scopes.
 #[must_use]
 pub fn is_word(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._:/+-~%".contains(&byte))
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_environment_file_holds_an_address_and_nothing_to_run() {
+    fn an_environment_file_contains_no_commands() {
         let good = files("api.example.org", "tool-foo", "a.b_c.d-e");
         assert_eq!(good.check(), Ok(()));
         assert_eq!(files("2001:db8::1", "tool-foo", "a.b.c").check(), Ok(()));
@@ -222,7 +224,7 @@ mod tests {
     fn a_login_runs_kubelogin_and_nothing_else() {
         let good = login("https://sso.example.org/realms/site", "kubernetes", "email");
         assert_eq!(good.check(), Ok(()));
-        let UserProof::Login(good) = good.proof else { panic!("it is one") };
+        let UserProof::Login(good) = good.proof else { panic!("the entry is a login") };
         let arguments = good.arguments().join(" ");
         assert_eq!(
             arguments,

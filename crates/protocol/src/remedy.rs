@@ -1,11 +1,11 @@
-//! The word for each reason, and what an administrator can do about it.
+//! The reason word of each [`HomeError`], and its remedy for administrators.
 
 use std::path::Path;
 
 use crate::{HomeError, shown};
 
 impl HomeError {
-    /// One word for ledger, metrics and logs.
+    /// Returns one word for ledger, metrics and logs.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -51,7 +51,7 @@ impl HomeError {
         }
     }
 
-    /// What the administrator can do about it.
+    /// Returns what the administrator can do.
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
@@ -63,7 +63,7 @@ impl HomeError {
             }
             Self::AccessDenied { path } => format!(
                 "check modes and ACLs from the prefix down to `{}`; \
-                 on an export that squashes root, make what is missing on the file server",
+                 on an export that squashes root, create what is missing on the file server",
                 shown(path)
             ),
             Self::Immutable { path } => {
@@ -84,7 +84,7 @@ impl HomeError {
                 "read the kernel's log here and on the file server; a soft mount also says this when its server is slow"
                     .into()
             }
-            Self::Busy { path } => format!("see what `findmnt` says of `{}`, and unmount it", shown(path)),
+            Self::Busy { path } => format!("find what is mounted on `{}` with `findmnt`, and unmount it", shown(path)),
             Self::ReadOnly { .. } => {
                 "mount it writable; if it is writable for others, the unit of bursar-homed hides it \
                  (ProtectSystem=, ProtectHome=, ReadOnlyPaths=)"
@@ -92,7 +92,7 @@ impl HomeError {
             }
             Self::MissingHome { home, uid, gid } | Self::CreateNotAllowed { home, uid, gid } => format!(
                 "on the file server: install -d -o {uid} -g {gid} -m 0700 {}; \
-                 or let Bursar make homes (class and prefix must both say so)",
+                 or let Bursar create homes (set create in the class's home, and --create-prefix in homed.env)",
                 shown(home)
             ),
             Self::MissingPrefix { prefix } => format!(
@@ -102,11 +102,14 @@ impl HomeError {
             ),
             Self::Squashed { prefix } => format!(
                 "either export `{0}` to this host with no_root_squash, or take --create-prefix {0} out of \
-                 /etc/bursar/homed.env and `create` and `directory` out of the classes: then the file server makes homes",
+                 /etc/bursar/homed.env and `create` and `directory` out of the classes: the file server must then create homes",
                 shown(prefix)
             ),
             Self::WrongOwner { path, .. } => {
-                format!("find out why `{}` is not the account's, then chown it on the file server", shown(path))
+                format!(
+                    "find out why `{}` does not belong to the account, then chown it on the file server",
+                    shown(path)
+                )
             }
             Self::NotBeneathPrefix { .. } => "correct the account's home in the directory, \
                  or add the prefix to the configuration and to bursar-homed"
@@ -138,7 +141,7 @@ impl HomeError {
                 shown(path)
             ),
             Self::InUse { path, .. } => in_use(path),
-            Self::NothingKept { .. } => "nothing: the file in the home is the user's own".into(),
+            Self::NothingKept { .. } => "no action needed: the file in the home is the user's own".into(),
             Self::NotYaml { .. } => NOT_YAML.into(),
             Self::TimedOut { .. } => "check the file server and the mount; other exports are not affected".into(),
             Self::Unavailable { .. } => "no action needed: it is retried automatically".into(),
@@ -158,9 +161,10 @@ impl HomeError {
 }
 
 const NOT_YAML: &str = "have the account's owner repair the file or move it away; if the text is no YAML at all, \
-    home = { replace_unparsable = true } in the class has it replaced (a dated copy is kept beside)";
+    home = { replace_unparsable = true } in the class has it replaced (a dated copy is kept next to it)";
 
-/// Less than this is no room for a kubeconfig: then the file system itself counts by the quota, which is the folder's.
+/// If fewer bytes are free, even a kubeconfig does not fit. The file system then reports the quota of the folder as its
+/// own size.
 const NO_ROOM: u64 = 64 << 10;
 
 fn quota(uid: u32, size: u64, free: u64) -> String {
@@ -173,5 +177,7 @@ fn quota(uid: u32, size: u64, free: u64) -> String {
 
 fn in_use(path: &Path) -> String {
     let path = shown(path);
-    format!("nothing: it is tried again soon; a lock older than a minute is overridden, or delete `{path}.lock`")
+    format!(
+        "no action needed: it is retried automatically; a lock older than a minute is overridden, or delete `{path}.lock`"
+    )
 }

@@ -1,25 +1,24 @@
-//! Text that must not be seen: overwritten when dropped, and silent in `Debug`.
+//! Text that must stay secret: it is overwritten when dropped, and `Debug` does not show it.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
-/// A private key on its way into a home.
+/// A private key or a token on its way into a home.
 ///
-/// Serialising it does show it: that is how it travels over the socket, and nothing else may serialise it. Equality
-/// is for tests and for "unchanged"; it is not constant in time and must not decide about access.
+/// Serialization shows the text, because requests contain it; nothing else may serialize it. Equality is meant for
+/// tests and for "unchanged". It does not take constant time, and must not decide about access.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretText(Zeroizing<String>);
 
 impl SecretText {
-    /// Takes the text over.
     #[must_use]
     pub fn new(text: String) -> Self {
         Self(Zeroizing::new(text))
     }
 
-    /// The text itself. Every call is a place to look at in a review.
+    /// Returns the text. A review has to look at every call.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -55,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debug_prints_nothing_of_it() {
+    fn debug_does_not_show_the_text() {
         assert_eq!(format!("{:?}", SecretText::new("hunter2".into())), "SecretText(..)");
     }
 }

@@ -1,21 +1,21 @@
-//! Public SSH keys that may be written in homes.
+//! The public SSH keys that may be written in homes.
 //!
-//! Only `type base64 [comment]` of sshd's format (sshd(8), `AUTHORIZED_KEYS FILE FORMAT`) is written: an option that
-//! came out of a directory could be `command=`.
+//! A key must be `type base64 [comment]` of sshd's format (sshd(8), `AUTHORIZED_KEYS FILE FORMAT`). Options are not
+//! accepted, because a directory could set `command=`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// Where sshd looks, relative to a home. Never said by a request.
+/// The file in which sshd looks for keys, relative to a home. A request never contains it.
 pub const AUTHORIZED_KEYS: &str = ".ssh/authorized_keys";
 
-/// Keys of one person at most. Each is a line that sshd reads at every login.
+/// The most keys of one person. sshd reads all of them at every login.
 pub const MAX_KEYS: usize = 64;
 
-/// Longest line of a key: RSA of 16384 bits and a comment.
+/// The longest line of a key: RSA of 16384 bits and a comment.
 pub const MAX_KEY_BYTES: usize = 4096;
 
-/// Types of keys that are taken: no DSA, and no certificates, which are for `TrustedUserCAKeys`.
+/// The accepted types of keys: no DSA, and no certificates, which belong in `TrustedUserCAKeys`.
 const KINDS: [&str; 7] = [
     "ssh-ed25519",
     "ecdsa-sha2-nistp256",
@@ -26,17 +26,18 @@ const KINDS: [&str; 7] = [
     "sk-ecdsa-sha2-nistp256@openssh.com",
 ];
 
-/// Below, factoring is a matter of money (NIST SP 800-57 part 1, 5.6.1); above, OpenSSH takes none.
+/// The accepted sizes of RSA keys. Smaller ones can be factored (NIST SP 800-57 part 1, 5.6.1), and OpenSSH rejects
+/// larger ones.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=16384;
-/// Longest comment that is kept, in characters.
+/// The longest comment that is kept, in characters.
 const COMMENT_MAX: usize = 100;
 
-/// A public key that may be written: its type is one of the list, and it is what it says.
+/// A public key that may be written: its type is accepted, and its content matches the type.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SshKey(String);
 
 impl SshKey {
-    /// The key in a line of a directory: type, base64, and what follows as a comment. Else what is wrong.
+    /// Parses a line of a directory: type, base64, and the rest as a comment. Otherwise returns what is wrong.
     pub fn parse(line: &str) -> Result<Self, String> {
         if line.len() > MAX_KEY_BYTES {
             return Err(format!("is longer than {MAX_KEY_BYTES} bytes"));
@@ -44,31 +45,33 @@ impl SshKey {
         let mut words = line.split_whitespace();
         let (kind, encoded) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         if !KINDS.contains(&kind) {
-            return Err("does not begin with a type of key that is taken".to_owned());
+            return Err("does not begin with an accepted type of key".to_owned());
         }
-        let blob = STANDARD.decode(encoded).map_err(|_| format!("is no base64 after {kind}"))?;
+        let blob = STANDARD.decode(encoded).map_err(|_| format!("has no valid base64 after {kind}"))?;
         let mut rest = Blob(&blob);
         if rest.text() != Some(kind.as_bytes()) {
-            return Err(format!("is not of type {kind} inside"));
+            return Err(format!("has content of another type than {kind}"));
         }
-        rest.key(kind).filter(|()| rest.0.is_empty()).ok_or_else(|| format!("is no usable {kind} inside"))?;
+        rest.key(kind)
+            .filter(|()| rest.0.is_empty())
+            .ok_or_else(|| format!("has content that is not a valid {kind} key"))?;
         let comment: String = words.collect::<Vec<_>>().join(" ");
         let comment: String = comment.chars().filter(|c| !c.is_control()).take(COMMENT_MAX).collect();
         Ok(Self(format!("{kind} {encoded} {comment}").trim_end().to_owned()))
     }
 
-    /// As it is written.
+    /// Returns the line as it is written.
     #[must_use]
     pub fn line(&self) -> &str {
         &self.0
     }
 }
 
-/// What is left of a public key blob (RFC 4253, 6.6; RFC 5656, 3.1; RFC 8709, 4; OpenSSH's `PROTOCOL.u2f`).
+/// The unread rest of a public key blob (RFC 4253, 6.6; RFC 5656, 3.1; RFC 8709, 4; OpenSSH's `PROTOCOL.u2f`).
 struct Blob<'a>(&'a [u8]);
 
 impl<'a> Blob<'a> {
-    /// The next string: its length in four bytes, and it.
+    /// Reads the next string: its length in four bytes, and then its bytes.
     fn text(&mut self) -> Option<&'a [u8]> {
         let (length, rest) = self.0.split_first_chunk::<4>()?;
         let (text, rest) = rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
@@ -76,7 +79,7 @@ impl<'a> Blob<'a> {
         Some(text)
     }
 
-    /// What follows the type.
+    /// Reads the fields that follow the type, and checks them.
     fn key(&mut self, kind: &str) -> Option<()> {
         match kind {
             "ssh-ed25519" => self.ed25519(),
@@ -96,7 +99,7 @@ impl<'a> Blob<'a> {
 
     fn ecdsa(&mut self, curve: &[u8], coordinate: usize) -> Option<()> {
         let (named, point) = (self.text()?, self.text()?);
-        // Uncompressed, the only form that OpenSSH takes.
+        // The point must be uncompressed, the only form that OpenSSH accepts.
         (named == curve && point.len() == 1 + 2 * coordinate && point[0] == 4).then_some(())
     }
 
@@ -112,7 +115,7 @@ impl<'a> Blob<'a> {
     }
 }
 
-/// Bits of a positive `mpint` (RFC 4251, 5).
+/// Returns the number of bits of a positive `mpint` (RFC 4251, 5).
 fn bits(number: &[u8]) -> Option<usize> {
     let number = match number {
         [0, rest @ ..] => rest,
@@ -130,7 +133,7 @@ mod tests {
     fn line(kind: &str, parts: &[&[u8]]) -> String {
         let mut blob = Vec::new();
         for part in std::iter::once(&kind.as_bytes()).chain(parts) {
-            blob.extend(u32::try_from(part.len()).expect("short").to_be_bytes());
+            blob.extend(u32::try_from(part.len()).expect("the part is short").to_be_bytes());
             blob.extend(*part);
         }
         format!("{kind} {}", STANDARD.encode(blob))
@@ -143,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_the_list_are_taken_if_they_are_what_they_say() {
+    fn only_keys_whose_content_matches_an_accepted_type_are_parsed() {
         let (point, longer) = ([4; 65], [4; 133]);
         for good in [
             line("ssh-ed25519", &[&[7; 32]]),
@@ -157,7 +160,7 @@ mod tests {
             assert_eq!(SshKey::parse(&good).map(|key| key.0), Ok(good.clone()));
         }
         let ed25519 = line("ssh-ed25519", &[&[7; 32]]);
-        let encoded = ed25519.split_once(' ').expect("two words").1;
+        let encoded = ed25519.split_once(' ').expect("the line has two words").1;
         for bad in [
             String::new(),
             "ssh-ed25519".to_owned(),
@@ -182,11 +185,11 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_is_one_line_of_text() {
+    fn a_comment_becomes_one_short_line_without_control_characters() {
         let good = line("ssh-ed25519", &[&[7; 32]]);
-        let parsed = SshKey::parse(&format!("  {good}\tann@laptop\u{7} \r\n{good}  ")).expect("a key");
+        let parsed = SshKey::parse(&format!("  {good}\tann@laptop\u{7} \r\n{good}  ")).expect("the key is valid");
         assert!(parsed.line().starts_with(&format!("{good} ann@laptop ssh-ed25519 ")), "{parsed:?}");
-        let long = SshKey::parse(&format!("{good} {}", "c".repeat(500))).expect("a key");
+        let long = SshKey::parse(&format!("{good} {}", "c".repeat(500))).expect("the key is valid");
         assert_eq!(long.line().len(), good.len() + 1 + COMMENT_MAX);
     }
 }

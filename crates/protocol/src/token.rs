@@ -1,5 +1,5 @@
-//! What a token of a service account says of itself (RFC 7519, Kubernetes `TokenRequest`). Text in, values out;
-//! nothing of it is proved, and the token itself is never kept.
+//! Reads the claims of a service-account token (RFC 7519, Kubernetes `TokenRequest`). It does not verify the token, and
+//! never keeps it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -9,8 +9,7 @@ use sha2::{Digest as _, Sha256};
 /// Claims of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claims {
-    /// `jti`: the `credential-id` of audit events. If the API server gives none (before 1.30), the SHA-256 of the
-    /// token.
+    /// `jti`: the `credential-id` of audit events. If the API server sets none (before 1.30), the SHA-256 of the token.
     pub id: String,
     /// `sub`: `system:serviceaccount:NAMESPACE:NAME`.
     pub subject: String,
@@ -18,11 +17,11 @@ pub struct Claims {
     pub not_before: i64,
     /// `exp`, seconds since 1970.
     pub not_after: i64,
-    /// Name and uid of the Secret that it ends with.
+    /// Name and uid of the Secret to which the token is bound. The token ends with the Secret.
     pub secret: Option<(String, String)>,
 }
 
-/// What stands in its middle part; `None` if it is no such token.
+/// Returns the claims in the token's payload; `None` if the text is not such a token.
 #[must_use]
 pub fn claims(token: &str) -> Option<Claims> {
     let mut parts = token.trim().split('.');
@@ -49,13 +48,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_says_whose_it_is_and_what_it_ends_with() {
+    fn claims_are_read_from_the_payload_of_a_token() {
         let payload = json!({
             "jti": "0b0c", "sub": "system:serviceaccount:tool-foo:bursar-g7", "iat": 10, "nbf": 10, "exp": 3610,
             "kubernetes.io": {"secret": {"name": "bursar-host-ce1", "uid": "u1"}},
         });
         let token = format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(payload.to_string()));
-        let claims = claims(&token).expect("claims");
+        let claims = claims(&token).expect("the token has all claims");
         assert_eq!((claims.id.as_str(), claims.not_before, claims.not_after), ("0b0c", 10, 3610));
         assert_eq!(claims.secret, Some(("bursar-host-ce1".to_owned(), "u1".to_owned())));
         for wrong in ["", "a.b", "a.b.c.d", "e30.e30.x", "e30.!.x"] {

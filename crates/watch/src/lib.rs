@@ -1,5 +1,5 @@
-//! A client that waits before it begins a watch again which the server ended at once. `kube::runtime` waits after errors
-//! only, so a server that ends each watch without an error would be asked without end.
+//! A client that waits before it repeats a watch that the server ended at once. `kube::runtime` waits only after
+//! errors, so it would repeat such a watch in a busy loop if the server ends it without an error.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -12,40 +12,41 @@ use kube::client::{Body, ClientBuilder};
 use kube::{Client, Config};
 use tower::Service;
 
-/// Between two tries of a watch that broke or was short, doubled up to the last.
+/// The first and the longest pause before a watch that failed or was short is repeated. The pause doubles each time.
 pub const AGAIN: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
 
-/// How long to wait after a watch that lasted so long, and after the next one that is short.
+/// Returns the pause after a watch that lasted for `lasted`, and the pause after the next short watch. The first is
+/// `None` if no pause is needed.
 #[must_use]
 pub fn paced(pause: Duration, lasted: Duration) -> (Option<Duration>, Duration) {
     if lasted >= AGAIN[1] { (None, AGAIN[0]) } else { (Some(pause), (pause * 2).min(AGAIN[1])) }
 }
 
-/// When a watch begins.
+/// Returns the current time, when a watch begins.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "measures how long a watch lasts")]
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// A client of this configuration, all watches of which are paced.
+/// Returns a client for this configuration that paces all its watches.
 ///
 /// # Errors
-/// The configuration cannot be used.
+/// The configuration is not valid.
 pub fn client(config: Config) -> kube::Result<Client> {
     let watches = Arc::<Watches>::default();
     let layer = tower::layer::layer_fn(|inner| Paced { inner, watches: Arc::clone(&watches) });
     Ok(ClientBuilder::try_from(config)?.with_layer(&layer).build())
 }
 
-/// By what is watched.
+/// Watches by the key that [`watched`] returns.
 type Watches = Mutex<BTreeMap<String, Watch>>;
 
-/// The last watch of something.
+/// The last watch with one key.
 struct Watch {
-    /// When the server began to answer it; `None`: it did not, and the caller waits after an error.
+    /// When the server began to answer; `None` if it did not. After an error, the caller waits by itself.
     began: Option<Instant>,
-    /// The pause after the next one that is short.
+    /// The pause after the next short watch.
     pause: Duration,
 }
 
@@ -69,7 +70,7 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let key = watched(request.uri());
-        // Nothing is sent before it is polled.
+        // The request is sent only when this future is polled.
         let answer = self.inner.call(request);
         let Some(key) = key else { return Box::pin(answer) };
         let watches = Arc::clone(&self.watches);
@@ -87,7 +88,7 @@ where
     }
 }
 
-/// How long a watch is to wait that is asked for now.
+/// Returns how long a watch that is requested now has to wait.
 fn pause(watches: &Watches, key: &str) -> Option<Duration> {
     let mut watches = watches.lock().unwrap_or_else(PoisonError::into_inner);
     let watch = watches.entry(key.to_owned()).or_insert(Watch { began: None, pause: AGAIN[0] });
@@ -97,7 +98,7 @@ fn pause(watches: &Watches, key: &str) -> Option<Duration> {
     wait
 }
 
-/// What a request watches; `None`: it is no watch.
+/// Returns a key for the objects that a request watches; `None` if the request is not a watch.
 fn watched(uri: &Uri) -> Option<String> {
     let mut parts = uri.query()?.split('&');
     if !parts.clone().any(|part| part == "watch=true") {
@@ -113,21 +114,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_watch_that_ends_at_once_is_not_begun_again_at_once() {
+    fn a_watch_that_ends_at_once_is_repeated_after_a_growing_pause() {
         let (mut pause, mut waited) = (AGAIN[0], Duration::ZERO);
         for _ in 0..20 {
             let (wait, next) = paced(pause, Duration::ZERO);
-            waited += wait.expect("a pause");
+            waited += wait.expect("a short watch is followed by a pause");
             pause = next;
         }
         assert!(waited > Duration::from_mins(2), "{waited:?}");
         assert_eq!(pause, AGAIN[1]);
-        assert_eq!(paced(pause, Duration::from_secs(290)), (None, AGAIN[0]), "as the server ends it every time");
+        assert_eq!(
+            paced(pause, Duration::from_secs(290)),
+            (None, AGAIN[0]),
+            "a watch of usual length is repeated without a pause"
+        );
     }
 
     #[test]
-    fn each_watch_has_a_pace_of_its_own_from_whatever_version_it_begins() {
-        let watched = |text: &str| watched(&text.parse().expect("a URI"));
+    fn each_watch_has_its_own_pause_whatever_its_resource_version() {
+        let watched = |text: &str| watched(&text.parse().expect("the text is a URI"));
         let first = watched("/api/v1/pods?&watch=true&timeoutSeconds=290&labelSelector=a&resourceVersion=7");
         assert_eq!(first.as_deref(), Some("/api/v1/pods?labelSelector=a"));
         assert_eq!(first, watched("/api/v1/pods?watch=true&labelSelector=a&resourceVersion=8"));

@@ -1,8 +1,8 @@
-//! Whose each namespace is: a watch of the namespaces that carry our label, of which only the proven identity is kept.
-//! It reads, and writes nothing.
+//! The tenants of namespaces: watches the namespaces with Bursar's class label, and keeps only their verified identity.
+//! It writes nothing.
 //!
-//! The watch is spoken here by hand, for what matters most is what `kube::runtime` hides: the bookmarks, by which a
-//! watch without events is told from one that is dead. An index that has not heard for [`LIMIT`] answers nothing.
+//! The watch protocol is implemented here, because `kube::runtime` hides the bookmarks, which distinguish a watch
+//! without events from a dead one. After [`LIMIT`] without news, the index returns no identities.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -19,49 +19,50 @@ use kube::api::{ListParams, PartialObjectMeta, WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::Semaphore;
 
-/// An index that has heard nothing for so long may have missed a suspension. Bookmarks come once a minute; within this
-/// time a dead connection is found ([`SILENCE`]) and another one tried twice.
+/// After this time without news, the index may have missed a suspension. Bookmarks come once a minute. Within this
+/// time, a dead connection is detected ([`SILENCE`]), and a new one is tried twice.
 pub const LIMIT: Duration = Duration::from_mins(5);
 
-/// A watch without bookmarks for so long is a dead connection.
+/// After this time without a bookmark, the connection counts as dead.
 const SILENCE: Duration = Duration::from_secs(100);
 
-/// The server ends a watch after this; less than its own default, so that it is never the one to choose.
+/// The time after which the server ends a watch. It is less than the server's default, so the server never chooses a
+/// time of its own.
 const WATCH_SECONDS: u32 = 290;
 
-/// Namespaces in one page of the listing: what kubectl asks for. A page is 2 MiB at most, and soon dropped.
+/// Namespaces per page of a list, the same number as kubectl uses. A page is at most 2 MiB, and soon dropped.
 const PAGE: u32 = 500;
 
-/// One live read must leave time for the answer: the API server waits 10 s for the review at most.
+/// A live read must leave time for the answer, because the API server waits at most 10 s for the review.
 const LIVE_READ: Duration = Duration::from_secs(2);
 
-/// Live reads at a time. A client that makes the API server ask about a namespace that is not there must not make the
-/// webhook ask about it as often.
+/// The most concurrent live reads. A client that makes the API server ask about a namespace that does not exist must
+/// not make the webhook read as often.
 const LIVE_READS: usize = 16;
 
-/// By whom a namespace is sealed, and for which cluster.
+/// What a seal must match to be valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trust {
-    /// The cluster that seals must be for.
+    /// The cluster that seals must name.
     pub cluster: ClusterName,
     /// Ed25519 keys, several during a rollover.
     pub public_keys: Vec<[u8; 32]>,
 }
 
-/// Where the index reads.
+/// The API server that the index reads from, and the keys that it trusts.
 struct Source {
     client: Client,
     trust: Trust,
 }
 
-/// What is known of all namespaces with our label.
+/// The tenants of all namespaces with the class label.
 pub struct Index {
     known: RwLock<BTreeMap<Box<str>, Arc<Resolved>>>,
     source: RwLock<Option<Arc<Source>>>,
-    /// When the API server was last heard of, and whether everything was listed since.
+    /// When the API server last sent news, and whether all namespaces were ever listed.
     heard: Mutex<Heard>,
     live_reads: Semaphore,
-    /// Why the watch does not go on.
+    /// The last error of the watch; `None` while it works.
     trouble: Mutex<Option<String>>,
 }
 
@@ -90,38 +91,40 @@ impl Default for Index {
 }
 
 impl Index {
-    /// Namespaces that are known.
+    /// The number of namespaces in the index.
     #[must_use]
     pub fn len(&self) -> usize {
         self.known.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Whether none is.
+    /// Whether the index has no namespaces.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How long nothing was heard of namespaces.
+    /// Returns the time since the API server last sent news of namespaces.
     #[must_use]
     pub fn age(&self) -> Duration {
         now().saturating_duration_since(self.heard().at)
     }
 
-    /// Why no identity can be told: nothing was listed yet, or not heard of for [`LIMIT`].
+    /// Returns why the index cannot return identities: nothing was listed yet, or there was no news for [`LIMIT`].
+    /// Returns `None` if it can.
     #[must_use]
     pub fn unready(&self) -> Option<String> {
         let (listed, seconds) = (self.heard().listed, self.age().as_secs());
         let why = match (listed, self.age() > LIMIT) {
             (false, _) => "namespaces are not listed yet".to_owned(),
-            (true, true) => format!("nothing was heard of namespaces for {seconds} s"),
+            (true, true) => format!("there was no news of namespaces for {seconds} s"),
             (true, false) => return None,
         };
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Some(trouble.map_or_else(|| why.clone(), |trouble| format!("{why}: {trouble}")))
     }
 
-    /// Whose `namespace` is. One that is not in the index is read live, once: it may be a moment old.
+    /// Returns the tenant of `namespace`. A namespace that is not in the index is read live once, because it may be
+    /// new.
     pub async fn resolve(&self, namespace: &str) -> Arc<Resolved> {
         match self.known(namespace) {
             Some(known) => known,
@@ -129,7 +132,7 @@ impl Index {
         }
     }
 
-    /// The same without reading; `None` if it is not in the index.
+    /// Returns the tenant according to the index, without a live read; `None` if the index does not have the namespace.
     #[must_use]
     pub fn known(&self, namespace: &str) -> Option<Arc<Resolved>> {
         if self.unready().is_some() {
@@ -139,7 +142,7 @@ impl Index {
         self.known.read().unwrap_or_else(PoisonError::into_inner).get(namespace).cloned()
     }
 
-    /// The identities of the namespaces of an account that are sealed.
+    /// Returns the identities of the sealed namespaces of an account.
     #[must_use]
     pub fn of_account(&self, account: &AccountName) -> Vec<Identity> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
@@ -150,7 +153,8 @@ impl Index {
         sealed.collect()
     }
 
-    /// What the API server says of a namespace now; `None`: it has no such tenant's namespace, or does not answer.
+    /// Reads a namespace from the API server. Returns `None` if it does not exist, has no class label, or cannot be
+    /// read in time.
     pub async fn read_live(&self, namespace: &str) -> Option<Resolved> {
         let source = self.source.read().unwrap_or_else(PoisonError::into_inner).clone()?;
         let read = async {
@@ -161,8 +165,8 @@ impl Index {
         found.labels().contains_key(CLASS).then(|| resolved(&source.trust, &found)).flatten()
     }
 
-    /// Watches until it is dropped or aborted, with a client of [`bursar_watch`]. What another watch has learned is kept
-    /// until this one has listed all.
+    /// Watches until it is dropped or aborted. `client` comes from [`bursar_watch`]. Until the first list is complete,
+    /// the index keeps what an earlier watch has learned.
     pub async fn watch(self: Arc<Self>, client: Client, trust: Trust) {
         let source = Arc::new(Source { client, trust });
         *self.source.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&source));
@@ -181,7 +185,7 @@ impl Index {
         }
     }
 
-    /// Replaces all that is known, and gives the version from which to watch.
+    /// Lists all namespaces and replaces the index. Returns the version from which to watch.
     async fn list(&self, api: &Api<Namespace>, trust: &Trust) -> Result<String, Broken> {
         let mut known = BTreeMap::new();
         let mut parameters = ListParams::default().labels(CLASS).limit(PAGE);
@@ -202,7 +206,7 @@ impl Index {
         Ok(version)
     }
 
-    /// Follows the changes since `version` until they are no longer told from there.
+    /// Follows the changes since `version`, until the server no longer has the history from there.
     async fn follow(&self, api: &Api<Namespace>, trust: &Trust, mut version: String) -> Broken {
         let parameters = WatchParams::default().labels(CLASS).timeout(WATCH_SECONDS);
         let mut pause = AGAIN[0];
@@ -212,7 +216,7 @@ impl Index {
             let (wait, next) = paced(pause, began.elapsed());
             pause = next;
             match ended {
-                // The client waits if it was short.
+                // The client waits if the watch was short.
                 Ok(()) => {}
                 Err(Broken::Expired) => return Broken::Expired,
                 Err(broken) => {
@@ -223,7 +227,7 @@ impl Index {
         }
     }
 
-    /// One watch to its end, which the server sets.
+    /// Runs one watch until the server ends it.
     async fn follow_once(
         &self,
         api: &Api<Namespace>,
@@ -250,7 +254,7 @@ impl Index {
                     self.known.write().unwrap_or_else(PoisonError::into_inner).remove(name.as_str());
                 }
                 WatchEvent::Bookmark(bookmark) => *version = bookmark.metadata.resource_version,
-                // 410 Gone: the history from there is no longer kept.
+                // 410 Gone: the server no longer has the history from this version.
                 WatchEvent::Error(status) if status.code == 410 => return Err(Broken::Expired),
                 WatchEvent::Error(status) => return Err(Broken::Request(kube::Error::Api(status))),
             }
@@ -269,7 +273,7 @@ impl Index {
             return;
         }
         let why = chain(broken);
-        tracing::warn!(error = why, "the watch of namespaces broke");
+        tracing::warn!(error = why, "the watch of namespaces failed");
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
     }
 
@@ -285,7 +289,7 @@ enum Broken {
     Silent,
     #[error("a request to the API server failed")]
     Request(#[source] kube::Error),
-    #[error("the history is no longer kept")]
+    #[error("the API server no longer has the history")]
     Expired,
 }
 
@@ -297,7 +301,7 @@ fn note(known: &mut BTreeMap<Box<str>, Arc<Resolved>>, trust: &Trust, namespace:
     }
 }
 
-/// `None`: a name that no namespace has.
+/// Returns `None` if the name cannot be that of a namespace.
 fn resolved(trust: &Trust, namespace: &PartialObjectMeta<Namespace>) -> Option<Resolved> {
     let name = NamespaceName::try_from(namespace.name_any()).ok()?;
     let Trust { cluster, public_keys } = trust;
@@ -309,26 +313,26 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_index_that_listed_nothing_tells_no_identity() {
+    async fn an_index_before_its_first_list_returns_no_identity() {
         let index = Index::default();
-        assert!(index.unready().expect("unready").contains("not listed"));
+        assert!(index.unready().expect("the index is not ready").contains("not listed"));
         assert!(matches!(*index.resolve("tool-foo").await, Resolved::Unresolved(Unresolved::Stale { .. })));
     }
 
     #[tokio::test]
-    async fn an_index_that_heard_nothing_for_too_long_tells_no_identity() {
+    async fn an_index_without_news_for_too_long_returns_no_identity() {
         let index = Index::default();
         index
             .known
             .write()
-            .expect("a lock")
+            .expect("no thread panicked")
             .insert("tool-foo".into(), Arc::new(Resolved::Unresolved(Unresolved::Edited)));
         index.hear(true);
         assert!(index.unready().is_none());
         assert!(matches!(*index.resolve("tool-foo").await, Resolved::Unresolved(Unresolved::Edited)));
-        let long_ago = now().checked_sub(LIMIT + Duration::from_secs(2)).expect("a machine that runs for minutes");
-        index.heard.lock().expect("a lock").at = long_ago;
-        assert!(index.unready().expect("unready").contains("nothing was heard of namespaces for 302 s"));
+        let long_ago = now().checked_sub(LIMIT + Duration::from_secs(2)).expect("the machine has run for minutes");
+        index.heard.lock().expect("no thread panicked").at = long_ago;
+        assert!(index.unready().expect("the index is not ready").contains("there was no news of namespaces for 302 s"));
         assert!(matches!(*index.resolve("tool-foo").await, Resolved::Unresolved(Unresolved::Stale { seconds: 302.. })));
     }
 }

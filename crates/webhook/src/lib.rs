@@ -1,5 +1,5 @@
-//! The webhook: namespaces of tenants as a watch shows them, and the server that answers reviews with what
-//! [`admission`](bursar_core::admission) decides.
+//! The webhook: an index of tenants' namespaces, and the server that answers reviews with the decisions of
+//! [`admission`](bursar_core::admission).
 
 pub mod index;
 pub mod server;

@@ -1,4 +1,4 @@
-//! The webhook and the approver: arguments, and one call of the library.
+//! The program `bursar-webhook`: parses arguments and runs the webhook or the approver.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ struct Serve {
     /// Address that answers the API server's reviews
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9443")]
     listen: SocketAddr,
-    /// Where probes and Prometheus ask
+    /// Address for probes and Prometheus
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9444")]
     health: SocketAddr,
     /// How log lines look
@@ -42,9 +42,9 @@ struct Serve {
 /// How log lines look.
 #[derive(Clone, Copy, ValueEnum)]
 enum LogFormat {
-    /// For people and the journal, which adds the time itself.
+    /// For people and for the journal, which adds the time itself.
     Plain,
-    /// For collectors: one JSON object a line.
+    /// For collectors: one JSON object per line.
     Json,
 }
 
@@ -59,7 +59,7 @@ struct Approve {
     /// Folder with rules.json and, outside of the cluster, kubeconfig
     #[arg(long, value_name = "FOLDER")]
     dir: PathBuf,
-    /// Where probes and Prometheus ask
+    /// Address for probes and Prometheus
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9445")]
     health: SocketAddr,
     /// How log lines look
@@ -72,12 +72,13 @@ async fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Nothing is left to do about a closed standard error.
+            // If standard error is closed, nothing more can be done.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::from(64) } else { ExitCode::SUCCESS };
         }
     };
-    // It holds keys: no core file has its memory, and no process of its user looks into it.
+    // The program holds keys, so its memory must not get into a core file, and other processes of its user must not
+    // read it.
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
         eprintln!("cannot hide the program's memory from other processes: {error}");
         return ExitCode::FAILURE;
@@ -107,15 +108,16 @@ async fn main() -> ExitCode {
     ExitCode::from(if is_configuration { 78 } else { 1 })
 }
 
-/// Each connection is an open file, and a process often starts with 1,024 of them, less than the server has seats.
+/// Raises the limit of open files. Each connection is an open file, and processes often start with a limit of 1,024,
+/// which is less than the number of seats.
 fn open_files() {
     let limit = getrlimit(Resource::Nofile);
-    // With fewer the server refuses connections that it had a seat for, and goes on.
+    // If the limit stays low, the server refuses some connections, and goes on.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Sends log lines to standard error. `RUST_LOG` filters; without it Bursar speaks at `info` and its libraries at
-/// `warn`.
+/// Sends log lines to standard error. `RUST_LOG` sets the filter. By default, Bursar logs at `info` and its libraries
+/// at `warn`.
 fn log_to_stderr(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,bursar=info"));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
@@ -125,7 +127,7 @@ fn log_to_stderr(format: LogFormat) {
     }
 }
 
-/// The time, in whole seconds.
+/// Returns the time in whole seconds.
 #[expect(clippy::disallowed_methods, reason = "the one place where this program reads the wall clock")]
 fn now() -> Timestamp {
     let now = Timestamp::now();

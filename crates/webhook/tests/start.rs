@@ -1,5 +1,5 @@
-//! What `bursar-webhook` says when it cannot start. As long as this file is here, `cargo test` builds the program, which
-//! the tests of the whole run.
+//! The errors of `bursar-webhook` at its start. Because this file exists, `cargo test` builds the program, which the
+//! integration tests run.
 
 use std::process::{Command, Output};
 
@@ -29,8 +29,8 @@ fn the_version_is_not_an_error() {
 
 #[test]
 fn a_folder_without_files_is_an_error_of_the_configuration() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let output = webhook(&["--dir", folder.path().to_str().expect("UTF-8")]);
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let output = webhook(&["--dir", folder.path().to_str().expect("the path is UTF-8")]);
     assert_eq!(output.status.code(), Some(78), "{}", said(&output));
     assert!(said(&output).contains("`bursar webhook install` makes these files"), "{}", said(&output));
 }

@@ -151,7 +151,7 @@ mod tests {
         }
         let review = |why: &str| json!({"uid": UID, "allowed": false, "status": {"message": why}});
         assert_eq!(is_review(&review(&stale)), Some(Err(stale.clone())));
-        assert_eq!(is_review(&review("no tenant has it")), Some(Ok(())));
+        assert_eq!(is_review(&review("it belongs to no tenant")), Some(Ok(())));
         assert_eq!(is_review(&json!({"uid": "another", "allowed": true})), None);
     }
 }

@@ -1,4 +1,4 @@
-//! From a domain to a kubeconfig, and back when somebody is disabled.
+//! From a domain to a kubeconfig, and back when a person is disabled.
 
 use bursar_testkit::Servers;
 use bursar_testkit::samba::{DOMAIN_DN, SLICE, Samba, group_ldif, person_ldif};
@@ -6,7 +6,7 @@ use bursar_testkit::samba::{DOMAIN_DN, SLICE, Samba, group_ldif, person_ldif};
 use super::{LONG_AGO, rid};
 use crate::world::{World, all_is_well};
 
-/// A world that reads the organizational unit `base` of the domain as well; `more` belongs to that source.
+/// Makes a world that also reads the organizational unit `base` of the domain. `more` is configuration of that source.
 fn world(samba: &Samba, name: &str, base: &str, more: &str) -> World {
     let homes = Servers::shared().folder().join(name).join("homes/home");
     let configuration = format!(
@@ -52,7 +52,7 @@ fn replace(samba: &Samba, dn: &str, attribute: &str, value: &str) {
 }
 
 #[test]
-fn a_person_of_the_domain_has_a_namespace_until_disabled_and_has_it_back() {
+fn a_disabled_person_of_the_domain_is_suspended_and_resumed() {
     let samba = Samba::shared();
     let base = samba.unit("cycle");
     let mut world = world(samba, "adc", &base, "");
@@ -87,7 +87,7 @@ fn a_person_of_the_domain_has_a_namespace_until_disabled_and_has_it_back() {
 }
 
 #[test]
-fn the_first_uid_number_of_a_domain_makes_nobody_another() {
+fn the_first_uid_number_of_a_domain_changes_no_uids() {
     let samba = Samba::shared();
     let base = samba.unit("frozen");
     let mut world = world(samba, "adf", &base, "");
@@ -109,13 +109,13 @@ fn the_first_uid_number_of_a_domain_makes_nobody_another() {
     world.cycle();
     let rows = world.rows("SELECT uid, state FROM users WHERE source = 'domain' ORDER BY name");
     let known: Vec<_> = rows.iter().map(|row| (row["uid"].clone(), row["state"].clone())).collect();
-    assert_eq!(known, uids.map(|uid| (uid.into(), "active".into())), "both keep what they have");
+    assert_eq!(known, uids.map(|uid| (uid.into(), "active".into())), "both people keep their uids");
     assert!(kubeconfigs.iter().all(|kubeconfig| world.works(kubeconfig)));
     let status = world.bursar("status");
     assert!(status.contains("as the first complete read decided, though 1 of 2 accounts have a uidNumber"), "{status}");
     assert!(!status.contains("rejected: user frz-"), "{status}");
 
-    // An administrator who asks for another decision gets it, and still nobody becomes another.
+    // An administrator can order a new decision. Even then no account gets another uid.
     world.stop();
     let (code, said) = crate::runbooks::follow(&world, "bursar directory accept domain --reason numbers");
     assert_eq!(code, Some(0), "{said}");
@@ -130,10 +130,10 @@ fn the_first_uid_number_of_a_domain_makes_nobody_another() {
     assert!(!world.bursar("status").contains("rejected: user frz-"));
 }
 
-/// Two domains: the server's own, and one that a file describes, with an account that the server knows as a foreign
+/// There are two domains: the server's own, and one from a file with an account that the server knows as a foreign
 /// security principal.
 #[test]
-fn a_foreign_principal_is_a_member_by_its_sid() {
+fn a_foreign_principal_is_matched_by_its_sid() {
     let samba = Samba::shared();
     let base = samba.unit("forest");
     let file = Servers::shared().folder().join("adx-child.ldif");
@@ -157,7 +157,7 @@ fn a_foreign_principal_is_a_member_by_its_sid() {
     let mut world = world(samba, "adx", &base, &source);
     let (homes, groups) = (format!("OU=people,{base}"), format!("OU=groups,{base}"));
     samba.add_ldif(&person_ldif(&homes, "adx-alice", ""));
-    // The server makes the foreign security principal itself.
+    // The server creates the foreign security principal itself.
     let principal = format!("CN={sid},CN=ForeignSecurityPrincipals,{DOMAIN_DN}");
     samba.add_ldif(&group_ldif(&groups, "adx-team", &[format!("CN=adx-alice,{homes}"), format!("<SID={sid}>")]));
 
@@ -174,7 +174,7 @@ fn a_foreign_principal_is_a_member_by_its_sid() {
     assert_eq!(members(&world), ["user:adx-alice", "user:adx-carol"], "{}", world.bursar("status"));
     assert!(!world.bursar("status").contains("have no entry"));
 
-    // Somebody whom no configured domain has is counted.
+    // A member that is in no configured domain is counted.
     let stranger = "S-1-5-21-2222-3333-4444-9999";
     samba.modify_ldif(&format!(
         "dn: CN=adx-team,{groups}\nchangetype: modify\nadd: member\n\
@@ -188,7 +188,7 @@ fn a_foreign_principal_is_a_member_by_its_sid() {
 }
 
 #[test]
-fn a_tool_of_the_domain_has_the_maintainers_of_the_group_of_its_cn() {
+fn a_tool_of_the_domain_gets_its_maintainers_from_the_group_with_its_cn() {
     let samba = Samba::shared();
     let base = samba.unit("tools");
     let more = format!("[source.tools]\nbase = \"OU=tools,{base}\"\n[source.attributes]\ngroup_name = \"cn\"\n");
@@ -200,7 +200,7 @@ fn a_tool_of_the_domain_has_the_maintainers_of_the_group_of_its_cn() {
     samba.add_ldif(&person_ldif(&format!("OU=tools,{base}"), "adt-tool", ""));
     let team = format!("CN=adt-team,{groups}");
     samba.add_ldif(&group_ldif(&groups, "adt-team", &[person("adt-bob")]));
-    // A name of a domain is one account's: the group has another sAMAccountName.
+    // A sAMAccountName is unique in a domain, so the group has another one.
     let group = group_ldif(&groups, "adt-tool", &[person("adt-alice"), team]);
     samba.add_ldif(&group.replace("sAMAccountName: adt-tool", "sAMAccountName: adt-tool-maintainers"));
     let dn = format!("CN=adt-tool,OU=tools,{base}");

@@ -1,4 +1,5 @@
-//! Changes of a domain, told by its controller: after each poll Bursar knows what a full read would tell it.
+//! The changes of a domain, as its controller reports them. After each poll, Bursar must know what a full read would
+//! show.
 
 mod history;
 mod proxied;
@@ -13,7 +14,7 @@ use super::proxy::Proxy;
 use super::{DOMAIN_DN, READER, READER_PASSWORD, source, with};
 use crate::directory::{members, names, read, read_by, why};
 
-/// A source that is polled.
+/// A source that is polled for its changes.
 struct Polled {
     source: SourceConfig,
     memory: SyncCache,
@@ -28,7 +29,7 @@ impl Polled {
         read_by(&self.source, &Pass::Changes(self.memory.clone())).await
     }
 
-    /// Polls, and reads in full: both are the same.
+    /// Polls and reads in full. Both must give the same result.
     async fn check(&self, what: &str) -> SourceRead {
         let polled = self.poll().await;
         assert_eq!((why(&polled), polled.way), ("complete", Way::Incremental), "{what}");
@@ -37,7 +38,7 @@ impl Polled {
     }
 }
 
-/// The same rows.
+/// Checks that the two reads have the same rows.
 #[track_caller]
 fn assert_same(polled: &SourceRead, full: &SourceRead, what: &str) {
     assert_eq!(polled.completeness, full.completeness, "{what}");
@@ -49,7 +50,8 @@ fn assert_same(polled: &SourceRead, full: &SourceRead, what: &str) {
     assert_eq!(polled.rejected, full.rejected, "{what}");
 }
 
-/// A filter on what no change of the entry itself tells: then it is `uSNChanged` that tells.
+/// Returns the source with a filter whose result changes without a change of the entry, so that `uSNChanged` must be
+/// used.
 fn by_usn(mut source: SourceConfig, banned: &str) -> SourceConfig {
     let users = source.users.as_mut().expect("people");
     users.filter = format!("(&(objectCategory=person)(objectClass=user)(!(memberOf={banned})))");
@@ -73,7 +75,7 @@ fn unit_ldif(dn: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reused_name_gets_none_of_the_former_owners_groups() {
+async fn a_reused_name_does_not_inherit_groups() {
     let samba = Samba::shared();
     let base = samba.unit("left");
     let away = samba.unit("left-away");
@@ -87,7 +89,7 @@ async fn a_reused_name_gets_none_of_the_former_owners_groups() {
         let found = polled.check("at first").await;
         assert_eq!(members(&found, "left-admins"), ["left-alice"]);
     }
-    // Out of the base; the group shows her under her new name, which nobody is told.
+    // The person leaves the base. The group shows her new DN, and the server does not report that.
     samba.modify_ldif(&rename(&alice, "CN=left-alice", &away));
     for polled in &both {
         assert_eq!(members(&polled.check("she left").await, "left-admins"), [""; 0]);
@@ -108,7 +110,7 @@ async fn a_reused_name_gets_none_of_the_former_owners_groups() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_lies_beneath_a_container_moves_with_it() {
+async fn entries_beneath_a_container_move_with_it() {
     let samba = Samba::shared();
     let base = samba.unit("beneath");
     let unit = format!("OU=physics,{base}");
@@ -146,8 +148,8 @@ async fn a_restored_entry_keeps_its_identity() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_that_sees_deletions_lists_nothing() {
-    // One of its own: what others create or rename is a reason to list.
+async fn an_account_that_sees_deletions_needs_no_list() {
+    // The test has its own server, because entries that other tests create or rename would cause a list, too.
     let samba = &Samba::start();
     let base = samba.unit("sees");
     for name in ["sees-alice", "sees-bob"] {
@@ -163,19 +165,19 @@ async fn an_account_that_sees_deletions_lists_nothing() {
     let privileged = through(ADMINISTRATOR, ADMINISTRATOR_PASSWORD);
     plain.poll().await;
     privileged.poll().await;
-    // So that there is a deleted object, which proves that we would see it.
+    // A deleted object proves that the account can see deletions.
     samba.modify_ldif(&delete(&format!("CN=sees-bob,{base}")));
     for (polled, lists) in [(&plain, true), (&privileged, false)] {
         proxy.begin();
         let found = polled.poll().await;
-        assert_eq!(proxy.asked("uSNChanged") > 0, lists, "a list of all is asked for with it");
-        assert!(!proxy.began_anew());
+        assert_eq!(proxy.asked("uSNChanged") > 0, lists, "a list of all objects requests uSNChanged");
+        assert!(!proxy.started_over());
         assert_eq!((why(&found), members(&found, "sees-lab")), ("complete", vec!["sees-alice"]));
         polled.check("deleted").await;
     }
     proxy.begin();
     privileged.poll().await;
-    assert_eq!(proxy.asked("unixHomeDirectory"), 1, "to be told of, and of nobody asked for");
+    assert_eq!(proxy.asked("unixHomeDirectory"), 1, "the attribute is only named in the request for changes");
 }
 
 #[tokio::test(flavor = "multi_thread")]

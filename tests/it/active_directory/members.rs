@@ -1,4 +1,4 @@
-//! Groups: nested ones, and those of more members than the server gives at once.
+//! Nested groups, and groups with more members than the server sends at once.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ fn in_parts(mut source: SourceConfig, size: u32) -> SourceConfig {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn members_that_come_in_parts_all_come() {
+async fn members_that_are_sent_in_parts_are_all_read() {
     let samba = Samba::shared();
     let base = samba.unit("part");
     let people: Vec<String> = (0..25).map(|at| format!("part-{at:02}")).collect();
@@ -27,7 +27,7 @@ async fn members_that_come_in_parts_all_come() {
     samba.add_ldif(&group_ldif(&base, "part-all", &dns));
     samba.add_ldif(&group_ldif(&base, "part-none", &[]));
     samba.add_ldif(&group_ldif(&base, "part-ten", &dns[..10]));
-    // That the server cuts at all: asked for ten, it says there are more.
+    // If asked for ten members, the server says that there are more.
     let first = samba.search(&format!("CN=part-all,{base}"), "(objectClass=*)", &["member;range=0-9"]);
     assert_eq!(first.matches("member;range=0-9: ").count(), 10, "{first}");
 
@@ -43,7 +43,7 @@ async fn members_that_come_in_parts_all_come() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn members_that_come_and_go_while_a_group_is_read_hide_nobody() {
+async fn changes_while_a_group_is_read_hide_no_member() {
     let samba = Samba::shared();
     let base = samba.unit("move");
     let people: Vec<String> = (0..12).map(|at| format!("move-{at:02}")).collect();
@@ -63,7 +63,7 @@ async fn members_that_come_and_go_while_a_group_is_read_hide_nobody() {
         if why(&read) == "complete" {
             let members = members(&read, "move-all");
             let gone: Vec<_> = people.iter().filter(|name| !members.contains(&name.as_str())).collect();
-            assert!(gone.is_empty() || gone == [&people[3]], "{gone:?} were there all the time");
+            assert!(gone.is_empty() || gone == [&people[3]], "{gone:?} were members all the time");
         } else {
             assert!(why(&read).contains("changed while it was read"), "{}", why(&read));
         }
@@ -75,7 +75,7 @@ async fn members_that_come_and_go_while_a_group_is_read_hide_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nested_groups_are_closed_and_cycles_cut() {
+async fn nested_groups_are_resolved_and_cycles_cut() {
     let samba = Samba::shared();
     let base = samba.unit("nest");
     let dn = |name: &str| format!("CN=nest-{name},{base}");
@@ -97,7 +97,7 @@ async fn nested_groups_are_closed_and_cycles_cut() {
     source.attributes.managers = Some("managedBy".to_owned());
     let read = read(source).await;
     assert_eq!((why(&read), read.rejected.len()), ("complete", 0));
-    let entry = |name: &str| read.entries.iter().find(|entry| entry.name == name).expect("it is there");
+    let entry = |name: &str| read.entries.iter().find(|entry| entry.name == name).expect("the entry was read");
     assert_eq!(entry("nest-inner").members[&entry("nest-bob").id], Role::Manager);
     assert_eq!(entry("nest-outer").members[&entry("nest-bob").id], Role::Member);
     for group in ["nest-outer", "nest-middle", "nest-inner"] {

@@ -1,4 +1,4 @@
-//! Where uids and gids come from.
+//! The origin of uids and gids.
 
 use bursar::identity::AccountKind;
 use bursar::snapshot::SourceRead;
@@ -8,7 +8,7 @@ use bursar_testkit::samba::{SLICE, Samba, group_ldif, person_ldif};
 use super::{rid, source};
 use crate::directory::{members, read, why};
 
-/// uid, gid and supplementary gids.
+/// Returns uid, gid and supplementary gids.
 fn posix(read: &SourceRead, name: &str) -> Option<(u32, u32, Vec<u32>)> {
     let entry = read.entries.iter().find(|entry| entry.kind == AccountKind::User && entry.name == name)?;
     let posix = entry.posix.as_ref()?;
@@ -16,7 +16,7 @@ fn posix(read: &SourceRead, name: &str) -> Option<(u32, u32, Vec<u32>)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn people_without_uid_number_have_that_of_sssd() {
+async fn people_without_uid_number_get_the_numbers_of_sssd() {
     let samba = Samba::shared();
     let base = samba.unit("sid");
     samba.add_ldif(&person_ldif(&base, "sid-alice", ""));
@@ -27,12 +27,12 @@ async fn people_without_uid_number_have_that_of_sssd() {
     assert_eq!((why(&read), read.rejected.len()), ("complete", 0));
     let alice = SLICE + rid(samba, &format!("CN=sid-alice,{base}"));
     let lab = SLICE + rid(samba, &format!("CN=sid-lab,{base}"));
-    assert_eq!(posix(&read, "sid-alice"), Some((alice, SLICE + 513, vec![lab])), "a list of addresses gives no gid");
+    assert_eq!(posix(&read, "sid-alice"), Some((alice, SLICE + 513, vec![lab])), "a distribution list gives no gid");
     assert_eq!(members(&read, "sid-list"), ["sid-alice"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn people_with_uid_number_and_without_are_not_mixed_unless_told() {
+async fn uid_numbers_and_sids_are_mixed_only_if_configured() {
     let samba = Samba::shared();
     let base = samba.unit("mix");
     let home = "uidNumber: 10001\ngidNumber: 20001\nunixHomeDirectory: /home/alice\n";
@@ -46,7 +46,7 @@ async fn people_with_uid_number_and_without_are_not_mixed_unless_told() {
     assert_eq!(posix(&alone, "mix-bob"), None);
     let rejected = &alone.rejected[0];
     assert!(rejected.why.contains("uidNumber is missing") && rejected.why.contains("ids = \"mixed\""), "{rejected:?}");
-    assert!(rejected.id.is_some(), "present all the same");
+    assert!(rejected.id.is_some(), "a rejected account is still present");
 
     source.sids.ids = Ids::Mixed;
     let mixed = read(source.clone()).await;
@@ -60,7 +60,7 @@ async fn people_with_uid_number_and_without_are_not_mixed_unless_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_primary_group_has_its_people() {
+async fn a_primary_group_has_its_people_as_members() {
     let samba = Samba::shared();
     let base = samba.unit("prim");
     let (alice, lab) = (format!("CN=prim-alice,{base}"), format!("CN=prim-lab,{base}"));
@@ -72,10 +72,10 @@ async fn a_primary_group_has_its_people() {
         "dn: {alice}\nchangetype: modify\nreplace: primaryGroupID\nprimaryGroupID: {number}\n\n"
     ));
     let listed = samba.search(&lab, "(objectClass=*)", &["member"]);
-    assert!(!listed.contains("member: "), "the server does not list her any more: {listed}");
+    assert!(!listed.contains("member: "), "the server still lists her: {listed}");
     let read = read(source(samba, &base)).await;
     assert_eq!(why(&read), "complete");
     assert_eq!(members(&read, "prim-lab"), ["prim-alice"]);
-    assert_eq!(members(&read, "prim-all"), ["prim-alice"], "nested as well");
+    assert_eq!(members(&read, "prim-all"), ["prim-alice"], "members of nested groups are included");
     assert_eq!(posix(&read, "prim-alice").map(|(_, gid, _)| gid), Some(SLICE + number));
 }

@@ -1,4 +1,4 @@
-//! What is between Bursar and a domain controller: ends TLS towards both, so that a test may spoil what is said within.
+//! A proxy between Bursar and a domain controller. It terminates TLS on both sides, so that a test can change messages.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -15,41 +15,41 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// What becomes of the answers on a connection, or of the questions.
+/// The fault of a connection, in its requests or its answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// The connection ends after so many bytes of answers.
+    /// The connection ends after this many bytes of answers.
     Cut(usize),
-    /// Nothing comes after so many bytes, and the connection stays.
+    /// Nothing is sent after this many bytes of answers, and the connection stays open.
     Silent(usize),
-    /// Bytes that are no LDAP come after so many.
+    /// Bytes that are not LDAP are inserted after this many bytes of answers.
     Noise(usize),
-    /// Each piece comes late.
+    /// Each piece is sent after this delay.
     Late(Duration),
-    /// The result of that place, counted from 0 for the bind, is this one instead of success.
+    /// The result with this index (the bind has 0) gets this code instead of success.
     Result(usize, u8),
-    /// Where a question says one thing it says another, of the same length.
+    /// The first bytes are replaced by the second ones, of the same length, in requests.
     Question(&'static [u8], &'static [u8]),
-    /// The same of the answers.
+    /// Like [`Fault::Question`], in answers.
     Answer(&'static [u8], &'static [u8]),
 }
 
-/// One that ends with its test.
+/// A proxy that ends with its test.
 pub struct Proxy {
     /// `ldaps://127.0.0.1:PORT`.
     pub url: String,
-    /// Who signed its certificate.
+    /// The authority of the proxy's certificate.
     ca_pem: String,
     state: Arc<Mutex<State>>,
 }
 
 struct State {
     always: Fault,
-    /// Fault of the next connection alone.
+    /// The fault of the next connection only.
     next: Option<Fault>,
     asked: Vec<u8>,
-    /// Bytes answered on the last connection.
+    /// The number of bytes that were answered on the last connection.
     answered: usize,
 }
 
@@ -76,7 +76,7 @@ impl Proxy {
             while let Ok((socket, _)) = listener.accept().await {
                 let (acceptor, connector, state) = (acceptor.clone(), connector.clone(), Arc::clone(&shared));
                 tokio::spawn(async move {
-                    // Err: one of the ends is gone, which the other one learns.
+                    // An error means that one end has closed its connection. The other end notices it.
                     let _ = serve(socket, &acceptor, &connector, port, &state).await;
                 });
             }
@@ -94,28 +94,28 @@ impl Proxy {
         self.state.lock().expect("a state").next = Some(fault);
     }
 
-    /// Questions count from here on.
+    /// Forgets the requests so far, so that they are counted from here on.
     pub fn begin(&self) {
         self.state.lock().expect("a state").asked.clear();
     }
 
-    /// How often `word` was in the questions.
+    /// Returns how often `word` occurred in the requests.
     pub fn asked(&self, word: &str) -> usize {
         let state = self.state.lock().expect("a state");
         state.asked.windows(word.len()).filter(|part| part.eq_ignore_ascii_case(word.as_bytes())).count()
     }
 
-    /// Whether everything was read again, the schema included, as when a polled source starts.
-    pub fn began_anew(&self) -> bool {
+    /// Whether everything was read again, including the schema, as when polling starts.
+    pub fn started_over(&self) -> bool {
         self.asked("attributeSchema") > 0
     }
 
-    /// The connection of who has no right of their own, through this.
+    /// Returns the connection of an account without special rights, through this proxy.
     pub fn ldap(&self, samba: &Samba) -> LdapConfig {
         LdapConfig { ca_pem: Some(self.ca_pem.clone()), ..super::ldap(samba, &self.url) }
     }
 
-    /// Bytes answered on the last connection.
+    /// Returns the number of bytes that were answered on the last connection.
     pub fn answered(&self) -> usize {
         self.state.lock().expect("a state").answered
     }
@@ -204,7 +204,7 @@ fn replace(bytes: &mut [u8], one: &[u8], other: &[u8]) {
     }
 }
 
-/// Replaces a result: an ENUMERATED of one byte, which is success.
+/// Replaces a result, which is an ENUMERATED of one byte with the value 0 for success.
 fn spoil(bytes: &mut [u8], results: &mut usize, place: usize, code: u8) {
     for at in 0..bytes.len() {
         if bytes[at..].starts_with(&[0x0a, 1, 0]) {

@@ -1,5 +1,5 @@
-//! The rules of a class that adopts namespaces, in namespaces that its selector takes, and in no other: attacks and ordinary
-//! objects, sent by an administrator whom nothing exempts, and by Kubernetes' controllers.
+//! The rules of a class that adopts namespaces apply in namespaces that its selector matches, and in no other. Attacks
+//! and ordinary objects are sent by an administrator whom nothing exempts, and by Kubernetes' controllers.
 
 #![expect(clippy::needless_pass_by_value, reason = "each call makes its values with json!")]
 
@@ -11,7 +11,7 @@ use super::server_rules::{HOSTNAME, Meddler, OLD_STORAGE_CLASS, annotated, kind,
 use super::site::{Site, said};
 
 const LAB: &str = "lab-ann";
-/// Its maker gave it no label that the class selects.
+/// A namespace without the label that the class selects.
 const FOREIGN: &str = "lab-foreign";
 const LABEL: &str = "test.example.org/profile=yes";
 const OWN: &str = "lab-ann.lab.example.org";
@@ -76,7 +76,7 @@ fn widget(host: &str) -> Value {
 
 const OUTSIDE: &str = "would mount volume \"data\", which is from outside the namespace";
 
-/// Objects that must be refused, and a part of what is said.
+/// Objects that must be refused, each with a part of the message.
 fn attacks() -> Vec<(Value, &'static str)> {
     const MANY: &str = "is ReadWriteMany and would have storage class \"gold\"";
     const NONE: &str = "is ReadWriteMany and would have storage class \"\"";
@@ -84,7 +84,7 @@ fn attacks() -> Vec<(Value, &'static str)> {
     let from_another =
         json!({"storageClassName": "gold", "dataSource": {"kind": "PersistentVolumeClaim", "name": "y"}});
     let mut attacks = vec![
-        // Whatever an application wrote, or did not.
+        // Claims that applications really write, and variations.
         (shared(gold.clone()), MANY),
         (
             shared(gold.clone()),
@@ -153,7 +153,7 @@ fn attacks() -> Vec<(Value, &'static str)> {
     attacks
 }
 
-/// Objects that must pass.
+/// Objects that must be allowed.
 fn ordinary() -> Vec<Value> {
     let mut ordinary = vec![
         shared(json!({"storageClassName": "nfs-csi"})),
@@ -195,7 +195,7 @@ fn ordinary() -> Vec<Value> {
     ordinary
 }
 
-/// The namespaces, and what the objects name, so that nothing but a rule refuses them.
+/// Creates the namespaces and everything that the objects refer to, so that only a rule can refuse them.
 fn prepare(site: &Site) -> Meddler {
     let meddler = super::server_rules::prepare(site);
     let namespace = |name: &str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
@@ -203,7 +203,7 @@ fn prepare(site: &Site) -> Meddler {
     site.cluster.run(&["apply", "-f", "-"], &json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string());
     site.cluster.run(&["label", "namespace", LAB, LABEL, "--overwrite"], "");
     site.cluster.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=240s"], "");
-    wait_for("a plain pod, and no path of the node", DEADLINE, || {
+    wait_for("a plain pod passes, and a path of the node is refused", DEADLINE, || {
         let [plain, refused] = [json!({}), host_path("/etc")].map(|fields| pods(LAB, fields).swap_remove(0));
         (meddler.create(&plain).is_ok() && meddler.create(&refused).is_err()).then_some(())
     });
@@ -211,22 +211,22 @@ fn prepare(site: &Site) -> Meddler {
 }
 
 #[test]
-fn attacks_in_adopted_namespaces_are_refused_with_the_remedy() {
+fn attacks_in_adopted_namespaces_are_refused_and_the_remedy_is_named() {
     let site = Site::shared();
     let meddler = prepare(&site);
     let attacks = attacks();
     assert!(attacks.len() > 150, "{}", attacks.len());
     let wrong = attacks.iter().filter_map(|(object, text)| {
-        let answer = meddler.create(object).err().unwrap_or_else(|| "it was let through".to_owned());
+        let answer = meddler.create(object).err().unwrap_or_else(|| "(it was allowed)".to_owned());
         let is_right = answer.contains("'bursar-adopted-profile-enforce'") && answer.contains(text);
-        (!is_right).then(|| format!("{object}\n  wanted {text:?}, and it is: {answer}"))
+        (!is_right).then(|| format!("{object}\n  expected {text:?}, got: {answer}"))
     });
     let wrong: Vec<String> = wrong.collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
-fn ordinary_objects_pass_in_adopted_namespaces_and_everything_in_others() {
+fn ordinary_objects_are_allowed_in_adopted_namespaces_and_everything_in_others() {
     let site = Site::shared();
     let meddler = prepare(&site);
     let elsewhere = attacks().into_iter().map(|(mut object, _)| {
@@ -242,7 +242,7 @@ fn ordinary_objects_pass_in_adopted_namespaces_and_everything_in_others() {
 }
 
 #[test]
-fn claims_that_controllers_make_of_templates_are_judged_too() {
+fn claims_that_controllers_make_from_templates_are_judged_too() {
     let site = Site::shared();
     prepare(&site);
     let template = json!({"accessModes": ["ReadWriteMany"], "storageClassName": "gold",
@@ -255,7 +255,7 @@ fn claims_that_controllers_make_of_templates_are_judged_too() {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": [set, pod]});
     site.cluster.run(&["create", "-f", "-"], &list.to_string());
     for name in ["templated", "ephemeral"] {
-        wait_for("the refusal in an event", DEADLINE, || {
+        wait_for("an event shows the refusal", DEADLINE, || {
             let path = "jsonpath={.items[*].message}";
             let field = format!("--field-selector=involvedObject.name={name}");
             let events = site.cluster.run(&["get", "events", "-n", LAB, &field, "-o", path], "");
@@ -268,7 +268,7 @@ fn claims_that_controllers_make_of_templates_are_judged_too() {
 }
 
 #[test]
-fn what_is_older_than_the_label_may_stay_but_not_grow() {
+fn violations_older_than_the_label_may_stay_but_not_get_worse() {
     let site = Site::shared();
     prepare(&site);
     let place = "lab-old";
@@ -300,7 +300,7 @@ fn what_is_older_than_the_label_may_stay_but_not_grow() {
     assert!(!is_judged());
     for _ in 0..2 {
         label(LABEL);
-        wait_for("the rules meet the namespace", DEADLINE, || is_judged().then_some(()));
+        wait_for("the rules apply to the namespace", DEADLINE, || is_judged().then_some(()));
         for kind in kinds {
             for passes in [json!({"metadata": {"labels": {"a": "b"}}}), json!({"metadata": {"finalizers": null}})] {
                 assert_eq!(patch(kind, passes.clone()), Ok(()), "{kind} {passes}");
@@ -325,9 +325,9 @@ fn what_is_older_than_the_label_may_stay_but_not_grow() {
             let why = patch(kind, refused.clone()).expect_err("refused");
             assert!(why.contains(text), "{kind} {refused}: {why}");
         }
-        // Who may take the label away takes the rules away.
+        // Somebody who may remove the label thereby removes the rules.
         label("test.example.org/profile-");
-        wait_for("the rules do not meet it", DEADLINE, || (!is_judged()).then_some(()));
+        wait_for("the rules no longer apply", DEADLINE, || (!is_judged()).then_some(()));
     }
     for kind in kinds {
         site.cluster

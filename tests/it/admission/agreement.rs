@@ -1,4 +1,4 @@
-//! Webhook and backstop say the same of random pods, as far as the uid rule goes.
+//! Checks that the webhook and the backstop give the same answer for random pods under the `uid` rule.
 
 use bursar::bootstrap;
 use bursar_testkit::ready::{DEADLINE, wait_for};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::site::Site;
 
-/// In each run of `make test`; `BURSAR_TEST_PODS` says otherwise (2,000 in the daily one).
+/// The number of random pods in `make test`. `BURSAR_TEST_PODS` overrides it (`make soak`: 2,000).
 const PODS: usize = 200;
 
 const UID: i64 = 52505;
@@ -94,8 +94,7 @@ fn pods() -> impl Strategy<Value = Value> {
         })
 }
 
-/// What the API server stores of each: the security contexts of the pod and of its containers; or a refusal. Afterwards
-/// all are gone.
+/// Creates each pod and deletes it again. Returns the security contexts that the API server stored, or the refusal.
 fn asked(site: &Site, pods: &[Value]) -> Vec<Result<Value, String>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
@@ -107,7 +106,7 @@ fn asked(site: &Site, pods: &[Value]) -> Vec<Result<Value, String>> {
             pod.metadata.name = Some(name.clone());
             match api.create(&PostParams::default(), &pod).await {
                 Ok(_) => {
-                    let stored = api.get(&name).await.expect("it is stored");
+                    let stored = api.get(&name).await.expect("the pod is stored");
                     api.delete(&name, &DeleteParams::default().grace_period(0)).await.expect("deleted");
                     Ok(contexts(&serde_json::to_value(stored.spec).expect("JSON")))
                 }
@@ -155,17 +154,22 @@ fn webhook_and_backstop_agree_on_random_pods() {
     site.install();
     site.uninstall(&[]);
     refuses("bursar-uid");
-    // What fills in is in force by itself, and may be so later than what refuses.
+    // The mutating policies take effect separately, and possibly later than the validating ones.
     let plain = one(json!({"containers": [{"name": "c", "image": "registry.example.org/i"}]}));
     wait_for("a pod is filled in", DEADLINE, || asked(&site, std::slice::from_ref(&plain)).remove(0).ok());
     let by_backstop = asked(&site, &pods);
     for ((pod, webhook), backstop) in pods.iter().zip(&by_webhook).zip(&by_backstop) {
         match (webhook, backstop) {
-            (Ok(webhook), Ok(backstop)) => assert_eq!(webhook, backstop, "filled in differently: {pod:#}"),
+            (Ok(webhook), Ok(backstop)) => {
+                assert_eq!(webhook, backstop, "webhook and backstop set different values: {pod:#}")
+            }
             (Err(_), Err(_)) => {}
             _ => panic!("webhook: {webhook:?}\nbackstop: {backstop:?}\n{pod:#}"),
         }
     }
     let wrong_ones = by_webhook.iter().filter(|answer| answer.is_err()).count();
-    assert!(wrong_ones > count / 10 && wrong_ones < count * 9 / 10, "{wrong_ones} of {count} refused");
+    assert!(
+        wrong_ones > count / 10 && wrong_ones < count * 9 / 10,
+        "the random pods prove too little: {wrong_ones} of {count} were refused, expected are 10% to 90%"
+    );
 }

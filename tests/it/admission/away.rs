@@ -1,4 +1,5 @@
-//! The webhook away: tenants' pods are refused, and nobody else waits; and what is left when it is removed.
+//! The webhook is unreachable: tenants' pods are refused, and other requests do not wait. Then the webhook is
+//! uninstalled.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,11 +10,11 @@ use super::files::load;
 use super::site::{Site, out, pod, pod_in, said};
 
 #[test]
-fn without_the_webhook_tenants_wait_and_nobody_else() {
+fn without_the_webhook_only_tenants_are_blocked() {
     let mut site = Site::alone();
     let mut kept = pod("kept");
     kept["metadata"]["finalizers"] = json!(["example.org/x"]);
-    site.create(&kept).expect("let through");
+    site.create(&kept).expect("the pod is allowed");
     let workload = |kind: &str, more: serde_json::Value| {
         let mut workload = json!({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "stopped", "namespace": "tool-foo"},
             "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}},
@@ -25,7 +26,7 @@ fn without_the_webhook_tenants_wait_and_nobody_else() {
     workload("Deployment", json!({"replicas": 0}));
     workload("DaemonSet", json!({}));
     site.kill_webhook();
-    // A workload can be stopped, and nothing that a rule looks at is changed by that.
+    // A workload can be scaled and paused, because such a change touches nothing that a rule checks.
     for (name, changed, waits) in [
         ("deployment", r#"{"spec":{"replicas":2}}"#, false),
         ("deployment", r#"{"spec":{"paused":true},"metadata":{"annotations":{"a":"b"}}}"#, false),
@@ -40,7 +41,7 @@ fn without_the_webhook_tenants_wait_and_nobody_else() {
         assert_eq!(said(&patched).contains("failed calling webhook"), waits, "{changed}: {}", said(&patched));
         assert_eq!(patched.status.success(), !waits, "{changed}: {}", said(&patched));
     }
-    // What leaves the spec alone waits for nobody, but not if it says that the pod is ours.
+    // A change that leaves the spec alone does not wait for the webhook, unless it adds our label or an annotation.
     for (changed, waits) in [
         (r#"{"metadata":{"annotations":{"a":"b"}}}"#, true),
         (r#"{"metadata":{"labels":{"app.kubernetes.io/managed-by":"bursar"}}}"#, true),
@@ -52,12 +53,12 @@ fn without_the_webhook_tenants_wait_and_nobody_else() {
         assert_eq!(patched.status.success(), !waits, "{changed}: {}", said(&patched));
     }
     site.delete("pod", "kept", "tool-foo");
-    let refused = site.create(&pod("late")).expect_err("fail closed");
+    let refused = site.create(&pod("late")).expect_err("without the webhook, pods are refused");
     assert!(refused.contains("failed calling webhook"), "{refused}");
     let label = site.meddler(&["label", "namespace", "tool-foo", "bursar.dev/class-"], "");
     assert!(said(&label).contains("failed calling webhook"), "{}", said(&label));
 
-    // Everybody else, with as little as a name.
+    // Other namespaces are not affected.
     let free = [
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "free"}}),
         pod_in("free", "any"),
@@ -71,22 +72,22 @@ fn without_the_webhook_tenants_wait_and_nobody_else() {
         "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}},
             "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
     for object in free.iter().chain([&deployment]) {
-        wait_for("an object of nobody's", DEADLINE, || {
+        wait_for("an object outside of tenants' namespaces is created", DEADLINE, || {
             let created = site.meddler(&["create", "-f", "-"], &object.to_string());
-            // The default service account comes a moment after the namespace.
+            // The default service account is created a moment after the namespace.
             if !created.status.success() {
                 assert!(said(&created).contains("serviceaccount"), "{object}: {}", said(&created));
             }
             created.status.success().then_some(())
         });
     }
-    wait_for("the controllers work on", DEADLINE, || {
+    wait_for("the controllers make pods", DEADLINE, || {
         let pods = site.cluster.run(&["get", "pods", "-n", "free", "-l", "a=b", "-o", "name"], "");
         (!pods.is_empty()).then_some(())
     });
     let gone = site.meddler(&["delete", "namespace", "free", "--wait=false"], "");
     assert!(gone.status.success(), "{}", said(&gone));
-    // Kubernetes itself still removes a tenant's namespace that an administrator deletes.
+    // Kubernetes itself can still delete a tenant's namespace for an administrator.
     site.cluster.run(&["delete", "pods", "--all", "-n", "tool-bar", "--force", "--grace-period=0"], "");
     site.cluster.run(&["delete", "namespace", "tool-bar", "--timeout=240s"], "");
     site.start_webhook();
@@ -94,16 +95,17 @@ fn without_the_webhook_tenants_wait_and_nobody_else() {
 }
 
 #[test]
-fn webhook_killed_under_load_lets_nothing_through() {
+fn no_pod_is_admitted_when_the_webhook_is_killed_under_load() {
     let mut site = Site::alone();
     let stop = AtomicBool::new(false);
     let (done, refused) = std::thread::scope(|scope| {
         let load = scope.spawn(|| load(&site, &stop));
         let reviews = || site.metric("bursar_webhook_review_seconds_count").filter(|count| *count > 100.0);
-        wait_for("reviews", DEADLINE, reviews);
+        wait_for("100 reviews", DEADLINE, reviews);
         site.webhook().kill();
         for number in 0..20 {
-            let refused = site.create(&pod(&format!("late-{number}"))).expect_err("fail closed");
+            let refused =
+                site.create(&pod(&format!("late-{number}"))).expect_err("without the webhook, pods are refused");
             assert!(refused.contains("failed calling webhook"), "{refused}");
         }
         stop.store(true, Ordering::Relaxed);
@@ -115,7 +117,7 @@ fn webhook_killed_under_load_lets_nothing_through() {
 }
 
 #[test]
-fn uninstalled_webhook_leaves_the_backstop_unless_told() {
+fn uninstalling_the_webhook_keeps_the_backstop_unless_requested() {
     let mut site = Site::alone();
     site.kill_webhook();
     let said_so = site.uninstall(&["--cluster", "test"]);
@@ -125,15 +127,15 @@ fn uninstalled_webhook_leaves_the_backstop_unless_told() {
     let mut right = pod("right");
     right["spec"]["securityContext"] = json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
     right["spec"]["containers"][0]["securityContext"] = restricted.clone();
-    // The webhook's configurations go from the API server's memory a moment after they are deleted.
-    let stored = wait_for("a pod without the webhook", DEADLINE, || site.create(&right).ok());
+    // The API server forgets the webhook's configurations a moment after they are deleted.
+    let stored = wait_for("a pod is created without the webhook", DEADLINE, || site.create(&right).ok());
     let context = &stored["spec"]["securityContext"];
     assert_eq!((&context["runAsUser"], &context["supplementalGroupsPolicy"]), (&json!(52503), &json!("Strict")));
     let mut wrong = right.clone();
     wrong["metadata"]["name"] = json!("wrong");
     wrong["spec"]["initContainers"] = json!([{"name": "i", "image": "registry.example.org/i",
         "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsUser": 52504}}]);
-    let refused = site.create(&wrong).expect_err("another's uid");
+    let refused = site.create(&wrong).expect_err("the backstop refuses another tool's uid");
     assert!(refused.contains("bursar-uid") && refused.contains("52503"), "{refused}");
     let debug = [
         "debug",
@@ -151,7 +153,7 @@ fn uninstalled_webhook_leaves_the_backstop_unless_told() {
     assert!(said(&refused).contains("bursar-uid"), "{}{}", out(&refused), said(&refused));
 
     site.uninstall(&["--cluster", "test", "--backstop"]);
-    wait_for("nothing looks at uids any more", DEADLINE, || site.create(&wrong).ok());
+    wait_for("uids are no longer checked", DEADLINE, || site.create(&wrong).ok());
     site.delete("pod", "right", "tool-foo");
     site.delete("pod", "wrong", "tool-foo");
     let nothing = site.bursar(&["webhook", "selftest"]);

@@ -1,7 +1,7 @@
-//! The cases of `tests/data/admission`, sent to the real API server, by the tenants with certificates of their own.
+//! Sends the cases of `tests/data/admission` to the real API server. Tenants use their own certificates.
 //!
-//! An object that a case changes is made beforehand, while the namespace carries no label; what the case changes of it is
-//! then sent as a whole, as `kubectl replace` would. Nothing of it is stored.
+//! An object that a case changes is created beforehand, while the namespace has no label. The changed object is then
+//! sent as a whole, as `kubectl replace` would, in a dry run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,8 +14,7 @@ use serde_json::{Value, json};
 use super::sender::{Answer, Sender};
 use super::site::Site;
 
-/// The fields of a file that matter here; `crates/core/src/admission/tests.rs` says what each field is, and checks
-/// all of them.
+/// The fields of a file that are used here. `crates/core/src/admission/tests.rs` describes and checks all of them.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Case {
     #[serde(default)]
@@ -47,7 +46,7 @@ impl Case {
         self.class.as_deref().unwrap_or("tool")
     }
 
-    /// The tenant's name, and its namespace.
+    /// Returns the tenant's name and its namespace.
     pub fn tenant(&self) -> (&'static str, &'static str) {
         match self.class() {
             "tool" => ("foo", "tool-foo"),
@@ -61,9 +60,9 @@ impl Case {
         self.operation.as_deref() == Some("UPDATE")
     }
 
-    /// `None` of a review that an API server makes of something else: connections, evictions, scales, what has no
-    /// object, and a webhook that was cut off from the API server (`crates/core/src/admission`, `subresources.rs` and
-    /// `away.rs` have these).
+    /// Returns `None` if the API server makes such a review only in another way: for connections, evictions, scales and
+    /// reviews without an object, or if the webhook is cut off from the API server. `crates/core/src/admission`,
+    /// `subresources.rs` and `away.rs` test these.
     fn sendable(self) -> Option<Self> {
         let same = |kind: &Value| !["Scale", "Eviction"].contains(&kind["kind"].as_str().unwrap_or_default());
         let either = self.object.as_ref().or(self.old.as_ref())?;
@@ -71,7 +70,7 @@ impl Case {
         (either.is_object() && same(either) && is_known && self.operation.as_deref() != Some("CONNECT")).then_some(self)
     }
 
-    /// Under a name of its own, so that what it changes is there beside what the others change.
+    /// Renames the object, so that the objects of all cases can exist at the same time.
     fn named(mut self, name: &str) -> Self {
         let Some(old) = &self.old else { return self };
         if self.resource.starts_with("v1/namespaces") {
@@ -91,7 +90,7 @@ impl Case {
     }
 }
 
-/// The cases of a folder by identity: each is a state of the tenants' namespaces.
+/// Returns the cases of a folder by identity, which is a state of the tenants' namespaces.
 fn cases(part: &str) -> BTreeMap<String, Vec<(String, Case)>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/admission").join(part);
     let mut files: Vec<_> =
@@ -109,10 +108,10 @@ fn cases(part: &str) -> BTreeMap<String, Vec<(String, Case)>> {
     cases
 }
 
-/// The tenants' namespaces, sealed, or as `identity` says.
+/// Seals the tenants' namespaces, and then changes them as `identity` says.
 fn become_identity(site: &Site, sender: &Sender, identity: &str, level: &str) {
     let state = if identity == "suspended" { TenantState::Suspended } else { TenantState::Active };
-    // Foo is written last: a webhook that knows it knows the others.
+    // Foo is written last, so that a webhook that knows it knows the others too.
     for (account, namespace, uid, gid, groups) in [
         ("user:alice", "user-alice", 20001, 500, &[][..]),
         ("user:bob", "trial-bob", 20002, 500, &[]),
@@ -126,7 +125,7 @@ fn become_identity(site: &Site, sender: &Sender, identity: &str, level: &str) {
         "suspended" => "is suspended",
         "edited" => {
             site.cluster.run(&["annotate", "namespace", "tool-foo", "bursar.dev/uid=52504", "--overwrite"], "");
-            "seal does not hold"
+            "seal does not match"
         }
         "missing" => {
             site.cluster.run(&["annotate", "namespace", "tool-foo", "bursar.dev/seal-"], "");
@@ -134,14 +133,14 @@ fn become_identity(site: &Site, sender: &Sender, identity: &str, level: &str) {
         }
         _ => "",
     };
-    wait_for("the webhook hears of the tenant", DEADLINE, || {
+    wait_for("the webhook knows the tenant in this state", DEADLINE, || {
         let answer = sender.runtime.block_on(sender.plain_pod());
         let is_so = if said.is_empty() { answer.is_success() } else { answer.message().contains(said) };
         is_so.then_some(())
     });
 }
 
-/// Sends all cases of a folder, those that need it after what they change was made.
+/// Sends all cases of a folder. The objects that they change are created before.
 fn sent(site: &Site, sender: &Sender, part: &str, level: &str) -> Vec<(String, Case, Answer)> {
     let cases = cases(part);
     become_identity(site, sender, "", level);
@@ -155,8 +154,10 @@ fn sent(site: &Site, sender: &Sender, part: &str, level: &str) -> Vec<(String, C
     };
     label("off");
     let all: Vec<&Case> = cases.values().flatten().map(|(_, case)| case).collect();
-    // Until the webhook is asked no more, an old pod that runs as root is refused.
-    let made = wait_for("what the cases change is there", DEADLINE, || sender.runtime.block_on(sender.make(&all)).ok());
+    // As long as the webhook is still asked, it refuses to create an old pod that runs as root.
+    let made = wait_for("the objects that the cases change are created", DEADLINE, || {
+        sender.runtime.block_on(sender.make(&all)).ok()
+    });
     label("on");
     let mut answers = Vec::new();
     for (identity, cases) in cases {
@@ -195,16 +196,18 @@ const ATTACKS_IT_REFUSES: &[&str] = &[
     "unknown-security-context-field",
     "unknown-volume-source",
 ];
-/// What the webhook is not asked about, for this site gives nobody a ConfigMap: there our label means nothing.
+/// Attacks about which the webhook is not asked: no class here creates a ConfigMap, so our label means nothing on one.
 const ATTACKS_ON_NOTHING: &[&str] = &["our-label-put-on", "our-label-stolen"];
-/// What its own rules refuse: a certificate for system:masters, a pod's tolerations and resources in that way.
+/// Cases that the API server itself refuses: a certificate for system:masters, and such changes of a pod's tolerations
+/// and resources.
 const ORDINARY_IT_REFUSES: &[&str] = &["approval-by-an-administrator", "old-root-pod-tolerates-more", "resize"];
 
-/// Sent by a tenant it is the tenant's choice; `default_class_of_the_cluster_is_nobodys_choice` has Kubernetes choose it.
+/// If the tenant sends the claim, the storage class is the tenant's choice. In
+/// `the_clusters_default_storage_class_does_not_count_as_a_choice`, Kubernetes chooses it.
 const ORDINARY_THEY_CHOSE: &[&str] = &["claim-with-the-default-class-of-the-cluster"];
 
 #[test]
-fn attacks_by_tenants_are_refused_with_the_remedy() {
+fn attacks_by_tenants_are_refused_and_the_remedy_is_named() {
     let site = Site::alone();
     let sender = Sender::new(&site);
     let answers = sent(&site, &sender, "attacks", "restricted");
@@ -221,13 +224,13 @@ fn attacks_by_tenants_are_refused_with_the_remedy() {
         }
     }
     let said = wrong.join("\n");
-    assert_eq!(nothing_of, ATTACKS_ON_NOTHING, "let through\n{said}");
+    assert_eq!(nothing_of, ATTACKS_ON_NOTHING, "these attacks were allowed:\n{said}");
     assert_eq!(by_itself, ATTACKS_IT_REFUSES, "{said}");
-    assert!(count >= 100, "only {count}");
+    assert!(count >= 100, "only {count} attacks were refused");
 }
 
 #[test]
-fn ordinary_objects_of_tenants_pass_and_are_filled_in() {
+fn ordinary_objects_of_tenants_are_allowed_and_completed() {
     let site = Site::alone();
     let sender = Sender::new(&site);
     let answers = sent(&site, &sender, "ordinary", "privileged");
@@ -254,10 +257,10 @@ fn ordinary_objects_of_tenants_pass_and_are_filled_in() {
     let wrong = wrong.join("\n");
     assert_eq!(by_itself, ORDINARY_IT_REFUSES, "{wrong}");
     assert_eq!(left, ORDINARY_THEY_CHOSE, "{wrong}");
-    assert!(answers.len() - by_itself.len() >= 60, "only {}", answers.len());
+    assert!(answers.len() - by_itself.len() >= 60, "only {} cases were sent", answers.len());
 }
 
-/// Whether all of `part` is in `whole`, to which the API server may have added.
+/// Whether `whole` contains all of `part`; the API server may have added fields.
 fn holds(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => {

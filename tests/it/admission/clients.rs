@@ -1,4 +1,5 @@
-//! The client certificate of the API server: demanded only after a review that had it, and then of everybody.
+//! The client certificate of the API server. The webhook demands it only after a review that showed it, and then of
+//! every client.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
@@ -17,10 +18,11 @@ use serde_json::json;
 use super::site::{Site, out, pod, said};
 
 const NAME: &str = "front-proxy-client";
-/// As long as an API server waits for a webhook.
+/// How long an API server waits for a webhook.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The files by which an API server shows `client` to the webhook at `port`, and the argument that names them.
+/// Writes the files with which an API server shows `client` to the webhook at `port`. Returns the argument that names
+/// them.
 fn admission_configuration(folder: &Path, port: u16, client: &Identity) -> String {
     let certificate = write_public(folder, "api-server-client.pem", &client.certificate);
     let key = write_private(folder, "api-server-client.key", &client.key);
@@ -41,7 +43,7 @@ fn admission_configuration(folder: &Path, port: u16, client: &Identity) -> Strin
     format!("--admission-control-config-file={}", file.display())
 }
 
-/// A connection to the port of reviews.
+/// A connection to the port for reviews.
 struct Connection(StreamOwned<ClientConnection, TcpStream>);
 
 impl Connection {
@@ -52,7 +54,7 @@ impl Connection {
         }
         let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .expect("ring has both")
+            .expect("ring supports both protocol versions")
             .with_root_certificates(roots);
         let config = match client {
             None => config.with_no_client_auth(),
@@ -69,7 +71,7 @@ impl Connection {
         Self(StreamOwned::new(connection, socket))
     }
 
-    /// The status of an answer; an error if the webhook ends the connection.
+    /// Sends a request and returns the status of the answer; an error if the webhook closes the connection.
     fn send(&mut self, path: &str, body: &str) -> io::Result<u16> {
         let length = body.len();
         write!(self.0, "POST {path} HTTP/1.1\r\nHost: webhook\r\nContent-Length: {length}\r\n\r\n{body}")?;
@@ -96,7 +98,8 @@ impl Connection {
     }
 }
 
-/// What a new connection with this certificate gets for a review.
+/// Returns the status of a review on a new connection with this certificate; `None` if the webhook refuses the
+/// connection.
 fn review(site: &Site, client: Option<&Identity>) -> Option<u16> {
     Connection::open(site, client).review().ok()
 }
@@ -107,7 +110,7 @@ fn keys(folder: &Path, authority: &Authority, name: &str) -> String {
 }
 
 #[test]
-fn a_certificate_is_demanded_of_everybody_after_the_api_server_has_shown_it() {
+fn after_the_api_server_has_shown_a_certificate_every_client_needs_it() {
     let (authority, strangers) = (Authority::new("api servers"), Authority::new("strangers"));
     let client = authority.client(NAME, "system");
     let mut site = Site::start_with(|folder, port| ControlPlaneOptions {
@@ -119,7 +122,7 @@ fn a_certificate_is_demanded_of_everybody_after_the_api_server_has_shown_it() {
     let doctor = |site: &Site| out(&site.bursar(&["doctor"]));
     assert_eq!(review(&site, None), Some(200));
 
-    // The API server shows another than the configuration says: nothing is demanded.
+    // The API server shows another certificate than the configuration names, so the webhook demands none.
     site.configure(&keys(&folder, &authority, "somebody-else"));
     let refused = site.try_install();
     assert_eq!(refused.status.code(), Some(1), "{}{}", out(&refused), said(&refused));
@@ -129,18 +132,18 @@ fn a_certificate_is_demanded_of_everybody_after_the_api_server_has_shown_it() {
     let refused = site.try_install();
     assert!(out(&refused).contains("UnknownIssuer"), "{}{}", out(&refused), said(&refused));
     assert_eq!(review(&site, None), Some(200));
-    site.create(&pod("open")).expect("let through");
+    site.create(&pod("open")).expect("the pod is allowed");
     assert!(doctor(&site).contains("it does not demand the client certificate"), "{}", doctor(&site));
 
-    // It shows this one.
+    // The API server shows the configured certificate.
     let mut early = Connection::open(&site, None);
     assert_eq!(early.send("/", "").expect("an answer"), 404);
     site.configure(&keys(&folder, &authority, NAME));
     let installed = site.try_install();
     assert!(installed.status.success(), "{}{}", out(&installed), said(&installed));
     assert!(out(&installed).contains("it answers only the client certificate"), "{}", out(&installed));
-    wait_for("the webhook demands it", DEADLINE, || review(&site, None).is_none().then_some(()));
-    assert_eq!(early.review().expect("an answer"), 403, "a connection from before");
+    wait_for("the webhook demands the certificate", DEADLINE, || review(&site, None).is_none().then_some(()));
+    assert_eq!(early.review().expect("an answer"), 403, "a connection from before is refused, too");
     let refused = |site: &Site| {
         let (wrong_name, wrong_authority) = (authority.client("kubelet", "system"), strangers.client(NAME, "system"));
         [None, Some(&wrong_name), Some(&wrong_authority)].map(|client| review(site, client))
@@ -153,34 +156,34 @@ fn a_certificate_is_demanded_of_everybody_after_the_api_server_has_shown_it() {
     assert!(site.metric(counted).is_some_and(|count| count >= 4.0), "{}", site.health("/metrics").1);
     let log = std::fs::read_to_string(site.log()).expect("a log");
     assert!(log.contains("a client without the certificate of client_ca and client_name was refused"), "{log}");
-    site.create(&pod("closed")).expect("let through");
+    site.create(&pod("closed")).expect("the pod is allowed");
     site.must(&["webhook", "selftest"]);
     assert!(!doctor(&site).contains("client certificate"), "{}", doctor(&site));
 
-    // It stays so: when the webhook starts again, and when it is installed again.
+    // The demand stays in force after a restart and after another installation of the webhook.
     site.kill_webhook();
     site.start_webhook();
     assert_eq!(refused(&site), [None; 3]);
     site.install();
     assert_eq!(refused(&site), [None; 3]);
-    // Another one that the API server does not show changes nothing.
+    // Configuring a certificate that the API server does not show changes nothing.
     site.configure(&keys(&folder, &strangers, NAME));
     assert_eq!(site.try_install().status.code(), Some(1));
     assert!(doctor(&site).contains("of an older client_ca or client_name"), "{}", doctor(&site));
     assert_eq!(refused(&site), [None; 3]);
-    site.create(&pod("still")).expect("let through");
+    site.create(&pod("still")).expect("the pod is allowed");
 
-    // Without the keys everybody is answered again, after an installation and not before.
+    // Without these settings every client is answered again, but only after an installation.
     site.configure("");
     assert!(doctor(&site).contains("client_ca and client_name are not set"), "{}", doctor(&site));
     assert_eq!(review(&site, None), None);
     site.install();
-    wait_for("the webhook demands nothing", DEADLINE, || review(&site, None).filter(|status| *status == 200));
-    site.create(&pod("open-again")).expect("let through");
+    wait_for("the webhook demands no certificate", DEADLINE, || review(&site, None).filter(|status| *status == 200));
+    site.create(&pod("open-again")).expect("the pod is allowed");
 }
 
 #[test]
-fn an_api_server_without_a_certificate_keeps_its_webhook() {
+fn an_api_server_without_a_certificate_can_still_use_the_webhook() {
     let site = Site::alone();
     let folder = site.dir();
     site.configure(&keys(folder.parent().expect("the site's"), &Authority::new("api servers"), NAME));
@@ -188,6 +191,6 @@ fn an_api_server_without_a_certificate_keeps_its_webhook() {
     assert_eq!(installed.status.code(), Some(1), "{}{}", out(&installed), said(&installed));
     assert!(out(&installed).contains("does not show it to the webhook: it has none"), "{}", out(&installed));
     assert_eq!(review(&site, None), Some(200));
-    site.create(&pod("without")).expect("let through");
+    site.create(&pod("without")).expect("the pod is allowed");
     site.delete("pod", "without", "tool-foo");
 }

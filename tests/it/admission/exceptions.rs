@@ -1,4 +1,4 @@
-//! An exception turns off its rule for one account, and nothing that keeps its pods from being somebody else's.
+//! An exception turns off a rule for one account. It never lets the account's pods run as somebody else.
 
 use bursar::contract::TenantState;
 use bursar::contract::exception::ExceptedRule;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::site::{Site, identity, out, pod_in, said};
 
 #[test]
-fn an_excepted_account_passes_its_rules_and_stays_itself_and_nobody_writes_an_exception() {
+fn an_exception_allows_only_its_rules_and_cannot_be_forged() {
     let site = Site::shared();
     let namespace = "tool-course";
     let mut course = identity(namespace, "tool:course", (52_520, 52_520, &[]), TenantState::Active);
@@ -32,21 +32,22 @@ fn an_excepted_account_passes_its_rules_and_stays_itself_and_nobody_writes_an_ex
         assert!(dry(refused).is_err(), "{refused}");
     }
 
-    // Who may annotate the namespace writes no exception: the identity is gone instead.
+    // Somebody who may annotate the namespace cannot create an exception: the seal no longer matches, and the identity
+    // is lost.
     let forge = ["annotate", "namespace", namespace, "bursar.dev/exceptions=images", "--overwrite"];
     let refused = site.meddler(&forge, "");
     assert!(said(&refused).contains("namespaces.bursar.dev"), "{}", said(&refused));
     site.cluster.run(&forge, "");
-    wait_for("the webhook hears of it", DEADLINE, || {
-        dry(&pod_in(namespace, "web")).err().filter(|why| why.contains("seal does not hold"))
+    wait_for("the webhook notices the changed annotation", DEADLINE, || {
+        dry(&pod_in(namespace, "web")).err().filter(|why| why.contains("seal does not match"))
     });
 
     course.exceptions = [ExceptedRule::Images, ExceptedRule::Volumes].into();
     seal(&course);
-    let stored = wait_for("the webhook hears of the exception", DEADLINE, || dry(&elsewhere).ok());
+    let stored = wait_for("the webhook notices the exception", DEADLINE, || dry(&elsewhere).ok());
     let stored: Value = serde_json::from_str(&stored).expect("JSON");
-    assert_eq!(stored["spec"]["securityContext"]["runAsUser"], 52_520, "it is filled in as before");
-    dry(&export).expect("excepted");
+    assert_eq!(stored["spec"]["securityContext"]["runAsUser"], 52_520, "the uid is still set");
+    dry(&export).expect("the exception allows the volume");
     for (pod, text) in [
         (with(&|spec| spec["securityContext"] = json!({"runAsUser": 52_503})), "tool course runs as 52520"),
         (with(&|spec| spec["securityContext"] = json!({"supplementalGroups": [50_000]})), "50000"),
@@ -61,7 +62,7 @@ fn an_excepted_account_passes_its_rules_and_stays_itself_and_nobody_writes_an_ex
         assert!(why.contains("pods.bursar.dev") && why.contains(text), "{pod}: {why}");
     }
 
-    // The audit counts it apart.
+    // The audit reports the violation, marked as excepted.
     ask(&elsewhere, &[]).expect("stored");
     let admin = site.cluster.admin_kubeconfig.to_str().expect("UTF-8");
     let audited = || {
@@ -73,10 +74,10 @@ fn an_excepted_account_passes_its_rules_and_stays_itself_and_nobody_writes_an_ex
     let found = audited();
     assert_eq!((found.len(), &found[0]["rule"], &found[0]["excepted"]), (1, &"images".into(), &true.into()));
 
-    // It ends, and the rule holds again.
+    // The exception ends, and the rule is enforced again.
     course.exceptions.clear();
     seal(&course);
-    wait_for("the webhook hears of its end", DEADLINE, || dry(&elsewhere).err());
+    wait_for("the webhook notices the end of the exception", DEADLINE, || dry(&elsewhere).err());
     assert_eq!(audited()[0]["excepted"], false);
     site.delete("pod", "web", namespace);
 }

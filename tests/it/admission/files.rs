@@ -1,4 +1,4 @@
-//! Certificate and rules change while the webhook serves.
+//! The webhook's certificate and rules change while it serves.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::site::{Site, pod};
 
-/// Pods of tool foo without effect, as fast as they go, until `stop`; how many, and what was refused.
+/// Sends dry runs for pods of tool foo as fast as possible until `stop`. Returns how many were sent, and the refusals.
 pub fn load(site: &Site, stop: &AtomicBool) -> (usize, Vec<String>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
@@ -36,7 +36,7 @@ pub fn load(site: &Site, stop: &AtomicBool) -> (usize, Vec<String>) {
     })
 }
 
-/// What the webhook shows to who connects now, by openssl, which must believe it as the API server would.
+/// Returns the certificate that the webhook shows on a new connection. openssl must trust it, as the API server would.
 fn shown(site: &Site) -> String {
     let authorities = tempfile::NamedTempFile::new().expect("a file");
     fs::write(authorities.path(), site.authorities()).expect("written");
@@ -53,7 +53,7 @@ fn shown(site: &Site) -> String {
 }
 
 #[test]
-fn certificate_and_authority_change_under_load_and_no_review_is_refused() {
+fn no_review_fails_while_certificate_and_authority_change() {
     let site = Site::alone();
     let file = || fs::read_to_string(site.dir().join("tls.crt")).expect("a certificate");
     let stop = AtomicBool::new(false);
@@ -62,35 +62,35 @@ fn certificate_and_authority_change_under_load_and_no_review_is_refused() {
         let before = site.authorities();
         for _ in 0..3 {
             let old = file();
-            // The successor of an authority whose time has come signs from now on: `Site::start`.
+            // The successor of the expiring authority signs from now on: see `Site::start`.
             site.install();
             assert_ne!(file(), old);
             wait_for("new connections show the new certificate", DEADLINE, || {
                 shown(&site).contains(&file()).then_some(())
             });
         }
-        assert_eq!(site.authorities(), before, "both authorities are believed all the time");
+        assert_eq!(site.authorities(), before, "the API server trusts both authorities all the time");
         stop.store(true, Ordering::Relaxed);
         load.join().expect("the load")
     });
-    assert!(done > 100, "only {done} reviews");
+    assert!(done > 100, "only {done} reviews were sent");
     assert!(refused.is_empty(), "{} of {done}: {:?}", refused.len(), refused.first());
 }
 
 #[test]
-fn wrong_rules_keep_the_old_ones_and_are_told() {
+fn invalid_rules_are_reported_and_the_old_ones_stay_in_force() {
     let site = Site::alone();
     let file = site.dir().join("rules.json");
     let right = fs::read_to_string(&file).expect("rules");
     let wrong = || site.metric("bursar_webhook_file_wrong{file=\"rules\"}");
     assert_eq!(wrong(), Some(0.0));
     fs::write(&file, right.replace("\"version\": 1", "\"version\": 99")).expect("written");
-    wait_for("the metric says so", DEADLINE, || (wrong() == Some(1.0)).then_some(()));
+    wait_for("the metric reports the wrong file", DEADLINE, || (wrong() == Some(1.0)).then_some(()));
     let log = || fs::read_to_string(site.log()).expect("a log");
-    wait_for("the log says why", DEADLINE, || log().contains("has version 99").then_some(()));
+    wait_for("the log names the reason", DEADLINE, || log().contains("has version 99").then_some(()));
     let mut root = pod("root");
     root["spec"]["securityContext"] = json!({"runAsUser": 0});
-    assert!(site.create(&root).expect_err("still refused").contains("uid 0"));
+    assert!(site.create(&root).expect_err("the old rules are still enforced").contains("uid 0"));
     assert_eq!(site.health("/readyz").0, 200);
 
     fs::write(&file, right.replace("registry.example.org/", "other.example.org/")).expect("written");
@@ -102,7 +102,7 @@ fn wrong_rules_keep_the_old_ones_and_are_told() {
 }
 
 #[test]
-fn health_and_metrics_are_on_the_second_port() {
+fn the_second_port_serves_health_and_metrics() {
     let site = Site::shared();
     assert_eq!(site.health("/healthz"), (200, "ok\n".to_owned()));
     let _ = site.create(&pod("../refused-by-its-name"));
@@ -126,7 +126,8 @@ fn a_malformed_review_gets_a_clean_400() {
         let answer = command.arg(format!("{}{path}", site.url())).output().expect("curl");
         String::from_utf8(answer.stdout).expect("UTF-8")
     };
-    // Other tests fill the seats of this address, and a connection may have to yield: an API server asks again, too.
+    // Other tests use up the connections of this address, and an idle one may be closed. An API server would try again,
+    // too.
     let answered = |path: &str, body: Vec<u8>, more: &[&str]| {
         wait_for("an answer", DEADLINE, || Some(post(path, body.clone(), more)).filter(|answer| answer != "000 0"))
     };
@@ -140,7 +141,7 @@ fn a_malformed_review_gets_a_clean_400() {
 }
 
 #[test]
-fn stop_finishes_the_review_that_is_open() {
+fn the_webhook_finishes_open_reviews_before_it_stops() {
     let site = Site::alone();
     let authorities = tempfile::NamedTempFile::new().expect("a file");
     fs::write(authorities.path(), site.authorities()).expect("written");
@@ -150,14 +151,14 @@ fn stop_finishes_the_review_that_is_open() {
     let connection = rustls::ClientConnection::new(trust, name).expect("TLS");
     let mut stream = rustls::StreamOwned::new(connection, socket);
     let head = "POST /validate HTTP/1.1\r\nHost: webhook\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{";
-    stream.write_all(head.as_bytes()).and_then(|()| stream.flush()).expect("half of a review");
-    // One that came later was answered, so the half is there.
+    stream.write_all(head.as_bytes()).and_then(|()| stream.flush()).expect("the first half of a review is sent");
+    // A later request was answered, so the webhook has received the first half.
     assert_eq!(site.health("/healthz").0, 200);
     site.webhook().signal(rustix::process::Signal::TERM);
-    wait_for("nobody new is taken", DEADLINE, || {
+    wait_for("new connections are refused", DEADLINE, || {
         std::net::TcpStream::connect(("127.0.0.1", site.port)).is_err().then_some(())
     });
-    stream.write_all(b"}").and_then(|()| stream.flush()).expect("the other half");
+    stream.write_all(b"}").and_then(|()| stream.flush()).expect("the second half is sent");
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     let answer = String::from_utf8_lossy(&answer);

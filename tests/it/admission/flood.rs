@@ -1,4 +1,5 @@
-//! One tenant floods the webhook, past the API server too; another tenant's pods are admitted meanwhile.
+//! One tenant floods the webhook, also without the API server in between. The pods of another tenant are still
+//! admitted.
 
 use std::convert::Infallible;
 use std::io;
@@ -27,18 +28,19 @@ use tokio_rustls::client::TlsStream;
 use super::sender::Sender;
 use super::site::{Site, pod, pod_in};
 
-/// All seats of the webhook, a quarter of them from the address of the API server.
+/// As many connections as the webhook accepts. A quarter of them come from the address of the API server.
 const IDLE: usize = 1024;
 const ADDRESSES: usize = 4;
 const BODIES: usize = 60;
 const MIB: usize = 1 << 20;
-/// Wrong values of one body: half of those that are read, and a quarter of that in a small body.
+/// The number of wrong values in one body: half of those that are read. A small body has a quarter of this.
 const WRONG: usize = 500_000;
 /// The limit of the webhook's container (`packaging/webhook`).
 const MEMORY: u64 = 512 << 20;
-/// Reviews of the other tenant are timed for so long at least, so that idle connections also end and come again.
+/// The least time for which reviews of the other tenant are measured, so that idle connections end and are reopened,
+/// too.
 const AT_LEAST: Duration = Duration::from_secs(12);
-/// The API server's patience with the webhook, and the kubelet's with its probes.
+/// How long the API server waits for the webhook, and the kubelet for its probes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
@@ -74,7 +76,7 @@ impl Target {
     }
 }
 
-/// A connection that says nothing but `SETTINGS`, again and again.
+/// Opens connections that send nothing but `SETTINGS`, again and again.
 async fn idle(target: Target, from: Ipv4Addr, opened: Arc<AtomicUsize>) -> Infallible {
     loop {
         if let Ok((_send, connection)) = target.http2(from).await {
@@ -85,7 +87,7 @@ async fn idle(target: Target, from: Ipv4Addr, opened: Arc<AtomicUsize>) -> Infal
     }
 }
 
-/// A byte of a large body ten times a second, again and again.
+/// Sends one byte of a large body ten times a second, again and again.
 async fn slow(target: Target, head: &'static str) -> Infallible {
     loop {
         if let Ok(mut stream) = target.connect(Ipv4Addr::LOCALHOST, b"http/1.1").await {
@@ -103,21 +105,21 @@ async fn slow(target: Target, head: &'static str) -> Infallible {
     }
 }
 
-/// A pod with so large an argument.
+/// Returns a pod with an argument of this size.
 fn large_pod(size: usize) -> Value {
     let mut pod = pod_in("tool-bar", "large");
     pod["spec"]["containers"][0]["args"] = json!(["x".repeat(size)]);
     pod
 }
 
-/// A pod of which so many values are wrong.
+/// Returns a pod with this many wrong values.
 fn wrong_pod(values: usize) -> Value {
     let mut pod = pod_in("tool-bar", "large");
     pod["spec"]["securityContext"] = json!({"supplementalGroups": vec![0; values]});
     pod
 }
 
-/// A review of a pod, until it is decided; how often the webhook had no room for it.
+/// Sends a review until it is decided. Returns how often the webhook had no room for it.
 async fn large(target: Target, pod: Value) -> usize {
     let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
         "uid": "flood", "operation": "CREATE", "resource": {"group": "", "version": "v1", "resource": "pods"},
@@ -134,7 +136,7 @@ async fn large(target: Target, pod: Value) -> usize {
             match answer {
                 Ok(answer) if answer.status() == 200 => return times,
                 Ok(answer) if answer.status() == 503 => assert_eq!(answer.headers()["retry-after"], "1"),
-                // It came too slowly: this machine has more to do.
+                // The body arrived too slowly, because the machine is busy.
                 Ok(answer) => assert_eq!(answer.status(), 408),
                 Err(_) => {}
             }
@@ -145,7 +147,7 @@ async fn large(target: Target, pod: Value) -> usize {
 }
 
 #[test]
-fn flood_of_one_tenant_stops_no_other_and_not_the_probes() {
+fn a_flood_of_one_tenant_delays_neither_other_tenants_nor_probes() {
     let site = Site::alone();
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("open files for the flood");
@@ -186,7 +188,7 @@ fn flood_of_one_tenant_stops_no_other_and_not_the_probes() {
                 let (status, text) = site.health("/readyz");
                 assert_eq!(status, 200, "{text}");
                 slowest_probe = slowest_probe.max(asked.elapsed());
-                // What the webhook has no part in shows how busy this machine is.
+                // A request without the webhook shows how busy the machine is.
                 let asked = now();
                 site.cluster.run(&["get", "--raw", "/version"], "");
                 slowest_other = slowest_other.max(asked.elapsed());
@@ -199,20 +201,24 @@ fn flood_of_one_tenant_stops_no_other_and_not_the_probes() {
     assert!(times.len() > 50 && p99 < PATIENCE + slowest_other, "{p99:?} of {}, {slowest_other:?}", times.len());
     assert!(slowest_probe < PATIENCE + slowest_other, "{slowest_probe:?}, {slowest_other:?}");
     assert!(bodies.is_finished(), "not all {BODIES} large bodies were decided within {DEADLINE:?}");
-    let again: Vec<usize> =
-        flood.block_on(bodies).expect("decided").into_iter().map(|times| times.expect("it")).collect();
-    assert!(again.iter().any(|times| *times > 0), "the flood was none: there was room for all of it");
+    let again: Vec<usize> = flood
+        .block_on(bodies)
+        .expect("the flood ends without a panic")
+        .into_iter()
+        .map(|times| times.expect("no review panics"))
+        .collect();
+    assert!(again.iter().any(|times| *times > 0), "the flood was too small: there was always room for it");
     flood.shutdown_background();
-    let status = std::fs::read_to_string(format!("/proc/{}/status", site.webhook().id())).expect("it runs");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", site.webhook().id())).expect("the webhook runs");
     let peak =
         status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    let peak = peak.expect("the kernel says it") << 10;
+    let peak = peak.expect("the kernel reports the peak") << 10;
     eprintln!("the webhook took {} MiB at most", peak >> 20);
     assert!(peak < MEMORY, "{peak}");
 }
 
 #[test]
-fn largest_objects_can_be_edited_stopped_and_deleted() {
+fn the_largest_objects_can_be_edited_suspended_and_deleted() {
     let site = Site::shared();
     let sender = Sender::new(&site);
     sender.runtime.block_on(async {
@@ -226,14 +232,14 @@ async fn largest_workload(sender: &Sender) {
     let mut template = pod("large");
     template["metadata"] = json!({"labels": {"a": "b"}});
     template["spec"]["restartPolicy"] = json!("Never");
-    // etcd takes 1.5 MiB, and the API server writes each of these as six.
+    // etcd accepts 1.5 MiB, and the API server writes each `<` as six bytes.
     template["spec"]["containers"][0]["args"] = json!(["<".repeat(14 * MIB / 10)]);
     let large = json!({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "large", "namespace": "tool-foo"},
         "spec": {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": {"template": template}}}});
     let jobs = "/apis/batch/v1/namespaces/tool-foo/cronjobs";
     let created = sender.as_foo(Method::POST, jobs, &large).await;
     assert!(created.is_success(), "{}", created.message());
-    // The webhook is asked about the template, with the object as it was and as it will be.
+    // The webhook is asked about the template, with the old and the new object.
     let edited = json!({"spec": {"jobTemplate": {"metadata": {"annotations": {"a": "b"}}}}});
     let stopped = json!({"spec": {"suspend": true}});
     for patch in [edited, stopped] {
@@ -254,10 +260,10 @@ async fn largest_pod(sender: &Sender) {
         json!({"metadata": {"labels": (0..count).map(label).collect::<serde_json::Map<_, _>>()}})
     };
     let owner = |number: usize, length: usize| json!({"apiVersion": "v1", "kind": "Node", "name": "x".repeat(length), "uid": number.to_string()});
-    // The API server stores references that are the same once.
+    // The API server removes duplicate references.
     let owners: Vec<Value> = (0..33).map(|number| owner(number, 1)).collect();
     let finalizers: Vec<String> = (0..33).map(|number| format!("example.org/{number}")).collect();
-    // Who writes these is whom the client names.
+    // The client chooses the name of the manager in these entries.
     let managed = |number: usize, length: usize| {
         json!({
             "manager": format!("m{number}"), "operation": "Apply", "apiVersion": "v1", "time": "2026-05-03T12:00:00Z",

@@ -1,4 +1,4 @@
-//! What `bursar webhook` does, and what the admission policy keeps the daemon from doing with what it was given for it.
+//! What `bursar webhook` does, and how the admission policy limits the rights that the daemon got for it.
 
 use bursar_testkit::process::run;
 use bursar_testkit::ready::{DEADLINE, wait_for};
@@ -13,7 +13,7 @@ fn daemon(site: &Site, arguments: &[&str], input: &str) -> std::process::Output 
 }
 
 #[test]
-fn selftest_tries_what_must_pass_and_what_must_be_refused() {
+fn the_selftest_reports_rules_that_are_not_in_force() {
     let site = Site::alone();
     let text = site.must(&["webhook", "selftest", "--cluster", "test"]);
     assert!(text.contains("+ class tool: a plain pod: passes"), "{text}");
@@ -24,31 +24,34 @@ fn selftest_tries_what_must_pass_and_what_must_be_refused() {
         assert!(text.contains(&format!("+ class tool: {what}: refused")), "{what}: {text}");
     }
     assert!(text.contains("+ class shop: an ingress of another class: refused"), "{text}");
-    assert!(!text.contains("class shop: a pod that names its node"), "the class allows it: {text}");
+    assert!(
+        !text.contains("class shop: a pod that names its node"),
+        "the class allows node names, so this is not tested: {text}"
+    );
     let rows: Vec<Value> = serde_json::from_str(&site.must(&["webhook", "selftest", "--json"])).expect("JSON");
     assert!(rows.len() > 8 && rows.iter().all(|row| row["wrong"].is_null()), "{rows:#?}");
 
-    // What is tried must not become real.
+    // Objects of the self-test must not be created for real.
     let image = &format!("--image=registry.example.org/bursar-selftest/x@sha256:{}", "0".repeat(64));
     let real = daemon(&site, &["run", "a", "-n", "bursar-selftest", image], "");
     assert!(said(&real).contains("bursar-cage"), "{}", said(&real));
 
-    // So are rules of the API server that are not in force.
+    // The self-test also notices if rules of the API server are not in force.
     site.cluster.run(&["delete", "validatingadmissionpolicybinding", "bursar-rules-enforce"], "");
-    wait_for("the self-test misses the policies", DEADLINE, || {
+    wait_for("the self-test reports the missing policies", DEADLINE, || {
         let found = out(&site.bursar(&["webhook", "selftest"]));
         found.contains("! class tool: a load balancer: not refused").then_some(())
     });
     site.install();
 
-    // Rules that let root through are found out.
+    // The self-test notices rules that let root through.
     let file = site.dir().join("rules.json");
     let rules = std::fs::read_to_string(&file).expect("rules");
     let (others, level) = rules.split_at(rules.find("\"level\":").expect("the class level"));
     let rules = others.to_owned() + &level.replacen("\"enforce\"", "\"off\"", 1);
     std::fs::write(&file, rules).expect("written");
-    // A self-test during which the rules are loaded finds a part of it.
-    wait_for("the self-test finds it", DEADLINE, || {
+    // While the webhook loads the rules, a self-test may notice only a part of the change.
+    wait_for("the self-test reports the weaker rules", DEADLINE, || {
         let output = site.bursar(&["webhook", "selftest"]);
         let found = out(&output).contains("! class level: a pod that runs as root: not refused");
         (output.status.code() == Some(1) && found).then_some(())
@@ -64,7 +67,7 @@ fn doctor_warns_30_days_before_the_files_end() {
         found.expect("a finding about the webhook")
     };
     assert_eq!(webhook()["remedy"], Value::Null, "{}", webhook());
-    // They are for a year.
+    // The files are valid for a year.
     site.install_at(bursar::daemon::now() - jiff::SignedDuration::from_hours(336 * 24));
     let soon = webhook();
     let again = format!("bursar webhook install --cluster test --url {} --write FOLDER", site.url());
@@ -109,7 +112,7 @@ fn the_confinement_limits_webhooks_that_the_daemon_writes() {
         let refused = daemon(&site, &apply, &configuration(kind, hook.clone()).to_string());
         assert!(said(&refused).contains("bursar-cage"), "{kind} {hook}: {}{}", out(&refused), said(&refused));
     }
-    // What is installed, written again, is let through; each field of it that is weakened is not.
+    // The installed configurations may be written again, but not with any field weakened.
     let read = |kind: &str, name: &str| -> Value {
         let text = site.cluster.run(&["get", kind, name, "-o", "json"], "");
         let found: Value = serde_json::from_str(&text).expect("JSON");
@@ -165,7 +168,7 @@ fn the_confinement_limits_webhooks_that_the_daemon_writes() {
 }
 
 #[test]
-fn in_the_cluster_nothing_waits_before_it_runs() {
+fn no_request_waits_for_the_webhook_before_it_runs() {
     let site = Site::alone();
     site.uninstall(&["--backstop"]);
     let with_addresses = "[cluster.test.webhook]\napi_server_cidrs = [\"10.0.0.0/28\", \"fd00::/64\"]";
@@ -178,8 +181,8 @@ fn in_the_cluster_nothing_waits_before_it_runs() {
             pods["items"].as_array().filter(|pods| pods.len() == 2).cloned()
         });
         let configurations = ["get", "validatingwebhookconfigurations", "bursar-webhook", "--ignore-not-found"];
-        assert_eq!(site.cluster.run(&configurations, ""), "", "nothing waits for it yet");
-        // There is no node to run them on.
+        assert_eq!(site.cluster.run(&configurations, ""), "", "the configuration is made only when the webhook runs");
+        // There is no node, so the test itself reports the pods as ready.
         let ready =
             json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}).to_string();
         for pod in &pods {
@@ -203,7 +206,7 @@ fn in_the_cluster_nothing_waits_before_it_runs() {
     let rules = &policy["items"][0]["spec"]["ingress"];
     assert_eq!(rules[0]["from"], json!([{"ipBlock": {"cidr": "10.0.0.0/28"}}, {"ipBlock": {"cidr": "fd00::/64"}}]));
     assert_eq!((&rules[0]["ports"][0]["port"], &rules[1]["ports"][0]["port"]), (&json!(9443), &json!(9444)));
-    assert_eq!(rules[1]["from"], Value::Null, "probes come from anywhere");
+    assert_eq!(rules[1]["from"], Value::Null, "probes may come from anywhere");
     site.configure("");
     let doctor = out(&site.bursar(&["doctor"]));
     assert!(doctor.contains("its network policy does not match api_server_cidrs"), "{doctor}");
@@ -220,7 +223,7 @@ fn in_the_cluster_nothing_waits_before_it_runs() {
 }
 
 #[test]
-fn manifests_are_taken_by_the_api_server() {
+fn the_api_server_accepts_the_manifests() {
     let site = Site::shared();
     let yaml = site.must(&["webhook", "manifests", "--cluster", "test"]);
     let taken =
@@ -232,7 +235,7 @@ fn manifests_are_taken_by_the_api_server() {
 }
 
 #[test]
-fn tenants_make_no_secret_that_kubernetes_fills_with_a_token() {
+fn tenants_may_not_make_secrets_that_kubernetes_fills_with_tokens() {
     let site = Site::shared();
     let secret = |name: &str, of: &str| {
         json!({
@@ -252,9 +255,9 @@ fn tenants_make_no_secret_that_kubernetes_fills_with_a_token() {
     site.delete("secret", "own", "tool-foo");
 }
 
-/// Its controller would make the pod as soon as a revocation has made the account.
+/// Otherwise a controller would make the pod as soon as a revocation has made the account.
 #[test]
-fn nobody_waits_for_the_service_account_of_the_next_generation() {
+fn pods_may_not_name_the_service_account_of_the_next_generation() {
     let site = Site::shared();
     let account = |name: &str| {
         let labels = json!({"app.kubernetes.io/managed-by": "bursar"});
@@ -285,7 +288,7 @@ fn nobody_waits_for_the_service_account_of_the_next_generation() {
 }
 
 #[test]
-fn wrong_arguments_say_what_is_right() {
+fn wrong_arguments_are_refused_with_the_correct_ones() {
     let site = Site::shared();
     for (arguments, code, text) in [
         (&["webhook", "install", "--cluster", "prd"][..], 64, "the configuration has: test"),
@@ -299,10 +302,10 @@ fn wrong_arguments_say_what_is_right() {
 }
 
 #[test]
-fn kustomize_folder_is_what_install_makes() {
+fn the_kustomize_folder_has_the_objects_that_install_makes() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/webhook");
     let made = bursar::bootstrap::webhook::yaml(&bursar::bootstrap::webhook::fixed("bursar-webhook")).expect("YAML");
-    let text = format!("# Made by bursar::bootstrap::webhook: UPDATE_GOLDENS=1 writes it anew.\n{made}");
+    let text = format!("# Made by bursar::bootstrap::webhook: UPDATE_GOLDENS=1 writes it again.\n{made}");
     let file = folder.join("bursar-webhook.yaml");
     if std::env::var_os("UPDATE_GOLDENS").is_some() {
         std::fs::write(&file, &text).expect("written");

@@ -1,4 +1,4 @@
-//! `bursar webhook audit` and the policies of the API server say the same of random objects.
+//! Checks that `bursar webhook audit` and the policies of the API server give the same answer for random objects.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use super::server_rules::{SHOP, TOOL, object, pods, prepare};
 use super::site::{Site, runtime};
 
-/// In each run of `make test`; `BURSAR_TEST_PODS` says otherwise (2,000 in the daily one).
+/// The number of random objects in `make test`. `BURSAR_TEST_PODS` overrides it (`make soak`: 2,000).
 const OBJECTS: usize = 300;
 
-/// Absent, or one of these.
+/// Returns none of the values, or one of them.
 fn maybe(values: &'static [&'static str]) -> impl Strategy<Value = Option<&'static str>> {
     prop_oneof![3 => Just(None), 2 => select(values).prop_map(Some)]
 }
@@ -29,7 +29,7 @@ fn set(fields: &mut Value, key: &str, value: Option<&str>) {
     }
 }
 
-/// Fields of the spec of a pod, and in which of the kinds that have such a spec.
+/// Returns a pod, or an object that makes pods, with random fields in the spec of its pods.
 fn of_pods() -> impl Strategy<Value = Value> {
     let sysctls = (
         select(&[
@@ -70,7 +70,7 @@ fn of_pods() -> impl Strategy<Value = Value> {
             set(&mut fields, "priorityClassName", priority);
             set(&mut fields, "runtimeClassName", runtime);
             set(&mut fields, "schedulerName", scheduler);
-            // The scheduler writes it into pods, so it is judged in templates only.
+            // The scheduler writes this field into pods, so it is judged only in templates.
             set(&mut fields, "nodeName", node.filter(|_| kind != 0));
             if let Some((key, is_equal)) = toleration {
                 let mut toleration = json!({"operator": "Exists"});
@@ -138,7 +138,7 @@ fn kind_of(object: &Value) -> Kind {
     known.unwrap_or_else(|| panic!("{group} {plural}"))
 }
 
-/// What the API server would store of each, or why not.
+/// Returns for each object what the API server would store, or why it refuses.
 fn asked(site: &Site, objects: &[Value]) -> Vec<Result<Value, String>> {
     runtime().block_on(async {
         let client = bootstrap::client(&site.cluster.admin_kubeconfig).await.expect("a client");
@@ -160,7 +160,7 @@ fn asked(site: &Site, objects: &[Value]) -> Vec<Result<Value, String>> {
 }
 
 #[test]
-fn the_audit_and_the_policies_of_the_api_server_agree_on_random_objects() {
+fn audit_and_policies_agree_on_random_objects() {
     let site = Site::shared();
     prepare(&site);
     let count = std::env::var("BURSAR_TEST_PODS").ok().and_then(|count| count.parse().ok()).unwrap_or(OBJECTS);
@@ -175,13 +175,13 @@ fn the_audit_and_the_policies_of_the_api_server_agree_on_random_objects() {
         let (answered, found) = match &answer {
             Ok(stored) => {
                 let mut stored = stored.clone();
-                // Items of lists have neither; the judge gets those.
+                // The items of lists, which the audit reads, have neither field.
                 (stored["apiVersion"], stored["kind"]) = (object["apiVersion"].clone(), object["kind"].clone());
                 ("let through", judged(&stored))
             }
             Err(why) if why.contains("bursar-rules-enforce") => ("refused", judged(object)),
             Err(_) => {
-                *said.entry("refused by somebody else").or_insert(0_usize) += 1;
+                *said.entry("refused by another rule").or_insert(0_usize) += 1;
                 continue;
             }
         };

@@ -1,4 +1,4 @@
-//! Kubernetes goes on in a tenant's namespace with everything enforced.
+//! Kubernetes' own controllers keep working in a tenant's namespace in which everything is enforced.
 
 use bursar::contract::TenantState;
 use bursar_testkit::ready::{DEADLINE, wait_for};
@@ -20,7 +20,7 @@ fn pods(site: &Site, namespace: &str) -> Vec<Value> {
 }
 
 #[test]
-fn controllers_make_and_remove_a_tenants_things() {
+fn controllers_create_and_remove_a_tenants_objects() {
     let site = Site::shared();
     let namespace = site.tenant("tool", "works", 52520, TenantState::Active);
     let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota",
@@ -54,7 +54,7 @@ fn controllers_make_and_remove_a_tenants_things() {
             site.cluster.run(&["get", "quota", "bursar", "-n", &namespace, "-o", "jsonpath={.status.used.pods}"], "");
         (used == "4").then_some(())
     });
-    // What a Deployment made is collected after it.
+    // Objects that a Deployment made are garbage-collected after it.
     let deleted = site.tool("works", &["delete", "deployment", "deployment", "-n", &namespace, "--wait=false"], "");
     assert!(deleted.status.success(), "{}", said(&deleted));
     wait_for("the Deployment's pods are collected", DEADLINE, || {
@@ -69,7 +69,7 @@ fn controllers_make_and_remove_a_tenants_things() {
 }
 
 #[test]
-fn another_uid_of_a_tenant_holds_for_new_pods_and_lets_the_old_ones_end() {
+fn a_changed_uid_applies_to_new_pods_and_old_ones_can_end() {
     let site = Site::shared();
     let namespace = site.tenant("tool", "moved", 52521, TenantState::Active);
     let mut lasting = pod_in(&namespace, "lasting");
@@ -95,7 +95,7 @@ fn another_uid_of_a_tenant_holds_for_new_pods_and_lets_the_old_ones_end() {
         site.cluster.run(&["get", "pod", pod, "-n", &namespace, "-o", path], "")
     };
     assert_eq!((uid("plain").as_str(), uid("lasting").as_str()), ("52522", "52521"));
-    // It runs with the old uid, and must still be able to end.
+    // The pod runs with the old uid, and must still be able to end.
     let without = r#"{"metadata": {"finalizers": null}}"#;
     let patched = site.tool("moved", &["patch", "pod", "lasting", "-n", &namespace, "--type=merge", "-p", without], "");
     assert!(patched.status.success(), "{}", said(&patched));
@@ -106,7 +106,7 @@ fn another_uid_of_a_tenant_holds_for_new_pods_and_lets_the_old_ones_end() {
 }
 
 #[test]
-fn template_is_refused_when_it_is_submitted() {
+fn a_workload_with_a_forbidden_template_is_refused() {
     let site = Site::shared();
     let mut template = template();
     template["spec"]["initContainers"] =

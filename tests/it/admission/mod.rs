@@ -1,4 +1,4 @@
-//! The webhook against the real API server, which asks it by URL on loopback.
+//! The webhook with the real API server, which calls it by URL on loopback.
 
 mod adopted_rules;
 mod agreement;
@@ -24,9 +24,9 @@ use self::site::{Site, out, pod, pod_in, said};
 use bursar::errors::chain;
 
 #[test]
-fn plain_pod_runs_as_its_tool() {
+fn a_plain_pod_runs_with_the_uid_of_its_tool() {
     let site = Site::shared();
-    let stored = site.create(&pod("plain")).expect("let through");
+    let stored = site.create(&pod("plain")).expect("the pod is allowed");
     let context = &stored["spec"]["securityContext"];
     assert_eq!(
         context,
@@ -53,7 +53,7 @@ fn a_refusal_names_object_problem_and_remedy() {
     elsewhere["spec"]["containers"][0]["image"] = json!("registry.example.org.evil.com/web");
     let refused = site.create(&elsewhere).expect_err("another registry");
     assert!(refused.contains("registry.example.org.evil.com"), "{refused}");
-    // The line in the log has no body.
+    // The log line does not contain the body of the review.
     let log = wait_for("the refusal in the log", DEADLINE, || {
         let log = std::fs::read_to_string(site.log()).unwrap_or_default();
         log.lines().find(|line| line.contains("\"refused\"") && line.contains("evil.com")).map(str::to_owned)
@@ -64,7 +64,7 @@ fn a_refusal_names_object_problem_and_remedy() {
 }
 
 #[test]
-fn class_that_warns_lets_through_and_says_so() {
+fn a_class_that_only_warns_allows_the_pod_with_a_warning() {
     let site = Site::shared();
     let mut root = pod_in("trial-try", "root");
     root["spec"]["securityContext"] = json!({"runAsUser": 0});
@@ -74,7 +74,7 @@ fn class_that_warns_lets_through_and_says_so() {
 }
 
 #[test]
-fn default_class_of_the_cluster_is_nobodys_choice() {
+fn the_clusters_default_storage_class_does_not_count_as_a_choice() {
     let site = Site::alone();
     let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "example.org/none",
         "metadata": {"name": "standard", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}});
@@ -96,38 +96,38 @@ fn default_class_of_the_cluster_is_nobodys_choice() {
 }
 
 #[test]
-fn suspended_tenant_gets_no_pods_and_a_resumed_one_does() {
+fn a_suspended_tenant_gets_no_pods_until_it_is_resumed() {
     let site = Site::shared();
     let dry_run = |name: &str| {
         let pod = pod_in("tool-asleep", name).to_string();
         site.tool("asleep", &["create", "-f", "-", "--dry-run=server"], &pod)
     };
     site.tenant("tool", "asleep", 52510, bursar::contract::TenantState::Suspended);
-    wait_for("the webhook hears of the suspension", DEADLINE, || {
+    wait_for("the webhook notices the suspension", DEADLINE, || {
         said(&dry_run("a")).contains("tool asleep is suspended").then_some(())
     });
     site.tenant("tool", "asleep", 52510, bursar::contract::TenantState::Active);
-    wait_for("the webhook hears of it", DEADLINE, || dry_run("b").status.success().then_some(()));
+    wait_for("the webhook notices the resumption", DEADLINE, || dry_run("b").status.success().then_some(()));
 }
 
 #[test]
-fn edited_annotation_is_no_identity() {
+fn an_edited_annotation_invalidates_the_identity() {
     let site = Site::shared();
     let namespace = site.tenant("tool", "edited", 52511, bursar::contract::TenantState::Active);
     let arguments = ["annotate", "namespace", &namespace, "bursar.dev/uid=52503", "--overwrite"];
     let refused = site.meddler(&arguments, "");
     assert!(said(&refused).contains("namespaces.bursar.dev"), "{}", said(&refused));
-    // Whom the webhook passes can edit it, and has an identity no more.
+    // An administrator whom the webhook exempts can edit the annotation, but the namespace then loses its identity.
     site.cluster.run(&arguments, "");
-    wait_for("the webhook hears of it", DEADLINE, || {
+    wait_for("the webhook notices the changed annotation", DEADLINE, || {
         let pod = pod_in(&namespace, "a").to_string();
         let refused = site.tool("edited", &["create", "-f", "-", "--dry-run=server"], &pod);
-        said(&refused).contains("seal does not hold").then_some(())
+        said(&refused).contains("seal does not match").then_some(())
     });
 }
 
 #[test]
-fn namespace_and_objects_of_ours_are_changed_by_nobody_else() {
+fn only_the_daemon_may_change_its_namespaces_and_objects() {
     let site = Site::shared();
     let quota = json!({
         "apiVersion": "v1", "kind": "ResourceQuota",
@@ -161,10 +161,10 @@ fn namespace_and_objects_of_ours_are_changed_by_nobody_else() {
     for (arguments, input) in cases {
         let refused = site.meddler(arguments, &input);
         let text = said(&refused);
-        assert!(!refused.status.success(), "{arguments:?} was let through: {}", out(&refused));
+        assert!(!refused.status.success(), "{arguments:?} was allowed: {}", out(&refused));
         assert!(text.contains("namespaces.bursar.dev") || text.contains("objects.bursar.dev"), "{arguments:?}: {text}");
     }
-    // On a kind that no tenant is given here, the label means nothing.
+    // On a kind that no class creates here, the label means nothing.
     let harmless = site.meddler(&["create", "-f", "-", "--dry-run=server"], &stolen.to_string());
     assert!(harmless.status.success(), "{}", said(&harmless));
     let own = site.meddler(&["annotate", "namespace", "tool-bar", "contact=alice", "--overwrite"], "");
@@ -173,7 +173,7 @@ fn namespace_and_objects_of_ours_are_changed_by_nobody_else() {
 }
 
 #[test]
-fn objects_of_ours_in_a_namespace_of_others_are_changed_by_nobody_else() {
+fn only_the_daemon_may_change_its_objects_in_foreign_namespaces() {
     let site = Site::shared();
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace",
         "metadata": {"name": "profile-ann", "labels": {"app.kubernetes.io/part-of": "kubeflow-profile"}}});
@@ -207,14 +207,14 @@ fn objects_of_ours_in_a_namespace_of_others_are_changed_by_nobody_else() {
         let refused = ann(arguments, input);
         assert!(!refused.status.success() && said(&refused).contains("objects.bursar.dev"), "{}", said(&refused));
     }
-    // The maker of such namespaces has every right there.
+    // The creator of such namespaces has every right in them.
     let raised = site
         .meddler(&["patch", "quota", "bursar", "-n", "profile-ann", "-p", r#"{"spec":{"hard":{"pods":"99"}}}"#], "");
     assert!(said(&raised).contains("objects.bursar.dev"), "{}", said(&raised));
     let own = more.replace("bursar-allow", "ann").replace(r#""app.kubernetes.io/managed-by":"bursar""#, "");
     let created = ann(&["create", "-f", "-"], &own);
     assert!(created.status.success(), "{}", said(&created));
-    // The webhook knows nobody's identity there, and the scheduler needs none.
+    // The webhook knows no tenant of this namespace, and the scheduler needs none.
     let node = ["annotate", "pvc", "scratch", "-n", "profile-ann", "volume.kubernetes.io/selected-node=node-1"];
     let scheduler = ["--as=system:kube-scheduler", "--as-group=system:authenticated"];
     let chosen = site.kubectl_as(&scheduler, &node, "");
@@ -223,7 +223,7 @@ fn objects_of_ours_in_a_namespace_of_others_are_changed_by_nobody_else() {
 }
 
 #[test]
-fn a_portal_reports_a_use_and_changes_nothing_else() {
+fn a_portal_may_report_a_use_and_change_nothing_else() {
     let site = Site::shared();
     let annotate = |annotation: &str| {
         let arguments = ["annotate", "namespace", "tool-bar", annotation, "--overwrite", "--dry-run=server"];
@@ -238,7 +238,7 @@ fn a_portal_reports_a_use_and_changes_nothing_else() {
 }
 
 #[test]
-fn daemon_approves_no_certificate_of_a_stranger() {
+fn the_daemon_cannot_approve_a_certificate_for_a_stranger() {
     let site = Site::shared();
     let key = rcgen::KeyPair::generate().expect("a key");
     let mut params = rcgen::CertificateParams::default();

@@ -1,5 +1,5 @@
-//! Sends cases to the API server: as the tenant, by the tenant's certificate; as somebody else, by an administrator who
-//! impersonates them.
+//! Sends the cases to the API server. A tenant's requests use the tenant's certificate; requests of others are sent by
+//! an administrator who impersonates them.
 
 use bursar::bootstrap;
 use bursar_testkit::ready::{DEADLINE, wait_for};
@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use super::cases::Case;
 use super::site::{Site, runtime};
 
-/// Members may do everything, and are exempt from nothing.
+/// A group whose members may do everything, and whom nothing exempts.
 const EVERYTHING: &str = "test:everything";
 
 pub struct Answer {
@@ -32,11 +32,11 @@ impl Answer {
 }
 
 pub struct Sender {
-    /// The clients' work is done on it.
+    /// The runtime of the clients.
     pub runtime: Runtime,
     admin: Client,
     daemon: Client,
-    /// Two clients for each tenant: one with its certificate, and one that may do everything besides.
+    /// Two clients for each tenant: one with its certificate, and one that may also do everything.
     tenants: Vec<(&'static str, Client, Client)>,
 }
 
@@ -60,25 +60,26 @@ impl Sender {
         Self { runtime, admin, daemon, tenants: tenants.into() }
     }
 
-    /// A plain pod of tool foo.
+    /// Sends a dry run for a plain pod of tool foo.
     pub async fn plain_pod(&self) -> Answer {
         let pod = super::site::pod("plain");
         self.as_foo(Method::POST, "/api/v1/namespaces/tool-foo/pods?dryRun=All", &pod).await
     }
 
-    /// Sends as tool foo.
+    /// Sends a request as tool foo.
     pub async fn as_foo(&self, method: Method, path: &str, body: &Value) -> Answer {
         ask(&self.tenants[0].1, method, path, &[], Some(body)).await
     }
 
-    /// Makes what the cases change, as an administrator.
+    /// Creates the objects that the cases change, as an administrator. Returns their paths.
     pub async fn make(&self, cases: &[&Case]) -> Result<Vec<String>, String> {
         let mut made = Vec::new();
         for case in cases {
             let Some(old) = &case.old else { continue };
             let client = if case.resource.starts_with("certificates") { &self.daemon } else { &self.admin };
             let answer = ask(client, Method::POST, &collection(case), &[], Some(old)).await;
-            // What the API server takes from nobody cannot be changed either: the case says so when it is sent.
+            // If the API server refuses to create an object, it cannot be changed either. The case reports that when it
+            // is sent.
             if answer.message().contains("bursar.dev") {
                 return Err(answer.message().to_owned());
             }
@@ -97,7 +98,7 @@ impl Sender {
         }
     }
 
-    /// What the API server says of a case. A tenant whom Kubernetes' own rights stop tries again with every right.
+    /// Sends a case. If RBAC refuses it to the tenant, it is sent again by a client that may do everything.
     pub async fn send(&self, case: &Case) -> Answer {
         let (method, path) = match case.operation.as_deref() {
             Some("UPDATE") => (Method::PUT, path(case)),
@@ -128,7 +129,7 @@ impl Sender {
         answer
     }
 
-    /// The stored object with what the case changes; the API server's answer if it has no such object.
+    /// Returns the stored object with the case's changes, or the API server's answer if the object does not exist.
     async fn changed(&self, case: &Case) -> Result<Value, Answer> {
         let found = ask(&self.admin, Method::GET, &object(case), &[], None).await;
         if !found.is_success() {
@@ -137,10 +138,10 @@ impl Sender {
         let mut stored = found.body;
         let (old, new) = (case.old.as_ref().expect("the old one"), case.object.as_ref().expect("the new one"));
         for operation in json_patch::diff(old, new).0 {
-            // What is there otherwise is filled in already, or not to be had.
+            // If the stored object differs, the API server has filled the value in, or the change is impossible.
             let _ = json_patch::patch(&mut stored, &[operation]);
         }
-        // Controllers change it meanwhile, and that is no conflict here.
+        // Controllers change the object meanwhile, which must not count as a conflict.
         stored["metadata"].as_object_mut().and_then(|metadata| metadata.remove("resourceVersion"));
         Ok(stored)
     }
@@ -148,7 +149,7 @@ impl Sender {
 
 const DRY_RUN: &str = "dryRun=All&fieldValidation=Strict";
 
-/// `/apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE`, and the subresource.
+/// Returns `/apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE`, and the subresource.
 fn parts(case: &Case) -> (String, Option<String>) {
     let parts: Vec<&str> = case.resource.split('/').collect();
     let (root, rest) = if parts[0].starts_with('v') {
@@ -188,7 +189,7 @@ pub async fn ask(client: &Client, method: Method, path: &str, who: &[(&str, &str
     Answer { status, body: serde_json::from_slice(&bytes).unwrap_or_default() }
 }
 
-/// A kubeconfig with a certificate for an account, as the daemon would deliver it.
+/// Returns a kubeconfig with a certificate for an account, as the daemon would deliver it.
 fn certified(site: &Site, account: &str, more: &[&str]) -> std::path::PathBuf {
     let (kind, name) = account.split_once(':').expect("an account");
     let key = rcgen::KeyPair::generate().expect("a key");
@@ -225,7 +226,7 @@ fn certified(site: &Site, account: &str, more: &[&str]) -> std::path::PathBuf {
     path
 }
 
-/// Gateway API's kind, as far as Kubernetes must know it; what is in one is the webhook's business.
+/// Returns the definition of a kind of the Gateway API. Only the webhook knows the fields of its objects.
 pub fn route(kind: &str) -> Value {
     let plural = format!("{}s", kind.to_lowercase());
     json!({

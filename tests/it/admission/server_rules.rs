@@ -1,5 +1,5 @@
-//! The rules that the API server evaluates itself: attacks and ordinary objects, sent by an administrator whom nothing
-//! exempts, because a tenant's own role may not write all of these kinds.
+//! The rules that the API server evaluates itself. Attacks and ordinary objects are sent by an administrator whom
+//! nothing exempts, because a tenant's own role may not write all of these kinds.
 
 #![expect(clippy::needless_pass_by_value, reason = "each call makes its values with json!")]
 
@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 use super::sender::ask;
 use super::site::{Site, out, runtime, said};
 
-/// Class `tool` has no lists, class `shop` has one for each rule.
+/// Class `tool` has no lists. Class `shop` has a list for each rule.
 pub const TOOL: &str = "tool-foo";
 pub const SHOP: &str = "shop-ann";
 
@@ -39,7 +39,7 @@ pub fn annotated(mut object: Value, key: &str, value: &str) -> Value {
     object
 }
 
-/// A pod, and every kind that makes pods, each with these fields in the spec of its pods.
+/// Returns a pod and an object of every kind that makes pods, each with these fields in the spec of its pods.
 pub fn pods(namespace: &str, fields: Value) -> Vec<Value> {
     let mut spec = json!({"containers": [{"name": "web", "image": "registry.example.org/web"}]});
     spec.as_object_mut().expect("fields").extend(fields.as_object().expect("fields").clone());
@@ -98,7 +98,7 @@ fn widget(spec: Value) -> Value {
     object("example.org/v1", "Widget", SHOP, spec)
 }
 
-/// A Gateway of another group: no rule but that of its hosts knows its fields.
+/// Returns a Gateway of another API group. Only the rule about its hosts knows its fields.
 fn mesh_gateway(host: &str) -> Value {
     object("networking.istio.io/v1", "Gateway", SHOP, json!({"servers": [{"hosts": [host]}]}))
 }
@@ -113,7 +113,7 @@ pub const HOSTNAME: &str = "external-dns.alpha.kubernetes.io/hostname";
 const OLD_INGRESS_CLASS: &str = "kubernetes.io/ingress.class";
 pub const OLD_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
-/// Objects that must be refused, and a part of what is said.
+/// Objects that must be refused, each with a part of the message.
 fn attacks() -> Vec<(Value, &'static str)> {
     let mut attacks = vec![
         (service(TOOL, json!({"type": "NodePort"})), "would be of type NodePort"),
@@ -177,7 +177,7 @@ fn attacks() -> Vec<(Value, &'static str)> {
     attacks
 }
 
-/// Objects that must pass.
+/// Objects that must be allowed.
 fn ordinary() -> Vec<Value> {
     let mut ordinary = vec![
         service(TOOL, json!({})),
@@ -188,7 +188,7 @@ fn ordinary() -> Vec<Value> {
         ingress(Some("nginx")),
         gateway(SHOP, "internal", Some("ann.shop.example.org")),
         gateway(SHOP, "internal", Some("*.ann.shop.example.org")),
-        // Class `tool` has no list of these.
+        // Class `tool` has no list of gateway classes or hosts.
         gateway(TOOL, "external", Some("anything.example.org")),
         widget(json!({"hosts": ["ann.shop.example.org"]})),
         widget(json!({})),
@@ -224,8 +224,8 @@ pub fn kind(group: &str, kind: &str) -> Value {
     })
 }
 
-/// What the objects name, so that nothing but a rule refuses them. One at a time: of two that apply a new object at once, one
-/// fails.
+/// Creates everything that the objects refer to, so that only a rule can refuse them. One thread at a time, because one
+/// of two concurrent applies that create the same object fails.
 pub fn prepare(site: &Site) -> Meddler {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -249,8 +249,8 @@ pub fn prepare(site: &Site) -> Meddler {
     site.cluster.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=240s"], "");
     site.tenant("shop", "ann", 52601, TenantState::Active);
     let meddler = Meddler::new(site);
-    // The webhook hears of the tenant, and the policies are in force.
-    wait_for("a plain pod, and no node of its choice", DEADLINE, || {
+    // Wait until the webhook knows the tenant, and the policies are in force.
+    wait_for("a plain pod passes, and a pod of class tool with a node name is refused", DEADLINE, || {
         let [plain, chosen] = [json!({}), json!({"nodeName": "n"})].map(|fields| pods(SHOP, fields).swap_remove(0));
         let [_, refused] = [json!({}), json!({"nodeName": "n"})].map(|fields| pods(TOOL, fields).swap_remove(0));
         let answers = [plain, chosen, refused].map(|pod| meddler.create(&pod));
@@ -259,7 +259,7 @@ pub fn prepare(site: &Site) -> Meddler {
     meddler
 }
 
-/// The administrator whom nothing exempts, without a process for each of hundreds of requests.
+/// The administrator whom nothing exempts. It sends hundreds of requests without starting a process for each.
 pub struct Meddler {
     runtime: Runtime,
     admin: Client,
@@ -272,7 +272,7 @@ impl Meddler {
         Self { runtime, admin }
     }
 
-    /// Creates an object, without effect.
+    /// Creates an object with a dry run. Returns the message of a refusal.
     pub fn create(&self, object: &Value) -> Result<(), String> {
         let text = |value: &Value| value.as_str().expect("text").to_owned();
         let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]).to_lowercase());
@@ -287,22 +287,22 @@ impl Meddler {
 }
 
 #[test]
-fn attacks_are_refused_by_the_api_server_with_the_remedy() {
+fn the_api_server_refuses_attacks_and_names_the_remedy() {
     let site = Site::shared();
     let meddler = prepare(&site);
     let attacks = attacks();
     assert!(attacks.len() > 100, "{}", attacks.len());
     let wrong = attacks.iter().filter_map(|(object, text)| {
-        let answer = meddler.create(object).err().unwrap_or_else(|| "it was let through".to_owned());
+        let answer = meddler.create(object).err().unwrap_or_else(|| "(it was allowed)".to_owned());
         let is_right = answer.contains("'bursar-") && answer.contains(text);
-        (!is_right).then(|| format!("{object}\n  wanted {text:?}, and it is: {answer}"))
+        (!is_right).then(|| format!("{object}\n  expected {text:?}, got: {answer}"))
     });
     let wrong: Vec<String> = wrong.collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
-fn ordinary_objects_pass_the_rules_of_the_api_server() {
+fn the_rules_of_the_api_server_allow_ordinary_objects() {
     let site = Site::shared();
     let meddler = prepare(&site);
     let wrong = ordinary().into_iter().filter_map(|object| {
@@ -314,7 +314,7 @@ fn ordinary_objects_pass_the_rules_of_the_api_server() {
 }
 
 #[test]
-fn violations_older_than_a_rule_may_stay_but_not_grow() {
+fn violations_older_than_a_rule_may_stay_but_not_get_worse() {
     let site = Site::shared();
     let meddler = Meddler::new(&site);
     let namespace = site.tenant("shop", "old", 52602, TenantState::Active);
@@ -325,12 +325,12 @@ fn violations_older_than_a_rule_may_stay_but_not_grow() {
     let mut elsewhere = service(&namespace, json!({"type": "ExternalName", "externalName": "a.example.org"}));
     elsewhere["metadata"]["name"] = json!("elsewhere");
     for old in [old, elsewhere] {
-        wait_for("the old service", DEADLINE, || {
+        wait_for("the services that violate the rules are created", DEADLINE, || {
             site.meddler(&["create", "-f", "-"], &old.to_string()).status.success().then_some(())
         });
     }
     label("bursar.dev/class=shop");
-    wait_for("the rules meet the namespace again", DEADLINE, || {
+    wait_for("the rules apply to the namespace again", DEADLINE, || {
         meddler
             .create(&service(&namespace, json!({"type": "LoadBalancer", "ports": [{"port": 81}]})))
             .is_err_and(|why| why.contains("bursar-rules"))
@@ -371,7 +371,7 @@ fn violations_older_than_a_rule_may_stay_but_not_grow() {
 }
 
 #[test]
-fn a_ledger_that_is_older_than_the_rules_audits_until_somebody_chooses() {
+fn in_a_ledger_older_than_the_rules_they_only_audit() {
     let site = Site::alone();
     let meddler = Meddler::new(&site);
     let ledger = site.settings.state_dir.join("ledger.db");
@@ -395,7 +395,7 @@ fn a_ledger_that_is_older_than_the_rules_audits_until_somebody_chooses() {
     wait_for("the older ledger audits", DEADLINE, || meddler.create(&balancer).ok());
     let findings = webhook();
     assert!(named(&findings), "{findings:?}");
-    // The daemon is as confined as before, and a change that is not in force is told.
+    // The daemon's confinement is unchanged, and no change is reported as missing.
     let chosen = site.bursar(&["--json", "doctor"]);
     assert!(!out(&chosen).contains("of an older configuration"), "{}", out(&chosen));
     older("0");
@@ -403,7 +403,7 @@ fn a_ledger_that_is_older_than_the_rules_audits_until_somebody_chooses() {
 }
 
 #[test]
-fn doctor_names_kinds_that_a_role_may_write_and_no_rule_looks_at() {
+fn doctor_names_kinds_that_a_role_may_write_but_no_rule_checks() {
     let site = Site::alone();
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",

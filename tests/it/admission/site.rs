@@ -1,7 +1,7 @@
-//! A control plane of these tests' own, with the webhook in force and running beside it: it meets every request of its
-//! cluster, and other tests' are not to wait for it.
+//! A control plane for these tests only, with the webhook installed and running. The webhook gets every request of its
+//! cluster, and requests of other tests must not wait for it.
 //!
-//! Tests that take the webhook down go alone ([`Site::alone`]); the others share it ([`Site::shared`]).
+//! A test that stops the webhook runs alone ([`Site::alone`]); the others share it ([`Site::shared`]).
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ fn site() -> &'static RwLock<Option<Site>> {
 pub struct Shared(RwLockReadGuard<'static, Option<Site>>);
 pub struct Alone(RwLockWriteGuard<'static, Option<Site>>);
 
-const STARTS: &str = "the site that these tests share starts: see the first failure";
+const STARTS: &str = "the site that these tests share did not start: see the first failure";
 
 impl std::ops::Deref for Shared {
     type Target = Site;
@@ -70,7 +70,7 @@ impl std::ops::DerefMut for Alone {
 impl Drop for Alone {
     fn drop(&mut self) {
         let Some(site) = self.0.as_mut() else { return };
-        // A second panic would end all tests.
+        // A second panic would abort all tests.
         let restored = catch_unwind(AssertUnwindSafe(|| site.restore()));
         if let Err(panic) = restored
             && !std::thread::panicking()
@@ -81,12 +81,12 @@ impl Drop for Alone {
 }
 
 impl Site {
-    /// The site as it is, beside other tests.
+    /// Borrows the site together with other tests.
     pub fn shared() -> Shared {
         Shared(site().read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The site for one test; the webhook is there again afterwards.
+    /// Borrows the site for one test alone. Afterwards the webhook is installed and started again.
     pub fn alone() -> Alone {
         Alone(site().write().unwrap_or_else(PoisonError::into_inner))
     }
@@ -95,12 +95,12 @@ impl Site {
         Self::start_with(|_, _| ControlPlaneOptions::default())
     }
 
-    /// A site of one's own. `options` are made from a folder and the port that the webhook will have.
+    /// Makes a separate site. `options` gets a folder and the port that the webhook will have.
     pub fn start_with(options: impl FnOnce(&Path, u16) -> ControlPlaneOptions) -> Self {
         let folder = Folder::create("admission");
         let (port, health) = (free_port(), free_port());
         let cluster = ControlPlane::start(&options(folder.path(), port));
-        // The tenants of the cases; the cluster of these tests has another name.
+        // The classes of the cases. The cases call the cluster `prod`, these tests call it `test`.
         let (_, classes) =
             include_str!("../../data/admission/classes.toml").split_once("\n\n").expect("settings above");
         let classes = &classes[classes.find("[class.").expect("a class")..];
@@ -116,7 +116,8 @@ impl Site {
         let ledger = LedgerState::default();
         let mut site = Self { webhook: None, cluster, settings, ledger, port, health, config, folder };
         site.ledger = site.initialise();
-        // An authority whose time has come, and its successor, which the API server has believed for two hours.
+        // The first authority is more than two years old, so the second installation makes its successor, which the API
+        // server has trusted for two hours.
         site.install_at(daemon::now() - SignedDuration::from_hours(800 * 24));
         site.install_at(daemon::now() - SignedDuration::from_hours(2));
         site.start_webhook();
@@ -147,7 +148,7 @@ impl Site {
         })
     }
 
-    /// `bursar webhook install --url … --write …` at another time, without a webhook that answers.
+    /// Does what `bursar webhook install --url … --write …` does at time `now`, whether or not the webhook runs.
     pub fn install_at(&self, now: Timestamp) {
         let sealer = self.sealer();
         let cluster = name();
@@ -174,7 +175,7 @@ impl Site {
         format!("https://127.0.0.1:{}", self.port)
     }
 
-    /// The webhook's files.
+    /// Returns the folder with the webhook's files.
     pub fn dir(&self) -> PathBuf {
         self.folder.path().join("webhook")
     }
@@ -188,7 +189,7 @@ impl Site {
         self.webhook = Some(webhook);
     }
 
-    /// Whom the API server believes that a server is the webhook, PEM.
+    /// Returns the CA bundle (PEM) with which the API server verifies the webhook.
     pub fn authorities(&self) -> String {
         let path = "jsonpath={.webhooks[0].clientConfig.caBundle}";
         let text = self.cluster.run(&["get", "mutatingwebhookconfiguration", "bursar-webhook", "-o", path], "");
@@ -204,12 +205,12 @@ impl Site {
         self.webhook.as_ref().expect("it was started")
     }
 
-    /// SIGKILL.
+    /// Kills the webhook with SIGKILL.
     pub fn kill_webhook(&mut self) {
         self.webhook = None;
     }
 
-    /// Adds to the configuration of `bursar`; what was added before goes.
+    /// Adds lines to the configuration. Lines that were added before are removed.
     pub fn configure(&self, more: &str) {
         let text = format!("{}\n{more}", self.config);
         std::fs::write(self.folder.path().join("bursar.toml"), text).expect("written");
@@ -220,31 +221,31 @@ impl Site {
         self.configure("");
         self.install_at(daemon::now());
         self.start_webhook();
-        wait_for("all of it in force", DEADLINE, || {
+        wait_for("webhook and policies are in force", DEADLINE, || {
             self.bursar(&["webhook", "selftest"]).status.success().then_some(())
         });
     }
 
-    /// `bursar webhook install`, outside of the cluster.
+    /// Runs `bursar webhook install` for a webhook outside of the cluster.
     pub fn install(&self) {
         let installed = self.try_install();
         assert!(installed.status.success(), "{}{}", out(&installed), said(&installed));
     }
 
-    /// The same, whatever comes of it.
+    /// Like [`Self::install`], but returns the output even if it failed.
     pub fn try_install(&self) -> Output {
         let dir = self.dir();
         let dir = dir.to_str().expect("UTF-8");
         self.bursar(&["webhook", "install", "--cluster", "test", "--url", &self.url(), "--write", dir])
     }
 
-    /// `bursar webhook uninstall`, as the cluster's administrator.
+    /// Runs `bursar webhook uninstall` as the cluster's administrator.
     pub fn uninstall(&self, more: &[&str]) -> String {
         let admin = self.cluster.admin_kubeconfig.to_str().expect("UTF-8");
         self.must(&[&["webhook", "uninstall", "--admin-kubeconfig", admin], more].concat())
     }
 
-    /// `bursar` with the site's configuration.
+    /// Runs `bursar` with the site's configuration.
     pub fn bursar(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
         command.arg("--config").arg(self.folder.path().join("bursar.toml")).args(arguments);
@@ -257,7 +258,7 @@ impl Site {
         out(&output)
     }
 
-    /// Status and body of the second port.
+    /// Returns status and body of a GET on the webhook's health port.
     pub fn health(&self, path: &str) -> (u16, String) {
         let output = Command::new("curl")
             .args(["-s", "-w", "\n%{http_code}", &format!("http://127.0.0.1:{}{path}", self.health)])
@@ -268,7 +269,7 @@ impl Site {
         (status.parse().unwrap_or(0), body.to_owned())
     }
 
-    /// The value of one metric.
+    /// Returns the value of one metric.
     pub fn metric(&self, name: &str) -> Option<f64> {
         let (_, text) = self.health("/metrics");
         text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
@@ -278,7 +279,7 @@ impl Site {
         Sealer::from_seed(&std::fs::read(self.settings.state_dir.join("seal.key")).expect("a key")).expect("a key")
     }
 
-    /// A sealed namespace of a new tenant, whose people may do what tenants may.
+    /// Creates the sealed namespace of a new tenant, and binds role `bursar-tenant` to its people. Returns its name.
     pub fn tenant(&self, class: &str, tool: &str, uid: u32, state: TenantState) -> String {
         let namespace = format!("{class}-{tool}");
         let posix = (uid, uid, &[50_000, 50_001][..]);
@@ -287,7 +288,8 @@ impl Site {
         namespace
     }
 
-    /// The namespace of a tenant, at that level of Pod Security, as the daemon makes it.
+    /// Applies a tenant's namespace as the daemon does, with this Pod Security level, and binds `bursar-tenant` to its
+    /// group.
     pub fn sealed(&self, identity: &Identity, level: &str) {
         let namespace = identity.namespace.to_string();
         let manifest = json!({
@@ -320,25 +322,25 @@ impl Site {
         });
     }
 
-    /// `kubectl` as somebody.
+    /// Runs `kubectl` with the impersonation flags `who`.
     pub fn kubectl_as(&self, who: &[&str], arguments: &[&str], input: &str) -> Output {
         let mut command = self.cluster.kubectl();
         command.args(who).args(arguments);
         run(command, input)
     }
 
-    /// `kubectl` as the people of a tool.
+    /// Runs `kubectl` as a member of a tool.
     pub fn tool(&self, tool: &str, arguments: &[&str], input: &str) -> Output {
         let (user, group) = (format!("--as=tool:{tool}"), format!("--as-group={}", group(&format!("tool:{tool}"))));
         self.kubectl_as(&[&user, &group, "--as-group=system:authenticated"], arguments, input)
     }
 
-    /// `kubectl` as an administrator whom nothing exempts.
+    /// Runs `kubectl` as an administrator whom nothing exempts.
     pub fn meddler(&self, arguments: &[&str], input: &str) -> Output {
         self.kubectl_as(&["--as=meddler"], arguments, input)
     }
 
-    /// Creates a pod of tool foo, and gives what is stored.
+    /// Creates a pod as tool foo. Returns the stored pod, or what kubectl wrote to stderr.
     pub fn create(&self, pod: &Value) -> Result<Value, String> {
         let output = self.tool("foo", &["create", "-f", "-", "-o", "json"], &pod.to_string());
         if output.status.success() {
@@ -360,7 +362,7 @@ fn group(account: &str) -> String {
     format!("bursar:{account}#1")
 }
 
-/// The identity of an account with a uid, a gid and groups; the class is the namespace's first part.
+/// Returns the identity of an account with a uid, a gid and groups. The part of `namespace` before `-` is the class.
 pub fn identity(namespace: &str, account: &str, posix: (u32, u32, &[u32]), state: TenantState) -> Identity {
     let (uid, gid, groups) = posix;
     let gid_of = |gid: u32| i64::from(gid).try_into().expect("a gid");
@@ -399,7 +401,7 @@ pub fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A pod with nothing but an image.
+/// Returns a pod that has only an image.
 pub fn pod(name: &str) -> Value {
     pod_in("tool-foo", name)
 }

@@ -1,4 +1,4 @@
-//! What goes to a part of an object, which the API server makes a review of in its own way.
+//! Requests for subresources, for which the API server makes reviews in special ways.
 
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 use super::site::{Site, pod, said};
 
 #[test]
-fn resize_raises_nobody_to_root() {
+fn a_resize_cannot_change_the_user_to_root() {
     let site = Site::shared();
-    site.create(&pod("resized")).expect("let through");
+    site.create(&pod("resized")).expect("the pod is allowed");
     let raised = json!({"spec": {"securityContext": {"runAsUser": 0},
         "containers": [{"name": "web", "securityContext": {"runAsUser": 0}}]}});
     let patch = ["patch", "pod", "resized", "-n", "tool-foo", "--subresource=resize", "-p", &raised.to_string()];
-    // The API server leaves out of a resize what is none before anybody is asked, or refuses it.
+    // The API server either drops fields that do not belong to a resize before admission, or refuses the request.
     site.meddler(&patch, "");
     let stored = site.cluster.run(&["get", "pod", "resized", "-n", "tool-foo", "-o", "json"], "");
     let stored: Value = serde_json::from_str(&stored).expect("JSON");
@@ -22,7 +22,7 @@ fn resize_raises_nobody_to_root() {
 }
 
 #[test]
-fn scale_exec_and_eviction_are_let_through() {
+fn scale_exec_and_eviction_are_allowed() {
     let site = Site::shared();
     let labels = json!({"app": "scaled"});
     let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment",
@@ -38,7 +38,7 @@ fn scale_exec_and_eviction_are_let_through() {
         Some(name.trim().strip_prefix("pod/")?.to_owned())
     });
 
-    // There is no node: the API server gets as far as looking for it.
+    // There is no node, so the request fails only when the API server looks for it.
     let exec = site.meddler(&["exec", &name, "-n", "tool-foo", "--", "id"], "");
     assert!(said(&exec).contains("does not have a host assigned"), "{}", said(&exec));
 

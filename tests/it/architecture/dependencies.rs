@@ -1,27 +1,27 @@
-//! What each crate depends on, as Cargo resolves it: what must not be there, and the whole list of `bursar-homed`.
+//! The dependencies of each crate, as Cargo resolves them: which are forbidden, and the whole list for `bursar-homed`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// Crates, and what nothing below them may bring in: a name, or the beginning of one before a `-`.
+/// The crates, and the packages that must not be among their dependencies: by name, or by the part before a `-`.
 const MUST_NOT: [(&str, &[&str]); 5] = [
     ("bursar-core", &["tokio", "kube", "k8s-openapi", "sqlx", "ldap3", "reqwest", "rustix", "nix", "hyper", "rustls"]),
-    // Beyond its direct dependencies, which are listed below.
+    // The direct dependencies are listed below.
     ("bursar-protocol", &["tokio", "kube", "sqlx", "ldap3", "reqwest", "rustix", "ring", "rcgen", "jiff"]),
     ("bursar-homed", &["sqlx", "kube", "k8s-openapi", "ldap3", "reqwest", "rcgen", "rustls", "hyper", "openssl"]),
     ("bursar-directory", &["sqlx", "kube", "k8s-openapi", "axum", "rcgen", "age"]),
     ("bursar-webhook", &["sqlx", "ldap3", "reqwest", "rcgen", "age", "tar", "zstd", "axum", "tikv-jemallocator"]),
 ];
 
-/// All that core and `bursar-homed` may share besides the protocol: serde and small helpers.
+/// The only dependencies of the protocol crate, which core and `bursar-homed` share: serde and small helpers.
 const PROTOCOL: [&str; 7] = ["base64", "hex", "serde", "serde_json", "sha2", "thiserror", "zeroize"];
 
-/// Columns of a list in ARCHITECTURE.md, and the width of each.
+/// The number of columns of a list in ARCHITECTURE.md, and the width of each.
 const COLUMNS: usize = 5;
 const WIDTH: usize = 24;
 
-/// Names of the crates that a package is built from on Linux, itself apart.
+/// Returns the packages that a package is built from on Linux, without the package itself.
 fn tree(package: &str, depth: &str) -> BTreeSet<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -34,7 +34,7 @@ fn tree(package: &str, depth: &str) -> BTreeSet<String> {
     names.filter(|name| *name != package).map(str::to_owned).collect()
 }
 
-/// Names in columns, from left to right.
+/// Returns the names in columns, from left to right.
 fn columns(names: &BTreeSet<String>) -> String {
     let names: Vec<&String> = names.iter().collect();
     let line = |names: &[&String]| {
@@ -45,7 +45,7 @@ fn columns(names: &BTreeSet<String>) -> String {
 }
 
 #[test]
-fn no_crate_depends_on_what_it_must_not() {
+fn no_crate_has_a_forbidden_dependency() {
     let mut wrong = Vec::new();
     for (package, banned) in MUST_NOT {
         for name in tree(package, "64") {
@@ -61,13 +61,13 @@ fn no_crate_depends_on_what_it_must_not() {
 }
 
 #[test]
-fn the_protocol_has_small_helpers_only() {
+fn the_protocol_depends_only_on_small_helpers() {
     let direct = tree("bursar-protocol", "1");
     assert!(direct.iter().map(String::as_str).eq(PROTOCOL), "{direct:?}");
 }
 
 #[test]
-fn architecture_prints_what_homed_is_built_from() {
+fn architecture_lists_the_dependencies_of_homed() {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("ARCHITECTURE.md");
     let document = std::fs::read_to_string(document).expect("a document");
     for (what, depth) in [("It names", "1"), ("Its whole tree", "64")] {
@@ -77,7 +77,7 @@ fn architecture_prints_what_homed_is_built_from() {
     }
 }
 
-/// Features of everything that the programs are built from, without what tests turn on.
+/// Returns the features of everything that the programs are built from, without those that only tests enable.
 fn features(package: &str) -> String {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -92,7 +92,7 @@ fn features(package: &str) -> String {
 fn release_builds_lack_the_test_model_and_sort_json_keys() {
     let features = features("bursar");
     assert!(features.contains("serde_json feature \"std\""), "{features}");
-    // Digests, hashes of approvals and goldens rest on JSON with sorted keys.
+    // Digests, hashes of approvals and golden files need JSON with sorted keys.
     for unwanted in ["bursar-core feature \"testing\"", "serde_json feature \"preserve_order\""] {
         assert!(!features.contains(unwanted), "{unwanted} is on (cargo tree -e normal,features)");
     }

@@ -1,6 +1,6 @@
-//! What a thief of the control host tries with the daemon's credential: a table, gone through without an approver and with
-//! one, as `bursar:daemon` and as another name in its group. What cannot be refused says so here, and in docs/threat-model.md
-//! in the same words.
+//! Attacks by somebody who stole the daemon's credential from the control host. The table of attacks is tried without
+//! an approver and with one, each time as `bursar:daemon` and under another name in the daemon's group. Attacks that
+//! cannot be refused are listed here and, in the same words, in docs/threat-model.md.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -29,10 +29,10 @@ use super::site::{LEDGER, Site, binding, empty, name, namespace, ours, said};
 const THREATS: &str = include_str!("../../../docs/threat-model.md");
 const ALICE: &str = "bursar:user:alice#7";
 
-/// One attempt: what it is, and what it sends.
+/// An attack: its description, and the requests that it consists of.
 struct Row {
     attack: &'static str,
-    /// Arguments of kubectl, and its standard input.
+    /// For each request, the arguments of kubectl and its standard input.
     sends: Vec<(Vec<String>, String)>,
 }
 
@@ -59,17 +59,17 @@ fn kubectl(arguments: &[&str]) -> (Vec<String>, String) {
     (arguments.iter().map(|argument| (*argument).to_owned()).collect(), String::new())
 }
 
-/// A request for a client certificate of this subject.
+/// Returns a request for a client certificate with this subject.
 fn request(name: &str, subject: (&str, &[&str]), spec: &Value) -> Value {
     let (common_name, organizations) = subject;
-    let key = rcgen::KeyPair::generate().expect("a key");
+    let key = rcgen::KeyPair::generate().expect("a key can be generated");
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
     for organization in organizations {
         params.distinguished_name.push(rcgen::DnType::OrganizationName, *organization);
     }
     params.distinguished_name.push(rcgen::DnType::CommonName, common_name);
-    let pem = params.serialize_request(&key).and_then(|request| request.pem()).expect("a request");
+    let pem = params.serialize_request(&key).and_then(|request| request.pem()).expect("the request can be signed");
     let mut fields = json!({
         "request": BASE64.encode(pem), "usages": ["client auth", "digital signature"],
         "signerName": "kubernetes.io/kube-apiserver-client", "expirationSeconds": 3600,
@@ -78,7 +78,7 @@ fn request(name: &str, subject: (&str, &[&str]), spec: &Value) -> Value {
         fields[field] = value.clone();
     }
     if fields["expirationSeconds"].is_null() {
-        fields.as_object_mut().expect("an object").remove("expirationSeconds");
+        fields.as_object_mut().expect("the fields are an object").remove("expirationSeconds");
     }
     ours("certificates.k8s.io/v1", "CertificateSigningRequest", name, None, &json!({"spec": fields}))
 }
@@ -116,7 +116,7 @@ fn volume(rest: &Value) -> Value {
     ours("v1", "PersistentVolume", "bursar-stolen", None, &json!({"spec": spec}))
 }
 
-/// Everything but approvals, which take two steps.
+/// Returns all attacks except approvals, which take two steps.
 #[expect(clippy::too_many_lines, reason = "a table, one row for each attack")]
 fn rows() -> Vec<Row> {
     let hook = |change: &dyn Fn(&mut Value)| {
@@ -382,7 +382,7 @@ fn rows() -> Vec<Row> {
             vec![
                 kubectl(&["delete", "persistentvolumeclaim", "theirs", "-n", "tool-foo"]),
                 kubectl(&["delete", "namespace", "foreign"]),
-                // An eviction removes both, of a suspended tenant only.
+                // Only an eviction removes these two, and only in the namespace of a suspended tenant.
                 kubectl(&["delete", "serviceaccount", "default", "-n", "tool-foo"]),
                 kubectl(&["delete", "serviceaccount", "default", "-n", "kube-system"]),
                 kubectl(&["delete", "--raw", "/api/v1/namespaces/tool-foo/secrets"]),
@@ -392,7 +392,8 @@ fn rows() -> Vec<Row> {
     ]
 }
 
-/// Names that it has signed for its own requests: the only way that no policy can read.
+/// Subjects of certificates that the attacker requests and approves. No policy can read the subject of a request, so
+/// only an approver can prevent this.
 const SIGNED: [(&str, &str, &[&str]); 5] = [
     ("has its group signed for another name", "mallory", &["bursar:daemon#11111111-2222-3333-4444-555555555555"]),
     ("has bursar:cluster-admin signed", "bursar:cluster-admin", &[]),
@@ -403,7 +404,7 @@ const SIGNED: [(&str, &str, &[&str]); 5] = [
 
 struct Attacked {
     site: Site,
-    /// The daemon's, and one of another name in its group.
+    /// The daemon's credential, and one with another name in its group.
     credentials: [PathBuf; 2],
 }
 
@@ -423,12 +424,12 @@ impl Attacked {
             .to_string(),
         );
         site.cluster.run(&["create", "namespace", approver::NAMESPACE], "");
-        // The first one the daemon itself may label, at any level.
+        // The daemon itself may label this namespace, with any level.
         let mut selftest = namespace(SELFTEST, &json!({"bursar.dev/class": SELFTEST, "lab": "yes"}), "active");
         selftest["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = json!("privileged");
         site.must("apply", &selftest);
         site.cluster.run(&["label", "namespace", "bursar", "lab=yes"], "");
-        // In one that the class takes, what is refused there is allowed.
+        // The class selects these namespaces. What the table has refused elsewhere is allowed in `bare`.
         let namespace = |name: &str, labels: Value| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
         let levelled = json!({"lab": "yes", "pod-security.kubernetes.io/enforce": "restricted"});
         for adopted in [
@@ -453,18 +454,22 @@ impl Attacked {
         if output.status.success() { Ok(()) } else { Err(said(&output)) }
     }
 
-    /// Every row, by both names; gives those that were let through.
+    /// Tries every attack with both credentials. Returns those that succeeded.
     fn go_through(&self) -> BTreeSet<&'static str> {
-        // Side by side: most of a request's time is kubectl's.
+        // The two credentials are tried in parallel, because most of a request's time is spent in kubectl.
         let mut through: BTreeSet<&'static str> = std::thread::scope(|scope| {
             let both =
                 self.credentials.each_ref().map(|kubeconfig| scope.spawn(move || self.go_through_as(kubeconfig)));
-            both.into_iter().flat_map(|one| one.join().expect("gone through")).collect()
+            both.into_iter().flat_map(|one| one.join().expect("the thread tried all attacks")).collect()
         });
         for (attack, common_name, organizations) in SIGNED {
             for (number, kubeconfig) in self.credentials.iter().enumerate() {
                 let asked = request(&format!("evil-{number}"), (common_name, organizations), &json!({}));
-                assert_eq!(self.send(kubeconfig, &create(&asked)), Ok(()), "asking is no right");
+                assert_eq!(
+                    self.send(kubeconfig, &create(&asked)),
+                    Ok(()),
+                    "everybody may create a certificate request"
+                );
                 if Self::approve(kubeconfig, &format!("evil-{number}")) {
                     through.insert(attack);
                 }
@@ -485,7 +490,10 @@ impl Attacked {
                     }
                     Err(why) => {
                         let by = ["bursar-cage", "orbidden", "not permitted", "unable to upgrade"];
-                        assert!(by.iter().any(|by| why.contains(by)), "{attack}: {sent:?} failed otherwise: {why}");
+                        assert!(
+                            by.iter().any(|by| why.contains(by)),
+                            "{attack}: {sent:?} was not refused by the policy or by RBAC: {why}"
+                        );
                     }
                 }
             }
@@ -507,7 +515,7 @@ impl Attacked {
     }
 }
 
-/// What a thief had signed before: another name in the daemon's group.
+/// Returns a credential that an attacker obtained earlier: another name in the daemon's group.
 fn forged(site: &Site) -> PathBuf {
     let key = NewKey::generate().expect("a key");
     let group = format!("bursar:daemon#{LEDGER}");
@@ -536,7 +544,7 @@ fn sealer(site: &Site) -> Sealer {
     Sealer::from_seed(&std::fs::read(site.settings.state_dir.join("seal.key")).expect("a key")).expect("a key")
 }
 
-/// A certificate for tool foo, as the daemon asks for it.
+/// Issues a certificate for tool foo as the daemon does.
 async fn issue(site: &Site, generation: u64) -> Result<Vec<u8>, SigningError> {
     let client = bootstrap::client(&site.daemon_kubeconfig()).await.expect("a client");
     let server = ApiServer::new(name(), client, Arc::default());
@@ -574,22 +582,22 @@ fn seal(site: &Site, generation: u64, state: TenantState) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stolen_credential_is_not_root_in_the_cluster() {
-    let attacked = tokio::task::spawn_blocking(Attacked::start).await.expect("started");
+async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
+    let attacked = tokio::task::spawn_blocking(Attacked::start).await.expect("the site starts");
     let attacked = Arc::new(attacked);
     let (site, again) = (&attacked.site, Arc::clone(&attacked));
     site.must("apply", &binding(None, "bursar-impersonate-admin", "Group", ALICE));
-    let through = tokio::task::spawn_blocking(move || again.go_through()).await.expect("gone through");
+    let through = tokio::task::spawn_blocking(move || again.go_through()).await.expect("all attacks are tried");
     let signed: BTreeSet<&str> = SIGNED.iter().map(|(attack, ..)| *attack).collect();
     assert_eq!(through, signed, "without an approver");
     for attack in &through {
-        assert!(THREATS.contains(attack), "docs/threat-model.md says nothing of: {attack}");
+        assert!(THREATS.contains(attack), "docs/threat-model.md does not list this attack: {attack}");
     }
     for Row { attack, .. } in rows() {
-        assert!(THREATS.contains(attack), "docs/threat-model.md says nothing of: {attack}");
+        assert!(THREATS.contains(attack), "docs/threat-model.md does not list this attack: {attack}");
     }
 
-    // The approver is installed, and does not run yet: what is asked for waits.
+    // The approver is installed but does not run yet, so requests wait.
     let folder = tempfile::TempDir::new().expect("a folder");
     let ledger = empty(LEDGER);
     let cluster = name();
@@ -603,7 +611,7 @@ async fn a_stolen_credential_is_not_root_in_the_cluster() {
     };
     approver::install(installing, Place::Outside { folder: folder.path() }).await.unwrap_or_else(|e| panic!("{e:?}"));
     seal(site, 1042, TenantState::Active);
-    let away = issue(site, 1042).await.expect_err("nobody approves");
+    let away = issue(site, 1042).await.expect_err("no approver runs");
     assert!(matches!(away, SigningError::NotApproved), "{away}");
 
     let health = free_port();
@@ -618,8 +626,8 @@ async fn a_stolen_credential_is_not_root_in_the_cluster() {
     issue(site, 1042)
         .await
         .unwrap_or_else(|error| panic!("{error}: {}", std::fs::read_to_string(&log).expect("a log")));
-    // An older generation, and a suspended tenant, wait; they are not for ever wrong.
-    let older = issue(site, 1041).await.expect_err("another generation");
+    // The request has an older generation than the seal. It waits, because a later seal could still make it valid.
+    let older = issue(site, 1041).await.expect_err("the namespace is sealed for another generation");
     assert!(matches!(older, SigningError::NotApproved), "{older}");
     let logged = std::fs::read_to_string(&log).expect("a log");
     assert!(logged.contains("sealed for generation 1042 of tool:foo, not 1041"), "{logged}");
@@ -635,14 +643,16 @@ async fn a_stolen_credential_is_not_root_in_the_cluster() {
     assert!(matches!(renewed, Ok(Renewal::Renewed { .. })), "{renewed:?}");
 
     let again = Arc::clone(&attacked);
-    let through = tokio::task::spawn_blocking(move || again.go_through()).await.expect("gone through");
+    let through = tokio::task::spawn_blocking(move || again.go_through()).await.expect("all attacks are tried");
     assert_eq!(through, BTreeSet::new(), "with the approver");
     let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");
     assert!(!role.contains("\"approve\"") && !role.contains("/approval"), "{role}");
 
-    // A repeated `init` does not give the right back; an administrator's uninstall does.
+    // A repeated `init` does not give back the right to approve; an administrator's uninstall does.
     let again = Arc::clone(&attacked);
-    tokio::task::spawn_blocking(move || again.site.init(LEDGER).expect("init")).await.expect("done");
+    tokio::task::spawn_blocking(move || again.site.init(LEDGER).expect("init succeeds"))
+        .await
+        .expect("init does not panic");
     let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");
     assert!(!role.contains("\"approve\"") && !role.contains("/approval"), "{role}");
     approver::uninstall(installing).await.unwrap_or_else(|error| panic!("{error:?}"));

@@ -1,5 +1,5 @@
-//! Certificates from the real signer into real homes, with the daemon's own credential confined by its admission
-//! policy.
+//! Certificates from the real signer are delivered into real homes, with the daemon's own credential, which its
+//! admission policy confines.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::chown;
@@ -122,17 +122,17 @@ fn requests(holder: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn certificate_is_issued_delivered_and_works() {
+async fn a_certificate_is_issued_and_delivered_and_works() {
     let world = World::new().await;
     let site = Site::shared();
     let (credential, home) = (world.credential("one"), world.home("one"));
-    // One of ours that was left behind.
+    // A request of Bursar's that was left behind.
     let mut stale = request("left-behind", "kubernetes.io/kube-apiserver-client");
     stale["metadata"]["labels"]["bursar.dev/id"] = json!("id-one");
     site.must("create", &stale);
     let begun = std::time::Instant::now();
     let changes = world.issue(&credential, &home).await.unwrap_or_else(|error| panic!("{}", error.reason()));
-    println!("asked for, issued, tried and delivered in {:?}", begun.elapsed());
+    println!("requested, issued, tested and delivered in {:?}", begun.elapsed());
     let [Change::Certificate(_, Some(certificate)), Change::Delivery(_, Some(delivery))] = &changes[..] else {
         panic!("{changes:?}");
     };
@@ -165,7 +165,7 @@ async fn certificate_is_issued_delivered_and_works() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_asked_for_without_a_home() {
+async fn without_a_home_no_certificate_is_requested() {
     let world = World::new().await;
     let mut home = world.home("two");
     home.home = home.home.with_file_name("nowhere");
@@ -178,7 +178,7 @@ async fn nothing_is_asked_for_without_a_home() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn endpoint_that_does_not_take_the_credential_keeps_the_old_file() {
+async fn if_an_endpoint_refuses_the_new_credential_the_old_file_is_kept() {
     let world = World::new().await;
     let home = world.home("three");
     let mut credential = world.credential("three");
@@ -189,7 +189,7 @@ async fn endpoint_that_does_not_take_the_credential_keeps_the_old_file() {
     let error = world.issue(&credential, &home).await.expect_err("not trusted");
     assert!(error.reason().contains("the old kubeconfig is kept"), "{}", error.reason());
     assert!(!home.home.join(".kube/config").exists());
-    // An endpoint that is not reached from here is not held against it.
+    // An endpoint that cannot be reached from here does not prevent the delivery.
     let mut credential = world.credential("three");
     let endpoint = credential.endpoints["internal"].clone();
     let away = Endpoint { url: "https://127.0.0.1:9".to_owned(), ..endpoint };
@@ -199,7 +199,7 @@ async fn endpoint_that_does_not_take_the_credential_keeps_the_old_file() {
     assert!(text.contains("test-external") && text.contains("bursar-test"), "{text}");
 }
 
-/// Turns our approval of one request into a denial, as an approver of the site's own would.
+/// Turns the approval of one request into a denial, as an approver of the site would.
 const DENIER: &str = r#"{"apiVersion": "v1", "kind": "List", "items": [
 {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicy", "metadata": {"name": "denier"},
  "spec": {"reinvocationPolicy": "Never", "failurePolicy": "Fail",
@@ -212,11 +212,11 @@ const DENIER: &str = r#"{"apiVersion": "v1", "kind": "List", "items": [
  "metadata": {"name": "denier"}, "spec": {"policyName": "denier"}}]}"#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn request_that_is_denied_is_a_failure_with_its_reason() {
+async fn a_denied_request_fails_with_its_reason() {
     let world = World::new().await;
     let site = Site::shared();
     site.cluster.run(&["apply", "-f", "-"], DENIER);
-    wait_for("the denier", DEADLINE, || {
+    wait_for("the policy that denies the request is in force", DEADLINE, || {
         let mut request = request("denied", "kubernetes.io/kube-apiserver-client");
         request["metadata"]["labels"]["bursar.dev/id"] = json!("id-six");
         site.cluster.run(&["create", "-f", "-"], &request.to_string());
@@ -232,7 +232,7 @@ async fn request_that_is_denied_is_a_failure_with_its_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn certificate_of_a_signer_that_the_api_server_does_not_know_is_not_used() {
+async fn a_certificate_of_an_untrusted_signer_is_not_used() {
     let site = Site::shared();
     let client = bootstrap::client(&site.daemon_kubeconfig()).await.expect("a client");
     let server = ApiServer::new(name(), client, Arc::default());
@@ -251,10 +251,10 @@ async fn certificate_of_a_signer_that_the_api_server_does_not_know_is_not_used()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn request_that_is_refused_or_deleted_is_a_failure_with_its_reason() {
+async fn a_failed_or_deleted_request_fails_with_its_reason() {
     let world = World::new().await;
     let site = Site::shared();
-    // A signer that sleeps; only here, for all others of this cluster wait meanwhile.
+    // Stop the signer. These tests run in their own cluster, because every other request would wait.
     let signer = site.cluster.controller_manager().expect("a controller manager");
     let _frozen = signer.frozen();
     let failed = r#"[{"op":"add","path":"/status/conditions/-","value":{"type":"Failed","status":"True",

@@ -1,4 +1,4 @@
-//! What `bursar init` makes, and what the daemon can and cannot do with it, on a control plane of their own.
+//! What `bursar init` makes, and what the daemon can and cannot do with it, on these tests' own control plane.
 
 mod attacks;
 mod issue;
@@ -18,7 +18,7 @@ const POLICY: &str = "bursar-cage";
 const FORBIDDEN: &str = "forbidden";
 
 #[test]
-fn init_repeated_changes_nothing_and_keeps_the_seal() {
+fn a_repeated_init_changes_nothing_and_keeps_the_seal() {
     let (site, _turn) = (Site::shared(), Site::turn_of_the_mark());
     assert!(site.first.seal_key_drawn && site.first.made.iter().all(|made| made.did == Did::Created));
     let key = std::fs::read(site.settings.state_dir.join(SEAL_KEY)).expect("a key");
@@ -28,7 +28,7 @@ fn init_repeated_changes_nothing_and_keeps_the_seal() {
     assert!(!again.seal_key_drawn);
     assert_eq!(std::fs::read(site.settings.state_dir.join(SEAL_KEY)).expect("a key"), key);
     site.can(&["auth", "whoami"]);
-    // A role left by a class that has no `impersonate` any more.
+    // A role of a class that no longer has `impersonate`.
     let former = ["create", "clusterrole", "bursar-impersonate-former", "--verb=impersonate", "--resource=users"];
     site.cluster.run(&former, "");
     let label = "app.kubernetes.io/managed-by=bursar-init";
@@ -42,7 +42,7 @@ fn init_repeated_changes_nothing_and_keeps_the_seal() {
 }
 
 #[test]
-fn a_dry_run_of_init_lists_what_init_makes_and_uninstall_takes_it_away() {
+fn a_dry_run_lists_what_init_makes_and_uninstall_removes_it() {
     let site = Site::alone_with("alice");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let ledger = LedgerState { ledger_id: LEDGER.to_owned(), ..LedgerState::default() };
@@ -86,7 +86,7 @@ fn a_dry_run_of_init_lists_what_init_makes_and_uninstall_takes_it_away() {
     let removed = take(LEDGER, admin_kubeconfig, false).expect("removed");
     assert_eq!(removed, would);
     assert!(removed.last().is_some_and(|made| made.what.starts_with("ClusterRoleBinding ")), "{removed:?}");
-    assert!(!remembered.exists(), "another init would restore the webhook");
+    assert!(!remembered.exists(), "without the file, another init does not restore the webhook");
     let left = |what: &str| {
         let label = "app.kubernetes.io/managed-by in (bursar,bursar-init,bursar-webhook,bursar-approver)";
         site.cluster.run(&["get", what, "-A", "-l", label, "-o", "name"], "")
@@ -103,7 +103,7 @@ fn a_dry_run_of_init_lists_what_init_makes_and_uninstall_takes_it_away() {
 }
 
 #[test]
-fn tenant_role_is_edit_less_three_escapes() {
+fn the_tenant_role_is_edit_without_dangerous_rights() {
     let role = Site::shared().cluster.run(&["get", "clusterrole", "bursar-tenant", "-o", "json"], "");
     let role: serde_json::Value = serde_json::from_str(&role).expect("JSON");
     let rules: Vec<String> = role["rules"].as_array().expect("rules").iter().map(ToString::to_string).collect();
@@ -113,7 +113,7 @@ fn tenant_role_is_edit_less_three_escapes() {
 }
 
 #[test]
-fn daemon_does_what_it_has_to() {
+fn the_daemon_may_do_everything_that_it_must() {
     let site = Site::shared();
     let place = Some("tool-foo");
     let net = json!({"spec": {"podSelector": {}}});
@@ -156,7 +156,7 @@ fn daemon_does_what_it_has_to() {
 }
 
 #[test]
-fn daemon_writes_in_no_place_that_is_not_a_tenants() {
+fn the_daemon_may_not_write_outside_of_tenants_namespaces() {
     let site = Site::shared();
     let class = json!({"bursar.dev/class": "tool"});
     for place in ["kube-system", "default", "foreign"] {
@@ -177,13 +177,13 @@ fn daemon_writes_in_no_place_that_is_not_a_tenants() {
     let mut generated = namespace("", &class, "active");
     generated["metadata"]["generateName"] = json!("kube-evil-");
     site.refused("create", &generated, POLICY);
-    // Only a suspended tenant's namespace is deleted.
+    // The daemon may delete only the namespace of a suspended tenant.
     site.cannot(&["delete", "namespace", "tool-foo"], POLICY);
     site.cannot(&["delete", "namespace", "foreign"], POLICY);
     site.must("apply", &namespace("tool-ended", &class, "suspended"));
     site.can(&["delete", "namespace", "tool-ended", "--wait=false"]);
     site.cannot(&["label", "namespace", "tool-asleep", "bursar.dev/class-"], POLICY);
-    // Somebody else allows it.
+    // An administrator allows the daemon to take over a namespace.
     site.cluster.run(&["create", "namespace", "adopted"], "");
     site.refused("apply", &namespace("adopted", &class, "active"), POLICY);
     site.cluster.run(&["label", "namespace", "adopted", "bursar.dev/adopt=yes"], "");
@@ -191,7 +191,7 @@ fn daemon_writes_in_no_place_that_is_not_a_tenants() {
 }
 
 #[test]
-fn the_mark_of_generations_only_rises_and_nobody_but_an_administrator_deletes_it() {
+fn the_mark_of_generations_only_rises_and_the_daemon_may_not_delete_it() {
     let (site, _turn) = (Site::shared(), Site::turn_of_the_mark());
     let path = "/api/v1/namespaces/bursar/configmaps/bursar-mark";
     let mark = |generation: &str| {
@@ -203,29 +203,31 @@ fn the_mark_of_generations_only_rises_and_nobody_but_an_administrator_deletes_it
     site.refused("apply", &mark("many"), POLICY);
     site.must("apply", &mark("1042"));
     for generation in ["1041", "0", "-1", "", "x", "9999999999999999999999"] {
-        let refused = site.patch(path, &json!({"data": {"generation": generation}})).expect_err("it does not rise");
+        let refused = site.patch(path, &json!({"data": {"generation": generation}})).expect_err("the mark must rise");
         assert!(refused.contains(POLICY), "{generation}: {refused}");
     }
     for lost in [json!({"data": null}), json!({"data": {"generation": null}})] {
-        let refused = site.patch(path, &lost).expect_err("it would be lost");
+        let refused = site.patch(path, &lost).expect_err("the mark cannot be removed");
         assert!(refused.contains(POLICY), "{refused}");
     }
-    site.patch(path, &json!({"data": {"claim": "a"}})).expect("a claim");
-    site.patch(path, &json!({"data": {"generation": "1043"}})).expect("it rises");
+    site.patch(path, &json!({"data": {"claim": "a"}})).expect("a claim may be written");
+    site.patch(path, &json!({"data": {"generation": "1043"}})).expect("a rising mark is allowed");
     site.cannot(&["delete", "configmap", "bursar-mark", "-n", "bursar"], POLICY);
-    // Its reaper may delete by label, but here neither the mark nor whose the cluster is.
+    // The reaper may delete by label, but here it can delete neither the mark nor the ConfigMap of the owner.
     for name in ["bursar-mark", "bursar-owner"] {
         site.cluster.run(&["label", "configmap", name, "-n", "bursar", "job=a1"], "");
-        let refused = site.delete_labelled("/api/v1/namespaces/bursar/configmaps", "job=a1").expect_err("it stays");
+        let refused = site
+            .delete_labelled("/api/v1/namespaces/bursar/configmaps", "job=a1")
+            .expect_err("the ConfigMap cannot be deleted by label");
         assert!(refused.contains(POLICY), "{refused}");
         site.cluster.run(&["label", "configmap", name, "-n", "bursar", "job-"], "");
     }
     site.cluster.run(&["delete", "configmap", "bursar-mark", "-n", "bursar"], "");
 }
 
-/// It may delete what belongs to a job, by the label alone, and reads nothing of it.
+/// The daemon may delete objects of a job by their label alone. It cannot read them.
 #[test]
-fn daemon_deletes_of_tenants_only_what_carries_a_jobs_label() {
+fn the_daemon_may_delete_only_labelled_objects_of_jobs() {
     let site = Site::shared();
     let labelled = |kind: &str, name: &str, place: &str, job: &str| {
         let labels = if job.is_empty() { json!({}) } else { json!({"job": job}) };
@@ -241,13 +243,15 @@ fn daemon_deletes_of_tenants_only_what_carries_a_jobs_label() {
     assert!(left.contains("of-nobody") && !left.contains("of-job"), "{left}");
     for (place, kind, selector) in [("tool-foo", "secrets", "job!=a1"), ("foreign", "configmaps", "job=a1")] {
         let path = format!("/api/v1/namespaces/{place}/{kind}");
-        let refused = site.delete_labelled(&path, selector).expect_err("it is not a job's, or not a tenant's");
+        let refused = site
+            .delete_labelled(&path, selector)
+            .expect_err("the selector is not a job's, or the namespace is not a tenant's");
         assert!(refused.contains(POLICY), "{refused}");
     }
 }
 
 #[test]
-fn daemon_gives_rights_to_nobody_but_generations() {
+fn the_daemon_may_bind_only_groups_of_generations() {
     let site = Site::shared();
     let place = Some("tool-foo");
     for (kind, subject) in [
@@ -261,26 +265,26 @@ fn daemon_gives_rights_to_nobody_but_generations() {
             site.refused("apply", &binding(None, "view", kind, subject), POLICY);
         }
     }
-    // Roles that the configuration does not name, or not for this.
+    // Roles that the configuration does not name, or that it names for another purpose.
     site.refused("apply", &binding(place, "admin", "Group", GROUP), FORBIDDEN);
     site.refused("apply", &binding(None, "cluster-admin", "Group", GROUP), FORBIDDEN);
     site.refused("apply", &binding(place, "view", "Group", GROUP), POLICY);
     site.refused("apply", &binding(None, "bursar-tenant", "Group", GROUP), POLICY);
     site.refused("apply", &binding(None, "bursar-archive", "User", "bursar:daemon"), POLICY);
-    // All of a tenant is read only while it is suspended, and by the daemon only.
+    // The archive role is bound only while a tenant is suspended, and only to the daemon.
     site.refused("apply", &binding(place, "bursar-archive", "User", "bursar:daemon"), POLICY);
     site.refused("apply", &binding(Some("tool-asleep"), "bursar-archive", "Group", GROUP), POLICY);
 }
 
 #[test]
-fn daemon_reads_a_suspended_tenant_and_runs_nothing_in_it() {
+fn the_daemon_may_list_a_suspended_tenant_but_run_nothing_in_it() {
     let site = Site::shared();
     let archive = binding(Some("tool-read"), "bursar-archive", "User", "bursar:daemon");
     site.must("apply", &archive);
     wait_for("the binding's rights", DEADLINE, || {
         site.daemon(&["get", "secrets", "-n", "tool-read"], "").status.success().then_some(())
     });
-    // It lists, and has no `get`, which of all resources would be `get` of these, too.
+    // The daemon may `list` everything but has no `get`, which on all resources would also allow these requests.
     for what in ["pods/any/proxy/", "services/any/proxy/", "pods/any/exec?command=id", "pods/any/portforward"] {
         let path = format!("/api/v1/namespaces/tool-read/{what}");
         site.cannot(&["get", "--raw", &path], FORBIDDEN);
@@ -301,7 +305,7 @@ fn the_daemon_cannot_change_its_rights_or_its_confinement() {
         site.cannot(&["patch", what, "-p", patch], FORBIDDEN);
         site.cannot(&["delete", what], FORBIDDEN);
     }
-    // RBAC speaks before admission where the daemon lacks the rights that a binding gives.
+    // If the daemon lacks the rights that a binding gives, RBAC refuses before admission is asked.
     for (what, by) in
         [("clusterrolebinding/bursar-daemon", POLICY), ("clusterrolebinding/bursar-cluster-admin", FORBIDDEN)]
     {
@@ -319,7 +323,7 @@ fn the_daemon_cannot_change_its_rights_or_its_confinement() {
 }
 
 #[test]
-fn daemon_makes_no_volume_on_hosts_and_approves_no_requests_of_others() {
+fn the_daemon_may_not_make_host_volumes_or_approve_foreign_requests() {
     let site = Site::shared();
     let host = json!({"spec": {
         "accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/"},
@@ -330,7 +334,7 @@ fn daemon_makes_no_volume_on_hosts_and_approves_no_requests_of_others() {
     site.cluster.run(&["create", "-f", "-"], &kubelet.to_string());
     let refused = site.patch(&approval("other-signer"), &approved()).expect_err("another signer");
     assert!(refused.contains("not permitted to approve") || refused.contains(POLICY), "{refused}");
-    // A request with the right signer and our label, but not made by the daemon.
+    // The request has the right signer and our label, but the daemon did not create it.
     site.cluster.run(&["create", "-f", "-"], &request("of-the-admin", SIGNER).to_string());
     let refused = site.patch(&approval("of-the-admin"), &approved()).expect_err("of another user");
     assert!(refused.contains(POLICY), "{refused}");

@@ -1,4 +1,4 @@
-//! The daemon's own credential, renewed by the daemon itself.
+//! The daemon renews its own credential.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use super::site::{LEDGER, Site, empty, name, namespace, said};
 use super::{POLICY, json};
 
-/// A copy of the daemon's kubeconfig, so that other tests keep theirs.
+/// Returns a copy of the daemon's kubeconfig, so that the one of the other tests stays as it is.
 fn copy(folder: &TempDir) -> std::path::PathBuf {
     let path = folder.path().join("test.kubeconfig");
     std::fs::copy(Site::shared().daemon_kubeconfig(), &path).expect("a copy");
@@ -35,7 +35,7 @@ async fn the_daemon_renews_its_certificate_itself_and_stays_confined() {
     let path = copy(&folder);
     let (renew_after, not_after) = times(&path).await;
     let lifetime = not_after.duration_since(renew_after).as_hours();
-    assert!((7 * 24..13 * 24).contains(&lifetime), "{lifetime} h are left when it is due");
+    assert!((7 * 24..13 * 24).contains(&lifetime), "the certificate is due {lifetime} h before its end");
     let old = std::fs::read(&path).expect("a file");
     let renewed = renew(&path, renew_after).await.expect("renewed");
     assert!(matches!(renewed, Renewal::Renewed { not_after: new, .. } if new >= not_after), "{renewed:?}");
@@ -50,7 +50,7 @@ async fn the_daemon_renews_its_certificate_itself_and_stays_confined() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn renewal_that_fails_leaves_the_certificate_that_is_still_good() {
+async fn a_failed_renewal_keeps_the_valid_certificate() {
     let folder = TempDir::new().expect("a folder");
     let path = copy(&folder);
     let (_, not_after) = times(&path).await;
@@ -60,12 +60,12 @@ async fn renewal_that_fails_leaves_the_certificate_that_is_still_good() {
     let last = not_after.checked_sub(SignedDuration::from_secs(1)).expect("a time");
     let postponed = renew(&path, last).await.expect("still good");
     assert!(matches!(&postponed, Renewal::Postponed { not_after: end, .. } if *end == not_after), "{postponed:?}");
-    assert!(renew(&path, not_after).await.is_err(), "it has ended");
+    assert!(renew(&path, not_after).await.is_err(), "after the end of the certificate, renewal must fail");
     assert_eq!(std::fs::read_to_string(&path).expect("a file"), away);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kubeconfig_of_somebody_else_is_neither_renewed_nor_replaced() {
+async fn a_foreign_kubeconfig_is_neither_renewed_nor_replaced() {
     let site = Site::shared();
     let folder = TempDir::new().expect("a folder");
     let path = folder.path().join("theirs");

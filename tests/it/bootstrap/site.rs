@@ -1,4 +1,4 @@
-//! A control plane of these tests' own, on which `bursar init` was run once, and kubectl as the daemon.
+//! A control plane for these tests only, on which `bursar init` was run once, and kubectl as the daemon.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 pub const LEDGER: &str = "11111111-2222-3333-4444-555555555555";
 
-/// Classes whose roles, Secret and further kind the daemon needs rights for.
+/// Classes with roles, a Secret and a further kind that the daemon needs rights for.
 const CONFIG: &str = r#"
 site = "access"
 state_dir = "@FOLDER@/state"
@@ -52,7 +52,7 @@ impersonate = { users = ["bursar:cluster-admin"] }
 enabled = true
 "#;
 
-/// A class that takes namespaces of others.
+/// A class that adopts namespaces.
 const ADOPTING: &str = r#"
 [class.lab]
 from = "adopted"
@@ -79,26 +79,27 @@ pub struct Site {
     pub cluster: ControlPlane,
     _folder: TempDir,
     pub settings: Settings,
-    /// What the first `init` did.
+    /// The report of the first `init`.
     pub first: InitReport,
 }
 
 impl Site {
     pub fn shared() -> &'static Self {
         static SITE: OnceLock<Option<Site>> = OnceLock::new();
-        // The panic's message is printed where it happened. In a thread of its own: `start` needs a runtime, and
-        // some of those who call this are in one.
+        // If `start` panics, the message is printed where it happens. `start` needs its own runtime, so it has its own
+        // thread: some callers already run in one.
         let site = SITE.get_or_init(|| std::thread::spawn(Self::start).join().ok());
-        site.as_ref().expect("the site that these tests share starts: see the first failure")
+        site.as_ref().expect("the site that these tests share did not start: see the first failure")
     }
 
-    /// Keeps other tests from the mark of generations: `init` removes one that nobody signed.
+    /// Locks the mark of generations: `init` removes a mark that is not signed, so other tests must not write one
+    /// meanwhile.
     pub fn turn_of_the_mark() -> MutexGuard<'static, ()> {
         static TURN: Mutex<()> = Mutex::new(());
         TURN.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A site of one test's own, whose administrator listed these, with a class that adopts.
+    /// Makes a site for one test, with this list of administrators and a class that adopts.
     pub fn alone_with(administrators: &str) -> Self {
         let listed = administrators.split(',').map(str::to_owned).collect();
         let config = CONFIG.replace("[reaper.pods]", &format!("{ADOPTING}[reaper.pods]"));
@@ -142,7 +143,7 @@ impl Site {
         init_with(&self.cluster, &self.settings, ledger, None)
     }
 
-    /// What `init` is asked, with another place for the daemon's kubeconfig.
+    /// Returns the arguments of `init`, with another path for the daemon's kubeconfig.
     pub fn request<'a>(&'a self, ledger: &'a LedgerState, daemon_kubeconfig: &'a Path) -> InitRequest<'a> {
         init_request(&self.cluster, &self.settings, ledger, daemon_kubeconfig)
     }
@@ -151,7 +152,7 @@ impl Site {
         self.settings.clusters[&name()].clone()
     }
 
-    /// `kubectl` as the daemon.
+    /// Runs `kubectl` as the daemon.
     pub fn daemon(&self, arguments: &[&str], input: &str) -> Output {
         let mut command = self.cluster.kubectl_as(&self.daemon_kubeconfig());
         command.args(arguments);
@@ -161,32 +162,32 @@ impl Site {
     fn write(&self, verb: &str, object: &Value) -> Output {
         let arguments: &[&str] = match verb {
             "apply" => &["apply", "--server-side", "--force-conflicts", "--field-manager=bursar", "-f", "-"],
-            // Claims and volumes go when their controllers let them.
+            // Claims and volumes are deleted when their controllers remove the finalizers.
             "delete" => &["delete", "--wait=false", "-f", "-"],
             other => &[other, "-f", "-"],
         };
         self.daemon(arguments, &object.to_string())
     }
 
-    /// The daemon can do it.
+    /// Checks that the daemon can do this.
     pub fn must(&self, verb: &str, object: &Value) {
         let output = self.write(verb, object);
         assert!(output.status.success(), "{verb} {object}: {}", said(&output));
     }
 
-    /// It cannot, and this is who says so.
+    /// Checks that `by` refuses this to the daemon.
     pub fn refused(&self, verb: &str, object: &Value, by: &str) {
         let output = self.write(verb, object);
-        assert!(!output.status.success(), "{verb} {object} was let through");
+        assert!(!output.status.success(), "{verb} {object} was allowed");
         assert!(said(&output).contains(by), "{verb} {object}: {}", said(&output));
     }
 
-    /// As the reaper deletes what belongs to a job.
+    /// Deletes objects by label, as the reaper deletes the objects of a job.
     pub fn delete_labelled(&self, path: &str, selector: &str) -> Result<Value, String> {
         self.asked(path, Ask::DeleteSelected { selector: &format!("labelSelector={selector}") })
     }
 
-    /// A JSON merge patch as the daemon sends it: kubectl would read first, which the daemon need not.
+    /// Sends a JSON merge patch as the daemon does. kubectl would read the object first, which the daemon does not.
     pub fn patch(&self, path: &str, change: &Value) -> Result<(), String> {
         self.asked(path, Ask::Merge(change)).map(drop)
     }
@@ -207,7 +208,7 @@ impl Site {
 
     pub fn cannot(&self, arguments: &[&str], by: &str) {
         let output = self.daemon(arguments, "");
-        assert!(!output.status.success(), "{arguments:?} was let through: {}", said(&output));
+        assert!(!output.status.success(), "{arguments:?} was allowed: {}", said(&output));
         assert!(said(&output).contains(by), "{arguments:?}: {}", said(&output));
     }
 }
@@ -228,7 +229,7 @@ fn init_with(
     runtime.block_on(init(InitRequest { administrators, ..request }))
 }
 
-/// A ledger of this id that knows nothing yet.
+/// Returns a ledger with this id and nothing else.
 pub fn empty(ledger_id: &str) -> LedgerState {
     LedgerState { ledger_id: ledger_id.to_owned(), ..LedgerState::default() }
 }
@@ -265,7 +266,7 @@ pub fn namespace(name: &str, labels: &Value, state: &str) -> Value {
     })
 }
 
-/// An object of ours.
+/// Returns an object with Bursar's label.
 pub fn ours(api_version: &str, kind: &str, name: &str, namespace: Option<&str>, rest: &Value) -> Value {
     let mut object = json!({
         "apiVersion": api_version, "kind": kind,
@@ -280,7 +281,7 @@ pub fn ours(api_version: &str, kind: &str, name: &str, namespace: Option<&str>, 
     object
 }
 
-/// A `RoleBinding` (in a namespace) or `ClusterRoleBinding` to a `ClusterRole`.
+/// Returns a `RoleBinding` (in a namespace) or `ClusterRoleBinding` to a `ClusterRole`.
 pub fn binding(namespace: Option<&str>, role: &str, kind: &str, subject: &str) -> Value {
     let group = if kind == "ServiceAccount" { "" } else { "rbac.authorization.k8s.io" };
     let mut subject = json!({"apiGroup": group, "kind": kind, "name": subject});
@@ -295,7 +296,7 @@ pub fn binding(namespace: Option<&str>, role: &str, kind: &str, subject: &str) -
     ours("rbac.authorization.k8s.io/v1", what, &format!("bursar-{role}"), namespace, &rest)
 }
 
-/// A request for a client certificate of `common_name`.
+/// Returns a request for a client certificate of tool foo.
 pub fn request(name: &str, signer: &str) -> Value {
     use base64::Engine as _;
     let key = rcgen::KeyPair::generate().expect("a key");

@@ -232,7 +232,7 @@ fn page(message: u8, code: u8, cookie: Option<&[u8]>) -> Vec<u8> {
 #[tokio::test]
 async fn every_page_counts_not_only_the_last() {
     let slapd = site(SlapdOptions::default());
-    let stopped = "paging stopped without an end (after 2 entries)";
+    let stopped = "the server stopped paging before the last page (after 2 entries)";
     let limited = "administrative limit of the server exceeded (11) (after 1 entries)";
     let complete = "no usable entryUUID in 1 entries";
     for (answers, expected) in [

@@ -1,4 +1,4 @@
-//! What is delivered into well-behaved homes, and taken out of them.
+//! Deliveries into well-behaved homes, and removals from them.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown, symlink};
@@ -19,7 +19,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn kubeconfig_is_written_inspected_and_removed_as_its_owner() {
+async fn a_kubeconfig_is_written_inspected_and_removed_as_its_owner() {
     let homed = Homed::start(&[]);
     let target = homed.home("foo");
     let config = target.home.join(".kube/config");
@@ -48,7 +48,11 @@ async fn kubeconfig_is_written_inspected_and_removed_as_its_owner() {
     let again = homed.ask(&target, write(ours.clone())).await.expect("writes");
     assert!(matches!(again, Answer::Written(Written { changed: false, .. })), "{again:?}");
     let unchanged = fs::metadata(&config).expect("there");
-    assert_eq!((unchanged.ino(), unchanged.mtime_nsec()), (metadata.ino(), metadata.mtime_nsec()), "no write at all");
+    assert_eq!(
+        (unchanged.ino(), unchanged.mtime_nsec()),
+        (metadata.ino(), metadata.mtime_nsec()),
+        "the file is not written again"
+    );
 
     let found = homed.ask(&target, Work::Inspect { names: names.clone() }).await.expect("inspects");
     let Answer::Inspected(found) = found else { panic!("{found:?}") };
@@ -63,7 +67,7 @@ async fn kubeconfig_is_written_inspected_and_removed_as_its_owner() {
     assert_eq!(names_in(&target.home.join(".kube")), ["config"]);
 }
 
-/// A token that says of itself no more than its id.
+/// Returns entries with a token whose only distinguishing claim is its id.
 fn with_token(id: &str) -> KubeconfigEntries {
     let payload = format!(r#"{{"jti":"{id}","sub":"system:serviceaccount:tool-foo:bursar-g7","nbf":1,"exp":2}}"#);
     let payload = base64::Engine::encode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, payload);
@@ -80,7 +84,7 @@ fn with_token(id: &str) -> KubeconfigEntries {
 }
 
 #[tokio::test]
-async fn a_token_stands_beside_the_kubeconfig_and_takes_its_folder_along() {
+async fn a_token_is_delivered_and_removed_with_its_folder() {
     let homed = Homed::start(&[]);
     let target = homed.home("foo");
     let (folder, names) = (target.home.join(".kube").join(OUR_USER), entries("1").names());
@@ -101,7 +105,7 @@ async fn a_token_stands_beside_the_kubeconfig_and_takes_its_folder_along() {
     let again = homed.ask(&target, write(two)).await.expect("writes");
     assert!(matches!(again, Answer::Written(Written { changed: false, .. })), "{again:?}");
 
-    // What a user puts there stays; what a user puts in its place is not followed.
+    // A file that the user adds stays. A link that replaces the folder is not followed.
     make_file(&folder.join("mine"), UID, b"mine");
     homed.ask(&target, Work::RemoveKubeconfig { names: names.clone() }).await.expect("removes");
     assert_eq!(names_in(&folder), ["mine"]);
@@ -115,7 +119,7 @@ async fn a_token_stands_beside_the_kubeconfig_and_takes_its_folder_along() {
 }
 
 #[tokio::test]
-async fn a_notice_takes_the_place_of_a_key_and_of_a_token() {
+async fn a_notice_replaces_a_key_and_a_token() {
     let homed = Homed::start(&[]);
     let target = homed.home("foo");
     let config = target.home.join(".kube/config");
@@ -135,19 +139,19 @@ async fn a_notice_takes_the_place_of_a_key_and_of_a_token() {
         let text = fs::read_to_string(&config).expect("there");
         assert!(!text.contains("client-key-data") && !text.contains("client-certificate-data"), "{text}");
         assert!(!text.contains("tokenFile"), "{text}");
-        assert_eq!(names_in(&target.home.join(".kube")), ["config"], "no token is left");
+        assert_eq!(names_in(&target.home.join(".kube")), ["config"], "the token's folder is removed");
         let asked = Command::new("kubectl").env("KUBECONFIG", &config).args(["get", "pods"]).output().expect("kubectl");
         let stderr = String::from_utf8_lossy(&asked.stderr).into_owned();
         assert!(!asked.status.success() && stderr.contains(&said), "{stderr}");
         let again = homed.ask(&target, write(told.clone())).await.expect("writes");
         assert!(matches!(again, Answer::Written(Written { changed: false, .. })), "{again:?}");
     }
-    // The credential is back, and nothing of the notice stays beside it.
+    // The credential returns, and nothing of the notice is left.
     homed.ask(&target, write(entries("1"))).await.expect("writes");
     let text = fs::read_to_string(&config).expect("there");
     assert!(text.contains("client-key-data") && !text.contains("exec"), "{text}");
     told.user.proof = UserProof::Notice(Notice { contact: "a\u{1b}[2Jb".to_owned(), ..notice });
-    assert!(homed.ask(&target, write(told)).await.is_err(), "no text for a terminal to obey");
+    assert!(homed.ask(&target, write(told)).await.is_err(), "a notice with control characters is refused");
 }
 
 #[tokio::test]
@@ -184,10 +188,10 @@ async fn an_unparsable_kubeconfig_is_replaced_only_if_the_class_allows_it() {
 
     let work = || Work::WriteKubeconfig { entries: entries("1"), replace_unparsable: true };
     for asked in [work(), Work::TestWrite { replace_unparsable: true }] {
-        let error = homed.ask(&target, asked).await.expect_err("somebody may be writing it");
+        let error = homed.ask(&target, asked).await.expect_err("the file may still be written");
         assert_eq!(error.reason(), "in-use", "{error}");
     }
-    assert_eq!(names_in(&target.home.join(".kube")), ["config"], "no backup for nothing");
+    assert_eq!(names_in(&target.home.join(".kube")), ["config"], "no backup is made without a replacement");
     make_old(&config);
     let answer = homed.ask(&target, work()).await.expect("replaces");
     let Answer::Written(Written { backup: Some(backup), changed: true, .. }) = answer else { panic!("{answer:?}") };
@@ -238,7 +242,7 @@ async fn a_kubeconfig_that_kubectl_reads_is_never_replaced() {
 }
 
 #[tokio::test]
-async fn a_backup_has_no_key_of_ours() {
+async fn a_backup_contains_none_of_our_keys() {
     let homed = Homed::start(&[]);
     let target = homed.home("foo");
     let kube = target.home.join(".kube");
@@ -261,7 +265,7 @@ async fn a_backup_has_no_key_of_ours() {
     let broken = format!("a: b: hunter2\n{text}");
     fs::write(&config, &broken).expect("broken");
     make_old(&config);
-    // As a former version left it.
+    // A backup that a former version left.
     let former = kube.join("config.bursar-backup-20250101T000000Z");
     make_file(&former, UID, broken.as_bytes());
     let answer = homed.ask(&target, Work::WriteKubeconfig { entries: others.clone(), replace_unparsable: true }).await;
@@ -278,7 +282,7 @@ async fn a_backup_has_no_key_of_ours() {
     }
 }
 
-/// So old that nobody can be writing it.
+/// Sets the file's time back so far that no program can still be writing it.
 fn make_old(path: &Path) {
     let file = fs::File::options().write(true).open(path).expect("opens");
     let modified = fs::metadata(path).expect("there").modified().expect("a time");
@@ -286,7 +290,7 @@ fn make_old(path: &Path) {
 }
 
 #[tokio::test]
-async fn homes_are_made_only_where_both_say_so() {
+async fn homes_are_made_only_if_the_request_and_the_prefix_allow_it() {
     let other = folder();
     let made = other.path().join("made");
     fs::create_dir(&made).expect("prefix");
@@ -302,7 +306,7 @@ async fn homes_are_made_only_where_both_say_so() {
     let ensure = |create| Work::EnsureHome { create, skeleton: true };
 
     let target = HomeTarget::new(made.join("foo"), UID, UID + 1);
-    let error = homed.ask(&target, ensure(false)).await.expect_err("not asked for");
+    let error = homed.ask(&target, ensure(false)).await.expect_err("the class does not ask for it");
     assert_eq!(error.reason(), "missing-home");
     assert_eq!(homed.ask(&target, ensure(true)).await, Ok(Answer::HomeReady { created: true }));
     assert_eq!(homed.ask(&target, ensure(true)).await, Ok(Answer::HomeReady { created: false }));
@@ -313,7 +317,7 @@ async fn homes_are_made_only_where_both_say_so() {
     assert_eq!(names_in(&made), ["foo"]);
 
     let target = HomeTarget::new(homed.folder.path().join("homes/foo"), UID, UID);
-    let error = homed.ask(&target, ensure(true)).await.expect_err("not allowed there");
+    let error = homed.ask(&target, ensure(true)).await.expect_err("the prefix does not allow it");
     assert_eq!(error.reason(), "create-not-allowed");
     symlink(other.path(), made.join("bar")).expect("symlink");
     let error = homed.ask(&HomeTarget::new(made.join("bar"), UID, UID), ensure(true)).await.expect_err("a symlink");
@@ -322,7 +326,7 @@ async fn homes_are_made_only_where_both_say_so() {
 }
 
 #[tokio::test]
-async fn without_root_it_serves_its_own_user_only() {
+async fn without_root_homed_serves_only_its_own_user() {
     let folder = folder();
     let prefix = folder.path().join("homes");
     for path in [folder.path(), &prefix] {
@@ -330,7 +334,7 @@ async fn without_root_it_serves_its_own_user_only() {
     }
     let child = command(folder.path(), &[]).uid(UID).gid(UID).spawn().expect("starts");
     let homed = Homed::waited_for(folder, child);
-    homed.write(&homed.home("foo")).await.expect("its own");
+    homed.write(&homed.home("foo")).await.expect("its own user's home is served");
     make_directory(&prefix.join("bar"), UID + 1);
     homed.refused(&HomeTarget::new(prefix.join("bar"), UID + 1, UID + 1), "unavailable").await;
 }
@@ -349,10 +353,10 @@ async fn a_client_survives_a_restart_of_the_server() {
 }
 
 #[tokio::test]
-async fn the_socket_of_systemd_is_taken_over_and_sigterm_ends_it_well() {
+async fn homed_uses_the_socket_of_systemd_and_exits_cleanly_on_sigterm() {
     let folder = folder();
     let listener = std::os::unix::net::UnixListener::bind(folder.path().join("homed.sock")).expect("listens");
-    // As systemd does: the socket is descriptor 3 and LISTEN_PID is the process itself.
+    // Like systemd: the socket is descriptor 3, and LISTEN_PID is the process itself.
     let script = r#"exec 3<&0 </dev/null; export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@""#;
     let child = Command::new("sh")
         .args(["-c", script, "sh"])

@@ -1,4 +1,5 @@
-//! File servers that hang: their own tenants fail within the deadline, nobody else waits, and it ends by itself.
+//! File servers that hang: deliveries to their own tenants fail within the deadline, other tenants do not wait, and
+//! recovery needs no help.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Homed, UID, command, entries, folder, make_directory, status_of, wait_for, write};
 
-/// A real file system whose server can be stopped: bindfs over a folder, in a mount namespace that ends with homed.
+/// A real file system whose server can be stopped: bindfs on a folder, in a mount namespace that ends with homed.
 struct FileServer {
     homed: Homed,
     sick: PathBuf,
@@ -54,7 +55,8 @@ impl FileServer {
 
     fn stop(&self) {
         self.signal(Signal::STOP);
-        // A thread that was not reached yet could take one more request with it, and who waits for that cannot be killed.
+        // A thread that has not stopped yet could take one more request, and a process that waits for its answer cannot
+        // be killed.
         let tasks = format!("/proc/{}/task", self.server.as_raw_nonzero());
         let is_stopped = |task: std::io::Result<fs::DirEntry>| {
             let thread = task.expect("a thread").file_name().to_string_lossy().parse().expect("a thread id");
@@ -63,7 +65,7 @@ impl FileServer {
         wait_for("the stop of bindfs", || fs::read_dir(&tasks).expect("threads").all(is_stopped));
     }
 
-    /// The reason why a delivery fails, and how long it took to say so.
+    /// Delivers, and returns the reason of a failure (or "ok") and how long it took.
     async fn deliver(&self, prefix: &Path, uid: u32, version: &str) -> (&'static str, Duration) {
         let began = Instant::now();
         let target = HomeTarget::new(prefix.join(format!("h{uid}")), uid, uid);
@@ -79,7 +81,7 @@ impl Drop for FileServer {
 }
 
 #[tokio::test]
-async fn a_file_server_that_hangs_is_left_alone_and_asked_again_by_itself() {
+async fn a_hanging_file_server_is_skipped_and_tried_again_later() {
     let accounts = 2_001..2_007;
     let world = FileServer::start(accounts.clone());
     let well = world.homed.folder.path().join("homes");
@@ -89,7 +91,7 @@ async fn a_file_server_that_hangs_is_left_alone_and_asked_again_by_itself() {
     }
 
     world.stop();
-    // One account alone opens nothing.
+    // One account alone does not open the breaker.
     for _ in 0..4 {
         assert_eq!(world.deliver(&world.sick, 2_001, "2").await.0, "timed-out");
     }
@@ -102,9 +104,9 @@ async fn a_file_server_that_hangs_is_left_alone_and_asked_again_by_itself() {
     }
     for (reason, took) in others {
         assert_eq!(reason, "ok");
-        assert!(took < Duration::from_millis(4_500), "nobody else waits: {took:?}");
+        assert!(took < Duration::from_millis(4_500), "deliveries to other file systems are not delayed: {took:?}");
     }
-    // The breaker is open: no worker is spent on it.
+    // The breaker is open: no worker is started for this export.
     let (reason, took) = world.deliver(&world.sick, 2_001, "2").await;
     assert!(reason == "unavailable" && took < Duration::from_millis(2_500), "{reason} after {took:?}");
     assert_eq!(world.deliver(&well, 2_001, "3").await.0, "ok");
@@ -112,7 +114,7 @@ async fn a_file_server_that_hangs_is_left_alone_and_asked_again_by_itself() {
     world.signal(Signal::CONT);
     let deadline = Instant::now() + DEADLINE;
     while world.deliver(&world.sick, 2_001, "3").await.0 != "ok" {
-        assert!(Instant::now() < deadline, "the export was never asked again");
+        assert!(Instant::now() < deadline, "the export was not tried again");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     for uid in accounts {
@@ -121,7 +123,7 @@ async fn a_file_server_that_hangs_is_left_alone_and_asked_again_by_itself() {
 }
 
 #[tokio::test]
-async fn a_mount_whose_server_is_gone_is_its_own_reason() {
+async fn a_mount_without_a_server_has_its_own_reason() {
     let world = FileServer::start(2_001..2_002);
     assert_eq!(world.deliver(&world.sick, 2_001, "1").await.0, "ok");
     world.signal(Signal::KILL);
@@ -132,7 +134,7 @@ async fn a_mount_whose_server_is_gone_is_its_own_reason() {
 }
 
 #[tokio::test]
-async fn a_client_without_a_server_is_told_which_unit_to_start() {
+async fn a_client_without_homed_names_the_unit_to_start() {
     let client = HomedClient::new("/nonexistent/homed.sock", Duration::from_secs(1));
     let request = Request::new(HomeTarget::new("/home/foo", UID, UID), write(entries("1")));
     let error = client.call(&request).await.expect_err("nobody listens");

@@ -1,8 +1,8 @@
-//! Hostile homes, one after the other, through the socket: each is refused for a reason of its own, with a remedy, and
-//! left as it was; or it is harmless, and delivered to. The cases themselves are in `hostile_cases`.
+//! Requests about hostile homes, one after the other, through the socket. Each home is refused with its own reason and
+//! a remedy, and left unchanged; or it is harmless, and the delivery succeeds. The cases are in `hostile_cases`.
 //!
-//! `BURSAR_TEST_HOMES=ASKED:PLANTED` runs them elsewhere than in a temporary folder: ASKED is where homed finds the homes
-//! (an NFS mount whose server squashes root), PLANTED the same folder as its server's root sees it.
+//! `BURSAR_TEST_HOMES=ASKED:PLANTED` runs them outside of a temporary folder: ASKED is where homed finds the homes (an
+//! NFS mount whose server squashes root), PLANTED is the same folder as root of the server sees it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,18 +14,18 @@ use bursar_protocol::{Answer, HomeError, HomeTarget, Work};
 use super::hostile_cases::{CASES, Expect};
 use super::{Homed, UID, entries, make_directory, parses, write};
 
-/// One hostile home, and what stands around it.
+/// A hostile home, and the folders around it.
 pub struct Plot {
-    /// The home, as the file server's root sees it.
+    /// The home, as root of the file server sees it.
     pub home: PathBuf,
-    /// A folder of another account, beside the homes.
+    /// A folder of another account, next to the homes.
     pub outside: PathBuf,
-    /// What is asked for. A case may ask for something else.
+    /// The target of the requests. A case may change it.
     pub target: HomeTarget,
 }
 
 impl Plot {
-    /// `.kube`, made as its user would.
+    /// Returns `.kube`, and makes it as its user would if it does not exist.
     pub fn kube(&self) -> PathBuf {
         let kube = self.home.join(".kube");
         if !kube.exists() {
@@ -34,13 +34,13 @@ impl Plot {
         kube
     }
 
-    /// `.kube/config`, in a `.kube` that is there.
+    /// Returns `.kube/config`, and makes `.kube` if it does not exist.
     pub fn config(&self) -> PathBuf {
         self.kube().join("config")
     }
 }
 
-/// The folder of the homes, as it is asked for and as it is planted.
+/// The folder of the homes, as homed is asked for it and as the tests fill it.
 struct Ground {
     asked: PathBuf,
     planted: PathBuf,
@@ -69,7 +69,7 @@ impl Ground {
     }
 }
 
-/// Everything beneath a folder: kind, mode, owner, size, and the content of small files.
+/// Returns everything beneath a folder: kind, mode, owner, size, and the content of small files.
 fn snapshot(folder: &Path) -> BTreeMap<PathBuf, String> {
     let mut all = BTreeMap::new();
     let mut left = vec![folder.to_owned()];
@@ -79,7 +79,7 @@ fn snapshot(folder: &Path) -> BTreeMap<PathBuf, String> {
         if kind.is_dir() {
             left.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
         }
-        // No more is asked than needed: with 300 files on NFS each question takes its time.
+        // As few questions as possible are asked, because each takes time if 300 files are on NFS.
         let is_small = kind.is_file() && (1..64 * 1024).contains(&found.len());
         let content = if is_small { fs::read(&path).unwrap_or_default() } else { vec![] };
         let link = kind.is_symlink().then(|| fs::read_link(&path).ok());
@@ -91,7 +91,7 @@ fn snapshot(folder: &Path) -> BTreeMap<PathBuf, String> {
 }
 
 #[tokio::test]
-async fn hostile_homes_are_refused_with_a_reason_and_left_as_they_were() {
+async fn hostile_homes_are_refused_with_a_reason_and_left_unchanged() {
     assert!(CASES.len() >= 60, "{} cases", CASES.len());
     let probe = Homed::start(&[]);
     let ground = Ground::of(&probe);
@@ -110,16 +110,16 @@ async fn hostile_homes_are_refused_with_a_reason_and_left_as_they_were() {
         ];
         for look in looks {
             if let Err(error) = look {
-                check_cure(case.name, &error, &mut wrong);
+                check_remedy(case.name, &error, &mut wrong);
             }
         }
-        // A removal sweeps what a killed worker left, which may be a key.
+        // A removal deletes what a killed worker left, because that may be a key.
         if snapshot(&around) != before && !case.name.starts_with("a killed worker") {
-            wrong.push(format!("{}: looking changed something", case.name));
+            wrong.push(format!("{}: an inspection or a removal changed something", case.name));
         }
         match (homed.ask(&plot.target, write(ours)).await, case.expect) {
             (Err(error), Expect::Refused(reason)) if error.reason() == reason => {
-                check_cure(case.name, &error, &mut wrong);
+                check_remedy(case.name, &error, &mut wrong);
                 let after = snapshot(&around);
                 if after != before {
                     wrong.push(format!("{}: changed: {before:#?} {after:#?}", case.name));
@@ -139,8 +139,8 @@ async fn hostile_homes_are_refused_with_a_reason_and_left_as_they_were() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), CASES.len(), wrong.join("\n"));
 }
 
-/// A reason is a word of its own, and its remedy says more than that something is wrong.
-fn check_cure(case: &str, error: &HomeError, wrong: &mut Vec<String>) {
+/// Checks that the reason is specific, and that the remedy is more than a few words.
+fn check_remedy(case: &str, error: &HomeError, wrong: &mut Vec<String>) {
     let odd = matches!(error, HomeError::WorkerDied { .. } | HomeError::TimedOut { .. } | HomeError::Io { .. });
     if odd || error.remedy().len() < 20 || error.to_string().contains(char::is_control) {
         wrong.push(format!("{case}: {error:?}: {}", error.remedy()));

@@ -12,11 +12,11 @@ use rustix::fs::{CWD, FileType, Mode};
 use super::hostile::Plot;
 use super::{UID, make_directory, make_file, names_in};
 
-/// One hostile home.
+/// A hostile home.
 pub struct Case {
-    /// What is hostile about it.
+    /// What is hostile about the home.
     pub name: &'static str,
-    /// Makes it so.
+    /// Makes the home hostile.
     pub plant: fn(&mut Plot),
     pub expect: Expect,
 }
@@ -24,9 +24,9 @@ pub struct Case {
 /// The result of a delivery.
 #[derive(Clone, Copy, Debug)]
 pub enum Expect {
-    /// [`bursar_protocol::HomeError::reason`]; nothing is changed.
+    /// The delivery is refused with this [`bursar_protocol::HomeError::reason`], and nothing is changed.
     Refused(&'static str),
-    /// Delivered, and then this holds.
+    /// The delivery succeeds, and then this check passes.
     Written(fn(&Plot)),
 }
 
@@ -50,7 +50,7 @@ fn node(path: &Path, kind: FileType) {
 }
 
 fn socket(path: &Path) {
-    // The path of a socket is at most 107 bytes long.
+    // The path of a socket may have at most 107 bytes, so it is bound through a short link.
     let beside = tempfile::tempdir_in("/tmp").expect("a folder");
     let short = beside.path().join("s");
     symlink(path.parent().expect("a folder"), &short).expect("symlink");
@@ -58,21 +58,21 @@ fn socket(path: &Path) {
     owner(path, UID);
 }
 
-/// A file of the user with this content as kubeconfig.
+/// Writes the content as the user's kubeconfig.
 fn says(plot: &Plot, content: &[u8]) {
     make_file(&plot.config(), UID, content);
 }
 
 fn nothing(_: &Plot) {}
 
-/// All of them.
+/// All hostile homes.
 pub const CASES: &[Case] = &[
     // Symbolic links.
     case("kube is a link to a folder of the user", Refused("symlink"), |plot| {
         make_directory(&plot.home.join("real"), UID);
         symlink("real", plot.home.join(".kube")).expect("symlink");
     }),
-    case("kube is a link to anothers folder", Refused("symlink"), |plot| {
+    case("kube is a link to a folder of another user", Refused("symlink"), |plot| {
         symlink(&plot.outside, plot.home.join(".kube")).expect("symlink");
     }),
     case("kube is a link to nothing", Refused("symlink"), |plot| {
@@ -88,7 +88,7 @@ pub const CASES: &[Case] = &[
         make_file(&plot.home.join("real"), UID, b"");
         symlink("../real", plot.config()).expect("symlink");
     }),
-    case("config is a link to anothers file", Refused("symlink"), |plot| {
+    case("config is a link to a file of another user", Refused("symlink"), |plot| {
         make_file(&plot.outside.join("config"), UID + 1, b"theirs");
         symlink(plot.outside.join("config"), plot.config()).expect("symlink");
     }),
@@ -102,11 +102,11 @@ pub const CASES: &[Case] = &[
         fs::remove_dir(&plot.home).expect("removed");
         symlink("outside", &plot.home).expect("symlink");
     }),
-    case("home lies behind a link", Refused("symlink"), |plot| {
+    case("home is beneath a link", Refused("symlink"), |plot| {
         symlink(".", plot.home.with_file_name("link")).expect("symlink");
         plot.target.home = plot.target.home.with_file_name("link").join("home");
     }),
-    // What is no file, and what is no folder.
+    // Neither regular files nor folders.
     case("config is a pipe", Refused("not-a-regular-file"), |plot| node(&plot.config(), FileType::Fifo)),
     case("config is a socket", Refused("not-a-regular-file"), |plot| socket(&plot.config())),
     case("config is a device", Refused("not-a-regular-file"), |plot| node(&plot.config(), FileType::CharacterDevice)),
@@ -126,17 +126,17 @@ pub const CASES: &[Case] = &[
         fs::remove_dir(&plot.home).expect("removed");
         node(&plot.home, FileType::Fifo);
     }),
-    case("home lies behind a file", Refused("not-a-directory"), |plot| {
+    case("home is beneath a file", Refused("not-a-directory"), |plot| {
         make_file(&plot.home.with_file_name("file"), UID, b"");
         plot.target.home = plot.target.home.with_file_name("file").join("home");
     }),
     // Content.
-    case("config is a terabyte of nothing", Refused("too-large"), |plot| {
+    case("config is a sparse file of a terabyte", Refused("too-large"), |plot| {
         says(plot, b"");
         File::options().write(true).open(plot.config()).expect("opens").set_len(1 << 40).expect("sparse");
     }),
     case("config is a little too large", Refused("too-large"), |plot| says(plot, &vec![b'#'; 1024 * 1024 + 1])),
-    case("config is nested without end", Refused("too-complex"), |plot| {
+    case("config is nested too deep", Refused("too-complex"), |plot| {
         says(plot, ["x: ", &"[".repeat(50_000), &"]".repeat(50_000)].concat().as_bytes());
     }),
     case("config is a bomb of aliases", Refused("too-complex"), |plot| {
@@ -147,22 +147,22 @@ pub const CASES: &[Case] = &[
     case("config is not YAML", Refused("not-yaml"), |plot| says(plot, b"a: b: c: hunter2\n")),
     case("config is not UTF-8", Refused("not-yaml"), |plot| says(plot, b"a: \xff\xfe\n")),
     case("config is zeros", Refused("not-yaml"), |plot| says(plot, &[0; 4096])),
-    case("config is a key", Refused("not-yaml"), |plot| {
+    case("config is a private key", Refused("not-yaml"), |plot| {
         says(plot, b"-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaA==\n-----END OPENSSH PRIVATE KEY-----\n");
     }),
     case("config is a list", Refused("not-yaml"), |plot| says(plot, b"- a\n- b\n")),
     case("config is two documents", Refused("not-yaml"), |plot| says(plot, b"a: 1\n---\nb: 2\n")),
     case("config has a list where it has a mapping", Refused("not-yaml"), |plot| says(plot, b"contexts: {a: 1}\n")),
-    case("our context is the users", Refused("foreign-entry"), |plot| {
+    case("our context belongs to the user", Refused("foreign-entry"), |plot| {
         says(plot, b"contexts:\n- {name: toolforge, context: {cluster: mine, user: me}}\n");
     }),
-    case("our cluster is the users", Refused("foreign-entry"), |plot| {
+    case("our cluster belongs to the user", Refused("foreign-entry"), |plot| {
         says(plot, b"clusters:\n- {name: toolforge, cluster: {server: 'https://mine'}}\n");
     }),
-    case("config has an anchor in a list of ours", Refused("not-yaml"), |plot| {
+    case("config has an anchor in a list that we edit", Refused("not-yaml"), |plot| {
         says(plot, b"x: &a {token: t}\nusers:\n- {name: me, user: *a}\n");
     }),
-    case("config breaks lines as only YAML 1.1 does", Refused("not-yaml"), |plot| {
+    case("config has line breaks of YAML 1.1", Refused("not-yaml"), |plot| {
         says(plot, "# mine\u{2028}clusters: []\nx: \"a\u{85}b\"\n".as_bytes());
     }),
     case("config is indented by tabs", Refused("not-yaml"), |plot| says(plot, b"clusters:\n-\tname: x\n")),
@@ -187,7 +187,7 @@ pub const CASES: &[Case] = &[
             says(plot, format!("contexts:\n{}", (0..3_000).map(entry).collect::<String>()).as_bytes());
         },
     ),
-    case("a lock is there", Refused("in-use"), |plot| {
+    case("a lock exists", Refused("in-use"), |plot| {
         says(plot, b"x: 1\n");
         make_file(&plot.kube().join("config.lock"), UID, b"");
     }),
@@ -198,18 +198,18 @@ pub const CASES: &[Case] = &[
         let old = fs::File::open(plot.kube().join("config.lock")).expect("opens");
         old.set_modified(std::time::SystemTime::now() - std::time::Duration::from_mins(5)).expect("its age");
     }),
-    case("a lock is of yesterday", Written(nothing), |plot| {
+    case("a lock is a day old", Written(nothing), |plot| {
         says(plot, b"x: 1\n");
         make_file(&plot.kube().join("config.lock"), UID, b"");
         let old = fs::File::open(plot.kube().join("config.lock")).expect("opens");
         old.set_modified(std::time::SystemTime::now() - std::time::Duration::from_hours(24)).expect("its age");
     }),
     case("config is empty", Written(nothing), |plot| says(plot, b"")),
-    case("config has lines of Windows", Written(nothing), |plot| says(plot, b"apiVersion: v1\r\nkind: Config\r\n")),
+    case("config has line ends of Windows", Written(nothing), |plot| says(plot, b"apiVersion: v1\r\nkind: Config\r\n")),
     // Owners, links and modes.
-    case("config is anothers", Refused("wrong-owner"), |plot| make_file(&plot.config(), UID + 1, b"")),
-    case("config is roots", Refused("wrong-owner"), |plot| make_file(&plot.config(), 0, b"")),
-    case("config is a hard link to anothers file", Refused("wrong-owner"), |plot| {
+    case("config belongs to another user", Refused("wrong-owner"), |plot| make_file(&plot.config(), UID + 1, b"")),
+    case("config belongs to root", Refused("wrong-owner"), |plot| make_file(&plot.config(), 0, b"")),
+    case("config is a hard link to a file of another user", Refused("wrong-owner"), |plot| {
         make_file(&plot.outside.join("theirs"), UID + 1, b"theirs");
         hard_link(plot.outside.join("theirs"), plot.config()).expect("link");
     }),
@@ -225,29 +225,29 @@ pub const CASES: &[Case] = &[
             hard_link(plot.config(), plot.home.join("also")).expect("link");
         },
     ),
-    case("kube is anothers and open to all", Refused("wrong-owner"), |plot| {
+    case("kube belongs to another user and is open to all", Refused("wrong-owner"), |plot| {
         owner(&plot.kube(), UID + 1);
         mode(&plot.kube(), 0o777);
     }),
-    case("kube is roots and sticky", Refused("wrong-owner"), |plot| {
+    case("kube belongs to root and is sticky", Refused("wrong-owner"), |plot| {
         owner(&plot.kube(), 0);
         mode(&plot.kube(), 0o1777);
     }),
-    case("home is anothers and open to all", Refused("wrong-owner"), |plot| {
+    case("home belongs to another user and is open to all", Refused("wrong-owner"), |plot| {
         owner(&plot.home, UID + 1);
         mode(&plot.home, 0o777);
     }),
-    case("home is roots", Refused("wrong-owner"), |plot| owner(&plot.home, 0)),
-    case("home is asked for as another", Refused("wrong-owner"), |plot| {
+    case("home belongs to root", Refused("wrong-owner"), |plot| owner(&plot.home, 0)),
+    case("home is requested for another uid", Refused("wrong-owner"), |plot| {
         mode(&plot.home, 0o777);
         plot.target.uid = UID + 1;
     }),
     case("kube is sticky", Written(nothing), |plot| mode(&plot.kube(), 0o1700)),
-    case("kube gives its group on", Written(nothing), |plot| {
+    case("kube is setgid", Written(nothing), |plot| {
         chown(plot.kube(), Some(UID), Some(UID + 7)).expect("group");
         mode(&plot.kube(), 0o2770);
     }),
-    case("home gives its group on", Written(nothing), |plot| {
+    case("home is setgid", Written(nothing), |plot| {
         chown(&plot.home, Some(UID), Some(UID + 7)).expect("group");
         mode(&plot.home, 0o2775);
     }),
@@ -263,19 +263,19 @@ pub const CASES: &[Case] = &[
         says(plot, b"");
         mode(&plot.config(), 0o400);
     }),
-    case("config may not be read", Refused("access-denied"), |plot| {
+    case("config is unreadable", Refused("access-denied"), |plot| {
         says(plot, b"");
         mode(&plot.config(), 0);
     }),
-    case("kube may not be written", Refused("access-denied"), |plot| mode(&plot.kube(), 0o500)),
-    case("kube may not be listed", Refused("access-denied"), |plot| mode(&plot.kube(), 0o300)),
-    case("kube may not be entered", Refused("access-denied"), |plot| mode(&plot.kube(), 0o600)),
-    case("home may not be entered", Refused("access-denied"), |plot| {
+    case("kube is not writable", Refused("access-denied"), |plot| mode(&plot.kube(), 0o500)),
+    case("kube cannot be listed", Refused("access-denied"), |plot| mode(&plot.kube(), 0o300)),
+    case("kube cannot be entered", Refused("access-denied"), |plot| mode(&plot.kube(), 0o600)),
+    case("home cannot be entered", Refused("access-denied"), |plot| {
         plot.kube();
         mode(&plot.home, 0);
     }),
-    case("home may not be written", Refused("access-denied"), |plot| mode(&plot.home, 0o500)),
-    case("home lies in a folder that is closed", Refused("access-denied"), |plot| {
+    case("home is not writable", Refused("access-denied"), |plot| mode(&plot.home, 0o500)),
+    case("home is in a closed folder", Refused("access-denied"), |plot| {
         mode(plot.home.parent().expect("a folder"), 0o700);
     }),
     // Paths.
@@ -290,26 +290,26 @@ pub const CASES: &[Case] = &[
         plot.target.home = plot.target.home.with_file_name("a\nerror: all is lost");
         make_directory(&plot.home.with_file_name("a\nerror: all is lost"), UID);
     }),
-    case("home speaks to terminals", Refused("bad-path"), |plot| plot.target.home.push("\u{1b}[2J")),
+    case("home has a terminal escape sequence", Refused("bad-path"), |plot| plot.target.home.push("\u{1b}[2J")),
     case("home has a long name", Refused("bad-path"), |plot| plot.target.home.push("x".repeat(300))),
     case("kubeconfig has dots", Refused("bad-path"), |plot| plot.target.kubeconfig = "../outside/config".into()),
     case("kubeconfig is absolute", Refused("bad-path"), |plot| plot.target.kubeconfig = "/etc/passwd".into()),
-    case("kubeconfig is what a shell reads", Refused("path-not-allowed"), |plot| {
+    case("kubeconfig is a file that a shell reads", Refused("path-not-allowed"), |plot| {
         plot.target.kubeconfig = ".bash_profile".into();
     }),
-    case("kubeconfig is what sshd reads", Refused("path-not-allowed"), |plot| {
+    case("kubeconfig is a file that sshd reads", Refused("path-not-allowed"), |plot| {
         plot.target.kubeconfig = ".ssh/authorized_keys".into();
     }),
     // Accounts.
-    case("uid is roots", Refused("uid-too-low"), |plot| plot.target.uid = 0),
-    case("uid is the systems", Refused("uid-too-low"), |plot| plot.target.uid = 999),
-    case("uid is nobody at all", Refused("uid-too-low"), |plot| plot.target.uid = u32::MAX),
-    case("gid is roots", Refused("gid-too-low"), |plot| plot.target.gid = 0),
-    case("a group is the systems", Refused("gid-too-low"), |plot| plot.target.groups = vec![UID, 42]),
-    case("groups are too many", Refused("bad-request"), |plot| plot.target.groups = vec![UID; 1025]),
-    // Names beside the file.
+    case("uid is that of root", Refused("uid-too-low"), |plot| plot.target.uid = 0),
+    case("uid is a system uid", Refused("uid-too-low"), |plot| plot.target.uid = 999),
+    case("uid is invalid", Refused("uid-too-low"), |plot| plot.target.uid = u32::MAX),
+    case("gid is that of root", Refused("gid-too-low"), |plot| plot.target.gid = 0),
+    case("a group is a system group", Refused("gid-too-low"), |plot| plot.target.groups = vec![UID, 42]),
+    case("there are too many groups", Refused("bad-request"), |plot| plot.target.groups = vec![UID; 1025]),
+    // Other names next to the file.
     case(
-        "kube is full of names that are no text",
+        "kube is full of names that are not text",
         Written(|plot| assert_eq!(names_in(&plot.kube()).len(), 304, "{:?}", names_in(&plot.kube()))),
         |plot| {
             for name in [&b"line\nfeed"[..], b"\xff\xfe", b"\x1b[2J"] {

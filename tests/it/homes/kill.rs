@@ -1,4 +1,5 @@
-//! Programs killed in the middle of deliveries: no half file, no stray file, and all delivered in the end.
+//! Programs are killed in the middle of deliveries. They leave no half-written and no stray file, and everything is
+//! delivered in the end.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +19,7 @@ use super::{
     Homed, UID, command, entries, folder, make_directory, names_in, parses, signal, soak, wait_for, workers_of, write,
 };
 
-/// This binary starts itself with this variable set: a daemon that delivers, to be killed.
+/// If this variable is set, this binary runs as a daemon that delivers, and that a test kills.
 const DELIVERER: &str = "BURSAR_TEST_DELIVERER";
 const HOMES_AT_A_TIME: usize = 8;
 
@@ -29,7 +30,7 @@ fn homes_of(folder: &Path) -> Vec<PathBuf> {
     homes
 }
 
-/// One cycle: a delivery to every home that is not in `done`. What fails is for the next cycle.
+/// Runs one cycle: delivers to every home that is not in `done`. Failed deliveries are left for the next cycle.
 async fn cycle(socket: &Path, homes: &[PathBuf], version: &str, done: &mut BTreeSet<PathBuf>) {
     let client = HomedClient::new(socket, Duration::from_secs(10));
     let left: Vec<&PathBuf> = homes.iter().filter(|home| !done.contains(*home)).collect();
@@ -62,7 +63,7 @@ fn make_homes(folder: &Path, count: usize) -> Vec<PathBuf> {
     homes_of(folder)
 }
 
-/// Not a test: a daemon that is killed by the next one.
+/// Not a test: the daemon that the next test kills.
 #[tokio::test]
 #[ignore = "is started by daemon_killed_while_it_delivers"]
 async fn deliverer() {
@@ -74,7 +75,7 @@ async fn deliverer() {
 }
 
 #[tokio::test]
-async fn daemon_killed_while_it_delivers_leaves_whole_files_and_the_next_delivers_all() {
+async fn a_daemon_that_is_killed_leaves_whole_files_and_its_successor_delivers_all() {
     let server = Homed::start(&[]);
     let homes = make_homes(server.folder.path(), soak(40, 200));
     for round in 0..soak(6, 40) {
@@ -98,12 +99,12 @@ async fn daemon_killed_while_it_delivers_leaves_whole_files_and_the_next_deliver
 }
 
 #[tokio::test]
-async fn homed_killed_while_it_delivers_leaves_whole_files_and_the_next_cycle_delivers_all() {
+async fn a_homed_that_is_killed_leaves_whole_files_and_the_next_cycle_delivers_all() {
     let folder = folder();
     let homes = make_homes(folder.path(), soak(200, 1_000));
     let socket = folder.path().join("homed.sock");
     let finished = Arc::new(AtomicBool::new(false));
-    // As systemd starts it again, at once.
+    // Like systemd, restart the program at once.
     let killer = std::thread::spawn({
         let finished = finished.clone();
         let mut commands: Vec<Command> = (0..400).map(|_| command(folder.path(), &[])).collect();
@@ -134,7 +135,7 @@ async fn homed_killed_while_it_delivers_leaves_whole_files_and_the_next_cycle_de
     finished.store(true, Ordering::Relaxed);
     let (mut server, kills) = killer.join().expect("killer");
     assert!(kills > 2, "{kills} kills in {cycles} cycles");
-    // A renewal sweeps what the killed left.
+    // A renewal removes what killed workers left.
     wait_for("the socket of bursar-homed", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
     let mut renewed = BTreeSet::new();
     cycle(&socket, &homes, "2", &mut renewed).await;
@@ -145,7 +146,7 @@ async fn homed_killed_while_it_delivers_leaves_whole_files_and_the_next_cycle_de
 }
 
 #[tokio::test]
-async fn a_killed_worker_leaves_no_half_file() {
+async fn a_killed_worker_leaves_no_half_written_file() {
     let server = Homed::start(&[]);
     let target = server.home("foo");
     let config = target.home.join(".kube/config");
@@ -156,7 +157,7 @@ async fn a_killed_worker_leaves_no_half_file() {
         move || {
             let mut pause = 0;
             while !stop.load(Ordering::Relaxed) {
-                // Later and later into the life of a worker, then from the start again.
+                // Kill each worker later in its life than the one before, and then begin again.
                 pause = (pause + 170) % 8_000;
                 for worker in workers_of(server) {
                     std::thread::sleep(Duration::from_micros(pause));
@@ -167,7 +168,7 @@ async fn a_killed_worker_leaves_no_half_file() {
     });
     let both = [entries("1"), entries("2")];
     let (mut written, mut died) = (0, 0);
-    // A busy killer is late for most of them.
+    // If the machine is busy, most kills come too late.
     while died < soak(25, 250) {
         let round = written + died;
         assert!(round < 20_000, "{written} written, {died} killed");
@@ -181,5 +182,5 @@ async fn a_killed_worker_leaves_no_half_file() {
     stop.store(true, Ordering::Relaxed);
     killer.join().expect("killer");
     server.ask(&target, write(entries("3"))).await.expect("writes");
-    assert_eq!(names_in(&target.home.join(".kube")), ["config"], "temporary files are swept");
+    assert_eq!(names_in(&target.home.join(".kube")), ["config"], "temporary files are removed");
 }

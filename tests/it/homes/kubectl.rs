@@ -1,4 +1,5 @@
-//! Two writers of one file: the real kubectl in a loop against continuous deliveries, and locks of every kind and age.
+//! Two programs write the same file: the real kubectl in a loop against continuous deliveries, and locks of every kind
+//! and age.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -14,7 +15,7 @@ use bursar_testkit::ready::DEADLINE;
 
 use super::{Homed, OUR_USER, UID, entries, make_directory, make_file, names_in, parses, soak, wait_for, write};
 
-/// kubectl where every user may run it.
+/// Copies kubectl to a folder in which every user may run it.
 fn kubectl(folder: &Path) -> PathBuf {
     let path = folder.join("kubectl");
     let source = std::env::var_os("BURSAR_TEST_KUBECTL")
@@ -24,7 +25,7 @@ fn kubectl(folder: &Path) -> PathBuf {
     path
 }
 
-/// Adds a context as a user does; one that the lock refused is tried again. How often it was.
+/// Adds a context as a user does, and tries again while the lock refuses it. Returns how often it was refused.
 fn set_context(kubectl: &Path, home: &Path, name: &str) -> usize {
     let mut refused = 0;
     loop {
@@ -46,7 +47,7 @@ fn set_context(kubectl: &Path, home: &Path, name: &str) -> usize {
     }
 }
 
-/// The user's contexts, and the server that our cluster says.
+/// Returns the user's contexts, and the server of our cluster.
 fn stands(config: &Path) -> (Vec<String>, Option<String>) {
     let config = kube::config::Kubeconfig::read_from(config).expect("a kubeconfig");
     let server = config.clusters.iter().find(|cluster| cluster.name == "toolforge");
@@ -55,8 +56,9 @@ fn stands(config: &Path) -> (Vec<String>, Option<String>) {
     (contexts.collect(), server)
 }
 
-/// `count` contexts by kubectl in `users`, while homed delivers into `target`: the same home, perhaps by another mount.
-/// How many deliveries there were, and how many were repeated because kubectl had written back what it had read before.
+/// Adds `count` contexts with kubectl in the home `users`, while homed delivers into `target`, which is the same home,
+/// perhaps through another mount. Returns the number of deliveries, and how many had to be repeated because kubectl
+/// wrote back an older version.
 pub async fn race(homed: &Homed, target: &HomeTarget, users: &Path, count: usize) -> (usize, usize) {
     let programs = tempfile::tempdir().expect("a folder");
     fs::set_permissions(programs.path(), PermissionsExt::from_mode(0o755)).expect("its mode");
@@ -91,7 +93,7 @@ pub async fn race(homed: &Homed, target: &HomeTarget, users: &Path, count: usize
         tokio::time::sleep(Duration::from_millis(30)).await;
     }
     user.join().expect("kubectl");
-    // As the daemon does: it looks after 2 s and repeats what was reverted.
+    // Like the daemon: check after 2 s, and repeat the delivery if it was reverted.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let wanted = format!("https://10.0.0.{}:6443", delivered % 250);
     if stands(&config).1.as_ref() != Some(&wanted) {
@@ -99,10 +101,10 @@ pub async fn race(homed: &Homed, target: &HomeTarget, users: &Path, count: usize
         deliver(delivered).await;
     }
     let (contexts, server) = stands(&config);
-    assert_eq!(server.as_ref(), Some(&wanted), "the last delivery is there");
+    assert_eq!(server.as_ref(), Some(&wanted), "the last delivery is in the file");
     let missing: Vec<String> =
         (0..count).map(|number| format!("mine-{number}")).filter(|name| !contexts.contains(name)).collect();
-    assert!(missing.is_empty(), "{} of {count} contexts are lost: {missing:?}", missing.len());
+    assert!(missing.is_empty(), "{} of {count} contexts of the user are lost: {missing:?}", missing.len());
     assert!(parses(&config));
     let left = names_in(&users.join(".kube"));
     let is_left =
@@ -116,14 +118,14 @@ pub async fn race(homed: &Homed, target: &HomeTarget, users: &Path, count: usize
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kubectl_in_a_loop_and_deliveries_lose_nothing_of_each_other() {
+async fn kubectl_and_deliveries_do_not_lose_each_others_changes() {
     let homed = Homed::start(&[]);
     let target = homed.home("foo");
     let (delivered, _) = race(&homed, &target, &target.home, soak(100, 500)).await;
     assert!(delivered > 10, "{delivered} deliveries");
 }
 
-/// `.kube` with a file of the user's and a lock; the lock's path.
+/// Makes `.kube` with a file of the user's and a lock. Returns the path of the lock.
 fn locked(target: &HomeTarget, age: Option<Duration>) -> PathBuf {
     make_directory(&target.home.join(".kube"), UID);
     make_file(&target.home.join(".kube/config"), UID, b"x-mine: 1\n");
@@ -144,10 +146,10 @@ async fn a_lock_of_another_program_is_waited_for_and_named() {
     let lock = locked(&target, None);
     let error = homed.write(&target).await.expect_err("locked");
     assert_eq!(error.reason(), "in-use", "{error}");
-    assert!(error.to_string().contains("config.lock") && error.remedy().contains("tried again soon"), "{error}");
+    assert!(error.to_string().contains("config.lock") && error.remedy().contains("retried automatically"), "{error}");
     assert_eq!(fs::read(target.home.join(".kube/config")).expect("there"), b"x-mine: 1\n");
     assert!(lock.exists() && names_in(&target.home.join(".kube")) == ["config", "config.lock"]);
-    // The same for the way out; and one that goes while it is waited for is none.
+    // The same holds for other requests. A lock that is removed while homed waits does not matter.
     let names = entries("1").names();
     homed.ask(&target, Work::TestWrite { replace_unparsable: false }).await.expect("no lock is needed for that");
     let began = Instant::now();
@@ -165,7 +167,7 @@ async fn a_lock_of_another_program_is_waited_for_and_named() {
     homed.ask(&target, Work::RemoveKubeconfig { names }).await.expect("removes");
 }
 
-/// Puts something in place of a lock.
+/// Replaces a lock by something else.
 type Plant = fn(&Path);
 
 #[tokio::test]
@@ -197,7 +199,7 @@ async fn an_abandoned_lock_of_any_kind_is_overridden_and_reported() {
         assert!((85..120).contains(&age), "{kind}: {age}");
         assert_eq!(names_in(&target.home.join(".kube")), ["config", "config.bursar-kept"], "{kind}");
     }
-    // The lock of tomorrow is one of now.
+    // A lock with a time in the future counts as new.
     let target = homed.home("tomorrow");
     let lock = locked(&target, None);
     fs::File::open(&lock)
@@ -212,7 +214,7 @@ fn rustix_now() -> i64 {
 }
 
 #[tokio::test]
-async fn a_lock_that_a_killed_worker_left_goes_with_the_next_request() {
+async fn the_lock_of_a_killed_worker_is_removed_by_the_next_request() {
     let homed = Homed::start(&[]);
     let target = homed.home("foo");
     for (content, is_ours) in [(&b"bursar-homed\n"[..], true), (b"", true), (b"mine", false)] {
@@ -231,7 +233,7 @@ async fn a_lock_that_a_killed_worker_left_goes_with_the_next_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_grows_while_it_is_read_is_in_use_or_delivered_to() {
+async fn a_file_that_grows_during_a_delivery_is_in_use_or_keeps_its_content() {
     let homed = Homed::start(&["--deadline", "10s"]);
     let target = homed.home("foo");
     make_directory(&target.home.join(".kube"), UID);
@@ -263,13 +265,13 @@ async fn a_file_that_grows_while_it_is_read_is_in_use_or_delivered_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_is_being_written_in_place_is_not_taken_for_what_it_is_meanwhile() {
+async fn a_file_that_is_written_in_place_keeps_its_whole_content() {
     let homed = Homed::start(&[]);
     let target = homed.home("foo");
     make_directory(&target.home.join(".kube"), UID);
     let config = target.home.join(".kube/config");
     let whole = format!("x-mine: 1\n{}x-end: 1\n", "x-more: 1 # much of it\n".replace("x-more", "k"));
-    // Until the writer was there in time: homed reads what is empty once more after 100 ms.
+    // Homed reads an empty file again after 100 ms. Repeat until the writer was faster than that.
     let mut took = Duration::MAX;
     while took > Duration::from_millis(100) {
         make_file(&config, UID, b"");
@@ -278,7 +280,7 @@ async fn a_file_that_is_being_written_in_place_is_not_taken_for_what_it_is_meanw
             let (config, whole) = (config.clone(), whole.clone());
             move || {
                 std::thread::sleep(Duration::from_millis(40));
-                // Without a lock, as many tools do: empty first, and then what there is to say.
+                // Many tools write without a lock: they empty the file first, and then write the content.
                 fs::write(&config, whole).expect("written");
                 began.elapsed()
             }
@@ -291,13 +293,13 @@ async fn a_file_that_is_being_written_in_place_is_not_taken_for_what_it_is_meanw
 }
 
 #[tokio::test]
-async fn the_users_part_of_the_file_before_is_kept_shown_and_restored() {
+async fn the_users_part_of_the_previous_file_is_kept_and_can_be_restored() {
     let homed = Homed::start(&[]);
     let target = homed.home("foo");
     let (kube, names) = (target.home.join(".kube"), entries("1").names());
     let (config, kept) = (kube.join("config"), kube.join("config.bursar-kept"));
     homed.write(&target).await.expect("writes");
-    assert_eq!(names_in(&kube), ["config"], "nothing of the user's");
+    assert_eq!(names_in(&kube), ["config"], "nothing is kept if the file held nothing of the user's");
     let error = homed.ask(&target, Work::RestoreKubeconfig).await.expect_err("nothing");
     assert_eq!(error.reason(), "nothing-kept");
     let own = "# mine\nusers:\n- {name: me, user: {token: hunter2}}\n";
@@ -305,7 +307,8 @@ async fn the_users_part_of_the_file_before_is_kept_shown_and_restored() {
     homed.write(&target).await.expect("writes");
     assert_eq!(fs::read_to_string(&kept).expect("kept"), own);
     assert_eq!(fs::metadata(&kept).expect("kept").permissions().mode() & 0o7777, 0o600);
-    // Somebody spoils it; a delivery keeps what it replaces, so the way back is taken before.
+    // The user's entry is lost by mistake. The next delivery would replace the kept file, so it must be restored before
+    // that.
     let now = fs::read_to_string(&config).expect("text");
     fs::write(&config, now.replace("- {name: me, user: {token: hunter2}}\n", "")).expect("spoiled");
     let look = homed.ask(&target, Work::Inspect { names: names.clone() }).await.expect("inspects");
@@ -318,7 +321,7 @@ async fn the_users_part_of_the_file_before_is_kept_shown_and_restored() {
     let old = fs::read_to_string(&kept).expect("what was replaced");
     assert!(!old.contains("client-key-data") && !old.contains("hunter2"), "{old}");
     homed.ask(&target, Work::RemoveKubeconfig { names }).await.expect("removes");
-    assert_eq!(names_in(&kube), ["config"], "it goes with our entries");
+    assert_eq!(names_in(&kube), ["config"], "the kept file is removed together with our entries");
 }
 
 #[tokio::test]
@@ -339,7 +342,7 @@ async fn the_test_write_finds_obstacles_before_a_credential_is_issued() {
     assert_eq!(try_it().await.expect_err("the user's").reason(), "foreign-entry");
     assert_eq!(names_in(&target.home.join(".kube")), ["k8s"]);
     assert_eq!(fs::read(target.home.join(".kube/k8s")).expect("there"), own);
-    // What has no kubeconfig needs none that root named.
+    // A request without a kubeconfig needs no kubeconfig path that root allowed.
     let other = HomeTarget { kubeconfig: ".kube/config".into(), ..target.clone() };
     homed.ask(&other, Work::EnsureHome { create: false, skeleton: false }).await.expect("a home");
     homed.ask(&other, Work::SshKeys { keys: Vec::new() }).await.expect("no keys");
@@ -347,7 +350,7 @@ async fn the_test_write_finds_obstacles_before_a_credential_is_issued() {
 }
 
 #[tokio::test]
-async fn a_home_that_is_gone_is_told_from_an_export_that_is_not_mounted() {
+async fn a_missing_home_is_distinguished_from_an_unmounted_export() {
     let homed = Homed::start(&[]);
     let target = homed.home("foo");
     let names = entries("1").names();
@@ -359,7 +362,7 @@ async fn a_home_that_is_gone_is_told_from_an_export_that_is_not_mounted() {
 }
 
 #[tokio::test]
-async fn a_home_counts_as_gone_only_where_its_file_system_is_mounted() {
+async fn a_home_is_missing_only_if_its_file_system_is_mounted() {
     let homed = Homed::start(&[]);
     let prefix = homed.folder.path().join("homes");
     for folder in ["a", "a/alice", "b"] {
@@ -373,7 +376,7 @@ async fn a_home_counts_as_gone_only_where_its_file_system_is_mounted() {
         assert_eq!(keys, entries, "{home}");
         (keys.reason(), keys.remedy())
     };
-    // Exports are often mounted in folders of the prefix.
+    // Exports are often mounted on folders beneath the prefix.
     for home in ["b/bob", "c/carl"] {
         let (reason, remedy) = without(home, None).await;
         let folder = prefix.join(home.split_once('/').expect("a folder").0);
@@ -388,7 +391,7 @@ async fn a_home_counts_as_gone_only_where_its_file_system_is_mounted() {
 }
 
 #[tokio::test]
-async fn a_removal_leaves_no_key_of_a_killed_worker() {
+async fn a_removal_deletes_keys_that_a_killed_worker_left() {
     let homed = Homed::start(&[]);
     let target = homed.home("foo");
     homed.write(&target).await.expect("writes");
@@ -401,9 +404,9 @@ async fn a_removal_leaves_no_key_of_a_killed_worker() {
 }
 
 #[tokio::test]
-async fn a_file_that_takes_too_long_is_its_owners_and_nobody_elses() {
+async fn a_file_that_takes_too_long_delays_only_its_owner() {
     let homed = Homed::start(&["--cpu-seconds", "1", "--backoff", "60s"]);
-    // As many nodes as are read at all, in as many contexts as fit.
+    // The file has as many contexts as fit into the largest size that is read.
     let entry = "- {name: a, context: {user: b}}\n";
     let text = format!("contexts:\n{}", entry.repeat(1024 * 1024 / entry.len() - 1));
     for number in 0..4 {
@@ -417,6 +420,6 @@ async fn a_file_that_takes_too_long_is_its_owners_and_nobody_elses() {
             Err(error) => assert_eq!(error.reason(), "too-complex", "{error}"),
         }
     }
-    homed.write(&homed.home("other")).await.expect("nobody else waits");
+    homed.write(&homed.home("other")).await.expect("deliveries to other owners are not delayed");
     wait_for("the end of all workers", || super::workers_of(homed.child.id()).is_empty());
 }

@@ -1,4 +1,4 @@
-//! `bursar-homed`, the real program, asked through its socket. Needs root: it becomes other users.
+//! Tests of the real program `bursar-homed` through its socket. They need root, because homed becomes other users.
 
 mod delivery;
 mod hang;
@@ -35,7 +35,7 @@ const UID: u32 = 52503;
 /// The name of our user in a kubeconfig.
 const OUR_USER: &str = "bursar-toolforge";
 
-/// A server with its own folder of homes.
+/// A `bursar-homed` with its own folder of homes.
 struct Homed {
     folder: TempDir,
     child: Child,
@@ -105,12 +105,12 @@ fn command(folder: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// A number for each change, or that of `make soak`.
+/// Returns `usual`, or `long` in `make soak`.
 fn soak(usual: usize, long: usize) -> usize {
     if std::env::var_os("BURSAR_SOAK").is_some() { long } else { usual }
 }
 
-/// Process ids of the workers at this moment: children of the server's spawner.
+/// Returns the process ids of the current workers, which are children of the server's spawner.
 fn workers_of(server: u32) -> Vec<u32> {
     children_of(server).into_iter().flat_map(children_of).collect()
 }
@@ -120,7 +120,7 @@ fn children_of(parent: u32) -> Vec<u32> {
     children.split_whitespace().filter_map(|child| child.parse().ok()).collect()
 }
 
-/// What the kernel says of a process or thread: the rest of that line.
+/// Returns the rest of a line in the kernel's status of a process or thread.
 fn status_of(process: u32, name: &str) -> String {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned()
@@ -142,7 +142,7 @@ fn make_file(path: &Path, uid: u32, content: &[u8]) {
     chown(path, Some(uid), Some(uid)).expect("owner");
 }
 
-/// Where `findmnt` says that the file system of a home's folder is mounted.
+/// Returns the mount point of a home's file system, as `findmnt` shows it.
 fn mount_of(target: &HomeTarget) -> PathBuf {
     let folder = target.home.parent().expect("a folder");
     let found = Command::new("findmnt").args(["-n", "-o", "TARGET", "-T"]).arg(folder).output().expect("findmnt");

@@ -1,5 +1,5 @@
-//! What anybody may say to the socket, and what a daemon that was taken over may: only our entries, only in homes beneath
-//! the prefixes, only as their owners.
+//! What any client may send to the socket, and what a compromised daemon can do: change only our entries, only in homes
+//! beneath the prefixes, and only as their owners.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -15,11 +15,11 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::{Homed, OUR_USER, UID, entries, make_directory, make_file, names_in, soak, write};
 
-/// Says bytes and nothing more; all that is answered.
+/// Sends bytes and ends the stream. Returns everything that is answered.
 fn said(socket: &Path, words: &[u8]) -> Vec<u8> {
     let mut stream = UnixStream::connect(socket).expect("connects");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
-    // A server that has heard enough may close while we still speak.
+    // The server may close the connection before everything is sent.
     let _ = stream.write_all(words);
     let _ = stream.shutdown(Shutdown::Write);
     let mut answer = Vec::new();
@@ -30,7 +30,7 @@ fn said(socket: &Path, words: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Nothing, or whole lines of answers.
+/// Whether the answer is empty, or consists of whole lines with valid answers.
 fn is_clean(answer: &[u8]) -> bool {
     answer.is_empty()
         || (answer.ends_with(b"\n")
@@ -40,7 +40,7 @@ fn is_clean(answer: &[u8]) -> bool {
             }))
 }
 
-/// Requests that are almost right: one of them with bytes changed, cut off, or said twice.
+/// Returns a valid request with some bytes changed, truncated, repeated or rotated.
 fn almost(valid: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
     let change = (any::<prop::sample::Index>(), any::<u8>());
     let changes = prop::collection::vec(change, 0..6);
@@ -92,16 +92,16 @@ async fn every_message_gets_an_answer_or_a_close() {
         Ok(())
     });
     outcome.unwrap_or_else(|failure| panic!("{failure}"));
-    // It is the same process, and it still serves.
+    // The same process still serves.
     homed.write(&target).await.expect("still serves");
     assert!(Path::new(&format!("/proc/{}", homed.child.id())).exists());
-    assert_eq!(names_in(target.home.parent().expect("a folder")), ["foo"], "nothing was written elsewhere");
+    assert_eq!(names_in(target.home.parent().expect("a folder")), ["foo"], "nothing is written outside of the home");
 }
 
-/// A daemon that was taken over may choose every field of every request. What it may not have is in `outside` (not
-/// beneath a prefix), in `other` (another account's home) and in the user's own file.
+/// A compromised daemon can choose every field of every request. It must not reach `outside` (not beneath a prefix),
+/// `other` (the home of another account) or the user's own entries.
 #[tokio::test]
-async fn a_daemon_that_was_taken_over_reaches_nothing_but_our_entries() {
+async fn a_compromised_daemon_reaches_only_our_entries() {
     let homed = Homed::start(&[]);
     let mine = homed.home("mine");
     let outside = homed.folder.path().join("outside");
@@ -117,7 +117,7 @@ async fn a_daemon_that_was_taken_over_reaches_nothing_but_our_entries() {
         Err(error) => error.reason().to_owned(),
     };
 
-    // Another name for our entries: the user's own.
+    // Names of the user's own entries instead of ours.
     let mut context = entries("1");
     context.contexts[0].name = "lab".into();
     assert_eq!(reason(&mine, write(context)).await, "foreign-entry");
@@ -138,7 +138,7 @@ async fn a_daemon_that_was_taken_over_reaches_nothing_but_our_entries() {
     assert!(!looked.contains("hunter2") && looked.contains("certificate_pem: None"), "{looked}");
     assert_eq!(fs::read_to_string(&config).expect("there"), theirs);
 
-    // Words that would be a line of their own in another file, or in this one.
+    // Text that would be a line of its own in this file or another one.
     let mut injected = entries("1");
     injected.clusters[0].server = "https://x\n- name: evil\n".into();
     injected.contexts[0].namespace = Some("a\"}]\nusers: []\n#".into());
@@ -146,14 +146,14 @@ async fn a_daemon_that_was_taken_over_reaches_nothing_but_our_entries() {
         certificate_pem: String::new(),
         key_pem: SecretText::new("x\nssh-ed25519 AAAA\n".into()),
     };
-    let answer = homed.ask(&mine, write(injected)).await.expect("it is only text");
+    let answer = homed.ask(&mine, write(injected)).await.expect("injected text is quoted");
     assert!(matches!(answer, Answer::Written(_)));
     let read = kube::config::Kubeconfig::from_yaml(&fs::read_to_string(&config).expect("there")).expect("a kubeconfig");
     assert_eq!(read.auth_infos.iter().map(|user| user.name.as_str()).collect::<Vec<_>>(), ["me", OUR_USER]);
     assert_eq!(read.current_context.as_deref(), Some("lab"));
     assert!(!fs::read_to_string(&config).expect("there").lines().any(|line| line.starts_with("ssh-ed25519")));
 
-    // Other files, other homes, other accounts.
+    // Other files, other homes and other accounts.
     let at = |home: &Path, uid: u32, kubeconfig: &str| HomeTarget {
         kubeconfig: kubeconfig.into(),
         ..HomeTarget::new(home, uid, uid)
@@ -191,12 +191,12 @@ async fn entries_of_a_former_system_are_taken_over_only_if_root_allows_it() {
         assert_eq!(answer.map(|_| ()).map_err(|error| error.reason()), expected);
         let text = fs::read_to_string(target.home.join(".kube/config")).expect("there");
         assert_eq!(text.contains(OUR_USER), expected.is_ok());
-        assert!(text.contains("tf-foo"), "the user is not ours to remove");
+        assert!(text.contains("tf-foo"), "the former system's user entry stays");
     }
 }
 
 #[tokio::test]
-async fn requests_are_checked_again_whatever_the_daemon_says() {
+async fn homed_checks_all_requests_itself() {
     let homed = Homed::start(&[]);
     let good = homed.home("foo");
     let outside = homed.folder.path().join("outside");
@@ -219,7 +219,7 @@ async fn requests_are_checked_again_whatever_the_daemon_says() {
 }
 
 #[tokio::test]
-async fn only_the_configured_user_may_ask() {
+async fn only_the_configured_user_is_served() {
     let homed = Homed::start(&["--client-user", "4242"]);
     let target = homed.home("foo");
     assert_eq!(homed.write(&target).await, Err(HomeError::Forbidden { uid: 0 }));
@@ -227,7 +227,7 @@ async fn only_the_configured_user_may_ask() {
 }
 
 #[tokio::test]
-async fn garbage_and_endless_requests_are_refused_and_the_server_goes_on() {
+async fn garbage_and_endless_requests_are_refused_and_the_server_keeps_running() {
     let homed = Homed::start(&["--deadline", "3s"]);
     let target = homed.home("foo");
     let socket = homed.folder.path().join("homed.sock");

@@ -1,4 +1,5 @@
-//! Directories and links that are exchanged while homed writes: no file outside, none of another owner.
+//! Directories and links are swapped while homed writes. Homed must not write outside of the home or change the owner
+//! of a file.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -14,7 +15,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::{Homed, UID, entries, make_directory, make_file, names_in, soak, write};
 
-/// Exchanges two names again and again, each pair once in turn.
+/// Swaps two names again and again, for each pair in turn.
 struct Swapper {
     stop: Arc<AtomicBool>,
     swaps: Arc<AtomicU32>,
@@ -29,7 +30,7 @@ impl Swapper {
             move || {
                 while !stop.load(Ordering::Relaxed) {
                     for (one, other) in &pairs {
-                        // A name may be gone for a moment: homed renames too.
+                        // A name may be missing for a moment, because homed renames files too.
                         if renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).is_ok() {
                             swaps.fetch_add(1, Ordering::Relaxed);
                         }
@@ -48,7 +49,7 @@ impl Swapper {
     }
 }
 
-/// Every file and folder beneath, not followed.
+/// Returns every file and folder beneath a folder. Links are not followed.
 fn beneath(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut left = vec![folder.to_owned()];
@@ -62,7 +63,7 @@ fn beneath(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn a_directory_swapped_for_a_symlink_while_writing_leads_nowhere() {
+async fn homed_does_not_follow_a_directory_that_becomes_a_symlink() {
     let server = Homed::start(&[]);
     let target = server.home("foo");
     let outside = server.folder.path().join("outside");
@@ -87,8 +88,8 @@ async fn a_directory_swapped_for_a_symlink_while_writing_leads_nowhere() {
     assert_eq!(fs::read(outside.join("config")).expect("there"), b"theirs: 1\n");
 }
 
-/// Homes in the hands of others: folders, files and whole homes become links to a victim's while homed writes again and again,
-/// into as many homes at a time as it does. The folder in which the homes lie is the attacker's too.
+/// Folders, files and whole homes are swapped with links to a victim's, while homed writes into as many homes in
+/// parallel as it does in production. The attacker also owns the folder that contains the homes.
 #[tokio::test]
 async fn no_write_escapes_the_home_or_changes_owner_while_paths_are_swapped() {
     let server = Homed::start(&[]);
@@ -142,7 +143,7 @@ async fn no_write_escapes_the_home_or_changes_owner_while_paths_are_swapped() {
                     | HomeError::NotADirectory { .. }
                     | HomeError::MissingHome { .. }
                     | HomeError::AccessDenied { .. }
-                    // ENOENT: a name went away between two steps.
+                    // ENOENT: a name disappeared between two steps.
                     | HomeError::Io { errno: 2, .. },
                 ) => refused += 1,
                 Err(error) => panic!("{error:?}"),
@@ -168,7 +169,7 @@ async fn no_write_escapes_the_home_or_changes_owner_while_paths_are_swapped() {
         }
     }
     assert!(!owners.is_empty() && owners.iter().all(|owner| *owner == (UID, 0o600)), "{owners:?}");
-    // The victim's folder, wherever it is now, holds what it held.
+    // The victim's folder, wherever it is now, must be unchanged.
     let victims = beneath(&shared).into_iter().filter(|path| {
         fs::symlink_metadata(path).is_ok_and(|found| found.uid() == UID + 1 && found.is_dir())
             && path.ends_with(".kube")

@@ -1,4 +1,4 @@
-//! The units, as systemd judges them: each directive that hardens one is named here, with what it is for.
+//! The hardening of the systemd units, as systemd judges it. Each directive is listed here with its purpose.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ const HOMED: &str = include_str!("../../../systemd/bursar-homed.service");
 const SOCKET: &str = include_str!("../../../systemd/bursar-homed.socket");
 const TMPFILES: &str = include_str!("../../../systemd/tmpfiles.d/bursar.conf");
 
-/// The exposure that `systemd-analyze security` gives a unit, in tenths.
+/// Returns the exposure that `systemd-analyze security` gives a unit, in tenths.
 fn exposure(unit: &str) -> u32 {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd").join(unit);
     let arguments = ["security", "--offline=true", "--no-pager"];
@@ -19,54 +19,57 @@ fn exposure(unit: &str) -> u32 {
     number.replace('.', "").parse().unwrap_or_else(|_| panic!("{number}"))
 }
 
-/// What both programs have.
+/// Directives of both units, with their reasons.
 const BOTH: [(&str, &str); 17] = [
-    ("LimitCORE=0", "keys are in memory, and a core file would have them"),
-    ("NoNewPrivileges=yes", "no program that it starts gets rights that it has not"),
-    ("PrivateDevices=yes", "it needs no device, and a device is memory and disks"),
-    ("PrivateTmp=yes", "nobody else's files in /tmp, and its own are nobody else's"),
+    ("LimitCORE=0", "a core file would contain the keys that are in memory"),
+    ("NoNewPrivileges=yes", "programs that it starts cannot gain rights"),
+    ("PrivateDevices=yes", "it needs no devices, which give access to memory and disks"),
+    ("PrivateTmp=yes", "it shares no files in /tmp with other programs"),
     ("ProtectKernelTunables=yes", "it changes no setting of the kernel"),
     ("ProtectKernelModules=yes", "it loads no code into the kernel"),
-    ("ProtectKernelLogs=yes", "addresses of the kernel are in its log"),
-    ("ProtectControlGroups=yes", "it gives itself no resources"),
-    ("ProtectClock=yes", "a clock that jumps is how absences would grow"),
-    ("ProtectHostname=yes", "the name of the host is in logs and certificates of others"),
-    ("RestrictNamespaces=yes", "in a namespace of its own it would be root"),
-    ("RestrictRealtime=yes", "it stops no other program"),
-    ("LockPersonality=yes", "an old personality switches off address randomisation"),
-    ("MemoryDenyWriteExecute=yes", "what is written into memory is not run"),
+    ("ProtectKernelLogs=yes", "the kernel's log contains kernel addresses"),
+    ("ProtectControlGroups=yes", "it cannot give itself more resources"),
+    ("ProtectClock=yes", "if the clock jumped, absences would seem longer"),
+    ("ProtectHostname=yes", "other programs' logs and certificates contain the name of the host"),
+    ("RestrictNamespaces=yes", "in its own user namespace it would be root"),
+    ("RestrictRealtime=yes", "it cannot take the CPU from other programs"),
+    ("LockPersonality=yes", "an old personality would switch off address randomisation"),
+    ("MemoryDenyWriteExecute=yes", "memory that it has written cannot be executed"),
     ("SystemCallArchitectures=native", "the filter of system calls is for one architecture"),
-    ("SystemCallFilter=@system-service", "system calls that no service needs"),
+    ("SystemCallFilter=@system-service", "it cannot use system calls that no service needs"),
     ("Type=notify", "systemd knows when it works"),
 ];
 
 const OF_THE_DAEMON: [(&str, &str); 12] = [
     ("User=bursar", "it is not root"),
-    ("ExecReload=/usr/bin/bursar check", "a wrong file fails the reload"),
-    ("CapabilityBoundingSet=", "no capability, whatever it starts"),
-    ("AmbientCapabilities=", "none from outside either"),
-    ("ProtectSystem=strict", "it writes in its own folders only"),
-    ("ReadWritePaths=/var/lib/bursar /run/bursar", "which are these"),
-    ("ProtectHome=yes", "homes are bursar-homed's"),
-    ("RestrictSUIDSGID=yes", "it leaves no program behind that makes somebody root"),
+    ("ExecReload=/usr/bin/bursar check", "a reload fails if the configuration has errors"),
+    ("CapabilityBoundingSet=", "neither it nor a program that it starts has capabilities"),
+    ("AmbientCapabilities=", "it inherits no capabilities either"),
+    ("ProtectSystem=strict", "it may write only in its own folders"),
+    ("ReadWritePaths=/var/lib/bursar /run/bursar", "these are its own folders"),
+    ("ProtectHome=yes", "only bursar-homed works in homes"),
+    ("RestrictSUIDSGID=yes", "it cannot create a setuid program"),
     ("RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6", "no raw packets, no netlink"),
-    ("SystemCallFilter=~@privileged @resources", "what only root calls"),
-    ("ProcSubset=all", "who asks at the control socket is named by /proc/PID/loginuid"),
-    ("UMask=0027", "the ledger is for the group, and for nobody else"),
+    ("SystemCallFilter=~@privileged @resources", "it needs no system calls of root"),
+    ("ProcSubset=all", "it reads /proc/PID/loginuid of clients of the control socket"),
+    ("UMask=0027", "only the group may read the ledger"),
 ];
 
 const OF_HOMED: [(&str, &str); 11] = [
-    ("CapabilityBoundingSet=CAP_SETUID CAP_SETGID CAP_CHOWN CAP_KILL", "becomes the owner, and cannot look past modes"),
-    ("ProtectSystem=full", "homes must stay writable, programs and /etc not"),
-    ("ProtectHome=no", "homes are its work"),
-    ("PrivateMounts=yes", "what is mounted in its place is seen by nobody else"),
-    ("PrivateNetwork=yes", "it is root, and speaks to nobody but the daemon"),
-    ("IPAddressDeny=any", "the same, where there is no network namespace"),
-    ("RestrictAddressFamilies=AF_UNIX", "its one socket"),
+    (
+        "CapabilityBoundingSet=CAP_SETUID CAP_SETGID CAP_CHOWN CAP_KILL",
+        "it becomes a home's owner, and cannot bypass file modes",
+    ),
+    ("ProtectSystem=full", "homes must stay writable, but not programs and /etc"),
+    ("ProtectHome=no", "it works in homes"),
+    ("PrivateMounts=yes", "its mounts are invisible to other programs"),
+    ("PrivateNetwork=yes", "it runs as root, and only the daemon talks to it"),
+    ("IPAddressDeny=any", "no network even if there is no network namespace"),
+    ("RestrictAddressFamilies=AF_UNIX", "its only socket is a Unix socket"),
     ("ProcSubset=pid", "it needs nothing else of /proc"),
-    ("ProtectProc=invisible", "other users' processes are not its business"),
-    ("SystemCallFilter=~@resources", "it takes no resources from others"),
-    ("UMask=0077", "what it makes is its owner's alone"),
+    ("ProtectProc=invisible", "it need not see other users' processes"),
+    ("SystemCallFilter=~@resources", "it cannot take resources from other programs"),
+    ("UMask=0077", "only the owner may read the files that it makes"),
 ];
 
 fn has(unit: &str, (directive, why): (&str, &str)) {
@@ -74,7 +77,7 @@ fn has(unit: &str, (directive, why): (&str, &str)) {
 }
 
 #[test]
-fn each_unit_has_each_directive_that_hardens_it() {
+fn each_unit_has_all_its_hardening_directives() {
     for directive in BOTH {
         has(DAEMON, directive);
         has(HOMED, directive);
@@ -86,21 +89,21 @@ fn each_unit_has_each_directive_that_hardens_it() {
         has(HOMED, directive);
     }
     for unit in [DAEMON, HOMED] {
-        // In a user namespace everybody who asks at a socket is nobody: their uids would not be known.
+        // In a user namespace, every client of a socket would appear as nobody, and uids would be unknown.
         assert!(!unit.contains("PrivateUsers="), "PrivateUsers= breaks the control socket's peer credentials");
     }
-    // systemd then takes openat2(2) away, without which no path in a home is safe.
+    // With RestrictSUIDSGID=, systemd blocks openat2(2), which homed needs for safe paths in homes.
     assert!(!HOMED.lines().any(|line| line.starts_with("RestrictSUIDSGID=")));
 }
 
 #[test]
-fn units_are_exposed_by_no_more_than_what_their_work_needs() {
+fn the_exposure_of_the_units_is_low() {
     assert!(exposure("bursar-homed.service") <= 20);
     assert!(exposure("bursard.service") <= 20);
 }
 
 #[test]
-fn homeds_socket_lies_in_a_folder_of_roots() {
+fn the_socket_of_homed_is_in_a_folder_of_root() {
     let listens = SOCKET.lines().find_map(|line| line.strip_prefix("ListenStream=")).expect("a socket");
     let folder = Path::new(listens).parent().and_then(Path::to_str).expect("a folder");
     let made = TMPFILES.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());

@@ -1,5 +1,5 @@
-//! docs/migration/crownlabs.md, in a cluster in the shape that its tenant operator leaves: kinds, owners and finalizers, and
-//! Kubernetes' own garbage collector.
+//! docs/migration/crownlabs.md in a cluster as its tenant operator leaves it: with its kinds, owners and
+//! finalizers, and with Kubernetes' own garbage collector.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::world::World;
 const PAGE: &str = include_str!("../../../docs/migration/crownlabs.md");
 const GROUP: &str = "crownlabs.polito.it";
 
-/// A kind of theirs, as much of it as anybody here reads.
+/// Returns the definition of one of its kinds, as far as the test needs it.
 fn definition(kind: &str, version: &str) -> Value {
     let plural = format!("{}s", kind.to_lowercase());
     let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
@@ -32,7 +32,7 @@ fn definition(kind: &str, version: &str) -> Value {
     })
 }
 
-/// Makes an owner, and gives what its namespaces say of it.
+/// Creates an owner, and returns the owner references to it.
 fn owner(world: &World, kind: &str, version: &str, name: &str, spec: &Value) -> Value {
     let api_version = format!("{GROUP}/{version}");
     let finalizers = [format!("{GROUP}/tenant-operator")];
@@ -58,7 +58,7 @@ fn namespace(name: &str, kind: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
 }
 
-/// A Tenant, and what the operator made of it.
+/// Creates a Tenant, and the objects that the operator makes for it.
 fn tenant(world: &World, name: &str, role: &str, cpus: &str) {
     let spec = json!({"email": format!("{name}@example.org"), "workspaces": [{"name": "algebra", "role": role}]});
     let owner = owner(world, "Tenant", "v1alpha2", name, &spec);
@@ -126,7 +126,7 @@ fn crownlabs(world: &World) {
     world.servers.slapd.modify_ldif(&replace_ldif(&dn, "owner", &[&person_dn(&world.base, "jane")]));
 }
 
-/// Whom the API server takes somebody for does not depend on who says so: a certificate says here what Keycloak's tokens do.
+/// Returns a kubeconfig with the identity that a token of Keycloak has. A certificate can carry the same identity.
 fn login(world: &World, name: &str, role: &str) -> PathBuf {
     let identity = certificate(world, name, &format!("kubernetes:workspace-algebra:{role}"));
     let certificate = world.folder.join(format!("{name}.crt"));
@@ -140,7 +140,7 @@ fn login(world: &World, name: &str, role: &str) -> PathBuf {
 }
 
 #[test]
-fn namespaces_outlive_the_tenants_that_owned_them_and_logins_go_on() {
+fn namespaces_outlive_the_tenants_that_owned_them_and_logins_keep_working() {
     let servers = own_servers(&ControlPlaneOptions::default());
     let words = [("--cluster prod", "--cluster test"), ("[\"prod\"]", "[\"test\"]"), ("ou=workspaces", "ou=groups")];
     let (world, mut page) = Page::open(&servers, "crown", PAGE, &words);
@@ -170,14 +170,14 @@ fn namespaces_outlive_the_tenants_that_owned_them_and_logins_go_on() {
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
     page.ends(&world, 1);
-    assert_eq!(page.done(&world), "", "the directory says what the Tenants do");
+    assert_eq!(page.done(&world), "", "the directory and the Tenants have the same workspaces");
     let said = page.done(&world);
     assert!(said.contains("user:john.doe") && said.contains("user:jane"), "{said}");
     page.done(&world);
     assert_eq!(personal.map(|namespace| amounts(&world, namespace, "bursar")), quotas);
     page.done(&world);
     page.done(&world);
-    wait_for("what Tenants still owned is gone", DEADLINE, || {
+    wait_for("the objects that Tenants still owned are deleted", DEADLINE, || {
         let left = world.kubectl(&["get", "networkpolicies", "-A", "-o", "name"]);
         (!left.contains("crownlabs-deny")).then_some(())
     });

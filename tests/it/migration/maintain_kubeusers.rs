@@ -1,4 +1,4 @@
-//! docs/migration/maintain-kubeusers.md, in a cluster in the shape of Toolforge's.
+//! docs/migration/maintain-kubeusers.md in a cluster like Toolforge's.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::world::{World, stderr};
 const PAGE: &str = include_str!("../../../docs/migration/maintain-kubeusers.md");
 const PODS: &[&str] = &["get", "pods"];
 
-/// What every tool got, with this of its own.
+/// Returns the quota that every tool got, with the amounts in `raised` replaced.
 fn quota(tool: &str, raised: &Value) -> Value {
     let mut hard = json!({
         "requests.cpu": "2", "requests.memory": "6Gi", "limits.cpu": "2", "limits.memory": "8Gi", "pods": "4",
@@ -33,7 +33,7 @@ fn quota(tool: &str, raised: &Value) -> Value {
     })
 }
 
-/// What maintain-kubeusers made for a tool in the cluster.
+/// Creates what maintain-kubeusers made for a tool in the cluster.
 fn in_the_cluster(world: &World, tool: &str, raised: &Value) {
     let name = format!("tool-{tool}");
     let labels = json!({"name": name, "tenancy": "tool"});
@@ -62,7 +62,7 @@ fn in_the_cluster(world: &World, tool: &str, raised: &Value) {
     deploy(world, &name);
 }
 
-/// What it wrote in a home: certificate and key in files, a context of the cluster's name.
+/// Writes what maintain-kubeusers wrote in a home: certificate and key in files, and a context with the cluster's name.
 fn in_the_home(world: &World, home: &Path, folder: &str, name: &str, namespace: &str, group: &str) -> PathBuf {
     let identity = certificate(world, name, group);
     let files = [("client.crt", identity.certificate), ("client.key", identity.key)];
@@ -108,7 +108,7 @@ fn toolforge(world: &World) {
 }
 
 #[test]
-fn tools_go_on_working_at_every_moment_and_keep_what_they_have() {
+fn tools_work_at_every_moment_and_keep_what_they_have() {
     let servers = own_servers(&ControlPlaneOptions::default());
     let audit = servers.cluster.audit_log.clone().expect("a log").display().to_string();
     let words = [
@@ -139,7 +139,7 @@ fn tools_go_on_working_at_every_moment_and_keep_what_they_have() {
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
     page.ends(&world, 1);
-    wait_for("nothing but what is somebody else's fails", DEADLINE, || {
+    wait_for("only the foreign namespaces fail", DEADLINE, || {
         follow(&world, "bursar sync");
         let (_, said) = follow(&world, "bursar status");
         let fails: Vec<_> = said.lines().filter(|line| line.starts_with("fails: ")).collect();
@@ -155,21 +155,24 @@ fn tools_go_on_working_at_every_moment_and_keep_what_they_have() {
     assert!(said.contains("tool:foo"), "{said}");
     assert_eq!(who(&world, &tools[0], &[]), "tool:foo");
     page.done(&world);
-    assert_eq!(who(&world, &tools[0], &[]), "foo", "back");
+    assert_eq!(who(&world, &tools[0], &[]), "foo", "the old context is in use again");
     page.done(&world);
-    assert_eq!(who(&world, &tools[0], &[]), "tool:foo", "and forward");
+    assert_eq!(who(&world, &tools[0], &[]), "tool:foo", "the new context is in use again");
     let said = page.ends(&world, 4);
     assert!(said.contains("no tool \"gone\""), "{said}");
     page.done(&world);
     assert_eq!(who(&world, &tools[1], &[]), "tool:bar");
     assert_eq!(["foo", "bar"].map(|tool| amounts(&world, &format!("tool-{tool}"), "bursar")), quotas);
-    assert!(world.works(&world.home("new").join(".kube/config")), "whom only Bursar knows");
+    assert!(world.works(&world.home("new").join(".kube/config")), "a tool that only Bursar knows works too");
 
     let said = page.done(&world);
-    assert!(said.lines().any(|line| line.trim_start().ends_with(" foo")), "a copy is used still: {said}");
+    assert!(
+        said.lines().any(|line| line.trim_start().ends_with(" foo")),
+        "the audit log shows the copy that is still in use: {said}"
+    );
     with_a_copy.end();
     page.done(&world);
-    wait_for("old certificates are worth nothing", DEADLINE, || {
+    wait_for("old certificates are refused", DEADLINE, || {
         stderr(&world.kubectl_with(&copy, PODS)).contains("Forbidden").then_some(())
     });
     page.done(&world);

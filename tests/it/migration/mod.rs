@@ -1,6 +1,6 @@
-//! The pages of `docs/migration`, followed block by block by a shell, in a made-up cluster in the shape of each former
-//! system, while clients work with what that system gave them. Page and test cannot disagree: there is no other copy of
-//! the commands and of the configuration.
+//! Follows the pages of `docs/migration` with a shell, block by block, in a cluster like that of each former system,
+//! while clients work with the old credentials. The commands and the configuration exist only in the pages, so page and
+//! test cannot disagree.
 
 mod crownlabs;
 mod maintain_kubeusers;
@@ -27,13 +27,13 @@ use crate::world::World;
 /// A page, read from its beginning to its end.
 pub struct Page {
     blocks: std::vec::IntoIter<&'static str>,
-    /// What the page says, and what it is called here.
+    /// Words of the page, and their values in the test.
     words: Vec<(&'static str, String)>,
 }
 
 impl Page {
-    /// A site with the classes of the page's `toml` block, and the page itself. `words`: what is called otherwise here,
-    /// beside folders.
+    /// Makes a site with the classes of the page's `toml` block, and opens the page. `words` lists values other than
+    /// folders that differ in the test.
     pub fn open(
         servers: &Arc<Servers>,
         name: &str,
@@ -64,7 +64,7 @@ impl Page {
         self.words.iter().fold(text.to_owned(), |text, (there, here)| text.replace(there, here))
     }
 
-    /// Does the next block, which ends with this, and gives what it said.
+    /// Runs the next block, which must end with this code. Returns its output.
     #[track_caller]
     pub fn ends(&mut self, world: &World, code: i32) -> String {
         let block = self.blocks.next().expect("another block");
@@ -74,13 +74,13 @@ impl Page {
         said
     }
 
-    /// Does the next block, which ends well.
+    /// Runs the next block, which must succeed.
     #[track_caller]
     pub fn done(&mut self, world: &World) -> String {
         self.ends(world, 0)
     }
 
-    /// Nothing of it is left.
+    /// Checks that every block was run.
     #[track_caller]
     pub fn ended(mut self) {
         assert_eq!(self.blocks.next(), None);
@@ -99,10 +99,10 @@ fn blocks(page: &'static str, language: &str) -> Vec<&'static str> {
     found
 }
 
-/// The pause of a [`Client`] between two runs: several clients at a time leave the machine to Bursar.
+/// The pause of a [`Client`] between two runs, so that several clients leave enough of the machine to Bursar.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Somebody who works all the time with a kubeconfig, as it is at each moment.
+/// A client that works all the time with the current content of a kubeconfig.
 pub struct Client {
     over: Arc<AtomicBool>,
     done: Arc<AtomicU32>,
@@ -132,8 +132,8 @@ impl Client {
         Self { over, done, work, what }
     }
 
-    /// Ends, and was never interrupted: also not in a run that began after everything that was done until now. How many
-    /// there were depends on how busy the machine is.
+    /// Stops the client, and checks that no run failed, including one that began after this call. The number of runs
+    /// depends on how busy the machine is.
     #[track_caller]
     pub fn end(self) {
         let until_now = self.done.load(Ordering::Relaxed);
@@ -148,7 +148,7 @@ impl Client {
     }
 }
 
-/// A certificate that the cluster's signer really issued to whom the former system asked it for.
+/// Returns a certificate that the cluster's signer issued, as the former system requested it.
 pub fn certificate(world: &World, user: &str, group: &str) -> Identity {
     let cluster = &world.servers.cluster;
     let key = rcgen::KeyPair::generate().expect("a key");
@@ -175,7 +175,7 @@ pub fn certificate(world: &World, user: &str, group: &str) -> Identity {
     Identity { certificate: String::from_utf8(certificate).expect("PEM"), key: key.serialize_pem() }
 }
 
-/// A kubeconfig as the former system wrote it: one cluster and one context of the same name, and one user.
+/// Returns a kubeconfig as the former system wrote it: one cluster, one context with the same name, and one user.
 pub fn kubeconfig(world: &World, context: &str, namespace: &str, (name, user): (&str, Value)) -> Value {
     let ca = fs::read(&world.servers.cluster.ca_pem).expect("a CA");
     let cluster = json!({"server": world.servers.cluster.url, "certificate-authority-data": BASE64.encode(ca)});
@@ -187,7 +187,7 @@ pub fn kubeconfig(world: &World, context: &str, namespace: &str, (name, user): (
     })
 }
 
-/// A file in a home, of the home's owner.
+/// Writes a file in a home, with the home's owner.
 pub fn file_at_home(home: &Path, file: &str, text: &str) -> PathBuf {
     use std::os::unix::fs::MetadataExt as _;
     let (path, owner) = (home.join(file), fs::metadata(home).expect("a home"));
@@ -202,7 +202,7 @@ pub fn file_at_home(home: &Path, file: &str, text: &str) -> PathBuf {
     path
 }
 
-/// Whom the API server takes the holder of a kubeconfig for.
+/// Returns the user name that the API server has for a kubeconfig.
 pub fn who(world: &World, kubeconfig: &Path, context: &[&str]) -> String {
     let mut arguments = vec!["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"];
     arguments.extend_from_slice(context);
@@ -211,7 +211,7 @@ pub fn who(world: &World, kubeconfig: &Path, context: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Something that runs in a namespace.
+/// Creates a Deployment in a namespace, and waits for its pod.
 pub fn deploy(world: &World, namespace: &str) {
     let small = json!({"cpu": "100m", "memory": "128Mi"});
     let container = json!({
@@ -227,14 +227,14 @@ pub fn deploy(world: &World, namespace: &str) {
             },
         })],
     );
-    wait_for("its pod", DEADLINE, || (!pods(world, namespace).is_empty()).then_some(()));
+    wait_for("the pod of the Deployment", DEADLINE, || (!pods(world, namespace).is_empty()).then_some(()));
 }
 
 fn pods(world: &World, namespace: &str) -> String {
     world.kubectl(&["get", "pods", "-n", namespace, "-o", "jsonpath={.items[*].metadata.uid}"])
 }
 
-/// What makes a namespace and what runs in it this one and no other.
+/// Returns the uids of a namespace, its Deployment and its pods.
 pub fn identity(world: &World, namespace: &str) -> [String; 3] {
     let uid = "jsonpath={.metadata.uid}";
     [
@@ -244,20 +244,20 @@ pub fn identity(world: &World, namespace: &str) -> [String; 3] {
     ]
 }
 
-/// The amounts of a quota.
+/// Returns the amounts of a quota.
 pub fn amounts(world: &World, namespace: &str, quota: &str) -> Value {
     let text = world.kubectl(&["get", "resourcequota", quota, "-n", namespace, "-o", "jsonpath={.spec.hard}"]);
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// Makes objects as the cluster's administrator.
+/// Creates objects as the cluster's administrator.
 pub fn make(world: &World, objects: &[Value]) {
     for object in objects {
         world.servers.cluster.run(&["apply", "-f", "-"], &object.to_string());
     }
 }
 
-/// A binding in a namespace.
+/// Returns a binding in a namespace.
 pub fn binding(namespace: &str, name: &str, role: &str, (kind, subject): (&str, &str)) -> Value {
     let group = if kind == "ServiceAccount" { "" } else { "rbac.authorization.k8s.io" };
     let place = if kind == "ServiceAccount" { json!(namespace) } else { Value::Null };
@@ -269,7 +269,7 @@ pub fn binding(namespace: &str, name: &str, role: &str, (kind, subject): (&str, 
     })
 }
 
-/// A role over what people have in namespaces.
+/// Returns a role for what people have in namespaces.
 pub fn role(name: &str, resources: &[&str], verbs: &[&str]) -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},

@@ -1,4 +1,4 @@
-//! docs/migration/open-ondemand.md, in a cluster in the shape that its hooks leave, with a real Keycloak.
+//! docs/migration/open-ondemand.md in a cluster as its hooks leave it, with a real Keycloak.
 
 use std::fs;
 use std::path::Path;
@@ -18,14 +18,14 @@ use crate::world::{World, stderr};
 
 const PAGE: &str = include_str!("../../../docs/migration/open-ondemand.md");
 const REALM: &str = "migration";
-/// As the portal asks.
+/// The arguments with which the portal calls kubectl.
 const OLD: &[&str] = &["--context", "ondemand", "--namespace", "user-alice", "get", "pods"];
 const NEW: &[&str] = &["--context", "test", "--namespace", "user-alice", "get", "pods"];
 
-/// A cluster whose API server knows people by the names that the issuer has for them.
+/// Makes a cluster whose API server uses the names that the issuer has for people.
 fn trusting(keycloak: &Keycloak, folder: &Path) -> Arc<Servers> {
     keycloak.realm(REALM, "ondemand");
-    // The test may take longer than the five minutes of a realm's own.
+    // The test may take longer than the default lifetime of a realm's tokens, which is five minutes.
     keycloak.ask("PUT", &format!("/admin/realms/{REALM}"), &json!({"accessTokenLifespan": 3600}));
     let config = json!({
         "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration",
@@ -37,14 +37,14 @@ fn trusting(keycloak: &Keycloak, folder: &Path) -> Arc<Servers> {
             "claimMappings": {"username": {"claim": "preferred_username", "prefix": ""}},
         }],
     });
-    // The API server looks at the file again and again.
+    // The API server reads this file again and again.
     let file = folder.join("authentication.json");
     fs::write(&file, config.to_string()).expect("written");
     let argument = format!("--authentication-config={}", file.display());
     own_servers(&ControlPlaneOptions { api_server_arguments: vec![argument], ..ControlPlaneOptions::default() })
 }
 
-/// What the hooks made when somebody's portal started.
+/// Creates what the hooks made when a person's portal started.
 fn hooked(world: &World, name: &str) {
     let namespace = format!("user-{name}");
     make(
@@ -68,7 +68,7 @@ fn hooked(world: &World, name: &str) {
     deploy(world, &namespace);
 }
 
-/// What they wrote in the home.
+/// Writes what the hooks wrote in the home.
 fn logged_in(world: &World, keycloak: &Keycloak, name: &str) {
     keycloak.user(REALM, name);
     let login = json!({
@@ -103,12 +103,12 @@ fn open_ondemand(world: &World, keycloak: &Keycloak) {
         hooked(world, name);
         logged_in(world, keycloak, name);
     }
-    // Somebody who left the directory.
+    // A person who left the directory.
     hooked(world, "erin");
 }
 
 #[test]
-fn both_logins_stand_side_by_side_until_the_portal_changes_over() {
+fn both_logins_work_until_the_portal_switches() {
     let keycloak = Keycloak::shared();
     let folder = Folder::create("migration");
     let servers = trusting(keycloak, folder.path());
@@ -133,10 +133,10 @@ fn both_logins_stand_side_by_side_until_the_portal_changes_over() {
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
     page.done(&world);
-    assert!(!home("bob").exists(), "nobody asked for him");
+    assert!(!home("bob").exists(), "no account was requested for bob yet");
     let said = page.done(&world);
     assert!(said.contains("user:alice"), "{said}");
-    assert_eq!(who(&world, &alice, &[]), "alice", "the current context is the portal's still");
+    assert_eq!(who(&world, &alice, &[]), "alice", "the current context is still that of the portal");
     let new = Client::start(&world, &alice, NEW);
     let said = page.ends(&world, 4);
     assert!(said.contains("no user \"erin\""), "{said}");
@@ -149,17 +149,17 @@ fn both_logins_stand_side_by_side_until_the_portal_changes_over() {
     let initializer = [pods.as_slice(), &["system:serviceaccount:user-alice:default"]].concat();
     old.end();
     page.done(&world);
-    wait_for("the old login opens nothing", DEADLINE, || {
+    wait_for("the old login gives no access", DEADLINE, || {
         stderr(&world.kubectl_with(&alice, OLD)).contains("Forbidden").then_some(())
     });
-    assert_eq!(world.kubectl(&initializer).trim(), "yes", "pods may what they could");
+    assert_eq!(world.kubectl(&initializer).trim(), "yes", "pods keep their rights");
     page.done(&world);
     page.ended();
 
     new.end();
     assert_eq!(namespaces.map(|namespace| identity(&world, namespace)), before);
     let file = fs::read_to_string(&alice).expect("a kubeconfig");
-    assert!(!file.contains("of-everybody"), "the client secret is there still:\n{file}");
+    assert!(!file.contains("of-everybody"), "the file still contains the client secret:\n{file}");
     assert_eq!(who(&world, &alice, &[]), "user:alice");
     let kept = world.kubectl(&["get", "networkpolicies,rolebindings", "-n", "user-alice", "-o", "name"]);
     assert!(kept.contains("deny-from-other-namespaces") && !kept.contains("alice-ood"), "{kept}");

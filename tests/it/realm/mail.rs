@@ -1,4 +1,4 @@
-//! The mail that asks people for what they have to do: once, and again until it is accepted.
+//! The mail that asks people to perform their required actions: it is sent once, and repeated until it is accepted.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{RIGHTS, SECRET, WORKSPACES, connection, realm, user, world};
 use crate::world::all_is_well;
 
-/// A server of RFC 5321 that keeps what it takes, and takes nothing until it is open.
+/// An SMTP server (RFC 5321) that stores mails, and refuses them until it is open.
 struct Mails {
     port: u16,
     open: Arc<AtomicBool>,
@@ -34,7 +34,7 @@ impl Mails {
     }
 }
 
-/// One connection; its end is the client's.
+/// Serves one connection until the client closes it.
 fn serve(stream: TcpStream, open: &AtomicBool, kept: &Mutex<Vec<String>>) -> Option<()> {
     let mut answers = stream.try_clone().ok()?;
     let mut answer = move |text: &str| answers.write_all(format!("{text}\r\n").as_bytes()).ok();
@@ -65,7 +65,7 @@ fn serve(stream: TcpStream, open: &AtomicBool, kept: &Mutex<Vec<String>>) -> Opt
 }
 
 #[test]
-fn a_new_user_is_told_once_and_again_until_it_is_accepted() {
+fn a_mail_is_repeated_until_it_is_accepted_and_then_not_sent_again() {
     let realm = realm("rlmail", &[], &RIGHTS);
     let mails = Mails::start();
     let smtp = json!({"host": "127.0.0.1", "port": mails.port.to_string(), "from": "sso@example.org"});
@@ -77,10 +77,10 @@ fn a_new_user_is_told_once_and_again_until_it_is_accepted() {
     world.person("rlmail-b", 64_202);
 
     let report = world.cycle();
-    let [failing] = report.failing.as_slice() else { panic!("one tells that none is taken: {report:#?}") };
+    let [failing] = report.failing.as_slice() else { panic!("expected one failing mail: {report:#?}") };
     assert_eq!((failing.step.as_str(), failing.cluster.as_str()), ("realm mail", "realm:rlmail"));
     assert!(failing.reason.contains("it is sent again until it is accepted"), "{}", failing.reason);
-    assert_eq!(user(&realm, "rlmail-b")["enabled"], true, "nothing else waits for mails");
+    assert_eq!(user(&realm, "rlmail-b")["enabled"], true, "nothing else waits for the mail");
     let why = world.rows("SELECT reason FROM failing");
     assert!(why[0]["reason"].as_str().is_some_and(|why| why.contains("Failed to send")), "{why:?}");
 
@@ -97,7 +97,7 @@ fn a_new_user_is_told_once_and_again_until_it_is_accepted() {
     let rows = world.rows("SELECT account FROM realm_users WHERE mailed_at IS NOT NULL");
     assert_eq!(rows.len(), 2, "{rows:?}");
 
-    // Neither a cycle nor another daemon sends it again.
+    // Neither another cycle nor another daemon sends the mail again.
     for _ in 0..2 {
         world.stop();
         all_is_well(&world.cycle());

@@ -1,4 +1,4 @@
-//! What our service account needs: less says what is missing, and stops nothing else.
+//! The roles that our service account needs. If one is missing, the report names it, and everything else works.
 
 use bursar_testkit::ldif::{group_of_names_ldif, person_dn};
 use serde_json::json;
@@ -17,7 +17,7 @@ fn site(name: &'static str, rights: &[&str], secret: &str) -> (crate::keycloak::
     (realm, world)
 }
 
-/// Nothing is done there, for this; and all is done elsewhere.
+/// Checks that nothing is done in the realm for this reason, and that everything else is done.
 #[track_caller]
 fn nothing_there(world: &mut World, why: &str) {
     let report = world.cycle();
@@ -25,7 +25,7 @@ fn nothing_there(world: &mut World, why: &str) {
     assert!(said.contains(why), "{report:#?}");
     assert_eq!((report.exit_code(), report.failing.len()), (1, 0), "{report:#?}");
     let kubeconfig = world.folder.join("homes/home").join(format!("{}-ada", world.name)).join(".kube/config");
-    assert!(world.works(&kubeconfig), "the cluster has nothing to do with it");
+    assert!(world.works(&kubeconfig), "access to the cluster does not depend on the realm");
     let status = world.status().realm.expect("a realm");
     assert!(status.trouble.is_some_and(|trouble| trouble.why.contains(why)));
     assert!(world.metrics().contains("bursar_realm_failing 1\n"));
@@ -34,19 +34,19 @@ fn nothing_there(world: &mut World, why: &str) {
 }
 
 #[test]
-fn a_client_that_cannot_write_users_is_told_the_missing_role() {
+fn if_users_cannot_be_written_the_missing_role_is_named() {
     let (_realm, mut world) = site("rru", &["view-users", "manage-clients"], SECRET);
     nothing_there(&mut world, "the service account of client bursar needs the role manage-users of realm-management");
 }
 
 #[test]
-fn a_client_that_cannot_see_clients_is_told_the_missing_role() {
+fn if_clients_cannot_be_read_the_missing_role_is_named() {
     let (_realm, mut world) = site("rrc", &["manage-users"], SECRET);
     nothing_there(&mut world, "the service account of client bursar needs the role view-clients of realm-management");
 }
 
 #[test]
-fn a_wrong_secret_and_a_client_that_is_not_there_are_told() {
+fn a_wrong_secret_and_a_missing_client_are_reported() {
     let (realm, mut world) = site("rrs", &["manage-users", "view-clients"], "another");
     nothing_there(&mut world, "login of client bursar refused");
     connection(&realm, &realm.server.url, SECRET);
@@ -64,9 +64,9 @@ fn a_client_that_cannot_create_roles_assigns_existing_ones() {
     let report = world.cycle();
     let [failing] = report.failing.as_slice() else { panic!("{report:#?}") };
     assert_eq!((failing.account.name.as_str(), failing.step.as_str()), ("rrm-lab", "realm role"));
-    let remedy = "needs the role manage-clients of realm-management; or make the role yourself";
+    let remedy = "needs the role manage-clients of realm-management; or create the role yourself";
     assert!(failing.reason.contains(remedy), "{}", failing.reason);
-    assert_eq!(user(&realm, "rrm-ada")["enabled"], true, "people have theirs");
+    assert_eq!(user(&realm, "rrm-ada")["enabled"], true, "the users themselves are created");
     for role in ["member", "manager"] {
         let path = format!("/clients/{}/roles", client(&realm));
         realm.ask("POST", &path, &json!({"name": format!("workspace-rrm-lab:{role}")}));

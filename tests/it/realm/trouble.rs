@@ -1,4 +1,4 @@
-//! A realm that goes away, at any moment: nothing else stops, and it goes on by itself.
+//! A realm that fails at any moment. Nothing else stops, and the realm is tried again without help.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::keycloak::proxy::{Fate, between};
 const PASSES: u8 = 0;
 
 #[test]
-fn an_outage_stops_only_what_is_there_and_ends_by_itself() {
+fn an_outage_of_the_realm_stops_nothing_else_and_recovery_needs_no_help() {
     let realm = realm("rlout", &[], &RIGHTS);
     let (mode, cuts) = (Arc::new(AtomicU8::new(1)), Arc::new(AtomicU64::new(0)));
     let (seen, cut) = (Arc::clone(&mode), Arc::clone(&cuts));
@@ -27,7 +27,7 @@ fn an_outage_stops_only_what_is_there_and_ends_by_itself() {
         2 => Fate::Answered(429, ""),
         3 => Fate::Answered(200, "<html>"),
         4 => Fate::Silent,
-        // What is made is made, and nobody learns of it: users, roles, what is given.
+        // The request is carried out but its answer is lost, for users, roles and assignments.
         5 if !path.contains('?') && !path.contains("token") && cut.fetch_add(1, Ordering::Relaxed) % 2 == 0 => {
             Fate::Lost
         }
@@ -50,31 +50,31 @@ fn an_outage_stops_only_what_is_there_and_ends_by_itself() {
         assert_eq!((report.exit_code(), report.failing.len()), (1, 0), "{report:#?}");
         assert!(world.works(&kubeconfig), "{why}");
     }
-    // On schedule it is left alone for a while.
+    // Scheduled cycles leave the realm alone for a while.
     let begun = Instant::now();
     assert!(world.cycle_by(Trigger::Schedule).realm.is_some());
     assert!(begun.elapsed() < Duration::from_secs(1) || requests(&mut world, &realm).1 == 0);
     let plan = world.plan();
     assert!(plan.text.contains("! realm rlout: "), "{}", plan.text);
 
-    // Cut after each other write.
+    // Every other answer to a write is lost.
     mode.store(5, Ordering::Relaxed);
     let done = poll(DEADLINE, || world.cycle().exit_code() == 0);
     assert!(done, "{:?}", world.status().realm);
     assert!(cuts.load(Ordering::Relaxed) > 2);
     assert_eq!(roles(&realm, "rlout-a"), set(&["workspace-rlout-lab:member"]));
     let rows = world.rows("SELECT origin FROM realm_users");
-    assert_eq!(rows.len(), 1, "known again, and ours: {rows:?}");
+    assert_eq!(rows.len(), 1, "the user is recognised as made by Bursar: {rows:?}");
     let count = world.rows("SELECT count(*) AS n FROM history WHERE action = 'realm user created'");
     assert_eq!(count[0]["n"], 1);
 
-    // However long it lasts, nobody who has to lose a login waits longer than a minute when it is back.
+    // However long the outage lasts, a login that must be removed waits at most a minute after the realm is back.
     mode.store(1, Ordering::Relaxed);
     (0..8).for_each(|_| drop(world.cycle()));
     let trouble = world.status().realm.and_then(|realm| realm.trouble).expect("trouble");
     assert!(trouble.attempts >= 8 && trouble.next_try <= daemon::now() + SignedDuration::from_mins(1), "{trouble:?}");
 
-    // What is ordered meanwhile is said to be left, and done when it is back.
+    // An order during the outage is reported as unfinished, and is done when the realm is back.
     world.stop();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
@@ -87,7 +87,7 @@ fn an_outage_stops_only_what_is_there_and_ends_by_itself() {
     mode.store(PASSES, Ordering::Relaxed);
     let disabled = poll(Duration::from_secs(90), || user(&realm, "rlout-a")["enabled"] == false);
     assert!(disabled, "{}", status(&world)["realm"]);
-    wait_for("nothing is left", DEADLINE, || (status(&world)["unfinished"] == json!([])).then_some(()));
+    wait_for("no order is unfinished", DEADLINE, || (status(&world)["unfinished"] == json!([])).then_some(()));
     daemon.stop();
     assert!(poll(DEADLINE, || world.cycle().exit_code() == 0), "{:?}", world.status().realm);
     assert_eq!(user(&realm, "rlout-a")["enabled"], false);

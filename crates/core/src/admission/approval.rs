@@ -1,7 +1,7 @@
-//! What the daemon approves: certificates of tenants and of Bursar's own programs, and none of Kubernetes' own.
+//! Restricts the certificates that the daemon approves to those of tenants and of Bursar's own programs.
 //!
-//! Without this rule, a holder of the daemon's key could ask for `system:masters` and approve the request. This is
-//! defence in depth: admission configurations themselves are exempt from admission.
+//! Without this rule, an attacker with the daemon's key could request a certificate for `system:masters` and approve
+//! it. The rule is defence in depth, because admission configurations themselves are exempt from admission.
 
 use super::certificate_request::{self, Requested};
 use super::decision::{Decision, Finding, Rule};
@@ -11,18 +11,18 @@ use super::value::Json;
 use crate::identity::{AccountKind, AccountName};
 use crate::rules::Rules;
 
-/// Users that are Bursar's own programs. The daemon is in the group of its ledger, the webhook in none.
+/// The users of Bursar's own programs. The daemon is in the group of its ledger, the webhook in no group.
 const PROGRAMS: [&str; 2] = [DAEMON, "bursar:webhook"];
 const DAEMON: &str = "bursar:daemon";
 
-/// Looks at an update of `certificatesigningrequests/approval`.
+/// Checks an update of `certificatesigningrequests/approval`.
 pub(super) fn check(rules: &Rules, review: &Review<'_>, decision: &mut Decision) -> Result<(), Malformed> {
     if review.operation != Operation::Update || !is_by_the_daemon(rules, review) {
         return Ok(());
     }
-    let missing = || Malformed("the approval does not say of what".to_owned());
+    let missing = || Malformed("the approval does not contain the request".to_owned());
     let new = review.object.as_ref().ok_or_else(missing)?;
-    // What is signed is what is stored: an approval cannot change the request, whatever it says.
+    // The signer signs the stored request, and an approval cannot change it, so only the old object counts.
     let old = review.old_object.as_ref().ok_or_else(missing)?;
     if approvals(new)? == approvals(old)? {
         return Ok(());
@@ -39,20 +39,21 @@ pub(super) fn check(rules: &Rules, review: &Review<'_>, decision: &mut Decision)
     Ok(())
 }
 
-/// By its name, and by the group that its rights are bound to: a certificate with that group and another name has them
-/// too.
+/// Whether the daemon sends the review: by its name, or by the group that its rights are bound to. A certificate with
+/// this group and another name has the same rights.
 fn is_by_the_daemon(rules: &Rules, review: &Review<'_>) -> bool {
     let is_its = |group: &String| group.strip_prefix(&*rules.daemon).is_some_and(|rest| rest.starts_with('#'));
     review.user.name == rules.daemon || review.user.groups.iter().any(is_its)
 }
 
-/// The conditions that let a request be signed.
+/// Returns the conditions that let a request be signed.
 fn approvals<'v, 'a>(request: &'v Json<'a>) -> Result<Vec<&'v Json<'a>>, Malformed> {
     let Some(status) = at(request, &["status"]) else { return Ok(Vec::new()) };
     Ok(list(status, "conditions")?.iter().filter(|condition| condition["type"].as_str() == Some("Approved")).collect())
 }
 
-/// Whether the subject of a request (base64 of PEM of PKCS#10) is one of ours; if not, what it is.
+/// Checks that the subject of a request (PKCS#10 as PEM in base64) belongs to a tenant or a program of Bursar. If not,
+/// returns a description of the subject.
 fn subject(request: &str) -> Result<(), String> {
     let Requested { common_name: name, organizations, .. } = certificate_request::parse(request)?;
     match organizations.iter().find(|group| !is_group_of(&name, group)) {
@@ -66,13 +67,13 @@ fn is_ours(name: &str) -> bool {
     PROGRAMS.contains(&name) || account(name).is_some()
 }
 
-/// `tool:foo` or `user:alice`.
+/// Returns the account with this username, such as `tool:foo` or `user:alice`.
 fn account(name: &str) -> Option<AccountName> {
     name.parse().ok().filter(|account: &AccountName| account.kind != AccountKind::Group)
 }
 
-/// `bursar:tools` and `bursar:tool:foo#1042` for `tool:foo`, as `desired::credential` makes them; `bursar:daemon#LEDGER`
-/// for the daemon, as `bootstrap::roles` does.
+/// Whether a user may be in the group: `tool:foo` in `bursar:tools` and `bursar:tool:foo#1042`, which
+/// `desired::credential` names, and the daemon in `bursar:daemon#LEDGER`, which `bootstrap::roles` names.
 fn is_group_of(name: &str, group: &str) -> bool {
     if name == DAEMON {
         let ledger = group.strip_prefix(DAEMON).and_then(|rest| rest.strip_prefix('#'));
@@ -97,20 +98,22 @@ mod tests {
         for (kind, value) in attributes {
             params.distinguished_name.push(kind.clone(), *value);
         }
-        let key = rcgen::KeyPair::generate().expect("a key");
-        BASE64.encode(params.serialize_request(&key).expect("a request").pem().expect("PEM"))
+        let key = rcgen::KeyPair::generate().expect("ring makes a key");
+        BASE64.encode(
+            params.serialize_request(&key).expect("the parameters are valid").pem().expect("a request becomes PEM"),
+        )
     }
 
     fn of(name: &str, groups: &[&str]) -> Result<(), String> {
         use rcgen::DnType::{CommonName, CustomDnType, OrganizationName};
-        // rcgen keeps one value of each kind, and a second by the same number written out.
+        // rcgen keeps one value per attribute type, so the second group uses the numeric form of the type.
         let kinds = [OrganizationName, CustomDnType(vec![2, 5, 4, 10])];
         let groups = kinds.into_iter().zip(groups.iter().copied());
         subject(&request(&[(CommonName, name)].into_iter().chain(groups).collect::<Vec<_>>()))
     }
 
     #[test]
-    fn subjects_of_tenants_and_programs_are_ours() {
+    fn subjects_of_tenants_and_of_bursars_programs_are_accepted() {
         assert_eq!(of("tool:foo", &["bursar:tools", "bursar:tool:foo#1042"]), Ok(()));
         assert_eq!(of("user:alice", &["bursar:users", "bursar:user:alice#7"]), Ok(()));
         assert_eq!(of("bursar:daemon", &["bursar:daemon#00ff"]), Ok(()));
@@ -145,9 +148,9 @@ mod tests {
                 (rcgen::DnType::CustomDnType(kind.to_vec()), "1"),
             ]))
         };
-        assert_eq!(with(&[2, 5, 4, 5]), Ok(()), "our own id");
-        assert!(with(&[1, 3, 6, 1, 4, 1, 57683, 2]).is_err(), "a uid");
-        assert!(with(&[2, 5, 4, 3]).is_err(), "two names");
+        assert_eq!(with(&[2, 5, 4, 5]), Ok(()), "the account's id");
+        assert!(with(&[1, 3, 6, 1, 4, 1, 57683, 2]).is_err(), "the attribute that the API server reads as a uid");
+        assert!(with(&[2, 5, 4, 3]).is_err(), "a second common name");
     }
 
     #[test]
@@ -155,7 +158,7 @@ mod tests {
         let rules = Rules::parse(
             br#"{"version": 1, "cluster": "prod", "daemon": "bursar:daemon", "exempt": [], "classes": {}}"#,
         );
-        let rules = rules.expect("rules");
+        let rules = rules.expect("the rules are valid");
         let by = |name: &str, groups: &[&str]| {
             let groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
             let body = serde_json::json!({
@@ -171,9 +174,9 @@ mod tests {
                 },
             });
             let body = body.to_string();
-            let review = Review::parse(body.as_bytes()).expect("a review");
+            let review = Review::parse(body.as_bytes()).expect("the body is a review");
             let mut decision = Decision::default();
-            check(&rules, &review, &mut decision).expect("an approval");
+            check(&rules, &review, &mut decision).expect("the approval is well-formed");
             decision.is_allowed()
         };
         assert!(!by("bursar:daemon", &[]));
@@ -182,10 +185,11 @@ mod tests {
     }
 
     #[test]
-    fn a_request_has_one_block_and_nothing_around_it() {
-        let pem =
-            String::from_utf8(BASE64.decode(request(&[(rcgen::DnType::CommonName, "tool:foo")])).expect("base64"));
-        let pem = pem.expect("text");
+    fn text_around_the_pem_block_of_a_request_is_an_error() {
+        let pem = String::from_utf8(
+            BASE64.decode(request(&[(rcgen::DnType::CommonName, "tool:foo")])).expect("the request is base64"),
+        );
+        let pem = pem.expect("PEM is UTF-8");
         for wrong in [
             pem.repeat(2),
             format!("x\n{pem}"),

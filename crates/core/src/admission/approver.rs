@@ -1,8 +1,9 @@
-//! What the approver approves: a request of the daemon becomes a [`Judgement`].
+//! Turns a certificate request of the daemon into a [`Judgement`].
 //!
-//! The daemon's host may be compromised, so the approver believes only what the API server says of a request: who
-//! asked, and the bytes that will be signed. What can never become right is denied. Every other request that is not
-//! approved waits, because a namespace may be sealed, or the rules installed again, in the next minute.
+//! The daemon's host may be compromised, so the approver relies only on what the API server reports: the client that
+//! made the request, and the bytes that will be signed. A request that can never become valid is denied. Any other
+//! request that is not approved waits, because a namespace may be sealed, or the rules installed again, within the next
+//! minute.
 
 use std::collections::BTreeSet;
 
@@ -14,18 +15,18 @@ use crate::contract::{Identity, TenantState};
 use crate::identity::{AccountKind, AccountName};
 use crate::rules::approver::{ApprovedClass, ApproverRules};
 
-/// The only signer whose requests the approver looks at.
+/// The only signer whose requests the approver judges.
 pub const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 
-/// What a client certificate may be for. The first must be asked for.
+/// The usages that a client certificate may have. The first one is required.
 const USAGES: [&str; 3] = ["client auth", "digital signature", "key encipherment"];
 
-/// What the API server says of a request.
+/// A certificate request, as the API server reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked<'a> {
     /// `spec.signerName`.
     pub signer: &'a str,
-    /// `spec.username`: who made it.
+    /// `spec.username`: the client that made the request.
     pub user: &'a str,
     /// `spec.groups`.
     pub groups: &'a [String],
@@ -33,40 +34,41 @@ pub struct Asked<'a> {
     pub usages: &'a [String],
     /// `spec.expirationSeconds`.
     pub expiration_seconds: Option<i32>,
-    /// `spec.request`: PEM.
+    /// `spec.request`, as PEM.
     pub request: &'a [u8],
 }
 
-/// What becomes of a request.
+/// The result of [`judge`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Judgement {
-    /// Somebody else's, or for another signer: it is not looked at.
+    /// The request is from another client or for another signer, so it is ignored.
     NotOurs,
-    /// It is signed.
+    /// The request is approved.
     Approve,
-    /// It is signed if a namespace of this account says so.
+    /// The request is approved if a sealed namespace of the account confirms it.
     Sealed(Wanted),
-    /// It can never become right, and why.
+    /// The request can never become valid, for this reason.
     Never(String),
-    /// It may become right, and what it waits for.
+    /// The request may become valid, and waits for this.
     Waits(String),
 }
 
-/// What a sealed namespace must say of the holder.
+/// What a sealed namespace must show about the holder of the certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// Whose certificate it is.
+    /// The holder of the certificate.
     pub account: AccountName,
-    /// The generation that its group names.
+    /// The generation in the name of the certificate's group.
     pub generation: u64,
-    /// The id of the account, which is the subject's serialNumber.
+    /// The id of the account, from the serialNumber of the subject.
     pub id: String,
-    /// Classes of one of which the namespace must be.
+    /// The classes that the namespace may have.
     pub classes: BTreeSet<String>,
 }
 
 impl Wanted {
-    /// Whether one of these sealed namespaces is the account's, in this generation, and not suspended; else what is wrong.
+    /// Checks that one of these sealed namespaces belongs to the account, in this generation, and is not suspended.
+    /// Otherwise returns the reason.
     pub fn is_in<'i>(&self, sealed: impl IntoIterator<Item = &'i Identity>) -> Result<(), String> {
         let Self { account, generation, id, classes } = self;
         let mut why = format!("no namespace is sealed for {account}");
@@ -75,7 +77,7 @@ impl Wanted {
             if identity.id.0 != *id {
                 why = format!("namespace {namespace} is sealed for another account of the name {account}");
             } else if !classes.contains(&identity.class) {
-                why = format!("namespace {namespace} is of class {}, which issues no certificate", identity.class);
+                why = format!("namespace {namespace} has class {}, which issues no certificate", identity.class);
             } else if identity.generation != *generation {
                 why = format!(
                     "namespace {namespace} is sealed for generation {} of {account}, not {generation}",
@@ -91,7 +93,7 @@ impl Wanted {
     }
 }
 
-/// Judges a request by what it says itself.
+/// Judges a request by its own content.
 #[must_use]
 pub fn judge(rules: &ApproverRules, asked: &Asked<'_>) -> Judgement {
     let group = rules.daemon_group();
@@ -104,7 +106,7 @@ pub fn judge(rules: &ApproverRules, asked: &Asked<'_>) -> Judgement {
     }
 }
 
-/// The error is what can never become right.
+/// Returns an error if the request can never become valid.
 fn examine(rules: &ApproverRules, asked: &Asked<'_>) -> Result<Judgement, String> {
     let requested = certificate_request::parse_pem(asked.request).map_err(|what| format!("it is for {what}"))?;
     if requested.asks_for_more {
@@ -115,10 +117,10 @@ fn examine(rules: &ApproverRules, asked: &Asked<'_>) -> Result<Judgement, String
     }
     let is_allowed = |usage: &String| USAGES.contains(&usage.as_str());
     if !asked.usages.iter().any(|usage| usage == USAGES[0]) || !asked.usages.iter().all(is_allowed) {
-        return Err(format!("it is for {}; only {} is approved", asked.usages.join(", "), USAGES[0]));
+        return Err(format!("its usages are {}; only {} is approved", asked.usages.join(", "), USAGES[0]));
     }
     let seconds = asked.expiration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
-    let seconds = seconds.ok_or_else(|| "it names no time after which it ends (expirationSeconds)".to_owned())?;
+    let seconds = seconds.ok_or_else(|| "it has no expirationSeconds".to_owned())?;
     if requested.common_name == rules.daemon {
         return own(rules, &requested, seconds);
     }
@@ -127,26 +129,27 @@ fn examine(rules: &ApproverRules, asked: &Asked<'_>) -> Result<Judgement, String
         .parse()
         .ok()
         .filter(|account: &AccountName| account.kind != AccountKind::Group)
-        .ok_or_else(|| format!("{} is no name of a tenant", quoted(&requested.common_name)))?;
+        .ok_or_else(|| format!("{} is not the name of a tenant", quoted(&requested.common_name)))?;
     Ok(tenant(rules, account, tenants_groups(&requested)?, seconds))
 }
 
-/// The daemon's renewal: the same name, the same group, and not for longer than before.
+/// Judges the daemon's renewal of its own certificate: name and group must stay the same, and the lifetime must be
+/// within `own_lifetime`.
 fn own(rules: &ApproverRules, requested: &Requested, seconds: u64) -> Result<Judgement, String> {
     let group = rules.daemon_group();
     if requested.organizations != [group] || !requested.serial_numbers.is_empty() {
-        return Err(format!("a certificate for {} is in another group than its own", rules.daemon));
+        return Err(format!("a certificate for {} names another group than the group of its ledger", rules.daemon));
     }
     if seconds > rules.own_lifetime {
         return Err(format!(
-            "a certificate for {} would hold for {seconds} s, and may for {} s",
+            "a certificate for {} would be valid for {seconds} s, but only {} s are allowed",
             rules.daemon, rules.own_lifetime
         ));
     }
     Ok(Judgement::Approve)
 }
 
-/// The kind group, the generation and the id in a tenant's subject. A subject with any other group is never right.
+/// The kind group, the generation and the id in a tenant's subject. A subject with any other group is denied.
 struct Groups {
     kind_group: String,
     generation: u64,
@@ -160,14 +163,19 @@ fn tenants_groups(requested: &Requested) -> Result<Groups, String> {
         requested.organizations.iter().partition(|group| group.starts_with(&prefix));
     let ([generation], [kind_group]) = (generations.as_slice(), others.as_slice()) else {
         let groups: Vec<String> = requested.organizations.iter().map(|group| quoted(group)).collect();
-        return Err(format!("{} is in the groups {}", quoted(name), groups.join(", ")));
+        return Err(format!(
+            "{} must be in its kind's group and in one group of a generation; the groups of the request are [{}]",
+            quoted(name),
+            groups.join(", ")
+        ));
     };
     let digits = &generation[prefix.len()..];
-    // One text for each generation: no sign, no zero in front.
+    // Only one spelling of each number is accepted: no sign and no leading zero.
     let number = digits.parse().ok().filter(|number: &u64| number.to_string() == digits);
-    let generation = number.ok_or_else(|| format!("{} is in group {}", quoted(name), quoted(generation)))?;
+    let generation =
+        number.ok_or_else(|| format!("group {} of {} names no generation", quoted(generation), quoted(name)))?;
     let [id] = requested.serial_numbers.as_slice() else {
-        return Err(format!("{} has {} serial numbers", quoted(name), requested.serial_numbers.len()));
+        return Err(format!("{} has {} serial numbers instead of one", quoted(name), requested.serial_numbers.len()));
     };
     Ok(Groups { kind_group: (*kind_group).clone(), generation, id: id.clone() })
 }
@@ -177,21 +185,21 @@ fn tenant(rules: &ApproverRules, account: AccountName, groups: Groups, seconds: 
     let kinds: Vec<(&String, &ApprovedClass)> =
         rules.classes.iter().filter(|(_, class)| class.kind == account.kind).collect();
     if kind_group != format!("bursar:{}s", account.kind) {
-        return Judgement::Never(format!("{account} is in group {}", quoted(&kind_group)));
+        return Judgement::Never(format!("{account} cannot be in group {}", quoted(&kind_group)));
     }
-    let again = "`bursar approver install` tells the approver of other classes";
+    let again = "run `bursar approver install` after a change of the classes";
     let named: Vec<(&String, &ApprovedClass)> = kinds
         .into_iter()
         .filter(|(_, class)| class.kind_group == kind_group)
         .filter(|(_, class)| Regex::new(&class.names).is_ok_and(|names| names.is_match(&account.name)))
         .collect();
     if named.is_empty() {
-        return Judgement::Waits(format!("no class has the name {account}; {again}"));
+        return Judgement::Waits(format!("no class permits the name {account}; {again}"));
     }
     let fits: Vec<(&String, &ApprovedClass)> =
         named.into_iter().filter(|(_, class)| seconds <= class.lifetime).collect();
     if fits.is_empty() {
-        return Judgement::Waits(format!("no class of {account} has certificates of {seconds} s; {again}"));
+        return Judgement::Waits(format!("no class of {account} permits certificates of {seconds} s; {again}"));
     }
     let is_listed = rules.administrators.is_empty() || rules.administrators.contains(&account.name);
     let by_name = |class: &ApprovedClass| !class.has_namespaces && (!class.has_cluster_roles || is_listed);
@@ -201,7 +209,7 @@ fn tenant(rules: &ApproverRules, account: AccountName, groups: Groups, seconds: 
     let classes: BTreeSet<String> =
         fits.iter().filter(|(_, class)| class.has_namespaces).map(|(name, _)| (*name).clone()).collect();
     if classes.is_empty() {
-        return Judgement::Waits(format!("{account} is no listed administrator"));
+        return Judgement::Waits(format!("{account} is not a listed administrator"));
     }
     Judgement::Sealed(Wanted { account, generation, id, classes })
 }
@@ -225,7 +233,7 @@ mod tests {
             kind,
             names: "^[a-z][a-z0-9-]{1,50}$".to_owned(),
             kind_group: format!("bursar:{kind}s"),
-            lifetime: u64::try_from(WEEK).expect("positive"),
+            lifetime: u64::try_from(WEEK).expect("a week is positive"),
             has_namespaces,
             has_cluster_roles,
         };
@@ -244,7 +252,7 @@ mod tests {
         }
     }
 
-    /// A request of the daemon, and what is changed of it.
+    /// A request of the daemon. Tests change some of its values.
     struct Case {
         user: &'static str,
         groups: Vec<String>,
@@ -268,9 +276,9 @@ mod tests {
         ) -> Self {
             use rcgen::DnType::{CommonName, CustomDnType, OrganizationName};
             let servers: Vec<String> = servers.iter().map(|name| (*name).to_owned()).collect();
-            let mut params = rcgen::CertificateParams::new(servers).expect("names");
+            let mut params = rcgen::CertificateParams::new(servers).expect("the names are DNS names");
             params.distinguished_name = rcgen::DistinguishedName::new();
-            // rcgen keeps one value of each kind, and a second by the same number written out.
+            // rcgen keeps one value per attribute type, so the second organization uses the numeric form of the type.
             let kinds = [OrganizationName, CustomDnType(vec![2, 5, 4, 10])];
             for (kind, group) in kinds.into_iter().zip(organizations) {
                 params.distinguished_name.push(kind, *group);
@@ -279,8 +287,9 @@ mod tests {
                 params.distinguished_name.push(CustomDnType(vec![2, 5, 4, 5]), serial);
             }
             params.distinguished_name.push(CommonName, name);
-            let key = rcgen::KeyPair::generate_for(algorithm).expect("a key");
-            let request = params.serialize_request(&key).expect("a request").pem().expect("PEM");
+            let key = rcgen::KeyPair::generate_for(algorithm).expect("the algorithm is supported");
+            let request =
+                params.serialize_request(&key).expect("the parameters are valid").pem().expect("a request becomes PEM");
             Self {
                 user: "bursar:daemon",
                 groups: vec![format!("bursar:daemon#{LEDGER}"), "system:authenticated".to_owned()],
@@ -321,10 +330,10 @@ mod tests {
     fn identity(generation: u64, state: TenantState) -> Identity {
         Identity {
             cluster: ClusterName("prod".to_owned()),
-            namespace: NamespaceName::try_from("tool-foo".to_owned()).expect("a name"),
+            namespace: NamespaceName::try_from("tool-foo".to_owned()).expect("the name is a DNS label"),
             id: AccountId("0a1b".into()),
             directory_id: DirectoryId("d".to_owned()),
-            account: "tool:foo".parse().expect("a name"),
+            account: "tool:foo".parse().expect("the name is an account's"),
             class: "tool".to_owned(),
             posix: None,
             generation,
@@ -351,7 +360,10 @@ mod tests {
             ),
             (vec![Identity { class: "trial".to_owned(), ..identity(1042, TenantState::Active) }], "class trial"),
             (
-                vec![Identity { account: "tool:bar".parse().expect("a name"), ..identity(1042, TenantState::Active) }],
+                vec![Identity {
+                    account: "tool:bar".parse().expect("the name is an account's"),
+                    ..identity(1042, TenantState::Active)
+                }],
                 "no namespace",
             ),
         ] {
@@ -364,7 +376,7 @@ mod tests {
     fn the_daemons_own_renewal_is_approved() {
         let own = |groups: &[&str]| Case::of("bursar:daemon", groups, None);
         assert_eq!(Case { seconds: Some(30 * 24 * 3600), ..own(&["bursar:daemon#00ff"]) }.judged(), Judgement::Approve);
-        never(&Case { seconds: Some(30 * 24 * 3600 + 1), ..own(&["bursar:daemon#00ff"]) }, "would hold");
+        never(&Case { seconds: Some(30 * 24 * 3600 + 1), ..own(&["bursar:daemon#00ff"]) }, "would be valid");
         never(&own(&["bursar:daemon#00fe"]), "another group");
         never(&own(&["bursar:daemon#00ff", "bursar:tools"]), "another group");
         never(&own(&[]), "another group");
@@ -377,18 +389,18 @@ mod tests {
             Case::of(&format!("user:{name}"), &["bursar:users", &group], Some("1"))
         };
         assert_eq!(user("alice").judged(), Judgement::Approve);
-        waits(&user("bob"), "no listed administrator");
+        waits(&user("bob"), "not a listed administrator");
     }
 
     #[test]
     fn a_request_that_can_never_be_valid_is_denied() {
         let groups = ["bursar:tools", "bursar:tool:foo#1042"];
         for (name, groups, part) in [
-            ("mallory", &["bursar:daemon#00ff"][..], "no name of a tenant"),
-            ("bursar:cluster-admin", &[], "no name of a tenant"),
-            ("bursar:webhook", &[], "no name of a tenant"),
-            ("system:kube-controller-manager", &[], "no name of a tenant"),
-            ("group:foo", &["bursar:groups", "bursar:group:foo#1"], "no name of a tenant"),
+            ("mallory", &["bursar:daemon#00ff"][..], "not the name of a tenant"),
+            ("bursar:cluster-admin", &[], "not the name of a tenant"),
+            ("bursar:webhook", &[], "not the name of a tenant"),
+            ("system:kube-controller-manager", &[], "not the name of a tenant"),
+            ("group:foo", &["bursar:groups", "bursar:group:foo#1"], "not the name of a tenant"),
             ("tool:foo", &["system:masters", "bursar:tool:foo#1"], "group"),
             ("tool:foo", &["kubeadm:cluster-admins"], "groups"),
             ("tool:foo", &["bursar:tool:foo#1"], "groups"),
@@ -421,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_others_are_not_looked_at() {
+    fn requests_of_other_clients_or_signers_are_ignored() {
         for case in [
             Case { user: "mallory", ..foo() },
             Case { signer: "kubernetes.io/kubelet-serving", ..foo() },
@@ -433,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_survive_their_text_and_wrong_ones_are_told() {
+    fn rules_survive_parsing_and_malformed_ones_are_rejected() {
         let text = rules().to_json();
         assert_eq!(ApproverRules::parse(text.as_bytes()), Ok(rules()));
         for (from, to, part) in [

@@ -1,4 +1,4 @@
-//! What a cannot create or read the certificate request asks for: PKCS#10 (RFC 2986) becomes a [`Requested`].
+//! Parses a certificate request (PKCS#10, RFC 2986) into a [`Requested`].
 //!
 //! The signer reads the same bytes with another parser (Go's), so anything that two parsers could read in two ways is
 //! an error.
@@ -16,25 +16,25 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
 const END: &str = "-----END CERTIFICATE REQUEST-----";
 
-/// Why nothing is known of a request's subject.
-pub const UNREADABLE: &str = "what cannot be read";
+/// The description of the subject of a request that does not parse.
+pub const UNREADABLE: &str = "a subject that cannot be read";
 
-/// The subject of a request, and what else decides.
+/// The content of a request that approvals depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requested {
-    /// CN: the user.
+    /// The CN: the username.
     pub common_name: String,
-    /// O, each, in their order: the groups.
+    /// All O, in their order: the groups.
     pub organizations: Vec<String>,
-    /// serialNumber, each.
+    /// All values of serialNumber.
     pub serial_numbers: Vec<String>,
-    /// It asks for more than a subject and a key: names of servers, extensions.
+    /// Whether the request has more than a subject and a key: names of servers, extensions.
     pub asks_for_more: bool,
-    /// The type of its key is one that Bursar makes or accepts: P-256, P-384, Ed25519.
+    /// Whether the key's type is one that Bursar uses or accepts: P-256, P-384, Ed25519.
     pub key_is_allowed: bool,
 }
 
-/// Parses `spec.request` of a `CertificateSigningRequest`: base64 of PEM. The error names what the subject is.
+/// Parses `spec.request` of a `CertificateSigningRequest`, PEM in base64. The error describes the subject.
 pub fn parse(request: &str) -> Result<Requested, String> {
     let pem = BASE64.decode(request).map_err(|_| UNREADABLE.to_owned())?;
     parse_pem(&pem)
@@ -60,7 +60,7 @@ pub fn parse_pem(pem: &[u8]) -> Result<Requested, String> {
         } else if *kind == OID_X509_SERIALNUMBER {
             serial_numbers.push(value);
         } else {
-            // The API server reads a uid from one of these, and may read more some day.
+            // The API server reads a uid from one of these attributes, and may read others in a later version.
             return Err(format!("a subject with attribute {kind}"));
         }
     }
@@ -85,7 +85,7 @@ fn is_allowed(key: &SubjectPublicKeyInfo<'_>) -> bool {
         && curve.is_some_and(|curve| curve == OID_EC_P256 || curve == OID_NIST_EC_P384)
 }
 
-/// The one block of a PEM text. Parsers differ in what they skip before it, so nothing may stand there.
+/// Returns the content of the only PEM block. Parsers differ in what they skip before it, so no other text is accepted.
 fn der(pem: &[u8]) -> Option<Vec<u8>> {
     let pem = std::str::from_utf8(pem).ok()?;
     let body: String = pem.trim().strip_prefix(BEGIN)?.strip_suffix(END)?.split_ascii_whitespace().collect();

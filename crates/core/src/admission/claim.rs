@@ -1,7 +1,7 @@
-//! Claims that several nodes write to, and that name no storage class, get the class that supports it.
+//! Gives a storage class that supports several writers to `ReadWriteMany` claims that name none.
 //!
-//! The API server's own plugin writes the cluster's default class before any webhook is asked. `managedFields` are made
-//! before both and name the client that chose a class: a class that no manager claims was chosen by nobody.
+//! The API server fills in the cluster's default class before it calls webhooks, but records `managedFields` even
+//! earlier. So if no field manager owns the class, it is the default that nobody chose.
 
 use super::decision::{Decision, Finding, PatchOperation, Rule};
 use super::json::{Malformed, at, field, list, object, quoted, text, texts};
@@ -10,10 +10,10 @@ use super::value::Json;
 use crate::contract::KEEP_STORAGE_CLASS;
 use crate::rules::Mode;
 
-/// Where a class stood before `spec.storageClassName`; the API server still reads it first.
+/// The annotation that named the class before `spec.storageClassName` existed. The API server still reads it first.
 const BETA: &str = "volume.beta.kubernetes.io/storage-class";
 
-/// Looks at a new claim, and puts the class that it should have into the patch.
+/// Checks a new claim, and adds the right class to the patch.
 pub(super) fn check(claim: &Json<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<(), Malformed> {
     let rules = &tenant.rules.claims;
     let (Some(class), false) = (&rules.storage_class, rules.mode == Mode::Off) else { return Ok(()) };
@@ -33,7 +33,7 @@ pub(super) fn check(claim: &Json<'_>, tenant: &Tenant<'_>, decision: &mut Decisi
     Ok(())
 }
 
-/// Whether nobody said what stores it.
+/// Whether the claim is `ReadWriteMany`, and nobody chose a storage class or a volume for it.
 fn is_open(claim: &Json<'_>) -> Result<bool, Malformed> {
     let spec = field(claim, "spec").ok_or_else(|| Malformed("spec is missing".to_owned()))?;
     let is_kept = at(claim, &["metadata", "labels", KEEP_STORAGE_CLASS]).and_then(Json::as_str) == Some("true");
@@ -50,7 +50,7 @@ fn is_open(claim: &Json<'_>) -> Result<bool, Malformed> {
     }
 }
 
-/// Whether somebody wrote the class; where nothing tells, somebody did.
+/// Whether a client chose the class. Returns true if `managedFields` are absent or empty.
 fn is_chosen(claim: &Json<'_>) -> Result<bool, Malformed> {
     let managers = object(claim, "metadata")?.and_then(|metadata| metadata.get("managedFields"));
     let Some(Json::Unread(managers)) = managers else { return Ok(true) };

@@ -1,4 +1,5 @@
-//! What is decided of a review: refusals, warnings and audit annotations, each with what, why and remedy, and the patch.
+//! The decision on a review: the patch, and refusals, warnings and audit annotations, each with problem, reason and
+//! remedy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,35 +11,34 @@ use super::value::Json;
 use crate::contract::exception::ExceptedRule;
 use crate::rules::Mode;
 
-/// Findings of one kind that are told, and findings of one rule that are kept. A pod can have thousands of containers, an
-/// answer must fit into an event, and no review may take more memory than its body.
+/// The most findings that one message lists, and the most of one rule that are kept in one mode. A pod can have
+/// thousands of containers, but an answer must fit into an event, and a review must not use more memory than its body.
 pub(super) const MOST: usize = 16;
 
-/// What the API server is told.
+/// The answer to the API server.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Decision {
-    /// Why the request is refused; none: it is allowed.
+    /// Why the request is refused; if empty, the request is allowed.
     pub refusals: Vec<Finding>,
-    /// What the user is warned of.
+    /// Findings that the user sees as warnings.
     pub warnings: Vec<Finding>,
-    /// What only the audit log says.
+    /// Findings that only the audit log shows.
     pub audit: Vec<Finding>,
-    /// How many findings beyond [`MOST`] each rule had, by what would have become of them.
+    /// The number of findings beyond [`MOST`] that were dropped, by mode and rule.
     pub left_out: BTreeMap<(Mode, Rule), u64>,
-    /// Changes to the object (RFC 6902); empty if it is refused, or as it should be.
+    /// Changes to the object (RFC 6902); empty if the request is refused or the object needs no change.
     pub patch: Vec<PatchOperation>,
 }
 
-/// One rule that one part of an object breaks. Its text is one sentence: `what; why: remedy`.
+/// A rule that a part of an object breaks. Its text is the sentence `what; why: remedy`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Which rule.
     pub rule: Rule,
-    /// `container "web" would run as uid 0`.
+    /// The problem, such as `container "web" would run as uid 0`.
     pub what: String,
-    /// `tool foo runs as 52503`.
+    /// The reason, such as `tool foo runs as 52503`.
     pub why: String,
-    /// `remove securityContext.runAsUser`.
+    /// What the user can do, such as `remove securityContext.runAsUser`.
     pub remedy: String,
 }
 
@@ -48,40 +48,40 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What can be broken. The first eight have a mode in each class (`Annotations` has that of `Hosts`); the others are always
-/// enforced.
+/// A rule that an object can break. The first eight have a mode in each class (`Annotations` has that of `Hosts`); the
+/// others are always enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
-    /// Who a pod runs as.
+    /// The user and groups that a pod runs as.
     Uid,
-    /// Host namespaces, ports, privileges.
+    /// Namespaces, ports and privileges of the node.
     Host,
-    /// Where images come from.
+    /// The registries that images come from.
     Images,
-    /// What is served under which name.
+    /// The hosts that an Ingress or a route serves.
     Hosts,
-    /// What an ingress controller is told besides.
+    /// The annotations of Ingresses and routes.
     Annotations,
-    /// What is mounted.
+    /// The volumes that a pod mounts.
     Volumes,
-    /// Claims.
+    /// The storage class of a claim.
     Claims,
     /// How long a pod lives.
     Lifetime,
-    /// Whose namespace it is.
+    /// The tenant of the namespace is unknown.
     Identity,
-    /// No new pods.
+    /// A new pod of a suspended tenant.
     Suspended,
-    /// Objects and namespaces of ours.
+    /// A write to objects or namespaces that belong to Bursar.
     Objects,
-    /// What the daemon approves.
+    /// An approval, by the daemon, of a certificate that is not for a tenant or a program of Bursar.
     Approval,
-    /// Not the shape that Kubernetes gives such an object.
+    /// The object does not have the structure of its kind.
     Malformed,
 }
 
 impl Rule {
-    /// The word of configuration, metrics and audit annotations.
+    /// Returns the rule's name in the configuration, in metrics and in audit annotations.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -101,7 +101,7 @@ impl Rule {
         }
     }
 
-    /// The exception that there can be from it.
+    /// Returns the exception that an administrator can give from this rule, if there is one.
     #[must_use]
     pub const fn exception(self) -> Option<ExceptedRule> {
         match self {
@@ -109,9 +109,11 @@ impl Rule {
             Self::Hosts => Some(ExceptedRule::Hosts),
             Self::Volumes => Some(ExceptedRule::Volumes),
             Self::Lifetime => Some(ExceptedRule::Lifetime),
-            // Who a pod runs as; and what the node is, a pod on its network is for every NFS server.
-            // By annotations, some ingress controllers take code, which then reads every TLS secret.
-            // `Claims` refuses nothing, and the label of a claim turns it off; the last five are no rules of a class.
+            // `Uid` and `Host`: with an exception, NFS servers could take a pod for another account, or for the node.
+            // `Annotations`: some ingress controllers run code from annotations, and that code can read every TLS
+            // Secret.
+            // `Claims` refuses nothing, and a claim's label `bursar.dev/keep-storage-class` turns it off. The last five
+            // are not configured by a class.
             Self::Uid
             | Self::Host
             | Self::Annotations
@@ -128,28 +130,26 @@ impl Rule {
 /// An operation of RFC 6902.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PatchOperation {
-    /// `add` or `replace`.
+    /// Either `add` or `replace`.
     pub op: &'static str,
-    /// JSON pointer (RFC 6901).
+    /// A JSON pointer (RFC 6901).
     pub path: String,
-    /// The new value.
     pub value: Value,
 }
 
 impl Decision {
-    /// Whether the request goes on.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.refusals.is_empty()
     }
 
-    /// All refusals, a line each.
+    /// Returns the refusals, one per line.
     #[must_use]
     pub fn message(&self) -> String {
         lines(&self.refusals, self.left_out(Mode::Enforce, |_| true))
     }
 
-    /// Annotations of the audit event by rule; the API server puts the webhook's name before each.
+    /// Returns the annotations of the audit event by rule. The API server puts the webhook's name before each key.
     #[must_use]
     pub fn audit_annotations(&self) -> BTreeMap<&'static str, String> {
         let mut by_rule: BTreeMap<Rule, Vec<Finding>> = BTreeMap::new();
@@ -165,7 +165,7 @@ impl Decision {
         of_mode.map(|(_, count)| usize::try_from(*count).unwrap_or(usize::MAX)).sum()
     }
 
-    /// Notes what a rule of `mode` found.
+    /// Records the finding of a rule with this mode.
     pub(super) fn found(&mut self, mode: Mode, finding: Finding) {
         if !self.leaves_out(mode, finding.rule)
             && let Some(list) = self.list(mode)
@@ -174,8 +174,8 @@ impl Decision {
         }
     }
 
-    /// Whether another finding is not kept; it is counted then. Rules that may find one for each value ask before they write
-    /// its text.
+    /// Returns whether one more finding of this rule would be dropped, and counts it if so. A rule that can find one
+    /// for each value asks first, so that it does not build a text that is dropped.
     pub(super) fn leaves_out(&mut self, mode: Mode, rule: Rule) -> bool {
         if let Some(count) = self.left_out.get_mut(&(mode, rule)) {
             *count += 1;
@@ -198,7 +198,7 @@ impl Decision {
         }
     }
 
-    /// Leaves only a note for the audit log of what breaks a rule that the account is excepted from.
+    /// Moves findings to the audit log if the account is excepted from their rule.
     pub(super) fn except(&mut self, exceptions: &BTreeSet<ExceptedRule>) {
         let is_excepted = |rule: Rule| rule.exception().is_some_and(|rule| exceptions.contains(&rule));
         for findings in [&mut self.refusals, &mut self.warnings] {
@@ -211,13 +211,14 @@ impl Decision {
         }
     }
 
-    /// Notes what no class can allow.
+    /// Records a refusal that no class can turn off.
     pub(super) fn refuse(&mut self, finding: Finding) {
         self.found(Mode::Enforce, finding);
     }
 }
 
-/// Every finding is a line, as far as a message can be read. `left_out`: how many there were besides.
+/// Returns one line for each of the first [`MOST`] findings, and a last line with the number of the others, which
+/// includes the `left_out` findings that were dropped before.
 fn lines(findings: &[Finding], left_out: usize) -> String {
     let mut lines: Vec<String> = findings.iter().take(MOST).map(Finding::to_string).collect();
     let more = findings.len().saturating_sub(MOST) + left_out;
@@ -227,8 +228,8 @@ fn lines(findings: &[Finding], left_out: usize) -> String {
     lines.join("\n")
 }
 
-/// The operations that make `old`, which is at `path` of the object, into `new`. What is made here only adds to objects,
-/// appends to lists and replaces single values; whatever else differs is replaced whole.
+/// Returns the operations that change `old`, which is at `path` of the object, into `new`. Fields are added, lists are
+/// extended, and single values are replaced. If anything else differs, the enclosing value is replaced as a whole.
 #[must_use]
 pub(super) fn difference(path: &str, old: &Json<'_>, new: &Json<'_>) -> Vec<PatchOperation> {
     let mut operations = Vec::new();
@@ -250,7 +251,7 @@ fn compare(path: &str, old: &Json<'_>, new: &Json<'_>, operations: &mut Vec<Patc
                     None => operations.push(operation("add", path(), value)),
                 }
             }
-            // Both are in order, so what is left is a field that is gone.
+            // Both objects are sorted by key, so a field of `old` that is left over is missing in `new`.
             if fields.next().is_some() {
                 operations.truncate(before);
                 operations.push(operation("replace", path.to_owned(), new));
@@ -276,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_become_pointers() {
+    fn a_difference_becomes_json_patch_operations() {
         let patch =
             difference("", &Json::from(&json!({"a": [1, null]})), &Json::from(&json!({"a": [1, 2, 3], "b/c~d": true})));
         let expected = json!([
@@ -288,13 +289,17 @@ mod tests {
     }
 
     #[test]
-    fn a_message_ends() {
+    fn a_message_lists_at_most_16_findings() {
         let finding = Finding { rule: Rule::Uid, what: "a".to_owned(), why: "b".to_owned(), remedy: "c".to_owned() };
         let mut decision = Decision::default();
         (0..1000).for_each(|_| decision.refuse(finding.clone()));
         assert_eq!(decision.message().lines().count(), MOST + 1);
         assert!(decision.message().ends_with("a; b: c\nand 984 more"));
-        assert_eq!((decision.refusals.len(), decision.left_out.len()), (MOST, 1), "and what is not told is not kept");
+        assert_eq!(
+            (decision.refusals.len(), decision.left_out.len()),
+            (MOST, 1),
+            "findings that the message leaves out are not kept"
+        );
         (0..20).for_each(|_| decision.found(Mode::Audit, Finding { rule: Rule::Images, ..finding.clone() }));
         decision.found(Mode::Audit, finding);
         let said = decision.audit_annotations();

@@ -1,4 +1,4 @@
-//! What runs already, judged as if somebody made it now: by [`decide`] itself, and by the rules that the API server
+//! Judges existing objects as if they were created now: by [`decide`] itself, and by the rules that the API server
 //! evaluates, as far as an object alone shows that it breaks one.
 
 use std::borrow::Cow;
@@ -13,16 +13,16 @@ use super::{Decision, Finding, Operation, Resolved, Review, Rule, User, decide};
 use crate::rules::server::{PORT_SYSCTLS, SAFE_SYSCTLS, ServerRule, ServerRules};
 use crate::rules::{Mode, Rules};
 
-/// A kind of which objects are judged: API group and resource.
+/// The API group and the resource of objects that are judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind {
-    /// Empty for the core.
+    /// Empty for the core group.
     pub group: &'static str,
-    /// `pods`.
+    /// The plural of the kind, such as `pods`.
     pub resource: &'static str,
 }
 
-/// The kinds that a rule looks at, apart from those of `hosts.fields`; what makes others comes before them.
+/// The kinds that rules apply to, apart from those of `hosts.fields`. Owners come before the objects that they create.
 pub const KINDS: [Kind; 15] = [
     kind("", "pods"),
     kind("", "replicationcontrollers"),
@@ -45,29 +45,29 @@ const fn kind(group: &'static str, resource: &'static str) -> Kind {
     Kind { group, resource }
 }
 
-/// What is not judged, for people: nobody sees it in an object that exists.
+/// The checks that are left out, because an existing object does not show the problem. The texts are for
+/// administrators.
 pub const NOT_JUDGED: [&str; 4] = [
-    "scheduling: nodeName of pods that run, because the scheduler writes it; templates are judged",
+    "scheduling: nodeName of running pods, because the scheduler sets it; templates are judged",
     "services: hosts in annotations",
     "hosts.fields: hosts in further kinds",
-    "claims: what a claim without a storage class would be given",
+    "claims: the storage class that a claim without one would get",
 ];
 
-/// A rule that something breaks.
+/// A rule that an existing object breaks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Broken {
-    /// `uid`; [`LACKS`] if a running pod lacks what a new one is given.
+    /// The rule's name, such as `uid`; [`LACKS`] if a running pod lacks what the webhook adds to new ones.
     pub rule: &'static str,
-    /// What happens to a new one.
+    /// What would happen to a new object.
     pub mode: Mode,
-    /// One sentence.
     pub text: String,
 }
 
-/// A pod that runs lacks what the rules fill in.
+/// The pseudo rule of running pods that lack what the webhook adds to new ones.
 pub const LACKS: &str = "filled in";
 
-/// Judges an object by the rules of the webhook. `resolved`: whose namespace it is in.
+/// Judges an object by the rules of the webhook. `resolved` is the tenant of its namespace.
 #[must_use]
 pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: Kind, object: &Value) -> Vec<Broken> {
     if is_over(kind, object) {
@@ -83,14 +83,14 @@ pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: Kind, object: &Value
         subresource: Cow::from(""),
         name: text("name"),
         namespace: text("namespace"),
-        // The daemon's own objects are as it made them.
+        // The daemon sends this review, so that Bursar's own objects break no rule.
         user: User { name: Cow::from(rules.daemon.as_str()), groups: Vec::new() },
         object: Some(Json::from(object)),
         old_object: None,
         dry_run: true,
     };
     let Decision { refusals, warnings, audit, patch, left_out: _ } = decide(rules, resolved, &review);
-    // A tenant who is suspended has what it had.
+    // A suspension refuses new pods only.
     let refusals = refusals.into_iter().filter(|finding| finding.rule != Rule::Suspended);
     let of =
         |mode: Mode| move |finding: Finding| Broken { rule: finding.rule.as_str(), mode, text: finding.to_string() };
@@ -103,7 +103,7 @@ pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: Kind, object: &Value
         let more = paths.len().saturating_sub(shown.len());
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let text = format!(
-            "it lacks {}{more}, which a new pod is given: delete it, and its controller makes another",
+            "it lacks {}{more}, which a new pod would get: delete it, and its controller creates a new one",
             shown.join(", ")
         );
         broken.push(Broken { rule: LACKS, mode: Mode::Enforce, text });
@@ -111,7 +111,7 @@ pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: Kind, object: &Value
     broken
 }
 
-/// A pod that has ended runs nothing, and a `Job` that has ended makes nothing.
+/// Whether the object has ended: an ended pod runs nothing, and an ended `Job` creates nothing.
 fn is_over(kind: Kind, object: &Value) -> bool {
     let ended =
         |condition: &Value| matches!(text(&condition["type"]), "Complete" | "Failed") && condition["status"] == "True";
@@ -122,7 +122,7 @@ fn is_over(kind: Kind, object: &Value) -> bool {
     }
 }
 
-/// Judges an object by the rules that the API server evaluates. `unchosen`: the mode of a rule that has none.
+/// Judges an object by the rules that the API server evaluates. `unchosen` is the mode of rules without one.
 #[must_use]
 pub fn by_server(server: &ServerRules, unchosen: Mode, kind: Kind, object: &Value) -> Vec<Broken> {
     if is_over(kind, object) {
@@ -171,7 +171,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// `KIND NAME`, or `KIND *`.
+/// Whether the rule allows the word `KIND NAME`, or `KIND *`.
 fn allows(rule: &ServerRule, kind: &str, name: &str) -> bool {
     rule.allow.contains(&format!("{kind} {name}")) || rule.allow.contains(&format!("{kind} *"))
 }
@@ -191,10 +191,10 @@ fn services(rule: &ServerRule, spec: &Value) -> Vec<String> {
     let kind = spec["type"].as_str().unwrap_or("ClusterIP");
     let mut problems = Vec::new();
     if kind != "ClusterIP" && !rule.allow.contains(kind) {
-        problems.push(format!("it is of type {kind}"));
+        problems.push(format!("its type is {kind}"));
     }
     if list(&spec["externalIPs"]).next().is_some() && !rule.allow.contains("externalIPs") {
-        problems.push("it takes addresses of others by externalIPs".to_owned());
+        problems.push("it claims addresses by externalIPs".to_owned());
     }
     problems
 }
@@ -273,7 +273,7 @@ mod tests {
         let (pods, deployments) = (kind("", "pods"), kind("apps", "deployments"));
         let node = json!({"nodeName": "n1"});
         assert_eq!(broken(&server, deployments, &template(&node)), [("scheduling", Mode::Audit)]);
-        assert_eq!(broken(&server, pods, &json!({"spec": node})), [], "the scheduler wrote it");
+        assert_eq!(broken(&server, pods, &json!({"spec": node})), [], "the scheduler sets nodeName of running pods");
         server.scheduling.allow.insert("nodeName".to_owned());
         assert_eq!(broken(&server, deployments, &template(&node)), []);
         let urgent = json!({"priorityClassName": "system-node-critical"});
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn services_ingresses_and_claims_are_held_against_their_lists() {
+    fn services_ingresses_and_claims_outside_their_lists_are_found() {
         let mut server = ServerRules::default();
         let services = kind("", "services");
         let service = json!({"spec": {"type": "LoadBalancer", "externalIPs": ["192.0.2.7"]}});
@@ -303,11 +303,19 @@ mod tests {
         let ingress = json!({"metadata": {"annotations": {"kubernetes.io/ingress.class": "other"}}, "spec": {}});
         let claim = json!({"spec": {"storageClassName": "fast"}});
         let (ingresses, claims) = (kind("networking.k8s.io", "ingresses"), kind("", "persistentvolumeclaims"));
-        assert_eq!((broken(&server, ingresses, &ingress), broken(&server, claims, &claim)), (vec![], vec![]), "off");
+        assert_eq!(
+            (broken(&server, ingresses, &ingress), broken(&server, claims, &claim)),
+            (vec![], vec![]),
+            "both rules are off"
+        );
         let listed = |word: &str| ServerRule { mode: Some(Mode::Warn), allow: [word.to_owned()].into() };
         (server.ingress, server.storage) = (listed("ingress nginx"), listed("class slow"));
         assert_eq!(broken(&server, ingresses, &ingress), [("ingress", Mode::Warn)]);
-        assert_eq!(broken(&server, ingresses, &json!({"spec": {}})), [("ingress", Mode::Warn)], "without a class");
+        assert_eq!(
+            broken(&server, ingresses, &json!({"spec": {}})),
+            [("ingress", Mode::Warn)],
+            "an ingress without a class"
+        );
         assert_eq!(broken(&server, claims, &claim), [("claims.storage_classes", Mode::Warn)]);
         let ours = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": "bursar"}}, "spec": {}});
         assert_eq!(broken(&server, claims, &ours), []);

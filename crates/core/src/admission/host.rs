@@ -1,5 +1,5 @@
-//! What a pod would have of the node it runs on: namespaces, ports, privileges, and requests that its kubelet makes for it.
-//! Paths are volumes', by the stricter of both rules.
+//! Checks what a pod would get of its node: namespaces, ports, privileges, and requests that its kubelet sends for it.
+//! Paths of the node are checked as volumes, by the stricter of the two rules.
 
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, at, object, quoted, switch, text};
@@ -8,7 +8,8 @@ use super::tenant::Tenant;
 use super::value::{Json, Object};
 use crate::rules::Mode;
 
-/// Fields of a container that make the kubelet send requests: from the node's own network, past every network policy.
+/// Fields of a container that make the kubelet send requests from the node's own network, which bypasses network
+/// policies.
 const ASKED: [&[&str]; 5] = [
     &["livenessProbe"],
     &["readinessProbe"],
@@ -17,7 +18,7 @@ const ASKED: [&[&str]; 5] = [
     &["lifecycle", "preStop"],
 ];
 
-/// Looks at a pod and its containers.
+/// Checks a pod and its containers.
 pub(super) fn check(
     pod: &Pod<'_>,
     containers: &[Container<'_>],
@@ -29,7 +30,7 @@ pub(super) fn check(
         return Ok(());
     }
     let mut found = |what: String, remedy: String| {
-        let why = format!("{} has no part in the node", tenant.who());
+        let why = format!("{} has no rights on the node", tenant.who());
         decision.found(mode, Finding { rule: Rule::Host, what, why, remedy });
     };
     let spec = pod.spec()?;
@@ -52,8 +53,8 @@ pub(super) fn check(
             found(format!("{} asks for port {port} of the node", who()), "remove hostPort from its ports".to_owned());
         }
         for (path, host) in asked(container)? {
-            let what = format!("{} has its node ask {}", who(), quoted(host));
-            found(what, format!("remove {path}.host, so that the node asks the pod"));
+            let what = format!("{} makes its node send requests to {}", who(), quoted(host));
+            found(what, format!("remove {path}.host, so that the node sends them to the pod"));
         }
         let Some(context) = container.changed_context()? else { continue };
         if switch(&context, "privileged")? == Some(true) {
@@ -73,7 +74,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Hosts that the container did not have the kubelet ask, and where it names them.
+/// Returns the hosts that the kubelet would newly send requests to, each with the path of its field.
 fn asked<'a>(container: &Container<'a>) -> Result<Vec<(String, &'a str)>, Malformed> {
     let mut asked = Vec::new();
     for (place, how) in ASKED.iter().flat_map(|place| ["httpGet", "tcpSocket"].map(|how| (place, how))) {
@@ -88,8 +89,8 @@ fn asked<'a>(container: &Container<'a>) -> Result<Vec<(String, &'a str)>, Malfor
     Ok(asked)
 }
 
-/// `hostPID`, `hostIPC`, `hostNetwork`, and whatever a later version shares. `hostUsers` is how things are without it, and
-/// what a pod gives up it may.
+/// Whether the field shares something of the node: `hostPID`, `hostIPC`, `hostNetwork`, or a field of a later version.
+/// `hostUsers: true` is the default, and a pod may always set it to false.
 fn is_of_the_host(key: &str) -> bool {
     let rest = key.strip_prefix("host").unwrap_or_default();
     rest.starts_with(|first: char| first.is_ascii_uppercase()) && !matches!(rest, "Users" | "Aliases")

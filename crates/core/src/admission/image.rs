@@ -1,4 +1,4 @@
-//! Where images come from: references as the container runtimes read them, against the class's registries.
+//! Checks the registries of images. References are parsed as container runtimes parse them.
 
 use std::fmt;
 
@@ -8,23 +8,23 @@ use super::pod::{Container, Pod};
 use super::tenant::Tenant;
 use crate::rules::Mode;
 
-/// Longest text that is looked at: a name has at most 255 characters, a tag 128, a digest 135.
+/// The longest text that is parsed. A name has at most 255 characters, a tag 128, a digest 135.
 const LONGEST: usize = 1024;
-/// Longest path of an image within its registry.
+/// The longest path of an image within its registry.
 const LONGEST_PATH: usize = 255;
 const LONGEST_TAG: usize = 128;
-/// Algorithms of digests, and how many hexadecimal digits they give.
+/// The algorithms of digests, with the number of their hexadecimal digits.
 const DIGESTS: [(&str, usize); 3] = [("sha256", 64), ("sha384", 96), ("sha512", 128)];
 
-/// An image as a runtime finds it.
+/// An image reference with the runtimes' defaults filled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Reference {
-    /// `docker.io/library/nginx`: registry and path, with the runtimes' defaults.
+    /// Registry and path, such as `docker.io/library/nginx`.
     name: String,
     has_digest: bool,
 }
 
-/// Why a text is no image that can be judged.
+/// Why a text is not an image reference that can be judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BadReference {
     TooLong,
@@ -46,13 +46,13 @@ impl fmt::Display for BadReference {
             Self::Path => "its path is malformed",
             Self::Tag => "its tag is malformed",
             Self::Digest => "its digest is malformed",
-            Self::UpperCase => "registry and path are in lower case",
-            Self::LocalId => "it names what a node may have by chance",
+            Self::UpperCase => "registry and path must be in lower case",
+            Self::LocalId => "it could be the id of an image that the node already has",
         })
     }
 }
 
-/// Looks at the images of containers, and at those mounted as volumes.
+/// Checks the images of containers, and images that are mounted as volumes.
 pub(super) fn check(
     pod: &Pod<'_>,
     containers: &[Container<'_>],
@@ -85,7 +85,7 @@ pub(super) fn check(
 fn judged(image: &str, tenant: &Tenant<'_>) -> Result<(), (String, String)> {
     let rules = &tenant.rules.images;
     let reference = parse(image).map_err(|error| {
-        (format!("that is no image reference ({error})"), "write registry/path:tag, in lower case".to_owned())
+        (format!("that is not an image reference ({error})"), "write registry/path:tag, in lower case".to_owned())
     })?;
     let mut allowed = rules.allow.iter().filter_map(|allowed| tenant.fill(allowed));
     let name = &reference.name;
@@ -95,7 +95,7 @@ fn judged(image: &str, tenant: &Tenant<'_>) -> Result<(), (String, String)> {
             [] => format!("{} may run no images", tenant.who()),
             _ => format!("{} may run images of {}", tenant.who(), allowed.join(", ")),
         };
-        return Err((why, "push it there, and name it so".to_owned()));
+        return Err((why, "push the image there and use that name".to_owned()));
     }
     if rules.digest && !reference.has_digest {
         return Err(("an image must be named by its digest".to_owned(), format!("write {name}@sha256:…")));
@@ -109,7 +109,8 @@ fn is_within(name: &str, allowed: &str) -> bool {
     !allowed.is_empty() && name.strip_prefix(allowed).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Whether an allow-list can have this: `registry[:port][/path]` in lower case, that a reference's registry can be.
+/// Whether an allow-list may contain this text: `registry[:port][/path]` in lower case, with a registry that references
+/// can have.
 #[must_use]
 pub fn is_place(text: &str) -> bool {
     let plain = text.trim_end_matches('/').replace("{name}", "a");
@@ -117,11 +118,11 @@ pub fn is_place(text: &str) -> bool {
     parse(&format!("{plain}/a")).is_ok_and(|reference| reference.name.split('/').next() == Some(registry))
 }
 
-/// A reference as the runtimes understand it, with their defaults (`docker.io`, `library/`).
+/// Parses a reference as the runtimes do, with their defaults (`docker.io`, `library/`).
 ///
-/// The grammar is that of `github.com/distribution/reference`. Stricter than it are we with what two parsers could read in
-/// two ways: letters beyond ASCII, upper case outside of the tag, a registry that is no host, and ids of what a node has
-/// already. Read by hand and not by a regular expression, which takes a hundred times as long.
+/// The grammar is that of `github.com/distribution/reference`. This parser also rejects what two parsers could read in
+/// two ways: letters beyond ASCII, upper case outside of the tag, a registry that is not a host, and ids of images on
+/// the node. It uses no regular expression, because that takes a hundred times as long.
 fn parse(image: &str) -> Result<Reference, BadReference> {
     if image.len() > LONGEST {
         return Err(BadReference::TooLong);
@@ -130,7 +131,7 @@ fn parse(image: &str) -> Result<Reference, BadReference> {
         return Err(BadReference::NotAscii);
     }
     let (rest, digest) = image.split_once('@').map_or((image, None), |(rest, digest)| (rest, Some(digest)));
-    // A colon before a slash is the port's.
+    // A colon before a slash belongs to the port.
     let (name, tag) = match rest.rsplit_once(':') {
         Some((name, tag)) if !tag.contains('/') => (name, Some(tag)),
         _ => (rest, None),
@@ -145,7 +146,7 @@ fn parse(image: &str) -> Result<Reference, BadReference> {
     if !digest.is_none_or(is_digest) {
         return Err(BadReference::Digest);
     }
-    // containerd takes `sha256:…` for the id of an image that the node already has, even if another tenant pulled it.
+    // containerd reads `sha256:…` as the id of an image that the node already has, even if another tenant pulled it.
     let start = name.split(':').next().unwrap_or_default();
     if DIGESTS.iter().any(|(algorithm, _)| *algorithm == start) || is_hex(start, 64) {
         return Err(BadReference::LocalId);
@@ -181,20 +182,20 @@ fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Labels in lower case with dots between them, and perhaps a port.
+/// Whether the text is a host in lower case, optionally with a port.
 fn is_registry(text: &str) -> bool {
     let (host, port) = text.split_once(':').unwrap_or((text, "0"));
     let is_label = |label: &str| is_framed(label) && label.bytes().all(|byte| byte == b'-' || is_lower(byte));
     host.split('.').all(is_label) && !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Words in lower case with `.`, `_`, `__` or dashes between them.
+/// Whether the text consists of words in lower case with `.`, `_`, `__` or dashes between them.
 fn is_part(text: &str) -> bool {
     let is_gap = |gap: &str| matches!(gap, "" | "." | "_" | "__") || gap.bytes().all(|byte| byte == b'-');
     is_framed(text) && text.split(|letter: char| letter.is_ascii() && is_lower(letter as u8)).all(is_gap)
 }
 
-/// Whether a small letter or digit is at both ends.
+/// Whether the text begins and ends with a small letter or a digit.
 fn is_framed(text: &str) -> bool {
     let (first, last) = (text.bytes().next(), text.bytes().next_back());
     first.is_some_and(is_lower) && last.is_some_and(is_lower)
@@ -218,14 +219,22 @@ mod tests {
     }
 
     #[test]
-    fn references_are_what_the_runtimes_take_them_for() {
+    fn references_are_read_as_the_runtimes_read_them() {
         assert_eq!(read("nginx"), "docker.io library/nginx");
         assert_eq!(read("index.docker.io/nginx"), "docker.io library/nginx");
         assert_eq!(read("registry.example.org/x"), "registry.example.org x");
-        assert_eq!(read("registry/x"), "docker.io registry/x", "no dot, no port: no registry");
+        assert_eq!(
+            read("registry/x"),
+            "docker.io registry/x",
+            "without a dot or a port, the first part is not a registry"
+        );
         assert_eq!(read("registry:5000/x:1"), "registry:5000 x");
         assert_eq!(read("localhost/x"), "localhost x");
-        assert_eq!(read("registry.example.org:5000"), "docker.io library/registry.example.org", "a tag");
+        assert_eq!(
+            read("registry.example.org:5000"),
+            "docker.io library/registry.example.org",
+            "the number is a tag, not a port"
+        );
         let digest = "f".repeat(64);
         assert_eq!(read(&format!("registry.example.org/x:1@sha256:{digest}")), "registry.example.org x");
     }
@@ -233,14 +242,14 @@ mod tests {
     #[test]
     fn an_ambiguous_image_reference_is_refused() {
         let digest = "f".repeat(64);
-        assert_eq!(read("REGISTRY.example.org/x"), "registry and path are in lower case");
-        assert_eq!(read("EVIL/x"), "registry and path are in lower case");
+        assert_eq!(read("REGISTRY.example.org/x"), "registry and path must be in lower case");
+        assert_eq!(read("EVIL/x"), "registry and path must be in lower case");
         assert_eq!(
             read(&format!("registry.example.org/x@sha256:{}", "F".repeat(64))),
-            "registry and path are in lower case"
+            "registry and path must be in lower case"
         );
-        assert_eq!(read(&digest), "it names what a node may have by chance");
-        assert_eq!(read(&format!("sha256:{digest}")), "it names what a node may have by chance");
+        assert_eq!(read(&digest), "it could be the id of an image that the node already has");
+        assert_eq!(read(&format!("sha256:{digest}")), "it could be the id of an image that the node already has");
         for wrong in [
             "",
             " nginx",
@@ -285,9 +294,9 @@ mod tests {
     }
 
     proptest! {
-        /// Another implementation of the grammar, made from Docker's own.
+        /// `oci_spec` implements the same grammar, derived from Docker's own.
         #[test]
-        fn what_is_read_is_what_others_read(image in reference()) {
+        fn another_parser_reads_references_in_the_same_way(image in reference()) {
             let theirs = image.parse::<oci_spec::distribution::Reference>();
             match (parse(&image), theirs) {
                 (Ok(ours), Ok(theirs)) => {
@@ -295,7 +304,7 @@ mod tests {
                     prop_assert_eq!(ours.has_digest, theirs.digest().is_some());
                 }
                 (Err(_), Err(_)) | (Err(BadReference::UpperCase | BadReference::LocalId), Ok(_)) => {}
-                // What is no host was taken for a path, whose first part was then taken for the registry.
+                // If the first part is not a host, `oci_spec` reads it as part of the path.
                 (Err(BadReference::Registry), Ok(theirs)) => prop_assert!(!is_registry(theirs.registry())),
                 (ours, theirs) => prop_assert!(false, "{image}: {ours:?}, {theirs:?}"),
             }
@@ -308,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allow_list_has_places_of_registries() {
+    fn an_allow_list_accepts_registries_and_their_paths() {
         for place in
             ["registry.example.org", "registry.example.org:5000/", "docker.io/library/", "r.example.org/tool-{name}"]
         {
@@ -322,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_end_at_a_slash() {
+    fn an_allowed_prefix_ends_at_a_slash() {
         for allowed in
             ["registry.example.org", "registry.example.org/", "registry.example.org/x", "registry.example.org/x/"]
         {

@@ -1,7 +1,7 @@
-//! Under which names a tenant is served: hosts and annotations of an `Ingress`, an `HTTPRoute` and their like.
+//! Checks the hosts and annotations of an `Ingress`, an `HTTPRoute` and similar kinds.
 //!
-//! Hosts are compared label by label as they are written. The API server and the controllers know only lower case without
-//! a dot at the end, so everything else is nobody's.
+//! Hosts are compared label by label, as they are written. The API server and the controllers accept only lower case
+//! without a dot at the end, so a host in any other form belongs to no tenant.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use super::value::{Json, Object};
 use crate::contract::Identity;
 use crate::rules::{ClassRules, Mode};
 
-/// Annotations that no controller routes by, and that tools of the field write by themselves.
+/// Annotations that no controller uses for routing, and that common tools write by themselves.
 pub const HARMLESS: [&str; 4] = [
     "kubectl.kubernetes.io/last-applied-configuration",
     "kubernetes.io/description",
@@ -20,11 +20,11 @@ pub const HARMLESS: [&str; 4] = [
     "meta.helm.sh/release-namespace",
 ];
 
-/// A place of an object that says for which host it is.
+/// A host that an object uses, and the place where it does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Use<'a> {
     place: Place,
-    /// Empty: for every one.
+    /// Empty if the object is for every host.
     host: &'a str,
 }
 
@@ -36,16 +36,15 @@ enum Place {
     Route,
 }
 
-/// Which kind of object it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// `networking.k8s.io/v1`, Ingress.
+    /// `Ingress` of `networking.k8s.io/v1`.
     Ingress,
-    /// `gateway.networking.k8s.io`: `HTTPRoute`, `GRPCRoute`, `TLSRoute`.
+    /// `HTTPRoute`, `GRPCRoute` and `TLSRoute` of `gateway.networking.k8s.io`.
     Route,
 }
 
-/// Looks at the hosts and annotations that are new.
+/// Checks the hosts and annotations that are new.
 pub(super) fn check(
     kind: Kind,
     new: &Json<'_>,
@@ -103,17 +102,18 @@ fn of_route<'v>(object: &'v Json<'_>) -> Result<Vec<Use<'v>>, Malformed> {
     Ok(hosts.into_iter().map(|host| Use { place: Place::Route, host }).collect())
 }
 
-/// The tenant's hosts.
+/// Returns the tenant's hosts.
 fn patterns<'a>(tenant: &'a Tenant<'_>) -> impl Iterator<Item = String> + 'a {
     own_patterns(tenant.rules).filter_map(|pattern| tenant.fill(pattern))
 }
 
-/// A pattern in which `{name}` is no label of its own could be several tenants', and is nobody's.
+/// Returns the patterns in which `{name}` is a whole label. Other patterns are ignored, because a host that they match
+/// could belong to several tenants.
 fn own_patterns(rules: &ClassRules) -> impl Iterator<Item = &String> {
     rules.hosts.allow.iter().filter(|pattern| pattern.split('.').any(|label| label == "{name}"))
 }
 
-/// The pattern of its class by which a tenant may serve `host`, if there is one.
+/// Returns the pattern of the class that lets the tenant serve `host`, if there is one.
 #[must_use]
 pub fn serves<'r>(identity: &Identity, rules: &'r ClassRules, host: &str) -> Option<&'r str> {
     let tenant = Tenant { identity, rules };
@@ -121,7 +121,7 @@ pub fn serves<'r>(identity: &Identity, rules: &'r ClassRules, host: &str) -> Opt
     own_patterns(rules).find(fits).map(String::as_str)
 }
 
-/// A first label `*` of a pattern is any one label, that of a wildcard too.
+/// Whether `host` matches `pattern`. A first label `*` of the pattern matches any one label, also `*`.
 fn is_match(pattern: &str, host: &str) -> bool {
     match pattern.strip_prefix("*.") {
         Some(rest) => host.split_once('.').is_some_and(|(first, after)| is_label(first) && after == rest),
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_exact_labels() {
+    fn only_the_exact_host_matches() {
         let own = "foo.tools.example.org";
         assert!(is_match(own, own));
         for other in [
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_of_a_pattern_is_one_label() {
+    fn a_wildcard_in_a_pattern_matches_one_label() {
         let pattern = "*.foo.tools.example.org";
         assert!(is_match(pattern, "a.foo.tools.example.org") && is_match(pattern, "*.foo.tools.example.org"));
         for other in

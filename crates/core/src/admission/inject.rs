@@ -1,7 +1,7 @@
-//! What a pod is given: the tenant's claims, `HOME`, and the nodes that can mount them.
+//! Adds the tenant's claims, `HOME` and a node selector to pods.
 //!
-//! A convenience, so whatever a pod says itself stays: a mount at the same path, a `HOME`, a node selector. Its label
-//! [`INJECT`] says whether it wants anything, and whether init and ephemeral containers get it too.
+//! This is a convenience, so a pod's own settings stay: a mount at the same path, `HOME`, a node selector. The label
+//! [`INJECT`] of a pod turns it off, or extends it to init and ephemeral containers.
 
 use super::json::{at, entries, entry, field, list, set_absent};
 use super::pod::{Container, Pod};
@@ -10,10 +10,10 @@ use super::value::Json;
 use crate::contract::INJECT;
 use crate::rules::{Inject, Mode};
 
-/// Longest name of a volume (RFC 1123 label).
+/// The longest name of a volume (RFC 1123 label).
 const NAME_MAX: usize = 63;
 
-/// Puts the class's mounts into a new pod, or into what is new in an old one.
+/// Adds the class's mounts to a new pod, or to new ephemeral containers of an existing one.
 pub(super) fn fill<'a>(spec: &mut Json<'a>, pod: &Pod<'a>, containers: &[Container<'a>], tenant: &Tenant<'a>) {
     let rules = &tenant.rules.volumes;
     let asked = at(pod.object, &["metadata", "labels", INJECT]).and_then(Json::as_str).and_then(Inject::of);
@@ -66,7 +66,8 @@ pub(super) fn fill<'a>(spec: &mut Json<'a>, pod: &Pod<'a>, containers: &[Contain
     }
 }
 
-/// The name of the pod's volume for `claim`, made if the pod is new; `None` if it cannot be, or its name is taken.
+/// Returns the name of the pod's volume for `claim`. If the pod is new, adds the volume; returns `None` if that is
+/// impossible or its name is taken.
 fn volume<'a>(spec: &mut Json<'a>, pod: &Pod<'_>, claim: &'a str) -> Option<String> {
     let volumes = list(spec, "volumes").ok()?;
     let of_claim = |volume: &&Json<'_>| {

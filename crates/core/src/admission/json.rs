@@ -1,12 +1,12 @@
-//! Raw objects, read by key: a value of another type than Kubernetes gives it is [`Malformed`], never absent.
+//! Accessors for raw objects. If a value has another type than in Kubernetes, it is [`Malformed`], never absent.
 
 use super::decision::{Finding, Rule};
 use super::value::{Json, Object};
 
-/// How much of a user's text a message repeats: enough to find it again, and no more than a line.
+/// The most characters of a user's text that a message repeats: enough to find the text, and no more than a line.
 const QUOTED: usize = 120;
 
-/// A part of an object has not the shape that Kubernetes gives it.
+/// Describes a part of an object that does not have the structure of its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Malformed(pub(super) String);
 
@@ -15,49 +15,51 @@ impl Malformed {
         Finding {
             rule: Rule::Malformed,
             what: self.0,
-            why: "no such object can be checked".to_owned(),
+            why: "such an object cannot be checked".to_owned(),
             remedy: "send it as Kubernetes defines it".to_owned(),
         }
     }
 }
 
-/// The value of `key`. `null` is absent, as it is for the API server.
+/// Returns the value of `key`. As in the API server, `null` counts as absent.
 pub(super) fn field<'v, 'a>(value: &'v Json<'a>, key: &str) -> Option<&'v Json<'a>> {
     value.get(key).filter(|value| !value.is_null())
 }
 
-/// The value at the end of `keys`.
+/// Returns the value at the end of the path `keys`.
 pub(super) fn at<'v, 'a>(value: &'v Json<'a>, keys: &[&str]) -> Option<&'v Json<'a>> {
     keys.iter().try_fold(value, |value, key| field(value, key))
 }
 
-/// The object at `key`; absent: none.
+/// Returns the object at `key`; `None` if it is absent.
 pub(super) fn object<'v, 'a>(value: &'v Json<'a>, key: &str) -> Result<Option<&'v Object<'a>>, Malformed> {
     typed(value, key, "an object", Json::as_object)
 }
 
-/// The list at `key`, empty if absent.
+/// Returns the list at `key`; an empty one if it is absent.
 pub(super) fn list<'v, 'a>(value: &'v Json<'a>, key: &str) -> Result<&'v [Json<'a>], Malformed> {
     Ok(typed(value, key, "a list", Json::as_list)?.unwrap_or_default())
 }
 
-/// The text at `key`, empty if absent.
+/// Returns the text at `key`; an empty one if it is absent.
 pub(super) fn text<'v>(value: &'v Json<'_>, key: &str) -> Result<&'v str, Malformed> {
     Ok(typed(value, key, "a text", Json::as_str)?.unwrap_or_default())
 }
 
-/// The texts of the list at `key`.
+/// Returns the texts of the list at `key`.
 pub(super) fn texts<'v>(value: &'v Json<'_>, key: &str) -> Result<Vec<&'v str>, Malformed> {
-    let text = |item: &'v Json<'_>| item.as_str().ok_or_else(|| Malformed(format!("{key} has what is not a text")));
+    let text = |item: &'v Json<'_>| {
+        item.as_str().ok_or_else(|| Malformed(format!("{key} contains an item that is not a text")))
+    };
     list(value, key)?.iter().map(text).collect()
 }
 
-/// The whole number at `key`.
+/// Returns the integer at `key`.
 pub(super) fn number(value: &Json<'_>, key: &str) -> Result<Option<i64>, Malformed> {
     typed(value, key, "a whole number", Json::as_i64)
 }
 
-/// The switch at `key`.
+/// Returns the boolean at `key`.
 pub(super) fn switch(value: &Json<'_>, key: &str) -> Result<Option<bool>, Malformed> {
     typed(value, key, "true or false", Json::as_bool)
 }
@@ -68,12 +70,12 @@ fn typed<'v, 'a, T>(
     what: &str,
     read: impl Fn(&'v Json<'a>) -> Option<T>,
 ) -> Result<Option<T>, Malformed> {
-    let fields = value.as_object().ok_or_else(|| Malformed(format!("what should have {key} is not an object")))?;
+    let fields = value.as_object().ok_or_else(|| Malformed(format!("the parent of {key} is not an object")))?;
     let Some(value) = fields.get(key).filter(|value| !value.is_null()) else { return Ok(None) };
     read(value).map(Some).ok_or_else(|| Malformed(format!("{key} is not {what}")))
 }
 
-/// The object at `key`, made if it is not there; `None` if something else is.
+/// Returns the object at `key`. If it is absent, inserts it; if another value is there, returns `None`.
 pub(super) fn entry<'v, 'a>(value: &'v mut Json<'a>, key: &'a str) -> Option<&'v mut Json<'a>> {
     let slot = value.as_object_mut()?.entry(key);
     if slot.is_null() {
@@ -82,7 +84,7 @@ pub(super) fn entry<'v, 'a>(value: &'v mut Json<'a>, key: &'a str) -> Option<&'v
     slot.as_object().is_some().then_some(slot)
 }
 
-/// The list at `key`, made if it is not there; `None` if something else is.
+/// Returns the list at `key`. If it is absent, inserts it; if another value is there, returns `None`.
 pub(super) fn entries<'v, 'a>(value: &'v mut Json<'a>, key: &'a str) -> Option<&'v mut Vec<Json<'a>>> {
     let slot = value.as_object_mut()?.entry(key);
     if slot.is_null() {
@@ -91,7 +93,7 @@ pub(super) fn entries<'v, 'a>(value: &'v mut Json<'a>, key: &'a str) -> Option<&
     slot.as_list_mut()
 }
 
-/// Puts `new` at `key` unless something is there.
+/// Sets `key` to `new`, unless it has a value.
 pub(super) fn set_absent<'a>(value: &mut Json<'a>, key: &'a str, new: impl Into<Json<'a>>) {
     let Some(fields) = value.as_object_mut() else { return };
     let slot = fields.entry(key);
@@ -100,7 +102,7 @@ pub(super) fn set_absent<'a>(value: &mut Json<'a>, key: &'a str, new: impl Into<
     }
 }
 
-/// A user's text for a message: quoted, escaped, and not longer than a line.
+/// Returns a user's text for a message: quoted, escaped, and cut to a line.
 pub(super) fn quoted(text: &str) -> String {
     match text.char_indices().nth(QUOTED) {
         Some((end, _)) => format!("{:?}…", &text[..end]),

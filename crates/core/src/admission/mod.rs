@@ -1,7 +1,7 @@
-//! Nobody runs as somebody else: a review, the tenant's identity and the rules of its class become a [`Decision`].
-//!
-//! [`decide`] is total: whatever it is given, it answers. What it cannot read it refuses, and a decision about the object
-//! that its own patch makes is to allow it as it is.
+//! Turns a review, the identity of the tenant and the rules of its class into a [`Decision`], so that no pod runs as
+//! another account.
+//! [`decide`] returns an answer for every input, and refuses what it cannot read. If an object already has the changes
+//! of its patch, it is allowed without another patch.
 
 mod approval;
 pub mod approver;
@@ -37,11 +37,11 @@ use pod::Pod;
 use tenant::Tenant;
 use value::Json;
 
-/// What in a tenant's namespace a class has rules for.
+/// The kinds of objects in a tenant's namespace that the rules of a class apply to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Concern {
     Pod,
-    /// What pods are made from: where the template is, and the same for messages.
+    /// A template of pods: the path to it, and the same path for messages.
     Template(&'static [&'static str], &'static str),
     Served(ingress::Kind),
     Claim,
@@ -51,8 +51,8 @@ const TEMPLATE: Concern = Concern::Template(&["spec", "template"], "spec.templat
 const CRON_JOB: Concern =
     Concern::Template(&["spec", "jobTemplate", "spec", "template"], "spec.jobTemplate.spec.template.");
 
-/// Finds the rules by group and resource. For pods, the subresources that can change what runs are checked too; for all
-/// other resources only the objects themselves.
+/// Returns the kind of object of a review; `None` if no rule applies. Subresources of pods are included if they can
+/// change what runs. Other resources are checked only without a subresource.
 fn concern(review: &Review<'_>) -> Option<Concern> {
     match (&*review.group, &*review.resource, &*review.subresource) {
         ("", "pods", "" | "ephemeralcontainers" | "resize") => Some(Concern::Pod),
@@ -69,8 +69,8 @@ fn concern(review: &Review<'_>) -> Option<Concern> {
     }
 }
 
-/// Returns the answer to the API server for `review`, which is about an object in the namespace of `tenant`. If
-/// [`Review::needs_identity`] says no, `tenant` is not read.
+/// Returns the answer to the API server for `review`, which concerns an object in the namespace of `tenant`. If
+/// [`Review::needs_identity`] returns false, `tenant` is not read.
 #[must_use]
 pub fn decide(rules: &Rules, tenant: &Resolved, review: &Review<'_>) -> Decision {
     let mut decision = Decision::default();
@@ -87,9 +87,9 @@ pub fn decide(rules: &Rules, tenant: &Resolved, review: &Review<'_>) -> Decision
 }
 
 impl Review<'_> {
-    /// Whether [`decide`] needs to know whose namespace it is. It does not for namespaces themselves, for deletions,
-    /// for resources that no class has rules for, and for claims that are there: those of ours may be in a namespace of
-    /// others.
+    /// Whether [`decide`] needs to know the tenant of the namespace. It does not for namespaces themselves, for
+    /// deletions, and for resources that no class has rules for. Updates of claims do not need it either, because
+    /// Bursar's own claims may be in namespaces without a tenant.
     #[must_use]
     pub fn needs_identity(&self) -> bool {
         match self.operation {
@@ -115,7 +115,7 @@ fn judge(rules: &Rules, resolved: &Resolved, review: &Review<'_>, decision: &mut
         _ => Some(review.old_object.as_ref().ok_or_else(|| Malformed("the request has no old object".to_owned()))?),
     };
     if old.is_some_and(|old| is_same(concern, new, old)) {
-        // An unchanged object passes whatever it is and no matter whose: it must still be able to lose its finalizer.
+        // An unchanged object passes in any namespace, because it must still be able to lose its finalizer.
         return Ok(());
     }
     let tenant = match tenant_of(rules, resolved, review) {
@@ -150,8 +150,8 @@ fn judge(rules: &Rules, resolved: &Resolved, review: &Review<'_>, decision: &mut
     Ok(())
 }
 
-/// Whether nothing differs that a rule looks at. In a workload, rules look at its template, except for the node selector:
-/// workloads can be stopped however large they are, and whatever becomes of the webhook.
+/// Whether nothing differs that a rule checks. Rules check only the template of a workload, without its node selector.
+/// So a workload of any size can be stopped, even if the webhook cannot resolve its tenant.
 fn is_same(concern: Concern, new: &Json<'_>, old: &Json<'_>) -> bool {
     let same = |keys: &[&str]| at(new, keys) == at(old, keys);
     let Concern::Template(template, _) = concern else { return same(&["spec"]) && same(&["metadata", "annotations"]) };
@@ -178,7 +178,7 @@ fn tenant_of<'a>(rules: &'a Rules, resolved: &'a Resolved, review: &Review<'_>) 
         Resolved::Sealed(identity)
             if identity.namespace.as_str() != review.namespace || identity.cluster != rules.cluster =>
         {
-            Err(nobody("its seal is for another one".to_owned(), restore))
+            Err(nobody("its seal names another namespace or cluster".to_owned(), restore))
         }
         Resolved::Sealed(identity) => {
             rules.classes.get(&identity.class).map(|rules| Tenant { identity, rules }).ok_or_else(|| {
@@ -197,9 +197,9 @@ fn tenant_of<'a>(rules: &'a Rules, resolved: &'a Resolved, review: &Review<'_>) 
 fn suspended(tenant: &Tenant<'_>) -> Finding {
     Finding {
         rule: Rule::Suspended,
-        what: "no new pods start here".to_owned(),
+        what: "no new pods can start in this namespace".to_owned(),
         why: format!("{} is suspended", tenant.who()),
-        remedy: "ask an administrator for `bursar resume`".to_owned(),
+        remedy: "ask an administrator to run `bursar resume`".to_owned(),
     }
 }
 

@@ -1,5 +1,5 @@
-//! What is ours stays as we made it: namespaces of tenants and objects with our label are changed by the daemon, by
-//! Kubernetes itself, and by whom the configuration exempts.
+//! Protects tenants' namespaces and all objects with Bursar's label. Only the daemon, Kubernetes itself and exempted
+//! groups may change them.
 
 use std::collections::BTreeSet;
 
@@ -11,24 +11,24 @@ use super::value::{Json, Object};
 use crate::contract::{ADOPT, CLASS, LAST_USE, MANAGED_BY, MANAGER, PREFIX};
 use crate::rules::Rules;
 
-/// Labels by which Kubernetes judges all pods of a namespace.
+/// The prefix of the labels that set the Pod Security level of a namespace.
 const POD_SECURITY: &str = "pod-security.kubernetes.io/";
-/// Chooses the node of a claim that waits for its first pod, by an annotation. It is no service account, and its certificate
-/// names no group that a site could exempt.
+/// The scheduler chooses the node of a claim that waits for its first pod, and writes an annotation for it. It is not a
+/// service account, and its certificate names no group that a site could exempt.
 const SCHEDULER: &str = "system:kube-scheduler";
-/// Fields of `metadata` that change with every write, whatever it is.
+/// Fields of `metadata` that every write changes.
 const BOOKKEEPING: [&str; 3] = ["generation", "managedFields", "resourceVersion"];
 
-/// Looks at a request about a namespace or an object that may be ours.
+/// Checks a request about a namespace, or about an object with Bursar's label.
 pub(super) fn check(rules: &Rules, review: &Review<'_>, decision: &mut Decision) -> Result<(), Malformed> {
     if review.operation == Operation::Connect || passes(rules, review) {
         return Ok(());
     }
     let (new, old) = (review.object.as_ref(), review.old_object.as_ref());
     if review.operation == Operation::Delete && old.is_none() {
-        // To delete a collection, the API server asks once without an object and then once for each object; only the
-        // latter requests say what is deleted.
-        return Err(Malformed("the deletion does not say of what".to_owned()));
+        // To delete a collection, the API server asks once without an object, and then once for each object. Only the
+        // latter requests contain the object.
+        return Err(Malformed("the deletion does not contain the object".to_owned()));
     }
     if review.group.is_empty() && review.resource == "namespaces" {
         return namespace(review, new, old, decision);
@@ -81,7 +81,7 @@ fn is_marked(object: &Json<'_>) -> bool {
     label(object, MANAGED_BY) == Some(MANAGER)
 }
 
-/// What controllers make the object's pods, jobs and claims from: they copy its labels.
+/// Returns the templates from which controllers create pods, jobs and claims. Controllers copy the labels of these.
 fn made<'v, 'a>(review: &Review<'_>, object: &'v Json<'a>) -> impl Iterator<Item = &'v Json<'a>> {
     let (template, pod) = match super::concern(review) {
         Some(Concern::Template(keys, _)) => (at(object, keys), at(object, keys)),
@@ -97,8 +97,9 @@ fn made<'v, 'a>(review: &Review<'_>, object: &'v Json<'a>) -> impl Iterator<Item
     template.into_iter().chain(job).chain(list(of_sets, "volumeClaimTemplates")).chain(ephemeral)
 }
 
-/// Whether the scheduler, or the controller of a storage driver (a service account outside of the claim's namespace), does its
-/// work on a claim: it writes the claim's `/status`, finalizers and annotations, and none of what is ours.
+/// Whether the scheduler, or the controller of a storage driver (a service account outside of the claim's namespace),
+/// does its work on a claim. These clients write the claim's `/status`, finalizers and annotations, but none of
+/// Bursar's own keys.
 fn is_drivers_work(review: &Review<'_>, new: Option<&Json<'_>>, old: Option<&Json<'_>>) -> Result<bool, Malformed> {
     let account = review.user.name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
     let is_elsewhere = account.is_some_and(|(namespace, _)| namespace != review.namespace);
@@ -115,8 +116,8 @@ fn ours(what: &str, why: String) -> Finding {
     Finding { rule: Rule::Objects, what: format!("{what} may not be changed or deleted"), why, remedy }
 }
 
-/// Whether the client keeps the cluster going, or is trusted with it by the administrators. What Kubernetes' controllers make
-/// where a class has rules, they make from what a tenant wrote.
+/// Whether the client keeps the cluster running, or is exempted by the configuration. Kubernetes' controllers may not
+/// create objects that a class has rules for, because tenants decide the content of these objects.
 fn passes(rules: &Rules, review: &Review<'_>) -> bool {
     let user = &review.user;
     let makes = || review.operation == Operation::Create && super::concern(review).is_some();
@@ -126,8 +127,8 @@ fn passes(rules: &Rules, review: &Review<'_>) -> bool {
         || user.groups.iter().any(|group| group == "system:nodes" || rules.exempt.iter().any(|exempt| exempt == group))
 }
 
-/// A namespace of a tenant keeps what we wrote on it, its owners and its finalizers, and stays. Other labels and
-/// annotations are its people's.
+/// A tenant's namespace cannot be deleted, and Bursar's keys, the owners and the finalizers cannot be changed. Its
+/// people may change other labels and annotations.
 fn namespace(
     review: &Review<'_>,
     new: Option<&Json<'_>>,
@@ -142,9 +143,10 @@ fn namespace(
     let why = || "it belongs to a tenant, and Bursar manages it".to_owned();
     match review.operation {
         Operation::Create => {
-            let remedy =
-                format!("remove the labels {CLASS} and {MANAGED_BY}; a namespace becomes a tenant's by the directory");
-            let what = format!("{what} would be a tenant's");
+            let remedy = format!(
+                "remove the labels {CLASS} and {MANAGED_BY}; the directory decides which namespaces tenants have"
+            );
+            let what = format!("{what} would belong to a tenant");
             decision.refuse(Finding {
                 rule: Rule::Objects,
                 what,
@@ -168,7 +170,7 @@ fn namespace(
     Ok(())
 }
 
-/// The differences in what is ours: keys of labels and annotations, and parts of `metadata`.
+/// Returns the protected keys and the parts of `metadata` that differ.
 fn changes(new: Option<&Json<'_>>, old: Option<&Json<'_>>) -> Result<Vec<String>, Malformed> {
     let none = Json::object([]);
     let [new, old] = [new, old].map(|object| object.and_then(|object| field(object, "metadata")).unwrap_or(&none));
@@ -191,8 +193,8 @@ fn changes(new: Option<&Json<'_>>, old: Option<&Json<'_>>) -> Result<Vec<String>
     Ok(changed)
 }
 
-/// Whether only we write a label or annotation of a tenant's namespace. The label that allows an adoption, and the last use
-/// that a portal reports, are written by others.
+/// Whether only Bursar writes this label or annotation of a tenant's namespace. Others write the label that allows an
+/// adoption, and the last use that a portal reports.
 fn is_protected(key: &str) -> bool {
     key == MANAGED_BY || key.starts_with(POD_SECURITY) || (key.starts_with(PREFIX) && ![ADOPT, LAST_USE].contains(&key))
 }
@@ -212,7 +214,7 @@ fn is_bookkeeping(key: &str) -> bool {
     BOOKKEEPING.contains(&key)
 }
 
-/// The fields without some; what is no object is all there is.
+/// Returns the fields except for those that are left out. A value that is not an object is returned as the error.
 fn others<'v, 'a>(
     value: &'v Json<'a>,
     left_out: fn(&str) -> bool,

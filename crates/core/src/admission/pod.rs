@@ -1,9 +1,9 @@
-//! The pod specs of a request: a pod's own, or a workload's template. Which rule looks at which part, and what may be
-//! filled in.
+//! The pod specs of a request: that of a pod, or that of a workload's template. Decides which rule checks which part,
+//! and what is filled in.
 //!
-//! A new pod is checked as a whole and filled in. In a changed pod only the differences are checked: an old pod must
-//! still be able to lose its finalizer. A template is checked so that people see the error at once, and is never filled
-//! in: that would conflict with the tool that applies it again.
+//! A new pod is checked as a whole and filled in. In a changed pod, only the differences are checked, because an old
+//! pod must still be able to lose its finalizer. A template is checked so that people see the error at once. It is
+//! never filled in, because that would conflict with the tool that applies it again.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,35 +19,36 @@ use super::{host, image, inject, uid, volume};
 use crate::contract::{LIFETIME, lifetime};
 use crate::rules::Mode;
 
-/// Lists of containers, and what their members are called.
+/// The lists of containers, and the word for one of their items.
 pub(super) const CONTAINERS: [(&str, &str); 3] =
     [("containers", "container"), ("initContainers", "init container"), ("ephemeralContainers", "ephemeral container")];
 
-/// Containers of one pod: no node runs so many, and each takes many times its text to fill in.
+/// The most containers in one pod. No node runs more, and filling in a container takes many times the memory of its
+/// text.
 const MOST_CONTAINERS: usize = 1000;
 
-/// A pod, or what pods are made from.
+/// A pod, or the template of pods.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pod<'a> {
-    /// What has `metadata` and `spec`.
+    /// The object that has `metadata` and `spec`.
     pub(super) object: &'a Json<'a>,
-    /// The same before the request.
+    /// The object before the request.
     pub(super) old: Option<&'a Json<'a>>,
-    /// `spec.template.` before each path of a message; empty for a pod.
+    /// The text before each path in messages: empty for a pod, `spec.template.` for a template.
     pub(super) path: &'static str,
 }
 
-/// A container of any kind.
+/// A container from any of the lists of [`CONTAINERS`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Container<'a> {
-    /// `containers`.
+    /// The key of the list, such as `containers`.
     pub(super) list: &'static str,
     pub(super) index: usize,
-    /// `init container "setup"`, for messages.
+    /// The word for messages, such as `init container`.
     kind: &'static str,
     name: &'a str,
     pub(super) value: &'a Json<'a>,
-    /// The container of that name in the same list before the request.
+    /// The container with this name in the same list before the request.
     pub(super) old: Option<&'a Json<'a>>,
 }
 
@@ -60,28 +61,28 @@ impl<'a> Pod<'a> {
         !self.path.is_empty()
     }
 
-    /// Whether it is a pod that there was not, and so one that can be filled in.
+    /// Whether the pod is being created, so that it can be filled in.
     pub(super) fn is_new(&self) -> bool {
         self.old.is_none() && !self.is_template()
     }
 
-    /// The value at `keys`, if it is not what it was.
+    /// Returns the value at `keys`, if it differs from the old object.
     pub(super) fn changed(&self, keys: &[&str]) -> Option<&'a Json<'a>> {
         changed(self.object, self.old, keys)
     }
 
-    /// The part of the pod's own security context that differs from the old object.
+    /// Returns the fields of the pod's own security context that differ from the old object.
     pub(super) fn changed_context(&self) -> Result<Option<Cow<'a, Json<'a>>>, Malformed> {
         changed_context(self.spec()?, self.old.and_then(|old| field(old, "spec")))
     }
 
-    /// Whether the value at `keys` is another than it was, or is gone.
+    /// Whether the value at `keys` was changed or removed. In a new object, every value counts as changed.
     pub(super) fn differs(&self, keys: &[&str]) -> bool {
         self.old.is_none_or(|old| at(old, keys) != at(self.object, keys))
     }
 
-    /// All containers. A list of containers of a kind that this program does not know is malformed: nobody could say as
-    /// whom they run.
+    /// Returns all containers. If the spec has a list of containers of an unknown kind, returns an error, because these
+    /// containers could run as any user.
     pub(super) fn containers(&self) -> Result<Vec<Container<'a>>, Malformed> {
         let spec = self.spec()?;
         let fields = spec.as_object().ok_or_else(|| Malformed(format!("{}spec is not an object", self.path)))?;
@@ -104,7 +105,7 @@ impl<'a> Pod<'a> {
         Ok(containers)
     }
 
-    /// Volumes that are new, or not what they were.
+    /// Returns the volumes that are new or differ from the old object.
     pub(super) fn changed_volumes(&self) -> Result<Vec<&'a Json<'a>>, Malformed> {
         let before = match self.old.and_then(|old| field(old, "spec")) {
             Some(old) => by_name(old, "volumes")?,
@@ -116,23 +117,23 @@ impl<'a> Pod<'a> {
 }
 
 impl<'a> Container<'a> {
-    /// `container "web"`.
+    /// Returns the container's name in messages, such as `container "web"`.
     pub(super) fn who(&self) -> String {
         format!("{} {}", self.kind, quoted(self.name))
     }
 
-    /// The part of its security context that differs from the old object.
+    /// Returns the fields of the container's security context that differ from the old object.
     pub(super) fn changed_context(&self) -> Result<Option<Cow<'a, Json<'a>>>, Malformed> {
         changed_context(self.value, self.old)
     }
 
-    /// Ports of the node that it did not ask for.
+    /// Returns the ports of the node that the container did not ask for before.
     pub(super) fn changed_host_ports(&self) -> Result<BTreeSet<i64>, Malformed> {
         let before = self.old.map_or(Ok(BTreeSet::new()), host_ports)?;
         Ok(host_ports(self.value)?.difference(&before).copied().collect())
     }
 
-    /// Where it is in the pod.
+    /// Returns the container in `spec`.
     pub(super) fn of<'v, 's>(&self, spec: &'v mut Json<'s>) -> Option<&'v mut Json<'s>> {
         spec.get_mut(self.list)?.as_list_mut()?.get_mut(self.index)
     }
@@ -143,7 +144,7 @@ fn is_containers(key: &str) -> bool {
     end.is_some_and(|end| end.eq_ignore_ascii_case("containers"))
 }
 
-/// The members of a list by their names, which Kubernetes keeps apart.
+/// Returns the items of a list by their names, which are unique in Kubernetes.
 fn by_name<'v, 'a>(value: &'v Json<'a>, key: &str) -> Result<BTreeMap<&'v str, &'v Json<'a>>, Malformed> {
     Ok(list(value, key)?.iter().map(|value| (name(value), value)).collect())
 }
@@ -162,7 +163,7 @@ fn changed<'a>(new: &'a Json<'a>, old: Option<&Json<'_>>, keys: &[&str]) -> Opti
     at(new, keys).filter(|value| old.and_then(|old| at(old, keys)) != Some(value))
 }
 
-/// The fields of `securityContext` that are not what they were; none, if there are none.
+/// Returns the fields of `securityContext` that differ from the old object; `None` if no field does.
 fn changed_context<'a>(new: &'a Json<'a>, old: Option<&Json<'_>>) -> Result<Option<Cow<'a, Json<'a>>>, Malformed> {
     let Some(fields) = object(new, "securityContext")?.filter(|fields| !fields.is_empty()) else { return Ok(None) };
     let Some(old) = old.and_then(|old| field(old, "securityContext")) else {
@@ -173,7 +174,7 @@ fn changed_context<'a>(new: &'a Json<'a>, old: Option<&Json<'_>>) -> Result<Opti
     Ok((!fields.is_empty()).then_some(Cow::Owned(Json::Object(fields))))
 }
 
-/// Looks at all of a pod or template, and gives its containers.
+/// Checks a whole pod or template, and returns its containers.
 pub(super) fn check<'a>(
     pod: &Pod<'a>,
     tenant: &Tenant<'_>,
@@ -188,7 +189,7 @@ pub(super) fn check<'a>(
     Ok(containers)
 }
 
-/// The pod's `spec` as it should be. In a pod that existed already, only new ephemeral containers are filled in,
+/// Returns the pod's `spec` with everything filled in. In an existing pod, only new ephemeral containers are filled in,
 /// because nothing else in it can change.
 pub(super) fn filled<'a>(
     pod: &Pod<'a>,
@@ -201,7 +202,7 @@ pub(super) fn filled<'a>(
     Ok(spec)
 }
 
-/// What of a new pod's `metadata` is filled in: how long it lives, if it does not say.
+/// Returns the changes to the `metadata` of a new pod: its lifetime, if the annotation is absent.
 pub(super) fn filled_metadata(pod: &Pod<'_>, tenant: &Tenant<'_>) -> Result<Vec<PatchOperation>, Malformed> {
     let rules = tenant.lifetimes();
     let Some(metadata) =
@@ -218,14 +219,14 @@ pub(super) fn filled_metadata(pod: &Pod<'_>, tenant: &Tenant<'_>) -> Result<Vec<
     Ok(difference("/metadata", metadata, &filled))
 }
 
-/// `spec.activeDeadlineSeconds`, by which Kubernetes itself ends a pod.
+/// Returns `spec.activeDeadlineSeconds`, after which Kubernetes itself ends the pod.
 fn deadline(pod: &Pod<'_>) -> Result<Option<Duration>, Malformed> {
     let seconds = number(pod.spec()?, "activeDeadlineSeconds")?;
     Ok(seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs))
 }
 
-/// A pod says how long it lives by its annotation, and may say it by its deadline too. What is longer than the class allows,
-/// what is no duration, and an annotation that is taken off again are refused.
+/// Checks the lifetime, which a pod gives by its annotation, and optionally by its deadline too. Refuses a lifetime
+/// beyond the class's maximum, an annotation that is not a duration, and the removal of the annotation.
 fn check_lifetime(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<(), Malformed> {
     let rules = &tenant.rules.lifetimes;
     let max = rules.max.map(Duration::from_secs);
@@ -240,7 +241,7 @@ fn check_lifetime(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -
         match (lifetime(given), max) {
             (None, _) => {
                 let remedy = "write a duration like \"90m\", \"24h\" or \"7d\"".to_owned();
-                found(what, "that is no time to live".to_owned(), remedy);
+                found(what, "that is not a duration above zero".to_owned(), remedy);
             }
             (Some(own), Some(max)) if own > max => found(what, at_most(max), "write a shorter time".to_owned()),
             (Some(_), _) => {}
@@ -260,12 +261,12 @@ fn check_lifetime(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -
     let was_there = pod.old.is_some_and(|old| at(old, &keys).is_some());
     let is_made = pod.old.is_none() && deadline.is_none();
     if was_there && (rules.required || !pod.is_template()) {
-        let what = format!("annotation {LIFETIME} is taken off");
-        let why = format!("{} is to know when its pods end", tenant.who());
-        found(what, why, "leave it as it is".to_owned());
+        let what = format!("annotation {LIFETIME} is removed");
+        let why = format!("pods of {} must keep this annotation", tenant.who());
+        found(what, why, "send the annotation, too".to_owned());
     } else if is_made && rules.required {
         let what = if pod.is_template() { "a pod of the template" } else { "the pod" };
-        let why = format!("pods of {} have to", tenant.who());
+        let why = format!("pods of {} must have a lifetime", tenant.who());
         let remedy = format!("set annotation {LIFETIME} to a duration like \"90m\" or \"24h\"");
         found(format!("{what} does not say how long it lives"), why, remedy);
     }

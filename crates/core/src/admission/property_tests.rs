@@ -1,4 +1,5 @@
-//! What holds of every review: an answer, the same for what it made, and nobody who runs as somebody else.
+//! Properties of every review: it gets an answer, a patched object needs no further patch, and no container runs as
+//! another account.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -29,7 +30,7 @@ const RESOURCES: [(&str, &str, &str); 16] = [
     ("x", "y", "z"),
 ];
 
-/// Keys that rules look at, so that random objects get far.
+/// Keys that rules check, so that random objects reach most of the code.
 const KEYS: [&str; 48] = [
     "metadata",
     "labels",
@@ -92,7 +93,7 @@ fn text() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Any JSON, of the keys of Kubernetes and of others.
+/// Generates any JSON, with keys of Kubernetes and others.
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -122,7 +123,7 @@ fn number() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// An object with some of the fields.
+/// Generates an object with some of the fields.
 fn some_of(fields: Vec<(&'static str, BoxedStrategy<Value>)>) -> BoxedStrategy<Value> {
     let each: Vec<_> = fields
         .into_iter()
@@ -175,7 +176,7 @@ fn container() -> BoxedStrategy<Value> {
         .boxed()
 }
 
-/// A pod that could be one.
+/// Generates a pod that is nearly valid.
 fn pod() -> BoxedStrategy<Value> {
     let containers = || prop::collection::vec(container(), 0..3).prop_map(Value::from).boxed();
     let spec = some_of(vec![
@@ -220,7 +221,7 @@ fn tenant() -> Resolved {
     Resolved::Sealed(identity("tool", TenantState::Active))
 }
 
-/// The rules of the cases, with the tool's home given to its pods.
+/// Returns the rules of the cases, with a mounted home for pods of class `tool`.
 fn giving() -> Rules {
     let mut rules = rules();
     if let Some(class) = rules.classes.get_mut("tool") {
@@ -231,7 +232,8 @@ fn giving() -> Rules {
     rules
 }
 
-/// As whom each container runs, by Kubernetes' own rule: the container's, else the pod's, else the image's.
+/// Returns the uid of each container by Kubernetes' own rule: that of the container, otherwise that of the pod; `None`
+/// for that of the image.
 fn runs_as(pod: &Value) -> Vec<Option<i64>> {
     let of = |value: &Value| value["securityContext"]["runAsUser"].as_i64();
     let lists = ["containers", "initContainers", "ephemeralContainers"];
@@ -252,7 +254,7 @@ fn escalates(pod: &Value) -> bool {
     })
 }
 
-/// Whether everything that was there is there still.
+/// Whether every value of `old` is in `new`.
 fn keeps(old: &Value, new: &Value) -> bool {
     match (old, new) {
         (Value::Null, _) => true,
@@ -354,7 +356,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_pod_whose_containers_ran_as_the_tenant_keeps_them_so(old in pod(), new in pod()) {
+    fn every_container_of_a_changed_pod_still_runs_as_the_tenant(old in pod(), new in pod()) {
         let first = decide(&rules(), &tenant(), &review(("", "pods", ""), Some(&old), None));
         if !first.is_allowed() {
             return Ok(());
@@ -377,7 +379,7 @@ proptest! {
             let had = old["spec"]["ephemeralContainers"].as_array().cloned().unwrap_or_default();
             let added = sent["spec"]["ephemeralContainers"].as_array().cloned().unwrap_or_default();
             let is_new = |container: &Value| had.iter().all(|had| had["name"] != container["name"]);
-            // The API server takes nothing else of what was sent.
+            // The API server ignores everything else that was sent.
             let mut stored = json!({"spec": {"securityContext": old["spec"]["securityContext"]}});
             stored["spec"]["ephemeralContainers"] = added.into_iter().filter(is_new).collect();
             prop_assert!(runs_as(&stored).iter().all(|uid| *uid == Some(UID)) && !escalates(&stored), "{}", stored);
@@ -385,7 +387,7 @@ proptest! {
     }
 
     #[test]
-    fn a_template_that_passes_makes_pods_that_pass(object in pod()) {
+    fn a_template_passes_if_and_only_if_its_pods_pass(object in pod()) {
         let deployment = json!({"spec": {"template": object}});
         let decision = decide(&rules(), &tenant(), &review(("apps", "deployments", ""), Some(&deployment), None));
         prop_assert!(decision.patch.is_empty());

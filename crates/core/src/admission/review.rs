@@ -1,8 +1,8 @@
-//! A body of the API server becomes a [`Review`], and a [`Decision`] the answer to it (Kubernetes,
-//! `admission.k8s.io/v1`).
+//! Parses the body of a request of the API server into a [`Review`], and writes the answer from a [`Decision`]
+//! (Kubernetes, `admission.k8s.io/v1`).
 //!
-//! Objects stay the JSON they came as: a field that this program does not know is neither lost nor mistaken for absent. The
-//! body is read once, and what has a field twice is no review.
+//! Objects stay the JSON that was sent, so a field that this program does not know is neither lost nor taken for
+//! absent. The body is parsed once. If an object has a field twice, the body is refused.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,74 +17,69 @@ use super::value::{Json, Text};
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
 
-/// One request that the API server asks about, as far as possible where its body is.
+/// One request that the API server asks about. Its texts borrow from the body where possible.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Review<'a> {
-    /// uid of the review; the answer names it.
+    /// The uid of the review, which the answer repeats.
     pub uid: Cow<'a, str>,
-    /// What is done.
     pub operation: Operation,
-    /// API group of the resource; empty for the core.
+    /// The API group of the resource; empty for the core group.
     pub group: Cow<'a, str>,
-    /// Version of the resource.
     pub version: Cow<'a, str>,
-    /// `pods`.
+    /// The plural of the kind, such as `pods`.
     pub resource: Cow<'a, str>,
-    /// `ephemeralcontainers`; empty for the resource itself.
+    /// The subresource, such as `ephemeralcontainers`; empty for the resource itself.
     pub subresource: Cow<'a, str>,
-    /// Empty where the name is still to be generated.
+    /// Empty if the API server has yet to generate the name.
     pub name: Cow<'a, str>,
-    /// Empty for what has none; a namespace has its own name here.
+    /// Empty for cluster-scoped objects. If the object is a namespace, this is its own name.
     pub namespace: Cow<'a, str>,
-    /// Who asks.
+    /// The client that sent the request.
     pub user: User<'a>,
-    /// The object as it would be; absent for a deletion.
+    /// The object after the request; `None` for a deletion.
     pub object: Option<Json<'a>>,
-    /// The object as it is; absent for a creation.
+    /// The object before the request; `None` for a creation.
     pub old_object: Option<Json<'a>>,
-    /// Nothing will be stored.
+    /// Whether the API server will store nothing.
     pub dry_run: bool,
 }
 
-/// What is done to an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// `CREATE`.
     Create,
-    /// `UPDATE`; a patch is one too.
+    /// `UPDATE`; a patch is an update too.
     Update,
     /// `DELETE`.
     Delete,
-    /// `CONNECT`: exec, attach, proxy. None of it is ours.
+    /// `CONNECT`: exec, attach, proxy. Bursar has no rules for these.
     Connect,
 }
 
 /// `request.userInfo`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct User<'a> {
-    /// Name.
     #[serde(default, borrow, rename = "username")]
     pub name: Cow<'a, str>,
-    /// Groups.
     #[serde(default)]
     pub groups: Vec<String>,
 }
 
-/// Why a body is no review. None of its content is in the text, so that it can be logged.
+/// Why a body is not a review. The text contains nothing of the body, so it can be logged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReviewError {
-    /// Not JSON, or a field has another type.
-    #[error("the body is no AdmissionReview: wrong at line {line}, column {column}")]
+    /// The body is not JSON, or a field has the wrong type.
+    #[error("the body is not an AdmissionReview: it is wrong at line {line}, column {column}")]
     Unreadable {
-        /// From 1; 0 where it is not one place.
+        /// The line, counted from 1; 0 if the error has no position.
         line: usize,
-        /// From 1.
+        /// The column, counted from 1.
         column: usize,
     },
-    /// Another kind or version.
-    #[error("the body is no {KIND} of {API_VERSION}")]
+    /// The body has another kind or version.
+    #[error("the body is not an {KIND} of {API_VERSION}")]
     Version,
-    /// An operation that Kubernetes does not have.
+    /// Kubernetes does not have this operation.
     #[error("the review has an unknown operation")]
     Operation,
 }
@@ -135,7 +130,7 @@ struct Kind<'a> {
 }
 
 impl<'a> Review<'a> {
-    /// From the body of the API server's request.
+    /// Parses the body of a request of the API server.
     pub fn parse(body: &'a [u8]) -> Result<Self, ReviewError> {
         let text = std::str::from_utf8(body).map_err(|_| ReviewError::Unreadable { line: 0, column: 0 })?;
         let body: Body<'a> = serde_json::from_str(text)
@@ -201,11 +196,11 @@ struct Refusal {
     message: String,
 }
 
-/// The body that answers the review `uid`.
+/// Returns the body that answers the review `uid`.
 ///
 /// # Panics
 ///
-/// Never: texts, lists and maps with text keys are JSON.
+/// Never, because texts, lists and maps with text keys can always be written as JSON.
 #[must_use]
 pub fn answer(uid: &str, decision: &Decision) -> String {
     let allowed = decision.is_allowed();

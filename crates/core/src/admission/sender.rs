@@ -1,35 +1,35 @@
-//! The question by which `bursar webhook install` finds out whether the API server shows the client certificate that is to
-//! be demanded.
+//! The question with which `bursar webhook install` finds out whether the API server shows the client certificate that
+//! the webhook will require.
 //!
-//! It is a pod in [`SELFTEST`] with the annotation [`QUESTION`], whose value is a [`ClientRules`]. The webhook refuses it
-//! with one of the sentences of [`Known`], whatever it demands at the time.
+//! The question is a pod in [`SELFTEST`] with the annotation [`QUESTION`], whose value is a [`ClientRules`]. The
+//! webhook always refuses the pod, with one of the sentences of [`Known`].
 
 use super::{Operation, Review};
 use crate::contract::SELFTEST;
 use crate::rules::senders::ClientRules;
 
-/// Annotation of the pod that is no pod.
+/// The annotation that makes a pod the question.
 pub const QUESTION: &str = "bursar.dev/client-certificate";
 
-/// What the webhook knows of who sends it reviews.
+/// What the webhook knows about the clients that send it reviews.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known {
-    /// The certificate of this connection is as the question says, and so are those of all connections that are open.
+    /// This connection, and all other open connections that carried reviews, have the certificate in question.
     Verified,
-    /// It is, and reviews come over other connections without such a certificate: from these addresses.
+    /// This connection has the certificate, but connections from these addresses carry reviews without it.
     OthersToo(String),
-    /// It is not: why.
+    /// This connection does not have the certificate, for this reason.
     Unverified(String),
 }
 
 const VERIFIED: &str = "its client certificate is verified";
 const OTHERS_TOO: &str = "; reviews also come without such a certificate, from ";
 const UNVERIFIED: &str = "its client certificate is not verified: ";
-/// The end of each sentence: what stands behind it is somebody else's.
+/// Ends each sentence. Text after it comes from others.
 const END: &str = "; bursar asked";
 
 impl Known {
-    /// The sentence in the webhook's answer.
+    /// Returns the sentence in the webhook's answer.
     #[must_use]
     pub fn sentence(&self) -> String {
         match self {
@@ -39,7 +39,7 @@ impl Known {
         }
     }
 
-    /// From what an API server says of the webhook's answer; `None`: the webhook did not answer the question.
+    /// Finds the sentence in an error of the API server. Returns `None` if the webhook did not answer the question.
     #[must_use]
     pub fn find(text: &str) -> Option<Self> {
         let (text, _) = text.split_once(END)?;
@@ -51,7 +51,7 @@ impl Known {
     }
 }
 
-/// The certificate that a review asks about, if it is the question.
+/// Returns the certificate that the review asks about, if the review is the question.
 #[must_use]
 pub fn question(review: &Review<'_>) -> Option<ClientRules> {
     let is_pod = review.group.is_empty() && review.resource == "pods" && review.subresource.is_empty();
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_answer_is_found_in_what_the_api_server_makes_of_it() {
+    fn every_answer_is_found_in_the_error_of_the_api_server() {
         for known in [
             Known::Verified,
             Known::OthersToo("192.0.2.1, 192.0.2.2".to_owned()),
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_pod_without_effect_in_the_namespace_of_the_self_test_is_the_question() {
+    fn only_a_dry_run_pod_in_the_selftest_namespace_is_the_question() {
         let client = ClientRules { authorities: "PEM".to_owned(), name: "kube-apiserver".to_owned() };
         let review = |namespace: &str, dry_run: bool| {
             json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
@@ -92,7 +92,7 @@ mod tests {
             }})
             .to_string()
         };
-        let asked = |text: &str| question(&Review::parse(text.as_bytes()).expect("a review"));
+        let asked = |text: &str| question(&Review::parse(text.as_bytes()).expect("the text is a review"));
         assert_eq!(asked(&review(SELFTEST, true)), Some(client.clone()));
         assert_eq!(asked(&review(SELFTEST, false)), None);
         assert_eq!(asked(&review("tool-foo", true)), None);

@@ -1,4 +1,4 @@
-//! Whose namespace a request is in, as the seal proves it, and what the placeholders of rules stand for there.
+//! The tenant of a request's namespace, as the seal proves it, and the values of placeholders for this tenant.
 
 use crate::contract::exception::ExceptedRule;
 use crate::contract::{ContractError, Identity, SELFTEST};
@@ -6,41 +6,42 @@ use crate::identity::PosixIdentity;
 
 use crate::rules::{ClassRules, Lifetimes};
 
-/// What is known of a request's namespace.
+/// The result of looking up the tenant of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "one for each namespace, and nearly all of them are sealed")]
 pub enum Resolved {
-    /// The seal holds.
+    /// The seal is valid.
     Sealed(Identity),
-    /// There is no identity, and so no pod.
+    /// There is no identity, so no pod may start.
     Unresolved(Unresolved),
 }
 
-/// How a webhook says that it can judge nobody's pods. A question whether it works takes this for no answer.
-pub const STALE: &str = "the webhook has not heard of namespaces";
+/// The beginning of the message of a webhook that cannot judge any pod. `bursar` treats such a refusal as a failure of
+/// the webhook, not as the answer to its test.
+pub const STALE: &str = "the webhook has received no news of namespaces";
 
-/// Why there is no identity.
+/// Why a namespace has no identity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unresolved {
-    /// The annotations are there, and the seal is not over them.
-    #[error("somebody edited its bursar.dev annotations or its class, and the seal does not hold")]
+    /// The annotations exist, but the seal does not match them.
+    #[error("somebody edited its bursar.dev annotations or its class, and the seal does not match")]
     Edited,
-    /// A part of the contract is not there.
+    /// A part of the metadata is absent.
     #[error("{0}")]
     Missing(String),
-    /// Neither the index nor a live read knows the namespace as a tenant's.
-    #[error("no tenant has it")]
+    /// According to the index and to a live read, the namespace belongs to no tenant.
+    #[error("it belongs to no tenant")]
     Unknown,
-    /// The watch has told nothing for too long: a suspension or an edit may have been missed.
+    /// The watch has received nothing for too long, so a suspension or an edit may have been missed.
     #[error("{STALE} for {seconds} s")]
     Stale {
-        /// Age of the index.
+        /// The age of the index.
         seconds: u64,
     },
 }
 
 impl Resolved {
-    /// From what [`crate::contract::identity_of`] says.
+    /// Converts the result of [`crate::contract::identity_of`].
     #[must_use]
     pub fn of(identity: Result<Identity, ContractError>) -> Self {
         match identity {
@@ -59,7 +60,7 @@ pub(super) struct Tenant<'a> {
 }
 
 impl<'a> Tenant<'a> {
-    /// `tool foo`.
+    /// The tenant's name in messages, such as `tool foo`.
     pub(super) fn who(&self) -> String {
         format!("{} {}", self.identity.account.kind, self.identity.account.name)
     }
@@ -68,13 +69,13 @@ impl<'a> Tenant<'a> {
         self.identity.posix.as_ref()
     }
 
-    /// What its pods are given.
+    /// Returns the lifetimes for the tenant's pods, with an exception applied.
     pub(super) fn lifetimes(&self) -> Lifetimes {
         self.rules.lifetimes.unless(self.identity.exceptions.contains(&ExceptedRule::Lifetime))
     }
 
-    /// The tenant's values in place of the placeholders; `None` if one is unknown or stands for nothing here, so that
-    /// the text matches nothing.
+    /// Replaces placeholders with the tenant's values. Returns `None` if a placeholder is unknown or has no value here,
+    /// so that the text matches nothing.
     pub(super) fn fill(&self, text: &str) -> Option<String> {
         let mut filled = String::with_capacity(text.len());
         let mut rest = text;
@@ -101,8 +102,8 @@ impl<'a> Tenant<'a> {
         }
     }
 
-    /// `{name}`, frozen when the account was new: the account's own name may have changed since, and somebody else may
-    /// have the old one.
+    /// Returns `{name}` as it was when the account was new, because the account may have been renamed since, and
+    /// another account may have the old name.
     fn name(&self) -> Option<&'a str> {
         let namespace = self.identity.namespace.as_str();
         if namespace == SELFTEST {
@@ -121,18 +122,22 @@ mod tests {
     use crate::contract::TenantState;
 
     #[test]
-    fn placeholders_are_of_the_sealed_namespace() {
+    fn placeholders_get_values_of_the_sealed_namespace() {
         let (rules, mut identity) = (rules(), identity("tool", TenantState::Active));
         let fill = |identity: &Identity, text: &str| Tenant { identity, rules: &rules.classes["tool"] }.fill(text);
         let all = "{name} {namespace} {account} {class} {uid} {gid}";
         assert_eq!(fill(&identity, all).as_deref(), Some("foo tool-foo tool:foo tool 52503 52503"));
         identity.account.name = "renamed".to_owned();
-        assert_eq!(fill(&identity, "{name}").as_deref(), Some("foo"), "frozen");
+        assert_eq!(
+            fill(&identity, "{name}").as_deref(),
+            Some("foo"),
+            "a renamed account keeps the name in its namespace"
+        );
         for nothing in ["{other}", "{name", "{}", "{ name}", "{name} {other}"] {
             assert_eq!(fill(&identity, nothing), None, "{nothing}");
         }
-        identity.namespace = "adopted".to_owned().try_into().expect("a namespace");
-        assert_eq!(fill(&identity, "{name}"), None, "who named it, nobody knows");
+        identity.namespace = "adopted".to_owned().try_into().expect("the name is a DNS label");
+        assert_eq!(fill(&identity, "{name}"), None, "a namespace that does not match the pattern has no {{name}}");
         identity.posix = None;
         assert_eq!(fill(&identity, "{uid}"), None);
     }

@@ -1,4 +1,4 @@
-//! The cases of `tests/data/admission`: one file for each object, with who sends it and what is said of it.
+//! The cases of `tests/data/admission`. Each file has one object, the client that sends it, and the expected decision.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,23 +11,23 @@ use crate::contract::{ContractError, Identity};
 use crate::identity::{AccountId, ClusterName, DirectoryId, PosixIdentity};
 use crate::rules::Mode;
 
-/// What a file says.
+/// The content of a file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {
-    /// The class whose tenant's namespace it is in: `tool`, `user`, `course` or `trial`.
+    /// The class of the tenant that owns the namespace: `tool`, `user`, `course` or `trial`.
     #[serde(default = "tool")]
     class: String,
-    /// Who sends it; absent: the tenant.
+    /// The client that sends the review; `None` for the tenant.
     user: Option<String>,
     #[serde(default)]
     groups: Vec<String>,
-    /// `sealed` unless it says `suspended`, `edited`, `missing`, `unknown` or `stale`.
+    /// `sealed` if empty; otherwise `suspended`, `edited`, `missing`, `unknown` or `stale`.
     #[serde(default)]
     identity: String,
     #[serde(default = "create")]
     operation: String,
-    /// `GROUP/VERSION/RESOURCE[/SUBRESOURCE]`, without the group for the core.
+    /// `GROUP/VERSION/RESOURCE[/SUBRESOURCE]`, without the group if it is the core group.
     resource: String,
     object: Option<Value>,
     old: Option<Value>,
@@ -57,11 +57,11 @@ fn folder() -> PathBuf {
 }
 
 pub(super) fn rules() -> Rules {
-    let text = std::fs::read(folder().join("rules.json")).expect("rules.json");
-    Rules::parse(&text).expect("rules")
+    let text = std::fs::read(folder().join("rules.json")).expect("rules.json is readable");
+    Rules::parse(&text).expect("rules.json is valid")
 }
 
-/// The tenant of a class in the cases.
+/// Returns the tenant that the cases of a class use.
 pub(super) fn identity(class: &str, state: TenantState) -> Identity {
     let (account, namespace, uid, gid, groups) = match class {
         "tool" => ("tool:foo", "tool-foo", 52_503, 52_503, &[50_000, 50_001][..]),
@@ -69,16 +69,16 @@ pub(super) fn identity(class: &str, state: TenantState) -> Identity {
         "course" => ("group:algebra", "course-algebra", 70_001, 600, &[][..]),
         _ => ("user:bob", "trial-bob", 20_002, 500, &[][..]),
     };
-    let gid_of = |number: i64| number.try_into().expect("a gid");
+    let gid_of = |number: i64| number.try_into().expect("the number is a gid");
     Identity {
         cluster: ClusterName("prod".to_owned()),
-        namespace: namespace.to_owned().try_into().expect("a namespace"),
+        namespace: namespace.to_owned().try_into().expect("the name is a DNS label"),
         id: AccountId("0a1b".into()),
         directory_id: DirectoryId("c3d4".to_owned()),
-        account: account.parse().expect("an account"),
+        account: account.parse().expect("the name is an account's"),
         class: class.to_owned(),
         posix: Some(PosixIdentity {
-            uid: i64::from(uid).try_into().expect("a uid"),
+            uid: i64::from(uid).try_into().expect("the number is a uid"),
             gid: gid_of(gid),
             groups: groups.iter().copied().map(gid_of).collect(),
         }),
@@ -100,7 +100,7 @@ fn resolved(case: &Case) -> Resolved {
     }
 }
 
-/// As the API server sends it.
+/// Returns the review of a case, as the API server would send it.
 fn body(case: &Case) -> Value {
     let tenant = identity(&case.class, TenantState::Active);
     let parts: Vec<&str> = case.resource.split('/').collect();
@@ -133,27 +133,27 @@ fn body(case: &Case) -> Value {
     })
 }
 
-/// The answer to a review, as the API server reads it.
+/// Returns the answer to a review, as the API server reads it.
 pub(super) fn answered(review: &Review<'_>, decision: &Decision) -> Value {
-    serde_json::from_str(&answer(&review.uid, decision)).expect("JSON")
+    serde_json::from_str(&answer(&review.uid, decision)).expect("the text is JSON")
 }
 
 pub(super) fn patched(object: &Value, decision: &Decision) -> Value {
-    let patch: json_patch::Patch = serde_json::from_value(json!(decision.patch)).expect("a patch");
+    let patch: json_patch::Patch = serde_json::from_value(json!(decision.patch)).expect("the decision has a patch");
     let mut object = object.clone();
-    json_patch::patch(&mut object, &patch).expect("a patch of this object");
+    json_patch::patch(&mut object, &patch).expect("the patch fits the object");
     object
 }
 
 fn cases(part: &str) -> BTreeMap<String, Case> {
-    let files = std::fs::read_dir(folder().join(part)).expect("a folder");
+    let files = std::fs::read_dir(folder().join(part)).expect("the folder exists");
     let read = |path: PathBuf| {
-        let text = std::fs::read_to_string(&path).expect("text");
-        let name = format!("{part}/{}", path.file_stem().expect("a name").to_string_lossy());
+        let text = std::fs::read_to_string(&path).expect("the file is readable");
+        let name = format!("{part}/{}", path.file_stem().expect("the path has a file name").to_string_lossy());
         let case = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
         (name, case)
     };
-    files.map(|entry| read(entry.expect("an entry").path())).collect()
+    files.map(|entry| read(entry.expect("the folder is readable").path())).collect()
 }
 
 fn said(decision: &Decision) -> Expected {
@@ -166,7 +166,7 @@ fn said(decision: &Decision) -> Expected {
     }
 }
 
-/// Decides each case of a folder, and gives what is not as the file says.
+/// Decides each case of a folder, checks the expected decisions, and returns the number of cases.
 fn decided(part: &str, each: impl Fn(&str, &Case, &Review<'_>, &Decision)) -> usize {
     let (rules, cases) = (rules(), cases(part));
     let mut wrong = Vec::new();
@@ -194,7 +194,7 @@ fn attacks_are_refused_with_a_remedy() {
         assert!(!decision.is_allowed(), "{name}");
         let body = answered(review, decision);
         assert_eq!(body["response"]["allowed"], false, "{name}");
-        let message = body["response"]["status"]["message"].as_str().expect("a message");
+        let message = body["response"]["status"]["message"].as_str().expect("a refusal has a message");
         for line in message.lines() {
             assert!(line.contains("; ") && line.contains(": "), "{name}: {line}");
         }
@@ -204,7 +204,7 @@ fn attacks_are_refused_with_a_remedy() {
 }
 
 #[test]
-fn ordinary_objects_pass_and_are_as_they_should_be_afterwards() {
+fn ordinary_objects_pass_and_need_no_second_patch() {
     let count = decided("ordinary", |name, case, review, decision| {
         assert!(decision.is_allowed(), "{name}: {}", decision.message());
         let object = review.object.as_ref().map(|object| patched(&object.into(), decision));
@@ -217,10 +217,10 @@ fn ordinary_objects_pass_and_are_as_they_should_be_afterwards() {
 
 #[test]
 fn a_malformed_review_is_an_error_without_its_content() {
-    let error = |text: &str| Review::parse(text.as_bytes()).expect_err("an error").to_string();
-    assert_eq!(error("secret"), "the body is no AdmissionReview: wrong at line 1, column 1");
+    let error = |text: &str| Review::parse(text.as_bytes()).expect_err("the text is not a review").to_string();
+    assert_eq!(error("secret"), "the body is not an AdmissionReview: it is wrong at line 1, column 1");
     assert!(!error(r#"{"apiVersion": "admission.k8s.io/v1", "request": "hunter2"}"#).contains("hunter2"));
-    assert!(error("{}").contains("is no AdmissionReview of admission.k8s.io/v1"));
+    assert!(error("{}").contains("is not an AdmissionReview of admission.k8s.io/v1"));
     let other = r#"{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "1", "operation":
         "FETCH", "resource": {"group": "", "version": "v1", "resource": "pods"}}}"#;
     assert_eq!(error(other), "the review has an unknown operation");
@@ -265,26 +265,26 @@ fn the_response_has_the_form_that_kubernetes_expects() {
         expect: Expected::default(),
     };
     let body = body(&case).to_string();
-    let review = Review::parse(body.as_bytes()).expect("a review");
+    let review = Review::parse(body.as_bytes()).expect("the body is a review");
     let body = answered(&review, &decide(&rules(), &resolved(&case), &review));
     assert_eq!((&body["apiVersion"], &body["kind"]), (&json!("admission.k8s.io/v1"), &json!("AdmissionReview")));
     assert_eq!((&body["response"]["uid"], &body["response"]["allowed"]), (&json!(*review.uid), &json!(true)));
     assert_eq!(body["response"]["patchType"], "JSONPatch");
     let patch = base64::Engine::decode(
         &base64::engine::general_purpose::STANDARD,
-        body["response"]["patch"].as_str().expect("a patch"),
+        body["response"]["patch"].as_str().expect("the decision has a patch"),
     );
-    let patch: Value = serde_json::from_slice(&patch.expect("base64")).expect("JSON");
+    let patch: Value = serde_json::from_slice(&patch.expect("the patch is base64")).expect("the text is JSON");
     assert_eq!(patch[0]["path"], "/spec/containers/0/securityContext");
 }
 
 #[test]
-fn a_seal_of_another_namespace_or_cluster_is_nobody() {
+fn a_seal_of_another_namespace_or_cluster_proves_no_identity() {
     let rules = rules();
     let mut case: Case =
-        serde_saphyr::from_str("{resource: v1/pods, object: {spec: {containers: []}}}").expect("a case");
+        serde_saphyr::from_str("{resource: v1/pods, object: {spec: {containers: []}}}").expect("the case is valid");
     let body = body(&case).to_string();
-    let mut review = Review::parse(body.as_bytes()).expect("a review");
+    let mut review = Review::parse(body.as_bytes()).expect("the body is a review");
     review.namespace = "tool-bar".into();
     assert_eq!(decide(&rules, &resolved(&case), &review).refusals[0].rule, Rule::Identity);
     case.class = "gone".to_owned();
@@ -298,7 +298,7 @@ fn a_seal_of_another_namespace_or_cluster_is_nobody() {
 }
 
 #[test]
-fn a_class_that_says_so_lets_containers_escalate() {
+fn a_class_with_privilege_escalation_lets_containers_escalate() {
     let context = r#"{"allowPrivilegeEscalation": true, "capabilities": {"add": ["SETUID"]}}"#;
     let case = |context: &str| -> Case {
         let image = format!("registry.example.org/alice/web@sha256:{}", "a".repeat(64));
@@ -306,15 +306,15 @@ fn a_class_that_says_so_lets_containers_escalate() {
         let text = format!(
             r#"{{"class": "user", "resource": "v1/pods", "object": {{"spec": {{"containers": [{container}]}}}}}}"#
         );
-        serde_saphyr::from_str(&text).expect("a case")
+        serde_saphyr::from_str(&text).expect("the case is valid")
     };
     let decided = |rules: &Rules, case: &Case| {
         let body = body(case).to_string();
-        decide(rules, &resolved(case), &Review::parse(body.as_bytes()).expect("a review"))
+        decide(rules, &resolved(case), &Review::parse(body.as_bytes()).expect("the body is a review"))
     };
     let mut rules = rules();
     assert_eq!(decided(&rules, &case(context)).refusals.len(), 2);
-    rules.classes.get_mut("user").expect("a class").uid.privilege_escalation = true;
+    rules.classes.get_mut("user").expect("the rules have this class").uid.privilege_escalation = true;
     assert!(decided(&rules, &case(context)).is_allowed());
     let silent = decided(&rules, &case("{}"));
     assert!(
@@ -324,34 +324,36 @@ fn a_class_that_says_so_lets_containers_escalate() {
 }
 
 #[test]
-fn being_privileged_is_a_way_to_another_uid_where_the_node_is_open() {
+fn a_privileged_container_is_refused_once_in_every_mode_of_the_host_rule() {
     let text = r#"{"resource": "v1/pods", "object": {"spec": {"containers": [
         {"name": "a", "image": "registry.example.org/a", "securityContext": {"privileged": true}}]}}}"#;
-    let case: Case = serde_saphyr::from_str(text).expect("a case");
+    let case: Case = serde_saphyr::from_str(text).expect("the case is valid");
     let body = body(&case).to_string();
-    let review = Review::parse(body.as_bytes()).expect("a review");
+    let review = Review::parse(body.as_bytes()).expect("the body is a review");
     for host in [Mode::Off, Mode::Audit, Mode::Warn, Mode::Enforce] {
         let mut rules = rules();
-        rules.classes.get_mut("tool").expect("a class").host = host;
+        rules.classes.get_mut("tool").expect("the rules have this class").host = host;
         let decision = decide(&rules, &resolved(&case), &review);
         assert_eq!(decision.refusals.len(), 1, "{}", decision.message());
     }
 }
 
 #[test]
-fn a_tenant_without_uid_runs_nothing_where_uids_are_enforced() {
-    let case: Case = serde_saphyr::from_str("{resource: v1/pods, object: {spec: {containers: []}}}").expect("a case");
+fn a_tenant_without_uid_cannot_start_pods_if_uids_are_enforced() {
+    let case: Case =
+        serde_saphyr::from_str("{resource: v1/pods, object: {spec: {containers: []}}}").expect("the case is valid");
     let body = body(&case).to_string();
-    let review = Review::parse(body.as_bytes()).expect("a review");
+    let review = Review::parse(body.as_bytes()).expect("the body is a review");
     let nobody = Identity { posix: None, ..identity("tool", TenantState::Active) };
     let message = decide(&rules(), &Resolved::Sealed(nobody), &review).message();
     assert!(message.starts_with("the pod would run as its image's user; tool foo has no uid"), "{message}");
 }
 
-/// What is said of a pod, or of another one before it, if its class requires a lifetime.
+/// Returns the refusals of a template, of its change from `old`, and of a new pod like it, if the class requires a
+/// lifetime.
 fn required(old: Option<&Value>, object: &Value) -> Vec<String> {
     let mut rules = rules();
-    let class = rules.classes.get_mut("tool").expect("a class");
+    let class = rules.classes.get_mut("tool").expect("the rules have this class");
     class.lifetimes = crate::rules::Lifetimes { max: Some(3600), default: None, required: true };
     let pod = |metadata: &Value| json!({"metadata": metadata, "spec": {"containers": [{"name": "web", "image": "registry.example.org/web:1"}]}});
     let case = Case {
@@ -366,7 +368,7 @@ fn required(old: Option<&Value>, object: &Value) -> Vec<String> {
         expect: Expected::default(),
     };
     let body = body(&case).to_string();
-    let review = Review::parse(body.as_bytes()).expect("a review");
+    let review = Review::parse(body.as_bytes()).expect("the body is a review");
     let mut texts = said(&decide(&rules, &resolved(&case), &review)).refused;
     let plain = Case {
         resource: "v1/pods".to_owned(),
@@ -376,34 +378,36 @@ fn required(old: Option<&Value>, object: &Value) -> Vec<String> {
         ..case
     };
     let body = self::body(&plain).to_string();
-    let review = Review::parse(body.as_bytes()).expect("a review");
+    let review = Review::parse(body.as_bytes()).expect("the body is a review");
     texts.extend(said(&decide(&rules, &resolved(&plain), &review)).refused);
     texts
 }
 
 #[test]
-fn a_required_lifetime_is_asked_for_and_stays() {
+fn a_required_lifetime_must_be_set_and_cannot_be_removed() {
     let (none, short) = (json!({}), json!({"annotations": {"pod.kubernetes.io/lifetime": "30m"}}));
     assert_eq!(required(None, &short), Vec::<String>::new());
     let texts = required(None, &none);
     assert!(
-        texts[0].starts_with("a pod of the template does not say how long it lives; pods of tool foo have to"),
+        texts[0]
+            .starts_with("a pod of the template does not say how long it lives; pods of tool foo must have a lifetime"),
         "{texts:?}"
     );
     assert!(texts[1].starts_with("the pod does not say how long it lives"), "{texts:?}");
     let texts = required(Some(&short), &none);
-    assert!(texts[0].starts_with("annotation pod.kubernetes.io/lifetime is taken off"), "{texts:?}");
+    assert!(texts[0].starts_with("annotation pod.kubernetes.io/lifetime is removed"), "{texts:?}");
 }
 
-/// What is said of a pod of tool foo with this spec.
+/// Decides about a pod of tool foo with this spec.
 fn of_pod(rules: &Rules, spec: &Value) -> Decision {
-    let case: Case = serde_json::from_value(json!({"resource": "v1/pods", "object": {"spec": spec}})).expect("a case");
+    let case: Case =
+        serde_json::from_value(json!({"resource": "v1/pods", "object": {"spec": spec}})).expect("the case is valid");
     let body = body(&case).to_string();
-    decide(rules, &resolved(&case), &Review::parse(body.as_bytes()).expect("a review"))
+    decide(rules, &resolved(&case), &Review::parse(body.as_bytes()).expect("the body is a review"))
 }
 
 #[test]
-fn a_pod_with_many_wrong_values_takes_no_memory_for_each() {
+fn findings_beyond_the_limit_are_counted_and_not_kept() {
     let container = json!({"name": "web", "image": "registry.example.org/web:1"});
     let mut many = container.clone();
     let add = vec!["SYS_ADMIN"; 10_000];
@@ -412,7 +416,7 @@ fn a_pod_with_many_wrong_values_takes_no_memory_for_each() {
     let spec = json!({"containers": [many], "securityContext": {"supplementalGroups": vec![0; 200_000]}});
     for (mode, kept) in [(Mode::Enforce, 0), (Mode::Warn, 1), (Mode::Audit, 2)] {
         let mut rules = rules();
-        rules.classes.get_mut("tool").expect("a class").uid.mode = mode;
+        rules.classes.get_mut("tool").expect("the rules have this class").uid.mode = mode;
         let decision = of_pod(&rules, &spec);
         let lists = [&decision.refusals, &decision.warnings, &decision.audit];
         assert_eq!(lists[kept].len(), decision::MOST);
@@ -425,13 +429,13 @@ fn a_pod_with_many_wrong_values_takes_no_memory_for_each() {
 }
 
 #[test]
-fn an_exception_from_hosts_opens_no_annotation() {
-    let text = std::fs::read_to_string(folder().join("attacks/ingress-snippet.yaml")).expect("a case");
-    let mut case: Case = serde_saphyr::from_str(&text).expect("a case");
-    let object = case.object.as_mut().expect("an object");
+fn an_exception_from_hosts_permits_no_annotation() {
+    let text = std::fs::read_to_string(folder().join("attacks/ingress-snippet.yaml")).expect("the file is readable");
+    let mut case: Case = serde_saphyr::from_str(&text).expect("the case is valid");
+    let object = case.object.as_mut().expect("the case has an object");
     object["spec"]["rules"][0]["host"] = json!("course.example.org");
     let body = body(&case).to_string();
-    let review = Review::parse(body.as_bytes()).expect("a review");
+    let review = Review::parse(body.as_bytes()).expect("the body is a review");
     let mut foo = identity("tool", TenantState::Active);
     foo.exceptions = [crate::contract::exception::ExceptedRule::Hosts].into();
     let said = said(&decide(&rules(), &Resolved::Sealed(foo), &review));
@@ -440,8 +444,8 @@ fn an_exception_from_hosts_opens_no_annotation() {
 }
 
 #[test]
-fn an_escaped_character_takes_in_etcd_what_it_is() {
-    let stored = |text: &str| Json::read(text).expect("JSON").stored();
+fn an_escaped_character_counts_as_its_unescaped_bytes() {
+    let stored = |text: &str| Json::read(text).expect("the text is JSON").stored();
     let of = |escaped: &str| stored(&format!("{{\"args\":[\"{}\"]}}", escaped.repeat(1000)));
     assert_eq!(of("\\u003c") - of(""), 1000);
     assert_eq!(of("\\u2028") - of(""), 3000);
@@ -450,20 +454,20 @@ fn an_escaped_character_takes_in_etcd_what_it_is() {
 }
 
 #[test]
-fn claims_that_are_there_need_no_identity() {
+fn an_update_of_a_claim_needs_no_identity() {
     let text = std::fs::read_to_string(folder().join("ordinary/claim-gets-its-node-by-the-scheduler.yaml"));
-    let case: Case = serde_saphyr::from_str(&text.expect("a case")).expect("a case");
+    let case: Case = serde_saphyr::from_str(&text.expect("the file is readable")).expect("the case is valid");
     let body = body(&case).to_string();
-    let review = Review::parse(body.as_bytes()).expect("a review");
+    let review = Review::parse(body.as_bytes()).expect("the body is a review");
     assert!(!review.needs_identity());
     let nobodys = Resolved::Unresolved(Unresolved::Unknown);
     assert_eq!(decide(&rules(), &nobodys, &review), Decision::default());
 }
 
 #[test]
-fn nothing_is_mounted_from_beneath_a_folder_of_the_node_in_which_the_tenant_writes() {
+fn paths_beneath_a_tenants_folder_of_the_node_are_refused() {
     let mut rules = rules();
-    let volumes = &mut rules.classes.get_mut("tool").expect("a class").volumes;
+    let volumes = &mut rules.classes.get_mut("tool").expect("the rules have this class").volumes;
     volumes.allow = vec![crate::rules::AllowedVolume::HostPath("/scratch/{name}/".to_owned())];
     let said = |path: &str| {
         let volume = json!({"name": "scratch", "hostPath": {"path": path}});
@@ -472,7 +476,7 @@ fn nothing_is_mounted_from_beneath_a_folder_of_the_node_in_which_the_tenant_writ
     assert_eq!((said("/scratch/foo"), said("/scratch/foo/")), (String::new(), String::new()));
     assert_eq!(
         said("/scratch/foo/link"),
-        "volume \"scratch\" mounts \"/scratch/foo/link\" of the node; of that kind tool foo may have /scratch/foo: mount the \
+        "volume \"scratch\" mounts \"/scratch/foo/link\" of the node; of this kind, tool foo may use only /scratch/foo: mount the \
          folder itself, and what is beneath it by subPath"
     );
     assert!(said("/scratch/bar").ends_with("use a PersistentVolumeClaim"));

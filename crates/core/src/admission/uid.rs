@@ -1,8 +1,7 @@
-//! Whose processes a pod's are: uid, gid and groups of the tenant, in every container, and no way to another uid from
-//! there.
+//! Makes every container of a pod run with the tenant's uid, gid and groups, and refuses every way to another uid.
 //!
-//! What a container does not say, it has from its pod, and what a pod does not say, from its image: so a new pod says
-//! all of it, by being filled in.
+//! A value that a container does not set comes from its pod, and a value that the pod does not set comes from the
+//! image. Therefore the webhook fills in all values of new pods.
 
 use std::collections::BTreeSet;
 
@@ -16,12 +15,12 @@ use crate::rules::Mode;
 
 const STRICT: &str = "Strict";
 const ESCALATION: &str = "allowPrivilegeEscalation";
-/// The one capability that a container may add, in the only spelling that Pod Security takes too: every other one leads to
-/// another uid, or past the permissions of files.
+/// The only capability that a container may add. Pod Security accepts only this spelling, too. Every other capability
+/// leads to another uid, or bypasses file permissions.
 const HARMLESS_CAPABILITY: &str = "NET_BIND_SERVICE";
 
-/// Fields of `spec.securityContext` (`PodSecurityContext`) of Kubernetes 1.36: these are looked at here or by Pod
-/// Security. What a later version adds could name another identity.
+/// The fields of `spec.securityContext` (`PodSecurityContext`) of Kubernetes 1.36. Each is checked here or by Pod
+/// Security. A field of a later version could name another identity.
 const OF_A_POD: [&str; 13] = [
     "appArmorProfile",
     "fsGroup",
@@ -37,7 +36,7 @@ const OF_A_POD: [&str; 13] = [
     "sysctls",
     "windowsOptions",
 ];
-/// The same of a container's (`SecurityContext`).
+/// The fields of a container's `securityContext` (`SecurityContext`).
 const OF_A_CONTAINER: [&str; 12] = [
     "allowPrivilegeEscalation",
     "appArmorProfile",
@@ -53,17 +52,17 @@ const OF_A_CONTAINER: [&str; 12] = [
     "windowsOptions",
 ];
 
-/// What one security context is judged by.
+/// Everything that the check of one security context needs.
 struct Judge<'a> {
     tenant: &'a Tenant<'a>,
     posix: &'a PosixIdentity,
     pod: &'a Pod<'a>,
-    /// Whose it is; none: the pod's own.
+    /// `None` for the security context of the pod itself.
     container: Option<&'a Container<'a>>,
     decision: &'a mut Decision,
 }
 
-/// Looks at the security contexts that are new or changed.
+/// Checks the security contexts that are new or changed.
 pub(super) fn check(
     pod: &Pod<'_>,
     containers: &[Container<'_>],
@@ -107,27 +106,27 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Whether a container that says nothing runs as the tenant, or is not there yet: who makes a pod from a template meets
-/// this rule again.
+/// Whether a container without `runAsUser` runs as the tenant. Returns true for a template, because this rule checks
+/// each pod that is made from it.
 fn provided(pod: &Pod<'_>, posix: &PosixIdentity) -> Result<bool, Malformed> {
     let mut own = Vec::new();
     for context in contexts(pod) {
         own.push(if context.is_null() { None } else { number(context, "runAsUser")? });
     }
-    // If a new pod has another number than ours, this is reported once, at the pod.
+    // If a new pod has a uid other than the tenant's, one finding for the pod is enough.
     let told = pod.is_new() && own.iter().any(Option::is_some);
     Ok(pod.is_template() || told || own.iter().all(|own| *own == Some(i64::from(posix.uid.get()))))
 }
 
-/// The security context of the pod itself, in the new object and, if there is one, in the old object. An existing pod's
-/// context cannot change, and the API server silently drops what is sent to `ephemeralcontainers` and `resize` beside
-/// their own fields. So only what both objects say holds.
+/// Returns the security context of the pod itself, in the new object and, if there is one, in the old object. An
+/// existing pod's context cannot change, and the API server silently drops everything that is sent to
+/// `ephemeralcontainers` and `resize` except their own fields. So a value counts only if both objects have it.
 fn contexts<'a>(pod: &Pod<'a>) -> impl Iterator<Item = &'a Json<'a>> {
     let context = |pod: &'a Json<'a>| &pod["spec"]["securityContext"];
     [Some(pod.object), pod.old].into_iter().flatten().map(context)
 }
 
-/// A new pod is filled in as a whole, and of an old one what can be new in it.
+/// Whether the webhook fills in the container: all containers of a new pod, and new ephemeral ones of an existing pod.
 fn can_fill(pod: &Pod<'_>, container: &Container<'_>, mode: Mode) -> bool {
     mode == Mode::Enforce && (pod.is_new() || is_added(pod, container))
 }
@@ -136,7 +135,7 @@ fn is_added(pod: &Pod<'_>, container: &Container<'_>) -> bool {
     !pod.is_template() && container.old.is_none() && container.list == "ephemeralContainers"
 }
 
-/// Whether a container does not say `allowPrivilegeEscalation`, and neither a pod made from it nor the webhook will.
+/// Whether a container newly lacks `allowPrivilegeEscalation`, and the webhook will not set it.
 fn loses_escalation(pod: &Pod<'_>, container: &Container<'_>, mode: Mode) -> bool {
     let says = |container: &Json<'_>| at(container, &["securityContext", ESCALATION]).is_some();
     let had = container.old.is_none_or(says);
@@ -157,12 +156,12 @@ impl Judge<'_> {
         self.decision.found(self.tenant.rules.uid.mode, Finding { rule: Rule::Uid, what, why, remedy });
     }
 
-    /// Whether it need not write the text of another finding.
+    /// Returns whether one more finding would be dropped, so that its text need not be built.
     fn leaves_out(&mut self) -> bool {
         self.decision.leaves_out(self.tenant.rules.uid.mode, Rule::Uid)
     }
 
-    /// `container "web"`.
+    /// Returns the name of the checked part in messages, such as `container "web"`.
     fn subject(&self) -> String {
         match self.container {
             Some(container) => container.who(),
@@ -171,7 +170,7 @@ impl Judge<'_> {
         }
     }
 
-    /// `securityContext.`, with what stands before it.
+    /// Returns the path of the security context in messages, with a dot at the end.
     fn path(&self) -> String {
         if self.container.is_some() {
             "securityContext.".to_owned()
@@ -201,8 +200,9 @@ impl Judge<'_> {
         let own: BTreeSet<i64> =
             self.posix.groups.iter().chain([&self.posix.gid]).map(|gid| i64::from(gid.get())).collect();
         for group in list(context, "supplementalGroups")? {
-            let group =
-                group.as_i64().ok_or_else(|| Malformed("supplementalGroups has what is no number".to_owned()))?;
+            let group = group.as_i64().ok_or_else(|| {
+                Malformed("supplementalGroups contains an item that is not a whole number".to_owned())
+            })?;
             if !own.contains(&group) && !self.leaves_out() {
                 let groups = own.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
                 let what = format!("{} would be in group {group}", self.subject());
@@ -233,7 +233,7 @@ impl Judge<'_> {
         if asks {
             self.found(format!("{} asks for {ESCALATION}", self.subject()), self.stays(), self.remove(ESCALATION));
         }
-        // Where the rule for the node refuses it, one message is enough.
+        // If the rule for the node refuses this already, one message is enough.
         if is_privileged && self.tenant.rules.host < self.tenant.rules.uid.mode {
             self.found(format!("{} asks to be privileged", self.subject()), self.stays(), self.remove("privileged"));
         }
@@ -248,15 +248,15 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// Why nothing may lead to another uid.
+    /// Returns the reason in findings about ways to another uid.
     fn stays(&self) -> String {
-        format!("with it a process can leave uid {}, as which {} runs", self.posix.uid, self.tenant.who())
+        format!("with it, a process can get another uid than {}, the uid of {}", self.posix.uid, self.tenant.who())
     }
 
     fn may_escalate(&mut self) {
         if !self.tenant.rules.uid.privilege_escalation {
-            let what = format!("{} does not say {ESCALATION}", self.subject());
-            let why = format!("a setuid file of its image can leave uid {}", self.posix.uid);
+            let what = format!("{} does not set {ESCALATION}", self.subject());
+            let why = format!("a setuid file of its image can then run with another uid than {}", self.posix.uid);
             self.found(what, why, format!("set {}{ESCALATION} to false", self.path()));
         }
     }
@@ -282,7 +282,7 @@ impl Judge<'_> {
             );
         }
         if object(context, "windowsOptions")?.is_some() {
-            let what = format!("{} names a user of Windows", self.subject());
+            let what = format!("{} names a Windows user", self.subject());
             self.found(what, self.runs_as(), self.remove("windowsOptions"));
         }
         Ok(())
@@ -300,8 +300,8 @@ impl Judge<'_> {
     }
 }
 
-/// Fills in what is absent: the pod's own context if the pod is new, and that of each container which cannot have it from
-/// there.
+/// Fills in what is absent: the pod's own security context if the pod is new, and the values of containers that cannot
+/// inherit them from the pod.
 pub(super) fn fill<'a>(spec: &mut Json<'a>, pod: &Pod<'a>, containers: &[Container<'a>], tenant: &Tenant<'a>) {
     let (rules, Some(posix)) = (tenant.rules, tenant.posix()) else { return };
     if rules.uid.mode != Mode::Enforce {

@@ -1,7 +1,7 @@
-//! JSON as it stands in a body: texts are borrowed from there, and nothing is lost.
+//! JSON values that borrow their texts from the body of a request. Nothing of the body is lost.
 //!
-//! `serde_json::Value` would copy each text and key. What has a key twice is an error: another reader could take the other
-//! one.
+//! `serde_json::Value` would copy each text and key. If an object has a key twice, parsing fails, because another
+//! parser could use the other value.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,10 +11,10 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
-/// The bookkeeping of the API server, which is half of many objects and which hardly a rule reads.
+/// The API server's record of field owners. It is half of many objects, and few rules read it.
 const UNREAD: &str = "managedFields";
 
-/// A value of JSON.
+/// A JSON value.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Json<'a> {
     /// `null`.
@@ -22,52 +22,48 @@ pub enum Json<'a> {
     Null,
     /// `true` or `false`.
     Bool(bool),
-    /// A number of 64 bits.
+    /// An integer of at most 64 bits, or a floating-point number.
     Number(Number),
-    /// A text.
     Text(Cow<'a, str>),
-    /// A list.
     List(Vec<Json<'a>>),
-    /// An object.
     Object(Object<'a>),
-    /// `managedFields`, as it is written: checked to be JSON, and read by [`Json::read`] where it is looked at.
+    /// The text of `managedFields`. It is known to be JSON, and [`Json::read`] parses it when a rule needs it.
     Unread(Cow<'a, str>),
 }
 
-/// Fields by key, in order of the keys, each once.
+/// The fields of an object, sorted by key. Each key occurs once.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Object<'a>(Vec<(Cow<'a, str>, Json<'a>)>);
 
-/// Up to this many fields, looking through them is faster than a search.
+/// Up to this number of fields, a linear search is faster than a binary search.
 const FEW: usize = 24;
 
 static NULL: Json<'static> = Json::Null;
 
 impl<'a> Json<'a> {
-    /// From text.
+    /// Parses a text.
     pub fn read(text: &'a str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)
     }
 
-    /// The value of `key`; none if there is none, or this is no object.
+    /// Returns the value of `key`; `None` if the key is absent or the value is not an object.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Self> {
         self.as_object()?.get(key)
     }
 
-    /// The same, to be changed.
+    /// Like [`Json::get`], but mutable.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
         self.as_object_mut()?.get_mut(key)
     }
 
-    /// Whether it is `null`.
     #[must_use]
     pub fn is_null(&self) -> bool {
         *self == Self::Null
     }
 
-    /// Bytes that etcd takes for it, at most: as JSON without spaces, in which no character is escaped. Kubernetes' own
-    /// format is shorter.
+    /// Returns the most bytes that etcd needs for the value: its length as JSON without spaces or escapes. Kubernetes'
+    /// own format is shorter.
     #[must_use]
     pub fn stored(&self) -> usize {
         match self {
@@ -80,70 +76,70 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// The switch that it is.
+    /// Returns the value of a boolean.
     #[must_use]
     pub fn as_bool(&self) -> Option<bool> {
         if let Self::Bool(value) = self { Some(*value) } else { None }
     }
 
-    /// The whole number that it is, if 64 bits hold it.
+    /// Returns the number, if it is an integer that fits into 64 bits.
     #[must_use]
     pub fn as_i64(&self) -> Option<i64> {
         if let Self::Number(value) = self { value.as_i64() } else { None }
     }
 
-    /// The text that it is.
+    /// Returns the text, if the value is one.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
         if let Self::Text(value) = self { Some(value) } else { None }
     }
 
-    /// The list that it is.
+    /// Returns the items, if the value is a list.
     #[must_use]
     pub fn as_list(&self) -> Option<&[Self]> {
         if let Self::List(value) = self { Some(value) } else { None }
     }
 
-    /// The same, to be changed.
+    /// Like [`Json::as_list`], but mutable.
     pub fn as_list_mut(&mut self) -> Option<&mut Vec<Self>> {
         if let Self::List(value) = self { Some(value) } else { None }
     }
 
-    /// The object that it is.
+    /// Returns the fields, if the value is an object.
     #[must_use]
     pub fn as_object(&self) -> Option<&Object<'a>> {
         if let Self::Object(value) = self { Some(value) } else { None }
     }
 
-    /// The same, to be changed.
+    /// Like [`Json::as_object`], but mutable.
     pub fn as_object_mut(&mut self) -> Option<&mut Object<'a>> {
         if let Self::Object(value) = self { Some(value) } else { None }
     }
 }
 
 impl<'a> Object<'a> {
-    /// The value of `key`.
+    /// Returns the value of `key`.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Json<'a>> {
         if self.0.len() <= FEW {
-            // Most keys have another length, and are so told apart.
+            // Most keys have another length, so the comparison ends at once.
             return self.0.iter().find(|(own, _)| own.as_ref() == key).map(|(_, value)| value);
         }
         self.place(key).ok().map(|at| &self.0[at].1)
     }
 
-    /// The same, to be changed.
+    /// Like [`Object::get`], but mutable.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Json<'a>> {
         self.place(key).ok().map(|at| &mut self.0[at].1)
     }
 
-    /// Whether there is `key`.
+    /// Whether the object has the field `key`.
     #[must_use]
     pub fn contains_key(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
 
-    /// The value of `key`, `null` if there was none.
+    /// Returns the value of `key`. If the key is absent, inserts it with `null`.
     pub fn entry(&mut self, key: &'a str) -> &mut Json<'a> {
         let at = self.place(key).unwrap_or_else(|at| {
             self.0.insert(at, (Cow::Borrowed(key), Json::Null));
@@ -152,12 +148,12 @@ impl<'a> Object<'a> {
         &mut self.0[at].1
     }
 
-    /// Keys and values in order.
+    /// Returns the fields in the order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Json<'a>)> {
         self.0.iter().map(|(key, value)| (key.as_ref(), value))
     }
 
-    /// Keeps the fields for which `keep` says so.
+    /// Removes the fields for which `keep` returns false.
     pub fn retain(&mut self, keep: impl Fn(&str, &Json<'a>) -> bool) {
         self.0.retain(|(key, value)| keep(key, value));
     }
@@ -176,14 +172,14 @@ impl<'a> Object<'a> {
 impl Index<&str> for Json<'_> {
     type Output = Self;
 
-    /// The value of `key`, `null` if there is none.
+    /// Returns the value of `key`; `null` if the key is absent.
     fn index(&self, key: &str) -> &Self {
         self.get(key).unwrap_or(&NULL)
     }
 }
 
 impl<'a> Json<'a> {
-    /// An object of these fields.
+    /// Returns an object with these fields.
     #[must_use]
     pub fn object<const N: usize>(mut fields: [(&'a str, Self); N]) -> Self {
         fields.sort_unstable_by_key(|(key, _)| *key);
@@ -321,7 +317,7 @@ impl<'de> Visitor<'de> for Reader {
     }
 }
 
-/// A text of a body, borrowed where it is written as it is.
+/// A text of a body, borrowed if it contains no escapes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Text<'a>(pub(super) Cow<'a, str>);
 

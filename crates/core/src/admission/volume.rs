@@ -1,6 +1,8 @@
-//! What a pod mounts: what is its namespace's own, and from outside what the class allows.
+//! Checks the volumes of a pod: sources within the namespace pass, and sources from outside only if the class allows
+//! them.
 //!
-//! Only sources that cannot leave the namespace pass unasked, so one that a later version of Kubernetes adds does not.
+//! Only known sources that cannot leave the namespace pass, so a source that a later version of Kubernetes adds does
+//! not.
 
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, field, list, quoted, text};
@@ -9,26 +11,26 @@ use super::tenant::Tenant;
 use super::value::{Json, Object};
 use crate::rules::{AllowedVolume, Mode};
 
-/// Sources of `volumes[]` that hold what the namespace has, or nothing. Images are judged by their own rule.
+/// Sources of `volumes[]` that contain only data of the namespace, or none. Images have a rule of their own.
 pub const OWN: [&str; 8] =
     ["configMap", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected", "secret"];
-/// The same of `projected.sources[]`; tokens are judged by their audience.
+/// The same for `projected.sources[]`. Tokens are checked by their audience.
 pub const PROJECTED: [&str; 5] = ["clusterTrustBundle", "configMap", "downwardAPI", "secret", "serviceAccountToken"];
 
-/// The parts of a volume that come from outside and are not allowed.
+/// A part of a volume that comes from outside and is not allowed.
 struct Outside<'a> {
-    /// `mounts "/etc" of the node`.
+    /// The finding, such as `mounts "/etc" of the node`.
     what: String,
-    /// What the class allows of this kind.
+    /// The volumes of this kind that the class allows.
     allowed: Vec<&'a AllowedVolume>,
     remedy: &'static str,
 }
 
-/// Looks at the volumes that are new or changed.
+/// Checks the volumes that are new or changed.
 pub(super) fn check(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<(), Malformed> {
     let rules = &tenant.rules.volumes;
     let by_rule = (Rule::Volumes, rules.mode);
-    // A path of the node is the host's too, so that no exception from `volumes` opens one.
+    // The rule `host` covers paths of the node too, so that an exception from `volumes` does not permit them.
     let host_path = (Rule::Host, tenant.rules.host.max(rules.mode));
     if host_path.1 == Mode::Off {
         return Ok(());
@@ -42,8 +44,8 @@ pub(super) fn check(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision)
                 let what = format!("{who} {}", outside.what);
                 let own: Vec<String> = outside.allowed.iter().filter_map(|allowed| words(tenant, allowed)).collect();
                 let why = match own.as_slice() {
-                    [] => format!("{} may have none of that kind", tenant.who()),
-                    _ => format!("of that kind {} may have {}", tenant.who(), own.join(", ")),
+                    [] => format!("{} may use none of this kind", tenant.who()),
+                    _ => format!("of this kind, {} may use only {}", tenant.who(), own.join(", ")),
                 };
                 decision.found(mode, Finding { rule, what, why, remedy: outside.remedy.to_owned() });
             }
@@ -80,7 +82,7 @@ fn outside<'a>(source: &str, value: &Json<'_>, tenant: &Tenant<'a>) -> Result<Ve
         }
         "csi" => {
             let driver = text(value, "driver")?;
-            unless(tenant, format!("mounts what driver {} gives", quoted(driver)), claim, |allowed| match allowed {
+            unless(tenant, format!("mounts a volume of driver {}", quoted(driver)), claim, |allowed| match allowed {
                 AllowedVolume::Csi(own) => Some(own == driver),
                 _ => None,
             })
@@ -97,7 +99,7 @@ fn projected<'a>(value: &Json<'_>, tenant: &Tenant<'a>) -> Result<Vec<Outside<'a
     for part in list(value, "sources")? {
         if let Some(token) = field(part, "serviceAccountToken") {
             let audience = text(token, "audience")?;
-            // Without an audience it is for the API server, as every pod's own.
+            // A token without an audience is for the API server, like every pod's own.
             if !audience.is_empty() {
                 let what = format!("has a service-account token for {}", quoted(audience));
                 found.extend(unless(tenant, what, "remove its audience", |allowed| match allowed {
@@ -106,7 +108,8 @@ fn projected<'a>(value: &Json<'_>, tenant: &Tenant<'a>) -> Result<Vec<Outside<'a
                 }));
             }
         }
-        let sources = part.as_object().ok_or_else(|| Malformed("sources has what is not an object".to_owned()))?;
+        let sources =
+            part.as_object().ok_or_else(|| Malformed("sources contains an item that is not an object".to_owned()))?;
         for (source, _) in sources.iter().filter(|(key, value)| !PROJECTED.contains(key) && !value.is_null()) {
             found.extend(named(tenant, format!("has {}", quoted(source)), "remove it", source));
         }
@@ -114,7 +117,7 @@ fn projected<'a>(value: &Json<'_>, tenant: &Tenant<'a>) -> Result<Vec<Outside<'a
     Ok(found)
 }
 
-/// Nothing, if one of the class's volumes is it. `is_it` says nothing of those of other kinds.
+/// Returns `None` if the class allows the volume. `is_it` returns `None` for allowed volumes of another kind.
 fn unless<'a>(
     tenant: &Tenant<'a>,
     what: String,
@@ -136,8 +139,8 @@ fn named<'a>(tenant: &Tenant<'a>, what: String, remedy: &'static str, source: &s
     })
 }
 
-/// Whether an allowed path, which has placeholders, is `path`; one that ends in `/` stands for all beneath it too. A path
-/// that can be read in two ways (`..`, `//`) is covered by none.
+/// Whether `allowed`, which has placeholders, covers `path`. An allowed path that ends in `/` covers everything beneath
+/// it too. Nothing covers a path that can be read in two ways (`..`, `//`).
 fn covers(tenant: &Tenant<'_>, allowed: &str, path: &str) -> bool {
     let path = if path.len() > 1 { path.strip_suffix('/').unwrap_or(path) } else { path };
     let Some(allowed) = tenant.fill(allowed) else { return false };
@@ -150,19 +153,19 @@ fn covers(tenant: &Tenant<'_>, allowed: &str, path: &str) -> bool {
     }
 }
 
-/// Whether an allowed path of the node is a tenant's own: there the tenant may put links, and the node would follow them to
-/// any place, so nothing beneath it is mounted.
+/// Whether an allowed path of the node contains a placeholder, so that a tenant owns the folder. The tenant may put
+/// links there, which the node would follow to any place, so nothing beneath the folder may be mounted.
 fn is_own(allowed: &str) -> bool {
     allowed.contains('{')
 }
 
-/// An absolute path that says where it leads.
+/// Whether the path is absolute and has no empty, `.` or `..` part.
 fn is_plain(path: &str) -> bool {
     path == "/"
         || path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")))
 }
 
-/// As the configuration writes it, in the tenant's own words.
+/// Returns the allowed volume as the configuration writes it, with the tenant's values for placeholders.
 fn words(tenant: &Tenant<'_>, allowed: &AllowedVolume) -> Option<String> {
     Some(match allowed {
         AllowedVolume::Nfs { server, path } => format!("{server}:{}", tenant.fill(path)?),

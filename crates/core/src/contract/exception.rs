@@ -1,30 +1,30 @@
-//! Rules that one account can be excepted from, and how its namespace says so.
+//! The rules that an account can be excepted from, and the annotation that lists them.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A rule that an account can be excepted from. None of them is what keeps a pod from running as another account, or from
-/// passing for one: those are always in force.
+/// A rule that an account can be excepted from. Rules that keep a pod from running as another account, or from passing
+/// for one, are not among them: those are always in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ExceptedRule {
-    /// Where images come from.
+    /// The registries that images come from.
     Images,
-    /// Hosts of ingresses and routes.
+    /// The hosts of ingresses and routes.
     Hosts,
-    /// What pods mount.
+    /// The volumes that pods mount.
     Volumes,
     /// How long pods live.
     Lifetime,
 }
 
 impl ExceptedRule {
-    /// In order.
+    /// All rules, in their order.
     pub const ALL: [Self; 4] = [Self::Images, Self::Hosts, Self::Volumes, Self::Lifetime];
 
-    /// The rule's name in configuration and messages.
+    /// Returns the rule's name in the configuration and in messages.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -42,7 +42,7 @@ impl std::fmt::Display for ExceptedRule {
     }
 }
 
-/// A name that no such rule has.
+/// The text does not name a rule that an account can be excepted from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no account can be excepted from a rule of this name")]
 pub struct NoException;
@@ -55,13 +55,13 @@ impl FromStr for ExceptedRule {
     }
 }
 
-/// The value of the annotation.
+/// Returns the value of the annotation.
 #[must_use]
 pub(super) fn text_of(rules: &BTreeSet<ExceptedRule>) -> String {
     rules.iter().map(|rule| rule.as_str()).collect::<Vec<_>>().join(",")
 }
 
-/// From the value of the annotation.
+/// Parses the value of the annotation.
 pub(super) fn read(text: &str) -> Result<BTreeSet<ExceptedRule>, NoException> {
     text.split(',').map(str::parse).collect()
 }

@@ -1,5 +1,5 @@
-//! The mark that a cluster keeps of the ledger that owns it: the highest generation in use, signed with the seal's key. A
-//! ledger that was rolled back shows by it, for the mark only rises.
+//! The mark of the owning ledger in a cluster: the ledger's id and its highest generation, signed with the seal's key.
+//! The generation of the mark only rises, so a ledger that was rolled back is noticed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,19 +22,18 @@ pub const SIGNATURE: &str = "seal";
 /// Separates the signature from every other use of the key.
 const DOMAIN: &str = "bursar-mark-v1";
 
-/// What a mark says.
+/// The content of a mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
-    /// The ledger's id.
     pub ledger: String,
-    /// Its highest generation in use.
+    /// The ledger's highest generation in use.
     pub generation: u64,
-    /// The highest uid of each range that workspaces got theirs from.
+    /// The highest uid that a workspace got from each range.
     pub uids: BTreeSet<Uid>,
 }
 
 impl Mark {
-    /// The mark as data of its ConfigMap in `cluster`: a copy in another cluster proves nothing.
+    /// Returns the data of the mark's ConfigMap in `cluster`. In another cluster, a copy is invalid.
     #[must_use]
     pub fn signed(&self, cluster: &ClusterName, sealer: &Sealer) -> BTreeMap<String, String> {
         let signature = sealer.0.sign(&self.message(cluster));
@@ -47,7 +46,8 @@ impl Mark {
         data
     }
 
-    /// What the data of a ConfigMap prove under one of `public_keys`; `None`: nothing.
+    /// Returns the mark that the data of a ConfigMap prove under one of `public_keys`; `None` if the signature does not
+    /// match or a value is malformed.
     #[must_use]
     pub fn verified(data: &BTreeMap<String, String>, cluster: &ClusterName, public_keys: &[[u8; 32]]) -> Option<Self> {
         let uids = data.get(UIDS).map_or("", String::as_str).split(',').filter(|uid| !uid.is_empty());
@@ -62,13 +62,14 @@ impl Mark {
         public_keys.iter().any(holds).then_some(mark)
     }
 
-    /// Absent without uids: the mark is then what it was before there were any.
+    /// Returns `None` without uids, so that marks made before workspaces had uids stay valid.
     fn uids_text(&self) -> Option<String> {
         let uids: Vec<String> = self.uids.iter().map(Uid::to_string).collect();
         (!uids.is_empty()).then(|| uids.join(","))
     }
 
-    /// Every value with its length before it, so that no value can borrow from its neighbour.
+    /// Returns the signed bytes. The length of each value precedes it, so that text cannot move from one value to the
+    /// next.
     fn message(&self, cluster: &ClusterName) -> Vec<u8> {
         let mut message = DOMAIN.as_bytes().to_vec();
         let texts = [cluster.0.clone(), self.ledger.clone(), self.generation.to_string()];
@@ -85,10 +86,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_proves_nothing_if_any_of_it_is_another() {
+    fn a_mark_with_any_changed_value_is_invalid() {
         let sealer = Sealer::from_seed(&[7; 32]).expect("32 bytes are a seed");
         let (prod, keys) = (ClusterName("prod".to_owned()), [[0; 32], sealer.public_key()]);
-        let uids = [70_000, 80_002].map(|uid| Uid::try_from(uid).expect("in range")).into();
+        let uids = [70_000, 80_002].map(|uid| Uid::try_from(uid).expect("the number is in range")).into();
         let mark = Mark { ledger: "a1".to_owned(), generation: 1042, uids };
         let data = mark.signed(&prod, &sealer);
         assert_eq!(Mark::verified(&data, &prod, &keys), Some(mark));

@@ -1,4 +1,4 @@
-//! Namespaces that others create: what their owner gets in them.
+//! Foreign namespaces that a class adopts: what their owners get in them.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use crate::identity::{AccountId, ClusterName, NamespaceName};
 use crate::ledger::LedgerState;
 use crate::policy::{Class, CredentialKind, CredentialRule, Policy};
 
-/// One of them, and the class that adopts it.
+/// The cluster, the name, and the class that adopts the namespace.
 pub(super) type Adopted<'a> = (&'a ClusterName, &'a NamespaceName, &'a Class);
 
-/// Those that are somebody's.
+/// Returns the adopted namespaces of each owner.
 pub(super) fn by_owner<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> BTreeMap<&'a AccountId, Vec<Adopted<'a>>> {
     let mut owners: BTreeMap<&AccountId, Vec<Adopted<'_>>> = BTreeMap::new();
     for ((cluster, namespace), row) in &ledger.adopted {
@@ -24,8 +24,8 @@ pub(super) fn by_owner<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> BTree
     owners
 }
 
-/// Everything of ours in one of them: the bindings of its owner, as whom the API server knows them, and of its `default`
-/// service account, and what else the class says. Never the namespace itself.
+/// Returns all objects of ours in an adopted namespace: bindings of its owner, if `owner` is their subject, and of its
+/// `default` service account, and everything else that the class sets. The namespace itself is not included.
 pub(super) fn objects(place: &Place<'_>, class: &Class, owner: Option<&Value>, policy: &Policy) -> Vec<Value> {
     let mut manifests: Vec<Value> = Vec::new();
     manifests.extend(quota::resource_quota(place.namespace, class, &BTreeMap::new(), &BTreeMap::new()));
@@ -37,7 +37,8 @@ pub(super) fn objects(place: &Place<'_>, class: &Class, owner: Option<&Value>, p
     manifests
 }
 
-/// Whether a credential is good in other namespaces: a token is a machine's, and for its own.
+/// Whether a credential works in other namespaces. A service account token is for a machine, and only for its own
+/// namespace.
 pub(super) const fn works_elsewhere(rule: Option<&CredentialRule>) -> bool {
     match rule {
         Some(rule) => !matches!(rule.kind, CredentialKind::ServiceAccount { .. }),
@@ -45,7 +46,7 @@ pub(super) const fn works_elsewhere(rule: Option<&CredentialRule>) -> bool {
     }
 }
 
-/// Owners who cannot get what is theirs.
+/// Returns notices about owners who have no credential for their namespaces.
 pub(super) fn notices(ledger: &LedgerState, desired: &BTreeMap<AccountId, DesiredAccount>) -> Vec<Notice> {
     let notice = |((cluster, namespace), row): (&(ClusterName, NamespaceName), &_)| {
         let row: &crate::ledger::adopted::AdoptedNamespace = row;

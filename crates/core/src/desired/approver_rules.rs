@@ -1,4 +1,4 @@
-//! What the approver of a cluster should be told: the policy's certificates as `rules.json`.
+//! Builds `rules.json` for the approver of a cluster from the certificates that the policy asks for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,20 +10,20 @@ use crate::identity::{AccountKind, ClusterName};
 use crate::policy::{Class, CredentialKind, DAEMON_USER, Policy};
 use crate::rules::approver::{ApprovedClass, ApproverRules, VERSION};
 
-/// What the configuration does not say.
+/// The parts of the rules that are not in the configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct Owned<'a> {
     /// The ledger that owns the cluster.
     pub ledger: &'a str,
-    /// Accounts that may hold roles in the whole cluster; empty: any.
+    /// Accounts that may have roles in the whole cluster. If empty, every account may.
     pub administrators: &'a BTreeSet<String>,
-    /// Who seals.
+    /// The public key of the seals.
     pub public_key: [u8; 32],
-    /// The longest life of the daemon's own certificate.
+    /// The longest lifetime of the daemon's own certificate.
     pub own_lifetime: Duration,
 }
 
-/// The rules of `cluster`: of all classes whose people have certificates there.
+/// Returns the rules of `cluster`: those of all classes whose people have certificates there.
 #[must_use]
 pub fn approver_rules(policy: &Policy, cluster: &ClusterName, owned: Owned<'_>) -> ApproverRules {
     let Owned { ledger, administrators, public_key, own_lifetime } = owned;
@@ -39,8 +39,8 @@ pub fn approver_rules(policy: &Policy, cluster: &ClusterName, owned: Owned<'_>) 
     }
 }
 
-/// Classes whose requests an approver with these rules does not approve: new ones, and those that ask for more than it
-/// knows. A class that only stopped asking for something is not among them.
+/// Returns the classes whose requests an approver with the rules `known` refuses: new classes, and those that ask for
+/// more than it knows. Classes that ask for a shorter lifetime are not included.
 #[must_use]
 pub fn unknown_classes(policy: &Policy, cluster: &ClusterName, known: &ApproverRules) -> BTreeSet<String> {
     let is_known = |name: &String, class: &ApprovedClass| {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_survive_their_text() {
+    fn rules_are_parsed_as_they_were_written() {
         let rules = rules(&policy());
         assert!(!rules.classes.is_empty(), "{rules:?}");
         assert_eq!(ApproverRules::parse(rules.to_json().as_bytes()), Ok(rules));
@@ -99,8 +99,8 @@ mod tests {
         assert!(unknown_classes(&policy(), &prod(), &known).is_empty());
         let with = |lifetime: Duration| {
             let mut policy = policy();
-            let class = policy.classes.get_mut("tool").expect("a class");
-            class.credential.as_mut().expect("a credential").kind = CredentialKind::Certificate { lifetime };
+            let class = policy.classes.get_mut("tool").expect("class tool");
+            class.credential.as_mut().expect("its credential").kind = CredentialKind::Certificate { lifetime };
             policy
         };
         let longer = with(Duration::from_hours(1000 * 24));

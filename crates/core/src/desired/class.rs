@@ -1,4 +1,4 @@
-//! Which classes take an account: kind, and group or place in the directory.
+//! Decides which classes take an account, by its kind, and by its groups or its place in the directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,23 +6,23 @@ use crate::identity::{AccountId, AccountKind, ClusterName};
 use crate::ledger::{Account, LedgerState, Lifecycle as LifecycleState, Tenant};
 use crate::policy::{Class, Lifecycle, Policy, Provision, UidRange, When};
 
-/// Directory groups by name, nested ones resolved; sources may have groups of one name, which then are one.
+/// Directory groups by name, with nested groups resolved. Groups of several sources with the same name count as one.
 pub struct Groups<'a>(BTreeMap<&'a str, Vec<Group<'a>>>);
 
 struct Group<'a> {
     account: &'a Account,
-    /// It is proved to be gone, and its members with it.
+    /// The group is proved to be gone, so all its members leave.
     gone: bool,
 }
 
 impl<'a> Groups<'a> {
-    /// Those of the ledger.
+    /// Returns the groups of the ledger.
     #[must_use]
     pub fn of(ledger: &'a LedgerState, lifecycle: &Lifecycle) -> Self {
         Self::among(ledger.accounts.values().filter(|account| account.kind == AccountKind::Group), lifecycle)
     }
 
-    /// These.
+    /// Returns the groups among `accounts`.
     pub(super) fn among(accounts: impl IntoIterator<Item = &'a Account>, lifecycle: &Lifecycle) -> Self {
         let mut groups: BTreeMap<&str, Vec<Group<'_>>> = BTreeMap::new();
         for account in accounts {
@@ -32,17 +32,17 @@ impl<'a> Groups<'a> {
         Self(groups)
     }
 
-    /// Whether it belongs to the group, as far as the directory says now.
+    /// Whether the person is in the group, and is not leaving it.
     fn has(&self, group: &str, person: &Account) -> bool {
         self.named(group).any(|group| group.account.has_member(person) && !group.loses(person))
     }
 
-    /// Whether it belongs to the group as long as nobody was allowed to leave.
+    /// Whether the person is in the group, even if the person is leaving it or the group is gone.
     fn had(&self, group: &str, person: &Account) -> bool {
         self.named(group).any(|group| group.account.has_member(person))
     }
 
-    /// Whether it belongs to a group that is there, as long as nobody was allowed to leave it.
+    /// Whether the person is in the group, even if the person is leaving it, unless the group is gone.
     #[must_use]
     pub fn keeps(&self, group: &str, person: &Account) -> bool {
         self.named(group).any(|group| group.account.has_member(person) && !group.gone)
@@ -62,15 +62,15 @@ impl Group<'_> {
 /// The classes that take an account.
 #[derive(Clone)]
 pub(super) struct Taken<'p> {
-    /// Now, in the order of their names.
+    /// The classes now, sorted by name.
     pub(super) now: Vec<&'p Class>,
-    /// As long as nobody was allowed to leave a group.
+    /// The classes if no pending removal from a group is carried out.
     pub(super) before: Vec<&'p Class>,
-    /// The groups by which the two differ.
+    /// The groups because of which the two differ.
     pub(super) rests_on: BTreeSet<AccountId>,
 }
 
-/// Which classes take `account`, of those whose tenants are made on demand only if `asked_for`.
+/// Returns the classes that take `account`. A class with provisioning on demand takes it only if `asked_for` is true.
 pub(super) fn taken<'p>(
     account: &Account,
     policy: &'p Policy,
@@ -100,7 +100,7 @@ pub(super) fn taken<'p>(
     Taken { now, before, rests_on }
 }
 
-/// The groups that are, or are about to be, workspaces of a class with a uid range, and have no uid.
+/// Returns the groups that are or will be workspaces of a class with a uid range, and have no uid.
 #[must_use]
 pub fn groups_without_uid<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> Vec<(&'a Account, &'a Class, UidRange)> {
     if policy.uid_ranges().next().is_none() {
@@ -121,14 +121,14 @@ pub fn groups_without_uid<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> Ve
         .collect()
 }
 
-/// The classes that take an account now, and the ones it became a tenant by: what it has, it has of these.
+/// Returns the classes that take an account now, and those that made it a tenant. All its objects come from these.
 #[must_use]
 pub fn classes_of<'p>(account: &Account, ledger: &LedgerState, policy: &'p Policy) -> Vec<&'p Class> {
     classes_by(account, ledger, policy, &Groups::of(ledger, &policy.lifecycle))
 }
 
-/// The accounts of which [`classes_of`] has this class, or that became tenants by a class of this name that the
-/// configuration has no more.
+/// Returns the accounts for which [`classes_of`] returns this class, and those that became tenants by a class of this
+/// name, even if that class is no longer configured.
 #[must_use]
 pub fn accounts_of<'a>(class: &str, ledger: &'a LedgerState, policy: &Policy) -> Vec<&'a Account> {
     let groups = Groups::of(ledger, &policy.lifecycle);
@@ -139,7 +139,7 @@ pub fn accounts_of<'a>(class: &str, ledger: &'a LedgerState, policy: &Policy) ->
     accounts.collect()
 }
 
-/// [`classes_of`], where the groups of the ledger are at hand.
+/// Like [`classes_of`], for callers that have the groups of the ledger.
 #[must_use]
 pub fn classes_by<'p>(
     account: &Account,
@@ -157,10 +157,10 @@ pub fn classes_by<'p>(
     classes
 }
 
-/// The class of each tenant's namespace: by account and cluster.
+/// The class of each tenant's namespace, by account and cluster.
 pub type ClassesOfNamespaces<'a> = BTreeMap<&'a AccountId, BTreeMap<&'a ClusterName, &'a str>>;
 
-/// The class whose rules admission asks for in each tenant's namespace, as the next plan seals it.
+/// Returns the class whose admission rules apply in each tenant's namespace, as the next plan seals it.
 #[must_use]
 pub fn classes_of_namespaces<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> ClassesOfNamespaces<'a> {
     let groups = Groups::of(ledger, &policy.lifecycle);
@@ -180,12 +180,12 @@ pub fn classes_of_namespaces<'a>(ledger: &'a LedgerState, policy: &'a Policy) ->
     classes
 }
 
-/// The class of an account's own namespace in a cluster, of those that take it there.
+/// Returns the class of an account's own namespace in a cluster. `classes` are those that take the account there.
 pub(super) fn main<'p>(classes: &[&'p Class]) -> Option<&'p Class> {
     classes.iter().find(|class| class.namespace.is_some()).or(classes.first()).copied()
 }
 
-/// Whether somebody asked for what a class gives the account, or nobody has to.
+/// Whether the account was asked for, or the class does not require that.
 pub(super) fn is_asked_for(
     class: &Class,
     account: &Account,
@@ -197,13 +197,13 @@ pub(super) fn is_asked_for(
         || tenants.iter().any(|(_, tenant)| tenant.class == class.name)
 }
 
-/// The classes that take an account, or would if it was asked for.
+/// Returns the classes that take an account, or would if the account was asked for.
 #[must_use]
 pub fn classes_if_asked<'p>(account: &Account, ledger: &LedgerState, policy: &'p Policy) -> Vec<&'p Class> {
     taken(account, policy, &Groups::of(ledger, &policy.lifecycle), &|_| true).now
 }
 
-/// Whether a class takes an account, or would if it was asked for.
+/// Whether a class takes an account, or would if the account was asked for.
 #[must_use]
 pub fn takes(ledger: &LedgerState, policy: &Policy, account: &Account) -> bool {
     !classes_if_asked(account, ledger, policy).is_empty()

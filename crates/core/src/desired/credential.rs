@@ -1,5 +1,5 @@
-//! What a holder proves itself with, whom bindings name for it, and where it is put: the three kinds of credentials in
-//! one place.
+//! The three kinds of credentials: how the holder proves its identity, which subject bindings name, and where the
+//! kubeconfig is put.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,18 +14,19 @@ use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
 use crate::ledger::Account;
 use crate::policy::{Cluster, CredentialKind, CredentialRule, Endpoint, HomeRule};
 
-/// How the names of our service accounts begin; the generation follows.
+/// The prefix of our service accounts' names. The generation follows.
 pub const SERVICE_ACCOUNT_PREFIX: &str = "bursar-g";
-/// How the names of Secrets begin that tokens end with; the host follows.
+/// The prefix of the names of Secrets that tokens are bound to. The host follows.
 pub const SECRET_PREFIX: &str = "bursar-host-";
 
-/// The generation of one of our service accounts, by its name.
+/// Returns the generation in the name of one of our service accounts.
 #[must_use]
 pub fn of_service_account(name: &str) -> Option<u64> {
     name.strip_prefix(SERVICE_ACCOUNT_PREFIX)?.parse().ok()
 }
 
-/// The certificate's subject. Never `system:`; a tool and a user of one name are two subjects.
+/// Returns the subject of the certificate. It never begins with `system:`, and a tool and a user with the same name
+/// have different subjects.
 #[must_use]
 pub fn subject(account: &Account, generation: u64) -> Subject {
     let name = account.account_name();
@@ -37,20 +38,19 @@ pub fn subject(account: &Account, generation: u64) -> Subject {
     }
 }
 
-/// The service account of a generation. Another generation has another one, which nobody holds a token of yet, however
-/// they got it.
+/// Returns the name of a generation's service account. A new generation has a new one, for which no token exists yet.
 #[must_use]
 pub fn service_account(generation: u64) -> String {
     format!("{SERVICE_ACCOUNT_PREFIX}{generation}")
 }
 
-/// The Secret that the tokens of one host end with. It holds nothing.
+/// Returns the name of the Secret that the tokens of one host are bound to. The Secret is empty.
 #[must_use]
 pub fn secret(host: &HostName) -> String {
     format!("{SECRET_PREFIX}{host}")
 }
 
-/// The subject that bindings name for the holders of an account's credential.
+/// Returns the subject by which bindings name the holders of an account's credential.
 #[must_use]
 pub fn holder(
     account: &Account,
@@ -66,7 +66,7 @@ pub fn holder(
         (Some(CredentialKind::Oidc(oidc)), _) => {
             json!({"apiGroup": GROUP, "kind": "User", "name": oidc.user.replace("{name}", &account.name)})
         }
-        // A service account has no rights in the whole cluster: then nobody is bound.
+        // A service account has no rights outside its namespace. There, the group is bound, which has no members.
         (None | Some(CredentialKind::Certificate { .. } | CredentialKind::ServiceAccount { .. }), _) => {
             let group = generation_group(&account.account_name(), generation);
             json!({"apiGroup": GROUP, "kind": "Group", "name": group})
@@ -74,13 +74,14 @@ pub fn holder(
     }
 }
 
-/// Whether a subject is a machine's, which holds a token for its own namespace only.
+/// Whether a subject is a service account. Its token is for a machine, and only for its own namespace.
 #[must_use]
 pub fn is_service_account(subject: &Value) -> bool {
     subject["kind"] == ManagedKind::ServiceAccount.row().kind
 }
 
-/// What has to be in the namespace for the credential: of a service account itself, and a Secret for each host.
+/// Returns the objects that a service account credential needs in the namespace: the service account, and a Secret for
+/// each host.
 #[must_use]
 pub fn objects(place: &Place<'_>, rule: &CredentialRule) -> Vec<Value> {
     let CredentialKind::ServiceAccount { hosts, .. } = &rule.kind else { return Vec::new() };
@@ -101,13 +102,14 @@ pub fn objects(place: &Place<'_>, rule: &CredentialRule) -> Vec<Value> {
     std::iter::once(account).chain(secrets).collect()
 }
 
-/// Whether it is a service account of ours: who made one of this name may hold tokens of it.
+/// Whether the object is a service account with a name of ours. If somebody else created it, they may hold tokens for
+/// it.
 #[must_use]
 pub fn is_token_holder(key: &ObjectKey) -> bool {
     key.kind == ManagedKind::ServiceAccount && of_service_account(&key.name).is_some()
 }
 
-/// Whether an object is one of [`objects`].
+/// Whether the object is one of [`objects`].
 #[must_use]
 pub fn is_ours(key: &ObjectKey) -> bool {
     let ObjectKind::Managed(kind) = key.kind else { return false };
@@ -125,7 +127,8 @@ pub fn is_ours(key: &ObjectKey) -> bool {
     }
 }
 
-/// The credentials of an account in a cluster, in whose contexts `namespace` is the default: one, or one for each host.
+/// Returns the credentials of an account in a cluster: one, or one for each host. `namespace` is the default of the
+/// contexts.
 #[must_use]
 pub fn credentials(
     account: &Account,
@@ -172,7 +175,7 @@ pub fn credentials(
     }
 }
 
-/// What a kubeconfig says of its holder, whatever the generation.
+/// Returns the parts of a kubeconfig that concern its holder, without the generation.
 fn shape(proof: &Proof, host: &HostName) -> Value {
     match proof {
         Proof::Certificate { subject, lifetime } => json!({
@@ -194,7 +197,7 @@ fn face(endpoint: &Endpoint) -> Value {
     json!({"url": url, "ca": ca_pem, "tls_server_name": tls_server_name, "proxy": proxy})
 }
 
-/// Where the kubeconfig goes; nowhere for an account without a uid or a place for it.
+/// Returns where the kubeconfig is put; `None` if the account has no uid or no home.
 #[must_use]
 pub fn home(account: &Account, rule: &HomeRule, credential: Option<&CredentialRule>) -> Option<HomeTarget> {
     let directory = match credential.map(|rule| &rule.kind) {

@@ -1,7 +1,7 @@
-//! From the ledger and the policy to what should be.
+//! Derives the desired state from the ledger and the policy.
 //!
-//! Building and sealing the objects of 10,000 tenants takes a second; looking whether anything they depend on changed
-//! takes milliseconds. So a [`Deriver`] keeps what it derived, and builds again only what has a new input.
+//! Building and sealing the objects of 10,000 tenants takes a second; checking whether their inputs changed takes
+//! milliseconds. A [`Deriver`] therefore keeps what it derived, and rebuilds only accounts whose inputs changed.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,10 +26,11 @@ use crate::ledger::workspace_uid::why_none;
 use crate::ledger::{Account, LedgerState, Lifecycle, Order, OrderKind, Suspension, Tenant};
 use crate::policy::{Class, Endpoint, Policy, Reapers};
 
-/// How long a person who asked for an account is assumed to wait: for this time, the account is made before others.
+/// How long a person who asked for an account is assumed to wait for it. Until then, the account is created before
+/// others.
 const AWAITED: SignedDuration = SignedDuration::from_mins(2);
 
-/// What all tenants should have. For one plan; a daemon keeps a [`Deriver`].
+/// Returns the desired state of all tenants, for a single plan. A daemon keeps a [`Deriver`].
 #[must_use]
 pub fn derive(ledger: &LedgerState, policy: &Policy, sealer: &Sealer, now: Timestamp) -> DesiredState {
     let mut deriver = Deriver { whole: ledger.accounts.keys().cloned().collect(), ..Deriver::default() };
@@ -37,8 +38,8 @@ pub fn derive(ledger: &LedgerState, policy: &Policy, sealer: &Sealer, now: Times
     deriver.desired
 }
 
-/// Derives repeatedly, and rebuilds only what has a new input. The result equals that of [`derive`], even after a preview of
-/// a hypothetical ledger, except that manifests of applied objects are dropped.
+/// Derives repeatedly, and rebuilds only accounts whose inputs changed. The result equals that of [`derive`], even
+/// after a preview of a hypothetical ledger, except that manifests of applied objects are dropped.
 #[derive(Debug, Default)]
 pub struct Deriver {
     desired: DesiredState,
@@ -55,7 +56,7 @@ pub struct Deriver {
 }
 
 impl Deriver {
-    /// What all tenants should have now.
+    /// Returns the desired state of all tenants.
     pub fn derive(&mut self, ledger: &LedgerState, policy: &Policy, sealer: &Sealer, now: Timestamp) -> &DesiredState {
         let whole = std::mem::take(&mut self.whole);
         self.forget_unless_built_with(policy, sealer);
@@ -106,7 +107,7 @@ impl Deriver {
         self.desired.notices.sort();
         self.desired.notices.dedup();
         self.desired.accounts.retain(|id, _| ledger.accounts.contains_key(id));
-        // The ledger of a preview may have had other accounts: an id that comes back is built again.
+        // The ledger of a preview may have had other accounts. If an id comes back later, it is built again.
         self.inputs.retain(|id, _| self.desired.accounts.contains_key(id));
         let accounts = &mut self.desired.accounts;
         self.heavy.retain(|id| accounts.get_mut(id).is_some_and(|account| !account.lighten(ledger)));
@@ -126,26 +127,26 @@ impl Deriver {
     }
 }
 
-/// Derives accounts one by one, with all their manifests, and keeps nothing: for those of whom something may be due, where
-/// [`is_separable`] says that nobody else's part depends on theirs.
+/// Derives single accounts with all their manifests, and keeps nothing. It is right only if [`is_separable`] says that
+/// no account depends on the state of another one. The caller passes the accounts for which something may be due.
 pub struct Each<'a> {
     world: World<'a>,
     generation: u64,
     claimed: Claims,
 }
 
-/// What one account should have.
+/// The desired state of one account.
 pub struct Derived {
-    /// Absent: it is no tenant, and nothing makes it one.
+    /// `None` if the account is not a tenant and nothing makes it one.
     pub account: Option<DesiredAccount>,
-    /// Nothing but a change of the account's own rows, or of its classes, changes it.
+    /// Only a change of the account's own rows or of its classes can change the result.
     pub is_settled: bool,
-    /// The classes that take it.
+    /// The classes that take the account.
     pub classes: Vec<String>,
 }
 
-/// Whether what each account should have depends on the ledger's rows about that account, and on directory groups, alone.
-/// Workspaces depend on their people, and reapers on what runs.
+/// Whether the desired state of each account depends only on directory groups and on the ledger's rows about that
+/// account. Workspaces also depend on their people, and reapers on what runs.
 #[must_use]
 pub fn is_separable(ledger: &LedgerState, policy: &Policy) -> bool {
     let shares = |class: &Class| {
@@ -169,7 +170,8 @@ impl<'a> Each<'a> {
         Self { generation: ledger.last_generation, world, claimed: Claims::new() }
     }
 
-    /// The accounts of one cycle are to be asked for in the order of their ids. `None`: it is a workspace.
+    /// Returns `None` if the account is a workspace. A cycle must derive its accounts in the order of their ids,
+    /// because new generations are assigned in the order of the calls.
     pub fn derive(&mut self, account: &'a Account, notices: &mut Vec<Notice>) -> Option<Derived> {
         let Self { world, generation, claimed } = self;
         let (subject, told) = (world.subject(account), notices.len());
@@ -177,7 +179,7 @@ impl<'a> Each<'a> {
             return None;
         }
         let derived = world.account(&subject, generation, claimed, notices);
-        // One that will be awaited was asked for by a clock that was wrong.
+        // A time in the future comes from a wrong clock: the account will count as awaited later, so it is not settled.
         let used = world.ledger.last_use.get(&account.id);
         let is_awaited = used.is_some_and(|used| world.now.duration_since(*used) < AWAITED);
         let is_settled = !is_awaited
@@ -190,7 +192,7 @@ impl<'a> Each<'a> {
         Some(Derived { account: derived, is_settled, classes })
     }
 
-    /// Whether exactly these classes take the account, for as long as nobody is about to leave a group.
+    /// Whether exactly these classes take the account, and no pending removal from a group affects that.
     #[must_use]
     pub fn is_taken_by(&self, account: &'a Account, classes: &[String]) -> bool {
         let taken = self.world.taken(account, &self.world.ledger.tenants_of(&account.id).collect::<Vec<_>>());
@@ -208,7 +210,7 @@ fn share(account: &mut DesiredAccount, known: &mut Vec<Arc<BTreeMap<String, Endp
     }
 }
 
-/// Nothing is due, so nothing but its inputs can change what it should have.
+/// Whether nothing is due, so that only changed inputs can change the desired state.
 fn is_settled(derived: &DesiredAccount) -> bool {
     derived.held.is_none()
         && derived.transition.is_none()
@@ -216,13 +218,13 @@ fn is_settled(derived: &DesiredAccount) -> bool {
         && derived.orders.is_empty()
         && derived.leaving.is_empty()
         && derived.rests_on.is_empty()
-        // The end of a tenant depends on what is archived and what is gone.
+        // The end of a tenant depends on what is archived and what is deleted.
         && derived.clusters.values().all(|tenant| tenant.end.is_none())
-        // What stays in a place that waits to be left depends on the bindings there.
+        // In a place that is given up, what stays depends on the existing bindings.
         && !derived.otherwise.iter().flat_map(|kept| kept.clusters.values()).any(|tenant| tenant.given_up)
 }
 
-/// New namespaces, and the accounts that get them.
+/// The account that gets each new namespace.
 type Claims = BTreeMap<(ClusterName, NamespaceName), AccountId>;
 
 /// All inputs, indexed.
@@ -239,7 +241,7 @@ struct World<'a> {
     archives: OnceCell<BTreeSet<(&'a AccountId, &'a ClusterName, u64)>>,
     /// Namespaces in use; computed only if an account needs a new one.
     namespaces: OnceCell<BTreeSet<(&'a ClusterName, &'a NamespaceName)>>,
-    /// Where accounts have bindings; computed only if a class gave up a cluster.
+    /// The clusters in which accounts have bindings; computed only if a class gave up a cluster.
     bound: OnceCell<BTreeSet<(&'a AccountId, &'a ClusterName)>>,
     /// Names of people; computed only if somebody leaves a group.
     people: OnceCell<BTreeMap<&'a DirectoryId, AccountName>>,
@@ -283,7 +285,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What workspaces change of the quota that `classes` give.
+    /// Returns the amounts of the quota from `classes` that the account's workspaces change.
     fn granted(&self, account: &Account, classes: &[&Class]) -> BTreeMap<String, String> {
         let Some(class) = quota::class_of(classes).filter(|class| class.quota_from_workspaces().is_some()) else {
             return BTreeMap::new();
@@ -384,7 +386,7 @@ impl<'a> World<'a> {
         Some(derived)
     }
 
-    /// The rest of a suspension that continues while the guard refuses the account's return or its end.
+    /// Returns the state of an account that stays suspended while the guard refuses its return or its end.
     fn still_suspended(
         &self,
         subject: &Subject<'_>,
@@ -395,7 +397,7 @@ impl<'a> World<'a> {
         let places = self.places(subject, &subject.taken.now, &Verdict::SUSPENDED, claimed, &mut Vec::new());
         let mut kept = self.derived(subject, subject.side(), Verdict::SUSPENDED, &places, last_generation);
         if returns {
-            // They wait with the return, so that neither is lost.
+            // Orders and removals of members wait for the return, so that none of them is lost.
             (kept.orders, kept.ordered) = (Vec::new(), None);
             kept.leaving.clear();
             kept.rests_on.clear();
@@ -403,8 +405,8 @@ impl<'a> World<'a> {
         kept
     }
 
-    /// What an account should have while its own removal is refused or held: orders, and with `leavings` also the access
-    /// that former members and people lose. The classes stay as they were.
+    /// Returns the state of an account whose own removal is refused or held. Orders are carried out and, with
+    /// `leavings`, former members and people lose their access. The classes stay as they were.
     fn without_removal(
         &self,
         subject: &Subject<'_>,
@@ -420,7 +422,7 @@ impl<'a> World<'a> {
             (_, Lifecycle::New | Lifecycle::Active | Lifecycle::Deleted) => return None,
         };
         let mut places = self.places(subject, &taken.before, &decided, claimed, &mut Vec::new());
-        // What was let go of a place that no class has any more is not made again.
+        // If no class has a place any more and no binding is left there, the place is not created again.
         places.retain(|cluster, _| {
             decided.suspended || is_taken(&taken.before, cluster) || self.is_bound(account, cluster)
         });
@@ -444,7 +446,7 @@ impl<'a> World<'a> {
         Some(Box::new(derived))
     }
 
-    /// The notice for the people of a suspended account; `None` if its end has begun or no class takes it.
+    /// Returns the notice for the people of a suspended account; `None` if its end has begun or no class takes it.
     fn notice(&self, account: &Account, transition: Option<&Transition>) -> Option<bursar_protocol::Notice> {
         let (why, since) = match (transition, account.state) {
             (Some(Transition::Suspend(why)), Lifecycle::Suspended) => (why, account.since),
@@ -528,7 +530,7 @@ impl<'a> World<'a> {
         self.policy.clusters.contains_key(cluster) && bound.contains(&(&account.id, cluster))
     }
 
-    /// Whether a namespace is left, as far as the ledger knows.
+    /// Whether an archived account still has a namespace, as far as the ledger knows.
     fn is_there(&self, subject: &Subject<'_>) -> bool {
         subject.account.state == Lifecycle::Archived
             && subject
@@ -536,7 +538,8 @@ impl<'a> World<'a> {
                 .any(|(cluster, namespace)| self.ledger.objects.contains_key(&ObjectKey::namespace(cluster, namespace)))
     }
 
-    /// An account that is no tenant, but whose members or orders concern the plan: mostly a directory group.
+    /// Returns the state of an account that is no tenant, but whose members or orders concern the plan. Most are
+    /// directory groups.
     fn bystander(&self, subject: &Subject<'_>) -> Option<DesiredAccount> {
         let idle = Verdict { transition: None, regenerated: None, suspended: false, end: None };
         let concerned = !subject.account.leaving.is_empty() || !subject.orders.is_empty();
@@ -566,7 +569,7 @@ impl<'a> World<'a> {
             let given_up = !decided.suspended && !is_taken(classes, cluster);
             let here_too = |key: &&&ExceptionKey| key.cluster.as_ref().is_none_or(|there| there == *cluster);
             let exceptions = subject.exceptions.iter().filter(here_too).map(|key| key.rule).collect();
-            let order = tenant::Order {
+            let order = tenant::TenantInput {
                 cluster,
                 account,
                 classes: &here,
@@ -613,7 +616,7 @@ impl<'a> World<'a> {
             leaving: if by_mark { BTreeMap::new() } else { self.leaving(account) },
             rests_on: match (by_mark, decided.suspended) {
                 (true, _) => BTreeSet::new(),
-                // Nobody has a role in it any more, so it waits for nobody's own removal.
+                // Nobody has a role in a suspended workspace, so it need not wait for anybody's own removal.
                 (false, true) => subject.taken.rests_on.clone(),
                 (false, false) => &subject.taken.rests_on | &subject.holders.rests_on,
             },
@@ -625,8 +628,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The classes of a tenant in `cluster`. If no class takes the account any more, its last class applies while it is
-    /// still configured: the tenant is suspended and keeps its quota.
+    /// Returns the classes of a tenant in `cluster`. If no class takes the account there, the class that the ledger
+    /// remembers applies while it is configured, so that the suspended tenant keeps its quota.
     fn classes_in<'s>(&'s self, subject: &Subject<'_>, classes: &[&'s Class], cluster: &ClusterName) -> Vec<&'s Class> {
         let here: Vec<&Class> = classes.iter().filter(|class| class.clusters.contains(cluster)).copied().collect();
         if !here.is_empty() {
@@ -636,7 +639,8 @@ impl<'a> World<'a> {
         last.filter(|class| class.namespace.is_some()).into_iter().collect()
     }
 
-    /// The clusters where it has or gets a place, and the namespace there. A suspended account gets no new place.
+    /// Returns the clusters where the account has or gets a place, each with its namespace. A suspended account gets no
+    /// new place.
     fn places<'s>(
         &'s self,
         subject: &Subject<'s>,
@@ -670,7 +674,7 @@ impl<'a> World<'a> {
         places
     }
 
-    /// A new namespace, unless another account has it.
+    /// Returns the name of a new namespace, or an error if another account has it.
     fn claim(
         &self,
         account: &Account,
@@ -687,8 +691,8 @@ impl<'a> World<'a> {
         let claimant = claimed.entry((cluster.clone(), namespace.clone())).or_insert_with(|| account.id.clone());
         if known.contains(&(cluster, &namespace)) || *claimant != account.id {
             return Err(format!(
-                "gets no place in cluster {cluster}: namespace {namespace} is another account's; let one of them have \
-                 another name, or its class another pattern"
+                "gets no place in cluster {cluster}: namespace {namespace} belongs to another account; rename one of \
+                 them, or change the namespace pattern of its class"
             ));
         }
         Ok(namespace)
@@ -707,7 +711,8 @@ impl<'a> World<'a> {
 }
 
 impl DesiredAccount {
-    /// Puts `kept` before what is done otherwise: members leave, and what else the people of the workspace lose waits.
+    /// Puts `kept` in front of `otherwise`: members leave, and everything else that people of the workspace would lose
+    /// waits.
     fn keep_people(&mut self, subject: &Subject<'_>, kept: Option<Self>) {
         let Some(kept) = kept else { return };
         let rests_on = kept.rests_on.difference(&subject.holders.rests_on).cloned().collect();
@@ -720,8 +725,8 @@ fn is_taken(classes: &[&Class], cluster: &ClusterName) -> bool {
     classes.iter().any(|class| class.clusters.contains(cluster))
 }
 
-/// The class whose size and budget count: the one that took it first. Accounts without any, such as directory groups,
-/// count by their kind.
+/// Returns the class whose limits apply: the one that took the account first. Accounts without a class, such as
+/// directory groups, count by their kind.
 fn class_for_limits(account: &Account, tenants: &[(&ClusterName, &Tenant)], classes: &[&Class]) -> String {
     match (tenants.first(), classes.first()) {
         (Some((_, tenant)), _) => tenant.class.clone(),
@@ -737,7 +742,7 @@ mod tests {
     use crate::plan::testing::World as Site;
 
     #[test]
-    fn an_idle_account_that_was_asked_for_returns_in_a_late_cycle_too() {
+    fn an_idle_account_that_was_asked_for_resumes_even_in_a_late_cycle() {
         let mut site = Site::new();
         let foo = site.add(AccountKind::Tool, "foo", Some(52_503));
         site.cycle();

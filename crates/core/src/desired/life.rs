@@ -1,4 +1,4 @@
-//! What is due in an account's life: creation, suspension, resumption, its end, another generation.
+//! Decides what is due in an account's life: creation, suspension, resumption, its end, a new generation.
 
 use jiff::Timestamp;
 
@@ -6,14 +6,14 @@ use super::{EndOfTenant, Regeneration, Transition};
 use crate::ledger::{Account, Ending, Lifecycle as State, Note, Order, OrderKind, Suspension};
 use crate::policy::Lifecycle;
 
-/// What is decided of an account's life.
+/// The decision about an account.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Verdict {
     pub(super) transition: Option<Transition>,
     pub(super) regenerated: Option<Regeneration>,
-    /// Its access is gone, afterwards.
+    /// The account has no access after the transition.
     pub(super) suspended: bool,
-    /// What its end asks for of its namespaces.
+    /// What its end requires for its namespaces.
     pub(super) end: Option<EndOfTenant>,
 }
 
@@ -22,26 +22,27 @@ impl Verdict {
     pub(super) const SUSPENDED: Self = Self { transition: None, regenerated: None, suspended: true, end: None };
 }
 
-/// What speaks for and against an account.
+/// The facts that decide.
 #[derive(Debug, Clone, Copy)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Evidence<'a> {
     pub(super) account: &'a Account,
-    /// A class takes it.
+    /// A class takes the account.
     pub(super) wanted: bool,
-    /// In the order in which they were given.
+    /// Sorted from the oldest to the newest.
     pub(super) orders: &'a [&'a Order],
     pub(super) lifecycle: &'a Lifecycle,
-    /// Absence and marks count. Without: what is left if the guard lets no removal through.
+    /// Absences, marks and lost classes count. If not, the verdict is what remains when the guard refuses every
+    /// removal.
     pub(super) removals: bool,
     /// Members who leave count.
     pub(super) leavings: bool,
     pub(super) namespaces: Namespaces,
-    /// It holds credentials that a member who leaves may have kept a copy of.
+    /// The account has credentials of which a leaving member may have kept a copy.
     pub(super) shared: bool,
-    /// Nothing ran in any of its namespaces for too long, since then.
+    /// If nothing ran in any of its namespaces for too long: since when.
     pub(super) idle: Option<Timestamp>,
-    /// When somebody last asked for it.
+    /// When the account was last asked for.
     pub(super) asked: Option<Timestamp>,
     pub(super) now: Timestamp,
 }
@@ -50,18 +51,18 @@ pub(super) struct Evidence<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Namespaces {
     pub(super) count: u64,
-    /// Each of them is archived as the present suspension left it.
+    /// Each was archived during the present suspension.
     pub(super) archived: bool,
-    /// None of them is there any more.
+    /// None exists any more.
     pub(super) gone: bool,
 }
 
-/// Whether it was missing from complete reads for long enough. `0s` is due in the first read without it.
+/// Whether complete reads did not show the account for long enough. With `0s`, the first such read is enough.
 pub(super) fn is_absent(account: &Account, lifecycle: &Lifecycle) -> bool {
     account.absence.is_some_and(|absence| absence.seconds >= lifecycle.absent_for.as_secs())
 }
 
-/// Decides. `None`: it is no tenant, and nothing makes it one.
+/// Decides what is due. Returns `None` if the account is not a tenant and nothing makes it one.
 pub(super) fn verdict(evidence: Evidence<'_>) -> Option<Verdict> {
     let Evidence { account, wanted, .. } = evidence;
     let cause = cause(evidence);
@@ -69,7 +70,7 @@ pub(super) fn verdict(evidence: Evidence<'_>) -> Option<Verdict> {
         (State::New, Some(cause)) if cause.ordered().is_some() => Some(Transition::Suspend(cause)),
         (State::New, None) if wanted && account.absence.is_none() => Some(Transition::Create),
         (State::New, _) | (State::Deleted, Some(_)) => return None,
-        // A class that takes it again makes no entry: only the directory brings it back.
+        // Only a directory entry brings a deleted account back, not a class that takes it again.
         (State::Deleted, None) if account.absence.is_some() => return None,
         (State::Archived, Some(cause)) => archived(evidence, cause),
         (State::Active, Some(cause)) => Some(Transition::Suspend(cause)),
@@ -96,8 +97,8 @@ pub(super) fn verdict(evidence: Evidence<'_>) -> Option<Verdict> {
     Some(Verdict { transition, regenerated, suspended, end })
 }
 
-/// What follows the archive. A deletion that has begun is finished even if somebody orders something else: what is half
-/// deleted cannot stay.
+/// Decides what follows the archive. A deletion that has begun is completed even if an administrator orders something
+/// else, because half-deleted namespaces are useless.
 fn archived(evidence: Evidence<'_>, cause: Suspension) -> Option<Transition> {
     let Evidence { account, lifecycle, namespaces, .. } = evidence;
     match account.ending {
@@ -110,7 +111,7 @@ fn archived(evidence: Evidence<'_>, cause: Suspension) -> Option<Transition> {
     }
 }
 
-/// It was suspended for as long as `retention` says. One that was ordered, or for idleness, has no such end.
+/// Whether the suspension has lasted for `retention`. A suspension by order or for idleness does not end this way.
 fn is_over(evidence: Evidence<'_>) -> bool {
     let Evidence { account, lifecycle, namespaces, .. } = evidence;
     let endless = Suspension::is_ordered(account.suspension.as_ref())
@@ -119,7 +120,7 @@ fn is_over(evidence: Evidence<'_>) -> bool {
     !endless && namespaces.count > 0 && counted.is_some_and(|counted| counted.seconds >= lifecycle.retention.as_secs())
 }
 
-/// Why its access should be gone; orders before marks before absence.
+/// Returns why the account should have no access. Orders take precedence over marks, and marks over absence.
 fn cause(evidence: Evidence<'_>) -> Option<Suspension> {
     let Evidence { account, wanted, orders, lifecycle, removals, idle, asked, .. } = evidence;
     let ends = matches!(account.state, State::Suspended | State::Archived | State::Deleted);
@@ -140,7 +141,8 @@ fn cause(evidence: Evidence<'_>) -> Option<Suspension> {
         Some(mark) => Some(Suspension::Disabled { mark: mark.clone() }),
         None if is_absent(account, lifecycle) => Some(Suspension::Absent),
         None if !wanted => Some(Suspension::Left),
-        // It came back for a moment in which nobody proved anything: only an entry that is there ends an absence.
+        // The counted absence is short again, but the entry is still missing: only an entry that is shown ends this
+        // suspension.
         None if account.absence.is_some() && standing == Some(Suspension::Absent) => standing,
         None if matches!(standing, Some(Suspension::Idle { .. }))
             && !resumed
@@ -152,7 +154,8 @@ fn cause(evidence: Evidence<'_>) -> Option<Suspension> {
     }
 }
 
-/// Whether nothing new is to be done for the cause. A second order is one of its own: another eviction, another end.
+/// Whether the known suspension covers the cause already. A further order is always a new cause, because it may set
+/// another end or evict again.
 fn is_same(known: &Suspension, cause: &Suspension) -> bool {
     kind(known) == kind(cause) && (cause.ordered().is_none() || known == cause)
 }
@@ -168,8 +171,8 @@ fn kind(suspension: &Suspension) -> u8 {
     }
 }
 
-/// Whether every older certificate should be worth nothing. A suspension raises the generation and no certificate is
-/// issued for the new one, so nothing is left to revoke until after a resumption.
+/// Returns why every older certificate must become invalid, if it must. A suspension raises the generation and no
+/// certificate is issued for the new one, so until a resumption nothing is left to revoke.
 fn regenerated(evidence: Evidence<'_>, suspended: bool) -> Option<Regeneration> {
     let Evidence { account, orders, lifecycle, leavings, shared, now, .. } = evidence;
     match (account.state, suspended) {

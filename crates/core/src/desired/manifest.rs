@@ -1,13 +1,13 @@
-//! Site templates: parsed YAML with placeholders in its strings becomes a tenant's object.
+//! Site templates: parsed YAML with placeholders in its strings becomes an object of a tenant.
 //!
-//! Values go into strings that were parsed already, never into text, so no value can end its string and become
-//! structure. What a value says is not looked at again: a person named `{uid}` stays that.
+//! Values are put into strings that are already parsed, so no value can end its string and become structure. Values are
+//! not expanded again: a person named `{uid}` keeps that name.
 
 use serde_json::{Map, Value};
 
 use super::Place;
 
-/// The object, in the tenant's namespace whatever the template says. `None`: it has no kind or no name.
+/// Returns the object, always in the tenant's namespace. Returns `None` if it has no `apiVersion`, kind or name.
 #[must_use]
 pub fn render(template: &Value, place: &Place<'_>) -> Option<Value> {
     let mut object = filled(template, place);
@@ -30,8 +30,8 @@ fn filled(value: &Value, place: &Place<'_>) -> Value {
     }
 }
 
-/// Puts the tenant's values in place of `{name}`, `{namespace}`, `{uid}`, `{gid}`, `{account}` and `{class}`. Any other
-/// brace, and a number that the account does not have, stays as it is.
+/// Replaces `{name}`, `{namespace}`, `{uid}`, `{gid}`, `{account}` and `{class}` with the tenant's values. Any other
+/// brace stays, and so does a number that the account does not have.
 #[must_use]
 pub fn fill(text: &str, place: &Place<'_>) -> String {
     let mut filled = String::with_capacity(text.len());

@@ -1,8 +1,8 @@
-//! What should be: from accounts and policy to objects, credentials and homes. [`derive()`] cannot fail, for everything
-//! it builds from was validated.
+//! Derives the desired state from accounts and policy: objects, credentials and homes. [`derive()`] cannot fail,
+//! because everything it builds from was validated.
 //!
-//! `class` says who is a tenant, `life` what is due in its life, `tenant` puts together what it gets, from the builders
-//! `namespace`, `quota`, `network`, `volume`, `manifest`, `rbac` and `credential`.
+//! `class` decides who is a tenant, `life` what is due in the life of an account, and `tenant` builds what a tenant
+//! gets, with `namespace`, `quota`, `network`, `volume`, `manifest`, `rbac` and `credential`.
 
 mod adopted;
 pub mod approver_rules;
@@ -51,79 +51,81 @@ pub use ssh::DesiredKeys;
 
 pub use crate::identity::{generation_group, of_generation_group};
 
-/// What all tenants should have.
+/// The desired state of all tenants.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DesiredState {
     /// Every account that is or was a tenant, or is about to be one.
     pub accounts: BTreeMap<AccountId, DesiredAccount>,
-    /// The clusters of the configuration. A tenant in another is left as it is there.
+    /// The clusters of the configuration. Tenants in other clusters are left as they are.
     pub clusters: BTreeSet<ClusterName>,
-    /// What ends by itself.
+    /// The policy of the reapers, which end unused workloads and namespaces.
     pub reaps: Reapers,
-    /// Accounts that should be tenants and cannot be.
+    /// Problems of accounts, such as an account that should be a tenant and cannot be one.
     pub notices: Vec<Notice>,
 }
 
-/// Something odd or blocked, that an administrator should know and nobody can do by planning.
+/// A problem that an administrator should know, because no plan can remove it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Notice {
-    /// Whom it is about.
     pub account: AccountName,
-    /// For people, with the remedy.
+    /// The problem and its remedy, as a text for administrators.
     pub text: String,
 }
 
-/// What one account should have.
+/// The desired state of one account.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesiredAccount {
     /// `tool:foo`.
     pub account: AccountName,
-    /// For the plan's text.
+    /// Shown in the text of the plan.
     pub posix: Option<PosixIdentity>,
-    /// The class that counts for limits: the first that took it.
+    /// The class whose limits apply: the one that took the account first.
     pub class: String,
-    /// The change of its life that is due.
+    /// The change in the account's life that is due.
     pub transition: Option<Transition>,
-    /// The generation its certificates and bindings should carry. Already the new one where `renewed` says so.
+    /// The generation that its certificates and bindings should have. If `regenerated` is set, this is already the new
+    /// one.
     pub generation: u64,
     /// Why the generation is a new one.
     pub regenerated: Option<Regeneration>,
-    /// Planned for and shown, but not touched.
+    /// The hold, if there is one: the plan is made and shown, but not carried out.
     pub held: Option<Note>,
-    /// Orders that this carries out.
+    /// Ids of the orders that this state carries out.
     pub orders: Vec<i64>,
-    /// Objects of somebody else's that they say are the account's, as [`ObjectKey::said`].
+    /// Foreign objects that orders give to the account, as [`ObjectKey::said`].
     pub adopts: BTreeSet<String>,
-    /// Who gave the newest of them, and why.
+    /// The actor and the reason of the newest order.
     pub ordered: Option<Note>,
-    /// Somebody waits for it.
+    /// A person who recently asked for the account may be waiting for it.
     pub awaited: bool,
-    /// Members whose leaving is due, with their names.
+    /// Members whose removal is due, with their names.
     pub leaving: BTreeMap<DirectoryId, AccountName>,
-    /// Groups whose loss of a member, or of themselves, this rests on.
+    /// Accounts because of which access is removed here: groups that are gone or lost members, and people of a
+    /// workspace who lose their own access.
     pub rests_on: BTreeSet<AccountId>,
-    /// Made for a workspace in which the removal of some people is refused: they keep what they have, and members
-    /// leave.
+    /// The guard refuses the removal of some people from a workspace: in this state they keep their access, while other
+    /// members leave.
     pub keeps_people: bool,
-    /// People of a workspace whose own creation or return may still be refused, and what its bindings call them.
+    /// People of a workspace whose own creation or return the guard may still refuse, with the subject of their
+    /// bindings in each cluster.
     pub returning: BTreeMap<AccountId, BTreeMap<ClusterName, Value>>,
-    /// What it should have while the guard does not let the removal through that this is. Without it an account that a
-    /// limit holds back would lose its access after all, when its certificate ends.
+    /// The state to use if the guard refuses the removal, the return or the end that this state contains. Without it,
+    /// an account that a limit holds back would lose its access after all when its certificate expires.
     pub otherwise: Option<Box<DesiredAccount>>,
-    /// Its SSH keys in its home; absent: none of ours are there.
+    /// The SSH keys that its home should have; `None` if it should have none of ours.
     pub ssh: Option<DesiredKeys>,
     /// Its place in each cluster.
     pub clusters: BTreeMap<ClusterName, Box<DesiredTenant>>,
 }
 
 impl DesiredAccount {
-    /// Something of the account itself is to be done, whatever there is to do in its places.
+    /// Whether something of the account itself is due, apart from the objects in its places.
     #[must_use]
     pub fn is_due(&self) -> bool {
         self.transition.is_some() || self.regenerated.is_some() || !self.orders.is_empty() || !self.leaving.is_empty()
     }
 
-    /// Drops the manifests of objects that were applied as they are, and names them by the ledger's keys. Returns whether
+    /// Drops the manifests of objects that were applied unchanged, and shares the keys of the ledger. Returns whether
     /// no manifest is left.
     fn lighten(&mut self, ledger: &LedgerState) -> bool {
         for tenant in self.clusters.values_mut() {
@@ -141,101 +143,99 @@ impl DesiredAccount {
     }
 }
 
-/// A change of an account's life.
+/// A change in an account's life.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "transition")]
 pub enum Transition {
-    /// It becomes a tenant.
+    /// The account becomes a tenant.
     Create,
-    /// Its access goes.
+    /// The account loses its access.
     Suspend(Suspension),
-    /// Its access comes back; after its deletion, everything.
+    /// The account regains its access and, if it was deleted, everything else.
     Resume,
-    /// Its namespaces are in files now.
+    /// All its namespaces are archived.
     Archive,
-    /// Its namespaces are deleted from now on.
-    Delete {
-        /// How many there are.
-        namespaces: u64,
-    },
-    /// They are gone.
+    /// The deletion of its namespaces begins.
+    Delete { namespaces: u64 },
+    /// All its namespaces are deleted.
     Gone,
 }
 
-/// Why every older certificate should be worth nothing.
+/// Why every older certificate becomes invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "cause")]
 pub enum Regeneration {
-    /// It never had one.
+    /// The account has no generation yet.
     First,
-    /// It is being suspended.
+    /// The account is being suspended.
     Suspended,
-    /// An administrator asked, or a maintainer left.
+    /// An administrator ordered it, or a maintainer left.
     Revoked(Note),
 }
 
-/// What an account should have in one cluster.
+/// The desired state of an account in one cluster.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesiredTenant {
-    /// Class of its namespace, or of its cluster-wide binding.
+    /// Class of the namespace, or of the cluster-wide binding.
     pub class: String,
-    /// Absent for admins.
+    /// `None` for classes without a namespace, such as administrators.
     pub namespace: Option<NamespaceName>,
-    /// New pods may not start; its workloads are stopped.
+    /// New pods cannot start, and the workloads are stopped.
     pub suspended: bool,
-    /// No class has this place any more, and its suspension waits. What is there stays, and bindings lose those only who
-    /// have to leave them.
+    /// No class gives the account this place any more, but its suspension is refused or held. Everything there stays;
+    /// bindings lose only the subjects that have to leave them.
     pub given_up: bool,
-    /// What its end asks for here.
+    /// What the end of the tenant requires in this cluster.
     pub end: Option<EndOfTenant>,
-    /// Digest of what its objects take from itself. They may differ from what they were for another reason only: the
-    /// policy.
+    /// Digest of everything that the objects take from the tenant itself. If the objects differ and this digest does
+    /// not, the policy has changed.
     pub own: String,
-    /// Everything that should exist. What the ledger knows of beyond this should not.
+    /// Every object that should exist. Other objects that the ledger knows should not exist.
     pub objects: BTreeMap<ObjectKey, DesiredObject>,
-    /// Levels of Pod Security of namespaces that others made, if these have none: class and level.
+    /// The Pod Security levels for adopted namespaces that have none: the class and its level, by namespace.
     pub levels: BTreeMap<NamespaceName, (String, PodSecurity)>,
-    /// Directories that are made before the PersistentVolume of this name is.
+    /// Directories that are created before the PersistentVolume with this name.
     pub directories: BTreeMap<String, DirectoryTarget>,
-    /// Its class is gone from the configuration: nobody can say what its quota was, so only bindings are taken away.
+    /// The class is no longer in the configuration, so nobody knows what its quota was. Only bindings are removed.
     pub keep_unknown: bool,
-    /// What its holders should hold: one credential, or one for each host that has its own. What stands in a home and is
-    /// not among them goes.
+    /// The credentials of its holders: one, or one for each host that has its own. A delivered credential that is not
+    /// in this list is removed from its home.
     pub credentials: Vec<DesiredCredential>,
-    /// While it is suspended: what stands in homes instead of its credentials, and is put only where one stands.
+    /// Notices for the homes of a suspended tenant. A notice only replaces a kubeconfig of ours.
     pub notices: Vec<DesiredNotice>,
-    /// Whom bindings name for its credential.
+    /// The subject by which bindings name the holder of the credential.
     pub holder: JsonText,
-    /// Where the kubeconfig is or was, for every host that has one ([`HomeTarget::on`]); absent for classes without homes.
+    /// Where the kubeconfig is or was, for every host that has one ([`HomeTarget::on`]); `None` for classes without
+    /// homes.
     pub home: Option<HomeTarget>,
 }
 
-/// What the end of a suspended tenant asks for in one cluster.
+/// What the end of a suspended tenant requires in one cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndOfTenant {
-    /// Its namespace is to be written into a file.
+    /// The namespace must be archived.
     Archive,
-    /// Its namespace is to be deleted; nothing else is wanted any more.
+    /// The namespace must be deleted, and nothing else should exist.
     Delete,
 }
 
-/// An object as we want it.
+/// The desired state of an object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesiredObject {
-    /// The whole manifest, label and all. A [`Deriver`] does not keep one that was applied: [`plan`](crate::plan) asks
-    /// for it again if the object has to be.
+    /// The complete manifest. A [`Deriver`] drops it once it is applied, and builds it again if [`plan`](crate::plan)
+    /// asks for it.
     pub manifest: Option<JsonText>,
     /// [`crate::digest::digest`] of the manifest.
     pub digest: DigestText,
-    /// The amounts of a quota.
+    /// `spec.hard` of a quota.
     pub hard: Option<JsonText>,
-    /// What to do about somebody's change.
+    /// What happens if another program or person changes the object.
     pub drift: DriftMode,
-    /// If edits of this quota are adopted: the resources whose edits are not.
+    /// The resources of a quota whose edits are reverted, although edits of other resources are adopted.
     pub locked: BTreeSet<String>,
 }
 
-/// What the ledger keeps of an object that was applied, beside its digests: what later plans compare with.
+/// Returns what the ledger keeps of an applied object in addition to its digests. Later plans compare with it.
 #[must_use]
 pub fn detail(kind: &ObjectKind, manifest: &Value) -> Option<JsonText> {
     match kind.detail() {
@@ -247,7 +247,7 @@ pub fn detail(kind: &ObjectKind, manifest: &Value) -> Option<JsonText> {
 }
 
 impl DesiredObject {
-    /// Labels `manifest` as ours and says which object it is. The manifest has a kind and a name.
+    /// Labels `manifest` as managed by Bursar. The manifest must have a kind and a name.
     fn new(cluster: &ClusterName, mut manifest: Value, drift: DriftMode) -> (ObjectKey, Self) {
         manifest["metadata"]["labels"][MANAGED_BY] = Value::from(MANAGER);
         let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -263,45 +263,42 @@ impl DesiredObject {
     }
 }
 
-/// A tenant's place, as the builders of its objects see it.
+/// The place of a tenant, as the builders of its objects need it.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
-    /// Where.
     pub cluster: &'a ClusterName,
-    /// Where.
     pub namespace: &'a NamespaceName,
-    /// Whose.
     pub account: &'a Account,
     /// The class of the namespace.
     pub class: &'a str,
-    /// The generation whose certificates are good.
+    /// Only certificates of this generation are valid.
     pub generation: u64,
-    /// Its access is gone.
+    /// The tenant has no access.
     pub suspended: bool,
-    /// Nothing runs in it, its people were warned, and then it is suspended.
+    /// When the tenant will be suspended, if nothing runs in the namespace and its people were warned.
     pub idle_until: Option<Timestamp>,
 }
 
-/// What a holder proves itself with, and the kubeconfig around it. It holds no secret.
+/// The proof of a holder's identity, and the kubeconfig around it. It contains no secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DesiredCredential {
-    /// With what: the only thing the API server knows its holder by.
+    /// The proof, which is all that the API server knows of the holder.
     pub proof: Proof,
-    /// The host that it is for.
+    /// The host that the credential is for.
     pub host: HostName,
     /// The contexts, by endpoint name.
     #[serde(skip)]
     pub endpoints: Arc<BTreeMap<String, Endpoint>>,
-    /// The endpoint whose context becomes current where none is.
+    /// The endpoint whose context becomes the current one if the kubeconfig has none.
     pub default_endpoint: String,
-    /// The contexts' namespace.
+    /// The namespace of the contexts.
     pub namespace: Option<NamespaceName>,
-    /// Digest of everything above but the generation: the kubeconfig's shape.
+    /// Digest of all fields above except the generation: the shape of the kubeconfig.
     pub digest: String,
 }
 
 impl DesiredCredential {
-    /// What the ledger keeps of its delivery into `home`.
+    /// Returns what the ledger keeps of the delivery into `home`.
     #[must_use]
     pub fn delivered(&self, home: &HomeTarget, now: Timestamp) -> Delivery {
         Delivery {
@@ -315,49 +312,49 @@ impl DesiredCredential {
     }
 }
 
-/// A kubeconfig that tells people that they are suspended.
+/// A kubeconfig that tells its holders that the account is suspended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DesiredNotice {
-    /// What it says.
+    /// The text of the notice.
     pub notice: bursar_protocol::Notice,
-    /// The credential in whose place it stands, with the same clusters and contexts.
+    /// The credential that the notice replaces, with the same clusters and contexts.
     pub credential: DesiredCredential,
 }
 
 impl DesiredNotice {
-    /// [`Delivery::digest`] of it.
+    /// Returns the [`Delivery::digest`] of the notice.
     #[must_use]
     pub fn digest(&self) -> String {
         Delivery::notice(&digest(&serde_json::json!([self.notice, self.credential.digest])))
     }
 
-    /// What the ledger keeps of it in `home`.
+    /// Returns what the ledger keeps of the delivery into `home`.
     #[must_use]
     pub fn delivered(&self, home: &HomeTarget, now: Timestamp) -> Delivery {
         Delivery { digest: self.digest(), ..self.credential.delivered(home, now) }
     }
 }
 
-/// One of the three kinds of [`crate::policy::CredentialKind`], for one holder.
+/// How one holder proves its identity: one variant for each [`crate::policy::CredentialKind`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Proof {
-    /// A client certificate of this subject.
+    /// A client certificate.
     Certificate {
-        /// Whom it is for.
+        /// The subject of the certificate.
         subject: Subject,
-        /// Asked of the signer.
+        /// The lifetime that the signer is asked for.
         #[serde(skip)]
         lifetime: Duration,
     },
-    /// A token that ends with a Secret.
+    /// A service account token that becomes invalid when its Secret is deleted.
     Token(TokenOf),
-    /// Whatever the issuer says of people; nothing of it is ours.
+    /// The token of an OIDC issuer. Bursar issues and delivers no token.
     Oidc(OidcRule),
 }
 
 impl Proof {
-    /// The name that the API server knows the holder by, where it is we who give it.
+    /// Returns the name by which the API server knows the holder; `None` if an OIDC issuer assigns it.
     #[must_use]
     pub fn name(&self) -> Option<String> {
         match self {
@@ -367,7 +364,7 @@ impl Proof {
         }
     }
 
-    /// What it is called, for people.
+    /// Returns the word for it in texts.
     #[must_use]
     pub const fn noun(&self) -> &'static str {
         match self {
@@ -378,31 +375,29 @@ impl Proof {
     }
 }
 
-/// How the API server begins the names of service accounts (`system:serviceaccount:NAMESPACE:NAME`).
+/// The prefix of service accounts' user names (`system:serviceaccount:NAMESPACE:NAME`).
 pub const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
 /// A token of a service account.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TokenOf {
-    /// Where both are.
+    /// The namespace of both the service account and the Secret.
     pub namespace: NamespaceName,
-    /// Name of the service account; its generation is in it.
+    /// Name of the service account. It contains the generation.
     pub service_account: String,
     /// Name of the Secret.
     pub secret: String,
-    /// Asked of the API server.
+    /// The lifetime that the API server is asked for.
     #[serde(skip)]
     pub lifetime: Duration,
 }
 
 impl TokenOf {
-    /// The Secret.
     #[must_use]
     pub fn secret_key(&self, cluster: &ClusterName) -> ObjectKey {
         self.key(cluster, ManagedKind::Secret, &self.secret)
     }
 
-    /// The service account.
     #[must_use]
     pub fn service_account_key(&self, cluster: &ClusterName) -> ObjectKey {
         self.key(cluster, ManagedKind::ServiceAccount, &self.service_account)
@@ -434,32 +429,30 @@ pub struct Subject {
 /// A directory of a volume, on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DirectoryTarget {
-    /// Where.
     pub path: PathBuf,
-    /// Whose.
+    /// The owner.
     pub posix: PosixIdentity,
     /// Mode 2770 instead of 0700.
     pub shared: bool,
 }
 
-/// A file in a home.
+/// The kubeconfig of one account, in a home.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HomeTarget {
-    /// The home.
     pub home: PathBuf,
-    /// Who its owner must be, and whom the writer becomes.
+    /// The owner that the home must have. The writer runs as this user.
     pub posix: PosixIdentity,
-    /// The kubeconfig, relative to the home.
+    /// The path of the kubeconfig, relative to the home.
     pub kubeconfig: PathBuf,
-    /// Make a missing home.
+    /// Create the home if it does not exist.
     pub create: bool,
-    /// Replace a kubeconfig that is no YAML, and keep a dated copy beside it.
+    /// Replace a kubeconfig that is not valid YAML, and keep a dated copy of the old one next to it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub replace_unparsable: bool,
 }
 
 impl HomeTarget {
-    /// Where the file of one host is.
+    /// Returns the target on one host.
     #[must_use]
     pub fn on(&self, host: &HostName) -> Self {
         if host.is_any() {
@@ -469,7 +462,7 @@ impl HomeTarget {
         Self { home, ..self.clone() }
     }
 
-    /// What the ledger keeps of SSH keys that were written.
+    /// Returns what the ledger keeps of SSH keys that were delivered.
     #[must_use]
     pub fn ssh_delivery(&self, digest: &str, now: Timestamp) -> Delivery {
         Delivery {
@@ -482,7 +475,7 @@ impl HomeTarget {
         }
     }
 
-    /// The whole path of the kubeconfig.
+    /// Returns the absolute path of the kubeconfig.
     #[must_use]
     pub fn file(&self) -> PathBuf {
         self.home.join(&self.kubeconfig)

@@ -1,25 +1,25 @@
-//! NetworkPolicies of a tenant: everything denied, then one policy for each peer that the profile allows.
+//! NetworkPolicies of a tenant: one that denies everything, and one for each peer that the profile allows.
 //!
-//! NetworkPolicies only add up, so one for each peer keeps a change of the profile a change of one object.
+//! NetworkPolicies are additive, so with one object for each peer, a change of the profile changes a single object.
 
 use serde_json::{Value, json};
 
 use crate::identity::{NamespaceName, kubernetes_name};
 use crate::policy::{Namespaces, NetworkProfile, Peer, Requirement, Selector, Who};
 
-/// Where the cluster's DNS runs in every distribution that follows the conformance tests.
+/// The namespace of the cluster's DNS in every distribution that passes the conformance tests.
 const DNS_NAMESPACE: &str = "kube-system";
-/// Label that the API server puts on every namespace.
+/// The label that the API server sets on every namespace.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 impl NetworkProfile {
-    /// The built-in profile `open`: no policy at all.
+    /// Returns the built-in profile `open`, which has no policy.
     #[must_use]
     pub fn open() -> Self {
         Self::default()
     }
 
-    /// The built-in profile `isolated`: a tenant's pods reach each other and the DNS, and nobody else.
+    /// Returns the built-in profile `isolated`: a tenant's pods reach only each other and the DNS.
     #[must_use]
     pub fn isolated() -> Self {
         Self {
@@ -30,7 +30,7 @@ impl NetworkProfile {
     }
 }
 
-/// The policies of a profile; none for `open`.
+/// Returns the policies of a profile; `open` has none.
 #[must_use]
 pub fn network_policies(namespace: &NamespaceName, profile: &NetworkProfile) -> Vec<Value> {
     let deny = profile.default_deny.then(|| {
@@ -57,7 +57,7 @@ fn policy(namespace: &NamespaceName, name: &str, spec: Value) -> Value {
     policy
 }
 
-/// One rule of `ingress` or `egress`; `direction` is `from` or `to`.
+/// Returns one rule of `ingress` or `egress`; `direction` is `from` or `to`.
 fn rule(peer: &Peer, direction: &str) -> Value {
     let port = |number: u16, udp: bool| json!({"protocol": if udp { "UDP" } else { "TCP" }, "port": number});
     let ports: Vec<Value> = match peer.who {
@@ -71,7 +71,7 @@ fn rule(peer: &Peer, direction: &str) -> Value {
     rule
 }
 
-/// What NetworkPolicies call a peer.
+/// Returns a peer as NetworkPolicies describe it.
 fn of(who: &Who) -> Value {
     let named = |name: &str| json!({"matchLabels": {NAMESPACE_NAME: name}});
     match who {
@@ -107,7 +107,7 @@ fn label_selector(selector: &Selector) -> Value {
     json!({"matchExpressions": requirements.collect::<Vec<_>>()})
 }
 
-/// A name that differs where the peers differ. Peers that earlier versions had keep their names.
+/// Returns a name that differs for different peers. Peers that existed in earlier versions keep their names.
 fn name(Peer { who, ports }: &Peer) -> String {
     let texts = ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(":");
     let of_ports = if ports.is_empty() { String::new() } else { format!(" ports {texts}") };
@@ -133,7 +133,7 @@ fn name(Peer { who, ports }: &Peer) -> String {
             }
         }
     };
-    // A space is in no name, so the digest is there.
+    // A name never contains a space, so `kubernetes_name` always appends a digest here.
     format!("{kind}-{}", kubernetes_name(&format!("{more}{of_ports} ")))
 }
 
@@ -145,16 +145,16 @@ mod tests {
     #[test]
     fn peers_that_differ_have_names_that_differ() {
         let cidr = |cidr: &str, except: &[&str], ports: &[Port]| {
-            let range = |text: &str| Range::parse(text).expect("a range");
+            let range = |text: &str| Range::parse(text).expect("a valid range");
             let who = Who::Addresses { range: range(cidr), except: except.iter().map(|text| range(text)).collect() };
             Peer { who, ports: ports.to_vec() }
         };
         let pods = |namespaces: Namespaces, labels: Option<&str>, ports: &[Port]| {
-            let labels = labels.map(|text| Selector::parse(text).expect("a selector"));
+            let labels = labels.map(|text| Selector::parse(text).expect("a valid selector"));
             Peer { who: Who::Pods { namespaces, labels }, ports: ports.to_vec() }
         };
         let named = |name: &str| Namespaces::Named(name.to_owned());
-        let labelled = |text: &str| Namespaces::Labelled(Selector::parse(text).expect("a selector"));
+        let labelled = |text: &str| Namespaces::Labelled(Selector::parse(text).expect("a valid selector"));
         let (tcp, udp) = (Port::tcp, |number| Port { number, udp: true });
         let all = [
             Peer::dns(),
@@ -182,15 +182,15 @@ mod tests {
                 && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
         };
         assert!(all.iter().all(|name| is_name(&name)), "{all:?}");
-        // As earlier versions called them.
+        // The names that earlier versions used.
         assert_eq!(name(&cidr("192.0.2.0/24", &[], &[tcp(443), tcp(8443)])), "cidr-192-0-2-0-24-443-8443-570d7f");
         assert_eq!((&*all[1], &*all[5]), ("own-namespace", "namespace-web"));
     }
 
     #[test]
-    fn a_rule_says_ports_exceptions_and_labels() {
-        let selector = |text: &str| Selector::parse(text).expect("a selector");
-        let range = |text: &str| Range::parse(text).expect("a range");
+    fn a_rule_contains_ports_exceptions_and_labels() {
+        let selector = |text: &str| Selector::parse(text).expect("a valid selector");
+        let range = |text: &str| Range::parse(text).expect("a valid range");
         let outside = Peer {
             who: Who::Addresses { range: range("0.0.0.0/0"), except: vec![range("10.0.0.0/8")] },
             ports: vec![Port::tcp(443), Port { number: 443, udp: true }],

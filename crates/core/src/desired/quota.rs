@@ -1,4 +1,4 @@
-//! ResourceQuota and LimitRange of a tenant.
+//! Builds the ResourceQuota and the LimitRange of a tenant.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -12,10 +12,10 @@ use crate::ledger::quota::QuotaOverride;
 use crate::policy::{Class, FromWorkspaces, Workspace};
 use crate::quantity::{compare, sum};
 
-/// Overrides that hold, by resource.
+/// Overrides that are in force, by resource.
 pub type Overrides<'a> = BTreeMap<&'a str, &'a QuotaOverride>;
 
-/// The class whose quota a tenant of several has: the first that has one.
+/// Returns the class whose quota applies if a tenant has several: the first with a quota.
 #[must_use]
 pub fn class_of<'a>(classes: &[&'a Class]) -> Option<&'a Class> {
     let mut with_namespace = classes.iter().copied().filter(|class| class.namespace.is_some());
@@ -23,7 +23,7 @@ pub fn class_of<'a>(classes: &[&'a Class]) -> Option<&'a Class> {
     with_namespace.find(|class| !class.quota.is_empty()).or(first)
 }
 
-/// The amounts of somebody's own namespace that `workspaces` change, in place of their class's.
+/// Returns the amounts that `workspaces` change in the quota of a person's own namespace.
 #[must_use]
 pub fn from_workspaces(class: &Class, workspaces: &[&Workspace]) -> BTreeMap<String, String> {
     let Some(way) = class.quota_from_workspaces() else { return BTreeMap::new() };
@@ -46,9 +46,9 @@ pub fn from_workspaces(class: &Class, workspaces: &[&Workspace]) -> BTreeMap<Str
     amounts
 }
 
-/// The quota: exactly the keys that the class and the overrides name, for a key left out is unlimited, never 0. Without
-/// any key there is no object at all. What workspaces gave comes before overrides. What the class locks no override
-/// changes, also one that was given before.
+/// Returns the quota. It has exactly the keys that the class and the overrides name, because a missing key means
+/// unlimited, not 0. Without any key there is no object. Overrides replace amounts from workspaces. No override changes
+/// a resource that the class locks, even if it was set before the lock.
 #[must_use]
 pub fn resource_quota(
     namespace: &NamespaceName,
@@ -70,11 +70,11 @@ pub fn resource_quota(
     })
 }
 
-/// Name of the quota by which the API server itself refuses every new pod of a suspended tenant, no matter who makes
-/// the pod and whether the webhook runs.
+/// The quota by which the API server itself refuses every new pod of a suspended tenant, whichever controller creates
+/// the pod and whether or not the webhook runs.
 const SUSPENDED: &str = "bursar-suspended";
 
-/// The quota of a suspended namespace.
+/// Returns the quota of a suspended namespace.
 #[must_use]
 pub fn no_pods(namespace: &NamespaceName) -> Value {
     json!({
@@ -85,15 +85,15 @@ pub fn no_pods(namespace: &NamespaceName) -> Value {
     })
 }
 
-/// Whether it is the quota of a suspended namespace.
+/// Whether the object is the quota of a suspended namespace.
 #[must_use]
 pub fn stops_pods(key: &ObjectKey) -> bool {
     key.kind == ManagedKind::ResourceQuota && key.name == SUSPENDED
 }
 
-/// Returns those of a quota's `resources` that each container has to name and for which the class gives no default. With
-/// them in its quota the API server refuses every plain pod. A limit is also a default request, and `max` a default limit, as
-/// Kubernetes fills a LimitRange in.
+/// Returns those of a quota's `resources` that each container has to name and for which the class gives no default. If
+/// the quota has such a resource, the API server refuses every plain pod. As in the defaulting of a LimitRange, a limit
+/// is also a default request, and `max` is also a default limit.
 #[must_use]
 pub fn without_default<'r>(class: &Class, resources: impl IntoIterator<Item = &'r str>) -> Vec<&'r str> {
     let limits = class.limit_range.as_ref().and_then(Value::as_array);
@@ -112,7 +112,7 @@ pub fn without_default<'r>(class: &Class, resources: impl IntoIterator<Item = &'
     resources.into_iter().filter(is_missing).collect()
 }
 
-/// Defaults and bounds of single containers.
+/// Returns the defaults and bounds of single containers.
 #[must_use]
 pub fn limit_range(namespace: &NamespaceName, class: &Class) -> Option<Value> {
     class.limit_range.as_ref().map(|limits| {

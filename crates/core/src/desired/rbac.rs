@@ -1,7 +1,7 @@
-//! Who may do what: bindings of ClusterRoles to a tenant's holders ([`super::credential::holder`]).
+//! Bindings of ClusterRoles to a tenant's holders ([`super::credential::holder`]).
 //!
-//! Every binding names something of one generation, never the account: raising the generation and writing the bindings
-//! again takes every older credential's access away. People whom an issuer vouches for have no generation.
+//! A binding names a subject with a generation, never the account alone. Raising the generation and rewriting the
+//! bindings revokes the access of every older credential. Users of an OIDC issuer have no generation.
 
 use serde_json::{Value, json};
 
@@ -14,19 +14,20 @@ use crate::policy::{Class, DAEMON_USER};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// The ClusterRole by which the admins of a class impersonate what the class names; made by `bursar init`.
+/// Returns the ClusterRole by which the administrators of a class impersonate what the class names. `bursar init`
+/// creates it.
 #[must_use]
 pub fn impersonation_role(class: &str) -> String {
     format!("bursar-impersonate-{class}")
 }
 
-/// The ClusterRole by which an archive lists everything of one suspended tenant; made by `bursar init`.
+/// The ClusterRole by which an archive lists all objects of one suspended tenant. `bursar init` creates it.
 pub const ARCHIVE_ROLE: &str = "bursar-archive";
 
-/// Name of the binding of [`ARCHIVE_ROLE`]. No class's binding can have this name: their names begin with `bursar-`.
+/// The name of the binding of [`ARCHIVE_ROLE`]. Bindings of classes begin with `bursar-`, so none has this name.
 const ARCHIVE_BINDING: &str = "bursar:archive";
 
-/// The binding of [`ARCHIVE_ROLE`] to the daemon, which exists only while an archive is made.
+/// Returns the key of the binding of [`ARCHIVE_ROLE`] to the daemon, which exists only while an archive is made.
 #[must_use]
 pub fn archive_binding(cluster: &ClusterName, namespace: &NamespaceName) -> ObjectKey {
     ObjectKey::from(ObjectName {
@@ -37,7 +38,7 @@ pub fn archive_binding(cluster: &ClusterName, namespace: &NamespaceName) -> Obje
     })
 }
 
-/// The manifest of [`archive_binding`].
+/// Returns the manifest of [`archive_binding`].
 #[must_use]
 pub fn archive_binding_manifest(namespace: &NamespaceName) -> Value {
     let daemon = json!({"apiGroup": GROUP, "kind": "User", "name": DAEMON_USER});
@@ -46,7 +47,7 @@ pub fn archive_binding_manifest(namespace: &NamespaceName) -> Value {
     binding
 }
 
-/// Bindings in a namespace, of its holders, if there are any, and of its `default` service account.
+/// Returns the bindings in a namespace: those of its holders, if there are any, and of its `default` service account.
 #[must_use]
 pub fn role_bindings(place: &Place<'_>, class: &Class, holders: Option<&Value>) -> Vec<Value> {
     let pods = json!({"kind": "ServiceAccount", "name": "default", "namespace": place.namespace});
@@ -59,7 +60,8 @@ pub fn role_bindings(place: &Place<'_>, class: &Class, holders: Option<&Value>) 
     of_holders.chain(of_pods).collect()
 }
 
-/// A binding of an account's that no class asks for any more, as its name says it was made, with these subjects.
+/// Returns the manifest of a binding that no class asks for any more, with these subjects. Its name shows how it was
+/// made.
 #[must_use]
 pub fn remembered_binding(account: &Account, key: &ObjectKey, subjects: &[Value]) -> Option<Value> {
     let mut binding = if key.kind == ManagedKind::RoleBinding {
@@ -88,7 +90,8 @@ pub(super) fn role_binding(namespace: &NamespaceName, name: &str, role: &str, su
     })
 }
 
-/// Cluster-wide bindings: the roles of a class without namespace, and impersonation of a class that has it.
+/// Returns the cluster-wide bindings: the roles of a class without namespaces, and the impersonation role of any class
+/// that has one.
 #[must_use]
 pub fn cluster_role_bindings(account: &Account, class: &Class, holders: &Value) -> Vec<Value> {
     let roles = class.roles.iter().filter(|_| class.namespace.is_none()).cloned();
@@ -96,8 +99,8 @@ pub fn cluster_role_bindings(account: &Account, class: &Class, holders: &Value) 
     roles.chain(impersonation).map(|role| cluster_role_binding(account, &role, holders)).collect()
 }
 
-/// Named `bursar-ROLE:KIND:NAME`. A role may hold any of these characters, but neither kind nor name holds `:`, so no
-/// two accounts meet.
+/// Returns a binding with the name `bursar-ROLE:KIND:NAME`. A role may contain `:`, but kind and name cannot, so two
+/// accounts never share a name.
 fn cluster_role_binding(account: &Account, role: &str, holders: &Value) -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",

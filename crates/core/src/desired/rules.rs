@@ -1,4 +1,4 @@
-//! What the webhook of a cluster should be told: the policy's classes as `rules.json`.
+//! Builds `rules.json` for the webhook of a cluster from the classes of the policy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use crate::ledger::LedgerState;
 use crate::policy::{Admission, Class, DAEMON_USER, PodSecurity, Policy, VolumeRule};
 use crate::rules::{AllowedVolume, ClassRules, Mode, Mount, Rules, VERSION, VolumeRules};
 
-/// The volume where people's files are: pods that are given it have it as `HOME`.
+/// The volume with people's files. Pods that get it have its mount path as `HOME`.
 const HOME: &str = "home";
 
-/// The rules of `cluster`: of all classes that have namespaces there.
+/// Returns the rules of `cluster`: those of all classes with namespaces there.
 #[must_use]
 pub fn rules(policy: &Policy, cluster: &ClusterName) -> Rules {
     let classes = policy.classes.values().filter(|class| class.clusters.contains(cluster));
@@ -23,7 +23,8 @@ pub fn rules(policy: &Policy, cluster: &ClusterName) -> Rules {
         classes: classes
             .filter_map(|class| Some((class.name.clone(), class_rules(class)?)))
             .collect::<BTreeMap<_, _>>(),
-        // In force only after a review that had it: `bursar webhook install` writes it.
+        // A client certificate is required only after a review that had one: `bursar webhook install` writes this
+        // field.
         client: None,
     }
 }
@@ -45,11 +46,12 @@ fn class_rules(class: &Class) -> Option<ClassRules> {
     })
 }
 
-/// What a class has as volumes its pods may mount themselves too, and those with a `mount` they are given.
+/// Returns the volume rules. Pods may mount the volumes of their class themselves, and get those with a `mount`
+/// automatically.
 fn volumes(class: &Class, rule: VolumeRule) -> VolumeRules {
     let exports = class.volumes.iter().filter_map(|volume| volume.kind.nfs());
     let own = exports.map(|nfs| AllowedVolume::Nfs { server: nfs.server.clone(), path: nfs.path.clone() });
-    // A personal claim is in another namespace.
+    // A personal claim is in another namespace, so pods cannot mount it.
     let here = class.volumes.iter().filter(|volume| !volume.kind.is_personal());
     let mounts = here.filter_map(|volume| Some(Mount { claim: volume.name.clone(), path: volume.mount.clone()? }));
     let mounts: Vec<Mount> = mounts.collect();
@@ -63,7 +65,8 @@ fn volumes(class: &Class, rule: VolumeRule) -> VolumeRules {
     }
 }
 
-/// What nobody enforces in a cluster without a webhook: the rules of classes whose accounts have a namespace there.
+/// Returns which rules nothing enforces in a cluster without a webhook: those of classes whose accounts have a
+/// namespace there.
 #[must_use]
 pub fn unenforced(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) -> Option<String> {
     let namespaces =
@@ -101,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_of_the_class_are_allowed_and_given() {
+    fn volumes_of_the_class_are_allowed_and_mounted() {
         let rules = rules(&policy(), &prod());
         let volumes = &rules.classes["student"].volumes;
         let own = AllowedVolume::Nfs { server: "nfs.example.org".to_owned(), path: "/srv/home/{name}".to_owned() };
@@ -111,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_survive_their_text() {
+    fn rules_are_parsed_as_they_were_written() {
         let rules = rules(&policy(), &prod());
         assert_eq!(Rules::parse(rules.to_json().as_bytes()), Ok(rules));
     }

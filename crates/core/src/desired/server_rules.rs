@@ -1,5 +1,5 @@
-//! What the API server's own policies are told of each class: for each mode, a key for each class and rule, a word a line.
-//! A class that has a rule in another mode has no key there.
+//! The data for the API server's own admission policies. Each mode has a key for each class and rule that is in this
+//! mode; its value has one word per line.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,17 +8,17 @@ use crate::policy::{AdoptedAdmission, Class, Policy};
 use crate::rules::server::{HostField, ServerRule, ServerRules};
 use crate::rules::{HostRules, Mode};
 
-/// Modes in which a rule is looked at.
+/// The modes in which a rule is evaluated.
 pub const MODES: [Mode; 3] = [Mode::Enforce, Mode::Warn, Mode::Audit];
 
-/// The mode of a rule that no administrator chose: a ledger that is older than the rules audits first, because its
-/// tenants may have what the rules refuse.
+/// Returns the mode of a rule for which no administrator chose one. If the ledger is older than the rules, they only
+/// audit at first, because its tenants may have objects that the rules would refuse.
 #[must_use]
 pub const fn unchosen(ledger_is_older: bool) -> Mode {
     if ledger_is_older { Mode::Audit } else { Mode::Enforce }
 }
 
-/// What the policy of each mode is told.
+/// Returns the data for the policy of each mode.
 #[must_use]
 pub fn data(policy: &Policy, cluster: &ClusterName, unchosen: Mode) -> [(Mode, BTreeMap<String, String>); 3] {
     MODES.map(|mode| {
@@ -27,13 +27,13 @@ pub fn data(policy: &Policy, cluster: &ClusterName, unchosen: Mode) -> [(Mode, B
     })
 }
 
-/// The fields of further kinds that name hosts, of all classes.
+/// Returns the fields of additional kinds that name hosts, for all classes.
 #[must_use]
 pub fn host_fields(policy: &Policy, cluster: &ClusterName) -> BTreeSet<HostField> {
     classes(policy, cluster).flat_map(|class| class.admission.server.host_fields.iter().cloned()).collect()
 }
 
-/// The rules whose mode an administrator has not chosen: `class.tool.admission.services`.
+/// Returns the rules for which no administrator chose a mode, such as `class.tool.admission.services`.
 #[must_use]
 pub fn to_be_chosen(policy: &Policy, cluster: &ClusterName) -> Vec<String> {
     let named = classes(policy, cluster).flat_map(|class| {
@@ -43,12 +43,12 @@ pub fn to_be_chosen(policy: &Policy, cluster: &ClusterName) -> Vec<String> {
     named.collect()
 }
 
-/// Classes with namespaces of their own: others have no rules.
+/// Returns the classes with namespaces of their own. Other classes have no rules.
 pub fn classes<'p>(policy: &'p Policy, cluster: &'p ClusterName) -> impl Iterator<Item = &'p Class> {
     policy.classes.values().filter(move |class| class.clusters.contains(cluster) && class.namespace.is_some())
 }
 
-/// Classes that adopt namespaces there, each with its rules.
+/// Returns the classes that adopt namespaces in the cluster, each with its rules.
 pub fn adopting<'p>(
     policy: &'p Policy,
     cluster: &'p ClusterName,
@@ -57,12 +57,12 @@ pub fn adopting<'p>(
     here.filter_map(|class| Some((class, &*class.adopts()?.admission)))
 }
 
-/// What the policy of one mode of an adopting class is told; empty if the class has no rule in this mode.
+/// Returns the data for the policy of one mode of an adopting class; empty if the class has no rule in this mode.
 #[must_use]
 pub fn of_adopting(class: &Class, admission: &AdoptedAdmission, mode: Mode) -> BTreeMap<String, String> {
     let AdoptedAdmission { hosts, volumes, allowed_volumes: _, read_write_many, server } = admission;
     let hosts = HostRules { allow: admission.host_patterns().collect(), ..hosts.clone() };
-    // The name of the namespace stands in the place of a tenant's.
+    // `{name}` stands for the name of the adopted namespace.
     let mut words: BTreeMap<String, String> =
         words(&class.name, "{name}", &hosts, server, (mode, Mode::Off)).into_iter().collect();
     let key = |rule: &str| format!("{}.{rule}", class.name);
@@ -115,7 +115,7 @@ fn words(
     entries
 }
 
-/// A word a line.
+/// Joins words, one per line.
 fn lines(words: impl IntoIterator<Item = impl ToString>) -> String {
     words.into_iter().map(|word| word.to_string()).collect::<Vec<_>>().join("\n")
 }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_nobody_chose_is_in_the_mode_of_the_ledger() {
+    fn the_age_of_the_ledger_decides_the_mode_of_a_rule_that_nobody_chose() {
         let older = of(unchosen(true), |_| ());
         assert!(older[&Mode::Enforce].is_empty() && older[&Mode::Audit].contains_key("tool.services"));
         let new = of(unchosen(false), |_| ());
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_in_one_mode_and_one_that_is_off_in_none() {
+    fn a_rule_is_in_exactly_one_mode_unless_it_is_off() {
         let data = of(Mode::Enforce, |class| class.admission.server.scheduling.mode = Some(Mode::Off));
         let keys = |mode: Mode| data[&mode].keys().cloned().collect::<Vec<_>>();
         assert_eq!(keys(Mode::Enforce), ["student.services", "student.sysctls", "tool.services", "tool.sysctls"]);

@@ -1,4 +1,4 @@
-//! The SSH keys that should stand in a person's home.
+//! The SSH keys that should be in a person's home.
 
 use bursar_protocol::{MAX_KEYS, SshKey};
 use sha2::{Digest as _, Sha256};
@@ -7,20 +7,20 @@ use super::HomeTarget;
 use crate::ledger::Account;
 use crate::policy::Class;
 
-/// Keys of one person, and their home.
+/// The keys of one person, and the home.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DesiredKeys {
-    /// Where.
+    /// The home and its owner.
     pub home: HomeTarget,
-    /// Checked lines, sorted.
+    /// Valid lines, sorted.
     pub keys: Vec<String>,
-    /// Hex SHA-256 of them.
+    /// Hex SHA-256 of the lines.
     pub digest: String,
-    /// What the directory has and nobody is given, with why; for people.
+    /// Why keys of the directory are not delivered, as texts for administrators.
     pub refused: Vec<String>,
 }
 
-/// The keys of a person whom a class takes that keeps them; `None`: none of ours should be there.
+/// Returns the keys of a person if a class with SSH keys takes the account; `None` if none of ours should be there.
 #[must_use]
 pub(super) fn keys(account: &Account, classes: &[&Class]) -> Option<DesiredKeys> {
     let rule = classes.iter().filter_map(|class| class.home.as_ref()).find(|rule| rule.ssh_keys)?;
@@ -39,13 +39,13 @@ pub(super) fn keys(account: &Account, classes: &[&Class]) -> Option<DesiredKeys>
         }
     }
     if account.ssh_keys.len() > MAX_KEYS {
-        refused.push(format!("has more than {MAX_KEYS} SSH keys in the directory: no others are delivered"));
+        refused.push(format!("has more than {MAX_KEYS} SSH keys in the directory: the others are not delivered"));
     }
     let digest = hex::encode(Sha256::digest(keys.join("\n")));
     Some(DesiredKeys { home, keys, digest, refused })
 }
 
-/// As much as people recognise it by.
+/// Returns the beginning of a line, by which people recognise the key.
 fn begin(line: &str) -> String {
     line.chars().take(40).collect()
 }

@@ -1,4 +1,4 @@
-//! One account with everything that is said of it: what decides what it should have.
+//! One account with all facts that decide what it should have.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::{Account, Note, Order, Tenant};
 use crate::policy::Class;
 
-/// One account with everything that is said of it.
+/// One account with all facts that decide what it should have.
 #[derive(Clone)]
 pub(super) struct Subject<'a> {
     pub(super) account: &'a Account,
@@ -22,33 +22,34 @@ pub(super) struct Subject<'a> {
     pub(super) orders: Vec<&'a Order>,
     pub(super) taken: Taken<'a>,
     pub(super) awaited: bool,
-    /// When somebody last asked for it.
+    /// When the account was last asked for.
     pub(super) asked: Option<Timestamp>,
     pub(super) idle: Idle,
-    /// Those that hold.
+    /// Overrides that are in force.
     pub(super) overrides: Vec<(&'a OverrideKey, &'a QuotaOverride)>,
-    /// Exceptions that hold.
+    /// Exceptions that are in force.
     pub(super) exceptions: Vec<&'a ExceptionKey>,
-    /// What workspaces change of its class's quota.
+    /// The amounts of its class's quota that workspaces change.
     pub(super) granted: BTreeMap<String, String>,
     /// The people of a workspace; empty for other accounts.
     pub(super) holders: Holders,
-    /// Namespaces that others created and are its own.
+    /// The adopted namespaces that it owns.
     pub(super) adopted: Vec<Adopted<'a>>,
 }
 
 impl<'a> Subject<'a> {
-    /// Where it has a namespace.
+    /// Returns its namespaces, each with the cluster.
     pub(super) fn namespaces(&self) -> impl Iterator<Item = (&'a ClusterName, &'a NamespaceName)> {
         self.tenants.iter().filter_map(|(cluster, tenant)| Some((*cluster, tenant.namespace.as_ref()?)))
     }
 
-    /// Members leave it while other people of it may have to stay, because their own removal is refused.
+    /// Whether members leave a workspace while other people of it may have to stay, because their own removal is
+    /// refused.
     pub(super) fn may_keep_people(&self) -> bool {
         !self.account.leaving.is_empty() && !self.holders.rests_on.is_empty()
     }
 
-    /// What the ledger has of it there.
+    /// Returns its tenant in `cluster`, as the ledger has it.
     pub(super) fn remembered(&self, cluster: &ClusterName) -> Option<&'a Tenant> {
         self.tenants.iter().find(|(known, _)| *known == cluster).map(|(_, tenant)| *tenant)
     }
@@ -58,22 +59,22 @@ impl<'a> Subject<'a> {
         self.account.kind == AccountKind::Group && (!self.tenants.is_empty() || classes.count() > 0)
     }
 
-    /// What it has if its removals are let through.
+    /// Returns the classes and people that remain if all removals are allowed.
     pub(super) fn side(&self) -> Side<'_> {
         Side { classes: &self.taken.now, holders: &self.holders.now, leaves: true }
     }
 }
 
-/// What a subject is made of.
+/// The classes and people that a state is derived from.
 #[derive(Clone, Copy)]
 pub(super) struct Side<'a> {
     pub(super) classes: &'a [&'a Class],
     pub(super) holders: &'a [Holder],
-    /// It is suspended where none of the classes has a place. Without: what it has there stays.
+    /// The account loses its place in a cluster that none of the classes covers. If false, everything there stays.
     pub(super) leaves: bool,
 }
 
-/// Everything that decides what an account gets while nothing is due for it.
+/// Everything that decides what an account should have while nothing is due for it.
 #[derive(Debug, PartialEq)]
 pub(super) struct Inputs {
     account: Account,
@@ -90,12 +91,12 @@ pub(super) struct Inputs {
     adopted: Vec<(ClusterName, NamespaceName, String)>,
 }
 
-/// What is said of namespaces in which nothing runs.
+/// The state of an account's namespaces in which nothing runs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Idle {
-    /// All of the account's are due for suspension, since then.
+    /// Set if all its namespaces are due for suspension: since when nothing runs in them.
     pub(super) due: Option<Timestamp>,
-    /// Where people were warned, and of what moment.
+    /// Where people were warned, and when the suspension is due.
     pub(super) warned: BTreeMap<ClusterName, Timestamp>,
 }
 

@@ -1,4 +1,4 @@
-//! Puts together what an account gets in one cluster.
+//! Builds the desired state of one account in one cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,36 +22,38 @@ use crate::kinds::{ObjectKey, ObjectKind, Stage};
 use crate::ledger::Account;
 use crate::policy::{Class, CredentialRule, DriftMode, PodSecurity, Policy};
 
-/// One tenant to be put together.
+/// The input of [`tenant`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Order<'a> {
+pub(super) struct TenantInput<'a> {
     pub(super) cluster: &'a ClusterName,
     pub(super) account: &'a Account,
-    /// Every class that takes it here. Empty: a former tenant whose class is gone.
+    /// Every class that takes the account in this cluster. If empty, the account is a former tenant whose class is
+    /// gone.
     pub(super) classes: &'a [&'a Class],
-    /// The class that the ledger remembers.
+    /// The class that the ledger has for the tenant. It is used for a tenant without classes.
     pub(super) remembered: &'a str,
     pub(super) namespace: Option<&'a NamespaceName>,
     pub(super) generation: u64,
     pub(super) suspended: bool,
-    /// What its kubeconfigs say instead of a credential.
+    /// The notice that its kubeconfigs hold instead of a credential while it is suspended.
     pub(super) notice: Option<&'a Notice>,
     pub(super) idle_until: Option<Timestamp>,
     pub(super) end: Option<EndOfTenant>,
     pub(super) overrides: &'a quota::Overrides<'a>,
-    /// The rules that it is excepted from, as far as its class lets it be.
+    /// The rules that the account is excepted from in this cluster. [`tenant`] drops those that the class does not
+    /// allow.
     pub(super) exceptions: &'a BTreeSet<ExceptedRule>,
-    /// What workspaces change of the class's quota.
+    /// The amounts of the class's quota that the account's workspaces change.
     pub(super) granted: &'a BTreeMap<String, String>,
     /// The people of a workspace; empty for other accounts.
     pub(super) holders: &'a [Holder],
-    /// What others created and is the account's.
+    /// The adopted namespaces that the account owns.
     pub(super) adopted: &'a [Adopted<'a>],
 }
 
-/// Objects of several classes are merged; of two with one name the first class's stays.
-pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> DesiredTenant {
-    let Order {
+/// Builds the tenant. If several classes make an object with the same key, the first class's is kept.
+pub(super) fn tenant(order: TenantInput<'_>, policy: &Policy, sealer: &Sealer) -> DesiredTenant {
+    let TenantInput {
         cluster,
         account,
         classes,
@@ -70,7 +72,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
     } = order;
     let main = class::main(classes);
     let class = main.map_or(remembered, |class| class.name.as_str());
-    // Bindings of every class are for the one credential that is delivered.
+    // The tenant has one credential, that of its main class, and the bindings of every class name its holder.
     let rule = main.and_then(|class| class.credential.as_ref());
     let mut objects: BTreeMap<ObjectKey, DesiredObject> = BTreeMap::new();
     let mut directories = BTreeMap::new();
@@ -153,7 +155,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
     }
 }
 
-/// The Pod Security levels for adopted namespaces without one, with the class that asks for each.
+/// Returns the Pod Security levels for adopted namespaces without one, each with the class that asks for it.
 fn levels<'a>(adopted: impl Iterator<Item = &'a Adopted<'a>>) -> BTreeMap<NamespaceName, (String, PodSecurity)> {
     let level = |class: &Class| class.adopts().and_then(|adopts| adopts.pod_security);
     adopted
@@ -161,9 +163,10 @@ fn levels<'a>(adopted: impl Iterator<Item = &'a Adopted<'a>>) -> BTreeMap<Namesp
         .collect()
 }
 
-/// A place that no class has any more, while the suspension there is refused or held: nobody can say what should be there.
-pub(super) fn given_up(order: &Order<'_>) -> DesiredTenant {
-    let Order { account, classes, remembered, namespace, generation, .. } = order;
+/// Returns a place that no class has any more, while the suspension there is refused or held. What should be there is
+/// unknown.
+pub(super) fn given_up(order: &TenantInput<'_>) -> DesiredTenant {
+    let TenantInput { account, classes, remembered, namespace, generation, .. } = order;
     let rule = classes.iter().find_map(|class| class.credential.as_ref());
     DesiredTenant {
         class: (*remembered).to_owned(),
@@ -183,9 +186,10 @@ pub(super) fn given_up(order: &Order<'_>) -> DesiredTenant {
     }
 }
 
-/// Digest of everything that its objects and homes take from the tenant itself.
-fn own(order: &Order<'_>) -> String {
-    let Order {
+/// Returns the digest of everything in the tenant's objects and homes that comes from the account and not from the
+/// policy.
+fn own(order: &TenantInput<'_>) -> String {
+    let TenantInput {
         cluster,
         account,
         classes: _,
@@ -217,14 +221,15 @@ fn own(order: &Order<'_>) -> String {
         idle_until,
         holders,
     ]);
-    // Where there are none it stays what it was before anybody had any.
+    // Added only if there are keys, so that the digest of an account without keys is the same as before this field
+    // existed.
     if let (Some(own), false) = (own.as_array_mut(), account.ssh_keys.is_empty()) {
         own.push(json!(account.ssh_keys));
     }
     if let (Some(own), false) = (own.as_array_mut(), exceptions.is_empty()) {
         own.push(json!({"exceptions": exceptions}));
     }
-    // Most have none, and are what they were before there was such a thing.
+    // Added only for adopted namespaces, so that the digest of an account without any is the same as before.
     for (_, namespace, class) in adopted.iter().filter(|(there, ..)| there == cluster) {
         own.as_array_mut().into_iter().for_each(|own| own.push(json!([namespace, class.name])));
     }

@@ -1,4 +1,4 @@
-//! Claims and what stands behind them: NFS volumes that only one claim may bind, claims of a storage class, and storage
+//! Claims and their storage: NFS volumes that only one claim can bind, claims of a storage class, and personal storage
 //! that outlives its account.
 
 use std::collections::BTreeMap;
@@ -13,17 +13,18 @@ use crate::identity::PosixIdentity;
 use crate::kinds::{Data, ObjectKind};
 use crate::policy::{Class, NfsVolume, Provisioned, Volume, VolumeKind};
 
-/// The size that volume and claim name. The NFS server's own quota decides; this number only has to be the same in
-/// both, must never change (a claim cannot shrink), and counts in `requests.storage`, so it is small.
+/// The size in both volume and claim. The NFS server enforces the real quota. This number must be equal in both, must
+/// never change (a claim cannot shrink), and counts in `requests.storage`, so it is small.
 const NOMINAL_SIZE: &str = "1Gi";
 
-/// Where personal claims stand. `bursar init` makes it; no tenant has a right in it, and nothing in it is ever deleted.
+/// The namespace of personal claims. `bursar init` creates it. No tenant has rights in it, and nothing in it is ever
+/// deleted.
 pub const PERSONAL_NAMESPACE: &str = "bursar-storage";
 
-/// The Secret that tells a tenant where its personal storage is: `namespace` and `claim`; on NFS also `server` and `path`.
+/// The Secret that names a tenant's personal storage: keys `namespace` and `claim`, on NFS also `server` and `path`.
 pub const PERSONAL_SECRET: &str = "bursar-storage";
 
-/// Every object of the class's volumes.
+/// Returns every object of the class's volumes.
 #[must_use]
 pub fn volumes(place: &Place<'_>, class: &Class) -> Vec<Value> {
     let objects = class.volumes.iter().flat_map(|volume| match &volume.kind {
@@ -44,7 +45,7 @@ pub fn volumes(place: &Place<'_>, class: &Class) -> Vec<Value> {
     objects.collect()
 }
 
-/// Directories of `owner` that are to be there before the volume of this name is made.
+/// Returns the directories, owned by `owner`, that must exist before the volume with this name is created.
 #[must_use]
 pub fn directories(
     place: &Place<'_>,
@@ -63,7 +64,7 @@ pub fn directories(
     directories.collect()
 }
 
-/// Namespace and name of a claim.
+/// The namespace and name of a claim.
 struct ClaimName {
     namespace: String,
     name: String,
@@ -77,12 +78,12 @@ fn personal_claim(place: &Place<'_>, volume: &Volume) -> ClaimName {
     ClaimName { namespace: PERSONAL_NAMESPACE.to_owned(), name: format!("{}.{}", place.namespace, volume.name) }
 }
 
-/// The volume's name: `.` is in no namespace's name, so no two tenants meet.
+/// Returns the name of the volume. No namespace's name contains `.`, so two tenants never share a name.
 fn volume_name(place: &Place<'_>, volume: &Volume) -> String {
     format!("bursar-{}.{}", place.namespace, volume.name)
 }
 
-/// A volume and the one claim that may bind it.
+/// Returns a volume and the only claim that can bind it.
 fn bound(place: &Place<'_>, volume: &Volume, nfs: &NfsVolume, claim: &ClaimName) -> Vec<Value> {
     let name = volume_name(place, volume);
     let mut persistent_volume = json!({
@@ -133,7 +134,7 @@ fn dynamic(claim: &ClaimName, Provisioned { storage_class, size, access }: &Prov
     claim
 }
 
-/// `export`: server and path, known only where Bursar makes the volume.
+/// `export` has the server and the path, which are known only if Bursar creates the volume.
 fn secret(place: &Place<'_>, claim: ClaimName, export: impl IntoIterator<Item = (&'static str, String)>) -> Value {
     let claim = [("namespace", claim.namespace), ("claim", claim.name)];
     let data = claim.into_iter().chain(export).map(|(key, value)| (key, STANDARD.encode(value)));
@@ -146,7 +147,7 @@ fn secret(place: &Place<'_>, claim: ClaimName, export: impl IntoIterator<Item = 
     })
 }
 
-/// What the ledger keeps of a volume or a claim: what Kubernetes lets nobody change afterwards.
+/// Returns the fields of a volume or claim that Kubernetes does not allow to change. The ledger keeps them.
 #[must_use]
 pub fn fixed(kind: &ObjectKind, manifest: &Value) -> Option<Value> {
     let spec = &manifest["spec"];

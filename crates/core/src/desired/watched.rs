@@ -1,4 +1,4 @@
-//! Which kinds of a cluster are watched.
+//! Decides which kinds are watched in a cluster.
 
 use std::collections::BTreeSet;
 
@@ -9,15 +9,16 @@ use crate::kinds::{ManagedKind, ObjectKind, Watch, WatchedKind};
 use crate::ledger::LedgerState;
 use crate::policy::{CredentialRule, Policy};
 
-/// The kinds that are watched in every cluster.
+/// Returns the kinds that are watched in every cluster.
 #[must_use]
 pub fn managed_kinds() -> Vec<WatchedKind> {
     let everywhere = ManagedKind::ALL.iter().filter(|kind| kind.row().watch == Watch::ByLabel);
     everywhere.map(|kind| (*kind).into()).collect()
 }
 
-/// Kinds beside [`managed_kinds`] in `cluster`: those of site manifests, and those that once were and of which the
-/// ledger still knows an object, for what is not watched cannot be seen to be gone. Secrets each by its name.
+/// Returns the kinds that are watched in `cluster` in addition to [`managed_kinds`]: those of site manifests, and those
+/// of which the ledger still knows an object, because the removal of an unwatched object would go unnoticed. Secrets
+/// are watched by name.
 #[must_use]
 pub fn site_kinds(policy: &Policy, ledger: &LedgerState, cluster: &ClusterName) -> Vec<WatchedKind> {
     let listing = |kind: ObjectKind, name: &str| match kind.watch() {

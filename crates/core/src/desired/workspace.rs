@@ -1,4 +1,4 @@
-//! Workspaces: a tenant for each directory group, in which its people work with credentials of their own.
+//! Workspaces: each is a tenant for a directory group, in which people work with their own credentials.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,39 +13,38 @@ use crate::ledger::{Account, LedgerState, Lifecycle};
 use crate::policy::{Policy, Workspace};
 use crate::snapshot::Role;
 
-/// One of the people of a workspace.
+/// A member of a workspace who has access to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Holder {
-    /// Who.
     pub account: AccountName,
-    /// As what.
     pub role: Role,
-    /// Whom bindings name for their own credential, by cluster; none in which they have none.
+    /// The subject of bindings for the person's own credential, by cluster. A cluster is missing if the person has none
+    /// there.
     pub subjects: BTreeMap<ClusterName, Value>,
-    /// Whom files that they make belong to.
+    /// The owner of files that the person creates.
     pub uid: Option<Uid>,
 }
 
-/// The people of a workspace. Those who have no credential of their own, or are suspended, are not among them.
+/// The people of a workspace. People without a credential of their own, or who are suspended, are left out.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Holders {
-    /// Now.
+    /// The people if every removal is carried out.
     pub(super) now: Vec<Holder>,
-    /// As long as nobody is allowed to be suspended.
+    /// The people if no suspension is carried out.
     pub(super) staying: Vec<Holder>,
-    /// As long as nobody is allowed to leave either.
+    /// The people if neither a suspension nor a removal from the group is carried out.
     pub(super) before: Vec<Holder>,
-    /// People by whose own removals `now` differs from the others.
+    /// People whose own removals make `now` differ from the other lists.
     pub(super) rests_on: BTreeSet<AccountId>,
-    /// Those of both whose own creation or return is due and may still be refused, with their subjects.
+    /// People in `staying` and `before` whose own creation or return may still be refused, with their subjects.
     pub(super) returning: BTreeMap<AccountId, BTreeMap<ClusterName, Value>>,
 }
 
-/// The workspaces that people belong to.
+/// The workspaces of each person.
 pub(super) type Workspaces<'a> = BTreeMap<&'a AccountId, Vec<&'a Workspace>>;
 
-/// The workspaces of all people. A person whose removal is still held back belongs to the workspace. A workspace in
-/// several clusters counts once.
+/// Returns the workspaces of all people. A person whose removal is held back still belongs to the workspace. A
+/// workspace in several clusters counts once.
 pub(super) fn workspaces<'a>(
     ledger: &'a LedgerState,
     policy: &'a Policy,
@@ -67,7 +66,7 @@ pub(super) fn workspaces<'a>(
     workspaces
 }
 
-/// The people of `group`, when everybody's own part is `derived`.
+/// Returns the people of `group`. `derived` is the state of their own accounts.
 pub(super) fn holders(
     group: &Account,
     people: &PeopleByEntry<'_>,
@@ -85,7 +84,7 @@ pub(super) fn holders(
         };
         let leaves = group.leaving.contains(member);
         let begins = matches!(derived.transition, Some(Transition::Create | Transition::Resume));
-        // Nothing begins through a hold.
+        // While an account is held, it is neither created nor resumed.
         if begins && derived.held.is_some() {
             continue;
         }
@@ -118,7 +117,7 @@ fn works(derived: &DesiredAccount, person: &Account) -> bool {
     }
 }
 
-/// A token is a machine's, and for its own namespace.
+/// A service account is left out: its token is for a machine, and only for its own namespace.
 fn subjects(derived: &DesiredAccount) -> BTreeMap<ClusterName, Value> {
     let works = |tenant: &DesiredTenant| !tenant.suspended && (tenant.given_up || !tenant.credentials.is_empty());
     let tenants = derived.clusters.iter().filter(|(_, tenant)| works(tenant));
@@ -126,7 +125,7 @@ fn subjects(derived: &DesiredAccount) -> BTreeMap<ClusterName, Value> {
     named.filter(|(_, subject)| !credential::is_service_account(subject)).collect()
 }
 
-/// Whom a directory for all of them is made as: a manager, or a member where there is none, with the group's gid.
+/// Returns the owner of a shared directory: a manager or, if there is none, a member, with the gid of the group.
 pub(super) fn owner(group: &Account, holders: &[Holder]) -> Option<PosixIdentity> {
     let gid = group.gid?;
     let managers = holders.iter().filter(|holder| holder.role == Role::Manager);
@@ -134,7 +133,7 @@ pub(super) fn owner(group: &Account, holders: &[Holder]) -> Option<PosixIdentity
     Some(PosixIdentity { uid, gid, groups: BTreeSet::new() })
 }
 
-/// Bindings of members and managers. A role that both have is one binding.
+/// Returns the bindings of members and managers. If both have a role, it gets a single binding.
 pub(super) fn role_bindings(place: &Place<'_>, roles: &Workspace, holders: &[Holder]) -> Vec<Value> {
     let mut bound: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for holder in holders {

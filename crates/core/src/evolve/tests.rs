@@ -1,4 +1,4 @@
-//! What one pure function changed: previews count idle namespaces and adopt as cycles do.
+//! Tests that a plan uses the observations of its own cycle, so that previews and cycles agree.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,8 +44,8 @@ fn a_namespace_that_is_used_again_is_not_announced_as_idle() {
         world.execute(&approved);
         world.now += SignedDuration::from_hours(1);
     }
-    assert!(idle(&world), "nothing ran for hours");
-    let pods = Arc::make_mut(world.inventory.pods.get_mut(&prod()).expect("shown"));
+    assert!(idle(&world), "after hours without pods, the namespace is idle");
+    let pods = Arc::make_mut(world.inventory.pods.get_mut(&prod()).expect("the cluster shows it"));
     let pod = ObservedPod {
         uid: "web".to_owned(),
         created: world.now,
@@ -58,5 +58,5 @@ fn a_namespace_that_is_used_again_is_not_announced_as_idle() {
         maker: None,
     };
     pods.pods.insert(("tool-foo".to_owned(), "web".to_owned()), pod);
-    assert!(!idle(&world), "something runs there now, which no cycle has counted yet");
+    assert!(!idle(&world), "a pod that was just created counts in the same cycle");
 }

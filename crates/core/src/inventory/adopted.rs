@@ -1,4 +1,4 @@
-//! Namespaces that others create and that a class's selector takes, as the API server shows them.
+//! Foreign namespaces that a class's selector matches, as the API server shows them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,32 +7,32 @@ use crate::contract::POD_SECURITY_ENFORCE;
 use crate::identity::{ClusterName, NamespaceName};
 use crate::policy::{Adopts, PodSecurity, Policy, Selector};
 
-/// Those of one cluster.
+/// The foreign namespaces of one cluster, by name.
 pub type FoundNamespaces = BTreeMap<NamespaceName, FoundNamespace>;
 
-/// One of them.
+/// A foreign namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FoundNamespace {
     /// `metadata.uid`.
     pub uid: String,
-    /// Selectors that take it.
+    /// The selectors that match it.
     pub selectors: BTreeSet<String>,
-    /// Those annotations that name owners.
+    /// The values of the annotations in which classes look for the owner (`owner_annotation`).
     pub annotations: BTreeMap<String, String>,
-    /// It is a tenant's, or something else of ours.
+    /// The namespace is Bursar's own (label `bursar.dev/class`, or managed by `bursar`), so it is not adopted.
     pub ours: bool,
-    /// It is on its way out.
+    /// The namespace is being deleted.
     pub deleting: bool,
-    /// Its level of Pod Security, as its label says.
+    /// The Pod Security level in its label; `None` without that label.
     pub level: Option<String>,
 }
 
-/// A level of Pod Security that is weaker than the class asks for. Only the maker of the namespace changes it.
+/// A Pod Security level that is weaker than the class asks for. Bursar does not change it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Weaker {
-    /// For people.
+    /// The problem, as a text for administrators.
     pub what: String,
-    /// A command.
+    /// The command that remedies it.
     pub remedy: String,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for Weaker {
 }
 
 impl FoundNamespace {
-    /// What is said of a level that is weaker than the class asks for.
+    /// Returns the finding if the level is weaker than `wanted`.
     #[must_use]
     pub fn weaker(&self, name: &NamespaceName, class: &str, wanted: PodSecurity) -> Option<Weaker> {
         let level = self.level.as_deref()?;
@@ -51,15 +51,15 @@ impl FoundNamespace {
         let wanted = wanted.as_str();
         is_weaker.then(|| Weaker {
             what: format!(
-                "namespace {name} has Pod Security level {level:?}, class {class} asks for {wanted}, and Bursar changes no \
-                 level that is there"
+                "namespace {name} has Pod Security level {level:?}, but class {class} asks for {wanted}; Bursar does not \
+                 change an existing level"
             ),
             remedy: format!("kubectl label namespace {name} {POD_SECURITY_ENFORCE}={wanted} --overwrite"),
         })
     }
 }
 
-/// All namespaces of a cluster whose level is weaker than their class asks for.
+/// Returns a finding for each namespace of a cluster whose level is weaker than its class asks for.
 #[must_use]
 pub fn weaker(policy: &Policy, cluster: &ClusterName, found: &FoundNamespaces) -> Vec<Weaker> {
     let here = policy.classes.values().filter(|class| class.clusters.contains(cluster));
@@ -76,10 +76,10 @@ pub fn weaker(policy: &Policy, cluster: &ClusterName, found: &FoundNamespaces) -
     each.collect()
 }
 
-/// What is looked at: annotations, by selector.
+/// The annotations to read, by selector.
 pub type Wanted = BTreeMap<String, BTreeSet<String>>;
 
-/// What the classes of `cluster` look at.
+/// Returns the selectors and owner annotations of the classes that adopt namespaces in `cluster`.
 #[must_use]
 pub fn wanted(policy: &Policy, cluster: &ClusterName) -> Wanted {
     let here = policy.classes.values().filter(|class| class.clusters.contains(cluster));
@@ -90,7 +90,7 @@ pub fn wanted(policy: &Policy, cluster: &ClusterName) -> Wanted {
     wanted
 }
 
-/// What several selectors found, as one.
+/// Merges what several selectors found. If several found one namespace, their selectors and annotations are combined.
 #[must_use]
 pub fn together<'a>(found: impl IntoIterator<Item = &'a FoundNamespaces>) -> FoundNamespaces {
     let mut all = FoundNamespaces::new();

@@ -1,4 +1,4 @@
-//! What is there: the state of clusters, homes and a realm as plain values.
+//! The observed state of clusters, homes and a realm, as plain values.
 
 pub mod adopted;
 pub mod pods;
@@ -21,91 +21,94 @@ use crate::kinds::{ObjectKey, WatchedKind};
 use crate::packed_text::{DigestText, UuidText};
 use crate::shared_map::SharedMap;
 
-/// What is there, as far as it was looked at.
+/// The observed state. Whatever could not be observed is absent.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Inventory {
-    /// Clusters that answer; one that is absent here is not planned for, and its tenants show as waiting.
-    /// Shared with the watch, which does not copy 100,000 objects for each plan.
+    /// Clusters that answer. If a cluster is absent, nothing is planned for it, and its tenants are shown as waiting.
+    /// Shared with the watch, so that a plan does not copy 100,000 objects.
     pub clusters: BTreeMap<ClusterName, Arc<ClusterInventory>>,
-    /// Pods of clusters in which a reaper is on; one that is absent here has no evidence of anything.
+    /// Pods of the clusters in which a reaper is on. If a cluster is absent, its pods are unknown, and no reaper acts
+    /// in it.
     pub pods: BTreeMap<ClusterName, Arc<PodInventory>>,
-    /// Namespaces that a cluster's Prometheus shows in use, where it is asked and answers.
+    /// Namespaces that a cluster's Prometheus shows in use. If a cluster is absent, its Prometheus was not asked or did
+    /// not answer.
     pub in_use: BTreeMap<ClusterName, Arc<BTreeSet<String>>>,
-    /// Namespaces that others create, of clusters in which a class adopts some; one that is absent here shows none of
-    /// them, which does not mean that there are none.
+    /// Foreign namespaces that the selectors of the classes match, by cluster. If a cluster is absent, its foreign
+    /// namespaces are unknown.
     pub adopted: BTreeMap<ClusterName, FoundNamespaces>,
     /// What `bursar-homed` answered about kubeconfigs that were inspected since the last cycle.
     pub homes: BTreeMap<(AccountId, ClusterName), HomeFinding>,
-    /// Clusters in which the daemon's confinement is not known to be whole.
+    /// Clusters in which the daemon's confinement is not confirmed: the admission policy is missing, changed or not
+    /// enforced, or was not checked yet.
     pub unconfined: BTreeSet<ClusterName>,
 }
 
 /// The objects of one cluster that carry our label.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ClusterInventory {
-    /// By name.
     pub objects: SharedMap<ObjectKey, ObservedObject>,
-    /// Objects that were repaired not long ago.
+    /// Objects that were repaired recently.
     pub repairs: BTreeMap<ObjectKey, Repairs>,
-    /// Kinds that cannot be watched at present ([`WatchedKind::is_essential`] is none of them): what `objects` has of them,
-    /// or lacks, proves nothing.
+    /// Kinds that cannot be watched at present, never an essential one ([`WatchedKind::is_essential`]). The state of
+    /// their objects is unknown, even if `objects` has some.
     pub blind: BTreeSet<WatchedKind>,
 }
 
 impl ClusterInventory {
-    /// Whether nobody knows at present if the object is there, and how it is.
+    /// Whether the state of the object is unknown, because its kind cannot be watched at present.
     #[must_use]
     pub fn is_blind_to(&self, key: &ObjectKey) -> bool {
         self.blind.iter().any(|watched| watched.has(key))
     }
 }
 
-/// An object with our label: a few dozen bytes.
+/// The observed state of an object with our label. It is small, because there may be 100,000 of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObservedObject {
     /// `metadata.uid`.
     pub uid: UuidText,
-    /// `metadata.resourceVersion`, which orders the states of one object (Kubernetes 1.35, KEP-5504: it is a number that
-    /// grows); 0 where it is none. The plan does not look at it.
+    /// `metadata.resourceVersion`; 0 if it is not a number. Since Kubernetes 1.35 (KEP-5504) it is a growing number, so
+    /// the watch uses it to drop an older state. Plans ignore it.
     pub resource_version: u64,
-    /// [`crate::digest::managed_digest`] of it.
+    /// [`crate::digest::managed_digest`] of the object, or `released` for a volume whose claim is gone.
     pub digest: DigestText,
-    /// It is on its way out (`metadata.deletionTimestamp`).
+    /// The object is being deleted (`metadata.deletionTimestamp` is set).
     pub deleting: bool,
-    /// The namespace is to be left alone although nothing runs in it.
+    /// The namespace has the annotation `bursar.dev/keep: true`, and counts as used although nothing runs in it.
     pub spared: bool,
-    /// When the namespace was last used, as reported by the program that lets people in.
+    /// When the namespace was last used, from the annotation `bursar.dev/last-use` that a portal or gateway of the site
+    /// sets.
     pub last_use: Option<Timestamp>,
-    /// What was observed of a quota; `None` if there is nothing to say.
+    /// The observed use and edits of a quota; `None` if there are none.
     pub quota: Option<Arc<ObservedQuota>>,
-    /// Who else changed it last: the program's name in `metadata.managedFields`.
+    /// The last field manager other than Bursar that wrote to the object. Writes to subresources such as `status` do
+    /// not count.
     pub rival: Option<Arc<str>>,
 }
 
-/// What stands in a home, as `bursar-homed` sees it.
+/// The state of our kubeconfig entry in a home, as `bursar-homed` reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HomeFinding {
-    /// Our entry is there and is the delivered certificate, key and all.
+    /// Our entry is present and holds the delivered credential, including its key.
     AsDelivered,
-    /// It is not.
+    /// The entry is missing or differs from the delivered one.
     Broken {
-        /// For people.
+        /// The reason, as a text for administrators.
         why: String,
     },
-    /// It was not, and is again.
+    /// The entry was missing or differed, and `bursar-homed` has written it again.
     Repaired {
-        /// For people.
+        /// The reason, as a text for administrators.
         why: String,
     },
 }
 
-/// One change of an object, by its `managedFields`.
+/// A change of an object, from its `metadata.managedFields`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Touched {
-    /// When.
     pub at: Timestamp,
-    /// `deployments.apps/web`.
+    /// The object, such as `deployments.apps/web`.
     pub object: String,
-    /// The program, as it calls itself.
+    /// The field manager that made the change.
     pub by: String,
 }

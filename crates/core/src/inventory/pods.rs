@@ -1,4 +1,4 @@
-//! Pods as the reapers see them: when they began, how long they may live, to what job they belong.
+//! The pods of a cluster, with what the reapers need: their start, their lifetime and their job.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,68 +8,67 @@ use serde::{Deserialize, Serialize};
 
 use crate::contract::lifetime;
 
-/// Tenants write lifetimes: so many characters of one that does not parse are kept.
+/// How many characters of an unreadable lifetime are kept. Tenants write lifetimes, so they may be of any length.
 const SHOWN: usize = 40;
 
-/// Seconds that a pod which Bursar ends may take: Kubernetes' default. A tenant may ask for years
+/// The grace period in seconds for pods that Bursar deletes; Kubernetes' default. A tenant could ask for years
 /// (`terminationGracePeriodSeconds`).
 pub const GRACE: i64 = 30;
 
-/// Pods of a cluster by namespace and name.
+/// The pods of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodInventory {
-    /// By namespace, then name.
+    /// Pods by namespace and name.
     pub pods: BTreeMap<(String, String), ObservedPod>,
 }
 
-/// One pod.
+/// The observed state of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedPod {
     /// `metadata.uid`.
     pub uid: String,
     /// `metadata.creationTimestamp`.
     pub created: Timestamp,
-    /// `status.startTime`: a node has it.
+    /// `status.startTime`, which is set when a node has accepted the pod.
     pub started: Option<Timestamp>,
-    /// Annotation [`LIFETIME`](crate::contract::LIFETIME).
+    /// From the annotation [`LIFETIME`](crate::contract::LIFETIME).
     pub lifetime: Lifetime,
-    /// Label [`JOB`](crate::contract::JOB).
+    /// The label [`JOB`](crate::contract::JOB).
     pub job: Option<String>,
-    /// Succeeded or Failed.
+    /// The pod has succeeded or failed.
     pub finished: bool,
-    /// It is on its way out, and takes no longer than [`GRACE`].
+    /// The pod is being deleted with a grace period of at most [`GRACE`].
     pub deleting: bool,
-    /// Annotation [`ENDS_AT`](crate::contract::ENDS_AT): its people were told so.
+    /// The annotation [`ENDS_AT`](crate::contract::ENDS_AT): the end that its people were told.
     pub told: Option<String>,
-    /// The controller that would make it again.
+    /// The controller that would recreate the pod.
     pub maker: Option<Maker>,
 }
 
-/// A controller, as the `ownerReferences` of what it made name it. Tenants write these: it is read before it is believed.
-/// Controllers ignore the version in them, so Bursar does, too.
+/// A controller, from the `ownerReferences` of an object that it made. Tenants can write these, so the controller is
+/// read before it is trusted. Like Kubernetes' controllers, Bursar ignores the API version in them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Maker {
-    /// `ReplicaSet`.
+    /// The kind, such as `ReplicaSet`.
     pub kind: String,
-    /// Its name.
     pub name: String,
     /// `metadata.uid`.
     pub uid: String,
 }
 
-/// How long a pod may live.
+/// The lifetime that a pod asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lifetime {
-    /// It does not say.
+    /// The pod has no such annotation.
     Unsaid,
-    /// So long from its start.
+    /// A duration, counted from the start of the pod.
     For(Duration),
-    /// It says something else; the beginning of it.
+    /// The annotation is no duration. Holds the beginning of its text.
     Unreadable(String),
 }
 
 impl Lifetime {
-    /// Reads annotation [`LIFETIME`](crate::contract::LIFETIME), where there is one.
+    /// Parses the annotation [`LIFETIME`](crate::contract::LIFETIME). `said` is `None` if there is none.
     #[must_use]
     pub fn read(said: Option<&str>) -> Self {
         said.map_or(Self::Unsaid, |text| {
@@ -79,7 +78,7 @@ impl Lifetime {
 }
 
 impl PodInventory {
-    /// Pods of a namespace, by name.
+    /// Returns the pods of a namespace with their names.
     pub fn of_namespace<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = (&'a str, &'a ObservedPod)> {
         let from = (namespace.to_owned(), String::new());
         let there = self.pods.range(from..).take_while(move |((place, _), _)| place == namespace);

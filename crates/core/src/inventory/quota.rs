@@ -1,5 +1,4 @@
-//! What is to be known of a ResourceQuota that stands in a cluster: how much of it is in use, and what somebody wrote
-//! into it.
+//! Observes a ResourceQuota in a cluster: how much of it is in use, and what others wrote into it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,18 +7,18 @@ use serde_json::Value;
 
 use crate::contract::MANAGER;
 
-/// Kept only for a quota of which something is in use or was edited; most quotas have neither.
+/// The use and the edits of a quota. Most quotas have neither, and then none is stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObservedQuota {
-    /// `status.used`, without what is 0.
+    /// `status.used` without zero amounts.
     pub used: BTreeMap<String, String>,
-    /// `spec.hard`, where somebody else than us set some of it.
+    /// All of `spec.hard`, if somebody else set any amount in it; else empty.
     pub edited: BTreeMap<String, String>,
-    /// By which programs (`metadata.managedFields`): `kubectl-edit`.
+    /// The other field managers that wrote to `spec.hard`, such as `kubectl-edit`.
     pub editors: Vec<String>,
 }
 
-/// What a ResourceQuota shows.
+/// Returns the use and the edits of a ResourceQuota; `None` if it has neither.
 #[must_use]
 pub fn observe(object: &Value) -> Option<Arc<ObservedQuota>> {
     let editors = editors(object);
@@ -64,9 +63,9 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_is_somebody_elses_and_not_a_controllers() {
+    fn an_edit_counts_and_a_status_write_of_a_controller_does_not() {
         assert_eq!(observe(&quota("kube-controller-manager", &json!("status"), "0")), None);
-        let edited = observe(&quota("kubectl-edit", &Value::Null, "3")).expect("edited and in use");
+        let edited = observe(&quota("kubectl-edit", &Value::Null, "3")).expect("the quota is edited and in use");
         assert_eq!((edited.edited["pods"].as_str(), edited.used["pods"].as_str()), ("16", "3"));
         assert_eq!(edited.editors, ["kubectl-edit"]);
     }

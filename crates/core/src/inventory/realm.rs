@@ -1,49 +1,49 @@
-//! What a realm of Keycloak has, as it was last read and as it was written since.
+//! The users and roles of a Keycloak realm, as last read, with our later writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// Users, and the roles of workspaces.
+/// The users, and the roles of workspaces.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RealmInventory {
-    /// By id.
+    /// Users by id.
     pub users: BTreeMap<String, RealmUser>,
-    /// By name; only those that were asked for.
+    /// Roles by name. Only roles of workspaces are read.
     pub roles: BTreeMap<String, Holders>,
 }
 
-/// Who has a role.
+/// A role and the users who have it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Holders {
-    /// The role's id.
+    /// The id of the role.
     pub id: String,
-    /// Ids of users.
+    /// The ids of the users.
     pub holders: BTreeSet<String>,
 }
 
-/// The properties of a user that are compared (`UserRepresentation`).
+/// The properties of a user that plans compare (`UserRepresentation`).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RealmUser {
-    /// Immutable.
+    /// The immutable id.
     pub id: String,
-    /// In lower case, as Keycloak keeps it.
+    /// In lower case, as Keycloak stores it.
     pub username: String,
-    /// May log in.
+    /// Whether the user may log in.
     pub enabled: bool,
-    /// In lower case, as Keycloak keeps it.
+    /// In lower case, as Keycloak stores it.
     pub email: Option<String>,
-    /// Milliseconds; the client that creates a user can set it to any value.
+    /// Unix time in milliseconds. The client that creates a user may set any value.
     #[serde(rename = "createdTimestamp")]
     pub created: Option<i64>,
 }
 
-/// A role of the client (`RoleRepresentation`).
+/// A client role (`RoleRepresentation`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RealmRole {
-    /// Immutable.
+    /// The immutable id.
     pub id: String,
-    /// Unique in its client.
+    /// The name, which is unique in the client.
     pub name: String,
 }

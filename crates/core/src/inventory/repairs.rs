@@ -1,41 +1,42 @@
-//! Repairs of one object that somebody changes again and again, and how long the next one waits.
+//! Counts the repairs of an object that somebody changes again and again, and delays the next repair.
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Repairs of an object that followed each other.
+/// Successive repairs of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Repairs {
-    /// How many.
     pub count: u32,
-    /// When the last one was.
+    /// The time of the last repair.
     pub last: Timestamp,
 }
 
-/// Repairs that wait for nothing: a person who edits an object twice is no program that fights for it.
+/// The number of repairs without delay. A person who edits an object twice must not be taken for a program that reverts
+/// every repair.
 const AT_ONCE: u32 = 3;
-/// How long the next one waits; twice as long after each more.
+/// The delay of the first repair that waits. It doubles with each further repair.
 const FIRST_WAIT: SignedDuration = SignedDuration::from_mins(1);
-/// The longest wait. What takes access away waits [`FIRST_WAIT`] at most.
+/// The longest delay. A repair that removes access waits [`FIRST_WAIT`] at most.
 const LONGEST_WAIT: SignedDuration = SignedDuration::from_mins(16);
-/// An object that was left alone for so long is fought for no more.
+/// If an object was not repaired for this long, the count starts again.
 const OVER: SignedDuration = SignedDuration::from_hours(1);
 
 impl Repairs {
-    /// One more, after those `before`.
+    /// Returns the count after one more repair.
     #[must_use]
     pub fn after(before: Option<&Self>, now: Timestamp) -> Self {
         let count = before.filter(|before| !before.is_over(now)).map_or(0, |before| before.count);
         Self { count: count.saturating_add(1), last: now }
     }
 
-    /// Nobody changed the object for long. A repair of the future was made by a clock that was wrong.
+    /// Whether the last repair is too old to count. A repair dated in the future comes from a wrong clock, and does not
+    /// count either.
     #[must_use]
     pub fn is_over(&self, now: Timestamp) -> bool {
         let gap = now.duration_since(self.last);
         gap.is_negative() || gap > OVER
     }
 
-    /// Until when the next one waits; `None`: it does not.
+    /// Returns until when the next repair waits; `None` if it does not. `narrows` says that the repair removes access.
     #[must_use]
     pub fn wait(&self, narrows: bool, now: Timestamp) -> Option<Timestamp> {
         let more = self.count.checked_sub(AT_ONCE)?;
@@ -52,18 +53,25 @@ mod tests {
 
     #[test]
     fn repairs_wait_longer_each_time_until_the_object_is_left_alone() {
-        let begin: Timestamp = "2026-05-03T12:00:00Z".parse().expect("a time");
+        let begin: Timestamp = "2026-05-03T12:00:00Z".parse().expect("the text is a timestamp");
         let (mut repairs, mut now, mut waits) = (None, begin, Vec::new());
         for _ in 0..9 {
             let next = Repairs::after(repairs.as_ref(), now);
             let until = next.wait(false, now).unwrap_or(now);
             waits.push(until.duration_since(now).as_secs() / 60);
-            assert!(next.wait(true, now).is_none_or(|until| until <= now + FIRST_WAIT), "access does not wait");
+            assert!(
+                next.wait(true, now).is_none_or(|until| until <= now + FIRST_WAIT),
+                "a repair that removes access waits a minute at most"
+            );
             (repairs, now) = (Some(next), until);
         }
         assert_eq!(waits, [0, 0, 1, 2, 4, 8, 16, 16, 16]);
         let later = now + SignedDuration::from_hours(2);
         assert_eq!(Repairs::after(repairs.as_ref(), later).count, 1);
-        assert_eq!(repairs.and_then(|repairs| repairs.wait(false, begin)), None, "of a clock that was wrong");
+        assert_eq!(
+            repairs.and_then(|repairs| repairs.wait(false, begin)),
+            None,
+            "a repair dated in the future does not delay"
+        );
     }
 }

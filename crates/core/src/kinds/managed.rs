@@ -30,12 +30,12 @@ managed_kinds! {
     ClusterRoleBinding,
     ServiceAccount,
     Secret,
-    // Without a row: `make new-kind` lists the places where the compiler asks for one.
+    // This kind has no row, so `make new-kind` fails and lists the places where the compiler asks for one.
     #[cfg(bursar_new_kind)]
     NewKind,
 }
 
-/// What is the same for all objects of a kind.
+/// The properties that all objects of a kind share.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a column of its own")]
 pub struct Row {
@@ -48,13 +48,13 @@ pub struct Row {
     pub namespaced: bool,
     /// When objects are applied and deleted.
     pub stage: Stage,
-    /// The key of a class's `drift` that decides about edits by others.
+    /// The key of a class's `drift` that applies to edits by others.
     pub drift: DriftKey,
-    /// One object, in plans: `quota`.
+    /// The word for one object in plans, such as `quota`.
     pub noun: &'static str,
-    /// Several objects, in plans.
+    /// The word for several objects in plans.
     pub nouns: &'static str,
-    /// The place among other kinds in a list of a plan; kinds of one place keep the order of the actions.
+    /// The sort order of the kind in a plan's lists. Kinds with the same number keep the order of the actions.
     pub place_in_text: u8,
     pub watch: Watch,
     /// The verbs that the daemon's role grants.
@@ -69,8 +69,8 @@ pub struct Row {
     pub site_may_bring: bool,
 }
 
-/// Objects are applied in this order and deleted in the reverse order: a namespace before its content, and access last,
-/// so that nobody works in a namespace whose quota and policies are missing.
+/// When objects of a kind are applied. Deletion uses the reverse order. A namespace comes before its content, and
+/// access comes last, so that nobody can work in a namespace whose quota and policies are still missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     Namespace,
@@ -93,18 +93,19 @@ pub enum DriftKey {
     Manifests,
 }
 
-/// How the daemon notices changes.
+/// How the daemon watches the objects of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watch {
-    /// All objects with our label, in every cluster.
+    /// All objects with Bursar's label, in every cluster.
     ByLabel,
-    /// Each object by its name, so that the daemon needs no right to read others' (RBAC `resourceNames`).
+    /// Each object by its name, so that the daemon needs no right to read other objects of the kind (RBAC
+    /// `resourceNames`).
     ByName,
-    /// All objects with our label, in clusters where the configuration or the ledger has some.
+    /// All objects with Bursar's label, only in clusters where the configuration or the ledger has some.
     IfUsed,
 }
 
-/// What a deletion can destroy.
+/// The data that a deletion can destroy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Data {
     None,
@@ -112,7 +113,7 @@ pub enum Data {
     Claim,
 }
 
-/// What the ledger keeps of an applied object beside its digests.
+/// What the ledger stores of an applied object in addition to its digests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
     None,
@@ -120,32 +121,31 @@ pub enum Detail {
     QuotaHard,
     /// The fields of a volume that Kubernetes makes immutable.
     VolumeFixed,
-    /// Whom a binding names.
+    /// The subjects of a binding.
     Subjects,
 }
 
-/// The verbs for what the daemon watches, applies (creates and patches) and prunes.
+/// The verbs for kinds that the daemon watches, applies (creates and patches) and deletes.
 pub const MANAGED_VERBS: &[&str] = &["get", "list", "watch", "create", "patch", "delete"];
 
 impl ManagedKind {
-    /// The kind of this API and name.
+    /// Returns the kind with this API version and name.
     #[must_use]
     pub fn of(api_version: &str, kind: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|known| known.row().kind == kind && known.row().api_version == api_version)
     }
 
-    /// The kind of this name, whatever its API.
+    /// Returns the kind with this name in any API.
     pub(super) fn named(kind: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|known| known.row().kind == kind)
     }
 
-    /// The API group; empty for the core API.
+    /// Returns the API group; empty for the core group.
     #[must_use]
     pub fn group(self) -> &'static str {
         super::group(self.row().api_version)
     }
 
-    /// The row of this kind.
     #[must_use]
     pub const fn row(self) -> &'static Row {
         match self {
@@ -353,7 +353,7 @@ const SECRET: Row = Row {
     site_may_bring: true,
 };
 
-/// [`Row::place_in_text`] of kinds that are not Bursar's.
+/// [`Row::place_in_text`] of service accounts, Secrets and kinds without a row.
 pub(super) const OTHERS_IN_TEXT: u8 = 6;
 
 impl DriftKey {
@@ -361,7 +361,7 @@ impl DriftKey {
     pub const ALL: [Self; 7] =
         [Self::Namespace, Self::Quota, Self::Limits, Self::Network, Self::Roles, Self::Volumes, Self::Manifests];
 
-    /// As the configuration writes it.
+    /// Returns the name of the key in the configuration.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -375,7 +375,7 @@ impl DriftKey {
         }
     }
 
-    /// The key with this name in the configuration.
+    /// Returns the key with this name in the configuration.
     #[must_use]
     pub fn named(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|key| key.as_str() == text)
@@ -393,9 +393,8 @@ mod tests {
         }
     }
 
-    /// A class's manifests are applied in the tenant's own namespace.
     #[test]
-    fn no_manifest_of_a_class_is_cluster_wide() {
+    fn kinds_that_a_class_may_have_manifests_of_are_namespaced() {
         let wide = ManagedKind::ALL.iter().filter(|kind| kind.row().site_may_bring && !kind.row().namespaced);
         assert_eq!(wide.count(), 0);
     }

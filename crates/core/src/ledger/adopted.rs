@@ -1,4 +1,4 @@
-//! Namespaces that others create and a class adopts: whose each is, or why it is nobody's.
+//! Foreign namespaces that a class adopts: the owner of each, or why it has none.
 
 use std::collections::BTreeMap;
 
@@ -9,30 +9,31 @@ use super::LedgerState;
 use crate::identity::{AccountId, ClusterName, NamespaceName};
 use crate::kinds::ObjectKey;
 
-/// One of them.
+/// A foreign namespace that a class adopts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdoptedNamespace {
-    /// `metadata.uid`: a namespace that was deleted and created again is another one.
+    /// `metadata.uid`. A namespace that was deleted and created again has another one.
     pub uid: String,
-    /// The class that adopts it.
+    /// The class that adopts the namespace.
     pub class: String,
-    /// What its annotation says.
+    /// The value of the annotation that names the owner.
     pub owner: Option<String>,
-    /// The account that the annotation named when it was first read. It stays the same as long as the annotation does:
-    /// an account that gets the name later gets nothing of the namespace.
+    /// The account that the annotation named when it was first read. It changes only with the annotation: if another
+    /// account gets that name later, it gets nothing in the namespace.
     pub named: Option<AccountId>,
-    /// Whose it is now.
+    /// The current owner.
     #[serde(rename = "account_id")]
     pub account: Option<AccountId>,
-    /// Why it is nobody's. Absent for one without `account`: it passes from one owner to the next.
+    /// Why the namespace has no owner. If both `account` and `why` are `None`, it is passing from one owner to the
+    /// next.
     pub why: Option<String>,
-    /// Since when it is this account's, or nobody's.
+    /// Since when it has this owner, or none.
     pub since: Timestamp,
 }
 
 impl LedgerState {
-    /// Whether in one of these clusters a namespace passes to somebody, with nothing of the former owner's left in it: the
-    /// next plan gives it.
+    /// Whether a namespace in one of these clusters is passing to a new owner, and nothing of the former owner is left
+    /// in it. The next plan hands it over.
     #[must_use]
     pub fn hands_over<V>(&self, clusters: &BTreeMap<ClusterName, V>) -> bool {
         let served = self.adopted.iter().filter(|((cluster, _), _)| clusters.contains_key(cluster));
@@ -40,15 +41,15 @@ impl LedgerState {
         passing.any(|((cluster, name), row)| !self.is_kept_from(row.named.as_ref(), cluster, name))
     }
 
-    /// Whether anything of ours in a namespace is another account's than `next`'s. What is its own already, because its
-    /// release was refused, keeps nobody from it.
+    /// Whether the namespace contains objects of ours that belong to another account than `next`. Objects that `next`
+    /// has already, because their removal was refused, do not count.
     #[must_use]
     pub fn is_kept_from(&self, next: Option<&AccountId>, cluster: &ClusterName, namespace: &NamespaceName) -> bool {
         let others = self.objects.iter().filter(|(_, record)| Some(&record.account) != next);
         others.into_iter().any(|(key, _)| is_in(key, cluster, namespace))
     }
 
-    /// Whether anything of ours was left in a namespace.
+    /// Whether the namespace contains any object of ours.
     #[must_use]
     pub fn has_objects_in(&self, cluster: &ClusterName, namespace: &NamespaceName) -> bool {
         self.objects.keys().any(|key| is_in(key, cluster, namespace))
@@ -60,7 +61,7 @@ fn is_in(key: &ObjectKey, cluster: &ClusterName, namespace: &NamespaceName) -> b
 }
 
 impl AdoptedNamespace {
-    /// It waits until nothing of the former owner's is left.
+    /// Whether the namespace waits until nothing of the former owner is left.
     #[must_use]
     pub const fn passes(&self) -> bool {
         self.account.is_none() && self.why.is_none()

@@ -1,49 +1,49 @@
-//! The hash chain of the history: each row carries the SHA-256 of the one before, so that a changed, missing or
-//! reordered row is found.
+//! The hash chain of the history. Each row contains the SHA-256 of the one before, so that a changed, missing or
+//! reordered row is noticed.
 
 use sha2::{Digest, Sha256};
 
 use super::change::Event;
 
-/// What stands before the first row.
+/// The previous hash of the first row.
 pub const GENESIS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// One row of table `event`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
-    /// Row id, from 1 without gaps.
+    /// The id of the row. Ids begin at 1 and have no gaps.
     pub id: i64,
-    /// UTC text.
+    /// The time in UTC, as text.
     pub at: String,
     /// What happened.
     pub event: Event,
-    /// Hash of the row before.
+    /// The hash of the previous row.
     pub previous: String,
-    /// Hash of this row.
+    /// The hash of this row.
     pub hash: String,
 }
 
-/// Where the chain does not hold.
+/// How the chain is broken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
-    /// A row is not where it should be.
+    /// The ids are not consecutive.
     #[error("event {found} stands where event {expected} should: rows are missing or out of order")]
     Missing {
-        /// The row that should follow.
+        /// The id that should follow.
         expected: i64,
-        /// The row that does.
+        /// The id that follows.
         found: i64,
     },
-    /// A row does not continue the one before it.
+    /// The row does not contain the hash of the previous one.
     #[error("event {0} does not continue the one before it: one of the two was replaced")]
     Unlinked(i64),
-    /// A row's content is not what was hashed.
+    /// The content of the row does not match its hash.
     #[error("event {0} was changed after it was written")]
     Changed(i64),
 }
 
-/// The hash of a row: over the hash before it and each value with its length, so that none can borrow from its
-/// neighbour.
+/// Returns the hash of a row. It covers the previous hash and each value with its length, so that no text can move from
+/// one value to the next.
 #[must_use]
 pub fn hash(previous: &str, id: i64, at: &str, event: &Event) -> String {
     let Event { actor, account, account_id, action, reason, ticket, plan, detail } = event;
@@ -72,8 +72,8 @@ pub fn hash(previous: &str, id: i64, at: &str, event: &Event) -> String {
     hex::encode(hasher.finalize())
 }
 
-/// Checks rows in the order of their ids, the first of which follows `head` (id and hash; `(0, GENESIS)` at the
-/// beginning), and gives the new head.
+/// Checks rows that are sorted by id, and returns the new head. `head` is the id and hash of the row before the first
+/// one, or `(0, GENESIS)`.
 pub fn verify<'a>(head: (i64, String), links: impl IntoIterator<Item = &'a Link>) -> Result<(i64, String), Broken> {
     links.into_iter().try_fold(head, |(last, previous), link| match () {
         () if link.id != last + 1 => Err(Broken::Missing { expected: last + 1, found: link.id }),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn an_honest_chain_holds() {
+    fn an_unchanged_chain_is_valid() {
         let links = chain(5);
         assert_eq!(check(&links), Ok((5, links[4].hash.clone())));
     }

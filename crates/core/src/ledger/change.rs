@@ -1,8 +1,8 @@
-//! Every way the ledger can change, as a value: what a read taught, what a plan intends, what came of it, what an
+//! Every change of the ledger, as a value: what a read showed, what a plan intends, what its execution did, what an
 //! administrator ordered.
 //!
-//! The store writes the rows of a [`Change`] and calls [`LedgerState::apply`] with the same value, so memory and
-//! file cannot drift apart; a test loads the file and compares.
+//! The store writes the rows of a [`Change`] and calls [`LedgerState::apply`] with the same value, so the memory and
+//! the file cannot drift apart. A test loads the file and compares.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,121 +26,122 @@ use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, Namespac
 use crate::kinds::ObjectKey;
 use crate::snapshot::RejectedEntry;
 
-/// One change; the last value wins. `None` ends what was there.
+/// One change. If several change the same entry, the last wins. `None` removes the entry.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
-    /// A new account, or the whole new content of a known one, memberships included.
+    /// A new account, or the complete new content of a known one, including its members.
     Account(Box<Account>),
-    /// A uid is from now on this account's.
+    /// A uid belongs to this account from now on.
     Uid(Uid, AccountId),
-    /// A workspace that no account is had this uid, as a cluster showed then.
+    /// At this time, a cluster showed a workspace with this uid that no account of the ledger has.
     UsedUid(Uid, Timestamp),
-    /// This tells the account's person apart.
+    /// The value that identifies the account's person in every source.
     Person(AccountId, String),
-    /// A tenant in a cluster.
+    /// An account becomes a tenant in a cluster.
     Tenant(AccountId, ClusterName, Tenant),
     /// All entries of the last read that failed a check.
     Rejected(BTreeSet<RejectedEntry>),
     /// A hold begins or ends.
     Hold(AccountId, Option<Note>),
-    /// An order is written down.
+    /// An order is recorded.
     Order(Order),
     /// An order is carried out.
     OrderDone(i64),
-    /// A refused set may pass until then, or has passed.
+    /// The refused set with this hash is approved until this time; `None`: no longer.
     Approval(String, Option<Timestamp>),
-    /// What the guard refused in this cycle, whole; empty: nothing.
+    /// Everything that the guard refused in this cycle. It replaces the list of the last cycle.
     Refusals(Vec<RefusalRecord>),
-    /// So much of a limit is used now, in a class.
+    /// This amount of a limit was used for this class at this time.
     Spent(Spending, String, u64, Timestamp),
-    /// An object of a tenant.
+    /// An object of a tenant was applied; `None`: it is gone.
     Object(ObjectKey, Option<ObjectRecord>),
-    /// The newest certificate.
+    /// The newest certificate or token.
     Certificate(CredentialKey, Option<Certificate>),
-    /// What stands in a home.
+    /// What was delivered to a home for this credential; `None`: nothing of ours is there any more.
     Delivery(CredentialKey, Option<Delivery>),
-    /// What stands in a home of SSH keys.
+    /// The SSH keys that were delivered to a home.
     SshDelivery(AccountId, Option<Delivery>),
-    /// A workload that was stopped, or is resumed.
+    /// A suspension stopped a workload; `None`: the workload was resumed.
     Stopped(AccountId, ObjectKey, Option<StoppedWorkload>),
-    /// A namespace was written into the file of this name.
+    /// A namespace was archived in the file of this name.
     Archive(String, Archive),
-    /// A user in a realm of that name.
+    /// The user that an account has in the realm of this name.
     RealmAccount(AccountId, String, RealmAccount),
-    /// A step failed, or no longer does.
+    /// A step failed; `None`: it is no longer pending.
     Failure(AccountId, ClusterName, Option<Failure>),
-    /// All of a tenant is as it should be, with this of its own.
+    /// Everything of a tenant is as desired. The text is the digest `DesiredTenant::own` at that time.
     Settled(AccountId, ClusterName, String),
-    /// An override is given, or ends.
+    /// An override is set or removed.
     Override(OverrideKey, Option<QuotaOverride>),
-    /// An exception is given, or ends.
+    /// An exception is set or removed.
     Exception(ExceptionKey, Option<Exception>),
-    /// How far a change of a class has come; `None`: it is through.
+    /// The progress of a class's change through its tenants; `None`: it is complete.
     Pace(String, Option<PaceRecord>),
-    /// Nothing runs in a namespace, or something does again.
+    /// Nothing runs in a namespace; `None`: something runs there again.
     Idle(AccountId, ClusterName, Option<Idleness>),
-    /// A namespace that others created is adopted, is nobody's, or is left alone for good.
+    /// A foreign namespace is adopted or has no owner; `None`: no class adopts it any more, and nothing of ours is left
+    /// in it.
     Adopted(ClusterName, NamespaceName, Option<AdoptedNamespace>),
-    /// Somebody asked for the account then.
+    /// The account was last asked for at this time.
     Used(AccountId, Timestamp),
-    /// The revocation of a class begins, goes on, or is over.
+    /// The revocation of a class begins or continues; `None`: it is complete.
     Revocation(String, Option<BulkRevocation>),
-    /// Another id of the ledger: it is a copy, or another host's now.
+    /// The ledger gets another id, because it was restored or rebuilt, or takes over the clusters.
     LedgerId(String),
-    /// The ledger was rebuilt or restored, or took over, then.
+    /// The ledger was rebuilt or restored, or took over the clusters, at this time.
     Learned(Timestamp),
-    /// The counter of generations.
+    /// The highest generation that was assigned.
     LastGeneration(u64),
-    /// How far the servers of a source were.
+    /// The replication state that the servers of a source last showed.
     SourceMark(String, Option<SourceMark>),
-    /// A source is doubted, or no longer.
+    /// Something that a source says is doubted; `None`: it no longer is.
     Doubt(DoubtKey, Option<Doubt>),
-    /// The number of accounts of a source and kind that show where their homes are.
+    /// The number of accounts of a source and kind that show their home in the directory.
     HomesShown(String, AccountKind, u64),
-    /// What each source answered. It is kept with the cycle's row, so an unchanged directory writes no other.
+    /// The last answer of each source. It is stored in the cycle's row, so if nothing changed in a directory, no other
+    /// row is written.
     Sources(BTreeMap<String, SourceState>),
 }
 
-/// What a limit held back, as `status` and `approve` see it.
+/// A refusal of the guard, as `status` and `approve` show it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalRecord {
     /// Hash of the refused set.
     pub hash: String,
     /// The key in `[limits]`, or `completeness`.
     pub limit: String,
-    /// For people.
+    /// The reason, as a text for administrators.
     pub why: String,
-    /// Whom.
+    /// The accounts that are refused.
     pub accounts: Vec<AccountName>,
-    /// Hash of each account's own part of the set, in the order of `accounts`. An approval of the set is written down
-    /// as one of each part (`plan::guard::approve`), so that it holds for any part of the set.
+    /// Hash of each account's part of the set, in the order of `accounts`. An approval of the set is recorded as one
+    /// approval for each part (`plan::guard::approve`), so that it applies to any subset.
     #[serde(default)]
     pub parts: Vec<String>,
 }
 
-/// One row of the history (table `event`): append-only and hash-chained by the store.
+/// One row of the history (table `event`). The store only appends rows, and chains them by hashes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Who made it happen: a login name, or `bursar`.
+    /// The actor: a login name, or `bursar`.
     pub actor: String,
-    /// To whom.
+    /// The account that it happened to.
     pub account: Option<AccountName>,
     /// The account's immutable id.
     pub account_id: Option<AccountId>,
-    /// What: one word or two, stable (`created`, `suspended`, `certificate issued`, …).
+    /// What happened, in one or two words that never change (`created`, `suspended`, `certificate issued`, …).
     pub action: String,
-    /// Why.
     pub reason: String,
     /// The administrator's ticket.
     pub ticket: Option<String>,
-    /// Hash of the plan that did it.
+    /// Hash of the plan that caused the event.
     pub plan: Option<String>,
-    /// What changed, as JSON; never a secret.
+    /// What changed, as JSON. It never contains a secret.
     pub detail: serde_json::Value,
 }
 
 impl Event {
-    /// What Bursar did by itself, about no account.
+    /// Returns an event that Bursar itself caused and that concerns no account.
     #[must_use]
     pub fn new(action: impl Into<String>, reason: impl Into<String>, detail: serde_json::Value) -> Self {
         Self {
@@ -155,13 +156,13 @@ impl Event {
         }
     }
 
-    /// The same about an account.
+    /// Adds the account.
     #[must_use]
     pub fn about(self, account: &Account) -> Self {
         Self { account: Some(account.account_name()), account_id: Some(account.id.clone()), ..self }
     }
 
-    /// The same by an administrator's order.
+    /// Replaces actor and ticket with those of an administrator's order.
     #[must_use]
     pub fn by(self, note: &Note) -> Self {
         Self { actor: note.actor.clone(), ticket: note.ticket.clone(), ..self }
@@ -169,14 +170,14 @@ impl Event {
 }
 
 impl LedgerState {
-    /// Makes the changes in memory, in this order.
+    /// Applies the changes in memory, in this order.
     pub fn apply_all(&mut self, changes: &[Change]) {
         for change in changes {
             self.apply(change);
         }
     }
 
-    /// Makes the change in memory.
+    /// Applies the change in memory.
     pub fn apply(&mut self, change: &Change) {
         match change.clone() {
             Change::Account(account) => self.accounts.set(account.id.clone(), Some(*account)),

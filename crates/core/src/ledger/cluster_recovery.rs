@@ -1,8 +1,9 @@
-//! What a cluster still shows of a ledger that was lost, or that is older than what was done since.
+//! Recovers what a lost or outdated ledger does not know from what the clusters show.
 //!
-//! The cluster is believed where it is newer: a generation that is higher there was a revocation, a sealed state is what
-//! was in force. A seal of an older generation than is known by now tells nothing: its cluster was away, or its write
-//! failed. A generation that nothing confirms is not used again, so nobody's certificate is revived.
+//! A cluster is believed where it is newer: a higher generation there means a revocation, and a sealed state was in
+//! force. A seal with an older generation than the known one proves nothing: its cluster was unreachable, or the seal
+//! could not be written. A generation that nothing confirms is not used again, so that no old certificate becomes valid
+//! again.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,42 +21,42 @@ use crate::json_text::JsonText;
 use crate::kinds::Stage;
 use crate::policy::{CredentialKind, Policy};
 
-/// Added to the highest generation that was seen anywhere: those given out since, and of which nothing is left to see,
-/// must not be given out again. More than any site revokes in the time between two backups.
+/// Added to the highest generation that was seen anywhere. Generations that were assigned since and left no trace must
+/// not be assigned again. No site revokes this many credentials between two backups.
 pub const GENERATIONS_SKIPPED: u64 = 1000;
 
-/// What no cluster shows of the orders that an older ledger lacks.
-const LOST_ORDERS: &str = "holds, and suspensions of accounts that were suspended already, given after this ledger was \
-                           written: give them again; the journal has them";
+/// The orders that an older ledger lacks and that no cluster shows.
+const LOST_ORDERS: &str = "holds, and suspensions of accounts that were already suspended, ordered after this ledger \
+                           was written: order them again; the journal lists them";
 
-/// A namespace whose seal holds.
+/// A namespace with a valid seal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tenancy {
-    /// What it says.
+    /// The content of the seal.
     pub identity: Identity,
     /// When the namespace was created.
     pub created_at: Timestamp,
 }
 
-/// What clusters show.
+/// What the clusters show.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The clusters that were read.
     pub clusters: BTreeSet<ClusterName>,
     /// Namespaces of tenants.
     pub tenancies: Vec<Tenancy>,
-    /// The highest generation that a binding of ours names for an account.
+    /// The highest generation that our bindings name, by account.
     pub bound: BTreeMap<AccountName, u64>,
-    /// The highest generation that a signed mark has: everything up to it may have been in use.
+    /// The highest generation in a signed mark. Every generation up to it may have been used.
     pub marked: u64,
-    /// Uids of workspaces that a signed mark has: those below them, in their class's range, were given too.
+    /// Uids of workspaces in signed marks. Lower uids in the range of the same class were assigned too.
     pub marked_uids: BTreeSet<Uid>,
-    /// Findings about objects of ours that cannot be believed, for people.
+    /// Objects of ours that cannot be believed, as texts for administrators.
     pub doubts: Vec<String>,
 }
 
 impl Facts {
-    /// Adds what another cluster shows.
+    /// Adds the facts of another cluster.
     pub fn extend(&mut self, other: Self) {
         let Self { clusters, tenancies, bound, marked, marked_uids, doubts } = other;
         self.clusters.extend(clusters);
@@ -70,18 +71,18 @@ impl Facts {
     }
 }
 
-/// What follows from it.
+/// What the ledger learns from the facts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Learned {
-    /// For the ledger.
+    /// Changes of the ledger.
     pub changes: Vec<Change>,
-    /// For the history.
+    /// Events of the history.
     pub events: Vec<Event>,
-    /// What remains unknown, for people.
+    /// What remains unknown, as texts for administrators.
     pub doubts: Vec<String>,
 }
 
-/// What `ledger` does not know of what `facts` show. `source_of`: which directory has an entry.
+/// Returns what `facts` show and `ledger` does not know. `source_of` returns the directory that has an entry.
 #[must_use]
 pub fn learn(
     ledger: &LedgerState,
@@ -100,8 +101,8 @@ pub fn learn(
         learned: Learned::default(),
     };
     lesson.learned.doubts.extend(facts.doubts.iter().cloned());
-    // The newest first. A suspension raises the generation and a resumption does not: of one generation, the active
-    // state is the newer.
+    // Sorted from the newest to the oldest. A suspension raises the generation and a resumption does not, so of two
+    // states with the same generation, the active one is newer.
     let mut tenancies: Vec<&Tenancy> = facts.tenancies.iter().collect();
     tenancies.sort_by_key(|Tenancy { identity, .. }| {
         (Reverse(identity.generation), identity.state == TenantState::Suspended)
@@ -116,10 +117,11 @@ pub fn learn(
     let seen = facts.tenancies.iter().map(|tenancy| tenancy.identity.generation);
     let mut highest =
         seen.chain(facts.bound.values().copied()).fold(ledger.last_generation.max(facts.marked), u64::max);
-    // A restored ledger has skipped generations, so its counter does not tell its age; nor does a cluster without a mark.
+    // The counter of a restored ledger does not tell its age, because generations were skipped; nor does a cluster
+    // without a mark.
     let older = highest > ledger.last_generation || ledger.learned_at.is_some();
     if older || facts.marked == 0 {
-        // A cluster without a mark may be a new one: that it has no bindings proves no suspension.
+        // A cluster without a mark may be new, so missing bindings there prove no suspension.
         let lost = if older && facts.marked > 0 { lesson.lost_bindings(facts, policy) } else { BTreeSet::new() };
         highest = lesson.unconfirmed(facts, &lost, highest);
     }
@@ -137,7 +139,7 @@ pub fn learn(
 struct Lesson<'a> {
     ledger: &'a LedgerState,
     accounts: BTreeMap<AccountId, Account>,
-    /// Accounts whose newest generation a seal or a binding shows.
+    /// Accounts whose newest generation is confirmed by a seal or a binding.
     confirmed: BTreeSet<AccountId>,
     actor: &'a str,
     now: Timestamp,
@@ -184,7 +186,8 @@ impl Lesson<'_> {
         }
     }
 
-    /// A workspace with the uid that its seal names, which no directory has. A uid that the ledger gave it meanwhile stays.
+    /// Returns the account of a workspace with the uid that its seal names, because no directory has this uid. A uid
+    /// that the ledger has assigned to the workspace since then stays.
     fn with_uid(&mut self, account: Account, identity: &Identity) -> Account {
         let sealed = identity.posix.as_ref().filter(|_| account.kind == AccountKind::Group);
         let Some(sealed) = sealed.filter(|sealed| account.posix.as_ref().is_none_or(|own| own.uid != sealed.uid))
@@ -194,7 +197,7 @@ impl Lesson<'_> {
         let name = account.account_name();
         if self.ledger.uid_history.get(&sealed.uid).is_some_and(|holder| *holder != account.id) {
             let doubt =
-                format!("namespace {} runs as uid {}, which is another's by now", identity.namespace, sealed.uid);
+                format!("namespace {} runs as uid {}, which another account has now", identity.namespace, sealed.uid);
             self.learned.doubts.push(doubt);
             return account;
         }
@@ -210,21 +213,21 @@ impl Lesson<'_> {
         Account { gid: Some(posix.gid), posix: Some(posix), ..account }
     }
 
-    /// Uids that no account of the ledger has.
+    /// Records uids that no account of the ledger has.
     fn used(&mut self, uids: impl Iterator<Item = Uid>) {
         let unknown = uids.filter(|uid| !self.ledger.uid_history.contains_key(uid));
         self.learned.changes.extend(unknown.map(|uid| Change::UsedUid(uid, self.now)));
     }
 
-    /// An account that the ledger never heard of, or forgot.
+    /// Returns an account that the ledger does not have, or why it cannot be recovered.
     fn unknown(
         &mut self,
         identity: &Identity,
         policy: &Policy,
         source_of: &dyn Fn(&DirectoryId) -> Option<String>,
     ) -> Result<Account, String> {
-        let source =
-            source_of(&identity.directory_id).ok_or("no directory has its entry, and which one had is lost")?;
+        let source = source_of(&identity.directory_id)
+            .ok_or("no directory has its entry, and the former directory is unknown")?;
         let kubernetes_name = frozen_name(identity, policy);
         let all = || self.ledger.accounts.values().chain(self.accounts.values());
         let same_name = |other: &&Account| {
@@ -232,12 +235,12 @@ impl Lesson<'_> {
                 || other.source == source && other.directory_id == identity.directory_id
         };
         if let Some(other) = all().find(same_name) {
-            return Err(format!("its name or its entry is that of {} ({}) already", other.account_name(), other.id.0));
+            return Err(format!("its name or its entry already belongs to {} ({})", other.account_name(), other.id.0));
         }
         if let Some(posix) = &identity.posix {
             let holder = all().find(|other| other.posix.as_ref().is_some_and(|known| known.uid == posix.uid));
             if let Some(holder) = holder {
-                return Err(format!("its uid {} is that of {} already", posix.uid, holder.account_name()));
+                return Err(format!("its uid {} already belongs to {}", posix.uid, holder.account_name()));
             }
             self.learned.changes.push(Change::Uid(posix.uid, identity.id.clone()));
         }
@@ -250,7 +253,7 @@ impl Lesson<'_> {
         })
     }
 
-    /// It was resumed since: what its workloads were before the suspension is no longer what they should be.
+    /// Forgets the stopped workloads of an account that was resumed since then. Their former replicas are outdated.
     fn forget_stopped(&mut self, identity: &Identity) {
         let stale =
             self.ledger.stopped.keys().filter(|(id, key)| *id == identity.id && key.cluster == identity.cluster);
@@ -258,9 +261,9 @@ impl Lesson<'_> {
         self.learned.changes.extend(forgotten);
     }
 
-    /// Accounts of the clusters whose generation neither a seal nor a binding shows: it may have been revoked since, or they
-    /// were suspended and have no namespace that says so. Each gets a generation above `highest`; returns the last one.
-    /// `lost`: those to be suspended.
+    /// Gives each account whose generation neither a seal nor a binding confirms a generation above `highest`, and
+    /// returns the last one. Such an account may have been revoked, or was suspended and has no namespace that shows
+    /// it. `lost` are the accounts to suspend.
     fn unconfirmed(&mut self, facts: &Facts, lost: &BTreeSet<AccountId>, mut highest: u64) -> u64 {
         let tenants = self.ledger.tenants.iter().filter(|((_, cluster), _)| facts.clusters.contains(cluster));
         let there: BTreeSet<&AccountId> = tenants.map(|((id, _), _)| id).collect();
@@ -284,28 +287,31 @@ impl Lesson<'_> {
                 continue;
             }
             order += 1;
-            let reason = "its role bindings are gone from the cluster; who asked for it, and why, is lost".to_owned();
+            let reason =
+                "its role bindings are gone from the cluster; who removed them, and why, is unknown".to_owned();
             let note = Note { actor: self.actor.to_owned(), reason, ticket: None, at: self.now };
             let account = before.id.clone();
             let order = Order { id: order, account, what: OrderKind::Suspend, note, bulk: None, object: None };
             self.learned.changes.push(Change::Order(order));
             self.learned.doubts.push(format!(
-                "why the role bindings of {name} are gone is lost, so it is suspended; `bursar resume {} {}` ends it",
+                "the role bindings of {name} are gone for an unknown reason, so it is suspended; to end this: \
+                 bursar resume {} {}",
                 name.kind, name.name
             ));
         }
         if let Some((last, others)) = again.split_last() {
             let others = if others.is_empty() { String::new() } else { format!(" and {} others", others.len()) };
             self.learned.doubts.push(format!(
-                "whether {last}{others} were revoked or suspended after this ledger was written is not known: they have no \
-                 namespace that says so. They get new credentials; suspend again whom the journal names"
+                "{last}{others} may have been revoked or suspended after this ledger was written, and have no namespace \
+                 that shows it. They get new credentials; suspend those again that the journal shows as suspended"
             ));
         }
         highest
     }
 
-    /// Accounts whose own role bindings are gone while others of their class have theirs: that was a suspension. If
-    /// nobody of a class has any, an administrator removed them all, as after the theft of a control host.
+    /// Returns the accounts whose role bindings are gone while others of their class have theirs: they were suspended.
+    /// If no account of a class has role bindings, an administrator removed them all, for example after the theft of a
+    /// control host.
     fn lost_bindings(&self, facts: &Facts, policy: &Policy) -> BTreeSet<AccountId> {
         let bindings = self.ledger.objects.iter();
         let bindings =
@@ -326,7 +332,7 @@ impl Lesson<'_> {
         lost.into_iter().filter(|(class, _)| kept.contains(class)).map(|(_, account)| account.clone()).collect()
     }
 
-    /// Generation and state as the cluster has them.
+    /// Takes over the generation and the state that the cluster shows.
     fn stand(&mut self, account: Account, identity: &Identity) {
         let before = account.clone();
         let mut after = Account { generation: account.generation.max(identity.generation), ..account };
@@ -335,10 +341,12 @@ impl Lesson<'_> {
                 (after.state, after.suspension, after.since) = (Lifecycle::Active, None, self.now);
             }
             (TenantState::Suspended, Lifecycle::New | Lifecycle::Active) if identity.generation > before.generation => {
-                let reason = "it is suspended in the cluster; who asked for it, and why, is lost".to_owned();
+                let reason = "it is suspended in the cluster; who ordered this, and why, is unknown".to_owned();
                 let note = Note { actor: self.actor.to_owned(), reason, ticket: None, at: self.now };
                 let name = after.account_name();
-                self.learned.doubts.push(format!("why {name} is suspended is lost; `bursar resume` ends it"));
+                self.learned
+                    .doubts
+                    .push(format!("{name} is suspended for an unknown reason; to end this: bursar resume"));
                 (after.state, after.since) = (Lifecycle::Suspended, self.now);
                 after.suspension = Some(Suspension::by(note));
             }
@@ -347,7 +355,7 @@ impl Lesson<'_> {
         self.took(&before, after, &format!("namespace {} in {}", identity.namespace, identity.cluster));
     }
 
-    /// An account without a namespace has its generation in bindings only.
+    /// Learns a generation from a binding. An account without a namespace has its generation only there.
     fn bound(&mut self, name: &AccountName, generation: u64) {
         let all = self.accounts.values().chain(self.ledger.accounts.values());
         let named = all.filter(|account| account.account_name() == *name);
@@ -362,7 +370,7 @@ impl Lesson<'_> {
 
     fn took(&mut self, before: &Account, mut after: Account, from: &str) {
         if before.generation == 0 && after.generation > 0 {
-            // Who holds a certificate of its generation is not known: it gets another one before anything else.
+            // It is unknown who holds a certificate of this generation, so the account first gets another one.
             let reason = format!("learned from {from}; who holds its credentials is not known");
             after.revocation = Some(Note { actor: self.actor.to_owned(), reason, ticket: None, at: self.now });
         }
@@ -375,7 +383,8 @@ impl Lesson<'_> {
     }
 }
 
-/// What `{name}` stood for when the namespace was made: it is in the namespace's name, also after a rename.
+/// Returns the text that `{name}` stood for when the namespace was created. The name of the namespace keeps it after a
+/// rename.
 fn frozen_name(identity: &Identity, policy: &Policy) -> String {
     let pattern = policy.classes.get(&identity.class).and_then(|class| class.namespace.as_deref());
     let frozen = pattern.and_then(|pattern| name_in(pattern, identity.namespace.as_str()));
@@ -391,7 +400,7 @@ mod tests {
     fn tenancy(account: &Account, generation: u64, state: TenantState) -> Tenancy {
         let identity = Identity {
             cluster: ClusterName("prod".to_owned()),
-            namespace: format!("tool-{}", account.kubernetes_name).try_into().expect("a namespace"),
+            namespace: format!("tool-{}", account.kubernetes_name).try_into().expect("a valid namespace name"),
             id: account.id.clone(),
             directory_id: account.directory_id.clone(),
             account: account.account_name(),
@@ -432,14 +441,14 @@ mod tests {
         let ledger = applied(old.clone(), &facts, &policy);
         assert_eq!((ledger.accounts[&foo].generation, ledger.accounts[&foo].state), (7000, Lifecycle::Suspended));
         assert_eq!((ledger.accounts[&bar].generation, ledger.accounts[&bar].state), (6000, Lifecycle::Active));
-        assert_eq!(ledger.accounts[&bar].revocation, None, "the ledger knew it");
+        assert_eq!(ledger.accounts[&bar].revocation, None, "the ledger knew the account");
         assert_eq!(ledger.last_generation, 7001 + GENERATIONS_SKIPPED);
         let facts = Facts { tenancies: vec![tenancy(&old.accounts[&foo], 7002, TenantState::Active)], ..facts };
         assert_eq!(applied(ledger, &facts, &policy).accounts[&foo].state, Lifecycle::Active);
     }
 
     #[test]
-    fn an_older_ledger_forgets_what_a_suspension_stopped_that_is_over() {
+    fn an_older_ledger_forgets_the_stopped_workloads_of_a_resumed_account() {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
@@ -477,7 +486,7 @@ mod tests {
             tenancies: tenancies.iter().map(|&tenancy| tenancy.clone()).collect(),
             ..Facts::default()
         };
-        // This ledger, one that was lost, and a cluster whose seal's write failed.
+        // The current ledger, a lost ledger, and a cluster whose seal could not be written.
         for (ledger, tenancies) in [
             (world.ledger.clone(), vec![&of_prod, &of_b]),
             (world.ledger.clone(), vec![&of_b, &of_prod]),
@@ -491,7 +500,7 @@ mod tests {
             assert_eq!((account.state, account.generation), (Lifecycle::Suspended, suspended.generation));
             assert!(Suspension::is_ordered(account.suspension.as_ref()) && learned.stopped == stopped);
         }
-        // Resumed while b was away: b has the older state of the same generation, for a ledger that knows it, too.
+        // The account was resumed while b was unreachable: b shows an older state of the same generation.
         let of_prod = seal(&world, &foo, "prod", suspended.generation, TenantState::Active);
         let of_b = seal(&world, &foo, "b", suspended.generation, TenantState::Suspended);
         let learned = applied(world.ledger.clone(), &seen(&[&of_b, &of_prod]), &world.policy);
@@ -499,7 +508,8 @@ mod tests {
         assert_eq!(applied(learned.clone(), &seen(&[&of_b]), &world.policy).accounts[&foo], learned.accounts[&foo]);
     }
 
-    /// There are two admins, who have no namespace, and two tools; the first ones are gone from the cluster.
+    /// Two administrators without a namespace, and two tools. The bindings of the first of each are gone from the
+    /// cluster.
     #[test]
     fn a_generation_that_nothing_confirms_is_never_bound_again() {
         let mut world = World::new();
@@ -553,13 +563,13 @@ mod tests {
         let current = Facts { marked: old.last_generation, ..facts.clone() };
         assert_eq!(orders(&old, &current), (false, 0), "this ledger is not older");
         let restored = LedgerState { learned_at: Some(world.now), ..old.clone() };
-        assert_eq!(orders(&restored, &current), (true, 2), "its counter does not tell");
+        assert_eq!(orders(&restored, &current), (true, 2), "the counter of a restored ledger does not tell its age");
         let elsewhere = Facts { clusters: BTreeSet::new(), ..facts };
         assert_eq!(orders(&old, &elsewhere), (false, 0), "its cluster was not asked");
     }
 
     #[test]
-    fn a_lost_ledger_gets_back_ids_uids_and_frozen_names() {
+    fn a_lost_ledger_recovers_ids_uids_and_frozen_names() {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
@@ -570,7 +580,7 @@ mod tests {
         let account = &ledger.accounts[&foo];
         assert_eq!((account.name.as_str(), account.kubernetes_name.as_str()), ("web", "foo"));
         assert_eq!((account.generation, account.state, account.posix.is_some()), (1001, Lifecycle::Active, true));
-        assert!(account.revocation.is_some(), "another generation comes before anything else");
+        assert!(account.revocation.is_some(), "the account gets another generation first");
         assert_eq!(ledger.uid_history.len(), 1);
         assert_eq!(ledger.tenants.len(), 1);
         // A second namespace that claims the same name is not believed.

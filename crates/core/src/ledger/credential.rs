@@ -1,4 +1,4 @@
-//! What was issued and delivered.
+//! Certificates and tokens that were issued, and their deliveries to homes.
 
 use std::path::PathBuf;
 
@@ -8,87 +8,85 @@ use serde::{Deserialize, Serialize};
 use super::{LedgerState, Lifecycle};
 use crate::identity::{AccountId, ClusterName, HostName};
 
-/// A certificate that was issued and delivered. The key is nowhere.
+/// A certificate or token that was issued and delivered. Its key is not stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Certificate {
-    /// What the API server's audit events call `credential-id`: of a certificate the SHA-256 of its DER, hex; of a token
-    /// its `jti`.
+    /// The `credential-id` in the API server's audit events: for a certificate, the SHA-256 of its DER in hex; for a
+    /// token, its `jti`.
     pub fingerprint: String,
-    /// Generation of the subject's generation group, or of the service account.
+    /// The generation in the subject's generation group, or in the name of the service account.
     pub generation: u64,
-    /// The name that the API server knows its holder by: the common name at the time of issue, or
+    /// The name by which the API server knows the holder: the common name at the time of issue, or
     /// `system:serviceaccount:NAMESPACE:NAME`.
     pub subject: String,
-    /// From the certificate or token itself.
+    /// Read from the certificate or token.
     pub not_before: Timestamp,
-    /// From the certificate or token itself.
+    /// Read from the certificate or token.
     pub not_after: Timestamp,
-    /// 2/3 of the real lifetime, jittered.
+    /// After 2/3 of the real lifetime, with jitter.
     pub renew_after: Timestamp,
-    /// `metadata.uid` of the Secret that a token ends with; of a certificate none.
+    /// `metadata.uid` of the Secret that a token is bound to; `None` for a certificate.
     pub bound_to: Option<String>,
 }
 
-/// What an account has one credential of: a cluster, and there each host that has one of its own.
+/// The key of a credential. An account has one credential in each cluster, or one for each of the hosts that have their
+/// own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CredentialKey {
-    /// Whose.
     #[serde(rename = "account_id")]
     pub account: AccountId,
-    /// Where it is good.
+    /// The cluster that accepts the credential.
     pub cluster: ClusterName,
-    /// For which host.
+    /// The host that the credential is for.
     pub host: HostName,
 }
 
 impl CredentialKey {
-    /// The key of a credential that is for no host in particular.
+    /// Returns the key of a credential that is not for a particular host.
     #[must_use]
     pub fn new(account: AccountId, cluster: ClusterName) -> Self {
         Self { account, cluster, host: HostName::any() }
     }
 
-    /// The lowest of an account.
+    /// Returns the lowest key of an account.
     fn first_of(account: &AccountId) -> Self {
         Self::new(account.clone(), ClusterName(String::new()))
     }
 
-    /// The key of the credential for one host.
+    /// Returns the key of the credential for one host.
     #[must_use]
     pub fn on(self, host: &HostName) -> Self {
         Self { host: host.clone(), ..self }
     }
 }
 
-/// A kubeconfig that stands in a home.
+/// A file that was delivered to a home: a kubeconfig or SSH keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivery {
-    /// The file.
     pub path: PathBuf,
-    /// The folder of a host that it is in as in a home; absent: the account's home.
+    /// The folder of a host that the file is in, if that host has its own; `None` if the file is in the account's home.
     pub home: Option<PathBuf>,
-    /// The mount point of the file system that the home was on when it was last seen.
+    /// The mount point of the file system that had the home when it was last checked.
     pub mount: Option<PathBuf>,
-    /// Digest (hex SHA-256) of what we put in, without the key: endpoints, names, namespace, fingerprint.
+    /// Digest (hex SHA-256) of what was delivered, without the key: endpoints, names, namespace, fingerprint.
     pub digest: String,
-    /// When it was written.
+    /// When the file was written.
     pub at: Timestamp,
-    /// When it was last seen to be correct, its own writing included; `None` if it was seen broken and must be written
-    /// again.
+    /// When the file was last found correct, or was written. `None` if it was found broken and must be written again.
     pub checked_at: Option<Timestamp>,
 }
 
-/// How the digest of a delivery begins that is no credential, but tells people that they are suspended.
+/// The prefix of [`Delivery::digest`] if the file is a notice of a suspension instead of a credential.
 const NOTICE: &str = "notice:";
 
 impl Delivery {
-    /// The digest of a notice.
+    /// Returns the digest of a delivered notice.
     #[must_use]
     pub fn notice(digest: &str) -> String {
         format!("{NOTICE}{digest}")
     }
 
-    /// Whether what stands there is no credential, but tells people that they are suspended.
+    /// Whether the file is a notice of a suspension instead of a credential.
     #[must_use]
     pub fn is_notice(&self) -> bool {
         self.digest.starts_with(NOTICE)
@@ -96,20 +94,20 @@ impl Delivery {
 }
 
 impl LedgerState {
-    /// When the first of the certificates that are good ends. Tokens end every hour.
+    /// Returns when the first valid certificate expires. Tokens are left out, because they expire every hour.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Timestamp> {
         let certificates = self.good().filter(|certificate| certificate.bound_to.is_none());
         certificates.map(|certificate| certificate.not_after).min()
     }
 
-    /// Since when the renewal of a certificate or token that is good is due, if one is.
+    /// Returns since when the renewal of a valid certificate or token is due; `None` if none is.
     #[must_use]
     pub fn overdue_since(&self, now: Timestamp) -> Option<Timestamp> {
         self.good().map(|certificate| certificate.renew_after).filter(|due| *due <= now).min()
     }
 
-    /// Certificates and tokens of an account, sorted by cluster and host.
+    /// Returns the certificates and tokens of an account, sorted by cluster and host.
     pub fn certificates_of<'a>(
         &'a self,
         account: &'a AccountId,
@@ -117,7 +115,7 @@ impl LedgerState {
         self.certificates.range(CredentialKey::first_of(account)..).take_while(move |(key, _)| key.account == *account)
     }
 
-    /// Files with a credential of an account, sorted by cluster and host.
+    /// Returns the delivered kubeconfigs of an account, sorted by cluster and host.
     pub fn deliveries_of<'a>(
         &'a self,
         account: &'a AccountId,
@@ -125,8 +123,8 @@ impl LedgerState {
         self.deliveries.range(CredentialKey::first_of(account)..).take_while(move |(key, _)| key.account == *account)
     }
 
-    /// Certificates and tokens (view `expiring_certificates`): one of a suspended account or of an older generation is
-    /// worth nothing already, and nobody renews it.
+    /// Returns the valid certificates and tokens (view `expiring_certificates`). Those of a suspended account or of an
+    /// older generation are already invalid, and are not renewed.
     fn good(&self) -> impl Iterator<Item = &Certificate> {
         let good = self.certificates.iter().filter(|(key, certificate)| {
             let account = self.accounts.get(&key.account);

@@ -1,4 +1,4 @@
-//! What a source says that is not believed until something else proves it.
+//! Statements of a source that are not believed until something else proves them.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +9,12 @@ use sha2::{Digest, Sha256};
 use super::Absence;
 use crate::identity::{AccountId, AccountKind};
 
-/// Which doubt.
+/// Identifies a doubt.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DoubtKey {
     pub source: String,
-    /// About which accounts.
+    /// The kind of accounts that it concerns.
     pub kind: AccountKind,
-    /// What is doubted.
     pub question: Question,
 }
 
@@ -23,38 +22,38 @@ pub struct DoubtKey {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Question {
-    /// An attribute of this name is gone from most accounts that showed it.
+    /// The attribute with this name is gone from most accounts that had it.
     Attribute(String),
-    /// The same of the attribute of uids, by which nobody loses anything.
+    /// The attribute for uids is gone from most accounts that had it. No account loses anything by this doubt.
     Uid(String),
-    /// Accounts are missing, and others have their names and uids.
+    /// Accounts are missing, and new entries have their names and uids.
     Import,
-    /// The servers disagree whether this account is there, or none could be asked for it.
+    /// The servers disagree about whether this account exists, or none could be asked for it.
     Absence(AccountId),
 }
 
-/// What is known of it.
+/// What is known about a doubt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Doubt {
-    /// Since when.
+    /// When the doubt began.
     pub since: Timestamp,
-    /// How many accounts there were, or showed it.
+    /// The number of accounts that there were, or that had the attribute.
     pub before: u64,
-    /// How many do now.
+    /// The number of them now.
     pub now: u64,
-    /// The accounts it is about, if it is about some.
+    /// The accounts that the doubt concerns, if it concerns some.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub accounts: BTreeSet<AccountId>,
-    /// What the servers say, if one could be asked.
+    /// The servers' answers, if any server could be asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<String>,
-    /// How long complete reads counted it.
+    /// How long complete reads have counted the absence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<Absence>,
 }
 
 impl DoubtKey {
-    /// What an approval names: the same while it stands, whatever the numbers are.
+    /// Returns the hash by which an approval names the doubt. It stays the same while only the numbers change.
     #[must_use]
     pub fn part(&self) -> String {
         let text = format!("{}\n{}\n{:?}", self.source, self.kind, self.question);

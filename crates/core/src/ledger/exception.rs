@@ -1,4 +1,4 @@
-//! Exceptions: from which admission rules an administrator excepted one account, and until when.
+//! Exceptions: admission rules that do not apply to one account, and until when.
 
 use std::collections::BTreeSet;
 
@@ -11,30 +11,28 @@ use super::{LedgerState, Note};
 use crate::contract::exception::ExceptedRule;
 use crate::identity::{AccountId, ClusterName};
 
-/// Who is excepted, and from what.
+/// The account that is excepted, and the rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ExceptionKey {
-    /// Who.
     pub account: AccountId,
-    /// From what.
     pub rule: ExceptedRule,
-    /// Absent: in every cluster.
+    /// `None` if the exception is for every cluster.
     pub cluster: Option<ClusterName>,
 }
 
-/// For how long, and by whom.
+/// The end of an exception, and who set it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exception {
-    /// From then on the rule holds again.
+    /// When the rule applies again.
     pub until: Timestamp,
-    /// Who gave it, why, on which ticket, and when.
+    /// Who set it, why, on which ticket, and when.
     pub note: Note,
-    /// The time since then that counts towards `until`; absent: nothing was counted yet.
+    /// The observed time since `note.at`, which counts towards `until`; `None` if nothing was counted yet.
     pub proved: Option<Proved>,
 }
 
 impl Exception {
-    /// How long it holds.
+    /// Returns the term of the exception.
     #[must_use]
     pub const fn term(&self) -> Term {
         Term { from: self.note.at, until: Some(self.until), proved: self.proved }
@@ -50,7 +48,7 @@ impl LedgerState {
         counted.collect()
     }
 
-    /// Every exception of an account, sorted by rule, also one that has ended and was not removed yet.
+    /// Returns every exception of an account, sorted by rule, including those that ended and were not removed yet.
     pub fn exceptions_of<'a>(
         &'a self,
         account: &'a AccountId,
@@ -59,7 +57,7 @@ impl LedgerState {
         self.exceptions.range(from..).take_while(move |(key, _)| key.account == *account)
     }
 
-    /// The rules that an account is excepted from in one cluster.
+    /// Returns the rules that an account is excepted from in one cluster.
     #[must_use]
     pub fn excepted(&self, account: &AccountId, cluster: &ClusterName) -> BTreeSet<ExceptedRule> {
         let here = |key: &ExceptionKey| key.cluster.as_ref().is_none_or(|there| there == cluster);
@@ -73,8 +71,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_exception_holds_in_its_cluster_until_its_end_and_counts_only_time_that_was_looked_at() {
-        let at = |second: i64| Timestamp::from_second(second).expect("a time");
+    fn an_exception_applies_in_its_cluster_until_observed_time_ends_it() {
+        let at = |second: i64| Timestamp::from_second(second).expect("a valid time");
         let mut ledger = LedgerState::default();
         let (account, prod) = (AccountId("a".into()), ClusterName("prod".to_owned()));
         let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: at(0) };
@@ -86,7 +84,7 @@ mod tests {
         assert_eq!(of(&ledger, "prod"), BTreeSet::from([ExceptedRule::Images, ExceptedRule::Volumes]));
         assert_eq!(of(&ledger, "test"), BTreeSet::from([ExceptedRule::Images]));
         assert!(ledger.excepted(&AccountId("b".into()), &prod).is_empty());
-        // The daemon was off for a year: an hour of it counts.
+        // The daemon was off for a year, of which one hour counts.
         ledger.apply_all(&ledger.count_exceptions(at(31_536_000)));
         assert_eq!(of(&ledger, "prod").len(), 2);
         ledger.apply_all(&ledger.count_exceptions(at(31_539_600)));

@@ -1,4 +1,4 @@
-//! What failed for an account and is tried again; and what has begun and is not to be forgotten.
+//! Steps that failed for an account and are retried, and suspensions that have begun and must be completed.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -6,77 +6,77 @@ use serde::{Deserialize, Serialize};
 /// A step that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Which: `apply`, `certificate`, `home`, …
+    /// The step: `apply`, `certificate`, `home`, …
     pub step: String,
-    /// Why, for people, with the remedy.
+    /// The reason and the remedy, as a text for administrators.
     pub reason: String,
     /// When it first failed.
     pub since: Timestamp,
-    /// How often since.
+    /// The number of failed attempts since then.
     pub attempts: u64,
-    /// Not before this.
+    /// The step is not retried before this time.
     pub next_try: Timestamp,
 }
 
 impl Failure {
-    /// A suspension that has begun and has not failed. If the daemon is killed in the middle, it finds this record
-    /// after its restart.
+    /// Returns the record of a suspension that has begun and has not failed. If the daemon is killed during the
+    /// suspension, it finds this record after its restart.
     #[must_use]
     pub fn begun(now: Timestamp) -> Self {
         Self { step: SUSPEND.to_owned(), reason: "begun".to_owned(), since: now, attempts: 0, next_try: now }
     }
 
-    /// Whether it waits for its next try. A try that is further away than any backoff was set by a clock that was wrong: it
-    /// is due at once.
+    /// Whether the step waits for its next attempt. If that is further away than any backoff, it comes from a wrong
+    /// clock, and the step is due at once.
     #[must_use]
     pub fn waits(&self, now: Timestamp) -> bool {
         let longest = if self.is_of_removal() { LAST_REMOVAL_RETRY } else { LAST_RETRY };
         self.next_try > now && self.next_try.duration_since(now) <= longest
     }
 
-    /// See [`Failure::begun`].
+    /// Whether the record is one of [`Failure::begun`].
     #[must_use]
     pub fn is_begun(&self) -> bool {
         self.step == SUSPEND
     }
 
-    /// A step that takes access away failed. It has a backoff of its own, and others wait for it, not it for them.
+    /// Whether a step failed that takes access away. It has its own backoff, and does not wait for other failed steps.
     #[must_use]
     pub fn is_of_removal(&self) -> bool {
         self.step == REMOVAL
     }
 
-    /// A deletion that takes its time, or a suspension that has begun, and of which nothing failed.
+    /// Whether a suspension has begun or a deletion is running, and nothing has failed.
     #[must_use]
     pub fn is_under_way(&self) -> bool {
         self.attempts == 0 && (self.step == "deletion" || self.is_begun())
     }
 
-    /// Whether a step of this name is about objects of the cluster, and so about what a quota asks for.
+    /// Whether a step with this name works on the cluster's objects, and so may depend on a quota.
     #[must_use]
     pub fn is_of_objects(step: &str) -> bool {
         ["apply", "cluster", "deleting", FOREIGN, REMOVAL].contains(&step)
     }
 
-    /// The certificate or its way into the home failed; the cluster's objects are as they should be.
+    /// Whether issuing or delivering the credential failed. The cluster's objects are as desired then.
     #[must_use]
     pub fn is_of_delivery(&self) -> bool {
         [CERTIFICATE, "home", "revocation"].contains(&self.step.as_str())
     }
 }
 
-/// The longest wait between two tries: a remedy by a person is noticed within the hour.
+/// The longest wait between two attempts, so that a repair by a person is noticed within an hour.
 pub const LAST_RETRY: SignedDuration = SignedDuration::from_hours(1);
-/// The same of what takes access away: until then somebody has access who should have none.
+/// The same for steps that take access away, because until then somebody has access who should have none.
 pub const LAST_REMOVAL_RETRY: SignedDuration = SignedDuration::from_mins(1);
 
-/// Step of a failure: no certificate or token was issued.
+/// [`Failure::step`] if no certificate or token could be issued.
 pub const CERTIFICATE: &str = "certificate";
-/// [`Failure::step`] of what has begun.
+/// [`Failure::step`] of a suspension that has begun.
 const SUSPEND: &str = "suspend";
-/// Step of a failure: an object of that name belongs to somebody else.
+/// [`Failure::step`] if an object with the desired name is not ours.
 pub const FOREIGN: &str = "foreign";
-/// [`Failure::step`] of what takes access away.
+/// [`Failure::step`] of a step that takes access away.
 pub const REMOVAL: &str = "removal";
 
 #[cfg(test)]
@@ -84,8 +84,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_try_that_a_wrong_clock_put_off_is_due_at_once() {
-        let now: Timestamp = "2026-05-03T12:00:00Z".parse().expect("a time");
+    fn an_attempt_that_a_wrong_clock_delayed_is_due_at_once() {
+        let now: Timestamp = "2026-05-03T12:00:00Z".parse().expect("a valid time");
         let waits = |step: &str, wait: SignedDuration| {
             Failure { step: step.to_owned(), attempts: 9, next_try: now + wait, ..Failure::begun(now) }.waits(now)
         };

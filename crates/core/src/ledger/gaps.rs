@@ -1,25 +1,26 @@
-//! Time that looks again and again prove, as a sum of the gaps between them: what was not looked at proves nothing.
+//! Observed time: the sum of the gaps between successive looks. A gap that is longer than an hour counts as one hour.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// Longest gap between two looks that counts, in seconds: a daemon that was off for a month proves nothing of that month.
+/// The most that the gap between two looks counts, in seconds. If the daemon was off for a month, one hour of that
+/// month counts.
 pub const LONGEST_GAP: i64 = 3600;
 
-/// The part of `gap` that counts, in seconds. `gap` is negative if the clock was set back.
+/// Returns the part of `gap` that counts, in seconds. `gap` is negative if the clock was set back.
 #[must_use]
 pub fn counted(gap: i64) -> u64 {
     gap.clamp(0, LONGEST_GAP).unsigned_abs()
 }
 
-/// The time `seconds` after `now`.
+/// Returns the time `seconds` after `now`.
 #[must_use]
 pub fn later(now: Timestamp, seconds: u64) -> Timestamp {
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
     now.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
 }
 
-/// Time that looks proved since something began, with the last of them.
+/// The time that was observed since something began, and the last look that was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Proved {
     /// The last look that was counted.
@@ -29,7 +30,7 @@ pub struct Proved {
 }
 
 impl Proved {
-    /// After a look of now.
+    /// Returns the observed time after a look at `now`.
     #[must_use]
     pub fn after(self, now: Timestamp) -> Self {
         let gap = now.as_second() - self.counted_at.as_second();
@@ -37,13 +38,13 @@ impl Proved {
     }
 }
 
-/// Absence that was proved, counted as a sum of gaps between complete reads, each gap at most an hour, so that a
-/// clock that jumps or a daemon that was off suspends nobody.
+/// The observed time of an absence: the sum of the gaps between complete reads, of which each counts as at most an
+/// hour, so that a clock that jumps or a daemon that was off suspends nobody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Absence {
-    /// The first complete read without it.
+    /// The first complete read that did not show the account.
     pub since: Timestamp,
-    /// The last complete read without it.
+    /// The last complete read that did not show the account.
     pub counted_at: Timestamp,
     /// The sum, in seconds.
     pub seconds: u64,
@@ -51,22 +52,22 @@ pub struct Absence {
     pub due: Timestamp,
 }
 
-/// How far the end of a suspended or archived account is.
+/// How far a suspended or archived account is on the way to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "ending")]
 pub enum Ending {
-    /// Counted towards `retention` while it is suspended, towards `delete_after` while it is archived: as an absence
-    /// is, by complete reads alone.
+    /// Time that counts towards `retention` while the account is suspended, and towards `delete_after` while it is
+    /// archived. Like an absence, it is counted by complete reads only.
     Waits(Absence),
-    /// The guard let the deletion of its namespaces through.
+    /// The guard has allowed the deletion of its namespaces.
     Deletion {
-        /// When.
+        /// When the guard allowed it.
         at: Timestamp,
     },
 }
 
 impl Ending {
-    /// What complete reads proved so far.
+    /// Returns the time that complete reads have counted so far.
     #[must_use]
     pub const fn counted(&self) -> Option<&Absence> {
         match self {

@@ -1,4 +1,4 @@
-//! How long nothing ran in a namespace, and whether its people were warned.
+//! How long nothing has run in a namespace, and whether its people were warned.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 use super::gaps::later;
 use crate::policy::NamespaceReaper;
 
-/// A namespace in which nothing ran when it was last looked at.
+/// A namespace in which nothing ran at the last look.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Idleness {
-    /// The first look that showed nothing.
+    /// The first look at which nothing ran.
     pub since: Timestamp,
     /// The last look that was counted.
     pub counted_at: Timestamp,
-    /// The sum, in seconds.
+    /// The observed time since then, in seconds.
     pub seconds: u64,
     /// When the suspension is due, if nothing runs until then.
     pub due: Timestamp,
@@ -22,26 +22,26 @@ pub struct Idleness {
 }
 
 impl Idleness {
-    /// It was idle long enough for a warning, and there was none.
+    /// Whether the namespace was idle long enough for a warning, and there was none.
     #[must_use]
     pub fn wants_warning(&self, rules: &NamespaceReaper) -> bool {
         self.warned_at.is_none() && self.seconds + rules.warn_for.as_secs() >= rules.idle_for.as_secs()
     }
 
-    /// It was idle long enough, and they were warned long enough ago.
+    /// Whether the namespace was idle long enough, and its people were warned long enough ago.
     #[must_use]
     pub fn is_due(&self, rules: &NamespaceReaper, now: Timestamp) -> bool {
         self.seconds >= rules.idle_for.as_secs() && self.warned_at.is_some() && self.due <= now
     }
 
-    /// What is counted when its people are warned now: from then on `warn_for` has to be proved, however long it was idle
-    /// before. A clock that jumps makes no warning shorter.
+    /// Returns the count after a warning now: `warn_for` must still be observed afterwards, however long the namespace
+    /// was idle before. A clock that jumps therefore cannot shorten the warning.
     #[must_use]
     pub fn counted_at_warning(&self, rules: &NamespaceReaper) -> u64 {
         self.seconds.min(rules.idle_for.as_secs().saturating_sub(rules.warn_for.as_secs()))
     }
 
-    /// When a warning of now says that it is due.
+    /// Returns the date that a warning now names for the suspension.
     #[must_use]
     pub fn due_after_warning(&self, rules: &NamespaceReaper, now: Timestamp) -> Timestamp {
         let left = rules.idle_for.as_secs().saturating_sub(self.seconds).max(rules.warn_for.as_secs());

@@ -1,5 +1,4 @@
-//! Accounts with access that their directory no longer shows, before their absence acts. PURE: no runtime, no client, no
-//! file system, no clock.
+//! Active accounts that their directory no longer shows, until their suspension is due.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,21 +9,20 @@ use serde::{Deserialize, Serialize};
 use super::{LedgerState, Lifecycle};
 use crate::identity::AccountKind;
 
-/// Accounts of one kind that are missing, and when the first of them may be suspended.
+/// The missing accounts of one kind, and when the first of them may be suspended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// Their kind.
     pub kind: AccountKind,
-    /// How many.
+    /// The number of missing accounts.
     pub count: u64,
-    /// When the first complete read missed one of them.
+    /// When a complete read first did not show one of them.
     pub since: Timestamp,
     /// When the first of them is due, if every read until then is complete.
     pub due: Timestamp,
 }
 
 impl Missing {
-    /// All that wait; accounts that are due already are in the plan, or refused.
+    /// Returns all that are not due yet. Accounts that are due are in the plan, or refused by the guard.
     #[must_use]
     pub fn of(ledger: &LedgerState) -> Vec<Self> {
         let active = ledger.accounts.values().filter(|account| account.state == Lifecycle::Active);
@@ -58,12 +56,12 @@ mod tests {
     use crate::plan::testing::World;
 
     #[test]
-    fn absence_is_told_until_it_is_due() {
+    fn a_missing_account_is_shown_until_its_suspension_is_due() {
         let mut world = World::new();
         let ids = ["foo", "bar"].map(|name| world.add(AccountKind::Tool, name, Some(52503)));
         world.cycle();
         assert_eq!(Missing::of(&world.ledger), Vec::new());
-        let at = |second| Timestamp::from_second(second).expect("a time");
+        let at = |second| Timestamp::from_second(second).expect("a valid time");
         for (id, since) in ids.iter().zip([3600, 7200]) {
             let absence = Absence { since: at(since), counted_at: at(7200), seconds: 0, due: at(since + 86400) };
             world.account(id).absence = Some(absence);
@@ -74,6 +72,6 @@ mod tests {
         assert_eq!(told, [expected]);
         let due = Absence { since: at(0), counted_at: at(86400), seconds: 86400, due: at(86400) };
         world.account(&ids[0]).absence = Some(due);
-        assert_eq!(Missing::of(&world.ledger)[0].count, 1, "what is due is in the plan");
+        assert_eq!(Missing::of(&world.ledger)[0].count, 1, "an account that is due is in the plan");
     }
 }

@@ -1,7 +1,7 @@
-//! What Bursar remembers: accounts, what was delivered to them, what was asked and refused.
+//! The ledger: what Bursar remembers of accounts, deliveries, orders and refusals.
 //!
-//! [`LedgerState`] is the whole memory a decision may use. The store loads it once and changes it only together
-//! with its rows, so a cycle in which nothing changed reads and writes nothing.
+//! Decisions use no other memory than [`LedgerState`]. The store loads it once and changes it only together with its
+//! rows, so a cycle in which nothing changed reads and writes nothing.
 
 pub mod adopted;
 pub mod approval;
@@ -59,84 +59,86 @@ use crate::packed_text::{DigestText, UuidText};
 use crate::shared_map::SharedMap;
 use crate::snapshot::{Comparison, Completeness, RejectedEntry, Role, Way};
 
-/// The ledger's content, as the pure stages see it. What grows with the accounts is shared by its copies.
+/// The content of the ledger, as the pure stages see it. A clone shares the maps that grow with the number of accounts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LedgerState {
-    /// Drawn when the ledger was made; the cluster's owner object names it.
+    /// Generated when the ledger was created. The owner object of each cluster names this id.
     pub ledger_id: String,
-    /// The ledger is older than the rules that the API server evaluates: those that nobody chose only audit.
+    /// The ledger was created before the rules that the API server evaluates existed. If the policy does not say
+    /// whether they deny or audit, they only audit.
     pub older_than_rules: bool,
-    /// The highest generation ever given out.
+    /// The highest generation that was ever assigned.
     pub last_generation: u64,
-    /// When it was rebuilt, restored, or took over: what clusters show and it does not know may be from before.
+    /// When the ledger was rebuilt or restored, or took over the clusters. Objects that clusters show and the ledger
+    /// does not know may be older than this time.
     pub learned_at: Option<Timestamp>,
-    /// What each source last answered.
+    /// The last answer of each source.
     pub sources: BTreeMap<String, SourceState>,
-    /// How far the servers of each source were.
+    /// The replication state that the servers of each source last showed.
     pub marks: BTreeMap<String, SourceMark>,
-    /// What sources say and is not believed yet.
+    /// What sources say and Bursar does not believe yet.
     pub doubts: BTreeMap<DoubtKey, Doubt>,
-    /// How many accounts of each source and kind showed where their homes are, when they last were as they should be.
+    /// How many accounts of each source and kind showed their home in the directory, in the last complete read in which
+    /// homes were not doubted.
     pub homes_shown: BTreeMap<(String, AccountKind), u64>,
-    /// Every account ever seen.
+    /// Every account that was ever seen.
     pub accounts: SharedMap<AccountId, Account>,
-    /// What tells the person of an account apart in every source that has them.
+    /// The value that identifies the account's person in every source.
     pub persons: SharedMap<AccountId, String>,
-    /// Every uid ever recorded, and whose it is.
+    /// Every uid that was ever recorded, and its account.
     pub uid_history: SharedMap<Uid, AccountId>,
-    /// Uids of workspaces that clusters showed and no account has, and since when that is known.
+    /// Uids of workspaces that clusters showed and no account has, and when they were noticed.
     pub used_uids: SharedMap<Uid, Timestamp>,
-    /// Tenants an administrator wants left alone.
+    /// Tenants that an administrator put on hold.
     pub holds: BTreeMap<AccountId, Note>,
-    /// Administrators' orders that the next plan carries out.
+    /// Orders of administrators that the next plan carries out.
     pub orders: Vec<Order>,
-    /// Hashes that may pass the limits, and until when.
+    /// Hashes of approved changes, and the end of each approval.
     pub approvals: BTreeMap<String, Timestamp>,
-    /// What a limit held back in the last cycle.
+    /// What the guard refused in the last cycle.
     pub refusals: Vec<change::RefusalRecord>,
-    /// What of the limits the last 24 hours used.
+    /// The amounts of the daily limits that the last 24 hours used.
     pub spent: Vec<Spent>,
-    /// Accounts that were made tenants.
+    /// The tenant that each account has in a cluster.
     pub tenants: SharedMap<(AccountId, ClusterName), Tenant>,
-    /// What of its own each tenant had when all of it was last as it should be
-    /// ([`crate::desired::DesiredTenant::own`]); empty where that is not known. A difference of anything else is the
-    /// policy's.
+    /// The digest [`crate::desired::DesiredTenant::own`] of each tenant when everything of it was last as desired;
+    /// empty if it is not known. If the objects differ and the digest does not, the policy has changed.
     pub settled: SharedMap<(AccountId, ClusterName), String>,
-    /// What administrators gave beside the classes.
+    /// Amounts of quotas that administrators set for an account instead of the class's.
     pub overrides: SharedMap<OverrideKey, QuotaOverride>,
-    /// From which admission rules administrators excepted accounts.
+    /// Admission rules from which administrators excepted accounts.
     pub exceptions: SharedMap<ExceptionKey, Exception>,
-    /// Changes of the policy that are under way, by class.
+    /// Changes of the policy that are still being rolled out, by class.
     pub paces: BTreeMap<String, PaceRecord>,
     /// When each account was last asked for.
     pub last_use: SharedMap<AccountId, Timestamp>,
-    /// Namespaces in which nothing ran when they were last looked at.
+    /// Namespaces in which nothing ran at the last look.
     pub idle: SharedMap<(AccountId, ClusterName), Idleness>,
-    /// Namespaces that others created and a class adopts.
+    /// Foreign namespaces that a class adopts.
     pub adopted: SharedMap<(ClusterName, NamespaceName), AdoptedNamespace>,
-    /// Revocations of whole classes that are under way.
+    /// Revocations of whole classes that are not finished yet.
     pub revocations: BTreeMap<String, BulkRevocation>,
-    /// What the API server was told, and what it answered.
+    /// Objects that were applied, each with the answer of the API server.
     pub objects: SharedMap<ObjectKey, ObjectRecord>,
-    /// The newest certificate or token of each account in each cluster, and on each host that has one of its own.
+    /// The newest certificate or token of each account in each cluster, and on each host that has its own.
     pub certificates: SharedMap<CredentialKey, Certificate>,
-    /// What stands in each home.
+    /// The kubeconfig that was delivered to each home.
     pub deliveries: SharedMap<CredentialKey, Delivery>,
-    /// SSH keys that stand in homes.
+    /// The SSH keys that were delivered to homes.
     pub ssh_deliveries: SharedMap<AccountId, Delivery>,
     /// Workloads that a suspension stopped.
     pub stopped: SharedMap<(AccountId, ObjectKey), StoppedWorkload>,
-    /// Namespaces in files, by the file's name; none is ever forgotten.
+    /// Archived namespaces, by file name. None is ever forgotten.
     pub archives: SharedMap<String, Archive>,
     /// Entries of the last read that failed a check.
     pub rejected: BTreeSet<RejectedEntry>,
-    /// Users that accounts have in realms of Keycloak, by account and realm.
+    /// Users of accounts in Keycloak realms, by account and realm.
     pub realm_accounts: SharedMap<(AccountId, String), RealmAccount>,
-    /// Steps that failed, and when they are tried again.
+    /// Steps that failed, and when each is retried.
     pub failures: SharedMap<(AccountId, ClusterName), Failure>,
 }
 
-/// What a source last answered.
+/// The last answer of a source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceState {
     /// The server that answered.
@@ -147,43 +149,43 @@ pub struct SourceState {
     pub entries: u64,
     /// Duration of the last read, in milliseconds.
     pub took_ms: u64,
-    /// When it was last read at all.
+    /// When the source was last read, completely or not.
     pub read_at: Timestamp,
-    /// When it last answered completely.
+    /// When the source last answered completely.
     pub complete_at: Option<Timestamp>,
-    /// Where uids and gids came from in the last read, for people; absent where there is no choice.
+    /// Where the uids and gids of the last read came from, as a text for administrators; `None` if there is no choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numbers: Option<String>,
-    /// How it was last read completely.
+    /// How the last complete read was made.
     #[serde(default)]
     pub way: Way,
-    /// What the last comparison of its changes with a full read found.
+    /// The result of the last comparison of its changes with a full read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compared: Option<Compared>,
-    /// Reads in a row that were not complete.
+    /// Consecutive reads that were not complete.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub failures: u32,
-    /// How its servers were when each was last asked.
+    /// The replication state of each server when it was last asked.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub servers: BTreeMap<String, ServerState>,
-    /// Members that its groups and tools name and that no source has an entry of.
+    /// Members that its groups and tools name, and for which no source has an entry.
     #[serde(default, skip_serializing_if = "Unresolved::is_empty")]
     pub unresolved: Unresolved,
 }
 
-/// Members without an entry, counted.
+/// The number of members without an entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unresolved {
-    /// How many groups and tools name such a member.
+    /// The number of groups and tools that name such a member.
     pub groups: u64,
-    /// How many they are, each counted in every group that names it.
+    /// The number of such members. A member counts once in every group that names it.
     pub members: u64,
-    /// The groups that name the most of them, at most [`Self::EXAMPLES`], each with one of the names.
+    /// The groups that name most of them, at most [`Self::EXAMPLES`], each with one of the names.
     pub examples: Vec<UnresolvedIn>,
 }
 
 impl Unresolved {
-    /// A line on a terminal each; the sum tells of the others.
+    /// `bursar status` prints a line for each. The totals include the other groups.
     pub const EXAMPLES: usize = 10;
 
     const fn is_empty(&self) -> bool {
@@ -191,35 +193,33 @@ impl Unresolved {
     }
 }
 
-/// The members without an entry of one group or tool.
+/// The members without an entry that one group or tool names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnresolvedIn {
-    /// Its name.
     pub group: AccountName,
-    /// How many.
+    /// The number of such members.
     pub members: u64,
-    /// One of them, as the group names it.
+    /// One of the members, as the group names it.
     pub example: String,
 }
 
-/// A comparison of what changes have made with a full read.
+/// A comparison of the entries that a source's changes led to with those of a full read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compared {
-    /// When.
     pub at: Timestamp,
-    /// What was different, and is repaired.
+    /// The differences, which the full read repaired.
     #[serde(flatten)]
     pub found: Comparison,
 }
 
 impl LedgerState {
-    /// Whether something was ordered that only a read of the directories carries out.
+    /// Whether an administrator ordered something that only a read of the directories carries out.
     #[must_use]
     pub fn waits_for_a_read(&self) -> bool {
         self.orders.iter().any(|order| order.what.is_of_reads()) || self.marks.values().any(|mark| mark.accepted)
     }
 
-    /// What an account became a tenant by, sorted by cluster.
+    /// Returns the tenants of an account, sorted by cluster.
     pub fn tenants_of<'a>(&'a self, account: &'a AccountId) -> impl Iterator<Item = (&'a ClusterName, &'a Tenant)> {
         let from = (account.clone(), ClusterName(String::new()));
         let own = self.tenants.range(from..).take_while(move |((id, _), _)| id == account);
@@ -227,13 +227,15 @@ impl LedgerState {
     }
 }
 
-/// How long a source with an interval is left alone after one read that was not complete; twice as long after each more.
+/// After an incomplete read, a source with an interval is not asked for this time. The pause doubles with each further
+/// incomplete read.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// How long a source is left alone at least before somebody at a login has it asked again. They wait so long for an account
-/// that is new, and a loop of requests sets off no more cycles than this.
+/// The shortest time between two reads of a source for logins. A person with a new account waits up to this long at the
+/// login, and a loop of login requests starts no more cycles than this.
 const LOGINS_GAP: SignedDuration = SignedDuration::from_secs(5);
-/// Reads for logins take at most a fifth of a server's time.
+/// After a read for a login, the source rests for this many times the duration of the read, so that reads for logins
+/// take at most a fifth of a server's time.
 const LOGINS_SHARE: u64 = 4;
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
@@ -242,8 +244,9 @@ fn is_zero(count: &u32) -> bool {
 }
 
 impl SourceState {
-    /// Whether it is to be asked again after `interval`: sooner where it did not answer completely, and later each time that it
-    /// does not. A tenth early, because cycles come by the clock and a read ends later than it begins.
+    /// Whether the source is to be asked again. If its last read was incomplete, it is asked before `interval` ends,
+    /// and less often with each further failure. A tenth of the time is waived, because cycles follow the clock and a
+    /// read ends later than it begins.
     #[must_use]
     pub fn is_due(&self, interval: Duration, now: Timestamp) -> bool {
         let gap = now.duration_since(self.read_at);
@@ -254,7 +257,7 @@ impl SourceState {
         over || gap.is_negative() || again
     }
 
-    /// Whether it may be asked again for somebody at a login.
+    /// Whether the source may be asked again for a person at a login.
     #[must_use]
     pub fn is_due_for_logins(&self, now: Timestamp) -> bool {
         let gap = now.duration_since(self.read_at);
@@ -263,63 +266,58 @@ impl SourceState {
     }
 }
 
-/// A tool, user or group.
+/// A tool, a user or a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// Immutable.
+    /// Never changes.
     pub id: AccountId,
-    /// What it is.
     pub kind: AccountKind,
-    /// Its current name in the directory.
+    /// The current name in the directory.
     pub name: String,
-    /// The name for Kubernetes, made once and frozen: what `{name}` stands for.
+    /// The name in Kubernetes, which `{name}` stands for. It is derived from the first name and never changes.
     pub kubernetes_name: String,
-    /// The source that has it.
+    /// The source that has its entry.
     pub source: String,
-    /// The directory's immutable id.
+    /// The id that the directory never changes.
     pub directory_id: DirectoryId,
-    /// Where it last was.
+    /// The DN of the last entry that was seen.
     pub dn: String,
-    /// Last good identity.
+    /// The last valid identity.
     pub posix: Option<PosixIdentity>,
-    /// Own gid of a group.
+    /// The gid that a group or tool gives its members.
     pub gid: Option<Gid>,
-    /// Last good home.
+    /// The last valid home.
     pub home: Option<PathBuf>,
-    /// Mail address of a person.
     pub mail: Option<String>,
-    /// Display name of a person.
     pub display_name: Option<String>,
-    /// SSH keys of a person, as the directory has them, unchecked.
+    /// The SSH keys of a person, unchecked, as the directory has them.
     pub ssh_keys: BTreeSet<String>,
-    /// The mark that disables it in the directory.
+    /// The mark that disables the account in the directory.
     pub disabled: Option<String>,
-    /// People who maintain it or belong to it.
+    /// The people who maintain a tool or belong to a group, each with the role.
     pub members: BTreeMap<DirectoryId, Role>,
-    /// Those of `members` whom complete reads no longer name, and whose leaving no plan was allowed to carry out yet.
+    /// Those of `members` whom complete reads no longer name, and whose removal no plan was allowed to carry out yet.
     pub leaving: BTreeSet<DirectoryId>,
-    /// Set while it is missing from complete reads.
+    /// Set while complete reads do not show the account.
     pub absence: Option<Absence>,
-    /// Where it is in its life.
     pub state: Lifecycle,
     /// When `state` began.
     pub since: Timestamp,
-    /// Why it is suspended.
     pub suspension: Option<Suspension>,
-    /// The generation whose certificates are good; 0 before the first.
+    /// Only certificates of this generation are valid. 0 before the first.
     pub generation: u64,
-    /// Set when something asks for a new generation that the plan has not carried out yet.
+    /// Set if a new generation was asked for and no plan has carried that out yet.
     pub revocation: Option<Note>,
-    /// How far its end is; set while complete reads count towards it, and when its deletion was let through.
+    /// The progress towards its end. Set while complete reads count towards it, and once its deletion was allowed.
     pub ending: Option<Ending>,
-    /// What other domains of its forest call it (`objectSid`, in lower case).
+    /// The id by which other domains of its forest name the account (`objectSid`, in lower case).
     pub sid: Option<String>,
-    /// Where it was and what it was called before, and until when.
+    /// Former DNs and names, and when each was replaced.
     pub former_dns: BTreeMap<String, Timestamp>,
 }
 
 impl Account {
-    /// One that is seen for the first time, with nothing in it that may be absent.
+    /// Returns an account that is seen for the first time. Every optional field is empty.
     #[must_use]
     pub fn new(id: AccountId, name: AccountName, source: &str, directory_id: DirectoryId, since: Timestamp) -> Self {
         Self {
@@ -358,49 +356,47 @@ impl Account {
     }
 }
 
-/// A namespace in a file of `state_dir/archive`, as it was when it was written, read back and compared.
+/// A namespace that was archived in a file of `state_dir/archive`. The file was read back and compared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Archive {
-    /// Whose.
     #[serde(rename = "account_id")]
     pub account: AccountId,
-    /// From which cluster.
     pub cluster: ClusterName,
     pub namespace: NamespaceName,
-    /// Generation of the account at that time: an archive of an earlier suspension does not count for the present one.
+    /// Generation of the account at that time. An archive from an earlier suspension does not count for the present
+    /// one.
     pub generation: u64,
     /// Hex SHA-256 of the file.
     pub digest: String,
-    /// Its size.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// How many objects are in it, Secrets included.
+    /// Number of objects in the file, including Secrets.
     pub objects: u64,
-    /// How many of them are Secrets, encrypted.
+    /// Number of Secrets in the file. They are encrypted.
     pub secrets: u64,
-    /// How many Secrets are not in it, for there was no recipient.
+    /// Number of Secrets that were left out because no recipient is configured.
     pub left_out: u64,
-    /// When.
     pub at: Timestamp,
 }
 
-/// Where an account is in its life (`state` in the views).
+/// The stage of an account's life (`state` in the views).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Lifecycle {
-    /// Seen, not served yet.
+    /// Seen, but not a tenant yet.
     New,
-    /// Served.
+    /// A tenant with access.
     Active,
-    /// Its access is gone, its things stay.
+    /// Has no access; its objects and data stay.
     Suspended,
-    /// Exported; its namespace is about to go.
+    /// Its namespaces are archived and will be deleted.
     Archived,
-    /// Its namespace is gone; its data is not.
+    /// Its namespaces are deleted; the archives and the ledger's rows stay.
     Deleted,
 }
 
 impl Lifecycle {
-    /// The word of the views.
+    /// Returns the word that the views use.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -413,74 +409,66 @@ impl Lifecycle {
     }
 }
 
-/// A limit's budget of a day.
+/// What a daily limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Spending {
-    /// Tenants suspended.
     Suspend,
-    /// Tenants suspended by a mark in a directory.
+    /// Tenants suspended because of a mark in a directory.
     Disable,
-    /// Places that lost access by neither a suspension nor a member who left.
+    /// Places that lost access for a reason other than a suspension or a member who left.
     RemoveAccess,
-    /// Namespaces deleted.
     Delete,
-    /// Members removed.
     RemoveMembers,
     /// Users disabled in the realm.
     RealmDisable,
-    /// Roles taken from users of the realm.
+    /// Roles removed from users of the realm.
     RealmRemoveRoles,
-    /// Tenants that get their access back because a directory says so.
+    /// Tenants that regain access because a directory says so.
     Resume,
 }
 
-/// One use of a limit's budget.
+/// An amount that counts towards a daily limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spent {
-    /// Which budget.
     pub spending: Spending,
     pub class: String,
-    /// How many.
     pub amount: u64,
-    /// When; 24 hours later it is free again.
+    /// 24 hours later the amount no longer counts.
     pub at: Timestamp,
 }
 
-/// An account's place in a cluster, frozen when it was made.
+/// The place of an account in a cluster. It never changes after its creation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenant {
-    /// The first class that took it.
+    /// The class that first took the account.
     pub class: String,
-    /// Its namespace; absent for admins.
+    /// `None` for classes without a namespace, such as administrators.
     pub namespace: Option<NamespaceName>,
-    /// When.
     pub created_at: Timestamp,
 }
 
-/// The two digests (hex SHA-256) that make "nothing to do" a comparison.
+/// What the ledger keeps of an applied object. If both digests (hex SHA-256) are unchanged, nothing is to be done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectRecord {
-    /// Whose it is.
     #[serde(rename = "account_id")]
     pub account: AccountId,
-    /// `metadata.uid` that the server gave it.
+    /// The `metadata.uid` that the API server assigned.
     pub uid: UuidText,
-    /// Digest of what we wanted.
+    /// Digest of the manifest that was applied.
     pub wanted: DigestText,
-    /// Digest of the fields we manage in the server's answer.
+    /// Digest of the managed fields in the API server's answer.
     pub observed: DigestText,
-    /// What people read of it: a quota's `spec.hard`.
+    /// What later plans and reports need of the object, such as `spec.hard` of a quota.
     pub detail: Option<JsonText>,
 }
 
-/// A workload that a suspension stopped, with what it was.
+/// A workload that a suspension stopped, and its state before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoppedWorkload {
-    /// `metadata.uid`: another object of the name is not resumed.
+    /// `metadata.uid`. Another object with the same name is not resumed.
     pub uid: String,
-    /// `spec.replicas` before; absent for what is suspended by `spec.suspend`, and for bare pods.
+    /// `spec.replicas` before the suspension; `None` for bare pods and for kinds with `spec.suspend`.
     pub replicas: Option<i32>,
-    /// When.
     pub at: Timestamp,
 }

@@ -1,4 +1,4 @@
-//! What people order, who they are, and why.
+//! Orders of administrators, and the notes that say who gave them and why.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -6,40 +6,38 @@ use serde::{Deserialize, Serialize};
 use super::Suspension;
 use crate::identity::AccountId;
 
-/// Who asked for something, and why.
+/// Who asked for something, when and why.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Note {
-    /// Login name, or `bursar`.
+    /// The login name, or `bursar`.
     pub actor: String,
-    /// In their words.
+    /// In the actor's words.
     pub reason: String,
-    /// Their ticket.
+    /// The actor's ticket.
     pub ticket: Option<String>,
-    /// When.
     pub at: Timestamp,
 }
 
-/// What an administrator ordered. `Hold`, `Release` and `Approve` take effect when they are written down; these
-/// need a plan.
+/// An administrator's order. `Hold`, `Release` and `Approve` take effect when they are recorded; the orders here need a
+/// plan or a read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
-    /// Row id.
+    /// The id of its row.
     pub id: i64,
-    /// Whom.
+    /// The account that it concerns.
     pub account: AccountId,
-    /// What.
     pub what: OrderKind,
-    /// Who and why.
+    /// The actor, the time and the reason.
     pub note: Note,
-    /// The class whose revocation it is a part of; absent: it was given alone.
+    /// The class whose revocation the order is a part of; `None` if it was given alone.
     pub bulk: Option<String>,
-    /// The object of [`OrderKind::AdoptObject`], as [`ObjectKey::said`](crate::kinds::ObjectKey::said) gives it; of
-    /// [`OrderKind::Evict`] the time from which on changes are listed, of [`OrderKind::Suspend`] its end.
+    /// For [`OrderKind::AdoptObject`], the object as [`ObjectKey::said`](crate::kinds::ObjectKey::said) returns it; for
+    /// [`OrderKind::Evict`], the time since which changes are listed; for [`OrderKind::Suspend`], its end.
     pub object: Option<String>,
 }
 
 impl Order {
-    /// The suspension that it orders, if it orders one.
+    /// Returns the suspension that the order asks for, if any.
     #[must_use]
     pub fn suspends(&self) -> Option<Suspension> {
         match self.what {
@@ -64,34 +62,33 @@ impl Order {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OrderKind {
-    /// Suspend until resumed, or until its end.
+    /// Suspend the account until it is resumed, or until the end of the suspension.
     Suspend,
     /// End an ordered suspension.
     Resume,
-    /// A new generation: every older certificate is worth nothing.
+    /// Give the account a new generation, so that every older certificate becomes invalid.
     Revoke,
-    /// Suspend, and remove what somebody may have left in the namespace: tokens and what runs.
+    /// Suspend the account, and remove what an intruder may have left in its namespaces: tokens and workloads.
     Evict,
-    /// The uid that the directory has now becomes the account's. The next read carries it out.
+    /// Accept the uid that the directory now has for the account. The next read carries this out.
     #[serde(rename = "adopt uid")]
     AdoptUid,
-    /// Another entry of the directory, which has the account's name, is the account's from now on. The next read carries
-    /// it out.
+    /// Assign the account to another directory entry that has its name. The next read carries this out.
     #[serde(rename = "adopt account")]
     AdoptAccount,
-    /// An object that somebody else made where one of the account's should be becomes the account's, this once.
+    /// Take over a foreign object that stands where an object of the account should be. The order applies once.
     #[serde(rename = "adopt object")]
     AdoptObject,
 }
 
 impl OrderKind {
-    /// It is about what a directory says, so a read carries it out; all others need a plan.
+    /// Whether a read of the directories carries the order out. All others need a plan.
     #[must_use]
     pub const fn is_of_reads(self) -> bool {
         matches!(self, Self::AdoptUid | Self::AdoptAccount)
     }
 
-    /// It takes access away, or keeps it from coming back.
+    /// Whether the order takes access away, or blocks its return.
     #[must_use]
     pub const fn takes_access(self) -> bool {
         match self {
@@ -100,7 +97,7 @@ impl OrderKind {
         }
     }
 
-    /// It takes access away or gives it back, in homes too.
+    /// Whether the order takes access away or gives it back, which includes homes.
     #[must_use]
     pub const fn is_of_access(self) -> bool {
         match self {

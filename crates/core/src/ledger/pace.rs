@@ -1,4 +1,4 @@
-//! How far a change of the policy has reached the tenants that existed before it.
+//! The progress of a change of the policy through the tenants that existed before it.
 
 use std::collections::BTreeSet;
 
@@ -8,27 +8,27 @@ use serde::{Deserialize, Serialize};
 use super::LedgerState;
 use crate::identity::{AccountId, AccountName};
 
-/// One class on its way from one policy to another.
+/// The progress of one class's change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PaceRecord {
-    /// [`crate::policy::Policy::revision`] of the class: another revision starts again with one tenant.
+    /// [`crate::policy::Policy::revision`] of the class. If it changes, the roll-out begins again with one tenant.
     pub revision: String,
-    /// When the first tenant was let through.
+    /// When the first tenant got the change.
     pub began: Timestamp,
-    /// When the newest tenants were let through.
+    /// When the last tenants got the change.
     pub at: Timestamp,
-    /// The newest tenants. The next ones wait until these have the change, and while one of these fails.
+    /// The tenants that got the change last. The next ones wait until these have it, and while one of these fails.
     pub last: BTreeSet<AccountId>,
-    /// How many were let through.
+    /// The number of tenants that got the change.
     pub done: u64,
-    /// How many wait.
+    /// The number of tenants that wait.
     pub waiting: u64,
-    /// A failure stopped the change.
+    /// A failure stopped the roll-out.
     pub stopped: bool,
 }
 
 impl LedgerState {
-    /// Accounts that began to fail after they received the change: these stop it.
+    /// Returns the accounts that began to fail after they got the change. They stop the roll-out.
     #[must_use]
     pub fn stopped_by(&self, pace: &PaceRecord) -> BTreeSet<AccountName> {
         let failing = self.failures.iter().filter(|((account, _), failure)| {

@@ -1,4 +1,4 @@
-//! People by their entries in the directories.
+//! Finds people by their entries in the directories.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::identity::{AccountKind, DirectoryId};
 pub struct PeopleByEntry<'a>(BTreeMap<&'a DirectoryId, Vec<&'a Account>>);
 
 impl<'a> PeopleByEntry<'a> {
-    /// All people of `ledger`.
+    /// Returns the index of all people in `ledger`.
     #[must_use]
     pub fn of(ledger: &'a LedgerState) -> Self {
         let mut people: BTreeMap<&DirectoryId, Vec<&Account>> = BTreeMap::new();
@@ -19,12 +19,12 @@ impl<'a> PeopleByEntry<'a> {
         Self(people)
     }
 
-    /// The person whose entry is `member`, if that can be a member of `group`.
+    /// Returns the person whose entry is `member`, if that person can be a member of `group`.
     #[must_use]
     pub fn get(&self, group: &Account, member: &DirectoryId) -> Option<&'a Account> {
         let people = self.0.get(member)?;
         let own = people.iter().find(|person| person.source == group.source);
-        // If two other sources read one domain, nobody knows which of them the group means.
+        // If two other sources read the same domain, it is unknown which of their accounts the group means.
         let only = || match people.as_slice() {
             [person] => Some(person),
             _ => None,
@@ -34,14 +34,14 @@ impl<'a> PeopleByEntry<'a> {
 }
 
 impl Account {
-    /// Whether a member of the group or tool can be the person: both come from one source, or from domains of one forest.
-    /// In another source the same id may be somebody else's.
+    /// Whether a member of the group or tool can be the person: both are from the same source, or from domains of a
+    /// forest. In another source, the same id may belong to another person.
     #[must_use]
     pub fn shares_members_with(&self, person: &Self) -> bool {
         self.source == person.source || (self.sid.is_some() && person.sid.is_some())
     }
 
-    /// Whether the person maintains the tool or belongs to the group. Somebody who is leaving still does.
+    /// Whether the person maintains the tool or belongs to the group, even if the person is leaving.
     #[must_use]
     pub fn has_member(&self, person: &Self) -> bool {
         self.members.contains_key(&person.directory_id) && self.shares_members_with(person)

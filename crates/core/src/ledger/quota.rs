@@ -1,4 +1,4 @@
-//! Quota overrides: what an administrator gave one account beside its class, and until when.
+//! Quota overrides: amounts that an administrator set for one account instead of its class's, and until when.
 
 use std::collections::BTreeMap;
 
@@ -10,48 +10,48 @@ use super::term::Term;
 use super::{LedgerState, Note};
 use crate::identity::{AccountId, ClusterName};
 
-/// Actor of an override that was made with `kubectl`: the API server says by which program, not by whom.
+/// The actor of an override that Bursar adopted from an edit with `kubectl`: `managedFields` names the program, not the
+/// person.
 pub const UNKNOWN: &str = "unknown";
 
-/// What is overridden. Where both are there, the one for a cluster holds before the one for all.
+/// What is overridden. An override for one cluster takes precedence over one for all clusters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OverrideKey {
-    /// Whose.
     pub account: AccountId,
     /// A key of `spec.hard`.
     pub resource: String,
-    /// Absent: in every cluster.
+    /// `None` if the override is for every cluster.
     pub cluster: Option<ClusterName>,
 }
 
-/// Another amount than the class's.
+/// An amount that replaces the class's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaOverride {
-    /// As Kubernetes writes it.
+    /// A Kubernetes quantity, such as `16Gi`.
     pub amount: String,
-    /// From then on the class's amount holds again; absent: never.
+    /// When the class's amount applies again; `None` if never.
     pub until: Option<Timestamp>,
-    /// Who gave it, why, on which ticket, and when.
+    /// Who set it, why, on which ticket, and when.
     pub note: Note,
-    /// The time since then that counts towards `until`: a clock that jumps, or a daemon that was off, ends nothing.
-    /// Absent: nothing was counted yet.
+    /// The observed time since `note.at`. Only observed time counts towards `until`, so a clock that jumps or a daemon
+    /// that was off does not end the override. `None` if nothing was counted yet.
     pub proved: Option<Proved>,
 }
 
 impl QuotaOverride {
-    /// Whether it holds.
+    /// Whether the override applies.
     #[must_use]
     pub fn is_in_force(&self) -> bool {
         self.term().is_running()
     }
 
-    /// How long it holds.
+    /// Returns the term of the override.
     #[must_use]
     pub const fn term(&self) -> Term {
         Term { from: self.note.at, until: self.until, proved: self.proved }
     }
 
-    /// `override T123 until 2027-01-01`.
+    /// Returns a text such as `override T123 until 2027-01-01`.
     #[must_use]
     pub fn said(&self) -> String {
         let by = self.note.ticket.clone().unwrap_or_else(|| format!("by {}", self.note.actor));
@@ -62,7 +62,7 @@ impl QuotaOverride {
     }
 }
 
-/// A moment, short where it is the beginning of a day.
+/// Formats a timestamp; midnight UTC becomes the date alone.
 #[must_use]
 pub fn day(moment: Timestamp) -> String {
     let text = format!("{moment:.0}");
@@ -78,7 +78,7 @@ impl LedgerState {
         counted.collect()
     }
 
-    /// Every override of an account, sorted by resource, also one that has ended and was not removed yet.
+    /// Returns every override of an account, sorted by resource, including those that ended and were not removed yet.
     pub fn overrides_of<'a>(
         &'a self,
         account: &'a AccountId,
@@ -87,7 +87,7 @@ impl LedgerState {
         self.overrides.range(from..).take_while(move |(key, _)| key.account == *account)
     }
 
-    /// What holds of them in one cluster, by resource.
+    /// Returns the overrides that are in force in one cluster, by resource.
     #[must_use]
     pub fn overrides_in<'a>(
         &'a self,
@@ -95,7 +95,7 @@ impl LedgerState {
         cluster: &ClusterName,
     ) -> BTreeMap<&'a str, &'a QuotaOverride> {
         let here = |key: &OverrideKey| key.cluster.as_ref().is_none_or(|there| there == cluster);
-        // One for all clusters sorts before one for this, so the latter stays.
+        // A key without a cluster sorts before the key of this cluster, so `collect` keeps the latter.
         let holds = self.overrides_of(account).filter(|(key, given)| here(key) && given.is_in_force());
         holds.map(|(key, given)| (key.resource.as_str(), given)).collect()
     }
@@ -106,11 +106,11 @@ mod tests {
     use super::*;
 
     fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).expect("a time")
+        Timestamp::from_second(second).expect("a valid time")
     }
 
     #[test]
-    fn an_override_holds_until_its_end_and_the_one_of_a_cluster_before_the_one_of_all() {
+    fn an_override_of_one_cluster_wins_over_one_of_all_clusters_until_it_ends() {
         let mut ledger = LedgerState::default();
         let (account, prod) = (AccountId("a".into()), ClusterName("prod".to_owned()));
         let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: at(0) };
@@ -132,16 +132,16 @@ mod tests {
     }
 
     #[test]
-    fn an_override_ends_by_time_that_was_looked_at_and_is_not_written_each_minute() {
+    fn only_observed_time_ends_an_override_and_it_is_not_written_each_minute() {
         let mut ledger = LedgerState::default();
         let key = OverrideKey { account: AccountId("a".into()), resource: "pods".to_owned(), cluster: None };
         let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: at(0) };
         let until = Some(at(3 * 3600));
         ledger.overrides.insert(key.clone(), QuotaOverride { amount: "20".to_owned(), until, note, proved: None });
-        // Seconds at which it is looked at, and whether the ledger hears of it.
-        for (now, heard) in [(60, false), (1800, true), (2_000_000, true), (2_000_060, false), (1_000_000, true)] {
+        // The time of each look in seconds, and whether that look writes a new count.
+        for (now, is_written) in [(60, false), (1800, true), (2_000_000, true), (2_000_060, false), (1_000_000, true)] {
             let changes = ledger.count_overrides(at(now));
-            assert_eq!(!changes.is_empty(), heard, "{now}");
+            assert_eq!(!changes.is_empty(), is_written, "{now}");
             ledger.apply_all(&changes);
         }
         assert_eq!(ledger.overrides[&key].proved.map(|proved| proved.seconds), Some(1800 + 3600));
@@ -154,8 +154,8 @@ mod tests {
     }
 
     #[test]
-    fn midnight_is_a_day() {
-        assert_eq!(day("2027-01-01T00:00:00Z".parse().expect("a time")), "2027-01-01");
-        assert_eq!(day("2027-01-01T08:00:00Z".parse().expect("a time")), "2027-01-01T08:00:00Z");
+    fn midnight_is_written_as_a_date() {
+        assert_eq!(day("2027-01-01T00:00:00Z".parse().expect("a valid time")), "2027-01-01");
+        assert_eq!(day("2027-01-01T08:00:00Z".parse().expect("a valid time")), "2027-01-01T08:00:00Z");
     }
 }

@@ -1,5 +1,5 @@
-//! What is remembered of an account's user in a realm of Keycloak: that it is ours, for nothing in the realm itself
-//! could say so that its users could not write.
+//! What the ledger keeps of an account's user in a Keycloak realm. Only the ledger knows which users are ours, because
+//! their users can write every attribute in the realm that could say so.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -10,41 +10,41 @@ use super::Failure;
 /// A user in a realm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RealmAccount {
-    /// Keycloak's id; absent: it is being made, and nobody knows whether it was.
+    /// Keycloak's id; `None` if the user is being created and it is unknown whether Keycloak has done so.
     pub user_id: Option<String>,
-    /// The moment that it is given as its creation, in milliseconds: by it and its name it is known again when its making
-    /// was cut off, and nobody else's is.
+    /// The creation time that Bursar asked for, in milliseconds. If the request was interrupted, this time and the name
+    /// identify our user, and no other one.
     pub asked: i64,
-    /// It was there before, and taken over.
+    /// The user existed before and was taken over.
     #[serde(deserialize_with = "flag")]
     pub adopted: bool,
-    /// As it was last written.
+    /// As last written to Keycloak.
     pub name: String,
-    /// As it was last written.
+    /// As last written to Keycloak.
     pub mail: Option<String>,
-    /// As it was last written.
+    /// As last written to Keycloak.
     pub display_name: Option<String>,
-    /// As it was last written.
+    /// As last written to Keycloak.
     #[serde(deserialize_with = "flag")]
     pub enabled: bool,
-    /// It is to be told by mail, once.
+    /// The person has to be informed by mail, once.
     #[serde(deserialize_with = "flag")]
     pub mail_due: bool,
-    /// When the mail was accepted.
+    /// When the mail server accepted the mail.
     pub mailed_at: Option<Timestamp>,
 }
 
-/// SQLite has numbers for it.
+/// Reads a flag, which SQLite stores as a number.
 fn flag<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     let value = Value::deserialize(deserializer)?;
     Ok(value == Value::Bool(true) || value.as_i64().is_some_and(|number| number != 0))
 }
 
-/// First word of [`Failure::step`] of what fails in a realm.
+/// The first word of [`Failure::step`] for a step in a realm.
 const STEP: &str = "realm ";
 
 impl Failure {
-    /// It failed in a realm: no cluster and no home has to do with it.
+    /// Whether the step failed in a realm. Clusters and homes are not affected.
     #[must_use]
     pub fn is_of_realm(&self) -> bool {
         self.step.starts_with(STEP)
@@ -53,7 +53,7 @@ impl Failure {
 
 #[cfg(any(test, feature = "testing"))]
 impl RealmAccount {
-    /// One that is there with all that it can have, or one that is being made.
+    /// Returns a user with every optional value, or one that is being created.
     #[must_use]
     pub fn sample(there: bool) -> Self {
         Self {

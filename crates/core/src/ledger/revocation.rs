@@ -1,6 +1,6 @@
-//! The revocation of a whole class: one account first, then so many in a cycle. It pauses while new certificates cannot
-//! be issued or delivered in general. One account that fails holds up nobody else, or one tenant could break its own
-//! home and keep the stolen certificates of all others valid.
+//! Revokes a whole class: one account first, then a limited number per cycle. The revocation pauses while new
+//! certificates cannot be issued or delivered in general. A single account that fails delays no other; otherwise a
+//! tenant could break its own home to keep the stolen certificates of all others valid.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,34 +14,35 @@ use crate::json_text::JsonText;
 use crate::kinds::Stage;
 use crate::policy::Limit;
 
-/// How long the newest accounts may hold up the next ones while they neither have a new certificate nor fail: long
-/// enough for a signer that is slow, and short enough that a class is revoked within hours while one of its clusters is
-/// away.
+/// How long the last revoked accounts may delay the next ones while they neither have a new certificate nor fail. It is
+/// long enough for a slow signer, and short enough that a class is revoked within hours while one of its clusters is
+/// unreachable.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(1);
 
-/// One class on its way to new certificates. An account that waits has an [`Order`] whose `bulk` is the class.
+/// The revocation of one class. Each account that waits for its turn has an [`Order`] whose `bulk` is the class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BulkRevocation {
-    /// Who ordered it, when and why.
+    /// The actor, the time and the reason of the order.
     pub note: Note,
-    /// When the newest were revoked.
+    /// When the last accounts were revoked.
     pub at: Timestamp,
-    /// The newest. The next wait until each of these has its new certificate or fails, and for [`PATIENCE`] at most.
+    /// The accounts that were revoked last. The next ones wait until each of these has its new certificate or fails,
+    /// but at most for [`PATIENCE`].
     pub last: BTreeSet<AccountId>,
-    /// Those of before the newest that were not done when the newest were revoked.
+    /// Accounts that were revoked before `last`, and were not done when `last` were revoked.
     pub earlier: BTreeSet<AccountId>,
-    /// How many were revoked.
+    /// The number of accounts that were revoked.
     pub done: u64,
 }
 
 impl BulkRevocation {
-    /// One that revoked nobody yet.
+    /// Returns a revocation that has revoked no account yet.
     #[must_use]
     pub const fn begun(note: Note) -> Self {
         Self { at: note.at, note, last: BTreeSet::new(), earlier: BTreeSet::new(), done: 0 }
     }
 
-    /// When the next accounts follow the newest, whatever these wait for.
+    /// Returns when the next accounts stop waiting for the last ones.
     #[must_use]
     pub fn waits_until(&self) -> Option<Timestamp> {
         self.at.checked_add(PATIENCE).ok()
@@ -49,19 +50,19 @@ impl BulkRevocation {
 }
 
 impl LedgerState {
-    /// Accounts that wait for their part of the revocation of `class`, held ones apart: theirs comes with their release.
+    /// Returns the accounts that wait for their turn in the revocation of `class`, except held ones.
     pub fn waiting_for_revocation(&self, class: &str) -> impl Iterator<Item = &Account> {
         let waits = |order: &&Order| order.bulk.as_deref() == Some(class) && !self.holds.contains_key(&order.account);
         self.orders.iter().filter(waits).filter_map(|order| self.accounts.get(&order.account))
     }
 
-    /// Held accounts that get their part of the revocation of `class` after their release.
+    /// Returns held accounts. Their turn in the revocation of `class` comes after their release.
     pub fn held_in_revocation(&self, class: &str) -> impl Iterator<Item = &Account> {
         let held = |order: &&Order| order.bulk.as_deref() == Some(class) && self.holds.contains_key(&order.account);
         self.orders.iter().filter(held).filter_map(|order| self.accounts.get(&order.account))
     }
 
-    /// Accounts that were revoked, and whose older credentials may still be accepted or are still in a home.
+    /// Returns the revoked accounts whose older credentials may still be accepted or are still in a home.
     #[must_use]
     pub fn under_way(&self, revocation: &BulkRevocation) -> BTreeSet<AccountId> {
         let mut revoked = revocation.last.iter().chain(&revocation.earlier).peekable();
@@ -73,7 +74,8 @@ impl LedgerState {
         revoked.filter(|id| self.is_being_revoked(id) || is_bound(id)).cloned().collect()
     }
 
-    /// Accounts that bindings of ours name by a generation that is over, with the clusters of these bindings.
+    /// Returns the accounts that bindings of ours still name with a former generation, each with the clusters of these
+    /// bindings.
     #[must_use]
     pub fn bound_by_former_generations(&self) -> BTreeMap<AccountName, BTreeSet<&ClusterName>> {
         let active = self.accounts.values().filter(|account| account.state == Lifecycle::Active);
@@ -95,15 +97,15 @@ impl LedgerState {
         bound
     }
 
-    /// Until when the newest may hold up the next ones; `None`: they hold up nobody.
+    /// Returns until when the last accounts may delay the next ones; `None` if they do not.
     #[must_use]
     pub fn holds_up_until(&self, revocation: &BulkRevocation) -> Option<Timestamp> {
         let holds_up = |id: &AccountId| self.is_being_revoked(id) && self.failures_of(id).next().is_none();
         if revocation.last.iter().any(holds_up) { revocation.waits_until() } else { None }
     }
 
-    /// Accounts whose failures pause a revocation: anybody's failure at the signer, or most of the newest, and two at
-    /// least, fail since they were revoked.
+    /// Returns the accounts whose failures pause the revocation. It pauses if one of the last accounts fails at the
+    /// signer, or if most of them, and at least two, have failed since they were revoked.
     #[must_use]
     pub fn pauses(&self, revocation: &BulkRevocation) -> BTreeSet<AccountName> {
         let BulkRevocation { last, at, .. } = revocation;
@@ -117,10 +119,10 @@ impl LedgerState {
         failing.into_iter().filter_map(|(id, _)| Some(self.accounts.get(id)?.account_name())).collect()
     }
 
-    /// Whether the next accounts may follow the newest.
+    /// Whether the next accounts may be revoked.
     #[must_use]
     pub fn goes_on(&self, revocation: &BulkRevocation, now: Timestamp) -> bool {
-        // A clock that was put back must not add to the wait.
+        // A clock that was set back must not extend the wait.
         let is_over = now.duration_since(revocation.at).abs() >= PATIENCE;
         self.pauses(revocation).is_empty() && (is_over || self.holds_up_until(revocation).is_none())
     }
@@ -131,8 +133,8 @@ impl LedgerState {
         of_account.map(|(_, failure)| failure).filter(|failure| failure.attempts > 0 && !failure.is_of_realm())
     }
 
-    /// Orders that the next plan is to carry out: all but those that wait for their turn. `pace`: how many of a class
-    /// with so many accounts may be revoked in a cycle.
+    /// Returns the orders that the next plan carries out: all except those that wait for their turn. `pace` limits how
+    /// many accounts of a class may be revoked per cycle.
     #[must_use]
     pub fn orders_due(&self, pace: Limit, now: Timestamp) -> Vec<&Order> {
         let mut due: BTreeSet<&AccountId> = BTreeSet::new();
@@ -141,7 +143,7 @@ impl LedgerState {
                 continue;
             }
             let mut waiting: Vec<&Account> = self.waiting_for_revocation(class).collect();
-            // An account that fails already proves nothing about the new certificates of others.
+            // An account that already fails comes last, because it proves nothing about the new certificates of others.
             waiting.sort_by_cached_key(|account| {
                 (self.failures_of(&account.id).next().is_some(), account.name.clone(), account.id.clone())
             });
@@ -149,15 +151,15 @@ impl LedgerState {
             let is_proved = revocation.last.iter().any(|id| self.has_new_credential(id));
             let turn = match revocation.done {
                 0 => 1,
-                // Two tell whether the first failed by itself.
+                // Two accounts show whether the first failed for a reason of its own.
                 _ if !is_proved => 2,
                 _ => pace.allowed(all),
             };
             due.extend(waiting.iter().take(usize::try_from(turn).unwrap_or(usize::MAX)).map(|account| &account.id));
         }
-        // An account with an order of its own carries out all its orders at once, so that its turn in the bulk
-        // revocation does not revoke it a second time. A held one does so only by an order that passes the hold, and has
-        // its turn with its release, also when the revocation of its class is over.
+        // If an account has an order of its own, all its orders are carried out at once, so that its turn in the bulk
+        // revocation does not revoke it a second time. For a held account, this applies only to an order that passes
+        // the hold. Otherwise its turn comes with its release, even if the revocation of its class is complete by then.
         let is_held = |order: &Order| self.holds.contains_key(&order.account);
         let is_due = |order: &&Order| match &order.bulk {
             Some(class) => !self.revocations.contains_key(class) && !is_held(order),
@@ -169,7 +171,8 @@ impl LedgerState {
         self.orders.iter().filter(turn).collect()
     }
 
-    /// It has its new credential in one cluster at least, or needs none: another cluster that is away proves nothing.
+    /// Whether the account has its new credential in at least one cluster, or needs none. Another, unreachable cluster
+    /// proves nothing.
     fn has_new_credential(&self, id: &AccountId) -> bool {
         let account = self.accounts.get(id);
         let is_new = |key, generation| {
@@ -178,13 +181,13 @@ impl LedgerState {
         !self.is_being_revoked(id) || self.certificates_of(id).any(|(key, found)| is_new(key, found.generation))
     }
 
-    /// Its generation is a new one and its home still has a certificate of an older.
+    /// Whether the account has a new generation, but a home still has a certificate of an older one.
     #[must_use]
     pub fn is_being_revoked(&self, id: &AccountId) -> bool {
         self.being_revoked_in(id).next().is_some()
     }
 
-    /// Where that is so.
+    /// Returns the clusters whose certificate in a home has an older generation.
     pub fn being_revoked_in<'a>(&'a self, id: &'a AccountId) -> impl Iterator<Item = &'a ClusterName> {
         let account = self.accounts.get(id).filter(|account| account.state == Lifecycle::Active);
         let held = self.certificates_of(id);
@@ -195,7 +198,7 @@ impl LedgerState {
         .map(|(key, _)| &key.cluster)
     }
 
-    /// Accounts that were revoked and do not have their new certificate yet, by name.
+    /// Returns the names of the revoked accounts that do not have their new certificate yet.
     #[must_use]
     pub fn being_revoked(&self) -> BTreeSet<AccountName> {
         let revoked = self.accounts.values().filter(|account| self.is_being_revoked(&account.id));
@@ -247,7 +250,7 @@ mod tests {
         let mut world = site();
         assert_eq!(due(&world), ["ta"]);
         let ta = world.id(AccountKind::Tool, "ta");
-        let revocation = world.ledger.revocations.get_mut("tool").expect("one");
+        let revocation = world.ledger.revocations.get_mut("tool").expect("class tool is being revoked");
         (revocation.done, revocation.last) = (1, BTreeSet::from([ta.clone()]));
         world.ledger.orders.retain(|order| order.account != ta);
         assert_eq!(due(&world), ["tb", "tc"]);
@@ -255,7 +258,7 @@ mod tests {
         assert!(due(&world).is_empty() && world.ledger.is_being_revoked(&ta));
     }
 
-    /// Cycles in which these accounts do not get their new certificates.
+    /// Runs cycles in which these accounts do not get their new certificates, because the given steps fail.
     fn cycles(world: &mut World, count: usize, fails: &[(&str, &str)]) {
         for _ in 0..count {
             world.look();
@@ -281,7 +284,7 @@ mod tests {
         }
     }
 
-    /// Tools that have another generation than `before`.
+    /// Returns the tools whose generation differs from that in `before`.
     fn revoked(world: &World, before: &World) -> Vec<String> {
         let is_new = |account: &&Account| account.generation != before.ledger.accounts[&account.id].generation;
         let mut names: Vec<String> =
@@ -297,33 +300,37 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_whose_home_fails_holds_up_the_revocation_of_no_other() {
+    fn a_tool_whose_home_fails_delays_no_other_revocation() {
         for is_old in [true, false] {
             let (mut world, before) = (site(), site());
             if is_old {
                 fails(&mut world, "ta");
             }
             cycles(&mut world, 8, &[("ta", "home")]);
-            assert_eq!(revoked(&world, &before), ["ta", "tb", "tc", "td"], "since yesterday: {is_old}");
+            assert_eq!(revoked(&world, &before), ["ta", "tb", "tc", "td"], "failing since yesterday: {is_old}");
             let ta = world.id(AccountKind::Tool, "ta");
             assert!(world.ledger.is_being_revoked(&ta));
             let progress = crate::plan::revocation::Progress::of(&world.ledger).remove(0);
-            assert_eq!((progress.done, progress.under_way, progress.waiting), (3, 1, 0), "since yesterday: {is_old}");
+            assert_eq!(
+                (progress.done, progress.under_way, progress.waiting),
+                (3, 1, 0),
+                "failing since yesterday: {is_old}"
+            );
             assert!(progress.is_at_rest(world.now));
             cycles(&mut world, 2, &[]);
-            assert!(world.ledger.revocations.is_empty(), "nothing of it is left to follow");
+            assert!(world.ledger.revocations.is_empty(), "the revocation is complete");
         }
     }
 
     #[test]
-    fn a_tool_that_fails_already_comes_last() {
+    fn a_tool_that_already_fails_is_revoked_last() {
         let mut world = site();
         fails(&mut world, "ta");
         assert_eq!(due(&world), ["tb"]);
     }
 
     #[test]
-    fn a_bulk_revocation_waits_a_minute_at_most_for_a_cluster_that_is_away() {
+    fn a_bulk_revocation_waits_at_most_a_minute_for_an_unreachable_cluster() {
         let (mut world, before) = (site(), site());
         cycles(&mut world, 8, &[("ta", "")]);
         assert_eq!(revoked(&world, &before), ["ta"]);
@@ -333,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_is_away_slows_down_no_bulk_revocation_in_another() {
+    fn an_unreachable_cluster_delays_no_bulk_revocation_in_another() {
         let (mut world, before) = (site(), site());
         for (key, certificate) in world.ledger.certificates.clone() {
             let away = CredentialKey { cluster: ClusterName("away".to_owned()), ..key.clone() };
@@ -347,9 +354,9 @@ mod tests {
     }
 
     #[test]
-    fn a_revocation_of_a_class_is_over_when_the_cluster_that_was_away_answers() {
+    fn a_bulk_revocation_ends_when_the_unreachable_cluster_answers_again() {
         let (mut world, before) = (site(), site());
-        let away = world.inventory.clusters.remove(&prod()).expect("it is there");
+        let away = world.inventory.clusters.remove(&prod()).expect("cluster prod answers");
         for _ in 0..4 {
             (0..4).for_each(|_| drop(world.cycle()));
             world.now += PATIENCE;
@@ -371,7 +378,7 @@ mod tests {
             let written = crate::orders::write_all(&world.ledger, &world.policy, "ann", &requests, world.now);
             written.changes.iter().filter(|change| matches!(change, Change::Order(_))).count()
         };
-        assert_eq!(orders(&world, "stolen"), 0, "the same command follows it");
+        assert_eq!(orders(&world, "stolen"), 0, "the same order joins the running revocation");
         assert_eq!(orders(&world, "stolen again"), 4, "another theft is another revocation");
         world.inventory.clusters.insert(prod(), away);
         (0..2).for_each(|_| drop(world.cycle()));
@@ -402,8 +409,8 @@ mod tests {
         let homes = ["ta", "tb", "tc", "td"].map(|name| (name, "home"));
         let mut world = site();
         cycles(&mut world, 30, &homes);
-        assert_eq!(revoked(&world, &before), ["ta", "tb", "tc"], "two of two fail");
-        // An administrator suspends them: they have no access, and prove nothing.
+        assert_eq!(revoked(&world, &before), ["ta", "tb", "tc"], "both of the last accounts fail");
+        // An administrator suspends both. Suspended accounts have no access, and do not count as failing.
         let why = crate::ledger::Suspension::by(note(&world));
         for name in ["tb", "tc"] {
             let id = world.id(AccountKind::Tool, name);
@@ -414,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_of_its_own_takes_the_other_along_and_who_is_held_waits() {
+    fn an_account_with_its_own_order_carries_out_all_its_orders_and_a_held_one_waits() {
         let mut world = site();
         let (ta, td) = (world.id(AccountKind::Tool, "ta"), world.id(AccountKind::Tool, "td"));
         let note = note(&world);

@@ -1,4 +1,4 @@
-//! What is remembered of the servers of a source.
+//! What the ledger keeps of the servers of a source.
 
 use std::collections::BTreeMap;
 
@@ -7,43 +7,45 @@ use serde::{Deserialize, Serialize};
 
 use crate::snapshot::freshness::{Marks, SETTLES};
 
-/// How far the servers of a source were.
+/// The replication state that the servers of a source last showed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceMark {
-    /// The server that answered last; empty: an administrator accepted whatever answers next.
+    /// The server that answered last; empty if an administrator accepted any next answer.
     pub server: String,
-    /// How far they were.
+    /// The newest marks that were shown.
     pub marks: Marks,
-    /// When that was written down.
+    /// When the marks were recorded.
     pub at: Timestamp,
-    /// Another server answers, which cannot be compared with the former one.
+    /// Set if another server answers, which cannot be compared with the former one.
     pub moved: Option<Moved>,
-    /// An administrator accepts what the next complete read says.
+    /// An administrator accepts the next complete read as it is.
     pub accepted: bool,
 }
 
 impl SourceMark {
-    /// Nothing is known of the servers, and an administrator accepts what they say next.
+    /// Returns the mark of a source whose next complete read is accepted as it is.
     #[must_use]
     pub fn accepted(at: Timestamp) -> Self {
         Self { server: String::new(), marks: Marks::default(), at, moved: None, accepted: true }
     }
 }
 
-/// Another server answers than the one before it, and either may be behind the other.
+/// Another server answers than before, and either may be behind the other.
 ///
-/// What one of them showed at a time, each of them has when [`SETTLES`] is over. So an answer may widen what no answer
-/// within that time was against.
+/// Whatever one of them has shown, all of them have once [`SETTLES`] is over. So an answer may add access only if no
+/// answer within that time contradicted it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
     /// When a server last answered instead of another one.
     pub at: Timestamp,
-    /// The server before it.
+    /// The server that answered before.
     pub former: String,
-    /// When the first of the servers began that have taken turns without a pause; `at` if it is absent.
+    /// When the first change of servers was seen, if they have changed ever since without a pause of [`SETTLES`];
+    /// `None` means `at`.
     #[serde(default)]
     pub since: Option<Timestamp>,
-    /// The former server answers again, and only one other did meanwhile: what it does not show is not there, as before.
+    /// The former server answers again, and only one other server answered in between. Accounts that it does not show
+    /// count as absent, as before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_back: bool,
     /// What the last answer showed and is not believed yet, by its digest, and since when every answer has shown it.
@@ -52,14 +54,14 @@ pub struct Moved {
 }
 
 impl Moved {
-    /// Whether the server may still be behind the former one so that what it does not show proves nothing. Servers that take
-    /// turns must not hold removals back for ever, so it is counted from the first of them.
+    /// Whether the server may still be behind, so that a missing entry proves nothing. The time counts from the first
+    /// change, so that servers that take turns cannot delay removals for ever.
     #[must_use]
     pub fn is_fresh(&self, now: Timestamp) -> bool {
         !self.is_back && is_recent(self.since.unwrap_or(self.at), now)
     }
 
-    /// Whether the server may still be behind in what it shows. A time to come was given by a clock that was wrong.
+    /// Whether the server may still be behind in what it shows. A time in the future comes from a wrong clock.
     #[must_use]
     pub fn stands(&self, now: Timestamp) -> bool {
         is_recent(self.at, now)
@@ -70,25 +72,26 @@ fn is_recent(at: Timestamp, now: Timestamp) -> bool {
     now.duration_since(at).abs() < SETTLES
 }
 
-/// How a server was when it was last asked.
+/// The state of a server when it was last asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerState {
-    /// When.
+    /// When the server was asked.
     pub at: Timestamp,
-    /// How far it was behind what was known, in seconds; 0: it was not. Absent where it does not say how far it is.
+    /// How many seconds the server was behind the known state; 0 if it was not. `None` if it does not show its state.
     pub lag_seconds: Option<i64>,
-    /// Why it was not used.
+    /// Why its answer was not used.
     pub why: Option<String>,
 }
 
 impl ServerState {
-    /// `3h 12m behind`, or how else it is.
+    /// Returns a text such as `3h 12m behind`.
     #[must_use]
     pub fn lag(&self) -> String {
         match (&self.why, self.lag_seconds) {
             (None, Some(_)) => "up to date".to_owned(),
             (None, None) => {
-                "does not say how far it is, and may be behind: let Bursar read contextCSN, entryCSN and modifyTimestamp there"
+                "does not show its replication state, and may be behind: let Bursar read contextCSN, entryCSN and \
+                 modifyTimestamp there"
                     .to_owned()
             }
             (Some(_), None) => "behind".to_owned(),

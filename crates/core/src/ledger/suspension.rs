@@ -12,54 +12,54 @@ use super::term::Term;
 use super::{Account, LedgerState, Lifecycle, Note};
 use crate::identity::AccountName;
 
-/// Why an account is, or is to be, suspended.
+/// Why an account is or should be suspended.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "cause")]
 pub enum Suspension {
-    /// Missing from complete reads.
+    /// Complete reads no longer show the account.
     Absent,
-    /// Marked in the directory.
+    /// The directory marks the account as disabled.
     Disabled {
         /// `attribute: value`.
         mark: String,
     },
-    /// By an administrator; ends by `resume`, or at its end.
+    /// An administrator ordered it. It ends by `resume`, or at its end.
     Ordered {
-        /// Who ordered it, and why.
+        /// The actor, the time and the reason of the order.
         #[serde(flatten)]
         note: Note,
-        /// Its end; absent: only `resume` ends it.
+        /// The end; `None` if only `resume` ends the suspension.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Timestamp>,
-        /// The time since the order that counts towards `until`; absent: nothing was counted yet.
+        /// The observed time since the order, which counts towards `until`; `None` if nothing was counted yet.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         proved: Option<Proved>,
     },
-    /// By an administrator, because of somebody who had its credentials; ends only by `resume`, which starts what the
-    /// administrator names.
+    /// An administrator ordered it because an intruder had the account's credentials. It ends only by `resume`, which
+    /// starts the workloads that the administrator names.
     Evicted {
-        /// Who ordered it, and why.
+        /// The actor, the time and the reason of the order.
         note: Note,
-        /// What was changed in its namespaces since then is listed.
+        /// Objects in the account's namespaces that were changed since this time are listed.
         since: Option<Timestamp>,
     },
-    /// Nothing ran in its namespaces for too long, and nobody asked for it. Ends by `resume`, or by `ensure`.
+    /// Nothing ran in its namespaces for too long, and nobody asked for the account. It ends by `resume` or `ensure`.
     Idle {
-        /// Since then.
+        /// Since when nothing ran there.
         since: Timestamp,
     },
-    /// No class takes it any more: it left the group, or the configuration changed.
+    /// No class takes the account any more: it left a group, or the configuration changed.
     Left,
 }
 
 impl Suspension {
-    /// One that ends by `resume` alone.
+    /// Returns an ordered suspension that only `resume` ends.
     #[must_use]
     pub const fn by(note: Note) -> Self {
         Self::Ordered { note, until: None, proved: None }
     }
 
-    /// One word for it.
+    /// Returns the word that names the cause.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -72,7 +72,7 @@ impl Suspension {
         }
     }
 
-    /// Who ordered it, and why; `None`: nobody did.
+    /// Returns the order, or `None` if nobody ordered the suspension.
     #[must_use]
     pub const fn ordered(&self) -> Option<&Note> {
         match self {
@@ -81,13 +81,13 @@ impl Suspension {
         }
     }
 
-    /// Whether an administrator ordered `suspension`, if it is one.
+    /// Whether there is a suspension and an administrator ordered it.
     #[must_use]
     pub fn is_ordered(suspension: Option<&Self>) -> bool {
         suspension.and_then(Self::ordered).is_some()
     }
 
-    /// How long it lasts, if it was ordered with an end.
+    /// Returns the term of a suspension that was ordered with an end.
     #[must_use]
     pub const fn term(&self) -> Option<Term> {
         match self {
@@ -103,20 +103,20 @@ impl Suspension {
         }
     }
 
-    /// Whether it was ordered with an end that has come.
+    /// Whether the suspension was ordered with an end, and this end has come.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.term().is_some_and(|term| !term.is_running())
     }
 
-    /// ` until 2027-01-01`, or nothing.
+    /// Returns ` until 2027-01-01`, or nothing if there is no end.
     #[must_use]
     pub fn end(&self) -> String {
         let until = self.term().and_then(|term| term.until);
         until.map(|until| format!(" until {}", day(until))).unwrap_or_default()
     }
 
-    /// With this much of its term proved.
+    /// Returns the suspension with a new count of its observed time.
     #[must_use]
     pub fn proved(mut self, after: Proved) -> Self {
         if let Self::Ordered { proved, .. } = &mut self {
@@ -129,18 +129,18 @@ impl Suspension {
 /// A suspension with an end, as `status` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
-    /// Who is suspended.
+    /// The account that is suspended.
     pub account: AccountName,
-    /// Its end, as it was ordered.
+    /// The end that was ordered.
     pub until: Timestamp,
-    /// When the account resumes if the daemon runs until then; absent: in the next cycle that may.
+    /// When the account resumes, if the daemon runs until then; `None` if the next cycle resumes it.
     pub due: Option<Timestamp>,
-    /// Who ordered it, and why.
+    /// The actor, the time and the reason of the order.
     pub note: Note,
 }
 
 impl Ending {
-    /// All suspensions with an end, by account.
+    /// Returns all suspensions with an end, sorted by account.
     #[must_use]
     pub fn of(ledger: &LedgerState) -> Vec<Self> {
         let ends = ledger.accounts.values().filter(|account| account.state == Lifecycle::Suspended);
@@ -159,7 +159,7 @@ impl Ending {
 impl fmt::Display for Ending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { account: AccountName { kind, name }, until, due, note } = self;
-        let late = due.filter(|due| due > until).map(|due| format!(" (from {due:.0}: the daemon was off)"));
+        let late = due.filter(|due| due > until).map(|due| format!(" (in fact {due:.0}, because the daemon was off)"));
         let (late, until) = (late.unwrap_or_default(), day(*until));
         write!(f, "suspended: {kind} {name} until {until}{late}, ordered by {}: {}", note.actor, note.reason)
     }

@@ -1,6 +1,6 @@
-//! How long something holds that was given for a time: overrides, exceptions, suspensions. Its end is counted in time that
-//! looks proved, so that a clock that jumps, or a daemon that was off, ends nothing; and never before its time, if the
-//! clock was ahead when it was given.
+//! Terms of overrides, exceptions and suspensions with an end. The end is counted in observed time, so a clock that
+//! jumps or a daemon that was off ends nothing early. If the clock was ahead when the term began, the term does not end
+//! before its date either.
 
 use jiff::Timestamp;
 
@@ -8,41 +8,41 @@ use super::LedgerState;
 use super::change::Change;
 use super::gaps::{Proved, later};
 
-/// A count is written down at most this often (seconds), unless it ends something. Below
-/// [`LONGEST_GAP`](super::gaps::LONGEST_GAP), or time would be lost.
+/// A count is recorded at most this often (seconds), unless it ends something. It is less than
+/// [`LONGEST_GAP`](super::gaps::LONGEST_GAP), because a longer gap would not count completely.
 const COUNT_EVERY: i64 = 1800;
 
-/// From when until when, and how much of it was proved.
+/// The beginning and the end of a term, and how much of it was observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Term {
-    /// When it was given.
+    /// The beginning.
     pub from: Timestamp,
-    /// Its end; absent: it has none.
+    /// The end; `None` if there is none.
     pub until: Option<Timestamp>,
-    /// Time since `from` that counts; absent: nothing was counted yet.
+    /// The observed time since `from`; `None` if nothing was counted yet.
     pub proved: Option<Proved>,
 }
 
 impl Term {
-    /// Whether its end has not come.
+    /// Whether the end has not come yet.
     #[must_use]
     pub fn is_running(self) -> bool {
         self.lasts().is_none_or(|lasts| self.proved().seconds < lasts)
     }
 
-    /// For how long it was given, in seconds.
+    /// Returns the length of the term in seconds.
     fn lasts(self) -> Option<u64> {
         self.until.map(|until| u64::try_from(until.duration_since(self.from).as_secs()).unwrap_or(0))
     }
 
-    /// When it ends, if it is looked at until then; `None`: it has no end, or ended.
+    /// Returns when the term ends, if it is observed until then. Returns `None` if it has no end or has ended.
     #[must_use]
     pub fn due(self) -> Option<Timestamp> {
         let (lasts, proved) = (self.lasts().filter(|_| self.is_running())?, self.proved());
         Some(later(proved.counted_at, lasts - proved.seconds).max(self.until?))
     }
 
-    /// [`Self::proved`] after `seconds` in which it was looked at all the while.
+    /// Returns [`Self::proved`] after `seconds` of uninterrupted observation.
     #[must_use]
     pub fn after(self, seconds: u64) -> Proved {
         let Proved { counted_at, seconds: before } = self.proved();
@@ -53,12 +53,12 @@ impl Term {
         self.proved.unwrap_or(Proved { counted_at: self.from, seconds: 0 })
     }
 
-    /// [`Self::proved`] after a look of now. `None`: the ledger need not hear of it yet.
+    /// Returns [`Self::proved`] after a look at `now`, or `None` if it need not be recorded yet.
     #[must_use]
     pub fn counted(self, now: Timestamp) -> Option<Proved> {
         let (lasts, before) = (self.lasts().filter(|_| self.is_running())?, self.proved());
         let mut after = before.after(now);
-        // It was given by a clock that was ahead: its length is shorter than the time to its end.
+        // If the clock was ahead at the beginning, the counted length is shorter than the time to the end.
         if self.until.is_some_and(|until| now < until) {
             after.seconds = after.seconds.min(lasts - 1);
         }
@@ -69,7 +69,7 @@ impl Term {
 }
 
 impl LedgerState {
-    /// What this look adds to the time that was proved of what has an end.
+    /// Returns the changes that record the time observed by this look, for everything with an end.
     #[must_use]
     pub fn count_terms(&self, now: Timestamp) -> Vec<Change> {
         [self.count_overrides(now), self.count_exceptions(now), self.count_suspensions(now)].concat()
@@ -83,11 +83,11 @@ mod tests {
     use super::*;
 
     fn at(days: i64, seconds: i64) -> Timestamp {
-        let start: Timestamp = "2026-05-03T12:00:00Z".parse().expect("a time");
+        let start: Timestamp = "2026-05-03T12:00:00Z".parse().expect("a valid time");
         start + SignedDuration::from_hours(24 * days) + SignedDuration::from_secs(seconds)
     }
 
-    /// Looked at each half an hour from then on: when it ends.
+    /// Returns when the term ends, if it is looked at every half hour from `now` on.
     fn ends(mut term: Term, mut now: Timestamp) -> Timestamp {
         while term.is_running() {
             now += SignedDuration::from_mins(30);
@@ -97,14 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_by_a_clock_that_is_ahead_does_not_end_before_its_time() {
+    fn a_term_that_began_by_a_clock_that_was_ahead_does_not_end_early() {
         let term = |from| Term { from, until: Some(at(32, 0)), proved: None };
         assert_eq!(ends(term(at(0, 0)), at(0, 0)), at(32, 0));
-        // It said May 3rd plus 30 days; the next look is by the right clock.
+        // The wrong clock was 30 days ahead of May 3rd; the next look is by the right clock.
         let ahead = term(at(30, 0));
         assert!(ahead.due().is_some_and(|due| due >= at(32, 0)));
         assert!((at(32, 0)..=at(32, 3600)).contains(&ends(ahead, at(0, 0))));
-        // The clock jumps over the end: that proves nothing of the time between.
+        // The clock jumps beyond the end, which proves nothing about the time in between.
         let after = Term { proved: term(at(0, 0)).counted(at(40, 0)), ..term(at(0, 0)) };
         assert!(after.is_running());
     }

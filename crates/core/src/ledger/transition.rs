@@ -1,7 +1,7 @@
-//! What a read of the directories changes in the ledger: who was seen, as what, and who was not.
+//! Turns a read of the directories into changes of the ledger: which accounts were seen, changed or missing.
 //!
-//! It only remembers. What follows from it (a suspension, a new generation) is decided by the plan. A read that
-//! changes nothing gives no change.
+//! It only records. The plan decides what follows, such as a suspension or a new generation. A read that shows nothing
+//! new causes no change.
 
 mod absence;
 mod adoption;
@@ -39,16 +39,16 @@ use crate::shared_map::SharedMap;
 use crate::snapshot::person::{Same, same_people};
 use crate::snapshot::{Comparison, Completeness, DirectorySnapshot, Entry, RejectedEntry, SourceRead};
 
-/// What a read taught.
+/// What a read changes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Transition {
-    /// For the ledger.
+    /// Changes of the ledger.
     pub changes: Vec<Change>,
-    /// For the history.
+    /// Events of the history.
     pub events: Vec<Event>,
 }
 
-/// Remembers `snapshot`.
+/// Returns what `snapshot` changes in the ledger.
 #[must_use]
 pub fn transition(ledger: &LedgerState, snapshot: &DirectorySnapshot, policy: &Policy, now: Timestamp) -> Transition {
     let mut memory = Memory::of(ledger, snapshot, policy, now);
@@ -68,12 +68,12 @@ struct Judged {
 }
 
 impl Judged {
-    /// Whether what the read shows may be behind what another server showed.
+    /// Whether the read may show an older state than another server did.
     const fn holds(&self) -> bool {
         self.moved.is_some()
     }
 
-    /// Whether what the read does not show is not there.
+    /// Whether an account that the read does not show is proved to be absent.
     fn is_proof(&self, now: Timestamp) -> bool {
         let settles = self.moved.as_ref().is_some_and(|moved| moved.is_fresh(now));
         self.completeness == Completeness::Complete && !settles
@@ -85,28 +85,28 @@ struct Memory<'a> {
     policy: &'a Policy,
     now: Timestamp,
     known: HashMap<(&'a str, &'a DirectoryId), &'a Account>,
-    /// Whose each name is in the ledger; only looked up where somebody is new.
+    /// The account that has each Kubernetes name in the ledger; computed only if an account is new.
     names: OnceCell<BTreeMap<(AccountKind, &'a str), &'a AccountId>>,
-    /// The same of the names that accounts have now; only looked up where somebody is new or has another name.
+    /// Accounts by their current names; computed only if an account is new or renamed.
     bearers: OnceCell<Bearers<'a>>,
-    /// Whose each name is from this read on.
+    /// The account that gets each new name from this read.
     new_names: BTreeMap<(AccountKind, String), AccountId>,
     uids: SharedMap<Uid, AccountId>,
-    /// Accounts by what tells their person apart.
+    /// Accounts by the value that identifies their person.
     persons: BTreeMap<&'a str, Vec<&'a Account>>,
     same: Same<'a>,
-    /// Only looked up where somebody joins.
+    /// Computed only if somebody joins a group or tool.
     people: OnceCell<PeopleByEntry<'a>>,
     rejected: BTreeSet<RejectedEntry>,
     sources: BTreeMap<String, SourceState>,
     snapshot: &'a DirectorySnapshot,
-    /// Accounts that other entries have from this read on.
+    /// Accounts that this read assigns to other entries.
     adopted: BTreeSet<AccountId>,
     /// How far the read of each source is believed.
     judged: BTreeMap<&'a str, Judged>,
-    /// How far servers are.
+    /// The replication state of servers, to be recorded.
     marks: Vec<(String, SourceMark)>,
-    /// What is not believed yet of sources whose servers changed lately.
+    /// What is not believed yet of sources whose servers changed recently.
     waiting: BTreeMap<&'a str, Waiting>,
     result: Transition,
 }
@@ -158,7 +158,7 @@ impl<'a> Memory<'a> {
         let trust = Trust {
             complete,
             holds,
-            // People's entries say who belongs to what.
+            // Members are found by their entries, so only a read of people proves that somebody left.
             proves_leaving: complete && read.kinds.contains(&AccountKind::User),
             hidden: self.hidden(read, &known, complete),
             named: self.named_members(read),
@@ -202,7 +202,7 @@ impl<'a> Memory<'a> {
                 self.count_absences(read, &present, &trust.imported);
             }
         } else {
-            // What a partial read did not show is as it was.
+            // A partial read keeps the rejections of entries that it did not show.
             let shown: BTreeSet<&str> = read.entries.iter().map(|entry| entry.dn.as_str()).collect();
             let before = self.ledger.rejected.iter().filter(|rejected| {
                 rejected.source == read.source
@@ -225,7 +225,7 @@ impl<'a> Memory<'a> {
             complete_at: if complete { Some(self.now) } else { before },
             numbers: read.numbers.clone(),
             completeness,
-            // A server that is away is read in no way.
+            // An incomplete read keeps the way of the last complete one.
             way: if complete { read.way } else { known.map_or(read.way, |source| source.way) },
             compared: read.compared.clone().map(|found| Compared { at: self.now, found }).or(compared),
             servers: self.servers(read),
@@ -235,9 +235,9 @@ impl<'a> Memory<'a> {
         self.sources.insert(read.source.clone(), state);
     }
 
-    /// If the ledger knows tools, an answer without any tool proves a wrong base or filter, not that all are gone. An
-    /// administrator who really removed the last tool says so by suspending it. A kind that is no longer asked for
-    /// stays as it was.
+    /// Returns the completeness of a read. If the ledger knows accounts of a kind and the answer has none, the base or
+    /// the filter is probably wrong, so the read is only partial. An administrator who really removed the last account
+    /// of a kind must suspend it first. A kind that is not asked for is not checked.
     fn proved(&self, read: &SourceRead) -> Completeness {
         let known = |kind| {
             let expected = |account: &&Account| {
@@ -263,14 +263,15 @@ impl<'a> Memory<'a> {
                 },
                 |kind| Completeness::Partial {
                     why: format!(
-                        "no {kind} in the answer, where the ledger knows {}; if they are really gone: bursar suspend",
+                        "the answer has no {kind}, but the ledger knows {}; if they are really gone, \
+                         run: bursar suspend",
                         known(kind)
                     ),
                 },
             )
     }
 
-    /// Whose the name for Kubernetes is.
+    /// Returns the account that has a name in Kubernetes.
     fn named(&self, kind: AccountKind, kubernetes_name: &str) -> Option<&AccountId> {
         let known = self.names.get_or_init(|| {
             let accounts = self.ledger.accounts.values();
@@ -301,7 +302,8 @@ impl<'a> Memory<'a> {
         let id = AccountId::derive(&self.ledger.ledger_id, source, &entry.id);
         if let Some(former) = self.ledger.accounts.get(&id) {
             let name = former.account_name();
-            let why = format!("its id was {name}'s before an administrator gave that to {}", former.directory_id);
+            let why =
+                format!("its id belonged to {name} until an administrator gave it to entry {}", former.directory_id);
             return self.reject(source, entry, why);
         }
         self.new_names.insert((entry.kind, kubernetes_name), id.clone());
@@ -325,8 +327,9 @@ impl<'a> Memory<'a> {
         self.record_uid(&id, entry);
     }
 
-    /// An entry that is rejected: the last good identity stays, and only what takes access away is believed, the mark and
-    /// which members are `leaving`. It may be rejected because its mark cannot be read: that lifts none.
+    /// Updates the account of a rejected entry. It keeps the last valid identity; only a mark and the members who leave
+    /// are believed, because they take access away. A missing mark removes no known one, because it may be the reason
+    /// for the rejection.
     fn refused(
         &mut self,
         account: &Account,
@@ -346,7 +349,7 @@ impl<'a> Memory<'a> {
         let Believed { entry, names, is_itself, is_back } = believed;
         if account.kind != entry.kind {
             let why = format!(
-                "it was {} before, and a {} does not become a {}",
+                "it was {} before, and a {} cannot become a {}",
                 account.account_name(),
                 account.kind,
                 entry.kind
@@ -430,8 +433,8 @@ impl<'a> Memory<'a> {
         self.changed(account, after);
     }
 
-    /// Whether the entry says nothing but what the account is, which has no time to be counted: then [`Self::seen`] would give
-    /// the account as it is, whatever is believed of the read. Most entries of most reads are so.
+    /// Whether the entry only repeats what the ledger knows of the account, and no time has to be counted. Then
+    /// [`Self::seen`] would return the account unchanged. This is so for most entries of most reads.
     fn is_as_known(&self, account: &Account, source: &str, entry: &Entry) -> bool {
         // Destructured, so that a new field cannot be forgotten.
         let Account {
@@ -482,10 +485,11 @@ impl<'a> Memory<'a> {
             && self.uid_taken(entry, Some(account)).is_none()
     }
 
-    /// An entry with an unknown id, from a server that may be behind: it may belong to somebody who left long ago.
+    /// Rejects an entry with an unknown id from a server that may be behind: it may belong to a person who left long
+    /// ago.
     fn wait(&mut self, source: &str, entry: &Entry) {
-        let why = "new, from a server that answers instead of another one and may be behind it: it is taken when every answer \
-                   of half an hour has shown it";
+        let why = "it is new, and its server replaced another one and may be behind it: it is accepted once every \
+                   answer for half an hour has shown it";
         self.reject(source, entry, why.to_owned());
     }
 
@@ -545,7 +549,7 @@ impl<'a> Memory<'a> {
     }
 
     fn repaired(&mut self, source: &str, found: &Comparison) {
-        let reason = format!("a full read of source {source} differs from what its changes made");
+        let reason = format!("a full read of source {source} differs from the entries that its changes led to");
         let detail = json!({ "source": source, "differences": found.differences, "examples": found.examples });
         self.result.events.push(Event::new("directory repaired", reason, detail));
     }
@@ -554,8 +558,9 @@ impl<'a> Memory<'a> {
         self.result.events.push(Event::new(action, reason, detail).about(account));
     }
 
-    /// Sources that were not asked are as they were. An entry that one of them stands in the way of is still rejected, for
-    /// the ledger knows who has its name, and in the words of the last whole read: else they would be written twice a cycle.
+    /// Keeps the state of sources that were not asked. An entry that conflicts with an account of such a source is
+    /// still rejected, because the ledger knows that account. The rejection keeps its former text, so that it does not
+    /// change twice a cycle.
     fn keep_unasked(&mut self) {
         let unasked = &self.snapshot.unasked;
         let known = self.ledger.sources.iter().filter(|(source, _)| unasked.contains(*source));
@@ -583,7 +588,7 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// The parts of a read that are believed.
+/// Which parts of a read are believed.
 struct Trust {
     complete: bool,
     /// The server may be behind another one.
@@ -596,18 +601,18 @@ struct Trust {
 }
 
 impl Trust {
-    /// Whether the entry of `member` is taken as whom the groups name.
+    /// Whether groups that name `member` certainly mean this entry.
     fn may_join(&self, member: &DirectoryId) -> bool {
         !self.imported.contains_key(member) && !self.misnamed.contains_key(member)
     }
 
-    /// Whom a group may mean that names `member`, and who is missing.
+    /// Returns the missing entry that groups naming `member` may mean instead.
     fn missing(&self, member: &DirectoryId) -> Option<&DirectoryId> {
         let imported = self.imported.get(member).map(|old| &old.id);
         imported.or_else(|| self.misnamed.get(member)?.as_ref())
     }
 
-    /// `entry` without members that do not join.
+    /// Returns `entry` without members that groups may not mean.
     fn without_misnamed<'e>(&self, mut entry: Cow<'e, Entry>) -> Cow<'e, Entry> {
         if entry.members.keys().any(|member| self.misnamed.contains_key(member)) {
             entry.to_mut().members.retain(|member, _| !self.misnamed.contains_key(member));
@@ -615,21 +620,22 @@ impl Trust {
         entry
     }
 
-    /// The mark that disables. One that is gone is believed of a read that proves something.
+    /// Returns the mark that disables the account. Only a complete read removes a mark.
     fn mark(&self, account: &Account, shown: Option<&String>) -> Option<String> {
         let last = || account.disabled.as_ref().filter(|_| !self.complete);
         shown.or_else(last).cloned()
     }
 
-    /// The members whom a rejected group or tool names no longer: who nests groups in it must not keep them in it. It is
-    /// rejected for as long as it may be, so who is named again stays.
+    /// Returns the members who are leaving a rejected group or tool, because it no longer names them. Without this, a
+    /// maintainer could keep members by making the entry invalid. A member who is named again stays, because the entry
+    /// may be rejected for a long time.
     fn leaving_rejected(&self, account: &Account, read: &SourceRead) -> BTreeSet<DirectoryId> {
         let members = read.nesting.members(&account.directory_id);
         members
             .map_or_else(|| account.leaving.clone(), |members| self.leaving(account, |member| members.contains(member)))
     }
 
-    /// The members of `account` who are leaving it, if its entry names these.
+    /// Returns the members who are leaving `account`. `names` tells whether its entry names a member.
     fn leaving(&self, account: &Account, names: impl Fn(&DirectoryId) -> bool) -> BTreeSet<DirectoryId> {
         let others: BTreeSet<&DirectoryId> = self.imported.keys().chain(self.misnamed.keys()).collect();
         let again = |member: &DirectoryId| others.iter().any(|new| self.missing(new) == Some(member) && names(new));
@@ -637,13 +643,13 @@ impl Trust {
             |member: &DirectoryId| names(member) || self.named.has(&account.directory_id, member) || again(member);
         let leaves = |member: &&DirectoryId| {
             let is_leaving = account.leaving.contains(*member);
-            // A server that may be behind proves nobody a member.
+            // If the server may be behind, naming a member does not prove that a leaving one is back.
             if stays(member) { is_leaving && self.holds } else { is_leaving || self.proves_leaving }
         };
         account.members.keys().filter(leaves).cloned().collect()
     }
 
-    /// An entry that does not say where its home is moves none.
+    /// Returns the home. An entry that does not name its home does not change a known one.
     fn home(&self, account: &Account, entry: &Entry) -> Option<PathBuf> {
         let known = || account.home.clone();
         if entry.home_by_default || self.hidden.contains(&(entry.kind, Attribute::Home)) && entry.home.is_none() {
@@ -659,14 +665,14 @@ impl Trust {
         entry.ssh_keys.clone()
     }
 
-    /// What was known of an attribute that is hidden.
+    /// Returns the last known value of an attribute that is hidden now.
     fn last<T: Clone>(&self, known: Option<&T>, kind: AccountKind, attribute: Attribute) -> Option<T> {
         known.filter(|_| self.hidden.contains(&(kind, attribute))).cloned()
     }
 }
 
-/// What changed in an account's identity on disk: each value before and after. The uid is not in it: the event of its
-/// adoption names it.
+/// Returns the changes of an account's gid and home: each value before and after. A uid is not included, because the
+/// event of its adoption names it.
 fn moved(before: &Account, after: &Account) -> Map<String, Value> {
     let gid = |account: &Account| account.posix.as_ref().map(|posix| posix.gid).or(account.gid);
     let mut moved = Map::new();

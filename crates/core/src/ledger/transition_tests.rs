@@ -1,4 +1,4 @@
-//! Tests of what a read of the directories teaches the ledger.
+//! Tests how a read of the directories changes the ledger.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,8 +23,8 @@ pub(super) fn policy(absent_for: i64) -> Policy {
 fn tool(id: &str, name: &str, uid: i64) -> Entry {
     Entry {
         posix: Some(PosixIdentity {
-            uid: uid.try_into().expect("a uid"),
-            gid: uid.try_into().expect("a gid"),
+            uid: uid.try_into().expect("a valid uid"),
+            gid: uid.try_into().expect("a valid gid"),
             groups: BTreeSet::new(),
         }),
         home: Some(PathBuf::from(format!("/data/project/{name}"))),
@@ -41,7 +41,7 @@ fn maintained(mut tool: Entry, members: &[&str]) -> Entry {
 struct Story {
     ledger: LedgerState,
     policy: Policy,
-    /// What the configuration asks for.
+    /// The kinds that the configuration asks for.
     kinds: BTreeSet<AccountKind>,
     now: i64,
     events: Vec<String>,
@@ -56,13 +56,13 @@ impl Story {
         story
     }
 
-    /// A pass in which no source was due. Gives whether anything was written.
+    /// Runs a pass in which no source was due. Returns whether anything was written.
     fn unasked(&mut self) -> bool {
         let unasked = BTreeSet::from(["people".to_owned()]);
         self.pass(&DirectorySnapshot { reads: Vec::new(), unasked })
     }
 
-    /// Gives whether anything was written.
+    /// Returns whether anything was written.
     fn reads(&mut self, entries: &[Entry], rejected: &[RejectedEntry], completeness: Completeness) -> bool {
         let read = SourceRead {
             completeness,
@@ -73,7 +73,7 @@ impl Story {
     }
 
     fn pass(&mut self, snapshot: &DirectorySnapshot) -> bool {
-        let now = Timestamp::from_second(self.now).expect("a time");
+        let now = Timestamp::from_second(self.now).expect("a valid time");
         let Transition { changes, events } = transition(&self.ledger, snapshot, &self.policy, now);
         for change in &changes {
             self.ledger.apply(change);
@@ -132,7 +132,7 @@ fn a_rename_keeps_the_account_and_its_kubernetes_name() {
     story.later(MINUTE, &[tool("1", "new", 52503)]);
     let after = story.account("new");
     assert_eq!((&after.id, after.kubernetes_name.as_str()), (&before.id, "foo"));
-    assert_eq!(story.events, ["seen", "renamed", "changed"], "its home has another name too");
+    assert_eq!(story.events, ["seen", "renamed", "changed"], "its home is renamed too");
 }
 
 #[test]
@@ -160,14 +160,18 @@ fn a_rejected_tool_loses_the_members_that_it_names_no_longer() {
         (story.account("foo").members.len(), leaving.iter().map(|id| id.0.clone()).collect::<Vec<_>>())
     };
     assert_eq!(hears(&["u1"], partial(), None), (3, vec![]), "a partial read proves nothing");
-    assert_eq!(hears(&["u1", "u2", "u9"], Completeness::Complete, Some("p3")), (3, vec![]), "p3 is named, and missing");
+    assert_eq!(
+        hears(&["u1", "u2", "u9"], Completeness::Complete, Some("p3")),
+        (3, vec![]),
+        "p3 is named, but has no entry"
+    );
     assert_eq!(hears(&["u1", "u9"], Completeness::Complete, None), (3, vec!["u2".to_owned(), "u3".to_owned()]));
-    // Who is named again stays, for as long as the tool is rejected.
+    // A member who is named again stays while the tool is rejected.
     assert_eq!(hears(&["u1", "u2"], Completeness::Complete, None), (3, vec!["u3".to_owned()]));
-    assert_eq!(hears(&["u1", "u3"], partial(), None), (3, vec![]), "nor does a partial read prove that u2 left");
+    assert_eq!(hears(&["u1", "u3"], partial(), None), (3, vec![]), "a partial read does not prove that u2 left");
 }
 
-/// Source `sso` answers alone, as one with an interval of its own does.
+/// Reads only source `sso`, like a source with its own interval.
 fn alone(story: &mut Story, entries: Vec<Entry>) {
     let read = SourceRead::complete("sso", [AccountKind::Tool], entries);
     story.now += MINUTE;
@@ -182,14 +186,14 @@ fn nobody_gets_a_name_that_an_account_of_another_source_has() {
     alone(&mut story, vec![tool("9", "foo", 52999)]);
     assert_eq!(story.ledger.accounts.get(&id).map(|account| account.name.as_str()), Some("new"));
     let why = story.why_rejected();
-    assert!(why.contains("to be called foo, and source people has tool:foo"), "{why}");
-    // Nor does a new entry get the name that an account has by now.
+    assert!(why.contains("was renamed to foo, but source people already has tool:foo"), "{why}");
+    // Nor does a new entry get the new name of a renamed account.
     story.later(MINUTE, &[tool("1", "foo", 52503), tool("2", "renamed", 52504)]);
     alone(&mut story, vec![tool("9", "new", 52999), tool("8", "renamed", 52998)]);
     assert_eq!(story.ledger.accounts.len(), 3);
     story.later(MINUTE, &[tool("1", "former", 52503), tool("2", "renamed", 52504)]);
     alone(&mut story, vec![tool("9", "foo", 52999)]);
-    assert_eq!(story.account("foo").id, id, "the name is nobody's any more");
+    assert_eq!(story.account("foo").id, id, "no account has the name any more");
 }
 
 #[test]
@@ -206,7 +210,7 @@ fn an_entry_that_becomes_another_kind_is_disabled_by_its_mark() {
     let mark = || Some("mark: yes".to_owned());
     let user = |disabled| Entry { kind: AccountKind::User, disabled, ..tool("1", "foo", 52503) };
     story.later(MINUTE, &[user(mark()), tool("2", "bar", 52504)]);
-    assert!(story.why_rejected().contains("a tool does not become a user"), "{}", story.why_rejected());
+    assert!(story.why_rejected().contains("a tool cannot become a user"), "{}", story.why_rejected());
     assert_eq!(story.account("foo").disabled, mark());
     story.later(MINUTE, &[user(None), tool("2", "bar", 52504)]);
     assert_eq!(story.account("foo").disabled, mark(), "a rejected entry lifts no mark");
@@ -227,11 +231,11 @@ fn a_uid_never_silently_becomes_another() {
     story.later(MINUTE, &[tool("1", "foo", 52999)]);
     assert_eq!(story.account("foo").posix.as_ref().map(|posix| posix.uid.get()), Some(52503));
     assert!(story.why_rejected().contains("bursar adopt uid tool foo"), "{}", story.why_rejected());
-    assert!(!story.later(MINUTE, &[tool("1", "foo", 52999)]), "said once");
+    assert!(!story.later(MINUTE, &[tool("1", "foo", 52999)]), "the rejection is recorded once");
 }
 
 #[test]
-fn a_uid_once_recorded_is_never_another_accounts() {
+fn a_recorded_uid_never_passes_to_another_account() {
     let mut story = Story::begin(&[tool("1", "foo", 52503), tool("2", "bar", 52504)]);
     story.later(MINUTE, &[tool("2", "bar", 52504), tool("3", "thief", 52503)]);
     assert_eq!(story.ledger.accounts.len(), 2);
@@ -240,8 +244,10 @@ fn a_uid_once_recorded_is_never_another_accounts() {
 
 /// A policy whose workspaces have the uids from 70000 to 70999.
 fn with_workspaces(mut policy: Policy) -> Policy {
-    let range =
-        crate::policy::UidRange { first: 70_000.try_into().expect("a uid"), last: 70_999.try_into().expect("a uid") };
+    let range = crate::policy::UidRange {
+        first: 70_000.try_into().expect("a valid uid"),
+        last: 70_999.try_into().expect("a valid uid"),
+    };
     let mut course = crate::plan::testing::course();
     crate::plan::testing::workspace_of(&mut course).uid_range = Some(range);
     policy.classes.insert(course.name.clone(), course);
@@ -258,7 +264,7 @@ fn a_directory_entry_with_the_uid_of_workspaces_is_a_conflict() {
     assert!(
         story.ledger.rejected.iter().all(|entry| entry.why.contains("is in uid_range 70000-70999 of class course"))
     );
-    assert!(story.account("old").posix.is_some(), "it keeps what it had before");
+    assert!(story.account("old").posix.is_some(), "it keeps its former identity");
     assert!(story.ledger.accounts.values().all(|account| account.name != "new"));
     assert!(story.account("far").posix.is_some());
 }
@@ -271,13 +277,13 @@ fn a_workspace_keeps_its_uid_and_follows_the_gid_of_its_group() {
     };
     let mut story = Story::begin(&[group(600)]);
     let mut account = story.account("algebra").clone();
-    let uid = 70_000.try_into().expect("a uid");
+    let uid = 70_000.try_into().expect("a valid uid");
     account.posix = account.gid.map(|gid| PosixIdentity { uid, gid, groups: BTreeSet::new() });
     story.ledger.apply(&Change::Account(Box::new(account)));
     assert!(!story.later(MINUTE, &[group(600)]));
     story.later(MINUTE, &[group(601)]);
     let account = story.account("algebra");
-    let posix = account.posix.as_ref().expect("its uid");
+    let posix = account.posix.as_ref().expect("the workspace has a uid");
     assert_eq!((posix.uid, Some(posix.gid), posix.gid.get()), (uid, account.gid, 601));
 }
 
@@ -352,13 +358,13 @@ fn absence_is_the_sum_of_gaps_of_an_hour_at_most() {
     let stays = tool("2", "bar", 52504);
     let mut story = Story::begin(&[tool("1", "foo", 52503), stays.clone()]);
     story.later(MINUTE, std::slice::from_ref(&stays));
-    assert_eq!(story.absent("foo"), Some(0), "the first read without it");
+    assert_eq!(story.absent("foo"), Some(0), "the first read without the entry");
     story.later(10 * MINUTE, std::slice::from_ref(&stays));
     assert_eq!(story.absent("foo"), Some(600));
     story.later(30 * 24 * HOUR, std::slice::from_ref(&stays));
     assert_eq!(story.absent("foo"), Some(600 + 3600), "the daemon was off for a month");
     story.later(-10 * 24 * HOUR, std::slice::from_ref(&stays));
-    assert_eq!(story.absent("foo"), Some(600 + 3600), "the clock went back");
+    assert_eq!(story.absent("foo"), Some(600 + 3600), "the clock was set back");
     story.later(MINUTE, &[tool("1", "foo", 52503), stays]);
     assert_eq!(story.absent("foo"), None);
     assert_eq!(story.events.last().map(String::as_str), Some("back"));
@@ -376,7 +382,7 @@ fn absence_is_counted_when_it_becomes_due_and_not_each_minute_before() {
 }
 
 #[test]
-fn members_join_at_once_and_leave_as_a_mark() {
+fn members_join_at_once_and_are_only_marked_as_leaving() {
     let mut story = Story::begin(&[maintained(tool("1", "foo", 52503), &["a"])]);
     story.later(MINUTE, &[maintained(tool("1", "foo", 52503), &["b"])]);
     let foo = story.account("foo");
@@ -427,7 +433,7 @@ fn a_gid_and_a_home_follow_the_directory_and_the_history_says_so() {
 fn a_source_that_is_not_read_stays_as_it_was() {
     let mut story = Story::begin(&[tool("1", "foo", 52503)]);
     let read = SourceRead::complete("sso", [AccountKind::Tool], vec![tool("1", "bar", 52504)]);
-    let now = Timestamp::from_second(story.now + MINUTE).expect("a time");
+    let now = Timestamp::from_second(story.now + MINUTE).expect("a valid time");
     let seen = transition(
         &story.ledger,
         &DirectorySnapshot { reads: vec![read], ..DirectorySnapshot::default() },
@@ -447,7 +453,7 @@ fn a_suspension_without_delay_is_due_in_the_first_complete_read_without_the_entr
     let mut story = Story::begin(&[tool("1", "foo", 52503), stays.clone()]);
     story.policy = policy(0);
     story.later(MINUTE, std::slice::from_ref(&stays));
-    let absence = story.account("foo").absence.expect("absent");
+    let absence = story.account("foo").absence.expect("foo is absent");
     assert_eq!((absence.seconds, absence.due), (0, absence.since));
 }
 
@@ -455,39 +461,39 @@ fn adopt(story: &mut Story, name: &str) {
     let account = story.account(name).id.clone();
     let note = Note {
         actor: "root".to_owned(),
-        reason: "made anew".to_owned(),
+        reason: "recreated".to_owned(),
         ticket: None,
-        at: Timestamp::from_second(story.now).expect("a time"),
+        at: Timestamp::from_second(story.now).expect("a valid time"),
     };
     story.ledger.orders.push(Order { id: 1, account, what: OrderKind::AdoptAccount, note, bulk: None, object: None });
 }
 
 #[test]
-fn an_account_that_another_entry_adopts_keeps_all_it_has() {
+fn an_account_that_another_entry_adopts_keeps_everything() {
     let mut story = Story::begin(&[tool("1", "foo", 52503), tool("2", "bar", 52504)]);
     let before = story.account("foo").clone();
-    let anew = [tool("9", "foo", 52503), tool("2", "bar", 52504)];
-    story.later(MINUTE, &anew);
+    let recreated = [tool("9", "foo", 52503), tool("2", "bar", 52504)];
+    story.later(MINUTE, &recreated);
     adopt(&mut story, "foo");
-    story.later(MINUTE, &anew);
+    story.later(MINUTE, &recreated);
     let after = story.account("foo");
     assert_eq!(after.directory_id, DirectoryId("9".to_owned()));
     assert_eq!((&after.id, &after.posix, &after.absence), (&before.id, &before.posix, &None));
     assert_eq!(story.why_rejected(), "");
     assert!(story.ledger.orders.is_empty());
-    assert!(!story.later(MINUTE, &anew), "adopted once");
+    assert!(!story.later(MINUTE, &recreated), "adopted once");
 }
 
 #[test]
-fn a_former_entry_that_comes_back_is_nobody() {
+fn a_former_entry_that_comes_back_is_rejected() {
     let mut story = Story::begin(&[tool("1", "foo", 52503), tool("2", "bar", 52504)]);
     adopt(&mut story, "foo");
     story.later(MINUTE, &[tool("9", "foo", 52503), tool("2", "bar", 52504)]);
     let known = story.ledger.accounts.clone();
-    // Under another name, so that nothing but its id tells what it was.
+    // Its name and uid are new, so only its id shows that it is the former entry.
     story.later(MINUTE, &[tool("9", "foo", 52503), tool("2", "bar", 52504), tool("1", "baz", 52505)]);
     assert_eq!(story.ledger.accounts, known);
-    assert!(story.why_rejected().contains("its id was tool:foo's"), "{}", story.why_rejected());
+    assert!(story.why_rejected().contains("its id belonged to tool:foo"), "{}", story.why_rejected());
 }
 
 #[test]
@@ -513,14 +519,14 @@ fn a_source_that_is_not_asked_proves_nothing_and_loses_nothing() {
     assert_eq!((&story.ledger.sources, &story.ledger.rejected), (&sources, &rejected));
     assert_eq!((story.absent("foo"), story.absent("bar")), (absent, None));
     story.later(60, &[tool("2", "bar", 52504)]);
-    assert!(story.absent("foo") > absent, "what was not looked at counts for an hour at most");
+    assert!(story.absent("foo") > absent, "an unobserved gap counts as at most an hour");
 }
 
 #[test]
 fn a_source_is_asked_again_when_its_interval_is_over() {
     let story = Story::begin(&[tool("1", "foo", 52503)]);
     let mut source = story.ledger.sources["people"].clone();
-    let at = |seconds: i64| Timestamp::from_second(story.now + seconds).expect("a time");
+    let at = |seconds: i64| Timestamp::from_second(story.now + seconds).expect("a valid time");
     let five = Duration::from_mins(5);
     assert_eq!([0, 60, 269, 270, 300].map(|gap| source.is_due(five, at(gap))), [false, false, false, true, true]);
     assert!(source.is_due(five, at(-1)), "the clock was set back");

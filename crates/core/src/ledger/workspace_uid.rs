@@ -1,7 +1,8 @@
-//! The uid of each workspace: the next of its class's range, recorded before anything runs as it, and never given again.
+//! Assigns each workspace a uid: the next one in its class's range, recorded before anything runs with it, and never
+//! reused.
 //!
-//! Files outlive the workspace that wrote them. So gaps are not filled: the next uid is above every one that a workspace
-//! ever had, whether an account, or only a cluster, still says so.
+//! Files outlive the workspace that wrote them. Gaps are therefore not filled: the next uid is above every uid that a
+//! workspace ever had, according to an account or to a cluster.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +13,8 @@ use super::{Account, LedgerState};
 use crate::identity::{AccountKind, PosixIdentity, Uid};
 use crate::policy::{Class, Policy, UidRange};
 
-/// Gives a uid to each of `groups`, workspaces of these classes that have none. A group without a gid, or whose class's
-/// range is used up, gets none: [`why_none`] says why.
+/// Assigns a uid to each workspace in `groups`, which have none. If a group has no gid, or the range of its class is
+/// used up, it gets none; [`why_none`] returns the reason.
 #[must_use]
 pub fn assign(ledger: &LedgerState, groups: &[(&Account, &Class, UidRange)]) -> (Vec<Change>, Vec<Event>) {
     let (mut changes, mut events) = (Vec::new(), Vec::new());
@@ -30,27 +31,27 @@ pub fn assign(ledger: &LedgerState, groups: &[(&Account, &Class, UidRange)]) -> 
     (changes, events)
 }
 
-/// Why a group of `class` has no uid, with the remedy; `None` if it has one, or needs none.
+/// Returns why a group of `class` has no uid, with the remedy; `None` if it has one or needs none.
 #[must_use]
 pub fn why_none(group: &Account, class: &Class) -> Option<String> {
     let range = class.workspace()?.uid_range.filter(|_| group.posix.is_none())?;
     Some(if group.gid.is_none() {
         format!(
-            "gets no uid, so no workspace: the group has no gid, and its pods would need one; give its entry a gidNumber, or \
-             remove class.{}.uid_range",
+            "gets no uid, so no workspace: the group has no gid, and its pods would need one; give its entry a \
+             gidNumber, or remove class.{}.uid_range",
             class.name
         )
     } else {
         format!(
-            "gets no uid, so no workspace: uid_range {range} of class {} is used up, and no uid is used twice; give the class \
-             a longer range",
+            "gets no uid, so no workspace: uid_range {range} of class {} is used up, and no uid is used twice; give the \
+             class a longer range",
             class.name
         )
     })
 }
 
-/// What a cluster's mark keeps for a ledger that is lost: the highest uid of each range, and each that is in none. Empty if
-/// no class has a range.
+/// Returns the uids that a cluster's mark keeps in case the ledger is lost: the highest uid of each range, and every
+/// uid outside the ranges. The result is empty if no class has a range.
 #[must_use]
 pub fn highest(ledger: &LedgerState, policy: &Policy) -> BTreeSet<Uid> {
     if policy.uid_ranges().next().is_none() {
@@ -64,14 +65,14 @@ pub fn highest(ledger: &LedgerState, policy: &Policy) -> BTreeSet<Uid> {
     highest
 }
 
-/// Every uid that a workspace ever had.
+/// Returns every uid that a workspace ever had.
 fn given(ledger: &LedgerState) -> BTreeSet<Uid> {
     let is_group = |id| ledger.accounts.get(id).is_some_and(|account| account.kind == AccountKind::Group);
     let recorded = ledger.uid_history.iter().filter(|(_, holder)| is_group(*holder)).map(|(uid, _)| *uid);
     recorded.chain(ledger.used_uids.keys().copied()).collect()
 }
 
-/// The lowest uid of `range` above those that were given, which is nobody's.
+/// Returns the lowest uid of `range` that is above the `given` ones and that no account has.
 fn next(ledger: &LedgerState, given: &BTreeSet<Uid>, range: UidRange) -> Option<Uid> {
     let above = given.range(range.first..=range.last).next_back().map(|uid| uid.get() + 1);
     let candidates = above.unwrap_or(range.first.get())..=range.last.get();

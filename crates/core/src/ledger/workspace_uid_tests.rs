@@ -1,4 +1,4 @@
-//! Workspaces get uids of their own, which nobody else had or gets.
+//! Tests that each workspace gets its own uid, which no other account had or gets.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use crate::ledger::cluster_recovery::{Facts, Tenancy, learn};
 use crate::plan::testing::{World, course, workspace_of};
 
 fn uid(number: i64) -> Uid {
-    Uid::try_from(number).expect("in range")
+    Uid::try_from(number).expect("a valid uid")
 }
 
 fn range(first: i64, last: i64) -> UidRange {
     UidRange { first: uid(first), last: uid(last) }
 }
 
-/// A site whose workspaces have uids of `range`.
+/// Returns a site whose workspaces get uids from `range`.
 fn world(range: UidRange) -> World {
     let mut world = World::new();
     let mut course = course();
@@ -50,20 +50,20 @@ fn each_workspace_gets_a_uid_once_and_with_the_gid_of_its_group() {
 }
 
 #[test]
-fn uid_of_a_workspace_that_ended_is_given_to_no_other() {
+fn the_uid_of_an_ended_workspace_is_never_assigned_again() {
     let mut world = world(range(70_000, 70_009));
     let algebra = group(&mut world, "algebra", 600);
     world.cycle();
     world.account(&algebra).state = Lifecycle::Deleted;
     let maths = group(&mut world, "maths", 601);
-    // One in between is free, and stays so: what had it may be forgotten.
+    // Lower uids are free, but stay unused: a workspace that had one may be forgotten.
     world.ledger.used_uids.insert(uid(70_003), world.now);
     world.cycle();
     assert_eq!(own(&world, &maths), Some((70_004, 601)));
 }
 
 #[test]
-fn uids_of_the_directory_are_passed_over() {
+fn uids_that_the_directory_uses_are_skipped() {
     let mut world = world(range(70_000, 70_009));
     let old = world.add(AccountKind::Tool, "old", Some(70_000));
     world.ledger.uid_history.insert(uid(70_000), old);
@@ -73,7 +73,7 @@ fn uids_of_the_directory_are_passed_over() {
 }
 
 #[test]
-fn range_that_is_used_up_bars_only_the_new_workspace() {
+fn a_used_up_range_blocks_only_new_workspaces() {
     let mut world = world(range(70_000, 70_000));
     let algebra = group(&mut world, "algebra", 600);
     world.cycle();
@@ -89,7 +89,7 @@ fn range_that_is_used_up_bars_only_the_new_workspace() {
 }
 
 #[test]
-fn group_without_a_gid_gets_no_workspace_and_is_told_why() {
+fn a_group_without_a_gid_gets_a_notice_instead_of_a_workspace() {
     let mut world = world(range(70_000, 70_009));
     let algebra = world.add(AccountKind::Group, "algebra", None);
     world.cycle();
@@ -99,7 +99,7 @@ fn group_without_a_gid_gets_no_workspace_and_is_told_why() {
 }
 
 #[test]
-fn class_without_a_range_gives_no_uids() {
+fn a_class_without_a_range_assigns_no_uids() {
     let mut world = World::new();
     world.policy.classes.insert("course".to_owned(), course());
     let algebra = group(&mut world, "algebra", 600);
@@ -111,7 +111,7 @@ fn tenancy(world: &World, id: &AccountId) -> Tenancy {
     let account = &world.ledger.accounts[id];
     let identity = crate::contract::Identity {
         cluster: ClusterName("prod".to_owned()),
-        namespace: format!("workspace-{}", account.kubernetes_name).try_into().expect("a namespace"),
+        namespace: format!("workspace-{}", account.kubernetes_name).try_into().expect("a valid namespace name"),
         id: id.clone(),
         directory_id: account.directory_id.clone(),
         account: account.account_name(),
@@ -124,7 +124,7 @@ fn tenancy(world: &World, id: &AccountId) -> Tenancy {
     Tenancy { identity, created_at: world.now }
 }
 
-/// What a ledger knows after it learned from clusters; a directory has the entries of `listed` only.
+/// Returns the ledger after it learned from the clusters. The directory has only the entries of `listed`.
 fn learned(world: &World, ledger: LedgerState, facts: &Facts, listed: &[&AccountId]) -> LedgerState {
     let listed: Vec<&DirectoryId> = listed.iter().map(|id| &world.ledger.accounts[*id].directory_id).collect();
     let source = |id: &DirectoryId| listed.contains(&id).then(|| "people".to_owned());
@@ -135,7 +135,7 @@ fn learned(world: &World, ledger: LedgerState, facts: &Facts, listed: &[&Account
 }
 
 #[test]
-fn ledger_that_was_lost_gives_no_uid_again_that_a_cluster_knows() {
+fn a_lost_ledger_assigns_no_uid_that_a_cluster_shows() {
     let mut world = world(range(70_000, 70_009));
     let [algebra, maths] = [("algebra", 600), ("maths", 601)].map(|(name, gid)| group(&mut world, name, gid));
     world.cycle();
@@ -144,18 +144,18 @@ fn ledger_that_was_lost_gives_no_uid_again_that_a_cluster_knows() {
         marked_uids: BTreeSet::from([uid(70_005)]),
         ..Facts::default()
     };
-    // No directory has maths any more: its namespace stays, and runs as its uid.
+    // No directory has maths any more, but its namespace stays and runs with its uid.
     let ledger = learned(&world, LedgerState::default(), &facts, &[&algebra]);
     let before = world.ledger.accounts[&algebra].posix.clone();
     assert_eq!((&ledger.accounts[&algebra].posix, ledger.accounts.len()), (&before, 1));
     assert_eq!(ledger.accounts[&algebra].gid, before.map(|posix| posix.gid));
-    let of_maths = world.ledger.accounts[&maths].posix.as_ref().expect("a uid").uid;
+    let of_maths = world.ledger.accounts[&maths].posix.as_ref().expect("maths has a uid").uid;
     assert!(ledger.used_uids.contains_key(&of_maths) && ledger.used_uids.contains_key(&uid(70_005)));
     assert_eq!(next(&ledger, &given(&ledger), range(70_000, 70_009)), Some(uid(70_006)));
 }
 
 #[test]
-fn older_ledger_learns_the_uids_that_were_given_since() {
+fn an_older_ledger_learns_the_uids_that_were_assigned_since() {
     let mut world = world(range(70_000, 70_009));
     let algebra = group(&mut world, "algebra", 600);
     let before = world.ledger.clone();
@@ -164,7 +164,7 @@ fn older_ledger_learns_the_uids_that_were_given_since() {
     let ledger = learned(&world, before.clone(), &facts, &[&algebra]);
     assert_eq!(ledger.accounts[&algebra].posix, world.ledger.accounts[&algebra].posix);
     assert_eq!(ledger.uid_history.get(&uid(70_000)), Some(&algebra));
-    // Meanwhile it was given to another: both are told, and neither gets the other's.
+    // If the uid was assigned to another account since then, neither account gets the uid of the other.
     let mut other = before;
     let maths = AccountId("maths".to_owned().into());
     other.uid_history = BTreeMap::from([(uid(70_000), maths)]).into();

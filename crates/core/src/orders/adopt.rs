@@ -1,4 +1,5 @@
-//! `bursar adopt namespace|object`: what an execution found to be somebody else's.
+//! `bursar adopt namespace|object`: records that a foreign object is to be taken over. An earlier cycle reported that
+//! it blocks an account.
 
 use super::{OrderOutcome, event, find, next_id, refused};
 use crate::desired::classes_if_asked;
@@ -8,8 +9,8 @@ use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind};
 use crate::orders::request::{AdoptObject, Refusal};
 use crate::policy::Policy;
 
-/// The next cycle tries again at once, and takes it over. It is meant for what stands there now: an order that cannot be
-/// carried out is over.
+/// Records the order and clears the failure, so that the next cycle retries at once and takes the object over. The
+/// order is for the object that exists now: if it cannot be carried out, it is dropped.
 pub(super) fn object(
     ledger: &LedgerState,
     policy: &Policy,
@@ -24,7 +25,7 @@ pub(super) fn object(
         {
             return Ok(ordered(ledger, find(ledger, owner.kind, &owner.name)?, wanted, None, (note, changes)));
         }
-        let text = format!("{object} blocks no account; `bursar status` shows what does, with the command to adopt it");
+        let text = format!("{object} blocks no account; `bursar status` shows those that do, and how to adopt them");
         return refused(1, text);
     };
     let Some(account) = ledger.accounts.get(id) else {
@@ -57,9 +58,10 @@ fn ordered(
     OrderOutcome { changes, events: vec![event], text }
 }
 
-/// What makes a namespace the place of an account that has none yet, though its name was made of the account's by another
-/// rule than ours (`tenant-john-doe` for `john.doe`): the name that `{name}` stands for is frozen as the namespace has it.
-/// The order is also the asking for a tenant that is made on demand. `None`: the account has its place.
+/// Returns the changes that give a namespace to an account without a place, although the name follows another rule than
+/// ours (`tenant-john-doe` for `john.doe`). The text that `{name}` stands for is then taken from the namespace and
+/// never changes. The order also counts as a request for a tenant that is created on demand. Returns `None` if the
+/// account has its place already.
 fn newcomer(
     ledger: &LedgerState,
     policy: &Policy,
@@ -73,17 +75,17 @@ fn newcomer(
     }
     let parsed = NamespaceName::try_from(namespace.to_owned()).or_else(|error| refused(1, error.to_string()))?;
     if ledger.tenants.values().any(|tenant| tenant.namespace.as_ref() == Some(&parsed)) {
-        return refused(1, format!("namespace {namespace} is another account's"));
+        return refused(1, format!("namespace {namespace} belongs to another account"));
     }
     let classes = classes_if_asked(account, ledger, policy);
     let patterns: Vec<&str> = classes.iter().filter_map(|class| class.namespace.as_deref()).collect();
     let Some(name) = patterns.iter().find_map(|pattern| name_in(pattern, namespace)) else {
         let patterns = if patterns.is_empty() { "no namespace".to_owned() } else { patterns.join(", ") };
-        return refused(1, format!("{owner} gets {patterns} by its class, and {namespace} is not of that form"));
+        return refused(1, format!("namespace {namespace} cannot belong to {owner}: its classes give it {patterns}"));
     };
     let mut others = ledger.accounts.values().filter(|other| other.kind == account.kind && other.id != account.id);
     if let Some(other) = others.find(|other| other.kubernetes_name == name) {
-        return refused(1, format!("{name} is the name of {} in Kubernetes", other.account_name()));
+        return refused(1, format!("{name} is already the name of {} in Kubernetes", other.account_name()));
     }
     let mut changes = Vec::new();
     if account.kubernetes_name != name {
@@ -96,7 +98,7 @@ fn newcomer(
     Ok(Some(changes))
 }
 
-/// Whose way it stands in, and where.
+/// Returns the account and the cluster in which the object blocks it.
 fn in_the_way<'a>(ledger: &'a LedgerState, wanted: &AdoptObject) -> Option<(&'a AccountId, &'a ClusterName)> {
     let (kind, _) = wanted.object.split_once(' ')?;
     let word = if kind == "namespace" { "" } else { "object " };
@@ -117,18 +119,18 @@ mod tests {
     use crate::plan::testing::World;
 
     fn adopt(world: &World, namespace: &str, owner: &str) -> Result<OrderOutcome, Refusal> {
-        let owner = Some(owner.parse().expect("an account"));
+        let owner = Some(owner.parse().expect("a valid account name"));
         let wanted = AdoptObject { object: format!("namespace {namespace}"), owner, reason: None, ticket: None };
         let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: world.now };
         object(&world.ledger, &world.policy, &wanted, note)
     }
 
     #[test]
-    fn a_newcomer_gets_a_namespace_that_another_rule_named() {
+    fn a_new_account_gets_a_namespace_whose_name_follows_another_rule() {
         let mut world = World::new();
         let dotted = world.add(AccountKind::Tool, "john.doe", Some(52_503));
         let plain = world.add(AccountKind::Tool, "jane", Some(52_504));
-        let OrderOutcome { changes, text, .. } = adopt(&world, "tool-john-doe", "tool:john.doe").expect("ordered");
+        let OrderOutcome { changes, text, .. } = adopt(&world, "tool-john-doe", "tool:john.doe").expect("an order");
         assert!(text.contains("tool:john.doe: namespace tool-john-doe to be adopted"), "{text}");
         for change in &changes {
             world.ledger.apply(change);
@@ -136,9 +138,9 @@ mod tests {
         assert_eq!(world.ledger.accounts[&dotted].kubernetes_name, "john-doe");
         assert_eq!(world.ledger.orders.len(), 1);
         let refusal =
-            |world: &World, namespace: &str, owner: &str| adopt(world, namespace, owner).err().expect("refused");
+            |world: &World, namespace: &str, owner: &str| adopt(world, namespace, owner).err().expect("a refusal");
         let taken = refusal(&world, "tool-john-doe", "tool:jane");
-        assert!(taken.text.contains("john-doe is the name of tool:john.doe"), "{}", taken.text);
+        assert!(taken.text.contains("john-doe is already the name of tool:john.doe"), "{}", taken.text);
         let other = refusal(&world, "user-jane", "tool:jane");
         assert!(other.text.contains("tool-{name}"), "{}", other.text);
         assert_eq!(refusal(&world, "tool-x", "tool:nobody").exit_code, 4);

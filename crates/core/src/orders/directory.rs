@@ -1,4 +1,4 @@
-//! `bursar directory accept`: a server was restored from a backup, or groups are empty on purpose.
+//! `bursar directory accept`, for a server that was restored from a backup and for groups that are empty on purpose.
 
 use serde_json::json;
 
@@ -8,15 +8,15 @@ use crate::ledger::server::SourceMark;
 use crate::ledger::{LedgerState, Note};
 use crate::orders::request::Refusal;
 
-/// What was known of the servers is forgotten, and the next complete read is taken as it is.
+/// Discards what is known of the source's servers, and accepts the next complete read as it is.
 pub(super) fn accept(ledger: &LedgerState, source: &str, note: &Note) -> Result<OrderOutcome, Refusal> {
     if !ledger.sources.contains_key(source) && !ledger.marks.contains_key(source) {
         let names: Vec<&str> = ledger.sources.keys().map(String::as_str).collect();
         let others = match names.as_slice() {
-            [] => "nothing was read so far; run: bursar sync".to_owned(),
-            names => format!("there are: {}", names.join(", ")),
+            [] => "no source was read so far; run: bursar sync".to_owned(),
+            names => format!("sources that were read: {}", names.join(", ")),
         };
-        let text = format!("no source {source:?} was read yet; {others}");
+        let text = format!("no source {source:?} was ever read; {others}");
         return refused(64, text);
     }
     let mark = SourceMark::accepted(note.at);

@@ -1,5 +1,5 @@
-//! Somebody asks for their account (`bursar ensure`, a login hook): whether they may, what the ledger notes, and
-//! whether their kubeconfig works.
+//! A request for an account (`bursar ensure`, a login hook): checks whether the caller may ask, records the request in
+//! the ledger, and answers whether the kubeconfig works.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
@@ -12,36 +12,36 @@ use crate::ledger::{Account, CredentialKey, Delivery, LedgerState, Lifecycle, So
 use crate::orders::request::{EnsureAnswer, EnsureRequest, Refusal, Trigger};
 use crate::policy::{CredentialKind, Policy};
 
-/// Within this time a home is believed to be as it was seen, and asking again is asking once: a login hook that waits asks
-/// several times a second.
+/// For this time, the last check of a home counts as current, and repeated requests count as one. A login hook that
+/// waits asks several times a second.
 const FRESH: SignedDuration = SignedDuration::from_secs(10);
 
-/// Login hooks wait so long (docs/operations.md).
+/// The longest time that login hooks wait (docs/operations.md).
 const LOGIN: SignedDuration = SignedDuration::from_secs(30);
 
-/// Who asks, as the kernel knows them.
+/// The caller, as the kernel identifies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asker {
-    /// For the history.
+    /// The login name for the history.
     pub actor: String,
-    /// uid of the process that asks.
+    /// The uid of the calling process.
     pub uid: u32,
-    /// Its name on this host.
+    /// The name of the uid on this host.
     pub name: Option<String>,
-    /// For everybody.
+    /// Whether the caller may ask for every account.
     pub may_order: bool,
 }
 
-/// The result of asking.
+/// The result of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ensured {
-    /// For the ledger: when the account was last asked for.
+    /// Changes of the ledger, such as the time of the request.
     pub changes: Vec<Change>,
-    /// For the history.
+    /// Events of the history.
     pub events: Vec<Event>,
-    /// For the caller.
+    /// The answer to the caller.
     pub answer: Result<EnsureAnswer, Refusal>,
-    /// The cycle that brings it nearer.
+    /// The cycle that should run to make the account ready.
     pub wants: Option<Trigger>,
 }
 
@@ -52,7 +52,7 @@ impl Ensured {
     }
 }
 
-/// Answers at once; a caller that wants to wait asks again.
+/// Answers without waiting. A caller that wants to wait asks again.
 #[must_use]
 pub fn ensure(
     ledger: &LedgerState,
@@ -67,18 +67,18 @@ pub fn ensure(
         Err(refusal) if refusal.exit_code == 4 && may_ask_for_new(caller, request) => {
             return unknown(ledger, refusal, *since, now);
         }
-        // Who maintains what is not known before the first read.
+        // Before the first read, it is unknown who maintains the tool.
         Err(_) if ledger.sources.is_empty() => {
             let text = format!("{kind}:{name}: no directory has answered yet");
             let answer = Ok(EnsureAnswer { ready: false, text, kubeconfigs: Vec::new() });
             return Ensured { changes: Vec::new(), events: Vec::new(), answer, wants: Some(Trigger::Login) };
         }
         Err(refusal) if caller.may_order => return Ensured::refused(refusal.exit_code, refusal.text),
-        // A caller who may not ask does not learn either which accounts exist.
+        // A caller who may not ask must not learn which accounts exist.
         _ => {
             let text = format!(
-                "{kind}:{name}: root, members of both groups bursar and bursar-admin, the person and a tool's maintainers \
-                 may ask for it"
+                "you may not ask for {kind}:{name}: only root, members of both groups bursar and bursar-admin, the \
+                 person and a tool's maintainers may"
             );
             return Ensured::refused(77, text);
         }
@@ -87,15 +87,15 @@ pub fn ensure(
         return Ensured::refused(1, format!("{}: {why}", account.account_name()));
     }
     let before = ledger.last_use.get(&account.id);
-    let anew = before.is_none_or(|before| now.duration_since(*before).abs() >= FRESH);
-    let mut changes: Vec<Change> = anew.then(|| Change::Used(account.id.clone(), now)).into_iter().collect();
+    let is_new = before.is_none_or(|before| now.duration_since(*before).abs() >= FRESH);
+    let mut changes: Vec<Change> = is_new.then(|| Change::Used(account.id.clone(), now)).into_iter().collect();
     let events = if before.is_none() { vec![asked(caller, account)] } else { Vec::new() };
-    let mut wants = anew;
+    let mut wants = is_new;
     let mut missing = Vec::new();
     let mut kubeconfigs = Vec::new();
     let places: Vec<_> = ledger.tenants_of(&account.id).collect();
     if places.is_empty() {
-        missing.push("it is being made".to_owned());
+        missing.push("it is being created".to_owned());
     }
     for (cluster, tenant) in places {
         match standing(ledger, policy, account, cluster, tenant, now) {
@@ -103,7 +103,7 @@ pub fn ensure(
             Standing::Unseen(key, delivery) => {
                 let looked = Delivery { checked_at: Some(Timestamp::UNIX_EPOCH), ..delivery };
                 changes.push(Change::Delivery(key, Some(looked)));
-                missing.push(format!("its kubeconfig for cluster {cluster} is being looked at"));
+                missing.push(format!("its kubeconfig for cluster {cluster} is being checked"));
                 wants = true;
             }
             Standing::Waits { why, at_once } => {
@@ -123,7 +123,7 @@ pub fn ensure(
     Ensured { changes, events, answer: Ok(answer), wants }
 }
 
-/// An administrator, the person whose account it is, or somebody who maintains the tool.
+/// Whether the caller is an administrator, the person of the account, or maintains the tool.
 fn may_ask(ledger: &LedgerState, caller: &Asker, account: &Account) -> bool {
     let is_caller = |account: &Account| {
         account.kind == AccountKind::User && account.posix.as_ref().is_some_and(|posix| posix.uid.get() == caller.uid)
@@ -132,13 +132,15 @@ fn may_ask(ledger: &LedgerState, caller: &Asker, account: &Account) -> bool {
     caller.may_order || is_caller(account) || (account.kind == AccountKind::Tool && maintains())
 }
 
-/// Somebody whom the host knows already and the ledger does not.
+/// Whether the caller may ask for an account that the ledger does not have: an administrator, or the person of that
+/// name.
 fn may_ask_for_new(caller: &Asker, request: &EnsureRequest) -> bool {
     caller.may_order || (request.kind == AccountKind::User && caller.name.as_ref() == Some(&request.name))
 }
 
-/// The directories are read once more after they began to ask, but for those that were read lately and take long: nobody
-/// waits at a login for what the schedule reads.
+/// Answers for an account that the ledger does not know. The directories are read once more after the caller began to
+/// ask, except those that were read recently and take long: nobody waits at a login for a read that the schedule makes
+/// anyway.
 fn unknown(ledger: &LedgerState, refusal: Refusal, since: Option<Timestamp>, now: Timestamp) -> Ensured {
     let since = since.unwrap_or(now - FRESH).min(now);
     let may_answer = |source: &&SourceState| source.read_at <= since && source.is_due_for_logins(since + LOGIN);
@@ -152,13 +154,13 @@ fn unknown(ledger: &LedgerState, refusal: Refusal, since: Option<Timestamp>, now
     Ensured { changes: Vec::new(), events: Vec::new(), answer, wants: is_due.then_some(Trigger::Login) }
 }
 
-/// Why waiting brings nothing.
+/// Returns why waiting cannot make the account ready.
 fn hopeless(ledger: &LedgerState, policy: &Policy, account: &Account) -> Option<String> {
     if let Some(note) = ledger.holds.get(&account.id) {
         return Some(format!("held by {} ({})", note.actor, note.reason));
     }
     match account.state {
-        // An account that is suspended because it was not used comes back by being used.
+        // An account that is suspended for idleness resumes because it was asked for.
         Lifecycle::Suspended if matches!(account.suspension, Some(Suspension::Idle { .. })) => {}
         Lifecycle::Suspended => return Some("suspended; `bursar why` shows the reason".to_owned()),
         Lifecycle::Archived | Lifecycle::Deleted => return Some(format!("its state is {}", account.state.as_str())),
@@ -180,14 +182,14 @@ fn asked(caller: &Asker, account: &Account) -> Event {
 }
 
 enum Standing {
-    /// It works; where the kubeconfig is, if the class gives one.
+    /// The credential works. The path is that of its kubeconfig, if the class has homes.
     Ready(Option<std::path::PathBuf>),
-    /// It worked when it was last seen.
+    /// The kubeconfig worked at the last check, which is too old.
     Unseen(CredentialKey, Delivery),
-    /// Not yet.
+    /// The account is not ready.
     Waits {
         why: String,
-        /// A cycle helps now.
+        /// Whether a cycle now can help.
         at_once: bool,
     },
 }
@@ -212,9 +214,9 @@ fn standing(
     let class = policy.classes.get(&tenant.class).filter(|class| class.home.is_some());
     let Some(rule) = class.and_then(|class| class.credential.as_ref()) else {
         let settled = ledger.settled.contains_key(&place);
-        return if settled { Standing::Ready(None) } else { waits("it is being made") };
+        return if settled { Standing::Ready(None) } else { waits("it is being created") };
     };
-    // If there are several hosts, the first speaks for all: the caller waits on none of them.
+    // If there are several hosts, the first stands for all, because the caller does not wait on any of them.
     let host = rule.hosts().first().cloned().unwrap_or_default();
     let key = CredentialKey::new(place.0, place.1).on(&host);
     let good = match rule.kind {
@@ -225,12 +227,12 @@ fn standing(
         }
     };
     let Some(delivery) = ledger.deliveries.get(&key).filter(|it| good && !it.is_notice()) else {
-        return waits("its credential is being made");
+        return waits("its credential is being issued");
     };
     match delivery.checked_at {
         None => waits("its kubeconfig is being written again"),
         Some(at) if now.duration_since(at).abs() < FRESH => Standing::Ready(Some(delivery.path.clone())),
-        Some(at) if at == Timestamp::UNIX_EPOCH => waits("its kubeconfig is being looked at"),
+        Some(at) if at == Timestamp::UNIX_EPOCH => waits("its kubeconfig is being checked"),
         Some(_) => Standing::Unseen(key, delivery.clone()),
     }
 }
@@ -240,7 +242,7 @@ mod tests {
     use super::*;
     use crate::plan::testing::World;
 
-    /// What somebody whom nobody knows is answered, and what their asking sets off.
+    /// Returns the exit code and the trigger if a person whom nobody knows asks.
     fn asks(world: &World, since: Timestamp, now: Timestamp) -> (Option<u8>, Option<Trigger>) {
         let name = "nobody".to_owned();
         let caller = Asker { actor: name.clone(), uid: 65_534, name: Some(name.clone()), may_order: false };
@@ -250,30 +252,30 @@ mod tests {
     }
 
     #[test]
-    fn asking_without_end_reads_a_directory_now_and_then() {
+    fn endless_requests_cause_few_reads_of_a_directory() {
         let mut world = World::new();
         let (began, mut reads) = (world.now, 0);
         for at in 1..=120 {
             let now = began + SignedDuration::from_secs(at);
             let (refused, wants) = asks(&world, now, now);
             assert_eq!(refused, None, "{at}");
-            assert!(matches!(wants, None | Some(Trigger::Login)), "an administrator's cycle: {wants:?}");
+            assert!(matches!(wants, None | Some(Trigger::Login)), "a login starts {wants:?}");
             if wants.is_some() {
                 reads += 1;
                 world.ledger.sources.values_mut().for_each(|source| source.read_at = now);
             }
         }
-        assert!((20..=24).contains(&reads), "{reads} in two minutes");
+        assert!((20..=24).contains(&reads), "{reads} reads in two minutes");
     }
 
     #[test]
-    fn nobody_waits_at_a_login_for_a_directory_that_takes_long() {
+    fn a_login_does_not_wait_for_a_slow_directory() {
         let mut world = World::new();
         world.ledger.sources.values_mut().for_each(|source| source.took_ms = 60_000);
         let at = |seconds| world.now + SignedDuration::from_secs(seconds);
         assert_eq!(asks(&world, at(1), at(1)), (Some(4), None));
         assert_eq!(asks(&world, at(230), at(230)), (None, None));
         assert_eq!(asks(&world, at(230), at(240)), (None, Some(Trigger::Login)));
-        assert_eq!(asks(&world, at(-1), at(1)), (Some(4), None), "it was read after they began to ask");
+        assert_eq!(asks(&world, at(-1), at(1)), (Some(4), None), "a read followed the request");
     }
 }

@@ -1,5 +1,5 @@
-//! The end of an eviction: of what was stopped, only what an administrator names starts again. Anything else may be what
-//! somebody left there.
+//! The end of an eviction. Only the stopped workloads that an administrator names start again, because the others may
+//! have been left by an intruder.
 
 use super::refused;
 use crate::kinds::ObjectKey;
@@ -10,8 +10,8 @@ use crate::orders::request::Refusal;
 const ALL: &str = "all";
 const NONE: &str = "none";
 
-/// What stays stopped when the account is resumed. `start`: what the administrator approved; `None`: nothing was said,
-/// which does only where nothing was evicted or nothing is stopped.
+/// Returns the changes that leave workloads stopped when the account resumes. `start` is what the administrator named;
+/// it may be `None` only if there was no eviction or nothing is stopped.
 pub(super) fn left_stopped(
     ledger: &LedgerState,
     account: &Account,
@@ -28,8 +28,8 @@ pub(super) fn left_stopped(
             return Ok(Vec::new());
         }
         return refused(format!(
-            "{} was evicted: say what starts again, by --start KIND/NAME for each, --start all or --start none; stopped \
-             are: {}",
+            "{} was evicted; name what starts again with --start KIND/NAME for each, --start all or --start none; \
+             stopped are: {}",
             account.account_name(),
             names.join(", ")
         ));
@@ -46,7 +46,7 @@ pub(super) fn left_stopped(
             }
             if let Some(unknown) = several.iter().find(|name| !names.contains(name)) {
                 return refused(format!(
-                    "{}: {unknown:?} is not among what is stopped: {}",
+                    "{}: {unknown:?} is not among the stopped workloads: {}",
                     account.account_name(),
                     names.join(", ")
                 ));
@@ -58,7 +58,7 @@ pub(super) fn left_stopped(
     Ok(left.map(|(key, _)| Change::Stopped(account.id.clone(), (*key).clone(), None)).collect())
 }
 
-/// `deployment/web`.
+/// Returns a name such as `deployment/web`.
 fn said(key: &ObjectKey) -> String {
     format!("{}/{}", key.kind.as_str().to_lowercase(), key.name)
 }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn an_eviction_stops_removes_and_proves_and_a_second_one_does_it_again() {
+    fn an_eviction_stops_removes_and_proves_and_so_does_a_second_one() {
         let (mut world, foo) = evicted();
         let steps = |world: &World| {
             let plan = world.plan();
@@ -112,7 +112,7 @@ mod tests {
             steps.filter_map(step).collect::<Vec<_>>()
         };
         assert_eq!(steps(&world), ["stop", "evict", "prove"]);
-        // Killed before the first step: the ledger knows what has begun.
+        // As if the daemon was killed before the first step: the ledger has recorded that the suspension began.
         let (approved, _) = world.guarded();
         world.execute_until(&approved, 0);
         assert_eq!(world.ledger.accounts[&foo].state, Lifecycle::Suspended);
@@ -126,13 +126,13 @@ mod tests {
     }
 
     #[test]
-    fn an_eviction_that_stopped_nothing_names_no_workload() {
+    fn a_start_of_workloads_is_refused_if_nothing_was_stopped() {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
         let refused =
             left_stopped(&world.ledger, &world.ledger.accounts[&foo], Some(&vec!["deployment/web".to_owned()]));
-        let refusal = refused.expect_err("refused");
+        let refusal = refused.expect_err("no workload is stopped");
         assert!(refusal.exit_code == 64 && refusal.text.ends_with("without --start"), "{}", refusal.text);
     }
 

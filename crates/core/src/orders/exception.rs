@@ -1,4 +1,4 @@
-//! Exceptions from admission rules that an administrator gives and takes back.
+//! Records exceptions from admission rules that an administrator sets or removes.
 
 use serde_json::json;
 
@@ -11,7 +11,7 @@ use crate::ledger::{Account, LedgerState, Note};
 use crate::orders::request::{ExceptionSet, ExceptionUnset, Refusal};
 use crate::policy::Policy;
 
-/// An exception from each rule; all of them, or none.
+/// Sets an exception from each rule. If one is not allowed, none is set.
 pub(super) fn set(
     ledger: &LedgerState,
     policy: &Policy,
@@ -27,7 +27,7 @@ pub(super) fn set(
     })?;
     is_to_come(*until, note.at)?;
     if note.reason.is_empty() && note.ticket.is_none() {
-        return refused(64, "--reason or --ticket is missing: the history keeps it".to_owned());
+        return refused(64, "--reason or --ticket is missing: the history must say why".to_owned());
     }
     let mut outcome = OrderOutcome::default();
     for rule in rules {
@@ -43,7 +43,7 @@ pub(super) fn set(
     Ok(outcome)
 }
 
-/// The rules hold again; all of them, or none.
+/// Removes exceptions, so that the rules apply again. If one does not exist, none is removed.
 pub(super) fn unset(
     ledger: &LedgerState,
     account: &Account,
@@ -67,7 +67,7 @@ pub(super) fn unset(
     }
     let rules: Vec<&str> = rules.iter().map(|rule| rule.as_str()).collect();
     outcome.text = format!(
-        "{name}: no exception from {} any more; what it let in stays, and `bursar webhook audit` names it",
+        "{name}: no exception from {} any more; objects that it admitted stay, and `bursar webhook audit` lists them",
         rules.join(", ")
     );
     Ok(outcome)
@@ -82,7 +82,7 @@ mod tests {
     use crate::plan::testing::World;
 
     #[test]
-    fn nobody_is_excepted_without_a_reason_or_from_what_keeps_the_groups_of_images_away() {
+    fn an_exception_needs_a_reason_and_one_from_images_also_strict_groups() {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         let until = world.now + jiff::SignedDuration::from_hours(24);
@@ -96,7 +96,7 @@ mod tests {
         };
         assert_eq!(given(&world, ExceptedRule::Images, ""), Err(64));
         assert!(given(&world, ExceptedRule::Images, "a course").is_ok_and(|text| text.contains("images until 2026-")));
-        world.policy.classes.get_mut("tool").expect("a class").admission.uid.strict_groups = false;
+        world.policy.classes.get_mut("tool").expect("class tool").admission.uid.strict_groups = false;
         assert_eq!(given(&world, ExceptedRule::Images, "a course"), Err(1));
         assert!(given(&world, ExceptedRule::Hosts, "a course").is_ok());
     }

@@ -1,4 +1,4 @@
-//! Quota overrides that an administrator gives and takes back.
+//! Records quota overrides that an administrator sets or removes.
 
 use serde_json::json;
 
@@ -13,7 +13,7 @@ use crate::orders::request::{QuotaSet, QuotaUnset, Refusal};
 use crate::policy::{Class, Policy};
 use crate::quantity::{is_count, is_counted, is_quantity, is_resource};
 
-/// Another amount for each resource; all of them, or none.
+/// Sets an override for each resource. If one is invalid, none is set.
 pub(super) fn set(
     ledger: &LedgerState,
     policy: &Policy,
@@ -56,7 +56,7 @@ pub(super) fn set(
     Ok(outcome)
 }
 
-/// The class's amounts again; all of them, or none.
+/// Removes overrides, so that the class's amounts apply again. If one does not exist, none is removed.
 pub(super) fn unset(
     ledger: &LedgerState,
     account: &Account,
@@ -82,8 +82,8 @@ pub(super) fn unset(
     Ok(outcome)
 }
 
-/// The class that `choose` takes of those that give an account its namespace in `cluster`. `without`: what holds for an
-/// account that has no namespace.
+/// Returns the class that `choose` selects among those that give the account a namespace in `cluster`. `without`
+/// completes the refusal for an account without a namespace.
 pub(super) fn class_for<'p>(
     account: &Account,
     ledger: &LedgerState,
@@ -98,7 +98,7 @@ pub(super) fn class_for<'p>(
     }
     let mut classes = classes_of(account, ledger, policy);
     if classes.is_empty() {
-        // Nobody asked for it yet: when it is made, it has what is ordered now from the beginning.
+        // Nobody asked for the account yet. Once it is created, the order applies from the beginning.
         classes = classes_if_asked(account, ledger, policy);
     }
     let Some(class) = choose(&classes) else {
@@ -108,7 +108,7 @@ pub(super) fn class_for<'p>(
     Ok(class)
 }
 
-/// Refuses to take back what the account does not have. `list`: the command that lists what it has.
+/// Refuses to remove what the account does not have. `list` is the command that lists what it has.
 pub(super) fn not_given<T>(
     account: &Account,
     what: &str,
@@ -117,10 +117,10 @@ pub(super) fn not_given<T>(
 ) -> Result<T, Refusal> {
     let (name, place) = (account.account_name(), cluster.map(|cluster| format!(" for cluster {cluster}")));
     let place = place.unwrap_or_default();
-    refused(1, format!("{name} has no {what}{place}; `bursar {list} list` shows what there is"))
+    refused(1, format!("{name} has no {what}{place}; `bursar {list} list` shows those that exist"))
 }
 
-/// Refuses a cluster in which none of the classes is.
+/// Refuses a cluster that none of the classes covers.
 fn known(policy: &Policy, classes: &[&Class], cluster: Option<&ClusterName>) -> Result<(), Refusal> {
     let Some(cluster) = cluster else { return Ok(()) };
     let there = policy.clusters.contains_key(cluster);
@@ -128,13 +128,13 @@ fn known(policy: &Policy, classes: &[&Class], cluster: Option<&ClusterName>) -> 
         return Ok(());
     }
     let all: Vec<&str> = classes.iter().flat_map(|class| &class.clusters).map(|name| name.0.as_str()).collect();
-    refused(64, format!("it is in no cluster {cluster}; it is in: {}", all.join(", ")))
+    refused(64, format!("it has no place in cluster {cluster}; its clusters: {}", all.join(", ")))
 }
 
-/// Whether a class lets a resource have this amount.
+/// Refuses an amount that the class does not allow for the resource.
 fn takes(class: &Class, resource: &str, amount: &str) -> Result<(), Refusal> {
     if !is_resource(resource) {
-        return refused(64, format!("{resource:?} is no resource of a quota; for example limits.cpu"));
+        return refused(64, format!("{resource:?} is not a resource of a quota; use a name such as limits.cpu"));
     }
     if !is_quantity(amount) || (is_counted(resource) && !is_count(amount)) {
         return refused(64, format!("{resource}: {amount:?} is not a quantity; for example {resource}=16"));
@@ -142,7 +142,7 @@ fn takes(class: &Class, resource: &str, amount: &str) -> Result<(), Refusal> {
     if class.quota_locked.contains(resource) {
         return refused(
             64,
-            format!("{resource} is locked for class {}: quota_locked in bursar.toml says so", class.name),
+            format!("{resource} cannot be overridden: quota_locked of class {} in bursar.toml names it", class.name),
         );
     }
     Ok(())
@@ -158,7 +158,7 @@ mod tests {
     use crate::plan::testing::World;
 
     #[test]
-    fn a_new_resource_without_a_default_is_told() {
+    fn an_override_of_a_resource_without_a_default_warns() {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: world.now };
@@ -166,10 +166,10 @@ mod tests {
             let target = Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: None, ticket: None };
             let amounts = BTreeMap::from([(resource.to_owned(), "8".to_owned())]);
             let order = QuotaSet { target, amounts, until: None, cluster: None };
-            set(&world.ledger, &world.policy, &world.ledger.accounts[&foo], &order, &note).expect("an order").text
+            set(&world.ledger, &world.policy, &world.ledger.accounts[&foo], &order, &note).expect("an override").text
         };
         assert!(!told(&world, "limits.cpu").contains("are refused"), "the class has a default");
-        let class = world.policy.classes.get_mut("tool").expect("a class of the sample");
+        let class = world.policy.classes.get_mut("tool").expect("the sample policy has class tool");
         class.limit_range = None;
         class.quota.remove("limits.cpu");
         assert!(told(&world, "limits.cpu").contains("pods that do not name limits.cpu themselves are refused"));

@@ -1,4 +1,4 @@
-//! Requests that change what the ledger keeps, as the control socket carries them, and what sets a cycle off.
+//! Requests on the control socket that change the ledger, and the triggers of a cycle.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,61 +13,60 @@ use crate::identity::{AccountKind, AccountName, ClusterName};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "order")]
 pub enum OrderRequest {
-    /// Suspend until resumed.
+    /// Suspend the account until it is resumed.
     Suspend(Target),
-    /// Suspend until a moment, or until resumed.
+    /// Suspend the account until a given time, or until it is resumed earlier.
     #[serde(rename = "suspend until")]
     SuspendUntil(SuspendUntil),
-    /// End an ordered suspension.
+    /// End a suspension that was ordered.
     Resume(Target),
-    /// Leave alone.
+    /// Put the account on hold: plans are made and shown, but not carried out.
     Hold(Target),
     /// End a hold.
     Release(Target),
-    /// Make every older certificate worth nothing, and deliver a new one.
+    /// Make every older certificate of the account invalid, and deliver a new one.
     Revoke(Target),
-    /// Suspend, and remove what somebody who had a credential may have left.
+    /// Suspend the account, and remove what a holder of its credential may have left in its namespaces.
     Evict(Evict),
-    /// End an eviction, and start again what is named.
+    /// End an eviction, and start the named workloads again.
     #[serde(rename = "resume starting")]
     ResumeStarting(ResumeStarting),
-    /// Revoke every account of a class, one first and then at the pace of `limits.change_per_cycle`.
+    /// Revoke every account of a class: first one, then the others at the pace of `limits.change_per_cycle`.
     #[serde(rename = "revoke class")]
     RevokeClass(RevokeClass),
-    /// Give other amounts than the class does.
+    /// Set amounts of a quota for one account instead of the class's.
     #[serde(rename = "quota set")]
     QuotaSet(QuotaSet),
-    /// Give the class's amounts again.
+    /// Return to the amounts of the class.
     #[serde(rename = "quota unset")]
     QuotaUnset(QuotaUnset),
     /// Except an account from admission rules.
     #[serde(rename = "exception set")]
     ExceptionSet(ExceptionSet),
-    /// Let the rules hold again.
+    /// Remove exceptions, so that the rules apply again.
     #[serde(rename = "exception unset")]
     ExceptionUnset(ExceptionUnset),
-    /// Take the uid that the directory has now.
+    /// Accept the uid that the directory now has for the account.
     #[serde(rename = "adopt uid")]
     AdoptUid(Target),
-    /// Give the account to the other entry of the directory that has its name.
+    /// Assign the account to the other directory entry that has its name.
     #[serde(rename = "adopt account")]
     AdoptAccount(Target),
-    /// Take over what somebody else made where an object of a tenant's should be.
+    /// Take over a foreign object that stands where an object of a tenant should be.
     #[serde(rename = "adopt object")]
     AdoptObject(AdoptObject),
-    /// Take what a source says next, though its servers seem to have been set back.
+    /// Accept what a source says next, although its servers seem to be in an older state than before.
     #[serde(rename = "accept directory")]
     AcceptDirectory(AcceptDirectory),
-    /// What an archive has was made again: told, for the history.
+    /// Record in the history that an archive was restored.
     Restored {
-        /// Whose.
         target: Target,
-        /// Which archive.
+        /// The name of the archive's file.
         file: String,
-        /// How many objects were made.
+        /// The number of objects that were created.
         objects: u64,
     },
-    /// Let exactly what was refused through, once, within the hour.
+    /// Allow exactly the refused set of changes, once, within an hour.
     Approve {
         /// As printed by `plan` and `status`.
         hash: String,
@@ -77,73 +76,69 @@ pub enum OrderRequest {
 /// `bursar directory accept`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AcceptDirectory {
-    /// Its configured name.
+    /// The configured name of the source.
     pub source: String,
-    /// In the administrator's words; for the history.
+    /// In the administrator's words, for the history.
     pub reason: Option<String>,
     /// The administrator's ticket.
     pub ticket: Option<String>,
 }
 
-/// Which object, and whose it becomes.
+/// The request to adopt an object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdoptObject {
     /// `resourcequota tool-foo/bursar`, `namespace tool-foo`.
     pub object: String,
-    /// The new owner; `None`: the account in whose way it stands.
+    /// The new owner. If `None`, the object goes to the account that it blocks.
     pub owner: Option<AccountName>,
-    /// In the administrator's words.
-    pub reason: Option<String>,
-    /// Their ticket.
-    pub ticket: Option<String>,
-}
-
-/// Whom an order is about, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Target {
-    /// `tool`, `user` or `group`.
-    pub kind: AccountKind,
-    /// Its current name, or the ledger's id of it.
-    pub name: String,
-    /// In the administrator's words; for the history.
+    /// In the administrator's words, for the history.
     pub reason: Option<String>,
     /// The administrator's ticket.
     pub ticket: Option<String>,
 }
 
-/// `bursar suspend --until`. An order of its own, so that a daemon that does not know it refuses it.
+/// The account that an order concerns, and the reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// `tool`, `user` or `group`.
+    pub kind: AccountKind,
+    /// The current name of the account, or its id in the ledger.
+    pub name: String,
+    /// In the administrator's words, for the history.
+    pub reason: Option<String>,
+    /// The administrator's ticket.
+    pub ticket: Option<String>,
+}
+
+/// `bursar suspend --until`. It is a separate order, so that an older daemon that does not know it refuses it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SuspendUntil {
-    /// Whom.
     pub target: Target,
-    /// The account resumes then, unless something else suspends it.
+    /// When the account resumes, unless it is suspended for another reason too.
     pub until: Timestamp,
 }
 
 /// `bursar revoke --evict`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evict {
-    /// Whom.
     pub target: Target,
-    /// What was changed in its namespaces since then is listed.
+    /// Objects in the account's namespaces that were changed since this time are listed.
     pub since: Option<Timestamp>,
 }
 
 /// `bursar resume --start`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResumeStarting {
-    /// Whom.
     pub target: Target,
-    /// `deployment/web`, of what is stopped; `all` or `none` alone.
+    /// Stopped workloads such as `deployment/web`, or only `all` or `none`.
     pub start: Vec<String>,
 }
 
 /// `bursar revoke --all`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevokeClass {
-    /// Whose accounts.
     pub class: String,
-    /// In the administrator's words; for the history.
+    /// In the administrator's words, for the history.
     pub reason: Option<String>,
     /// The administrator's ticket.
     pub ticket: Option<String>,
@@ -152,125 +147,121 @@ pub struct RevokeClass {
 /// `bursar quota set`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaSet {
-    /// Whose.
     pub target: Target,
-    /// Amounts by resource, as Kubernetes writes both.
+    /// Kubernetes quantities, by resource name.
     pub amounts: BTreeMap<String, String>,
-    /// From then on the class's amounts hold again; absent: never.
+    /// When the class's amounts apply again; `None` if never.
     pub until: Option<Timestamp>,
-    /// Only in this cluster.
+    /// If set, the override is for this cluster only.
     pub cluster: Option<ClusterName>,
 }
 
 /// `bursar quota unset`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaUnset {
-    /// Whose.
     pub target: Target,
-    /// Which resources.
     pub resources: Vec<String>,
-    /// Only what was given for this cluster; absent: all of it.
+    /// If set, only overrides for this cluster are removed; otherwise all.
     pub cluster: Option<ClusterName>,
 }
 
 /// `bursar exception set`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExceptionSet {
-    /// Who.
     pub target: Target,
-    /// From what.
     pub rules: Vec<ExceptedRule>,
-    /// From then on the rules hold again.
+    /// When the rules apply again.
     pub until: Timestamp,
-    /// Only in this cluster.
+    /// If set, the exception is for this cluster only.
     pub cluster: Option<ClusterName>,
 }
 
 /// `bursar exception unset`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExceptionUnset {
-    /// Who.
     pub target: Target,
-    /// From what.
     pub rules: Vec<ExceptedRule>,
-    /// Only what was given for this cluster; absent: all of it.
+    /// If set, only exceptions for this cluster are removed; otherwise all.
     pub cluster: Option<ClusterName>,
 }
 
-/// Somebody asks for an account.
+/// A request to have an account ready (`bursar ensure`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnsureRequest {
     /// `tool` or `user`.
     pub kind: AccountKind,
-    /// Its current name, or the ledger's id of it.
+    /// The current name of the account, or its id in the ledger.
     pub name: String,
-    /// When they began to ask: of whom no later read of the directory knows, nobody knows.
+    /// When the caller began to ask. If a read of the directories that began later does not show the account, it does
+    /// not exist.
     #[serde(default)]
     pub since: Option<Timestamp>,
 }
 
-/// How it is with the account.
+/// The state of the account that was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnsureAnswer {
-    /// Its kubeconfig works. If not: ask again.
+    /// Whether its kubeconfig works. If not, the caller asks again later.
     pub ready: bool,
-    /// For people.
+    /// The state, as a text for people.
     pub text: String,
-    /// Where it is, once for each cluster.
+    /// The paths of its kubeconfigs, one for each cluster.
     pub kubeconfigs: Vec<PathBuf>,
 }
 
-/// Why a request was not served.
+/// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// The exit code `bursar` should end with: 4 no such account, 64 usage, 77 not allowed, 1 anything else.
+    /// The exit code of `bursar`: 4 if the account does not exist, 64 for wrong usage, 77 if the caller is not allowed,
+    /// else 1.
     pub exit_code: u8,
-    /// For people, with the remedy.
+    /// The problem and its remedy, as a text for people.
     pub text: String,
 }
 
-/// What sets a cycle off. What comes first here goes first.
+/// The cause of a cycle. If several are pending, the first in this order is served first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Trigger {
     /// An administrator's order.
     Order,
-    /// The schedule says that directories are to be read in full.
+    /// The schedule asks for a full read of the directories.
     #[serde(rename = "full_read")]
     FullRead,
-    /// The daemon begins.
+    /// The daemon starts.
     Start,
     /// Another configuration is in force.
     Reload,
-    /// Somebody asked for it.
+    /// An administrator asked for a cycle.
     Sync,
     /// The schedule.
     Schedule,
-    /// A directory told of a change.
+    /// A directory reported a change.
     Change,
-    /// Somebody whom the ledger does not know asks for an account. Everybody on the host may, without end.
+    /// A person whom the ledger does not know asks for an account. Every user of the host may do this at any rate.
     Login,
-    /// A cluster is no longer as the plan knew it.
+    /// The objects in a cluster differ from those that the plan was made for.
     Drift,
-    /// What is paced goes on.
+    /// A change that is spread over cycles continues.
     Pace,
 }
 
 impl Trigger {
-    /// Whether directories are read. Orders and drift are about what is known
-    /// already: a directory that hangs must not hold up a revocation, nor be asked whenever somebody deletes a pod.
+    /// Whether directories are read. Orders and drift need no new read: a directory that hangs must not delay a
+    /// revocation, and must not be asked whenever a pod is deleted.
     #[must_use]
     pub const fn asks(self) -> bool {
         !matches!(self, Self::Order | Self::Drift | Self::Pace)
     }
 
-    /// Whether clusters that were away are asked, too. A change is not to wait for one of them, nor somebody at a login.
+    /// Whether unreachable clusters are tried again. A change in a directory and a person at a login must not wait for
+    /// them.
     #[must_use]
     pub const fn connects(self) -> bool {
         self.asks() && !matches!(self, Self::Change | Self::Login)
     }
 
-    /// As the ledger has it.
+    /// Returns the name that the ledger uses.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

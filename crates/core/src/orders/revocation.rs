@@ -1,4 +1,4 @@
-//! The order to revoke a whole class.
+//! Records the order to revoke a whole class.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind};
 use crate::orders::request::Refusal;
 use crate::policy::{CredentialKind, Policy};
 
-/// Whether one of these classes gives something that can be revoked; `whom` is to be revoked.
+/// Refuses a revocation if the classes only have credentials of an OIDC issuer. `whom` names its target.
 pub(super) fn is_possible<'a>(
     policy: &Policy,
     whom: &str,
@@ -29,16 +29,16 @@ pub(super) fn is_possible<'a>(
     }
     let Some(issuer) = issuers.first() else { return Ok(()) };
     let text = format!(
-        "{whom}: people log in at {issuer}, and nothing that Bursar gave them can be revoked; `bursar suspend` takes the \
-         access away at once, and sessions are ended there"
+        "{whom} cannot be revoked: people log in at {issuer}, and Bursar issued no credential; `bursar suspend` \
+         takes the access away at once, and the issuer can end the sessions"
     );
     refused(1, text)
 }
 
-/// An order for each account of the class that has a certificate, to be carried out at a pace. If a revocation of the
-/// class is under way, it is followed, not started again: giving the order a second time revokes nobody twice. Another
-/// reason or ticket starts another one as soon as nobody waits for their turn: a tenant who keeps its own home broken,
-/// or a cluster that is away, must not keep a class from being revoked again.
+/// Records an order for each account of the class that has a certificate; they are carried out at a pace. If a
+/// revocation of the class is running, the same order again revokes nobody twice. An order with another reason or
+/// ticket starts another one as soon as no account waits for its turn: a tenant who keeps the own home broken, or an
+/// unreachable cluster, must not prevent a second revocation of the class.
 pub(super) fn all(ledger: &LedgerState, policy: &Policy, class: &str, note: &Note) -> Result<OrderOutcome, Refusal> {
     if let Some(BulkRevocation { note: Note { actor, reason, ticket, at }, .. }) = ledger.revocations.get(class) {
         let has_turns = ledger.waiting_for_revocation(class).next().is_some();
@@ -54,13 +54,13 @@ pub(super) fn all(ledger: &LedgerState, policy: &Policy, class: &str, note: &Not
     let accounts: Vec<&Account> = of_class.into_iter().filter(served).collect();
     if accounts.is_empty() {
         let text = if is_unknown {
-            format!("there is no class {class:?}, and no account has anything of one of this name")
+            format!("there is no class {class:?}, and no account became a tenant by a class of this name")
         } else {
             format!("class {class:?} has no account with a certificate")
         };
         return refused(4, text);
     }
-    // Held accounts may have their order already.
+    // Held accounts may have an order from an earlier revocation.
     let ordered: BTreeSet<&AccountId> = ledger.held_in_revocation(class).map(|account| &account.id).collect();
     let new = accounts.iter().filter(|account| !ordered.contains(&account.id));
     let orders = (next_id(ledger)..).zip(new).map(|(id, account)| {

@@ -1,4 +1,4 @@
-//! One thing to do, with every choice made and no secret in it, and the reason for it.
+//! The steps of a plan. An [`Action`] holds every choice that its execution needs, and no secret.
 
 use std::fmt;
 
@@ -16,258 +16,208 @@ use crate::ledger::{Archive, StoppedWorkload};
 use crate::packed_text::DigestText;
 use crate::policy::PodSecurity;
 
-/// One write to the world.
+/// One step: a write to a cluster or a home, or a check there.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "action")]
 pub enum Action {
-    /// Server-side apply.
+    /// Writes an object by server-side apply.
     Apply {
-        /// What.
         key: ObjectKey,
-        /// Whole.
         manifest: JsonText,
-        /// Digest of `manifest`.
+        /// The digest of `manifest`.
         wanted: DigestText,
-        /// `metadata.uid` we know it by. Absent: it is not there, and what stands there nevertheless and is foreign is
-        /// left alone.
+        /// `metadata.uid` of the object that the cluster showed. `None` if the cluster showed none: if a foreign object
+        /// has the name by then, it is left alone.
         uid: Option<String>,
-        /// Why.
         reason: Reason,
     },
-    /// The directory of a volume: made if it is missing, never changed, never deleted.
+    /// Creates the directory of a volume if it is missing. The directory is never changed or deleted.
     MakeDirectory {
-        /// Where its volume is.
+        /// The cluster of the volume.
         cluster: ClusterName,
-        /// Which.
         directory: DirectoryTarget,
     },
-    /// Deletion with a UID precondition.
+    /// Deletes an object with a UID precondition.
     Delete {
-        /// What.
         key: ObjectKey,
-        /// Precondition.
+        /// A precondition of the write.
         uid: String,
-        /// Why.
         reason: Reason,
     },
-    /// Gives a namespace of others a level of Pod Security. One that has a level by then keeps it.
+    /// Sets the Pod Security level of a foreign namespace, unless somebody has set one since.
     SetLevel {
-        /// Where.
         cluster: ClusterName,
-        /// Which.
         namespace: NamespaceName,
-        /// Precondition.
+        /// A precondition of the write.
         uid: String,
-        /// Which level.
         level: PodSecurity,
     },
-    /// Stops every top-level workload of a namespace and keeps what they were.
-    StopWorkloads {
-        /// Where.
-        cluster: ClusterName,
-        /// Where.
-        namespace: NamespaceName,
-    },
-    /// Removes what lets somebody act in a namespace without a credential of ours: Secrets that hold tokens of service
-    /// accounts, and the service account that pods run as by default. Lists what was changed since a time.
+    /// Stops every top-level workload of a namespace, and records its former state.
+    StopWorkloads { cluster: ClusterName, namespace: NamespaceName },
+    /// Deletes what gives access to a namespace without a credential of ours: Secrets with service account tokens,
+    /// and the `default` service account. Lists the objects that were changed since a time.
     Evict {
-        /// Where.
         cluster: ClusterName,
-        /// Where.
         namespace: NamespaceName,
-        /// Absent: nothing is listed.
+        /// If `None`, nothing is listed.
         since: Option<Timestamp>,
     },
-    /// Tells the people of a namespace that it is suspended if nothing runs in it until then.
+    /// Warns the people of a namespace that it will be suspended if it stays idle.
     WarnIdle {
-        /// Where.
         cluster: ClusterName,
-        /// Which.
         namespace: NamespaceName,
-        /// Nothing ran in it since then.
+        /// When the namespace became idle.
         idle_since: Timestamp,
-        /// When it is suspended.
+        /// When the namespace will be suspended.
         until: Timestamp,
-        /// [`crate::ledger::idle::Idleness::seconds`] from then on.
+        /// The value for [`crate::ledger::idle::Idleness::seconds`] after the warning.
         #[serde(skip)]
         counted: u64,
     },
-    /// Deletes a pod whose life is over, with what belongs to its job.
+    /// Deletes a pod whose lifetime is over, and the objects of its job.
     ReapPod {
-        /// Where.
         cluster: ClusterName,
-        /// Where.
         namespace: NamespaceName,
-        /// Which.
         name: String,
-        /// Precondition.
+        /// A precondition of the write.
         uid: String,
-        /// Whose services, config maps and secrets go too: label `job`.
+        /// The job (label `job`) whose services, config maps and secrets are deleted too.
         job: Option<String>,
-        /// Would make it again, so it is stopped first: only where the class says how long its pods live.
+        /// The controller that would recreate the pod. It is stopped first. Set only if the class limits lifetimes.
         maker: Option<Maker>,
-        /// Why.
         reason: Reason,
     },
-    /// Tells the people of a pod when it ends.
+    /// Tells the people of a pod when its lifetime ends.
     WarnPod {
-        /// Where.
         cluster: ClusterName,
-        /// Where.
         namespace: NamespaceName,
-        /// Which.
         name: String,
-        /// Precondition.
+        /// A precondition of the write.
         uid: String,
-        /// When.
         until: Timestamp,
     },
-    /// Gives the workloads that a suspension stopped back what they were.
-    ResumeWorkloads {
-        /// Where.
-        cluster: ClusterName,
-        /// Where.
-        namespace: NamespaceName,
-        /// Which.
-        stopped: Vec<(ObjectKey, StoppedWorkload)>,
-    },
-    /// Waits until the API server allows the holders of an older credential nothing of what bindings gave them, and
-    /// looks for bindings of others that name them.
+    /// Restores the former state of the workloads that a suspension stopped.
+    ResumeWorkloads { cluster: ClusterName, namespace: NamespaceName, stopped: Vec<(ObjectKey, StoppedWorkload)> },
+    /// Waits until the API server refuses the holder of an older credential all that our bindings gave, and looks for
+    /// foreign bindings that name this holder.
     ProveRevoked {
-        /// Where.
         cluster: ClusterName,
-        /// What only the older credential is called, and nobody else.
+        /// A name that only the holder of the older credential has.
         alone: Holder,
-        /// By what bindings of others may name its holder.
+        /// The names by which foreign bindings may refer to the holder.
         known_as: Vec<Holder>,
-        /// Every binding that names a generation of the account, or did.
+        /// Every binding of ours that names any generation of the account.
         bound: Vec<Bound>,
     },
-    /// Writes every object of a namespace into a file, reads it back and compares.
+    /// Writes every object of a namespace into a file, reads the file back and compares.
     Archive {
-        /// Where.
         cluster: ClusterName,
-        /// Which.
         namespace: NamespaceName,
         /// Name of the file.
         file: String,
     },
-    /// Deletes an archived namespace, with a UID precondition. If the archive was changed since it was written, or is
-    /// old, it is made again first.
+    /// Deletes an archived namespace. If the archive file was changed or is old, the namespace is archived again
+    /// first.
     DeleteNamespace {
-        /// Where.
         cluster: ClusterName,
-        /// Which.
         namespace: NamespaceName,
-        /// Precondition.
+        /// A precondition of the write.
         uid: String,
-        /// Its newest archive, and the name of its file.
+        /// The newest archive of the namespace, with the name of its file.
         archived: Option<(String, Archive)>,
-        /// Name of the archive file, if it must be made again.
+        /// The name of the file for a new archive.
         file: String,
     },
-    /// Looks whether a namespace that was deleted is gone, and what keeps it.
+    /// Checks whether a deleted namespace is gone, and if not, what blocks it.
     AwaitDeletion {
-        /// Where.
         cluster: ClusterName,
-        /// Which.
         namespace: NamespaceName,
-        /// The one that was deleted; another of its name is somebody else's.
+        /// The UID of the deleted namespace. A namespace of this name with another UID is not ours.
         uid: String,
     },
-    /// A test write in the home, a credential of its kind, and the kubeconfig around it.
+    /// Tests that the home is writable, issues the credential, and writes the kubeconfig.
     Deliver {
-        /// Where.
         cluster: ClusterName,
-        /// For whom, and what the kubeconfig around it says.
+        /// The subject of the credential, and the content of its kubeconfig.
         credential: DesiredCredential,
-        /// Generation of the credential.
+        /// The generation of the credential.
         generation: u64,
-        /// Into which home.
         home: HomeTarget,
-        /// Why.
         reason: Reason,
     },
-    /// Takes our entries out of a kubeconfig, or leaves a notice in their place.
+    /// Removes our entries from a kubeconfig, or replaces them with a notice.
     RemoveKubeconfig {
-        /// Where.
         cluster: ClusterName,
-        /// The one of this host.
+        /// The host whose kubeconfig this is.
         host: HostName,
-        /// Out of which home.
         home: HomeTarget,
-        /// What people read there from then on.
+        /// If `None`, the entries are removed.
         notice: Option<Box<DesiredNotice>>,
-        /// Why.
         reason: Reason,
     },
-    /// Exactly these SSH keys in our block of a home's `authorized_keys`; without any, no block.
+    /// Writes exactly these SSH keys into our block of a home's `authorized_keys`. Without keys, removes the block.
     SshKeys {
-        /// The cluster it is done with; the keys belong to no cluster.
+        /// The cluster during whose steps this is done. The keys themselves belong to no cluster.
         cluster: ClusterName,
-        /// In which home.
         home: HomeTarget,
-        /// Checked lines.
+        /// Valid lines.
         keys: Vec<String>,
-        /// Digest of `keys`.
+        /// The digest of `keys`.
         digest: String,
-        /// Why they are written; `None` if they should be there already and are only checked.
+        /// `None` if the keys were delivered already and are only checked.
         reason: Option<Reason>,
     },
-    /// Looks whether what was delivered still stands there.
+    /// Checks that the kubeconfig still holds what was delivered.
     InspectKubeconfig {
-        /// Where.
         cluster: ClusterName,
-        /// The one of this host.
+        /// The host whose kubeconfig this is.
         host: HostName,
-        /// In which home.
         home: HomeTarget,
-        /// What should be there.
         expected: Expected,
     },
 }
 
-/// What the API server takes the holder of a credential for.
+/// An identity by which the API server knows the holder of a credential.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Holder {
-    /// A user's name.
+    /// A user name.
     User(String),
-    /// A group's name.
+    /// A group name.
     Group(String),
 }
 
-/// What a binding gives, and where.
+/// The role that a binding gives, and its scope.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Bound {
-    /// Absent: in the whole cluster.
+    /// `None` if the binding is for the whole cluster.
     pub namespace: Option<String>,
-    /// A `ClusterRole`; empty: any rule that nearly every role has.
+    /// The name of a `ClusterRole`. If it is empty, a rule that nearly every role has is tested.
     pub role: String,
 }
 
-/// The side of a plan on which an action stands.
+/// Which of the two lists of an account's plan an action belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// It takes access away, or may do so. It is executed before every action of the other side and waits for no
-    /// failure of one.
+    /// The action removes access, or may do so. It is executed before every action of the other side, and a failed
+    /// action of the other side does not delay it.
     Narrowing,
-    /// It grants, repairs, proves or cleans up.
+    /// The action grants, repairs, proves or cleans up.
     Other,
 }
 
-/// What a look into a kubeconfig should find.
+/// What an inspection of a kubeconfig should find.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Expected {
     /// The certificate or token with this [`crate::ledger::Certificate::fingerprint`].
     Issued(String),
-    /// These entries, in which nothing is secret: they are written again where they are not there.
+    /// These entries, which hold no secret. If they are missing, the inspection writes them again.
     Entries(Box<DesiredCredential>),
 }
 
 impl Action {
-    /// It is about a credential, which may be a revoked one, or a home.
+    /// Whether the action concerns a credential, possibly a revoked one, or a home.
     #[must_use]
     pub const fn is_delivery(&self) -> bool {
         matches!(
@@ -280,25 +230,25 @@ impl Action {
         )
     }
 
-    /// On which side of a plan it stands. The match is exhaustive, so that a new action has to take a side.
+    /// Returns the side of the action. The match is exhaustive, so that a new action has to take a side.
     #[must_use]
     pub fn side(&self) -> Side {
         let narrows = match self {
             Self::Apply { key, manifest, uid, .. } => match key.kind.stage() {
-                // A binding that is there may name a person without a right to it, or an older generation.
+                // An existing binding may name a person who must lose the access, or an older generation.
                 Stage::Access => uid.is_some(),
                 Stage::Namespace => uid.is_some() && is_sealed_as_suspended(&manifest.value()),
                 Stage::Limits => stops_pods(key),
                 Stage::Volume | Stage::Content => false,
             },
-            // Tokens end with their Secret and with their service account.
+            // If a Secret or a service account is deleted, its tokens become invalid.
             Self::Delete { key, .. } => {
                 key.kind.stage() == Stage::Access
                     || key.kind == ManagedKind::Secret
                     || key.kind == ManagedKind::ServiceAccount
             }
             Self::StopWorkloads { .. } | Self::Evict { .. } | Self::ReapPod { .. } => true,
-            // A revoked one is proved to be worth nothing first.
+            // A revoked credential is removed only after the proof that the API server refuses it.
             Self::RemoveKubeconfig { reason, .. } => *reason != Reason::Revoked,
             Self::SshKeys { keys, reason, .. } => keys.is_empty() || matches!(reason, Some(Reason::Changed(_))),
             Self::MakeDirectory { .. }
@@ -316,13 +266,13 @@ impl Action {
         if narrows { Side::Narrowing } else { Side::Other }
     }
 
-    /// It changes nothing unless somebody else did.
+    /// Whether the action is only a check, which writes nothing unless somebody else changed the file.
     #[must_use]
     pub const fn is_look(&self) -> bool {
         matches!(self, Self::InspectKubeconfig { .. } | Self::SshKeys { reason: None, .. })
     }
 
-    /// The cluster it is about.
+    /// Returns the cluster of the action.
     #[must_use]
     pub fn cluster(&self) -> &ClusterName {
         match self {
@@ -347,25 +297,25 @@ impl Action {
     }
 }
 
-/// Why something is done. The plan's text, the event's row, the log line and `bursar why` print the same reason.
+/// Why a step is done. The plan, the event, the log line and `bursar why` show the same reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "reason", content = "detail")]
 pub enum Reason {
-    /// It is not there.
+    /// The object does not exist, or is not ours yet.
     Missing,
-    /// We want something else than before.
+    /// The desired state changed, in these fields.
     Changed(Vec<String>),
-    /// Somebody changed it.
+    /// Somebody else changed these fields.
     Drifted(Vec<String>),
-    /// It ends soon.
+    /// The credential expires at this time.
     Expiring(Timestamp),
-    /// Its generation is over.
+    /// The generation of the credential is revoked.
     Revoked,
-    /// Its tenant is suspended.
+    /// The tenant is suspended.
     Suspended,
-    /// Nobody wants it any more.
+    /// The desired state no longer contains the object.
     Orphaned,
-    /// Its life was over then.
+    /// The lifetime of the pod ended at this time.
     Outlived(Timestamp),
 }
 

@@ -1,8 +1,8 @@
-//! Namespaces that others create: whose each is, from what the clusters show and what the ledger remembers.
+//! Decides the owner of each foreign namespace that a class adopts, from what the clusters show and the ledger records.
 //!
-//! An annotation is only the word of somebody who may write it. It is believed only if it names a known account that
-//! the class allows; and it means the account that had the name when the annotation was first read, even if another
-//! account has that name later.
+//! Anybody with write access to the namespace can set its annotation. So the annotation counts only if it names a known
+//! account that the class allows. It stands for the account that had the name when the annotation was first read, even
+//! if another account gets that name later.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,21 +22,18 @@ use crate::ledger::{Account, LedgerState, Lifecycle};
 use crate::policy::{Adopts, Class, Policy};
 use crate::select::admits;
 
-/// A namespace that a class would adopt, and that is nobody's.
+/// A namespace that a class would adopt, but that has no owner.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Unowned {
-    /// Where.
     pub cluster: ClusterName,
-    /// Which.
     pub namespace: NamespaceName,
-    /// The class.
     pub class: String,
-    /// For people, with the remedy.
+    /// The reason and the remedy, as a text for administrators.
     pub why: String,
 }
 
 impl Unowned {
-    /// All that the ledger knows of.
+    /// Returns all of them from the ledger.
     #[must_use]
     pub fn of(ledger: &LedgerState) -> Vec<Self> {
         let unowned = ledger.adopted.iter().filter_map(|((cluster, namespace), known)| {
@@ -50,18 +47,19 @@ impl Unowned {
 impl std::fmt::Display for Unowned {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { cluster, namespace, class, why } = self;
-        write!(f, "namespace {namespace}  nobody's in cluster {cluster} (class {class}): {why}")
+        write!(f, "namespace {namespace}  has no owner in cluster {cluster} (class {class}): {why}")
     }
 }
 
-/// Whether an object is in a namespace that others made: of these kinds there are some outside of an account's own
-/// namespaces only where a class adopts them.
+/// Whether an object of an account is in a foreign namespace. Only kinds that Bursar writes into adopted namespaces
+/// count; `is_own` tells which namespaces are the account's own.
 #[must_use]
 pub fn is_of_others(key: &ObjectKey, is_own: impl Fn(&str) -> bool) -> bool {
     key.kind.in_adopted() && key.namespace.as_deref().is_some_and(|there| !is_own(there))
 }
 
-/// Levels of Pod Security that namespaces of the account lack. A weaker level that is there is only told.
+/// Returns the steps that set the Pod Security level of adopted namespaces without one. A namespace with a weaker level
+/// only causes a notice.
 pub(super) fn levels(look: tenant::Look<'_>, notices: &mut Vec<String>) -> Vec<Action> {
     let Some(shown) = look.inventory.adopted.get(look.cluster) else { return Vec::new() };
     let mut actions = Vec::new();
@@ -76,7 +74,8 @@ pub(super) fn levels(look: tenant::Look<'_>, notices: &mut Vec<String>) -> Vec<A
     actions
 }
 
-/// What this look at the clusters changes. One that does not answer changes nothing.
+/// Returns the changes of owners after this look at the clusters. If a cluster does not answer, only a change of owner
+/// that began before is completed.
 #[must_use]
 pub fn look(ledger: &LedgerState, inventory: &Inventory, policy: &Policy, now: Timestamp) -> (Vec<Change>, Vec<Event>) {
     let (mut changes, mut events) = (Vec::new(), Vec::new());
@@ -113,7 +112,7 @@ pub fn look(ledger: &LedgerState, inventory: &Inventory, policy: &Policy, now: T
     (changes, events)
 }
 
-/// One namespace, with what is known of it.
+/// A foreign namespace and the inputs for the choice of its owner.
 struct Look<'a> {
     ledger: &'a LedgerState,
     groups: &'a Groups<'a>,
@@ -125,13 +124,13 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// `None` if no class adopts it, and nothing of ours is left in it.
+    /// Returns the record of the namespace; `None` if no class adopts it and nothing of ours is left in it.
     fn judged(&self, found: Option<&FoundNamespace>) -> Option<AdoptedNamespace> {
         let classes = found.map_or_else(Vec::new, |found| self.adopting(found));
         let (Some(found), Some((class, adopts))) = (found, classes.first()) else {
             let before = self.before?;
             let left = before.account.is_some() || self.ledger.has_objects_in(self.cluster, self.name);
-            let why = format!("it is gone, or class {} does not select it any more", before.class);
+            let why = format!("it is gone, or class {} no longer selects it", before.class);
             return left.then(|| self.since(AdoptedNamespace { account: None, why: Some(why), ..before.clone() }));
         };
         let owner = found.annotations.get(&adopts.owner_annotation).cloned();
@@ -144,7 +143,7 @@ impl Look<'_> {
         let (named, why) = match named {
             _ if !others.is_empty() => {
                 let others = others.join(", ");
-                (None, Some(format!("class {others} adopts it, too: let only one selector take it")))
+                (None, Some(format!("class {others} adopts it too; change the selectors so that only one matches")))
             }
             Ok(named) => {
                 let why = self.refused(&named, class, found);
@@ -169,8 +168,8 @@ impl Look<'_> {
         self.classes.iter().copied().filter(|(_, adopts)| takes(adopts)).collect()
     }
 
-    /// From one owner to the next, with a time between in which it is nobody's: what the former one has there goes before
-    /// the next one gets the same.
+    /// Sets the owner. If the owner changes, the namespace has none for a while: the objects of the former owner are
+    /// removed before the next owner gets any.
     fn handed_over(&self, mut after: AdoptedNamespace) -> AdoptedNamespace {
         let next = after.named.clone().filter(|_| after.why.is_none());
         let passed = || after.account.is_none() && !self.ledger.is_kept_from(next.as_ref(), self.cluster, self.name);
@@ -186,7 +185,8 @@ impl Look<'_> {
         AdoptedNamespace { since: same.map_or(self.now, |before| before.since), ..after }
     }
 
-    /// `user:NAME`, `NAME`, or the mail of exactly one account.
+    /// Returns the account that the annotation names by `user:NAME`, `NAME`, or the mail address of exactly one
+    /// account.
     fn named(&self, owner: Option<&str>, annotation: &str) -> Result<AccountId, String> {
         let Some(owner) = owner.filter(|owner| !owner.is_empty()) else {
             return Err(format!("it has no annotation {annotation}"));
@@ -204,15 +204,16 @@ impl Look<'_> {
         match (by_name.as_slice(), by_mail.as_slice()) {
             ([one], _) | ([], [one]) => Ok(one.id.clone()),
             ([], []) => Err(format!(
-                "annotation {annotation} names {owner:?}, whom no source has; correct it, or let a source have them"
+                "annotation {annotation} names {owner:?}, who is in no source; correct the annotation, or add the \
+                 person to a source"
             )),
             _ => Err(format!(
-                "annotation {annotation} names {owner:?}, which is several accounts; say which by user:NAME"
+                "annotation {annotation} names {owner:?}, which matches several accounts; write user:NAME instead"
             )),
         }
     }
 
-    /// Why it is not theirs, though its annotation names them.
+    /// Returns why the named account does not become the owner; `None` if it does.
     fn refused(&self, named: &AccountId, class: &Class, found: &FoundNamespace) -> Option<String> {
         if found.deleting {
             return Some("it is being deleted by somebody".to_owned());
@@ -251,7 +252,7 @@ fn told(
         account_id: Some(id),
         ..Event::new(action, reason, json!({"cluster": cluster, "namespace": namespace, "class": class}))
     };
-    let why = after.and_then(|after| after.why.clone()).unwrap_or_else(|| "it is somebody else's now".to_owned());
+    let why = after.and_then(|after| after.why.clone()).unwrap_or_else(|| "it has another owner now".to_owned());
     let released = before.and_then(|row| Some(event(row.account.clone()?, "namespace released", why, &row.class)));
     let adopted = after.and_then(|row| {
         let said = row.owner.clone().unwrap_or_default();
@@ -266,7 +267,7 @@ mod tests {
     use crate::plan::AccountPlan;
     use crate::plan::testing::{World, prod, profile};
 
-    /// Alice has a profile, which others may administer.
+    /// Returns a world in which alice owns an adopted namespace.
     fn profiled() -> (World, AccountId) {
         let mut world = World::new();
         let alice = world.add(AccountKind::User, "alice", Some(20_001));
@@ -277,7 +278,7 @@ mod tests {
             annotations: BTreeMap::from([("owner".to_owned(), "alice".to_owned())]),
             ..FoundNamespace::default()
         };
-        let name = NamespaceName::try_from("lab-a".to_owned()).expect("a name");
+        let name = NamespaceName::try_from("lab-a".to_owned()).expect("the text is a namespace name");
         world.inventory.adopted.entry(prod()).or_default().insert(name, found);
         world.look();
         (world, alice)
@@ -288,7 +289,12 @@ mod tests {
         let (mut world, alice) = profiled();
         (0..2).for_each(|_| drop(world.cycle()));
         world.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 0, percent: None };
-        let own = world.ledger.objects.keys().find(|key| key.namespace.as_deref() == Some("lab-a")).expect("a binding");
+        let own = world
+            .ledger
+            .objects
+            .keys()
+            .find(|key| key.namespace.as_deref() == Some("lab-a"))
+            .expect("the namespace has a binding");
         let key = ObjectKey::from(crate::kinds::ObjectName {
             cluster: prod(),
             kind: crate::kinds::ManagedKind::RoleBinding.into(),
@@ -311,9 +317,9 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_without_a_level_gets_one_first_and_a_weaker_level_is_told() {
+    fn a_missing_level_is_set_before_bindings_and_a_weaker_level_causes_a_notice() {
         let (mut world, alice) = profiled();
-        let class = world.policy.classes.get_mut("profile").expect("a class");
+        let class = world.policy.classes.get_mut("profile").expect("the policy has this class");
         let crate::policy::From::Adopted(adopts) = &mut class.from else { panic!("it adopts") };
         adopts.pod_security = Some(crate::policy::PodSecurity::Baseline);
         let steps = |world: &World| -> Vec<Action> { world.plan().accounts[0].steps().cloned().collect() };
@@ -327,9 +333,9 @@ mod tests {
         world.cycle();
         assert!(world.plan().is_empty(), "{}", world.plan());
         let level = |world: &mut World, level: Option<&str>| {
-            let name = NamespaceName::try_from("lab-a".to_owned()).expect("a name");
+            let name = NamespaceName::try_from("lab-a".to_owned()).expect("the text is a namespace name");
             let found = world.inventory.adopted.get_mut(&prod()).and_then(|found| found.get_mut(&name));
-            found.expect("it was seen").level = level.map(str::to_owned);
+            found.expect("the namespace is in the inventory").level = level.map(str::to_owned);
         };
         for (there, told) in [("baseline", 0), ("restricted", 0), ("privileged", 1), ("odd", 1)] {
             level(&mut world, Some(there));
@@ -338,7 +344,7 @@ mod tests {
             let notices = plan.notices.iter().filter(|notice| notice.text.contains("Pod Security level"));
             assert_eq!(notices.count(), told, "{there}: {:?}", plan.notices);
         }
-        // One that is nobody's any more keeps what it has.
+        // A namespace that lost its owner gets no level.
         level(&mut world, None);
         world.account(&alice).state = Lifecycle::Archived;
         world.look();
@@ -354,18 +360,18 @@ mod tests {
             Action::Apply { key, .. } => key.namespace.as_deref() == Some("lab-a"),
             _ => false,
         };
-        let first = actions.iter().position(is_elsewhere).expect("something of it");
+        let first = actions.iter().position(is_elsewhere).expect("the plan writes into the namespace");
         assert!(actions[..first].iter().any(|action| matches!(action, Action::Deliver { .. })), "{actions:#?}");
         assert_eq!(actions[first..].iter().filter(|action| is_elsewhere(action)).count(), 3);
         assert_eq!(actions.len(), first + 3);
-        // A binding that is there is another thing: it may name a generation that is over.
+        // An existing binding is changed before the delivery, because it may name a revoked generation.
         world.cycle();
         let note =
             crate::ledger::Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
         world.account(&alice).revocation = Some(note);
         let plan = world.plan();
         let actions: Vec<Action> = plan.accounts[0].steps().cloned().collect();
-        let bound = actions.iter().position(is_elsewhere).expect("its binding");
+        let bound = actions.iter().position(is_elsewhere).expect("the plan changes the binding");
         let delivered = actions.iter().position(|action| matches!(action, Action::Deliver { .. }));
         assert!(delivered.is_some_and(|delivered| bound < delivered), "{actions:#?}");
     }

@@ -1,4 +1,4 @@
-//! Bindings that hold although the cluster does not show them, or although somebody deleted them.
+//! Tests bindings that apply although the cluster does not show them, or although somebody is deleting them.
 
 use crate::identity::{AccountId, AccountKind};
 use crate::kinds::ObjectKey;
@@ -10,7 +10,7 @@ fn world() -> (World, AccountId, ObjectKey) {
     let mut world = World::new();
     let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
     (0..2).for_each(|_| drop(world.cycle()));
-    let binding = world.bound.keys().next().expect("it is bound").clone();
+    let binding = world.bound.keys().next().expect("the account has a binding").clone();
     (world, foo, binding)
 }
 
@@ -21,14 +21,14 @@ fn deletes(world: &World, binding: &ObjectKey) -> bool {
 }
 
 #[test]
-fn a_binding_without_its_label_is_deleted_and_known_until_then() {
+fn an_unlabelled_binding_stays_in_the_ledger_until_it_is_deleted() {
     let (mut world, foo, binding) = world();
     world.cluster().objects.remove(&binding);
     world.account(&foo).disabled = Some("mark".to_owned());
     assert!(deletes(&world, &binding), "{}", world.plan());
     let (approved, _) = world.guarded();
     world.execute_until(&approved, 0);
-    assert!(world.ledger.objects.contains_key(&binding), "the answer to the deletion forgets it");
+    assert!(world.ledger.objects.contains_key(&binding), "only the answer to the deletion removes the record");
     assert!(deletes(&world, &binding), "{}", world.plan());
     world.cycle();
     assert!(world.bound.is_empty() && !world.ledger.objects.contains_key(&binding));
@@ -36,7 +36,7 @@ fn a_binding_without_its_label_is_deleted_and_known_until_then() {
 }
 
 #[test]
-fn a_revocation_of_a_held_account_takes_a_binding_without_its_label() {
+fn a_revocation_of_a_held_account_deletes_an_unlabelled_binding() {
     let (mut world, foo, binding) = world();
     world.cluster().objects.remove(&binding);
     let note = Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
@@ -46,7 +46,7 @@ fn a_revocation_of_a_held_account_takes_a_binding_without_its_label() {
     world.cycle();
     assert!(world.bound.is_empty(), "{:?}", world.bound);
     world.cycle();
-    assert!(world.bound.is_empty(), "a hold stops what gives access: {:?}", world.bound);
+    assert!(world.bound.is_empty(), "a hold stops the new binding: {:?}", world.bound);
     world.ledger.holds.remove(&foo);
     (0..2).for_each(|_| drop(world.cycle()));
     assert!(world.bound.contains_key(&binding));
@@ -54,20 +54,20 @@ fn a_revocation_of_a_held_account_takes_a_binding_without_its_label() {
 }
 
 #[test]
-fn a_binding_that_a_finalizer_keeps_is_emptied() {
+fn a_suspension_deletes_a_binding_that_a_finalizer_keeps() {
     let (mut world, foo, binding) = world();
-    world.cluster().objects.get_mut(&binding).expect("it is there").deleting = true;
-    assert!(world.plan().is_empty(), "it goes by itself: {}", world.plan());
+    world.cluster().objects.get_mut(&binding).expect("the world has it").deleting = true;
+    assert!(world.plan().is_empty(), "the binding needs no step: {}", world.plan());
     world.account(&foo).disabled = Some("mark".to_owned());
     world.cycle();
     assert!(world.bound.is_empty());
-    assert!(world.plan().is_empty(), "once is enough: {}", world.plan());
+    assert!(world.plan().is_empty(), "the deletion is not repeated: {}", world.plan());
 }
 
 #[test]
-fn a_revocation_takes_a_binding_that_a_finalizer_keeps_and_makes_it_again() {
+fn a_revocation_deletes_a_binding_that_a_finalizer_keeps_and_recreates_it() {
     let (mut world, foo, binding) = world();
-    world.cluster().objects.get_mut(&binding).expect("it is there").deleting = true;
+    world.cluster().objects.get_mut(&binding).expect("the world has it").deleting = true;
     let note = Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
     world.ledger.orders.push(Order { id: 1, account: foo, what: OrderKind::Revoke, note, bulk: None, object: None });
     world.cycle();

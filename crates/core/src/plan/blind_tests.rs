@@ -1,4 +1,4 @@
-//! Clusters that do not show objects of every kind: what depends on such a kind waits, and nothing else.
+//! Tests clusters that do not show objects of some kinds: steps that depend on such a kind wait, and all others go on.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -36,7 +36,14 @@ fn named(world: &World) -> BTreeSet<String> {
 }
 
 fn tokens(world: &mut World) {
-    let rule = world.policy.classes.get_mut("tool").expect("a class").credential.as_mut().expect("a rule");
+    let rule = world
+        .policy
+        .classes
+        .get_mut("tool")
+        .expect("the policy has this class")
+        .credential
+        .as_mut()
+        .expect("the class has a credential");
     let directory = Some("/srv/{host}/{name}".into());
     let hosts = vec![HostName("ce1".to_owned())];
     rule.kind = CredentialKind::ServiceAccount { lifetime: Duration::from_hours(1), hosts, directory };
@@ -45,7 +52,7 @@ fn tokens(world: &mut World) {
 const TOKENS: [ManagedKind; 2] = [ManagedKind::ServiceAccount, ManagedKind::Secret];
 
 #[test]
-fn a_kind_that_is_not_shown_keeps_only_its_own_objects_waiting() {
+fn a_kind_that_is_not_shown_delays_only_its_own_objects() {
     let mut world = World::new();
     let ann = world.add(AccountKind::User, "ann", Some(20_001));
     "uid=ann,ou=students,dc=example,dc=org".clone_into(&mut world.account(&ann).dn);
@@ -54,12 +61,12 @@ fn a_kind_that_is_not_shown_keeps_only_its_own_objects_waiting() {
     let claims = |world: &World| world.ledger.objects.keys().filter(claim).count();
     assert_eq!(claims(&world), 1);
     blind(&mut world, &[ManagedKind::PersistentVolumeClaim]);
-    // What was seen of it last is nothing to rely on.
-    let key = world.ledger.objects.keys().find(claim).expect("a claim").clone();
+    // The inventory of such a kind may be wrong, so a missing claim must not matter.
+    let key = world.ledger.objects.keys().find(claim).expect("the account has a claim").clone();
     world.cluster().objects.remove(&key);
     assert!(world.plan().is_empty() && world.plan().notices.is_empty(), "{}", world.plan());
 
-    let class = world.policy.classes.get_mut("student").expect("a class");
+    let class = world.policy.classes.get_mut("student").expect("the policy has this class");
     class.quota.insert("pods".to_owned(), "3".to_owned());
     class.volumes.clear();
     let plan = world.plan();
@@ -67,7 +74,7 @@ fn a_kind_that_is_not_shown_keeps_only_its_own_objects_waiting() {
     let kinds = written(&world);
     assert!(kinds.contains("ResourceQuota") && !kinds.contains("PersistentVolumeClaim"), "{kinds:?}");
     (0..3).for_each(|_| drop(world.cycle()));
-    assert_eq!(claims(&world), 1, "nobody knows that it is gone");
+    assert_eq!(claims(&world), 1, "the claim is kept in the ledger while its kind is not shown");
     world.account(&ann).disabled = Some("mark".to_owned());
     world.cycle();
     assert!(world.bound.is_empty() && !world.ledger.objects.keys().any(|key| key.kind.stage() == Stage::Access));
@@ -79,7 +86,7 @@ fn a_kind_that_is_not_shown_keeps_only_its_own_objects_waiting() {
 }
 
 #[test]
-fn no_binding_names_a_service_account_that_is_not_made_because_its_kind_is_not_shown() {
+fn no_binding_names_a_service_account_while_its_kind_is_not_shown() {
     let mut world = World::new();
     tokens(&mut world);
     blind(&mut world, &TOKENS);
@@ -117,7 +124,7 @@ fn tokens_are_renewed_revoked_and_suspended_while_their_kinds_are_not_shown() {
     assert_eq!(named(&world), BTreeSet::new());
     let made =
         |world: &World| world.ledger.objects.keys().filter(|key| key.kind == ManagedKind::ServiceAccount).count();
-    assert_eq!(made(&world), 0, "the tokens end with it");
+    assert_eq!(made(&world), 0, "the tokens end with their service account");
     assert!(world.plan().is_empty(), "{:#?}", world.plan().accounts);
 
     blind(&mut world, &[]);

@@ -1,5 +1,5 @@
-//! Which bindings name the holders of an account's credentials, and by what names others may bind them: what a
-//! revocation has to prove is worth nothing.
+//! Finds the bindings that name the holder of an account's credentials, and the names by which foreign bindings may
+//! refer to it. A revocation proves that none of them gives access any more.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,10 +15,11 @@ use crate::json_text::JsonText;
 use crate::kinds::{Detail, ManagedKind, ObjectKey};
 use crate::ledger::{Certificate, LedgerState};
 
-/// How the API server calls a service account.
+/// The prefix of the user name of a service account.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
-/// Bindings by cluster and by whom they name, whatever the generation; made only where something is revoked.
+/// Our bindings by cluster and holder, regardless of the generation. The index is built when something is first
+/// revoked.
 pub(super) struct Bindings<'a> {
     ledger: &'a LedgerState,
     by_holder: OnceCell<BTreeMap<(ClusterName, String), BTreeSet<Bound>>>,
@@ -29,7 +30,7 @@ impl<'a> Bindings<'a> {
         Self { ledger, by_holder: OnceCell::new() }
     }
 
-    /// What bindings of ours give those whom they call so, in their own namespaces and in those of others.
+    /// Returns what our bindings give to this holder, in own and in foreign namespaces.
     fn naming(&self, cluster: &ClusterName, holder: &str) -> impl Iterator<Item = &Bound> {
         self.by_holder.get_or_init(|| self.all()).get(&(cluster.clone(), holder.to_owned())).into_iter().flatten()
     }
@@ -47,7 +48,8 @@ impl<'a> Bindings<'a> {
         all
     }
 
-    /// The proof that an older credential is worth nothing. `account`: the present name; `own`: its own namespace.
+    /// Returns the step that proves that an older credential is refused. `account` is the present name, `own` the
+    /// account's own namespace.
     pub(super) fn proof(
         &self,
         cluster: &ClusterName,
@@ -68,7 +70,7 @@ impl<'a> Bindings<'a> {
             (group.clone(), vec![Holder::User(user), of_kind, group], names)
         };
         let mut bound: BTreeSet<Bound> = names.iter().flat_map(|name| self.naming(cluster, name)).cloned().collect();
-        // Its bindings may be gone already: what nearly every role allows is asked for then.
+        // If all bindings are gone already, the proof asks for what nearly every role allows.
         if bound.is_empty() {
             bound.insert(Bound { namespace: own, role: String::new() });
         }
@@ -76,7 +78,7 @@ impl<'a> Bindings<'a> {
     }
 }
 
-/// Whom a subject of a binding of ours means, without the generation.
+/// Returns the holder that a subject of our binding names, without the generation.
 fn named(subject: &Value) -> Option<String> {
     let name = subject["name"].as_str()?;
     if subject["kind"] == ManagedKind::ServiceAccount.row().kind {
@@ -86,13 +88,14 @@ fn named(subject: &Value) -> Option<String> {
     of_generation_group(name).map(|(account, _)| account.to_string())
 }
 
-/// The ClusterRole of a binding of ours, by its name: `bursar-ROLE`, in the whole cluster `bursar-ROLE:KIND:NAME`.
+/// Returns the ClusterRole of our binding by the binding's name: `bursar-ROLE` for a RoleBinding,
+/// `bursar-ROLE:KIND:NAME` for a `ClusterRoleBinding`.
 fn role(key: &ObjectKey) -> Option<&str> {
     let role = key.name.strip_prefix("bursar-")?;
     if key.namespace.is_some() { Some(role) } else { role.rsplitn(3, ':').nth(2) }
 }
 
-/// Whether a subject of somebody else's binding names one of these.
+/// Whether a subject of a foreign binding is one of `known_as`.
 #[must_use]
 pub fn names(subject: &Value, known_as: &[Holder]) -> bool {
     let text = |key: &str| subject[key].as_str().unwrap_or_default();
@@ -122,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revocation_proves_each_binding_that_named_it_in_workspaces_too() {
+    fn a_revocation_proves_every_binding_of_a_person_including_workspaces() {
         let (mut world, alice, _) = World::in_course();
         let before = world.ledger.accounts[&alice].generation;
         let note = Note { actor: "ann".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
@@ -137,7 +140,7 @@ mod tests {
         assert_eq!(known_as, &[user, Holder::Group("bursar:users".to_owned()), group]);
         let places: BTreeSet<&str> = bound.iter().filter_map(|bound| bound.namespace.as_deref()).collect();
         assert!(places.len() == 2 && places.iter().any(|place| place.contains("algebra")), "{places:?}");
-        // A daemon that is killed after the bindings were written finds the same places.
+        // If the daemon is killed after it wrote the bindings, the next plan proves the same bindings.
         let (approved, _) = world.guarded();
         let bound = bound.clone();
         let narrowing: usize = approved.accounts().iter().map(|plan| plan.narrowing.len()).sum();
@@ -147,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binding_of_others_is_known_by_user_group_and_service_account() {
+    fn a_foreign_binding_is_recognised_by_user_group_and_service_account() {
         let known_as = [
             Holder::User("tool:foo".to_owned()),
             Holder::Group("bursar:tools".to_owned()),

@@ -1,4 +1,4 @@
-//! The budgets of `[limits]`: what each counts, and what of a plan uses it.
+//! The budgets of `[limits]`: what each counts, and how much of it a plan uses.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +9,21 @@ use crate::desired::Transition;
 use crate::kinds::Stage;
 use crate::ledger::{Failure, Lifecycle, Spending, Suspension};
 
-/// One budget and what it counts. What an administrator ordered uses none of any.
+/// A budget of `[limits]`. What an administrator ordered uses no budget.
 pub(super) struct Budget {
     pub(super) limited: Limited,
     pub(super) size: fn(&Bounds) -> &BTreeMap<String, u64>,
-    /// How much of it an account's plan uses.
+    /// Returns how much of the budget an account's plan uses.
     pub(super) amount: fn(&AccountPlan) -> u64,
-    /// The hash of what an approval lets through.
+    /// Returns the hash of what an approval lets pass.
     pub(super) part: fn(&AccountPlan) -> String,
 }
 
-/// Those that refuse an account's whole plan: [`AccountPlan::otherwise`] is done instead.
+/// The budgets that refuse an account's whole plan, so that [`AccountPlan::otherwise`] is done instead.
 pub(super) const BUDGETS: [Budget; 5] = [RESUMPTIONS, MARKS, SUSPENSIONS, MEMBERS, DELETIONS];
 
-/// What is left when access goes neither by a suspension nor with a member: the steps alone are refused
-/// ([`loss::keep`]).
+/// Removals of access that are caused neither by a suspension nor by a leaving member. Only the steps themselves are
+/// refused ([`loss::keep`]).
 pub(super) const ACCESS: Budget = Budget {
     limited: Limited {
         spending: Spending::RemoveAccess,
@@ -36,10 +36,10 @@ pub(super) const ACCESS: Budget = Budget {
     part: |plan| hash::part(&loss::alone(plan)),
 };
 
-/// What [`ACCESS`] counts: namespaces of others, and clusters in which an account loses anything else.
+/// The name of what [`ACCESS`] counts: foreign namespaces, and clusters in which an account loses anything else.
 pub(super) const REMOVED: &str = "removals of access";
 
-/// A directory that shows hundreds of people again who left may be behind, or restored from a backup.
+/// If a directory shows hundreds of former members again, it may be a stale replica, or restored from a backup.
 const RESUMPTIONS: Budget = Budget {
     limited: Limited {
         spending: Spending::Resume,
@@ -52,8 +52,8 @@ const RESUMPTIONS: Budget = Budget {
     part: hash::part,
 };
 
-/// Suspensions of accounts that a directory locks out. Nothing else uses this budget up: a mass of absences must not
-/// keep the access of somebody who was dismissed.
+/// Suspensions of accounts that a directory locks out. They have a budget of their own, because many absences must not
+/// delay the suspension of a dismissed person.
 const MARKS: Budget = Budget {
     limited: Limited {
         spending: Spending::Disable,
@@ -78,7 +78,7 @@ const SUSPENSIONS: Budget = Budget {
     part: hash::part,
 };
 
-/// Members who leave, whether or not their account's own removal is refused.
+/// Members who leave. They are counted even if the removal of their account itself is refused.
 pub(super) const MEMBERS: Budget = Budget {
     limited: Limited {
         spending: Spending::RemoveMembers,
@@ -91,7 +91,7 @@ pub(super) const MEMBERS: Budget = Budget {
     part: hash::part,
 };
 
-/// Counted when it is let through: that it takes several cycles is no further deletion.
+/// Deletions of namespaces. Each is counted once, when it is let through, even if it takes several cycles.
 const DELETIONS: Budget = Budget {
     limited: Limited {
         spending: Spending::Delete,
@@ -107,10 +107,11 @@ const DELETIONS: Budget = Budget {
     part: hash::part,
 };
 
-/// What [`RESUMPTIONS`] counts.
+/// The name of what [`RESUMPTIONS`] counts.
 pub(super) const RESUMED: &str = "resumptions";
 
-/// Access that comes back because a directory says so: nobody ordered it, and nobody asked for the account.
+/// Whether access returns only because a directory shows the account again: not by an order, and not by a login of an
+/// account that was suspended for idleness.
 fn is_resumption(plan: &AccountPlan) -> bool {
     plan.transition == Some(Transition::Resume)
         && plan.orders.is_empty()
@@ -122,15 +123,16 @@ fn is_marked(plan: &AccountPlan) -> bool {
     matches!(plan.transition, Some(Transition::Suspend(Suspension::Disabled { .. })))
 }
 
-/// A suspension that takes something away and that nobody ordered, in one cluster or in all; marks are counted apart.
-/// Somebody without a namespace who leaves a group was counted as that group's member; of a group that is gone nobody was.
+/// Whether the plan suspends the account, in one cluster or in all, without an order. Suspensions by a mark are counted
+/// in [`MARKS`]. An account without a namespace that leaves a group was counted in [`MEMBERS`] already, unless the
+/// group itself is gone.
 fn is_counted(plan: &AccountPlan) -> bool {
     plan.before.state == Lifecycle::Active
         && match &plan.transition {
             Some(Transition::Suspend(Suspension::Absent | Suspension::Idle { .. })) => true,
             Some(Transition::Suspend(Suspension::Left)) => !plan.left || plan.begun.values().any(Failure::is_begun),
             Some(_) => false,
-            // Its class gave up one of its clusters. What is left of that was counted when it began.
+            // The class gave up one of the account's clusters. This was counted in the cycle in which it began.
             None => plan.steps().any(|action| match action {
                 Action::StopWorkloads { cluster, .. } => plan.begun.get(cluster).is_some_and(Failure::is_begun),
                 Action::Delete { key, reason, .. } => *reason == Reason::Suspended && key.kind.stage() == Stage::Access,

@@ -1,5 +1,5 @@
-//! What remains of a plan if the daemon's confinement is not whole (`[security] require_confinement`): only what takes
-//! access away.
+//! Removes all steps except removals of access from a plan, for clusters in which the daemon's confinement is not
+//! confirmed (`[security] require_confinement`).
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,8 @@ use super::{AccountPlan, Action};
 use crate::desired::Transition;
 use crate::identity::ClusterName;
 
-/// Takes out what grants or repairs something in these clusters. Nothing of it is remembered, so it is planned again. What
-/// is done elsewhere goes on.
+/// Removes the steps that grant or repair something in `unconfined` clusters. They are not recorded, so a later cycle
+/// plans them again. Steps in other clusters remain.
 pub(super) fn confine(accounts: &mut Vec<AccountPlan>, unconfined: &BTreeSet<ClusterName>) {
     if unconfined.is_empty() {
         return;
@@ -20,13 +20,13 @@ pub(super) fn confine(accounts: &mut Vec<AccountPlan>, unconfined: &BTreeSet<Clu
         without_new(plan, unconfined);
         let (before, narrowing) = (plan.steps().count(), plan.narrowing.len());
         plan.retain_steps(|place, action| {
-            // A binding that is written a second time names what the steps between have made.
+            // The second write of a binding is in `actions` and is removed, because its service account is not created.
             let narrows = place < narrowing || matches!(action, Action::ProveRevoked { .. });
             narrows || !unconfined.contains(action.cluster())
         });
         plan.settles.retain(|cluster, _| !unconfined.contains(cluster));
         plan.places.retain(|cluster, _| !unconfined.contains(cluster));
-        // An order is carried out when its steps are; a suspension and a revocation are carried out by what remains.
+        // An order stays open until its steps are done. A suspension and a revocation are carried out by what remains.
         if plan.steps().count() < before && plan.transition.is_none() && plan.regenerated.is_none() {
             (plan.orders, plan.ordered) = (Vec::new(), None);
         }
@@ -34,7 +34,8 @@ pub(super) fn confine(accounts: &mut Vec<AccountPlan>, unconfined: &BTreeSet<Clu
     accounts.retain(|plan| !plan.is_idle());
 }
 
-/// An account's life waits as a whole, but for a suspension. Until then what is left of its suspension goes on.
+/// A change of the lifecycle state waits as a whole, unless it is a suspension. Meanwhile the alternative is done, so
+/// an unfinished suspension continues.
 fn unless_it_begins(mut plan: AccountPlan, unconfined: &BTreeSet<ClusterName>) -> Option<AccountPlan> {
     let waits = |plan: &AccountPlan| {
         !matches!(plan.transition, None | Some(Transition::Suspend(_)))
@@ -76,7 +77,7 @@ mod tests {
         let objects = &mut world.in_cluster(cluster).objects;
         let mut found = objects.iter_mut();
         let is_meant = |key: &ObjectKey| key.kind == kind && key.namespace.as_deref() == Some(namespace);
-        let (key, found) = found.find(|(key, _)| is_meant(key)).expect("it is there");
+        let (key, found) = found.find(|(key, _)| is_meant(key)).expect("the world has such an object");
         found.digest = "edited".to_owned().into();
         key.clone()
     }
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_subject_is_taken_out_while_looks_wait() {
+    fn a_foreign_subject_is_removed_while_home_checks_wait() {
         let mut world = World::new();
         world.add(AccountKind::Tool, "foo", Some(52_503));
         (0..2).for_each(|_| drop(world.cycle()));
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_loses_who_is_disabled_and_gets_nobody() {
+    fn an_unconfined_workspace_loses_disabled_people_and_gets_no_new_ones() {
         let (mut world, alice, algebra) = World::in_course();
         let bob = world.add(AccountKind::User, "bob", Some(20_002));
         "uid=bob,ou=students,dc=example,dc=org".clone_into(&mut world.account(&bob).dn);
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_member_whose_account_is_there_gets_nothing() {
+    fn a_new_member_with_an_existing_account_gets_no_access_while_unconfined() {
         let (mut world, _, algebra) = World::in_course();
         let bob = world.add(AccountKind::User, "bob", Some(20_002));
         "uid=bob,ou=students,dc=example,dc=org".clone_into(&mut world.account(&bob).dn);
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn repairs_in_another_cluster_go_on() {
+    fn repairs_in_a_confined_cluster_go_on() {
         let mut world = World::new();
         world.another_cluster("b");
         world.add(AccountKind::Tool, "foo", Some(52_503));

@@ -1,4 +1,4 @@
-//! Credentials and kubeconfigs of one account in one cluster: deliver, remove, look after.
+//! Plans the delivery, removal and inspection of the credentials and kubeconfigs of one account in one cluster.
 
 use jiff::Timestamp;
 
@@ -9,14 +9,14 @@ use crate::identity::{AccountId, HostName};
 use crate::inventory::HomeFinding;
 use crate::ledger::{Certificate, CredentialKey, Delivery, LedgerState};
 
-/// How often each home is looked into. Often enough that a person who broke their kubeconfig gets it back the same day,
-/// seldom enough that 10,000 homes are a look every two seconds.
+/// How often each home is inspected, in seconds. A person who broke their kubeconfig gets it back the same day, and
+/// 10,000 homes cause one inspection every two seconds.
 const INSPECT_EVERY: i64 = 6 * 3600;
 
-/// What changed where only the file around a credential is to be another: `Reason::Changed`.
+/// The field in `Reason::Changed` if only the kubeconfig changes, and not the credential in it.
 pub const KUBECONFIG: &str = "kubeconfig";
 
-/// What is to be done about the credentials of an account.
+/// The steps for the credentials of an account.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
     pub(super) remove: Vec<Action>,
@@ -25,10 +25,10 @@ pub(super) struct Standing {
     pub(super) inspect: Vec<Action>,
 }
 
-/// What was delivered, if anything was.
+/// The credential that was delivered.
 #[derive(Clone, Copy)]
 struct Held<'a> {
-    /// None of people whom an issuer vouches for.
+    /// Always `None` for an OIDC credential.
     certificate: Option<&'a Certificate>,
     delivery: Option<&'a Delivery>,
 }
@@ -52,7 +52,7 @@ pub(super) fn actions(look: Look<'_>, found: &mut Found) -> Standing {
         match reason(look, credential, &home, held) {
             Some(reason) => {
                 let waits = waits(look, credential);
-                // The older credential is worth nothing before there is a new one.
+                // The older credential is proved to be refused before a new one is delivered.
                 let proves = reason == Reason::Revoked && (!waits || look.account.regenerated.is_some());
                 if proves && standing.prove.is_empty() {
                     standing.prove.extend(proof(look));
@@ -74,7 +74,7 @@ fn key(look: Look<'_>, host: &HostName) -> CredentialKey {
     CredentialKey::new(look.id.clone(), look.cluster.clone()).on(host)
 }
 
-/// What shows that the account's older credentials are worth nothing here; `None`: none was delivered.
+/// Returns the step that proves that the API server refuses the account's older credentials; `None` if there are none.
 pub(super) fn proof(look: Look<'_>) -> Option<Action> {
     let held = look.ledger.certificates_of(look.id);
     let mut older = held.filter(|(key, it)| key.cluster == *look.cluster && it.generation != look.account.generation);
@@ -92,7 +92,7 @@ fn deliver(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, rea
     }
 }
 
-/// Why another credential is needed; `None`: the one that is there is good.
+/// Returns why a new delivery is needed; `None` if the present one is good.
 fn reason(look: Look<'_>, credential: &DesiredCredential, home: &HomeTarget, held: Held<'_>) -> Option<Reason> {
     let place = (look.id.clone(), look.cluster.clone());
     let broken = || matches!(look.inventory.homes.get(&place), Some(HomeFinding::Broken { .. }));
@@ -130,27 +130,29 @@ fn reason(look: Look<'_>, credential: &DesiredCredential, home: &HomeTarget, hel
     }
 }
 
-/// Whether all credentials of the account in the cluster were revoked: the class may give another kind, or for another
-/// host, by now.
+/// Whether all credentials of the account in the cluster are revoked. The class may give another kind of credential by
+/// now, or one for another host.
 fn is_only_revoked(look: Look<'_>) -> bool {
     let mut generations =
         look.ledger.certificates_of(look.id).filter(|(key, _)| key.cluster == *look.cluster).peekable();
     generations.peek().is_some() && generations.all(|(_, held)| held.generation != look.account.generation)
 }
 
-/// Whether what the token rests on was not made, and is not made while its kind is not shown.
+/// Whether the delivery of a token waits: its Secret or service account does not exist, and is not created while the
+/// cluster does not show objects of this kind.
 fn waits(look: Look<'_>, credential: &DesiredCredential) -> bool {
     let Proof::Token(token) = &credential.proof else { return false };
     let objects = [token.secret_key(look.cluster), token.service_account_key(look.cluster)];
     objects.iter().any(|key| look.there.is_blind_to(key) && !is_made(look, key))
 }
 
-/// The Secret that stands there now. One that somebody deleted took its tokens with it, and is about to be made again.
+/// Returns the UID of the present Secret of a token. If somebody deleted the Secret, its tokens are invalid, and both
+/// are created again.
 fn uid_of_secret(look: Look<'_>, token: &TokenOf) -> Option<String> {
     look.there.objects.get(&token.secret_key(look.cluster)).map(|found| found.uid.to_string())
 }
 
-/// What stands in homes and is not wanted any more.
+/// Removes deliveries that are no longer desired from homes, or replaces them with a notice.
 fn remove(look: Look<'_>) -> impl Iterator<Item = Action> {
     let wanted = move |host: &HostName| look.tenant.credentials.iter().any(|credential| credential.host == *host);
     let reason = if look.tenant.suspended { Reason::Suspended } else { Reason::Orphaned };
@@ -162,19 +164,19 @@ fn remove(look: Look<'_>) -> impl Iterator<Item = Action> {
         .filter_map(move |(key, delivery)| removal(look, &key.host, delivery, reason.clone()))
 }
 
-/// What is to stand in the place of a delivery while the account is suspended. A home that moved gets nothing new.
+/// Returns the notice that replaces a delivery while the account is suspended. If the home moved, there is none.
 fn notice<'a>(look: Look<'a>, host: &HostName, delivery: &Delivery) -> Option<&'a DesiredNotice> {
     let home = look.tenant.home.as_ref()?.on(host);
     let notice = look.tenant.notices.iter().find(|notice| notice.credential.host == *host)?;
     (home.file() == delivery.path).then_some(notice)
 }
 
-/// What stands in homes of a tenant that is suspended or about to go.
+/// Returns the removal of what homes still hold of a tenant that is suspended or about to be deleted.
 pub(super) fn leftover(look: Look<'_>) -> impl Iterator<Item = Action> {
     remove(look)
 }
 
-/// Proves that older credentials are worth nothing, and takes them out of homes, where nothing new is delivered.
+/// Proves that older credentials are refused, and removes them from homes without a replacement.
 pub(super) fn revoked(look: Look<'_>) -> impl Iterator<Item = Action> {
     let is_older = |key: &CredentialKey| {
         let held = look.ledger.certificates.get(key);
@@ -187,7 +189,7 @@ pub(super) fn revoked(look: Look<'_>) -> impl Iterator<Item = Action> {
     proof.into_iter().chain(removals)
 }
 
-/// All that stands in homes. Nobody would keep a notice up to date.
+/// Removes all deliveries from homes. No notice replaces them, because nothing would keep it up to date.
 pub(super) fn abandoned(look: Look<'_>) -> impl Iterator<Item = Action> {
     let removals = deliveries(look).filter_map(move |(key, it)| removal(look, &key.host, it, Reason::Orphaned));
     removals.map(|mut action| {
@@ -202,7 +204,8 @@ fn deliveries(look: Look<'_>) -> impl Iterator<Item = (&CredentialKey, &Delivery
     look.ledger.deliveries_of(look.id).filter(move |(key, _)| key.cluster == *look.cluster)
 }
 
-/// The home as the class describes it, or as the file that we put there does.
+/// Returns the removal of a delivery. If the home of the class is not the one that was delivered to, the home is
+/// derived from the path of the delivery.
 fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery, reason: Reason) -> Option<Action> {
     let account = look.ledger.accounts.get(look.id)?;
     let home = match look.tenant.home.as_ref().map(|home| home.on(host)) {
@@ -232,12 +235,12 @@ fn inspect(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, hel
     })
 }
 
-/// Seconds after a delivery at which it is looked at again. kubectl writes back what it read before it took its lock
-/// (client-go, `ModifyConfig`): a `kubectl config` of that moment is over after the first, an editor's or a script's
-/// after the second.
+/// The file is inspected again this many seconds after a delivery, because kubectl reads it before taking the lock and
+/// then writes back what it read (client-go, `ModifyConfig`). A `kubectl config` that ran during the delivery is over
+/// by the first inspection, an editor or a script usually by the second.
 const LOOKS: [i64; 2] = [2, 60];
 
-/// The next of the looks that follow a delivery; `None`: there were all, or it is to be delivered again.
+/// Returns the time of the next inspection after a delivery; `None` if all are done, or if it is to be delivered again.
 #[must_use]
 pub fn next_look(delivery: &Delivery) -> Option<Timestamp> {
     let checked = delivery.checked_at.filter(|_| !delivery.is_notice())?;
@@ -245,21 +248,22 @@ pub fn next_look(delivery: &Delivery) -> Option<Timestamp> {
     looks.into_iter().find(|look| checked < *look)
 }
 
-/// Whether a home is to be looked into again. A look of the future was of a clock that was wrong.
+/// Whether the regular inspection of a home is due. An inspection dated far in the future comes from a wrong clock, and
+/// is repeated.
 pub(super) fn is_due(look: Look<'_>, delivery: &Delivery) -> bool {
     let checked = delivery.checked_at.unwrap_or(delivery.at).as_second();
     checked < last_slot(look.id, look.now) || checked > look.now.as_second() + INSPECT_EVERY
 }
 
-/// The last moment at which this account's homes were to be looked into: every [`INSPECT_EVERY`] seconds, and at
-/// another second for each account. The id is a hash already.
+/// Returns the last time, in seconds, at which this account's homes were due for an inspection. The times are
+/// [`INSPECT_EVERY`] apart, and a hash of the id spreads the accounts over this period.
 fn last_slot(id: &AccountId, now: Timestamp) -> i64 {
     let hash = id.0.to_string().bytes().fold(0_i64, |hash, byte| (hash * 31 + i64::from(byte)) % INSPECT_EVERY);
     now.as_second() - (now.as_second() - hash).rem_euclid(INSPECT_EVERY)
 }
 
-/// Until when nothing is due for an account by the time alone that is not due now: a renewal, or a look into a home. For an
-/// account of whom nothing else is due these are all uses of the time in its plan.
+/// Returns when a renewal or an inspection of the account becomes due next. If nothing else changes, the account's plan
+/// stays the same until then.
 pub(super) fn next_due(ledger: &LedgerState, id: &AccountId, now: Timestamp) -> Timestamp {
     let renewals = ledger.certificates_of(id).map(|(_, certificate)| certificate.renew_after);
     let delivered = ledger.deliveries_of(id).map(|(_, delivery)| delivery);
@@ -287,7 +291,15 @@ mod tests {
 
     fn world(kind: CredentialKind) -> (World, AccountId) {
         let mut world = World::new();
-        world.policy.classes.get_mut("tool").expect("a class").credential.as_mut().expect("a rule").kind = kind;
+        world
+            .policy
+            .classes
+            .get_mut("tool")
+            .expect("the policy has this class")
+            .credential
+            .as_mut()
+            .expect("the class has a credential")
+            .kind = kind;
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
         assert!(world.plan().is_empty(), "{}", world.plan());
@@ -311,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn each_host_has_its_token_and_a_secret_that_is_gone_costs_only_its_own() {
+    fn each_host_has_its_token_and_a_deleted_secret_replaces_only_its_own() {
         let (mut world, foo) = tokens();
         let places: Vec<_> = world.ledger.deliveries.values().map(|delivery| delivery.path.clone()).collect();
         assert_eq!(places, ["/srv/ce1/foo/.kube/config", "/srv/ce2/foo/.kube/config"].map(std::path::PathBuf::from));
@@ -334,7 +346,7 @@ mod tests {
         order(&mut world, &foo, OrderKind::Revoke);
         let plan = world.plan();
         let actions: Vec<Action> = plan.accounts[0].steps().cloned().collect();
-        let place = |is: &dyn Fn(&Action) -> bool| actions.iter().position(is).expect("an action");
+        let place = |is: &dyn Fn(&Action) -> bool| actions.iter().position(is).expect("the plan has this action");
         let proved = place(
             &|it| matches!(it, Action::ProveRevoked { alone: Holder::User(user), .. } if user.ends_with(&before.to_string())),
         );
@@ -393,9 +405,10 @@ mod tests {
         assert_eq!(world.bound.values().flatten().collect::<Vec<_>>(), [&new]);
     }
 
-    /// The two writes of a binding, with the service account between them, may be apart by a failure or a killed daemon.
+    /// The service account is created between the two writes of its binding. A failure or a killed daemon may separate
+    /// them.
     #[test]
-    fn a_held_account_gets_its_binding_wherever_the_replacement_stopped() {
+    fn a_held_account_gets_its_binding_after_an_interrupted_replacement() {
         for stopped_after in 0..8 {
             let (mut world, foo) = tokens();
             let note = Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
@@ -416,7 +429,15 @@ mod tests {
     }
 
     fn rule(world: &mut World) -> &mut CredentialKind {
-        &mut world.policy.classes.get_mut("tool").expect("a class").credential.as_mut().expect("a rule").kind
+        &mut world
+            .policy
+            .classes
+            .get_mut("tool")
+            .expect("the policy has this class")
+            .credential
+            .as_mut()
+            .expect("the class has a credential")
+            .kind
     }
 
     #[test]
@@ -439,7 +460,8 @@ mod tests {
         }
     }
 
-    /// Under a hold, or by a limit, the account keeps what it has; a revocation replaces it by what its class gives now.
+    /// Under a hold or a limit, the account keeps its credential, but a revocation replaces it by the kind that its
+    /// class gives.
     #[test]
     fn a_binding_names_the_credential_that_replaced_a_revoked_one_of_another_kind() {
         let hosts = vec![HostName("ce1".to_owned())];
@@ -471,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notice_stands_while_the_account_is_suspended_and_its_class_takes_it() {
+    fn a_notice_replaces_the_kubeconfig_while_the_account_is_suspended() {
         let (mut world, foo) = world(CredentialKind::Certificate { lifetime: Duration::from_hours(24 * 7) });
         world.policy.contact = Some("help@example.org".to_owned());
         order(&mut world, &foo, OrderKind::Suspend);
@@ -486,7 +508,7 @@ mod tests {
         let key = CredentialKey::new(foo.clone(), crate::plan::testing::prod());
         assert!(world.ledger.deliveries[&key].is_notice() && world.plan().is_empty(), "{}", world.plan());
         assert_eq!(next_look(&world.ledger.deliveries[&key]), None);
-        // Another contact is told.
+        // The notice is replaced if the contact changes.
         world.policy.contact = None;
         assert!(said(&world).contains("kubeconfig replaced by a notice"), "{}", world.plan());
         world.cycle();
@@ -507,8 +529,8 @@ mod tests {
             grant: Grant::Auto,
             user: "sso:{name}".to_owned(),
         };
-        let class = world.policy.classes.get_mut("tool").expect("a class");
-        class.credential.as_mut().expect("a rule").kind = CredentialKind::Oidc(rule);
+        let class = world.policy.classes.get_mut("tool").expect("the policy has this class");
+        class.credential.as_mut().expect("the class has a credential").kind = CredentialKind::Oidc(rule);
         let plan = world.plan();
         assert!(plan.to_string().contains("kubeconfig of ce2 removed"), "{plan}");
         world.cycle();
@@ -522,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_is_looked_at_again_after_two_seconds_and_after_a_minute() {
+    fn a_delivery_is_inspected_after_two_seconds_and_after_a_minute() {
         let kind = CredentialKind::Certificate { lifetime: Duration::from_hours(24 * 7) };
         let (mut world, foo) = world(kind);
         let key = CredentialKey::new(foo, crate::plan::testing::prod());
@@ -542,15 +564,15 @@ mod tests {
     }
 
     #[test]
-    fn homes_are_looked_into_every_six_hours_and_not_all_at_once() {
-        let at = |second| Timestamp::from_second(second).expect("in range");
+    fn homes_are_inspected_every_six_hours_and_not_all_at_once() {
+        let at = |second| Timestamp::from_second(second).expect("the time is in range");
         let id = |number: i64| crate::identity::DirectoryId(number.to_string());
         let ids: Vec<AccountId> = (0..1000).map(|number| AccountId::derive("ledger", "people", &id(number))).collect();
         let due = |id: &AccountId, minute: i64| {
             last_slot(id, at(1_800_000_000 + minute * 60)) > 1_800_000_000 + (minute - 1) * 60
         };
         let by_minute: Vec<usize> = (1..=360).map(|minute| ids.iter().filter(|id| due(id, minute)).count()).collect();
-        assert_eq!(by_minute.iter().sum::<usize>(), 1000, "each once in six hours");
+        assert_eq!(by_minute.iter().sum::<usize>(), 1000, "each home is inspected once in six hours");
         assert!(by_minute.iter().max() < Some(&20), "{by_minute:?}");
     }
 }

@@ -1,7 +1,8 @@
-//! A plan as people and programs read it.
+//! Renders a plan as text and as JSON.
 //!
-//! One line an account: `+` access comes, `-` access goes, `~` anything else, `!` what nobody can do by planning.
-//! Structs are destructured here, so that a new field cannot be forgotten.
+//! The text has one line per account. It begins with `+` if access is given, with `-` if access is removed, else with
+//! `~`. A line with `!` is a finding that no plan can remedy. Structs are destructured here, so that a new field cannot
+//! be forgotten.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,30 +33,30 @@ use crate::snapshot::{Completeness, RejectedEntry};
 /// Everything that `bursar plan` shows.
 #[derive(Debug, Clone)]
 pub struct Preview<'a> {
-    /// What the sources answered.
+    /// The last read of each source.
     pub sources: &'a BTreeMap<String, SourceState>,
     /// Entries that failed a check.
     pub rejected: &'a BTreeSet<RejectedEntry>,
-    /// Accounts whose absence is counted and not due yet.
+    /// Accounts that are absent, but whose suspension is not due yet.
     pub missing: Vec<Missing>,
-    /// As planned, before the guard.
+    /// The plan before the guard.
     pub plan: &'a Plan,
-    /// How far changes of the policy are after it.
+    /// The progress of policy changes after the plan.
     pub pace: Vec<Progress>,
-    /// Revocations of classes that are under way before it.
+    /// Revocations of classes that are in progress before the plan.
     pub revocations: Vec<revocation::Progress>,
     /// What reapers leave to later cycles.
     pub reaped_later: &'a Waiting,
-    /// Limits of which little is left after it.
+    /// Limits that are nearly used up after the plan.
     pub near: Cow<'a, [LimitUse]>,
-    /// What the guard holds back of it, and of what follows in the realm.
+    /// What the guards refuse of the plan and of the realm's plan.
     pub refusals: Cow<'a, [Refusal]>,
-    /// What follows of it in the realm, before the guard, or why nobody knows.
+    /// The realm's plan before its guard, or why there is none; `None` if no realm is configured.
     pub realm: Option<Result<&'a RealmPlan, &'a str>>,
 }
 
 impl<'a> Preview<'a> {
-    /// With what the ledger says of sources and entries.
+    /// Makes a preview without a realm. Sources and rejected entries are those of the ledger.
     #[must_use]
     pub fn of(ledger: &'a LedgerState, plan: &'a Plan, approved: &'a ApprovedPlan, refusals: &'a [Refusal]) -> Self {
         let (pace, revocations, near) = (approved.progress(ledger), revocation::Progress::of(ledger), approved.near());
@@ -73,7 +74,7 @@ impl<'a> Preview<'a> {
         }
     }
 
-    /// With what follows in the realm, or why nobody knows.
+    /// Adds the realm's plan, or why there is none.
     #[must_use]
     pub fn with_realm(self, realm: Result<(&'a RealmPlan, &ApprovedRealmPlan, &[Refusal]), &'a str>) -> Self {
         let (plan, near, refusals) = match realm {
@@ -88,7 +89,7 @@ impl<'a> Preview<'a> {
         }
     }
 
-    /// Exit code of `bursar plan`: 0 nothing to do, 2 changes, 3 changes of which a part is refused.
+    /// Returns the exit code of `bursar plan`: 0 if nothing is to do, 2 if there are changes, 3 if a part is refused.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         let nothing_there = !matches!(self.realm, Some(Ok(realm)) if !realm.steps.is_empty());
@@ -99,7 +100,7 @@ impl<'a> Preview<'a> {
         }
     }
 
-    /// For programs: every action with its account in one list, and what is refused with the hash to approve.
+    /// Returns the JSON form: a list of all actions, each with its account, and the refusals with the hash to approve.
     #[must_use]
     pub fn json(&self) -> Value {
         let Self { sources, rejected, missing, plan, pace, revocations, reaped_later, near, refusals, realm } = self;
@@ -153,7 +154,7 @@ fn actions_json(plan: &AccountPlan) -> Vec<Value> {
         .collect()
 }
 
-/// The account without its actions, which stand in the list of all.
+/// Returns the JSON of an account without its actions, which are in the list of all actions.
 fn account_json(plan: &AccountPlan) -> Value {
     let mut value = json!(plan);
     if let Some(fields) = value.as_object_mut() {
@@ -206,7 +207,7 @@ impl fmt::Display for Preview<'_> {
     }
 }
 
-/// `ldap1.example.org  complete, 3 512 entries in 0.2 s`.
+/// Describes a read, such as `ldap1.example.org  complete, 3 512 entries in 0.2 s`.
 fn answered(source: &SourceState) -> String {
     let SourceState {
         server,
@@ -240,26 +241,28 @@ impl fmt::Display for Refusal {
         if limit == COMPLETENESS {
             return write!(
                 f,
-                "refused: {} {what} rest on a complete read of {class}, and its last one was not: {names}. They wait \
-                 for one",
+                "refused: {} {what} wait for a complete read of {class}, because the last one was not complete: \
+                 {names}",
                 accounts.len()
             );
         }
         match limit.as_str() {
             ATTRIBUTES => {
                 let (before, now) = (number(*wanted), number(*allowed));
-                write!(f, "refused: {what}: {before} accounts of {class} showed it, {now} do now")?;
+                write!(f, "refused: {what}: {before} accounts of {class} had it, {now} have it now")?;
                 return match hash {
-                    Some(hash) => write!(f, ". What it said stays. If it is really gone: bursar approve {hash}"),
-                    None => write!(f, ". The others keep theirs"),
+                    Some(hash) => {
+                        write!(f, ". The old values stay in force. If it was removed on purpose: bursar approve {hash}")
+                    }
+                    None => write!(f, ". Accounts without it keep the uids that they had"),
                 };
             }
             IMPORT => {
                 return write!(
                     f,
-                    "refused: {} {what} of {class} are missing, and others have their names and uids under new ids, such as \
-                     {}: it looks like a new import. Nobody is suspended for it. If they are the same: bursar directory \
-                     imported > FILE; bursar adopt import FILE",
+                    "refused: {} {what} of {class} are missing, and others have their names and uids under new ids, such \
+                     as {}. This looks like a new import, so none of them is suspended. If they are the same: bursar \
+                     directory imported > FILE; bursar adopt import FILE",
                     number(*wanted),
                     accounts.first().map_or("", |account| account.name.as_str())
                 );
@@ -271,14 +274,16 @@ impl fmt::Display for Refusal {
                      asks again"
                 );
             }
-            ABSENCE => return write!(f, "refused: the servers of {class} disagree whether {names} is there: {what}"),
+            ABSENCE => {
+                return write!(f, "refused: the servers of {class} disagree about whether {names} is there: {what}");
+            }
             _ => write!(f, "refused by limit {limit} ({allowed} left): ")?,
         }
         match what.as_str() {
             "members" => write!(f, "{wanted} members leave, held back in {names}")?,
-            REMOVED => write!(f, "{wanted} {what} are due by the configuration or a label, held back of {names}")?,
+            REMOVED => write!(f, "{wanted} {what} because of the configuration or a label, refused for {names}")?,
             USERS => write!(f, "{} of {wanted} users disabled in the realm: {names}", accounts.len())?,
-            ROLES => write!(f, "{wanted} roles are taken in the realm, held back of {names}")?,
+            ROLES => write!(f, "{wanted} roles are taken in the realm, refused for {names}")?,
             _ => write!(f, "{} of {wanted} {what}: {names}", accounts.len())?,
         }
         match hash {
@@ -294,7 +299,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// A line for each account with all that is to be said of it, and for each cluster in which nothing is done.
+/// Returns a line for each account with its steps and findings, and for each cluster in which nothing is done.
 fn lines(plan: &Plan, refusals: &[Refusal]) -> String {
     let Plan { accounts, unchanged: _, waiting, abandoned, notices, over_quota, unowned, unknown } = plan;
     let mut said: BTreeMap<&AccountName, Vec<String>> = BTreeMap::new();
@@ -308,7 +313,7 @@ fn lines(plan: &Plan, refusals: &[Refusal]) -> String {
     let lines: Vec<Line> = shown
         .map(|plan| {
             let mut line = line(plan, marks.get(&plan.account));
-            // Two accounts can have one name, until one of them leaves.
+            // Two accounts may have the same name for a while. Only the first one gets the texts.
             if let Some(texts) = said.remove(&plan.account) {
                 line.detail = [vec![line.detail], texts].concat().join("; ");
             }
@@ -336,7 +341,7 @@ fn lines(plan: &Plan, refusals: &[Refusal]) -> String {
     all.map(|line| line + "\n").collect()
 }
 
-/// How the line of each account begins of which a limit, or a read that was not complete, refuses something.
+/// Returns the mark that precedes the details of each refused account.
 fn marks(refusals: &[Refusal]) -> BTreeMap<&AccountName, String> {
     let mut marks = BTreeMap::new();
     for Refusal { limit, what, accounts, .. } in refusals {
@@ -371,7 +376,7 @@ fn line(plan: &AccountPlan, refused: Option<&String>) -> Line {
             None => format!("held by {actor} ({reason}), not done{}", shown(&detail)),
             Some(done) => {
                 let done = details(done);
-                format!("held by {actor} ({reason}), done nevertheless{}, of{}", shown(&done), shown(&detail))
+                format!("held by {actor} ({reason}), done despite the hold{}; planned{}", shown(&done), shown(&detail))
             }
         };
     }
@@ -384,7 +389,7 @@ fn line(plan: &AccountPlan, refused: Option<&String>) -> Line {
     }
 }
 
-/// The sign of an account's line, and what is said first of it.
+/// Returns the sign of an account's line, and a summary of the change.
 pub(crate) fn headline(plan: &AccountPlan) -> (char, String) {
     match (&plan.transition, &plan.regenerated) {
         (Some(Transition::Create), _) => ('+', "new".to_owned()),
@@ -409,7 +414,7 @@ fn only_warns(plan: &AccountPlan) -> bool {
         && plan.actions.iter().all(|action| matches!(action, Action::WarnIdle { .. } | Action::WarnPod { .. }))
 }
 
-/// Where it comes back from.
+/// Returns why the account is resumed, as a text.
 #[must_use]
 pub fn returned(plan: &AccountPlan) -> &'static str {
     match (plan.before.state, plan.before.ending) {
@@ -421,7 +426,7 @@ pub fn returned(plan: &AccountPlan) -> &'static str {
     }
 }
 
-/// What leads to an archive and to a deletion.
+/// Returns the state and how long it was counted, as the cause of an archive or a deletion.
 #[must_use]
 pub fn waited(plan: &AccountPlan) -> String {
     let state = plan.before.state.as_str();
@@ -438,7 +443,7 @@ fn members(plan: &AccountPlan) -> String {
     format!("{} left", names.join(", "))
 }
 
-/// Why an account is, or is to be, suspended, in words.
+/// Returns why an account is, or is to be, suspended, as a text.
 #[must_use]
 pub fn cause(why: &Suspension, plan: &AccountPlan) -> String {
     match why {
@@ -458,7 +463,8 @@ pub fn cause(why: &Suspension, plan: &AccountPlan) -> String {
     }
 }
 
-/// An account whose life goes on: `quota changed`, or the first reason of several.
+/// Returns the sign and the summary of a plan without a change of the lifecycle state: its most important reason, such
+/// as `quota changed`.
 fn only_reason(plan: &AccountPlan) -> (char, String) {
     let mut reasons: BTreeSet<(u8, String)> = BTreeSet::new();
     let mut gone = plan.steps().next().is_some();
@@ -474,11 +480,11 @@ fn only_reason(plan: &AccountPlan) -> (char, String) {
         gone &= matches!(reason, Reason::Orphaned | Reason::Suspended | Reason::Outlived(_));
         reasons.insert((weight(reason), said(thing, reason)));
     }
-    let what = reasons.into_iter().next().map_or_else(|| "to finish".to_owned(), |(_, what)| what);
+    let what = reasons.into_iter().next().map_or_else(|| "unfinished".to_owned(), |(_, what)| what);
     (if gone { '-' } else { '~' }, what)
 }
 
-/// What a person wants to read first.
+/// Returns the rank of a reason. The summary shows the reason with the lowest rank.
 fn weight(reason: &Reason) -> u8 {
     match reason {
         Reason::Changed(_) => 0,
@@ -494,7 +500,7 @@ fn weight(reason: &Reason) -> u8 {
 
 fn said(thing: &str, reason: &Reason) -> String {
     match reason {
-        // Its amounts are said beside it.
+        // The details show the amounts.
         Reason::Changed(_) if thing == "quota" => "quota changed".to_owned(),
         Reason::Drifted(_) if thing == "quota" => "quota edited by somebody else".to_owned(),
         Reason::Changed(fields) if fields.is_empty() => format!("{thing} changed"),
@@ -507,7 +513,8 @@ fn said(thing: &str, reason: &Reason) -> String {
     }
 }
 
-/// `namespace tool-foo, quota, limits, 4 network policies, role binding, certificate, kubeconfig`.
+/// Lists the steps, such as `namespace tool-foo, quota, limits, 4 network policies, role binding, certificate,
+/// kubeconfig`.
 fn details(plan: &AccountPlan) -> String {
     let written = written(plan);
     let deleted = placed(
@@ -520,7 +527,7 @@ fn details(plan: &AccountPlan) -> String {
     let deleted = deleted.into_iter().map(|object| format!("{object} removed"));
     let starts = plan.steps().any(|action| matches!(action, Action::Delete { key, .. } if stops_pods(key)));
     let deleted = deleted.chain(starts.then(|| "new pods allowed".to_owned()));
-    // The people of a group have certificates of their own.
+    // A group has no certificate; its people have their own.
     let holds = plan.account.kind != AccountKind::Group;
     let revoked = holds && matches!(plan.regenerated, Some(Regeneration::Suspended));
     let revoked = revoked.then(|| "certificates revoked".to_owned());
@@ -545,7 +552,7 @@ fn details(plan: &AccountPlan) -> String {
         Action::SshKeys { keys, .. } if keys.is_empty() => Some("SSH keys removed".to_owned()),
         Action::SshKeys { keys, .. } => Some(counted(keys.len() as u64, "SSH key")),
         Action::SetLevel { namespace, level, .. } => {
-            Some(format!("namespace {namespace} of others gets Pod Security level {}", level.as_str()))
+            Some(format!("foreign namespace {namespace} gets Pod Security level {}", level.as_str()))
         }
         Action::WarnIdle { namespace, until, .. } => {
             Some(format!("people of {namespace} warned: suspended {until:.0} if nothing runs until then"))
@@ -557,13 +564,14 @@ fn details(plan: &AccountPlan) -> String {
             Some(job) => format!("pod {namespace}/{name} deleted, with all of job {job}"),
             None => format!("pod {namespace}/{name} deleted"),
         }),
-        Action::Archive { namespace, .. } => Some(format!("namespace {namespace} into an archive")),
+        Action::Archive { namespace, .. } => Some(format!("namespace {namespace} archived")),
         Action::DeleteNamespace { namespace, .. } => Some(format!("namespace {namespace} deleted")),
         Action::AwaitDeletion { namespace, .. } => Some(format!("namespace {namespace} is being deleted")),
     });
     let suspends = matches!(plan.transition, Some(Transition::Suspend(_)));
     let all: Vec<String> = if suspends {
-        // What is written stays: beside what is removed it must not read as if it went, too.
+        // Objects that are written stay. The text says so, because next to removals it would read as if they were
+        // removed too.
         let (stays, written): (Vec<String>, Vec<String>) =
             written.into_iter().partition(|what| what.starts_with("namespace "));
         let is_said = |what: &String| what == NO_PODS || what.contains('→');
@@ -584,7 +592,7 @@ fn details(plan: &AccountPlan) -> String {
     if suspends && !all.is_empty() { format!("suspend: {all}") } else { all }
 }
 
-/// `certificate, kubeconfig`.
+/// Describes a delivery, such as `certificate, kubeconfig`.
 fn delivered(credential: &DesiredCredential, reason: &Reason) -> String {
     let ends = match reason {
         Reason::Expiring(at) => format!(" (the old one ends {at:.0})"),
@@ -597,10 +605,10 @@ fn delivered(credential: &DesiredCredential, reason: &Reason) -> String {
     }
 }
 
-/// Said of a quota that lets no pod in.
+/// The text for a quota that stops new pods.
 const NO_PODS: &str = "new pods refused";
 
-/// What is applied: of a quota the amounts, where they are known.
+/// Lists the objects that are applied. For a quota, lists the changed amounts instead, if they are known.
 fn written(plan: &AccountPlan) -> Vec<String> {
     let applied = || {
         plan.steps().filter_map(|action| match action {
@@ -617,7 +625,7 @@ fn written(plan: &AccountPlan) -> Vec<String> {
     adopted.chain(amounts).chain(others).chain(stops.then(|| NO_PODS.to_owned())).collect()
 }
 
-/// Objects as [`objects`] says them; of those in namespaces that others made, where they are.
+/// Lists objects like [`objects`]. Objects in foreign namespaces are listed with the namespace.
 fn placed<'a>(plan: &AccountPlan, keys: impl Iterator<Item = &'a ObjectKey>) -> Vec<String> {
     let mut own = Vec::new();
     let mut elsewhere: BTreeMap<&str, Vec<&ObjectKey>> = BTreeMap::new();

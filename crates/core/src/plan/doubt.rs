@@ -1,4 +1,4 @@
-//! Turns what a source says, and is not believed, into refusals.
+//! Turns the doubts about what sources report into refusals.
 
 use super::guard::{ABSENCE, ATTRIBUTES, IMPORT, Refusal};
 use super::hash;
@@ -6,7 +6,7 @@ use crate::identity::AccountName;
 use crate::ledger::LedgerState;
 use crate::ledger::doubt::{Doubt, DoubtKey, Question};
 
-/// All that stand; accounts about which the servers say the same are one.
+/// Returns a refusal for each doubt. Doubted absences with the same proof in one source become one refusal.
 pub(super) fn refusals(ledger: &LedgerState) -> Vec<Refusal> {
     let mut refusals: Vec<Refusal> = Vec::new();
     for (key, doubt) in &ledger.doubts {
@@ -31,7 +31,7 @@ fn refusal(ledger: &LedgerState, key: &DoubtKey, doubt: &Doubt) -> Refusal {
     accounts.sort();
     let (limit, what, parts) = match &key.question {
         Question::Attribute(name) => (ATTRIBUTES, name.clone(), vec![key.part()]),
-        // Its loss takes nothing: nobody's uid changes by it.
+        // There is nothing to approve: if the attribute is lost, no account's uid changes.
         Question::Uid(name) => (ATTRIBUTES, name.clone(), Vec::new()),
         Question::Import => (IMPORT, format!("{}s", key.kind), Vec::new()),
         Question::Absence(_) => (ABSENCE, doubt.proof.clone().unwrap_or_default(), Vec::new()),

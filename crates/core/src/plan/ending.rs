@@ -1,4 +1,4 @@
-//! The end of a tenant in one cluster: its namespace into a file, then its deletion, then the wait until it is gone.
+//! Plans the end of a tenant in one cluster: archive the namespace, delete it, and wait until it is gone.
 
 use super::Action;
 use super::tenant::Look;
@@ -6,15 +6,15 @@ use crate::desired::EndOfTenant;
 use crate::identity::{ClusterName, NamespaceName};
 use crate::kinds::{Data, ObjectKey};
 
-/// The namespace into a file, if that is due.
+/// Returns the step that archives the namespace, if it is due.
 pub(super) fn archive(look: Look<'_>) -> Option<Action> {
     let namespace = look.tenant.namespace.clone().filter(|_| look.tenant.end == Some(EndOfTenant::Archive))?;
     let file = file(look, &namespace);
     Some(Action::Archive { cluster: look.cluster.clone(), namespace, file })
 }
 
-/// The namespace, and of `deletes` what is ours outside of it: what is in it goes with it, and volumes stay, for they are
-/// the way to the data. A namespace of its name with another uid is somebody else's.
+/// Returns the deletion of the namespace, and the `deletes` outside of it. Objects in the namespace are deleted with
+/// it. Volumes stay, because they lead to the data. A namespace of this name with another UID is not ours, and stays.
 pub(super) fn deletion(look: Look<'_>, deletes: Vec<Action>) -> Vec<Action> {
     let namespace = look.tenant.namespace.as_ref().and_then(|namespace| of_namespace(look, namespace));
     let is_outside = |action: &Action| {
@@ -40,7 +40,8 @@ fn of_namespace(look: Look<'_>, namespace: &NamespaceName) -> Option<Action> {
     Some(Action::DeleteNamespace { cluster, namespace, uid, archived: newest, file })
 }
 
-/// `tool-foo.prod-2026-06-12T030000Z.tar.zst`: no namespace has a `.` in its name, so no two meet.
+/// Returns a file name such as `tool-foo.prod-2026-06-12T030000Z.tar.zst`. It is unique for each namespace, because the
+/// name of a namespace contains no `.`.
 fn file(look: Look<'_>, namespace: &NamespaceName) -> String {
     let ClusterName(cluster) = look.cluster;
     let at = format!("{:.0}", look.now).replace(':', "");

@@ -1,4 +1,5 @@
-//! A class gives up a cluster, and the suspension there is refused or held: bindings lose those who have to leave them.
+//! Tests a class that gives up a cluster while the suspension there is refused or held: revoked credentials and people
+//! who have to leave still lose their access there.
 
 use std::collections::BTreeSet;
 
@@ -36,20 +37,20 @@ fn cycles(world: &mut World) {
 }
 
 fn class<'a>(world: &'a mut World, name: &str) -> &'a mut crate::policy::Class {
-    world.policy.classes.get_mut(name).expect("a class")
+    world.policy.classes.get_mut(name).expect("the policy has this class")
 }
 
-/// Keeps every class from suspending anybody.
+/// Sets the limit of suspensions to 0.
 fn refuse(world: &mut World) {
     world.policy.limits.suspend_per_cycle = NONE;
 }
 
-/// The classes that make foo's and the workspace's places leave cluster gpu.
+/// Removes cluster gpu from the class.
 fn give_up(world: &mut World, name: &str) {
     class(world, name).clusters = vec![prod()];
 }
 
-/// Whom bindings of the account in a cluster name, as they were last written.
+/// Returns the names in the account's bindings in a cluster, as last written.
 fn named(world: &World, id: &AccountId, cluster: &ClusterName) -> BTreeSet<String> {
     let records = world.ledger.objects.iter();
     let bindings =
@@ -64,7 +65,7 @@ fn group(world: &World, id: &AccountId) -> String {
     format!("bursar:{}#{}", account.account_name(), account.generation)
 }
 
-/// A tool in two clusters.
+/// Returns a tool in two clusters.
 fn tool() -> (World, AccountId) {
     tool_in(World::new())
 }
@@ -79,7 +80,7 @@ fn tool_in(mut world: World) -> (World, AccountId) {
     (world, foo)
 }
 
-/// Alice and bob in a workspace in two clusters.
+/// Returns a workspace with alice and bob in two clusters.
 fn workspace() -> (World, [AccountId; 3]) {
     let (mut world, alice, algebra) = World::in_course();
     let bob = world.add(AccountKind::User, "bob", Some(20_002));
@@ -101,7 +102,7 @@ fn is_done(world: &World) {
 }
 
 #[test]
-fn a_revocation_takes_the_old_generation_out_of_a_place_that_waits_to_be_left() {
+fn a_revocation_also_ends_the_old_generation_in_a_given_up_cluster() {
     for (is_held, is_gone) in [(false, false), (true, false), (false, true), (true, true)] {
         let (mut world, foo) = tool();
         let old = group(&world, &foo);
@@ -116,7 +117,11 @@ fn a_revocation_takes_the_old_generation_out_of_a_place_that_waits_to_be_left() 
             give_up(&mut world, "tool");
         }
         cycles(&mut world);
-        assert_eq!(named(&world, &foo, &gpu()), BTreeSet::from([old.clone()]), "{is_held} {is_gone}: it waits");
+        assert_eq!(
+            named(&world, &foo, &gpu()),
+            BTreeSet::from([old.clone()]),
+            "{is_held} {is_gone}: the suspension waits"
+        );
         order(&mut world, &foo, OrderKind::Revoke);
         cycles(&mut world);
         let now = group(&world, &foo);
@@ -124,13 +129,13 @@ fn a_revocation_takes_the_old_generation_out_of_a_place_that_waits_to_be_left() 
         for cluster in [prod(), gpu()] {
             assert_eq!(named(&world, &foo, &cluster), BTreeSet::from([now.clone()]), "{is_held} {is_gone} {cluster}");
         }
-        assert!(is_gone || !world.ledger.is_being_revoked(&foo), "nothing of the revocation is left");
+        assert!(is_gone || !world.ledger.is_being_revoked(&foo), "the revocation is complete");
         is_done(&world);
     }
 }
 
 #[test]
-fn an_order_takes_access_from_a_place_that_waits_to_be_left_while_a_read_is_incomplete() {
+fn an_ordered_suspension_covers_a_given_up_cluster_despite_an_incomplete_read() {
     let (mut world, foo) = tool();
     give_up(&mut world, "tool");
     refuse(&mut world);
@@ -144,7 +149,7 @@ fn an_order_takes_access_from_a_place_that_waits_to_be_left_while_a_read_is_inco
 }
 
 #[test]
-fn who_left_a_tool_of_no_class_loses_the_copy_of_its_certificate() {
+fn a_leaving_member_revokes_the_certificate_of_a_tool_without_a_class() {
     let (mut world, foo) = tool();
     let old = group(&world, &foo);
     refuse(&mut world);
@@ -157,7 +162,7 @@ fn who_left_a_tool_of_no_class_loses_the_copy_of_its_certificate() {
 }
 
 #[test]
-fn a_binding_without_its_label_does_not_outlive_a_revocation() {
+fn a_revocation_deletes_an_unlabelled_binding_in_a_given_up_cluster() {
     let (mut world, foo) = tool();
     let old = group(&world, &foo);
     refuse(&mut world);
@@ -172,12 +177,12 @@ fn a_binding_without_its_label_does_not_outlive_a_revocation() {
 }
 
 #[test]
-fn no_binding_names_a_service_account_that_nobody_makes() {
+fn no_binding_in_a_given_up_cluster_names_the_next_service_account() {
     let mut world = World::new();
     let hosts = vec![crate::identity::HostName("ce1".to_owned())];
     let lifetime = std::time::Duration::from_hours(1);
     let kind = CredentialKind::ServiceAccount { lifetime, hosts, directory: Some("/srv/{host}/{name}".into()) };
-    class(&mut world, "tool").credential.as_mut().expect("a rule").kind = kind;
+    class(&mut world, "tool").credential.as_mut().expect("the class has a credential").kind = kind;
     let (mut world, foo) = tool_in(world);
     refuse(&mut world);
     give_up(&mut world, "tool");
@@ -191,7 +196,7 @@ fn no_binding_names_a_service_account_that_nobody_makes() {
 }
 
 #[test]
-fn a_person_who_is_suspended_leaves_a_workspace_that_waits_to_be_left() {
+fn a_suspended_person_leaves_a_workspace_in_a_given_up_cluster() {
     for is_held in [false, true] {
         let (mut world, [alice, bob, algebra]) = workspace();
         if is_held {
@@ -212,7 +217,7 @@ fn a_person_who_is_suspended_leaves_a_workspace_that_waits_to_be_left() {
 }
 
 #[test]
-fn a_person_whose_suspension_is_refused_stays_in_a_workspace_that_waits_to_be_left() {
+fn a_person_whose_suspension_is_refused_stays_in_a_workspace_in_a_given_up_cluster() {
     for is_held in [false, true] {
         let (mut world, [alice, bob, algebra]) = workspace();
         if is_held {
@@ -232,7 +237,7 @@ fn a_person_whose_suspension_is_refused_stays_in_a_workspace_that_waits_to_be_le
 }
 
 #[test]
-fn a_person_stays_in_workspaces_of_a_cluster_that_waits_to_be_left_and_goes_with_it() {
+fn a_person_leaves_workspaces_of_a_given_up_cluster_when_the_suspension_is_allowed() {
     let (mut world, [alice, bob, algebra]) = workspace();
     refuse(&mut world);
     give_up(&mut world, "student");
@@ -244,7 +249,7 @@ fn a_person_stays_in_workspaces_of_a_cluster_that_waits_to_be_left_and_goes_with
     limits.suspend_per_day = limits.suspend_per_cycle;
     cycles(&mut world);
     assert!(named(&world, &algebra, &gpu()).is_empty() && named(&world, &alice, &gpu()).is_empty());
-    // What was let go does not come back where something else is refused.
+    // The access does not return in cluster gpu if a suspension is refused elsewhere.
     world.policy.limits.disable_per_cycle = NONE;
     world.account(&alice).disabled = Some("mark".to_owned());
     cycles(&mut world);
@@ -253,7 +258,7 @@ fn a_person_stays_in_workspaces_of_a_cluster_that_waits_to_be_left_and_goes_with
 }
 
 #[test]
-fn a_role_in_the_whole_cluster_is_of_the_present_generation_only() {
+fn a_revocation_updates_a_role_in_the_whole_given_up_cluster() {
     let mut world = World::new();
     world.another_cluster("gpu");
     class(&mut world, "admin").clusters.push(gpu());
@@ -274,7 +279,7 @@ fn a_role_in_the_whole_cluster_is_of_the_present_generation_only() {
 }
 
 #[test]
-fn a_daemon_that_is_killed_anywhere_finishes_the_revocation() {
+fn a_revocation_continues_after_the_daemon_was_killed() {
     for killed_after in 0..8 {
         let (mut world, foo) = tool();
         let old = group(&world, &foo);

@@ -1,7 +1,7 @@
-//! Decides which parts of a plan may be done: limits, completeness, holds, approvals.
+//! Turns a [`Plan`] into an [`ApprovedPlan`], and refuses what limits, incomplete reads or holds do not allow.
 //!
-//! If an account's removal is over a limit, that removal alone is refused; the rest goes on, and so does everything
-//! else that the refused account needs ([`AccountPlan::otherwise`]). Only [`guard`] makes an [`ApprovedPlan`].
+//! If a removal exceeds a limit, only that removal is refused. All else continues, including other changes of the same
+//! account ([`AccountPlan::otherwise`]). Only [`guard`] makes an [`ApprovedPlan`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,58 +28,57 @@ use crate::policy::{Limits, Policy};
 use crate::shared_map::SharedMap;
 use crate::snapshot::Completeness;
 
-/// The reason of a refusal because a read was not complete, in place of a key of `[limits]`.
+/// [`Refusal::limit`] if a read was not complete.
 pub const COMPLETENESS: &str = "completeness";
 
-/// What is refused because it is doubted, instead of a key of `[limits]`: attributes that vanished, an import, an absence
-/// about which servers disagree.
+/// [`Refusal::limit`] if attributes vanished from a source, and the change is doubted.
 pub const ATTRIBUTES: &str = "attributes";
-/// See [`ATTRIBUTES`].
+/// [`Refusal::limit`] if an import is doubted.
 pub const IMPORT: &str = "import";
-/// See [`ATTRIBUTES`].
+/// [`Refusal::limit`] if servers disagree about an absence.
 pub const ABSENCE: &str = "absence";
 
-/// Everything that bounds what may be done at once.
+/// The inputs of [`guard`] besides the plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bounds {
     /// `[limits]`.
     pub limits: Limits,
-    /// Served accounts by class.
+    /// The number of active accounts of each class.
     pub tenants: BTreeMap<String, u64>,
-    /// Their members by class.
+    /// The number of members of the accounts of each class.
     pub members: BTreeMap<String, u64>,
-    /// What each source last answered; a source that is absent here never did.
+    /// The completeness of each source's last read. A source that was never read is absent.
     pub completeness: BTreeMap<String, Completeness>,
     /// The source of each directory group.
     pub groups: BTreeMap<AccountId, String>,
-    /// What the last 24 hours used.
+    /// The amounts that recent changes used of the daily limits.
     pub spent: Vec<Spent>,
-    /// Parts that may pass, and until when.
+    /// The hashes of approved parts and sets, and when the approval expires.
     pub approvals: BTreeMap<String, Timestamp>,
-    /// What the last cycle refused.
+    /// The refusals of the last cycle, except those in the realm.
     pub refusals: Vec<RefusalRecord>,
-    /// What it refused in the realm, which has bounds of its own.
+    /// The refusals of the last cycle in the realm. The realm has a guard of its own ([`super::realm::guard`]).
     pub realm_refusals: Vec<RefusalRecord>,
-    /// Changes of the policy that are under way.
+    /// Changes of the policy that are in progress, by class.
     pub paces: BTreeMap<String, PaceRecord>,
-    /// Classes of which one that got the newest change fails since.
+    /// Classes whose policy change is paused, because an account that got the change fails.
     pub stopped: BTreeSet<String>,
     /// [`Policy::revision`] of each class.
     pub revisions: BTreeMap<String, String>,
-    /// Accounts that may be suspended in one cycle because nothing runs.
+    /// The number of idle accounts that may be suspended in one cycle.
     pub idle_per_cycle: u64,
-    /// Pods that may be ended in one cycle.
+    /// The number of pods that may be deleted in one cycle because their lifetime is over.
     pub pods_per_cycle: u64,
-    /// Who fails.
+    /// Accounts with a failed step.
     pub failing: BTreeSet<AccountId>,
-    /// What sources say and is not believed.
+    /// Refusals because of doubts about what sources report.
     pub doubts: Vec<Refusal>,
-    /// Clusters in which nothing is granted or repaired.
+    /// Clusters in which nothing is granted or repaired, because the daemon's confinement is not confirmed.
     pub unconfined: BTreeSet<ClusterName>,
 }
 
 impl Bounds {
-    /// As the ledger and the configuration say.
+    /// Reads the bounds from the ledger and the configuration.
     #[must_use]
     pub fn of(ledger: &LedgerState, policy: &Policy) -> Self {
         let mut counts = Counts::default();
@@ -87,7 +86,7 @@ impl Bounds {
         Self::with(&counts, ledger, policy)
     }
 
-    /// The same where the accounts of `ledger` are counted already.
+    /// Like [`Bounds::of`], with accounts that are counted already.
     pub(super) fn with(counts: &Counts, ledger: &LedgerState, policy: &Policy) -> Self {
         let (realm_refusals, refusals) = ledger.refusals.iter().cloned().partition(is_of_realm);
         Self {
@@ -126,7 +125,7 @@ impl Bounds {
     }
 }
 
-/// How many accounts there are by class, and the groups, counted on from one ledger to the next.
+/// The numbers of accounts by class, and the groups. They are updated by the differences between two ledgers.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     accounts: SharedMap<AccountId, Account>,
@@ -143,7 +142,7 @@ struct Count {
 }
 
 impl Counts {
-    /// Counts the accounts of `ledger`.
+    /// Updates the counts to those of `ledger`.
     pub(super) fn follow(&mut self, ledger: &LedgerState) {
         let accounts = std::mem::replace(&mut self.accounts, ledger.accounts.clone());
         let tenants = std::mem::replace(&mut self.tenants, ledger.tenants.clone());
@@ -180,7 +179,7 @@ fn first_class(account: &Account, tenants: &SharedMap<(AccountId, ClusterName), 
     first.map_or_else(|| format!("{}s", account.kind), |(_, tenant)| tenant.class.clone())
 }
 
-/// The class by which `[limits]` counts each account: the first that made it a tenant, or its kind.
+/// The class by which `[limits]` counts each account: the class of its first tenant row, else its kind in the plural.
 pub(super) struct Classes<'a>(BTreeMap<&'a AccountId, &'a str>);
 
 impl<'a> Classes<'a> {
@@ -197,31 +196,31 @@ impl<'a> Classes<'a> {
     }
 }
 
-/// What a limit, or a source that did not answer completely, holds back.
+/// Changes that the guard refuses for one reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Refusal {
-    /// The key in `[limits]`, or [`COMPLETENESS`].
+    /// The key in `[limits]`, or [`COMPLETENESS`], [`ATTRIBUTES`], [`IMPORT`] or [`ABSENCE`].
     pub limit: String,
-    /// The class that the limit counts; of [`COMPLETENESS`] the source.
+    /// The class that the limit counts. For [`COMPLETENESS`], the source.
     pub class: String,
-    /// How many the limit let through.
+    /// The number of changes that the limit allows.
     pub allowed: u64,
-    /// How many there were.
+    /// The number of changes that were planned.
     pub wanted: u64,
-    /// `suspensions`, `suspensions by a mark`, `removals of access`, `members`, `deletions`, `resumptions`, `realm users` or
-    /// `realm roles`; of [`ATTRIBUTES`] the attribute.
+    /// `suspensions`, `suspensions by a mark`, `removals of access`, `removals`, `members`, `deletions`,
+    /// `resumptions`, `realm users` or `realm roles`. For [`ATTRIBUTES`], the attribute.
     pub what: String,
-    /// Whom it holds back.
+    /// The accounts whose changes are refused.
     pub accounts: Vec<AccountName>,
-    /// What to approve; what rests on a read that was not complete cannot be.
+    /// The hash to approve. `None` for [`COMPLETENESS`], which cannot be approved.
     pub hash: Option<String>,
-    /// Hash of each account's part.
+    /// The hash of each account's part.
     #[serde(skip)]
     pub parts: Vec<String>,
 }
 
 impl Refusal {
-    /// As the ledger keeps it.
+    /// Returns the refusal in the form that the ledger keeps.
     #[must_use]
     pub fn record(&self) -> RefusalRecord {
         RefusalRecord {
@@ -234,15 +233,15 @@ impl Refusal {
     }
 }
 
-/// A plan that may be executed, all of it. Only [`guard`] makes one.
+/// A plan of which every step may be executed. Only [`guard`] makes one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApprovedPlan {
     pub(super) accounts: Vec<AccountPlan>,
     pub(super) hash: String,
     pub(super) spent: BTreeMap<(Spending, String), u64>,
-    /// Approvals that this uses up.
+    /// Approvals that this plan uses up.
     pub(super) used: BTreeSet<String>,
-    /// `None`: as the ledger has them.
+    /// The refusals to record; `None` if they are in the ledger already.
     pub(super) refusals: Option<Vec<RefusalRecord>>,
     pub(super) paced: Paced,
     pub(super) reaped_later: Waiting,
@@ -250,37 +249,37 @@ pub struct ApprovedPlan {
 }
 
 impl ApprovedPlan {
-    /// What is to be done, account by account.
+    /// Returns the plan of each account.
     #[must_use]
     pub fn accounts(&self) -> &[AccountPlan] {
         &self.accounts
     }
 
-    /// Names the plan in the history.
+    /// Returns the hash that identifies the plan in the history.
     #[must_use]
     pub fn hash(&self) -> &str {
         &self.hash
     }
 
-    /// How far changes of the policy are after this.
+    /// Returns the progress of policy changes after this plan.
     #[must_use]
     pub fn progress(&self, ledger: &LedgerState) -> Vec<Progress> {
         self.paced.under_way.iter().map(|(class, pace)| Progress::of_class(class, pace, ledger)).collect()
     }
 
-    /// What reapers leave to later cycles.
+    /// Returns what the reapers leave to later cycles.
     #[must_use]
     pub const fn reaped_later(&self) -> &Waiting {
         &self.reaped_later
     }
 
-    /// Limits of which little is left after this.
+    /// Returns the limits that are nearly used up after this plan.
     #[must_use]
     pub fn near(&self) -> &[LimitUse] {
         &self.near
     }
 
-    /// The accounts and clusters that are worked on, for those who show progress.
+    /// Returns the accounts and clusters in which the plan has steps. Progress displays count them.
     #[must_use]
     pub fn places(&self) -> BTreeSet<(&AccountId, &ClusterName)> {
         let actions = self.accounts.iter().flat_map(|plan| plan.steps().map(|action| (&plan.id, action.cluster())));
@@ -288,8 +287,8 @@ impl ApprovedPlan {
     }
 }
 
-/// The changes by which an administrator lets through what was refused: each part once, within the hour. `None`:
-/// nothing of that hash waits.
+/// Returns the ledger changes that approve the refusal, or all refusals, with this hash. Each part may then pass once
+/// before the approval expires ([`APPROVAL_HOLDS`]). Returns `None` if the hash matches no refusal.
 #[must_use]
 pub fn approve(ledger: &LedgerState, hash: &str, now: Timestamp) -> Option<Vec<Change>> {
     let approvable =
@@ -303,7 +302,7 @@ pub fn approve(ledger: &LedgerState, hash: &str, now: Timestamp) -> Option<Vec<C
     Some(parts.into_iter().map(|part| Change::Approval(part.clone(), Some(now + APPROVAL_HOLDS))).collect())
 }
 
-/// The hash of everything that a limit refused, as `bursar approve` takes it.
+/// Returns the hash with which `bursar approve` approves all refusals; `None` if none can be approved.
 #[must_use]
 pub fn refused_hash(refusals: &[Refusal]) -> Option<String> {
     let parts: Vec<&String> =
@@ -311,14 +310,14 @@ pub fn refused_hash(refusals: &[Refusal]) -> Option<String> {
     (!parts.is_empty()).then(|| hash::of_parts(parts))
 }
 
-/// Takes out what must not be done now.
+/// Removes what must not be done now from the plan. Returns the rest, and the refusals.
 #[must_use]
 pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<Refusal>) {
     let mut limits = LimitEvaluator::new(bounds, now);
     limits.held =
         plan.accounts.iter().filter(|plan| plan.held.is_some() && keeps(plan)).map(|it| it.id.clone()).collect();
     let accounts: Vec<AccountPlan> = plan.accounts.into_iter().filter_map(unless_held).collect();
-    // First: without the members who may not leave an account returns all the same.
+    // Resumptions are judged first: if the members of an account may not leave, its alternative still resumes it.
     let [resumptions, removals @ ..] = &BUDGETS;
     let all: Vec<&AccountPlan> = accounts.iter().collect();
     limits.limit(&all, resumptions);
@@ -355,40 +354,41 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
     (approved, refusals)
 }
 
-/// Returns the part of a held account's plan that passes the hold.
+/// Returns the plan, or for a held account the part of it that passes the hold.
 fn unless_held(plan: AccountPlan) -> Option<AccountPlan> {
     if plan.held.is_some() { plan.otherwise.map(|plan| *plan) } else { Some(plan) }
 }
 
-/// Those who are let through first: disabled, then longest absent, then by name.
+/// The sort key that decides which accounts pass a limit first: disabled accounts, then the longest absent, then by
+/// name.
 fn precedence(plan: &AccountPlan) -> (bool, std::cmp::Reverse<u64>, &AccountName, &AccountId) {
     let disabled = matches!(plan.transition, Some(Transition::Suspend(Suspension::Disabled { .. })));
     let absent = plan.before.absence.map_or(0, |absence| absence.seconds);
     (!disabled, std::cmp::Reverse(absent), &plan.account, &plan.id)
 }
 
-/// What limits and completeness have said so far.
+/// Applies limits and completeness, and collects what they refuse.
 struct LimitEvaluator<'a> {
     bounds: &'a Bounds,
     now: Timestamp,
     refusals: Vec<Refusal>,
     refused: BTreeSet<AccountId>,
-    /// Accounts whose own removal, or all of it, was refused before what is judged now.
+    /// Accounts that were refused in an earlier pass of [`LimitEvaluator::remaining`].
     refused_before: BTreeSet<AccountId>,
-    /// Accounts whose members may not leave.
+    /// Accounts whose members may not leave now.
     members_stay: BTreeSet<AccountId>,
-    /// Workspaces of which some people may not be removed, and of which nothing else is refused.
+    /// Workspaces in which some people must stay because their removal is refused. All else in them may be done.
     keep_people: BTreeSet<AccountId>,
     not_resumed: BTreeSet<AccountId>,
     /// Held accounts whose suspension waits for their release.
     held: BTreeSet<AccountId>,
-    /// What each account that was let through uses.
+    /// The amounts that each account uses if it is not refused.
     uses: BTreeMap<AccountId, Vec<Use>>,
-    /// Approvals of a whole set.
+    /// Approvals of a whole set that were used.
     whole: BTreeSet<String>,
 }
 
-/// What an account uses of one budget.
+/// The amount of one budget that an account uses.
 struct Use {
     spending: Spending,
     class: String,
@@ -421,7 +421,8 @@ impl<'a> LimitEvaluator<'a> {
         self.refusals.push(refusal);
     }
 
-    /// A missing answer is never an empty answer: nothing that rests on absence from a source that is not complete now.
+    /// Refuses removals that rest on a missing entry, if the last read of its source was not complete: the entry may
+    /// only not have been read.
     fn completeness(&mut self, accounts: &[&AccountPlan]) {
         let mut by_source: BTreeMap<&str, Vec<&AccountPlan>> = BTreeMap::new();
         for plan in accounts.iter().copied() {
@@ -447,7 +448,7 @@ impl<'a> LimitEvaluator<'a> {
         }
     }
 
-    /// The sources in which something has to be absent for this plan to be right.
+    /// Returns the sources in which an entry has to be absent for this plan to be right.
     fn sources<'p>(&self, plan: &'p AccountPlan) -> BTreeSet<&'p str>
     where
         'a: 'p,
@@ -513,8 +514,8 @@ impl<'a> LimitEvaluator<'a> {
         }
     }
 
-    /// An account that loses something because a group loses its members waits for that group. A workspace keeps the
-    /// people who may not be removed themselves; the members who leave it do not wait for them.
+    /// Refuses the plans that rest on a refused account. If a workspace rests on the refused removal of people, these
+    /// people stay in it, but its leaving members still leave.
     fn dependants(&mut self, accounts: &[&AccountPlan]) {
         let stays = |id: &AccountId| {
             [&self.refused, &self.refused_before, &self.held].into_iter().any(|some| some.contains(id))
@@ -532,7 +533,7 @@ impl<'a> LimitEvaluator<'a> {
         self.refused.extend(waiting);
     }
 
-    /// What is done instead of what was refused.
+    /// Replaces refused plans by their alternatives.
     fn remaining(&mut self, accounts: Vec<AccountPlan>) -> Vec<AccountPlan> {
         let (refused, keep_people) = (std::mem::take(&mut self.refused), std::mem::take(&mut self.keep_people));
         self.uses.retain(|id, _| !refused.contains(id));
@@ -550,7 +551,7 @@ impl<'a> LimitEvaluator<'a> {
             while is_refused_too(&kept) {
                 kept = *kept.otherwise?;
             }
-            // Without the members who leave it would return all the same.
+            // The alternative may still resume the account although its resumption was refused.
             let returns = kept.transition == Some(Transition::Resume) && self.not_resumed.contains(&kept.id);
             if returns { kept.otherwise.map(|plan| *plan) } else { Some(kept) }
         };
@@ -559,7 +560,8 @@ impl<'a> LimitEvaluator<'a> {
         remaining
     }
 
-    /// Members and people leave whether or not the account's own removal is refused, within the limits of their own.
+    /// Judges the alternatives of refused accounts, because members may leave within their own limits even if the
+    /// account's removal is refused.
     fn leavings(&mut self, accounts: Vec<AccountPlan>) -> Vec<AccountPlan> {
         let instead = accounts.iter().filter(|plan| self.refused_before.contains(&plan.id));
         let instead: Vec<&AccountPlan> = instead.collect();
@@ -569,14 +571,15 @@ impl<'a> LimitEvaluator<'a> {
         self.remaining(accounts)
     }
 
-    /// Takes out what the configuration takes away, where that is too much at once.
+    /// Applies the limit of access that is removed because of the configuration. Drops the steps that exceed it.
     fn access(&mut self, accounts: &mut Vec<AccountPlan>) {
         self.limit(&accounts.iter().collect::<Vec<_>>(), &ACCESS);
         accounts.iter_mut().filter(|plan| self.refused.contains(&plan.id)).for_each(loss::keep);
         accounts.retain(|plan| !plan.is_idle());
     }
 
-    /// What those who are left use of limits and approvals. What waits for the pace of a change uses nothing yet.
+    /// Returns what the remaining accounts use of limits and approvals. Steps that wait for the pace of a change use
+    /// nothing yet.
     fn used(&self, accounts: &[AccountPlan]) -> (BTreeMap<(Spending, String), u64>, BTreeSet<String>) {
         let (mut spent, mut approvals) = (BTreeMap::new(), self.whole.clone());
         for (plan, used) in accounts.iter().filter_map(|plan| Some((plan, self.uses.get(&plan.id)?))) {

@@ -1,8 +1,8 @@
-//! What an administrator approves: the hash of a set of actions, which is the same in the next cycle.
+//! Computes the hash by which an administrator approves a set of actions. It stays the same from cycle to cycle.
 //!
-//! It is over (cluster, account id, kind, object, desired digest), sorted, without times, generations and renewals.
-//! First each account's part is hashed, then the sorted parts: so the hash of a set can be made of the hashes of its
-//! parts, and an approval can hold for some of them.
+//! The hash covers (cluster, account id, kind, object, desired digest), sorted, without times, generations and
+//! renewals. Each account's part is hashed first, and the hash of a set is made from the sorted hashes of its parts. So
+//! an approval of a set also holds for some of its parts.
 
 use std::collections::BTreeSet;
 
@@ -17,14 +17,14 @@ use crate::digest::digest;
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::Suspension;
 
-/// Hex digits of a hash that people see and type. It names one of the few sets of one ledger that wait for an approval,
-/// and nobody but the guard makes such sets.
+/// Hex digits of a hash that people see and type. So few are enough, because only a few sets of one ledger wait for an
+/// approval, and only the guard makes such sets.
 const SHOWN: usize = 8;
 
-/// One line of the set. Tuples, not structs: their order is their meaning.
+/// A line of the set: cluster, account id, kind, object, desired digest. Lines are sorted in this order.
 type Line = (String, String, String, String, String);
 
-/// The hash of one account's part.
+/// Returns the hash of one account's part.
 #[must_use]
 pub fn part(plan: &AccountPlan) -> String {
     let lines = lines(plan);
@@ -38,7 +38,7 @@ pub fn part(plan: &AccountPlan) -> String {
     hex::encode(hash.finalize())
 }
 
-/// The hash of a set, from the hashes of its parts in any order, as people see it.
+/// Returns the hash of a set, shortened for people. The hashes of its parts may be in any order.
 #[must_use]
 pub fn of_parts<'a>(parts: impl IntoIterator<Item = &'a String>) -> String {
     let sorted: BTreeSet<&String> = parts.into_iter().collect();
@@ -57,7 +57,7 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
     let actions = plan.steps().filter_map(|action| {
         let cluster = &action.cluster().0;
         match action {
-            // Others are repairs, which are done whether or not the removal is.
+            // Other stages are repairs, which are done even if the removal is refused.
             Action::Apply { key, manifest, .. } if is_of_a_removal(key.kind.stage()) => {
                 Some(line(cluster, key.kind.as_str(), object(key), stable_digest(manifest.value(), plan)))
             }
@@ -77,7 +77,7 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
             Action::DeleteNamespace { namespace, .. } => {
                 Some(line(cluster, ManagedKind::Namespace.row().kind, namespace.to_string(), "delete".to_owned()))
             }
-            // What a removal does not do, and renewals.
+            // These are no part of a removal, or they are renewals.
             Action::Apply { .. }
             | Action::Archive { .. }
             | Action::AwaitDeletion { .. }
@@ -103,7 +103,8 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
     actions.chain(members).chain(suspension).collect()
 }
 
-/// Whether a removal of access applies objects of this stage: the namespace's seal, and bindings to the new generation.
+/// Whether a removal of access applies objects of this stage: the sealed namespace, and bindings with the new
+/// generation.
 const fn is_of_a_removal(stage: Stage) -> bool {
     match stage {
         Stage::Namespace | Stage::Access => true,
@@ -126,7 +127,7 @@ fn cause(why: &Suspension) -> &'static str {
     }
 }
 
-/// The digest of a manifest as it would be under any other generation.
+/// Returns the digest of a manifest without what depends on the generation.
 fn stable_digest(mut manifest: Value, plan: &AccountPlan) -> String {
     if let Some(annotations) = manifest.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
         annotations.retain(|key, _| !follows_the_generation(key));

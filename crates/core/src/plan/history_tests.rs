@@ -1,7 +1,9 @@
-//! Random histories of a directory, from what it answers to what is done: entries come, go, are renamed, change their
-//! uid, are created again under an old name; administrators adopt uids and accounts; reads are partial, servers lag,
-//! attributes vanish, members hide, and the clock jumps. Nobody is suspended and no namespace deleted without proof, no
-//! uid ever belongs to two accounts, no uid changes without an order, and at rest there is nothing to plan.
+//! Tests random histories of a directory, from its answers to the executed steps.
+//!
+//! Entries appear, disappear, are renamed, change their uid, and are created again under an old name. Administrators
+//! adopt uids and accounts. Reads are partial, servers lag, attributes and members vanish, and the clock jumps. In
+//! every case, nobody is suspended and no namespace is deleted without proof, no uid belongs to two accounts, no uid
+//! changes without an order, and in the end nothing is left to plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,29 +19,30 @@ use crate::snapshot::freshness::{Marks, Stamp};
 use crate::snapshot::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
 
 const DAY: u64 = 24 * 3600;
-/// Short, so that histories of some days have archives and deletions.
+/// It is short, so that histories of a few days contain archives and deletions.
 const RETENTION: u64 = 30 * 3600;
-/// What a gap between two complete reads counts at most.
+/// The most that a gap between two complete reads counts.
 const HOUR: i64 = 3600;
-/// Tools that come and go.
+/// The number of tools that may appear and disappear.
 const TOOLS: usize = 5;
-/// People who stay: enough that an attribute which vanishes from all of them is no decision of theirs.
+/// The number of people who always exist. There are so many that an attribute which vanishes from all of them is
+/// doubted.
 const PEOPLE: i64 = 12;
 
-/// Something that happens to the tool of this number, or to all.
+/// An event for the tool with this number.
 #[derive(Debug, Clone)]
 enum Happening {
     Comes(usize),
     Goes(usize),
     Renamed(usize, u8),
     OtherUid(usize, i64),
-    /// Gone, and another one under its name and uid.
+    /// The entry is replaced by another one with the same name and uid.
     Reborn(usize),
     Maintained(usize, bool),
     Marked(usize, bool),
-    /// An administrator takes whatever uid its entry has.
+    /// An administrator adopts the uid of the tool's entry.
     Adopts(usize),
-    /// An administrator gives the account whose name its entry has to that entry.
+    /// An administrator assigns the account with the entry's name to the entry.
     Inherits(usize),
 }
 
@@ -47,17 +50,17 @@ enum Happening {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum View {
     Whole,
-    /// A limit cuts it.
+    /// A limit cuts the answer.
     Cut,
-    /// From a server that is so many reads behind.
+    /// The server is this many reads behind.
     Behind(usize),
-    /// A rule hides mail and SSH keys.
+    /// An access rule of the directory hides mail and SSH keys.
     WithoutAttributes,
-    /// A rule hides members.
+    /// An access rule of the directory hides members.
     WithoutMembers,
 }
 
-/// What happens between two reads, how long it takes, and how the second shows it.
+/// The events before a read, the minutes that pass, and how the read shows the directory.
 type Step = (Vec<Happening>, i64, View);
 
 fn step() -> impl Strategy<Value = Step> {
@@ -86,8 +89,8 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn posix(number: i64) -> PosixIdentity {
     PosixIdentity {
-        uid: number.try_into().expect("in range"),
-        gid: number.try_into().expect("in range"),
+        uid: number.try_into().expect("the id is in range"),
+        gid: number.try_into().expect("the id is in range"),
         groups: BTreeSet::new(),
     }
 }
@@ -109,29 +112,29 @@ fn person(number: i64) -> Entry {
     }
 }
 
-/// Two that are always maintained, by two people: a rule that hides members empties both.
+/// Returns a tool that two people always maintain. A rule that hides members empties its list.
 fn maintained(name: &str, uid: i64) -> Entry {
     let members = ["alice", "p1"].map(|id| (DirectoryId(id.to_owned()), Role::Member));
     Entry { members: members.into(), ..entry(AccountKind::Tool, name, name, uid) }
 }
 
-/// A directory, what Bursar makes of it, and what it should know.
+/// A directory, Bursar's world, and the facts that Bursar should know.
 struct Story {
     world: World,
     planner: Planner,
     entries: BTreeMap<usize, Entry>,
     born: u32,
-    /// How long each was missing from complete reads, as one would count it by hand, and until when that was counted.
+    /// How long each entry has been missing from complete reads, and when that was last counted.
     absent: BTreeMap<DirectoryId, (u64, Timestamp)>,
-    /// Who maintained what in the newest complete read.
+    /// The members of each entry in the newest complete read.
     maintained: BTreeMap<DirectoryId, BTreeSet<DirectoryId>>,
-    /// How long each was without access, as complete reads prove it, and until when that was counted.
+    /// How long complete reads have shown each account without access, and when that was last counted.
     ended: BTreeMap<AccountId, (u64, Timestamp)>,
     uids: BTreeMap<Uid, AccountId>,
-    /// Those whose uid an administrator lets change in the next read.
+    /// Accounts whose uid may change in the next read, by order of an administrator.
     adopts: BTreeSet<AccountId>,
     identities: BTreeMap<AccountId, Uid>,
-    /// The directory as it was at each read.
+    /// The entries of the directory at each read.
     before: Vec<Vec<Entry>>,
 }
 
@@ -159,7 +162,7 @@ impl Story {
         let born = self.born;
         self.born += 1;
         let made = |who: usize| {
-            let uid = 53_000 + i64::try_from(who).expect("few");
+            let uid = 53_000 + i64::try_from(who).expect("the number is small");
             entry(AccountKind::Tool, &format!("{who}-{born}"), &format!("tool{who}"), uid)
         };
         match what {
@@ -208,8 +211,8 @@ impl Story {
         }
     }
 
-    /// The read, with tools and people who are always there: without any the read would not be complete. Whether it proves
-    /// something.
+    /// Reads the directory, and returns whether the read is complete. Some tools and people always exist, because an
+    /// empty read would not be complete.
     fn read(&mut self, view: View) -> Result<bool, TestCaseError> {
         let stays = [maintained("stays", 53_900), maintained("keeps", 53_901)];
         let stays = stays.into_iter().chain([entry(AccountKind::User, "alice", "alice", 20_001)]);
@@ -253,10 +256,10 @@ impl Story {
         Ok(complete)
     }
 
-    /// The server says how far it is; of one that is behind nothing is used.
+    /// Adds the replication state of the server. If the server is behind, the read becomes stale and empty.
     fn mark(&self, snapshot: &mut DirectorySnapshot, at: usize) {
-        let stamp =
-            Stamp::parse(&format!("20000101{:02}{:02}{:02}Z", at / 3600, at / 60 % 60, at % 60)).expect("a time");
+        let stamp = Stamp::parse(&format!("20000101{:02}{:02}{:02}Z", at / 3600, at / 60 % 60, at % 60))
+            .expect("the text is a timestamp");
         let marks = Marks { changes: BTreeMap::from([("dc=x 001".to_owned(), stamp)]), ..Marks::default() };
         let behind = self.world.ledger.marks.get(SOURCE).and_then(|known| known.marks.behind(&marks));
         for read in &mut snapshot.reads {
@@ -296,10 +299,10 @@ impl Story {
         }
     }
 
-    /// Carries out what may be done, and checks that it may.
+    /// Executes a cycle, and checks that every removal in it is proved.
     fn cycle(&mut self, complete: bool) -> Result<(), TestCaseError> {
         let incremental = self.planner.plan(self.world.inputs());
-        prop_assert_eq!(&self.world.plan(), &incremental, "nobody is left out who was quiet before");
+        prop_assert_eq!(&self.world.plan(), &incremental, "the incremental plan equals the full plan");
         let (approved, _) = self.world.guarded();
         for plan in approved.accounts() {
             let id = &plan.before.directory_id;
@@ -328,7 +331,7 @@ impl Story {
         for account in self.world.ledger.accounts.values() {
             let Some(posix) = &account.posix else { continue };
             let holder = self.uids.entry(posix.uid).or_insert_with(|| account.id.clone());
-            prop_assert_eq!(&*holder, &account.id, "uid {} is two accounts'", posix.uid);
+            prop_assert_eq!(&*holder, &account.id, "uid {} belongs to two accounts", posix.uid);
             let uid = self.identities.entry(account.id.clone()).or_insert(posix.uid);
             if self.adopts.contains(&account.id) {
                 *uid = posix.uid;
@@ -336,14 +339,14 @@ impl Story {
             prop_assert_eq!(*uid, posix.uid, "{} has another uid", &account.name);
             prop_assert_eq!(self.world.ledger.uid_history.get(&posix.uid), Some(&account.id));
         }
-        // An order that a complete read did not carry out is over; one that waits for such a read is not.
+        // An order ends with the next complete read. Until then it stays in the ledger.
         let orders = &self.world.ledger.orders;
         self.adopts.retain(|id| orders.iter().any(|order| order.account == *id));
         Ok(())
     }
 }
 
-/// A history is dozens of cycles; `PROPTEST_CASES` asks for more of them.
+/// There are only a few cases, because each has dozens of cycles. `PROPTEST_CASES` overrides their number.
 fn histories() -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(asked.unwrap_or(24)) }
@@ -353,7 +356,7 @@ proptest! {
     #![proptest_config(histories())]
 
     #[test]
-    fn no_history_of_a_directory_takes_anything_without_proof(history in prop::collection::vec(step(), 1..40)) {
+    fn no_history_of_a_directory_removes_access_without_proof(history in prop::collection::vec(step(), 1..40)) {
         let mut story = Story::new();
         let mut complete = story.read(View::Whole)?;
         story.cycle(complete)?;

@@ -1,5 +1,5 @@
-//! What goes through a hold: ordered suspensions and revocations with the delivery of the replacement, and the removal of
-//! a person's access who was disabled or left. Everything else of a held account is shown and not done.
+//! Reduces the plan of a held account to what passes the hold: ordered suspensions, revocations with the delivery of
+//! the new credential, and the removal of people who were disabled or left. All else is shown and not done.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,8 @@ use crate::json_text::JsonText;
 use crate::kinds::{ManagedKind, Stage};
 use crate::ledger::LedgerState;
 
-/// Returns the part of `plan` that is done, where `plan` was made from what a held account may get; `None` if nothing
-/// is.
+/// Returns the part of `plan` that passes the hold; `None` if nothing does. `plan` must be the alternative that the
+/// desired state gives for a held account.
 #[must_use]
 pub(super) fn through(plan: AccountPlan, ledger: &LedgerState) -> Option<AccountPlan> {
     let replaces =
@@ -47,21 +47,21 @@ pub(super) fn through(plan: AccountPlan, ledger: &LedgerState) -> Option<Account
     plan.changes_something().then_some(plan)
 }
 
-/// A new credential in the place of one that was revoked.
+/// Whether the action delivers the replacement of a revoked credential.
 fn is_replacement(action: &Action) -> bool {
     matches!(action, Action::Deliver { reason: Reason::Revoked, .. })
 }
 
-/// What the replacement needs.
+/// Whether the replacement of a revoked credential needs this action.
 fn delivers(action: &Action, replaces: bool) -> bool {
     match action {
-        // Where nothing replaces it, it is taken out of its home.
+        // A revoked credential that nothing replaces is removed from its home.
         Action::Deliver { reason, .. } | Action::RemoveKubeconfig { reason, .. } => *reason == Reason::Revoked,
         Action::ProveRevoked { .. } => true,
         Action::Apply { key, uid: None, .. } => {
             replaces && (key.kind == ManagedKind::ServiceAccount || key.kind == ManagedKind::Secret)
         }
-        // It was written without the service account that is made meanwhile.
+        // The second write of a binding adds the service account that was missing at the first one.
         Action::Apply { key, uid: Some(_), .. } if key.kind.stage() == Stage::Access => replaces,
         Action::Apply { .. }
         | Action::MakeDirectory { .. }
@@ -81,12 +81,12 @@ fn delivers(action: &Action, replaces: bool) -> bool {
     }
 }
 
-/// Returns the part of a narrowing step that is neither a repair nor a change of the class. `loss`: what it takes from
-/// those who may stay.
+/// Returns the part of a narrowing step that is neither a repair nor a change of the class. `loss` says what the step
+/// would take from accounts that did nothing to lose it.
 fn narrowed(action: &Action, loss: Option<&Kept>, ledger: &LedgerState) -> Option<Action> {
     debug_assert_eq!(action.side(), Side::Narrowing);
     match action {
-        // One that is there and that the ledger has no record of may name anybody.
+        // A binding that exists but is not in the ledger may name anybody, so `Missing` counts as a change.
         Action::Apply { key, reason: Reason::Changed(_), .. }
         | Action::Apply { key, reason: Reason::Missing, uid: Some(_), .. }
         | Action::Delete { key, reason: Reason::Orphaned, .. }
@@ -115,16 +115,17 @@ fn narrowed(action: &Action, loss: Option<&Kept>, ledger: &LedgerState) -> Optio
     }
 }
 
-/// A binding with those of its subjects that it has, and that follow one that it has to another generation.
+/// Returns the write of a binding without new subjects; `None` if it then changes nothing. Another generation of a
+/// present subject is not new.
 fn without_grants(action: &Action, ledger: &LedgerState) -> Option<Action> {
     let Action::Apply { key, manifest, uid, reason, .. } = action else { return None };
     let record = ledger.objects.get(key);
     let before = record.and_then(|record| record.detail.as_ref()).map(JsonText::value);
-    // A ledger of before it knew subjects, or of before the binding: what it is to name is all that can be said.
+    // The ledger has no subjects of the binding (old ledger, or no record), so the desired ones are written.
     let Some(before) = before.as_ref().and_then(Value::as_array) else { return Some(action.clone()) };
     let owner = record.and_then(|record| ledger.accounts.get(&record.account));
-    // Its only subject is what the account's credential is bound by, of any kind. The first of the two writes that replace a
-    // service account names nobody: if the second one failed, the account has yet to get back what it had.
+    // All subjects stand for the account's own credential, of any kind. An empty list does too: the first of the two
+    // writes that replace a service account names nobody, and the second may have failed.
     let is_own = owner.is_some_and(|owner| owner.kind != AccountKind::Group) && before.iter().all(is_of_credential);
     let mut manifest = manifest.value();
     let now = manifest["subjects"].as_array().cloned().unwrap_or_default();
@@ -139,13 +140,13 @@ fn without_grants(action: &Action, ledger: &LedgerState) -> Option<Action> {
     Some(Action::Apply { key: key.clone(), manifest, wanted, uid: uid.clone(), reason: reason.clone() })
 }
 
-/// Whether a subject stands for a credential with a generation.
+/// Whether a subject stands for a credential with a generation: a generation group or a service account.
 fn is_of_credential(subject: &Value) -> bool {
     let has_generation = |name: &str| of_generation_group(name).is_some() || of_service_account(name).is_some();
     subject["name"].as_str().is_some_and(has_generation)
 }
 
-/// The same subject, or the same account's of another generation.
+/// Whether `subject` is the same as `before`, or stands for another generation of the same account.
 pub(super) fn follows(subject: &Value, before: &Value) -> bool {
     let account = |subject: &Value| subject["name"].as_str().and_then(of_generation_group).map(|(account, _)| account);
     let is_token = |subject: &Value| subject["kind"] == ManagedKind::ServiceAccount.row().kind;
@@ -154,7 +155,7 @@ pub(super) fn follows(subject: &Value, before: &Value) -> bool {
         || (is_token(subject) && is_token(before) && subject["namespace"] == before["namespace"])
 }
 
-/// Whether a held account's own suspension waits for the release, and what others have by it stays.
+/// Whether the suspension of a held account waits for its release. Until then, others keep what they have through it.
 pub(super) fn keeps(plan: &AccountPlan) -> bool {
     let ends = |plan: &AccountPlan| matches!(plan.transition, Some(Transition::Suspend(_)));
     let ordered =
@@ -181,11 +182,12 @@ mod tests {
         world.bound.keys().any(|key| key.namespace.as_deref() == Some(namespace))
     }
 
-    /// Alice was the last of a held workspace when its cluster was away.
+    /// Whether a held workspace of which alice is the only member still has its binding. `happens` changes the world
+    /// while the cluster does not answer.
     fn is_bound_after(happens: impl Fn(&mut World, &AccountId, &AccountId)) -> bool {
         let (mut world, alice, algebra) = World::in_course();
         hold(&mut world, &algebra);
-        let away = world.inventory.clusters.remove(&prod()).expect("it is there");
+        let away = world.inventory.clusters.remove(&prod()).expect("the world has it");
         happens(&mut world, &alice, &algebra);
         world.cycle();
         world.inventory.clusters.insert(prod(), away);
@@ -194,8 +196,8 @@ mod tests {
     }
 
     #[test]
-    fn the_last_disabled_member_loses_a_held_workspace_even_if_its_cluster_answers_late() {
-        assert!(is_bound_after(|_, _, _| {}), "the hold keeps her");
+    fn the_last_member_loses_a_held_workspace_if_disabled_or_leaving_while_its_cluster_is_down() {
+        assert!(is_bound_after(|_, _, _| {}), "the hold keeps the binding");
         assert!(!is_bound_after(|world, alice, _| world.account(alice).disabled = Some("mark".to_owned())));
         assert!(!is_bound_after(|world, alice, algebra| {
             let alice = world.account(alice).directory_id.clone();
@@ -210,7 +212,7 @@ mod tests {
         id
     }
 
-    /// The people whom bindings of the workspace name.
+    /// Returns the names of the people in the workspace's bindings.
     fn members(world: &World) -> std::collections::BTreeSet<&str> {
         let bound = world.bound.iter().filter(|(key, _)| key.namespace.as_deref() == Some("workspace-algebra"));
         let names = bound.flat_map(|(_, names)| names);
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_whose_suspension_is_refused_keeps_nobody_else_in_a_workspace() {
+    fn a_refused_suspension_does_not_keep_other_people_in_a_workspace() {
         for (person_is_held, workspace_is_held) in [(true, false), (false, false), (true, true), (false, true)] {
             let (mut world, alice, algebra) = World::in_course();
             let bob = student(&mut world, "bob", 20_002, &algebra);
@@ -230,7 +232,7 @@ mod tests {
             if person_is_held {
                 hold(&mut world, &alice);
             } else {
-                // Carol goes first, by their names.
+                // The limit suspends carol first, because her name sorts before zoe's.
                 world.account(&alice).name = "zoe".to_owned();
                 (0..2).for_each(|_| drop(world.cycle()));
             }
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_whom_a_limit_keeps_stays_in_a_workspace_with_a_person_who_is_held() {
+    fn a_leaving_member_refused_by_a_limit_stays_beside_a_held_person() {
         for workspace_is_held in [false, true] {
             let (mut world, alice, algebra) = World::in_course();
             let bob = student(&mut world, "bob", 20_002, &algebra);
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_suspension_of_a_workspace_waits_for_no_member_who_is_held() {
+    fn a_held_member_does_not_delay_the_suspension_of_a_workspace() {
         let (mut world, alice, algebra) = World::in_course();
         hold(&mut world, &alice);
         world.account(&alice).disabled = Some("mark".to_owned());
@@ -289,7 +291,8 @@ mod tests {
         assert_eq!(world.ledger.accounts[&algebra].state, crate::ledger::Lifecycle::Suspended);
     }
 
-    /// A rebuilt ledger has no records, nor has one of a daemon that was killed between a write and its record.
+    /// The ledger has no record of a binding after a rebuild, or if the daemon was killed between the write and its
+    /// record.
     #[test]
     fn a_binding_without_a_record_is_narrowed_under_a_hold_and_without_confinement() {
         let confined = |world: &mut World| {
@@ -324,12 +327,12 @@ mod tests {
     }
 
     #[test]
-    fn a_role_that_the_class_of_a_held_account_loses_stays() {
+    fn a_held_account_keeps_a_role_that_its_class_loses() {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
         hold(&mut world, &foo);
-        world.policy.classes.get_mut("tool").expect("a class").roles.clear();
+        world.policy.classes.get_mut("tool").expect("the policy has this class").roles.clear();
         (0..2).for_each(|_| drop(world.cycle()));
         assert!(is_bound(&world, "tool-foo"));
         let (mut world, alice, algebra) = World::in_course();
@@ -338,7 +341,7 @@ mod tests {
         world.join(&algebra, &bob);
         (0..3).for_each(|_| drop(world.cycle()));
         hold(&mut world, &algebra);
-        let course = world.policy.classes.get_mut("course").expect("a class");
+        let course = world.policy.classes.get_mut("course").expect("the policy has this class");
         workspace_of(course).members.clear();
         world.account(&alice).disabled = Some("mark".to_owned());
         (0..2).for_each(|_| drop(world.cycle()));
@@ -347,7 +350,7 @@ mod tests {
         assert!(matches!(&names[..], [bob] if bob.starts_with("bursar:user:bob#")), "{names:?}");
     }
 
-    /// A tool whose hosts have tokens.
+    /// Returns a tool with tokens for two hosts.
     fn tokens(world: &mut World) -> AccountId {
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         let hosts = ["ce1", "ce2"].map(|host| HostName(host.to_owned())).to_vec();
@@ -357,10 +360,10 @@ mod tests {
     }
 
     fn credential(world: &mut World, hosts: Vec<HostName>) {
-        let class = world.policy.classes.get_mut("tool").expect("a class");
+        let class = world.policy.classes.get_mut("tool").expect("the policy has this class");
         let lifetime = std::time::Duration::from_hours(1);
         let kind = CredentialKind::ServiceAccount { lifetime, hosts, directory: Some("/srv/{host}/{name}".into()) };
-        class.credential.as_mut().expect("a rule").kind = kind;
+        class.credential.as_mut().expect("the class has a credential").kind = kind;
     }
 
     fn tokens_of(world: &World) -> std::collections::BTreeSet<&str> {
@@ -376,8 +379,8 @@ mod tests {
         let certificate = CredentialKind::Certificate { lifetime };
         let changes: [&dyn Fn(&mut World); 2] =
             [&|world| credential(world, vec![HostName("ce1".to_owned())]), &|world| {
-                let class = world.policy.classes.get_mut("tool").expect("a class");
-                class.credential.as_mut().expect("a rule").kind = certificate.clone();
+                let class = world.policy.classes.get_mut("tool").expect("the policy has this class");
+                class.credential.as_mut().expect("the class has a credential").kind = certificate.clone();
             }];
         for change in changes {
             let mut world = World::new();
@@ -392,15 +395,15 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_of_the_site_that_a_class_takes_back_stays_with_a_held_account() {
+    fn a_held_account_keeps_a_secret_that_its_class_no_longer_gives() {
         let mut world = World::new();
         let secret = serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "proxy", "namespace": "tool-{name}"}});
-        world.policy.classes.get_mut("tool").expect("a class").manifests.push(secret);
+        world.policy.classes.get_mut("tool").expect("the policy has this class").manifests.push(secret);
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         (0..3).for_each(|_| drop(world.cycle()));
         assert!(tokens_of(&world).contains("proxy"));
         hold(&mut world, &foo);
-        world.policy.classes.get_mut("tool").expect("a class").manifests.clear();
+        world.policy.classes.get_mut("tool").expect("the policy has this class").manifests.clear();
         (0..2).for_each(|_| drop(world.cycle()));
         assert!(tokens_of(&world).contains("proxy"));
     }

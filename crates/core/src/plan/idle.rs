@@ -1,8 +1,8 @@
-//! Namespaces in which nothing runs, by positive evidence: a watch that showed all pods, looked at again and
-//! again, and a Prometheus that shows what is always in use, if the site has one.
+//! Counts how long namespaces are idle. The evidence is a watch that shows all pods and, if the site has one, a
+//! Prometheus that shows which namespaces are in use.
 //!
-//! It is counted as absence is, as a sum of gaps of an hour at most: a daemon that was off, a cluster that was away and a
-//! clock that jumps prove nothing.
+//! Idle time is counted like absence, as a sum of gaps of at most an hour each. So it does not grow while the daemon is
+//! off or the cluster does not answer, or if the clock jumps.
 
 use jiff::Timestamp;
 
@@ -18,16 +18,16 @@ use crate::ledger::idle::Idleness;
 use crate::ledger::{LedgerState, Lifecycle, Suspension, Tenant};
 use crate::policy::NamespaceReaper;
 
-/// It is written down at most this often (seconds), unless something is due.
+/// The shortest time in seconds between two records of idle time, unless a warning or a suspension becomes due.
 const COUNT_EVERY: i64 = 1800;
 
-/// What this look at the pods changes.
+/// Returns the changes of the recorded idle times after this look at the pods.
 #[must_use]
 pub fn count(ledger: &LedgerState, inventory: &Inventory, rules: &NamespaceReaper, now: Timestamp) -> Vec<Change> {
     let changed = ledger.tenants.iter().filter_map(|(place, tenant)| {
         let before = ledger.idle.get(place);
         let served = ledger.accounts.get(&place.0).is_some_and(|account| account.state == Lifecycle::Active);
-        // A cluster that does not show its pods proves nothing; what was counted stays.
+        // If the cluster does not show its pods, the idle time that was counted stays.
         let used = if served { used(place, tenant, inventory, rules)? } else { Used::Now };
         let after = match (used, before) {
             (Used::Now, None) => return None,
@@ -46,13 +46,13 @@ pub fn count(ledger: &LedgerState, inventory: &Inventory, rules: &NamespaceReape
 }
 
 enum Used {
-    /// Something runs, or it is to be left alone.
+    /// Something runs, or the namespace is annotated to be kept.
     Now,
-    /// Nothing runs; then was the last use that still shows: a pod that was made, or what the annotation says.
+    /// Nothing runs. The last known use is the creation of a finished pod, or the time in the annotation.
     Until(Option<Timestamp>),
 }
 
-/// `None`: nobody knows.
+/// Returns the use of a tenant's namespace; `None` if its cluster or the evidence is unknown.
 fn used(
     place: &(AccountId, ClusterName),
     tenant: &Tenant,
@@ -78,7 +78,8 @@ fn used(
     Some(Used::Until(last))
 }
 
-/// Since it began: a pod that came and finished, the annotation, or somebody who asked for the account.
+/// Whether the namespace was used since `before` began: by a pod that has finished by now, according to the annotation,
+/// or because somebody asked for the account.
 fn was_used(
     ledger: &LedgerState,
     place: &(AccountId, ClusterName),
@@ -88,7 +89,7 @@ fn was_used(
     last.max(ledger.last_use.get(&place.0).copied()).is_some_and(|used| used > before.since)
 }
 
-/// `None`: the ledger need not hear of it yet.
+/// Returns the idle time after this look; `None` if it is not recorded yet.
 fn counted(before: &Idleness, rules: &NamespaceReaper, now: Timestamp) -> Option<Idleness> {
     let gap = now.as_second() - before.counted_at.as_second();
     let seconds = before.seconds + gaps::counted(gap);
@@ -106,7 +107,7 @@ fn counted(before: &Idleness, rules: &NamespaceReaper, now: Timestamp) -> Option
     Some(Idleness { due, ..after })
 }
 
-/// Warns the people of a namespace before it is due.
+/// Adds a warning for the people of a namespace that will be suspended soon because it is idle.
 pub(super) fn warnings(look: Look<'_>, rules: &NamespaceReaper, found: &mut Found) {
     let place = (look.id.clone(), look.cluster.clone());
     let idle = look.ledger.idle.get(&place).filter(|idle| idle.wants_warning(rules));
@@ -120,7 +121,7 @@ pub(super) fn warnings(look: Look<'_>, rules: &NamespaceReaper, found: &mut Foun
     }));
 }
 
-/// The accounts that are due and must wait because the cycle takes only so many: those who are idle longest go first.
+/// Returns the accounts that are due but exceed `per_cycle`. Those that are idle longest are suspended first.
 pub(super) fn over(accounts: &[AccountPlan], per_cycle: u64) -> Vec<&AccountPlan> {
     let mut due: Vec<(Timestamp, &AccountPlan)> = accounts
         .iter()

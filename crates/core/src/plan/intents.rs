@@ -1,7 +1,7 @@
-//! What the ledger must know before anything is done: states, generations, places, budgets.
+//! Returns what the ledger must record before the first step: states, generations, tenants, budgets.
 //!
-//! A daemon that is killed after this finds the rest by planning again: the state says what should be, and a failure
-//! that only the end of an account's actions clears says where a suspension had begun.
+//! If the daemon is killed afterwards, the next plan contains the remaining steps: the recorded state gives the desired
+//! state, and a begun suspension is marked by a failure record that only the end of the account's steps clears.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ use crate::ledger::change::{Change, Event};
 use crate::ledger::{Account, Ending, LedgerState, Lifecycle, Note};
 
 impl ApprovedPlan {
-    /// The changes and their history, to be written down in one transaction before anything is done.
+    /// Returns the changes and their events. They have to be written in one transaction before the first step.
     #[must_use]
     pub fn intents(&self, now: Timestamp) -> (Vec<Change>, Vec<Event>) {
         let Self { accounts, hash, spent, used, refusals, paced, reaped_later: _, near: _ } = self;
@@ -38,8 +38,9 @@ impl ApprovedPlan {
     }
 }
 
-/// A generation that nobody gets, if the plan takes access away and gives nobody a new one: the clusters' marks rise with
-/// it, so a ledger that was rolled back to before is noticed.
+/// Returns a change that skips a generation, if the plan removes access but raises no account's generation. The
+/// clusters' marks hold the last generation, so this reveals a ledger that was rolled back to a state before the
+/// removal.
 #[must_use]
 pub fn burnt(approved: &ApprovedPlan, ledger: &LedgerState) -> Option<Change> {
     let takes = |action: &Action| match action {
@@ -56,7 +57,7 @@ pub fn burnt(approved: &ApprovedPlan, ledger: &LedgerState) -> Option<Change> {
     (!is_new && plans.iter().any(loses)).then(|| Change::LastGeneration(ledger.last_generation + 1))
 }
 
-/// Whom a binding names, as it was last written.
+/// Returns the subjects of a binding as last written.
 fn names(ledger: &LedgerState, key: &ObjectKey) -> Vec<Value> {
     let record = ledger.objects.get(key).filter(|_| key.kind.detail() == Detail::Subjects);
     match record.and_then(|record| record.detail.as_ref()).map(JsonText::value) {
@@ -65,8 +66,8 @@ fn names(ledger: &LedgerState, key: &ObjectKey) -> Vec<Value> {
     }
 }
 
-/// Failures that are over although nobody tried again: what failed is no longer wanted, or was cured by somebody else.
-/// One that still waits for its next try is not.
+/// Returns the changes that remove failures which are over without a retry: the step is no longer needed, or somebody
+/// else remedied it. A failure that still waits for its retry stays.
 #[must_use]
 pub fn overcome(plan: &Plan, ledger: &LedgerState, inventory: &Inventory, now: Timestamp) -> Vec<Change> {
     let acts = |id: &AccountId, cluster: &ClusterName| {
@@ -95,7 +96,7 @@ fn changes(plan: &AccountPlan, now: Timestamp) -> Vec<Change> {
         let (key, given) = adoption.given(&plan.id, now);
         Change::Override(key, Some(given))
     }));
-    // The guard may have taken out the step that an account began with which does not change its life.
+    // Without a change of the lifecycle state, a suspension in one cluster begins only if the guard kept its step.
     let stops = stops(plan.steps());
     let is_done = |cluster: &ClusterName| plan.transition.is_some() || stops.contains(cluster);
     let begun = plan.begun.iter().filter(|(cluster, failure)| !failure.is_begun() || is_done(cluster));
@@ -105,7 +106,7 @@ fn changes(plan: &AccountPlan, now: Timestamp) -> Vec<Change> {
     changes
 }
 
-/// The account as it will be.
+/// Returns the account after the plan.
 fn after(plan: &AccountPlan, now: Timestamp) -> Account {
     let mut after = plan.before.as_ref().clone();
     let (state, suspension) = match &plan.transition {
@@ -115,7 +116,7 @@ fn after(plan: &AccountPlan, now: Timestamp) -> Account {
         Some(Transition::Archive | Transition::Delete { .. }) => (Lifecycle::Archived, after.suspension.clone()),
         Some(Transition::Gone) => (Lifecycle::Deleted, after.suspension.clone()),
     };
-    // The next phase is counted from its own beginning.
+    // The time until the next phase is counted from its beginning.
     after.ending = match &plan.transition {
         None => after.ending,
         Some(Transition::Delete { .. }) => Some(Ending::Deletion { at: now }),
@@ -194,7 +195,7 @@ mod tests {
     use crate::snapshot::Role;
 
     #[test]
-    fn who_leaves_a_workspace_or_its_managers_raises_what_the_marks_have_and_nobody_who_joins() {
+    fn a_lost_role_in_a_workspace_skips_a_generation_and_a_new_member_does_not() {
         let (mut world, alice, algebra) = World::in_course();
         let last = |world: &mut World| {
             (0..3).for_each(|_| drop(world.cycle()));
@@ -205,12 +206,12 @@ mod tests {
         world.account(&algebra).members.insert(entry.clone(), Role::Manager);
         let began = last(&mut world);
         world.account(&algebra).members.insert(entry.clone(), Role::Member);
-        assert_eq!(last(&mut world), began + 1, "a manager");
+        assert_eq!(last(&mut world), began + 1, "a manager who becomes a member");
         world.account(&algebra).leaving.insert(entry);
-        assert_eq!(last(&mut world), began + 2, "a member");
+        assert_eq!(last(&mut world), began + 2, "a member who leaves");
         world.join(&algebra, &alice);
-        assert_eq!(last(&mut world), began + 2, "somebody who joins");
-        // Who gets a generation of its own needs no other.
+        assert_eq!(last(&mut world), began + 2, "a member who joins");
+        // If an account gets a new generation, no other is skipped.
         world.add(AccountKind::Tool, "foo", Some(52_503));
         assert_eq!(last(&mut world), began + 3);
     }

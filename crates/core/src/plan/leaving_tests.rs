@@ -1,4 +1,4 @@
-//! Members leave although the account's own removal is refused, within the limits of their own.
+//! Tests that members leave within their own limits even if the removal of their account is refused.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ fn has(world: &World, group: &AccountId, member: &AccountId) -> bool {
     world.ledger.accounts[group].members.contains_key(&world.ledger.accounts[member].directory_id)
 }
 
-/// Whom bindings name, without generations.
+/// Returns the names in bindings, without generations.
 fn people(world: &World, namespace: &str) -> BTreeSet<String> {
     let bound = world.bound.iter().filter(|(key, _)| key.namespace.as_deref() == Some(namespace));
     bound.flat_map(|(_, names)| names).map(|name| name.split('#').next().unwrap_or_default().to_owned()).collect()
@@ -35,7 +35,7 @@ fn of(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| format!("bursar:user:{name}")).collect()
 }
 
-/// Ann and ben maintain each of two tools.
+/// Returns two tools that ann and ben maintain.
 fn tools() -> (World, [AccountId; 4]) {
     let mut world = World::new();
     let ann = world.add(AccountKind::User, "ann", Some(20_001));
@@ -50,7 +50,7 @@ fn tools() -> (World, [AccountId; 4]) {
     (world, [ann, ben, foo, bar])
 }
 
-/// The two ways in which the removal of an account is refused.
+/// Makes the removal of an account due, and lets a limit refuse it: by a mark, or by an absence.
 fn refused(world: &mut World, id: &AccountId, by_mark: bool) {
     let now = world.now;
     if by_mark {
@@ -64,7 +64,7 @@ fn refused(world: &mut World, id: &AccountId, by_mark: bool) {
 }
 
 #[test]
-fn who_leaves_a_tool_whose_suspension_is_refused_loses_the_copy_of_its_certificate() {
+fn a_leaving_member_revokes_the_certificate_of_a_tool_whose_suspension_is_refused() {
     for by_mark in [true, false] {
         let (mut world, [ann, ben, foo, _]) = tools();
         let before = world.ledger.accounts[&foo].generation;
@@ -92,10 +92,10 @@ fn members_of_a_tool_whose_suspension_is_refused_have_their_own_limit() {
         leaves(&mut world, &foo, &ann);
         leaves(&mut world, &bar, &ben);
         world.cycle();
-        assert!(!has(&world, &bar, &ben) && has(&world, &foo, &ann), "one may leave now; by mark: {by_mark}");
+        assert!(!has(&world, &bar, &ben) && has(&world, &foo, &ann), "the limit allows one member; by mark: {by_mark}");
         world.policy.limits.remove_members_per_cycle = count(0);
         world.cycle();
-        assert!(has(&world, &foo, &ann), "none may");
+        assert!(has(&world, &foo, &ann), "the limit allows no member");
         let (_, refusals) = world.guarded();
         let limits: Vec<&str> = refusals.iter().map(|refusal| refusal.limit.as_str()).collect();
         assert!(limits.contains(&"remove_members_per_cycle"), "{limits:?}");
@@ -137,7 +137,7 @@ fn people_leave_a_workspace_whose_suspension_is_refused_and_others_stay() {
         leaves(&mut world, &algebra, &bob);
         cycles(&mut world);
         assert_eq!(people(&world, "workspace-algebra"), of(&["alice", "carol"]), "by mark: {by_mark}");
-        // Carol, who is to be suspended and may not be, keeps nobody else in it.
+        // The refused suspension of carol keeps nobody else in the workspace.
         world.policy.limits.disable_per_cycle = count(0);
         world.account(&carol).disabled = Some("mark".to_owned());
         leaves(&mut world, &algebra, &alice);
@@ -152,7 +152,7 @@ fn people_leave_a_workspace_whose_suspension_is_refused_and_others_stay() {
 }
 
 #[test]
-fn a_person_who_is_suspended_leaves_a_workspace_whose_suspension_is_refused() {
+fn a_suspended_person_leaves_a_workspace_whose_suspension_is_refused() {
     let (mut world, alice, algebra) = World::in_course();
     refused(&mut world, &algebra, false);
     cycles(&mut world);

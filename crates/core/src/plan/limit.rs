@@ -1,4 +1,4 @@
-//! One limit at work: what it leaves, what fits into that, and what an approval lets through.
+//! Applies one limit: computes what is left of it, which amounts fit, and which pass by an approval.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use super::hash;
 use crate::ledger::{Spending, Spent};
 use crate::policy::{Limit, Limits};
 
-/// A day of the limits.
+/// The sliding window of the daily limits.
 const DAY: SignedDuration = SignedDuration::from_hours(24);
 
-/// Something that `[limits]` bounds, in a cycle and in a day.
+/// A kind of change that `[limits]` bounds per cycle and per day.
 pub(super) struct Limited {
     pub(super) spending: Spending,
     pub(super) what: &'static str,
@@ -20,7 +20,8 @@ pub(super) struct Limited {
 }
 
 impl Limited {
-    /// The key of the tighter of the two limits, and what it leaves of a class of this size.
+    /// Returns the key of the tighter limit and the amount that it still allows. `size` is the number that percentages
+    /// refer to; `spent` is the amount of the last 24 hours.
     pub(super) fn left(&self, limits: &Limits, size: u64, spent: u64) -> (&'static str, u64) {
         let per_cycle = (self.per_cycle.1)(limits).allowed(size);
         let per_day = (self.per_day.1)(limits).allowed(size).saturating_sub(spent);
@@ -32,24 +33,26 @@ impl Limited {
     }
 }
 
-/// What the last 24 hours used of a limit. What a wrong clock put further ahead than a day is not of them.
+/// Returns the amount used in the last 24 hours. An entry dated a day or more in the future comes from a wrong clock
+/// and is not counted.
 pub(super) fn spent(all: &[Spent], spending: Spending, class: &str, now: Timestamp) -> u64 {
     let day = all.iter().filter(|spent| spent.spending == spending && spent.class == class);
     day.filter(|spent| now.duration_since(spent.at).abs() < DAY).map(|spent| spent.amount).sum()
 }
 
-/// What a limit says of several amounts; places in their list.
+/// The result of [`judge`]. All indexes refer to `amounts`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// Those that do not fit.
+    /// Indexes that are refused.
     pub(super) refused: BTreeSet<usize>,
-    /// Those that an approval lets through, with it.
+    /// Indexes that pass by an approval, each with the hash of its part.
     pub(super) approved: BTreeMap<usize, String>,
-    /// The approval of all that did not fit, if there is one.
+    /// The hash of the set of all amounts that did not fit, if that set is approved.
     pub(super) whole: Option<String>,
 }
 
-/// Judges amounts, given in the order in which they come first. `part` is the hash of the one in a place.
+/// Decides which amounts fit into `left`. `amounts` is sorted by precedence. `part` returns the hash of the amount at
+/// an index.
 pub(super) fn judge(
     amounts: &[u64],
     left: u64,
@@ -89,7 +92,7 @@ mod tests {
         world.now + SignedDuration::from_hours(60 * 24)
     }
 
-    /// A tool that the directory locks out, where nothing but one suspension a day is allowed.
+    /// Returns a tool that the directory locks out, in a world that allows one such suspension a day.
     fn locked_out() -> (World, crate::identity::AccountId) {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
@@ -112,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_approval_of_a_wrong_clock_approves_nothing() {
+    fn an_approval_that_ends_too_far_in_the_future_is_ignored() {
         let (mut world, foo) = locked_out();
         world.policy.limits.disable_per_day = Limit { count: 0, percent: None };
         let part = hash::part(&world.plan().accounts[0]);
@@ -125,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_that_a_wrong_clock_looked_into_is_looked_into_again() {
+    fn a_home_check_dated_in_the_future_is_repeated() {
         let (mut world, foo) = locked_out();
         world.account(&foo).disabled = None;
         let at = in_60_days(&world);

@@ -1,4 +1,4 @@
-//! Which limits are nearly used up: said before they refuse anything.
+//! Finds the limits that are nearly used up, so that administrators know before a limit refuses anything.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,23 @@ use super::limit::{Limited, spent};
 use crate::ledger::Spending;
 use crate::policy::{Limit, Limits};
 
-/// A limit is near when this share of it is used: of the 20 suspensions of a day that the default allows, 4 are left.
+/// A limit is near if this share of it is used. The default allows 20 suspensions a day, so it is near when 4 are left.
 const NEAR_PERCENT: u64 = 80;
 
-/// How much of a limit is used.
+/// The use of a limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitUse {
     /// The key in `[limits]`.
     pub limit: String,
-    /// The class that it counts.
+    /// The class that the limit counts.
     pub class: String,
     /// What the limit counts, as in [`Refusal::what`].
     pub what: String,
-    /// After this plan; of a day's limit in the last 24 hours.
+    /// The amount after this plan. For a daily limit, it includes the last 24 hours.
     pub used: u64,
-    /// By this plan.
+    /// The part of `used` that this plan adds.
     pub now: u64,
-    /// All that it allows.
+    /// The amount that the limit allows in all.
     pub allowed: u64,
 }
 
@@ -40,8 +40,8 @@ impl std::fmt::Display for LimitUse {
     }
 }
 
-/// The tighter limit of each class and budget, if it is near and refuses nothing: a limit that refuses is reported
-/// already.
+/// Returns the tighter limit of each class and budget if it is near. A limit that refuses something is left out,
+/// because the refusal reports it.
 pub(super) fn near_limits(
     bounds: &Bounds,
     by_plan: &BTreeMap<(Spending, String), u64>,
@@ -60,14 +60,15 @@ pub(super) fn near_limits(
     worth_saying(uses, refusals)
 }
 
-/// Those of which little is left, and that refuse nothing.
+/// Keeps the limits that are near and refuse nothing.
 pub(super) fn worth_saying(uses: impl Iterator<Item = LimitUse>, refusals: &[Refusal]) -> Vec<LimitUse> {
     let said =
         |found: &LimitUse| refusals.iter().any(|refusal| refusal.class == found.class && refusal.what == found.what);
     uses.filter(|found| is_near(found) && !said(found)).collect()
 }
 
-/// Returns the limit of which less is left. If both have the same left, the day's: it takes longer to be free again.
+/// Returns the limit of which less is left. If both have the same left, returns the daily one, because it takes longer
+/// to become free again.
 pub(super) fn tighter(
     limited: &Limited,
     limits: &Limits,
@@ -91,7 +92,7 @@ fn left(found: &LimitUse) -> u64 {
     found.allowed.saturating_sub(found.used)
 }
 
-/// One that allows nothing is a decision, and no news.
+/// Whether the limit is near. A limit of 0 never is: an administrator chose to allow nothing.
 fn is_near(found: &LimitUse) -> bool {
     found.used > 0 && found.allowed > 0 && found.used * 100 >= found.allowed * NEAR_PERCENT
 }

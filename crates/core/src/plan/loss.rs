@@ -1,8 +1,8 @@
-//! Steps of a plan that take access from an account that did nothing to lose it: a selector, a class or a template
-//! changed, or a namespace is released. They count against `remove_access_per_…`.
+//! Finds the steps of a plan that remove access from an account that did nothing to lose it: a selector, a class or a
+//! template changed, or a namespace is released. They count against `remove_access_per_…`.
 //!
-//! Suspensions and members who leave have limits of their own. What they take from a binding is never held up by this
-//! one: the binding is then written with the subjects that may stay.
+//! Suspensions and leaving members have limits of their own. If this limit refuses a step, the binding is still written
+//! without the subjects that have to leave.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,15 +21,15 @@ use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::people::PeopleByEntry;
 use crate::ledger::{Account, LedgerState, Lifecycle};
 
-/// By their places in [`AccountPlan::steps`].
+/// The steps that remove access, by their index in [`AccountPlan::steps`], and what is done instead of each.
 pub type Losses = BTreeMap<usize, Kept>;
 
-/// What is done while the limit refuses a step.
+/// What is done instead of a step that the limit refuses.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Kept {
-    /// What it would take stays as it is.
+    /// Nothing is done, so the access stays.
     AsItIs,
-    /// A binding without those who have to leave it, and with everybody's present generation.
+    /// The binding is written without the subjects that have to leave, and with the present generations of the others.
     Without(Box<Action>),
 }
 
@@ -54,10 +54,10 @@ fn is_of_tokens(name: &str) -> bool {
     of_service_account(name).is_some()
 }
 
-/// One namespace of others, or everything else that an account has in a cluster.
+/// What the limit counts as one: a foreign namespace, or everything else that an account has in a cluster.
 type Place = (ClusterName, Option<String>);
 
-/// People by what bindings call them; looked up only where a binding loses somebody.
+/// Finds people by the names that bindings use. The indexes are built when a binding first loses a subject.
 pub(super) struct People<'a> {
     ledger: &'a LedgerState,
     desired: &'a DesiredState,
@@ -79,13 +79,13 @@ impl<'a> People<'a> {
         self.by_entry.get_or_init(|| PeopleByEntry::of(self.ledger)).get(group, member)
     }
 
-    /// Generations are never used twice.
+    /// Returns the person with this generation. A generation is never used twice.
     fn of_generation(&self, generation: u64) -> Option<&'a Account> {
         let all = || self.all().map(|person| (person.generation, person)).collect();
         self.by_generation.get_or_init(all).get(&generation).copied()
     }
 
-    /// Whose own bindings name this user, as they were last written.
+    /// Returns the person whose own bindings, as last written, name this user.
     fn named(&self, user: &str) -> Option<&'a Account> {
         let all = self.by_name.get_or_init(|| {
             let bindings = self.ledger.objects.iter().filter(|(key, _)| key.kind.stage() == Stage::Access);
@@ -102,7 +102,8 @@ impl<'a> People<'a> {
         all.get(user).copied()
     }
 
-    /// What it should have, if it works now and goes on to. `goes`: its own removal is let through.
+    /// Returns the desired state of a person who is active and remains so. `goes` says that the person's own removal is
+    /// not refused.
     fn works(&self, person: &Account, goes: bool) -> Option<&'a DesiredAccount> {
         let desired = self.desired.accounts.get(&person.id)?;
         let begins = matches!(desired.transition, Some(Transition::Create | Transition::Resume));
@@ -116,7 +117,8 @@ impl<'a> People<'a> {
     }
 }
 
-/// The steps of `plan`, which was made of `desired`, that take access away for no cause that is counted elsewhere.
+/// Returns the steps of `plan` that remove access for a cause that no other limit counts. `plan` was made from
+/// `desired`.
 pub(super) fn of(world: World<'_>, desired: &DesiredAccount, plan: &AccountPlan) -> Losses {
     let serves = plan.before.state == Lifecycle::Active && plan.transition.is_none();
     if !serves || plan.left {
@@ -126,7 +128,7 @@ pub(super) fn of(world: World<'_>, desired: &DesiredAccount, plan: &AccountPlan)
     plan.steps().enumerate().filter_map(|(place, action)| Some((place, loss.of(action)?))).collect()
 }
 
-/// How many places lose something.
+/// Returns in how many places the account loses access.
 pub(super) fn count(plan: &AccountPlan) -> u64 {
     places(plan).len() as u64
 }
@@ -148,15 +150,15 @@ fn of_others(plan: &AccountPlan, key: &ObjectKey) -> Option<String> {
     is_of_others(key, |there| plan.namespaces.contains(there)).then(|| key.namespace.clone()).flatten()
 }
 
-/// The plan without the rest of it: what an administrator approves.
+/// Returns the plan with only its losses, which are what an administrator approves.
 pub(super) fn alone(plan: &AccountPlan) -> AccountPlan {
     let mut alone = AccountPlan { leaving: BTreeMap::new(), transition: None, otherwise: None, ..plan.clone() };
     alone.retain_steps(|place, _| plan.losses.contains_key(&place));
     alone
 }
 
-/// Takes the losses out, and what else comes of the same change: a new kubeconfig would replace the credential that keeps
-/// its access, and a namespace that is not released keeps its quota and its policies.
+/// Removes the losses from the plan, and the other steps of the same change: a new kubeconfig would replace the
+/// credential that keeps its access, and a foreign namespace that is not released keeps its quota and its policies.
 pub(super) fn keep(plan: &mut AccountPlan) {
     let lost = places(plan);
     let clusters: BTreeSet<&ClusterName> = lost.iter().map(|(cluster, _)| cluster).collect();
@@ -177,8 +179,8 @@ pub(super) fn keep(plan: &mut AccountPlan) {
     plan.paced.clear();
 }
 
-/// Takes out what an account would lose in a place that its class gave up and that it may not leave yet. No limit counts
-/// that: the suspension there is refused already.
+/// Removes the losses in clusters that the class gave up while the suspension there is refused. No limit counts them,
+/// because the refused suspension is counted already.
 pub(super) fn keep_given_up(plan: &mut AccountPlan, desired: &DesiredAccount) {
     let is_given_up = |action: &Action| desired.clusters.get(action.cluster()).is_some_and(|it| it.given_up);
     let there: BTreeSet<usize> =
@@ -188,7 +190,7 @@ pub(super) fn keep_given_up(plan: &mut AccountPlan, desired: &DesiredAccount) {
     put_instead(plan, &kept, &BTreeSet::new());
 }
 
-/// Does what is to be done instead of `losses`, and neither what `waits`.
+/// Replaces `losses` by what is done instead, and removes the steps in `waits`.
 fn put_instead(plan: &mut AccountPlan, losses: &Losses, waits: &BTreeSet<usize>) {
     for (index, action) in plan.narrowing.iter_mut().chain(&mut plan.actions).enumerate() {
         if let Some(Kept::Without(kept)) = losses.get(&index) {
@@ -198,7 +200,7 @@ fn put_instead(plan: &mut AccountPlan, losses: &Losses, waits: &BTreeSet<usize>)
     plan.retain_steps(|index, _| losses.get(&index).map_or(!waits.contains(&index), |kept| *kept != Kept::AsItIs));
 }
 
-/// One plan, with all that is known about whom its steps concern.
+/// A plan with the inputs that its losses depend on.
 struct Loss<'a, 'w> {
     world: World<'w>,
     desired: &'a DesiredAccount,
@@ -206,23 +208,23 @@ struct Loss<'a, 'w> {
 }
 
 impl Loss<'_, '_> {
-    /// `None`: it takes nothing away that is not counted elsewhere.
+    /// Returns what is done instead of `action`; `None` if it removes no access, or another limit counts the removal.
     fn of(&self, action: &Action) -> Option<Kept> {
         match action {
             Action::Apply { key, manifest, uid: Some(uid), .. } if key.kind.stage() == Stage::Access => {
                 let last = self.last(key)?;
                 let kept = self.of_binding(key, uid, Some(&last.value()))?;
-                // The first of two writes comes before the service account that the second one names.
+                // The first of two writes must not name a service account that does not exist yet.
                 Some(if last == manifest { kept } else { kept.without_token_holder() })
             }
-            // Who may stay gets a binding that is on its way out back when it is gone.
+            // A binding that is being deleted is created again with the subjects that may stay.
             Action::Delete { reason: Reason::Suspended | Reason::Changed(_), .. } => None,
             Action::Delete { key, .. } if self.is_going(key) => None,
             Action::Delete { key, uid, .. } if key.kind.stage() == Stage::Access => self.of_binding(key, uid, None),
             Action::Delete { key, .. } if credential::is_ours(key) => self.ends_tokens(key).then_some(Kept::AsItIs),
             Action::Delete { key, reason: Reason::Orphaned, .. } => self.is_released(key).then_some(Kept::AsItIs),
             Action::RemoveKubeconfig { reason: Reason::Orphaned, .. } => Some(Kept::AsItIs),
-            // Out of a home that was moved they come into the other one.
+            // If the home moved, the keys are written into the new one.
             Action::SshKeys { keys, reason: Some(Reason::Orphaned), .. } => {
                 (keys.is_empty() && self.desired.ssh.is_none()).then_some(Kept::AsItIs)
             }
@@ -247,7 +249,7 @@ impl Loss<'_, '_> {
         }
     }
 
-    /// What stands there when all of the plan is done.
+    /// Returns the manifest of a binding after all steps of the plan.
     fn last(&self, binding: &ObjectKey) -> Option<&JsonText> {
         let writes = self.plan.steps().filter_map(|action| match action {
             Action::Apply { key, manifest, .. } if key == binding => Some(manifest),
@@ -256,17 +258,19 @@ impl Loss<'_, '_> {
         writes.last()
     }
 
-    /// `manifest`: as it is to be; absent: it is deleted.
+    /// Like [`Loss::of`], for a binding. `manifest` is the desired one; `None` if the binding is deleted.
     fn of_binding(&self, key: &ObjectKey, uid: &str, manifest: Option<&Value>) -> Option<Kept> {
         let ledger = self.world.ledger;
         let Some(record) = ledger.objects.get(key) else {
-            // Nobody knows whose access an unknown binding is. In a namespace of others their administrators can make
-            // one again after each removal, which must not use up what all accounts share.
+            // It is not known whose access an unknown binding gives, so its removal counts. In a foreign namespace it
+            // does not count: its owners could recreate the binding again and again, and use up the limit for all
+            // accounts.
             return (manifest.is_none() && of_others(self.plan, key).is_none()).then_some(Kept::AsItIs);
         };
         let before = record.detail.as_ref().map(JsonText::value);
         let Some(before) = before.as_ref().and_then(Value::as_array) else {
-            // A ledger of before it knew subjects. If somebody has to leave the binding, it goes.
+            // An old ledger did not record the subjects. If somebody has to leave the binding, it is deleted as
+            // planned.
             let AccountPlan { regenerated, leaving, rests_on, .. } = self.plan;
             let is_whole = regenerated.is_none() && leaving.is_empty() && rests_on.is_empty();
             return (manifest.is_none() && is_whole).then_some(Kept::AsItIs);
@@ -282,8 +286,8 @@ impl Loss<'_, '_> {
             return None;
         }
         let Some(there) = self.world.inventory.clusters.get(&key.cluster)?.objects.get(key) else {
-            // Without its label it holds all the same, and cannot be changed: if somebody has to leave it, it goes. One in
-            // a namespace of others is gone with the namespace.
+            // The binding lost its label: it still applies, but we cannot change it. If somebody has to leave it, it is
+            // deleted as planned. In a foreign namespace, it is gone with the namespace.
             return (kept == *before && of_others(self.plan, key).is_none()).then_some(Kept::AsItIs);
         };
         if kept == *before && there.digest == record.observed && there.uid == record.uid {
@@ -300,7 +304,7 @@ impl Loss<'_, '_> {
         Some(Kept::Without(Box::new(Action::Apply { key, manifest, wanted, uid, reason })))
     }
 
-    /// What a subject is called from now on, if nothing but the policy takes its access away.
+    /// Returns a subject under its present name, if only the policy removes its access; `None` if it has to leave.
     fn kept(&self, cluster: &ClusterName, subject: &Value) -> Option<Value> {
         let name = subject["name"].as_str().unwrap_or_default();
         let called = |name: String| {
@@ -318,7 +322,7 @@ impl Loss<'_, '_> {
         }
         if subject["kind"] == ManagedKind::ServiceAccount.row().kind {
             let Some(generation) = of_service_account(name) else { return Some(subject.clone()) };
-            // Nobody makes the next one there, and a tenant could.
+            // In a given-up cluster we do not create the next service account, but a tenant could create one.
             let is_made = generation == self.plan.generation || !self.is_given_up(cluster);
             return is_made.then(|| called(service_account(self.plan.generation)));
         }
@@ -326,27 +330,28 @@ impl Loss<'_, '_> {
         self.is_still(cluster, user).then(|| subject.clone())
     }
 
-    /// Whom bindings name for the credential that takes the place of a revoked one: the class may give another kind by now.
+    /// Returns the subject of the credential that replaces a revoked one. Its kind may differ, because the class may
+    /// give another kind by now.
     fn replaced(&self, cluster: &ClusterName) -> Option<Value> {
         let replaces = |action: &Action| matches!(action, Action::Deliver { reason: Reason::Revoked, cluster: at, .. } if at == cluster);
         let tenant = self.desired.clusters.get(cluster).filter(|_| self.plan.steps().any(replaces))?;
         Some(tenant.holder.value())
     }
 
-    /// The present generation group of whom this was the generation of. A binding that is the account's alone may have an
-    /// older one: a daemon was killed while it revoked.
+    /// Returns the present generation group of the person who had this generation. The account's own bindings may name
+    /// an older generation if the daemon was killed during a revocation.
     fn holder(&self, cluster: &ClusterName, generation: u64) -> Option<String> {
         if self.plan.before.kind != AccountKind::Group {
             return Some(generation_group(&self.plan.account, self.plan.generation));
         }
         let person = self.world.people.of_generation(generation)?;
         let desired = self.works(person).filter(|_| self.belongs(person))?;
-        // Who loses the cluster is counted there.
+        // If the person loses the cluster, this is counted in the person's own plan.
         desired.clusters.get(cluster).filter(|tenant| !tenant.suspended)?;
         Some(generation_group(&desired.account, desired.generation))
     }
 
-    /// Whether a user of an issuer's is the account, or one of its people, who may stay, by the name that they have now.
+    /// Whether a user name of an OIDC issuer still belongs to the account, or to one of its people who may stay.
     fn is_still(&self, cluster: &ClusterName, user: &str) -> bool {
         let is_bound = |desired: &DesiredAccount| {
             desired.clusters.get(cluster).is_some_and(|tenant| user_of(&tenant.holder.value()) == Some(user))
@@ -365,18 +370,20 @@ impl Loss<'_, '_> {
         person.is_some_and(|person| self.works(person).is_some())
     }
 
-    /// What a person should have who works. If this plan does not rest on the person, their own removal is refused.
+    /// Returns the desired state of a person who remains active. If this plan does not rest on the person, the person's
+    /// own removal is refused.
     fn works(&self, person: &Account) -> Option<&DesiredAccount> {
         self.world.people.works(person, self.plan.rests_on.contains(&person.id))
     }
 
-    /// Whether the person belongs to this workspace and does not leave it.
+    /// Whether the person is a member of this workspace and does not leave it.
     fn belongs(&self, person: &Account) -> bool {
         let AccountPlan { before, leaving, .. } = self.plan;
         before.has_member(person) && !leaving.contains_key(&person.directory_id)
     }
 
-    /// The service account that is good, or the Secret that a host's tokens end with. An older one is nobody's right.
+    /// Whether deleting this object ends valid tokens: it is a Secret, or the service account of the present
+    /// generation.
     fn ends_tokens(&self, key: &ObjectKey) -> bool {
         of_service_account(&key.name).is_none_or(|generation| generation == self.plan.generation)
     }
@@ -385,14 +392,14 @@ impl Loss<'_, '_> {
         self.desired.clusters.get(cluster).is_some_and(|tenant| tenant.given_up)
     }
 
-    /// Whether somebody is deleting the namespace of others that it is in.
+    /// Whether the object is in a foreign namespace that is being deleted.
     fn is_going(&self, key: &ObjectKey) -> bool {
         let name = key.namespace.clone().and_then(|name| NamespaceName::try_from(name).ok());
         let shown = self.world.inventory.adopted.get(&key.cluster).zip(name);
         shown.and_then(|(shown, name)| shown.get(&name)).is_some_and(|found| found.deleting)
     }
 
-    /// Whether it is in a namespace of others of which nothing is wanted any more.
+    /// Whether the object is in a foreign namespace in which nothing is desired any more.
     fn is_released(&self, key: &ObjectKey) -> bool {
         let Some(namespace) = of_others(self.plan, key) else { return false };
         let tenant = self.desired.clusters.get(&key.cluster);
@@ -405,7 +412,8 @@ fn user_of(subject: &Value) -> Option<&str> {
     (subject["kind"] == "User").then(|| subject["name"].as_str()).flatten()
 }
 
-/// Whether a user is called by this name, with whatever an issuer writes around it (`sso:NAME`, `NAME@example.org`).
+/// Whether `user` contains `name` as a whole word, because issuers add a prefix or suffix (`sso:NAME`,
+/// `NAME@example.org`).
 fn is_name_in(name: &str, user: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || "-_.".contains(c);
     user.match_indices(name).any(|(at, _)| {

@@ -1,5 +1,5 @@
-//! What will be done, and why: the difference between what should be and what is, as a value that leaves nothing to
-//! decide while executing.
+//! Compares the desired state with the observed state. The result is a [`Plan`] of steps, each with its reason; no
+//! decision is left to the executor. Nothing here does I/O.
 
 pub mod action;
 pub mod adopted;
@@ -85,120 +85,123 @@ use crate::kinds::ObjectKey;
 use crate::ledger::{Account, Failure, LedgerState, Note, Suspension, Tenant};
 use crate::policy::{Policy, Reapers};
 
-/// Everything that is to be done, tenant by tenant, and what is odd.
+/// All steps, account by account, and findings for administrators.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Plan {
     /// Accounts with something to do, sorted by name.
     pub accounts: Vec<AccountPlan>,
-    /// Accounts that are as they should be.
+    /// The number of accounts for which nothing changes.
     pub unchanged: u64,
-    /// How many tenants wait for clusters that do not answer.
+    /// The number of tenants that wait for each cluster that does not answer.
     pub waiting: BTreeMap<ClusterName, u64>,
-    /// How many tenants are in clusters that the configuration does not name any more.
+    /// The number of tenants in each cluster that the configuration no longer names.
     pub abandoned: BTreeMap<ClusterName, u64>,
-    /// What an administrator should know, and nobody can do by planning: foreign objects, failing tenants.
+    /// Findings that no plan can remedy, such as foreign objects and failing tenants.
     pub notices: Vec<Notice>,
-    /// Quotas that give less than is in use.
+    /// Quotas that are lower than the present use.
     pub over_quota: Vec<OverQuota>,
-    /// Namespaces that a class would adopt, and that are nobody's.
+    /// Namespaces that a class would adopt, but that have no owner.
     pub unowned: Vec<adopted::Unowned>,
-    /// Objects with our labels that the ledger does not know.
+    /// Objects with our labels that are not in the ledger.
     pub unknown: Vec<unknown::Unknown>,
 }
 
-/// What is to be done for one account.
+/// The steps for one account.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "facts of which none depends on another")]
 pub struct AccountPlan {
-    /// The ledger's id.
+    /// The account's id in the ledger.
     pub id: AccountId,
-    /// `tool:foo`.
+    /// The name, such as `tool:foo`.
     pub account: AccountName,
-    /// For the text.
     pub posix: Option<PosixIdentity>,
-    /// The class that counts for limits.
+    /// The class by which `[limits]` counts the account.
     pub class: String,
-    /// The change of its life.
+    /// The change of the account's lifecycle state.
     pub transition: Option<Transition>,
-    /// The generation after this.
+    /// The generation after this plan.
     pub generation: u64,
-    /// Why the generation is a new one.
+    /// Why the generation changes; `None` if it does not.
     pub regenerated: Option<Regeneration>,
-    /// Shown, and not touched but by `otherwise`.
+    /// The hold. While it lasts, the plan is only shown, and `otherwise` is executed.
     pub held: Option<Note>,
-    /// Orders that this carries out.
+    /// The orders that this plan carries out.
     pub orders: Vec<i64>,
-    /// Who gave the newest of them, and why.
+    /// The note of the newest of `orders`.
     pub ordered: Option<Note>,
-    /// Objects of somebody else's that are taken over, where they stand in the way.
+    /// Foreign objects that an order assigns to the account, so that a step may take them over.
     pub adopts: BTreeSet<String>,
-    /// Somebody waits for it.
+    /// Whether a person at a login waits for the account.
     #[serde(skip)]
     pub awaited: bool,
-    /// Members that it loses, with their names.
+    /// Members who leave the account, with their names.
     pub leaving: BTreeMap<DirectoryId, AccountName>,
-    /// Steps that take access away ([`Side::Narrowing`]). Each is tried even if others fail, before `actions` of any
-    /// account.
+    /// Steps that remove access ([`Side::Narrowing`]). They are executed before the `actions` of any account, and each
+    /// is tried even if others fail.
     pub narrowing: Vec<Action>,
-    /// Everything else, in this order; a failure ends what is left of this account's cluster, and nobody else's.
+    /// All other steps, in this order. A failure ends the remaining steps of this account in that cluster only.
     pub actions: Vec<Action>,
-    /// Edits of its quota that become overrides.
+    /// Edits of the account's quotas that become overrides.
     pub adopted: Vec<Adoption>,
-    /// Its own namespaces: what else it has was made by others.
+    /// The account's own namespaces. Its objects in any other namespace are in a foreign one.
     #[serde(skip)]
     pub namespaces: BTreeSet<String>,
-    /// Something of its own is another: name, ids, home, an override.
+    /// Whether something of the account itself changed: name, ids, home or an override.
     #[serde(skip)]
     pub is_own: bool,
-    /// Places in [`AccountPlan::steps`] of those that only the policy asks for.
+    /// Indexes in [`AccountPlan::steps`] of the steps that only a change of the policy causes.
     #[serde(skip)]
     pub paced: BTreeSet<usize>,
-    /// Places in [`AccountPlan::steps`] of those that take access from who did nothing to lose it.
+    /// Steps that remove access only because the configuration or a label changed, by their index in
+    /// [`AccountPlan::steps`].
     #[serde(skip)]
     pub losses: loss::Losses,
-    /// Each of `rests_on` is a group that counts it among the members who leave.
+    /// Whether each group of `rests_on` records the account as a leaving member.
     #[serde(skip)]
     pub left: bool,
-    /// What the ledger is to know of each place when all of it is as it should be.
+    /// The new value of [`LedgerState::settled`] for each cluster when all steps there are done.
     #[serde(skip)]
     pub settles: BTreeMap<ClusterName, String>,
-    /// Groups whose loss of a member, or of themselves, this rests on.
+    /// The accounts whose removal, or loss of a member, causes this plan.
     #[serde(skip)]
     pub rests_on: BTreeSet<AccountId>,
-    /// As in [`DesiredAccount`].
+    /// See [`DesiredAccount::keeps_people`].
     #[serde(skip)]
     pub keeps_people: bool,
-    /// People of a workspace whose own creation or return may still be refused, and what its bindings call them.
+    /// People of a workspace whose own creation or return the guard may still refuse, with their subjects in its
+    /// bindings.
     #[serde(skip)]
     pub returning: BTreeMap<AccountId, BTreeMap<ClusterName, serde_json::Value>>,
-    /// What stands there of the bindings that it writes.
+    /// The present subjects of the bindings that this plan writes.
     #[serde(skip)]
     pub standing: subjects::Standing,
-    /// Places that it gets, or that get a namespace.
+    /// New ledger rows of the account's tenants, or rows that get a namespace.
     #[serde(skip)]
     pub places: BTreeMap<ClusterName, Tenant>,
-    /// Objects that are gone already and need not be remembered.
+    /// Objects that no longer exist and are removed from the ledger.
     #[serde(skip)]
     pub forgotten: Vec<ObjectKey>,
-    /// Where a change of its life begins that must not be lost: a suspension, whether or not the cluster answers now,
-    /// and whatever comes after a failure, which is to be tried at once.
+    /// Failure records that the ledger gets before the steps begin. By them, a restarted daemon finds a suspension that
+    /// was not finished. A change of the lifecycle state also resets an earlier failure, so that its step is retried at
+    /// once.
     #[serde(skip)]
     pub begun: BTreeMap<ClusterName, Failure>,
-    /// The account as the ledger has it.
+    /// The account in the ledger before this plan.
     #[serde(skip)]
     pub before: Box<Account>,
-    /// What is done instead while the guard does not let the removal through that this is; `None`: nothing.
+    /// The plan that is executed instead if the guard refuses the removal in this one, or if the account is held.
+    /// `None` if nothing is to be done then.
     #[serde(skip)]
     pub otherwise: Option<Box<AccountPlan>>,
 }
 
 impl AccountPlan {
-    /// All that is to be done, in the order in which it is begun.
+    /// Returns all steps, in the order in which they begin.
     pub fn steps(&self) -> impl Iterator<Item = &Action> {
         self.narrowing.iter().chain(&self.actions)
     }
 
-    /// Keeps the steps of which `keeps` says so, by their place in [`AccountPlan::steps`].
+    /// Keeps the steps for which `keeps` returns `true`. Its argument is the index in [`AccountPlan::steps`].
     fn retain_steps(&mut self, keeps: impl Fn(usize, &Action) -> bool) {
         let (mut index, mut places) = (0, BTreeMap::new());
         for steps in [&mut self.narrowing, &mut self.actions] {
@@ -216,13 +219,14 @@ impl AccountPlan {
         self.losses = losses.filter_map(|(place, instead)| Some((*places.get(&place)?, instead))).collect();
     }
 
-    /// The part of it that is done if nothing refuses it: for a held account, what passes the hold.
+    /// Returns the plan that is executed if the guard refuses nothing. For a held account, it is the part that passes
+    /// the hold.
     #[must_use]
     pub fn done(&self) -> Option<&Self> {
         if self.held.is_some() { self.otherwise.as_deref() } else { Some(self) }
     }
 
-    /// Looking into a home changes nothing, and is not what a person calls something to do.
+    /// Whether there is anything to do other than to check homes.
     #[must_use]
     pub fn changes_something(&self) -> bool {
         self.transition.is_some()
@@ -234,8 +238,8 @@ impl AccountPlan {
             || self.steps().any(|action| !action.is_look())
     }
 
-    /// It takes access away or gives it back, or is about this account alone, as an order is: that goes before
-    /// everything that merely makes or repairs.
+    /// Whether the plan is executed before plans that merely create or repair: it removes or restores access, or its
+    /// cause is this account alone, such as an order.
     #[must_use]
     pub fn is_urgent(&self) -> bool {
         let life = matches!(self.transition, Some(Transition::Suspend(_) | Transition::Resume));
@@ -246,7 +250,7 @@ impl AccountPlan {
             || self.awaited
     }
 
-    /// There is nothing in it to do or to write down.
+    /// Whether there is nothing to do and nothing to record.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.steps().next().is_none() && self.forgotten.is_empty() && !self.changes_something()
@@ -254,7 +258,7 @@ impl AccountPlan {
 }
 
 impl Plan {
-    /// Nothing is to be done; homes may still be looked into, and held accounts shown.
+    /// Whether nothing is to be done. Homes may still be checked, and held accounts shown.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.accounts.iter().filter_map(AccountPlan::done).any(AccountPlan::changes_something)
@@ -262,7 +266,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// The same of other accounts, to be sorted when all are there.
+    /// Adds the plan of other accounts. The caller sorts the result when it is complete.
     fn add(&mut self, others: Self) {
         // Destructured, so that a new field cannot be forgotten.
         let Self { accounts, unchanged, waiting, abandoned, notices, over_quota, unowned, unknown } = others;
@@ -279,7 +283,7 @@ impl Plan {
         self.unknown.extend(unknown);
     }
 
-    /// Counts a tenant in a cluster that is not there.
+    /// Counts a tenant in a cluster that is not in the inventory.
     fn misses(&mut self, cluster: &ClusterName, is_configured: bool) {
         let counts = if is_configured { &mut self.waiting } else { &mut self.abandoned };
         *counts.entry(cluster.clone()).or_default() += 1;
@@ -293,26 +297,24 @@ impl Plan {
     }
 }
 
-/// All that a plan is made of.
+/// The inputs of a plan.
 #[derive(Debug, Clone, Copy)]
 pub struct PlanInputs<'a> {
-    /// What is remembered.
     pub ledger: &'a LedgerState,
-    /// What the clusters show.
     pub inventory: &'a Inventory,
     /// The configuration in force.
     pub policy: &'a Policy,
-    /// Seals what is made.
+    /// Seals the namespaces.
     pub sealer: &'a Sealer,
-    /// After all was read.
+    /// The time of the plan. All other inputs were read before it.
     pub now: Timestamp,
 }
 
-/// Derives what should be, and compares it with what is.
+/// Derives the desired state and compares it with the inventory.
 pub fn derived(deriver: &mut Deriver, inputs: PlanInputs<'_>) -> Plan {
     let PlanInputs { ledger, inventory, policy, sealer, now } = inputs;
     loop {
-        // Derived with the manifests that the first plan asks for, the second asks for none.
+        // The second pass has the manifests that the first one asked for, so it asks for no more.
         match plan(deriver.derive(ledger, policy, sealer, now), ledger, inventory, now) {
             Ok(plan) => return plan,
             Err(accounts) => deriver.want_manifests(accounts),
@@ -320,10 +322,10 @@ pub fn derived(deriver: &mut Deriver, inputs: PlanInputs<'_>) -> Plan {
     }
 }
 
-/// Compares what should be with what is.
+/// Compares the desired state with the inventory.
 ///
 /// # Errors
-/// The accounts whose manifests have to be there first ([`Deriver::want_manifests`]).
+/// Returns the accounts whose manifests are needed and were not derived ([`Deriver::want_manifests`]).
 pub fn plan(
     desired: &DesiredState,
     ledger: &LedgerState,
@@ -337,7 +339,7 @@ pub fn plan(
     Ok(compare(desired, ledger, inventory, &scan, now, false))
 }
 
-/// `closely`: looks at every object of every tenant, also where the scan finds nothing to do.
+/// If `closely` is set, every object of every tenant is compared, even if the scan finds nothing to do.
 fn compare(
     desired: &DesiredState,
     ledger: &LedgerState,
@@ -382,7 +384,7 @@ fn compare(
     plan
 }
 
-/// Where workloads are stopped.
+/// Returns the clusters in which `steps` stop workloads.
 fn stops<'a>(steps: impl Iterator<Item = &'a Action>) -> BTreeSet<&'a ClusterName> {
     steps.filter(|action| matches!(action, Action::StopWorkloads { .. })).map(Action::cluster).collect()
 }
@@ -392,7 +394,7 @@ fn namespaces(account: &DesiredAccount) -> BTreeSet<String> {
 }
 
 fn over_quota(desired: &DesiredState, scan: &Scan<'_>) -> Vec<OverQuota> {
-    // A suspended tenant's quota is below what runs until all is stopped.
+    // Until all workloads of a suspended tenant are stopped, its quota is lower than the present use.
     let lasting = scan.quotas().iter().filter(|(_, key, ..)| !stops_pods(key));
     let quotas = lasting.filter_map(|(id, key, wanted, quota)| {
         let account = &desired.accounts.get(*id)?.account;
@@ -409,13 +411,13 @@ fn over_quota(desired: &DesiredState, scan: &Scan<'_>) -> Vec<OverQuota> {
     quotas.flatten().collect()
 }
 
-/// What is known of a cluster.
+/// Whether a cluster answers and is configured.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reach {
     Answers,
-    /// It does not answer.
+    /// The configuration names the cluster, but it does not answer.
     Away,
-    /// The configuration does not name it any more.
+    /// The configuration no longer names the cluster.
     Abandoned,
 }
 
@@ -425,24 +427,24 @@ struct World<'a> {
     ledger: &'a LedgerState,
     inventory: &'a Inventory,
     configured: &'a BTreeSet<ClusterName>,
-    /// What is known of a cluster that nobody reaches.
+    /// An empty inventory, for clusters that do not answer.
     nothing: &'a ClusterInventory,
     scan: &'a Scan<'a>,
     people: &'a People<'a>,
     bindings: &'a Bindings<'a>,
     reaps: &'a Reapers,
     now: Timestamp,
-    /// `scan` was made of another desired state than this, or is not to be trusted: it settles nothing.
+    /// `scan` must not be used to skip tenants, because it was made for another desired state, or is being tested.
     closely: bool,
 }
 
 impl World<'_> {
-    /// Whether a cluster answers in which the account keeps its place.
+    /// Whether any cluster answers in which the account remains a tenant.
     fn is_served(&self, desired: &DesiredAccount) -> bool {
         desired.clusters.iter().any(|(it, tenant)| self.reach(it) == Reach::Answers && !tenant.given_up)
     }
 
-    /// `None`: nothing at all is to be done.
+    /// Returns the plan of an account; `None` if nothing is to be done or recorded.
     fn account(
         &self,
         id: &AccountId,
@@ -456,7 +458,7 @@ impl World<'_> {
         let is_served = self.is_served(desired);
         for (cluster, tenant) in &desired.clusters {
             let (look, reach) = (self.look(id, desired, cluster, tenant), self.reach(cluster));
-            // Nothing is made there, and nothing is said of what should be.
+            // Nothing is created there, and no tenant is recorded as settled.
             let is_left = reach != Reach::Answers || tenant.given_up;
             let with_homes = is_first && (!is_left || (reach == Reach::Away && !is_served));
             let found = self.in_cluster(look, reach, with_homes);
@@ -485,7 +487,7 @@ impl World<'_> {
         let places = self.places(id, desired);
         let found_nothing = narrowing.is_empty() && actions.is_empty() && forgotten.is_empty() && adopted.is_empty();
         if found_nothing && places.is_empty() && !desired.is_due() {
-            // As `is_idle` would say of what is built below, and most accounts are.
+            // Most accounts are idle. For them, this saves building a plan that `is_idle` would drop below.
             return None;
         }
         let begun = self.begun(id, desired, &stops(narrowing.iter().map(|(action, _)| action)));
@@ -555,7 +557,8 @@ impl World<'_> {
         (!planned.is_idle()).then_some(planned)
     }
 
-    /// What is done instead of a removal that is not let through; of a held account what goes through the hold.
+    /// Returns the plan for the case that the guard refuses a removal. For a held account, it is the part that passes
+    /// the hold.
     fn alternative(&self, id: &AccountId, desired: &DesiredAccount, before: &Account) -> Option<Box<AccountPlan>> {
         let kept = desired.otherwise.as_deref()?;
         let mut planned = self.account(id, kept, before, &mut Vec::new())?;
@@ -609,19 +612,19 @@ impl World<'_> {
             ssh::actions(look, &mut found);
         }
         if reach == Reach::Away {
-            // Nothing is given before the cluster answers, and its tenants are counted as waiting.
+            // Nothing is granted before the cluster answers. Its tenants are counted as waiting instead.
             found.actions.clear();
             found.notices.clear();
         }
-        // A change of its life is something new to do; whatever failed before does not hold it up.
+        // A change of the lifecycle state or a revocation is done at once, even if an earlier step waits for its retry.
         let new = look.account.transition.is_some() || look.account.regenerated.is_some();
         let failure = self.ledger.failures.get(&(look.id.clone(), look.cluster.clone()));
         if let Some(failure) = failure.filter(|failure| failure.waits(self.now) && !new) {
-            // What takes access away waits for its own failures only, and for a minute at most.
+            // Steps that remove access wait only if such a step failed before, and then for a minute at most.
             if failure.is_of_removal() {
                 found.narrowing.clear();
             }
-            // A home that is broken, which a tenant can see to, holds up no quota and no policy.
+            // A tenant can break a home on purpose, so a failed delivery does not delay quotas and policies.
             found.actions.retain(|action| failure.is_of_delivery() && !action.is_delivery());
             found.notices.push(format!(
                 "{} fails in cluster {}: {}; tried again at {:.0}",
@@ -631,7 +634,7 @@ impl World<'_> {
         found
     }
 
-    /// `stops`: where workloads are stopped.
+    /// Returns the failure records for [`AccountPlan::begun`]. `stops` are the clusters in which workloads are stopped.
     fn begun(
         &self,
         id: &AccountId,
@@ -646,7 +649,7 @@ impl World<'_> {
             let known = self.ledger.failures.get(&(id.clone(), cluster.clone()));
             let failure = match known {
                 _ if suspends && (tenant.namespace.is_some() || evicts) => Failure::begun(self.now),
-                // A removal that failed is tried again anyway, and keeps its backoff.
+                // A removal that failed keeps its backoff, because it is retried anyway.
                 known if stops.contains(cluster) && known.is_none_or(|it| !it.is_begun() && !it.is_of_removal()) => {
                     Failure::begun(self.now)
                 }
@@ -658,7 +661,7 @@ impl World<'_> {
         begun.collect()
     }
 
-    /// Rows of the ledger that the account needs and does not have.
+    /// Returns the tenant rows that the ledger lacks, or that lack a namespace.
     fn places(&self, id: &AccountId, desired: &DesiredAccount) -> BTreeMap<ClusterName, Tenant> {
         let wanted = desired.clusters.iter().filter_map(|(cluster, tenant)| {
             let row = self.ledger.tenants.get(&(id.clone(), cluster.clone()));

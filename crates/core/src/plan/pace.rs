@@ -1,8 +1,8 @@
-//! The pace of a change of the policy: to one tenant first, then to so many in a cycle, and no further while one of the
-//! newest fails.
+//! Rolls out a change of the policy: to one tenant first, then to `change_per_cycle` tenants per cycle. The rollout
+//! pauses while a tenant of the latest batch fails.
 //!
-//! Only what the policy changed waits. A tenant that waits keeps what it has; its repairs, renewals and orders go on,
-//! and so does what differs because the tenant itself does: its name, its ids, an override.
+//! Only steps that the policy causes wait. A tenant that waits keeps what it has. Its repairs, renewals and orders go
+//! on, and so do changes of its own: name, ids, overrides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,20 +20,20 @@ use crate::ledger::LedgerState;
 use crate::ledger::change::Event;
 use crate::ledger::pace::PaceRecord;
 
-/// How far a change of the policy is, for people and programs.
+/// The progress of a policy change in a class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     pub class: String,
-    /// Tenants that were let through.
+    /// The number of tenants that got the change.
     pub done: u64,
-    /// Tenants that wait.
+    /// The number of tenants that wait.
     pub waiting: u64,
-    /// Whose new failures stopped it.
+    /// The accounts whose new failures paused the change.
     pub stopped_by: BTreeSet<AccountName>,
 }
 
 impl Progress {
-    /// Progress of every change under way.
+    /// Returns the progress of every unfinished policy change.
     #[must_use]
     pub fn of(ledger: &LedgerState) -> Vec<Self> {
         ledger.paces.iter().map(|(class, pace)| Self::of_class(class, pace, ledger)).collect()
@@ -53,7 +53,7 @@ impl std::fmt::Display for Progress {
 }
 
 impl Progress {
-    /// What a plan says of those whom it does not reach.
+    /// Returns the line of a plan for the tenants that the plan does not reach.
     #[must_use]
     pub fn ahead(&self) -> String {
         let Self { class, done, waiting, stopped_by: _ } = self;
@@ -73,8 +73,8 @@ impl Progress {
     }
 }
 
-/// Whether an action is the policy's doing: what the tenant has of its own is as it was when all of it was last right,
-/// and nobody else touched the object.
+/// Whether the policy causes an action: the tenant's own data did not change since the tenant was last settled, and
+/// nobody else changed the object.
 pub(super) fn is_policy(
     place: (&AccountId, &ClusterName),
     tenant: &DesiredTenant,
@@ -93,17 +93,17 @@ pub(super) fn is_policy(
             .zip(there.objects.get(key))
             .is_some_and(|(record, found)| record.observed == found.digest && record.uid == found.uid),
         Action::Apply { key, reason: Reason::Missing, uid, .. } => uid.is_none() && !ledger.objects.contains_key(key),
-        // With the volume that it is for.
+        // The directory belongs to a volume that the policy adds.
         Action::MakeDirectory { directory, .. } => {
             let mut its = tenant.directories.iter().filter(|(_, target)| *target == directory);
             its.any(|(volume, _)| !ledger.objects.contains_key(&volume_key(place.1, volume)))
         }
         Action::Delete { reason, .. } => *reason == Reason::Orphaned,
-        // One that failed is tried again, whatever asked for it first.
+        // A failed delivery is retried without pacing, because its cause is no longer known.
         Action::Deliver { reason: Reason::Changed(_), .. } => {
             !ledger.failures.contains_key(&(place.0.clone(), place.1.clone()))
         }
-        // What a person changes of the keys is in `own`, or of another reason.
+        // If a person changes the keys, `own` differs, or the reason is another.
         Action::SetLevel { .. } | Action::SshKeys { reason: Some(Reason::Missing | Reason::Orphaned), .. } => true,
         _ => false,
     }
@@ -118,18 +118,18 @@ fn volume_key(cluster: &ClusterName, name: &str) -> ObjectKey {
     })
 }
 
-/// What came of it.
+/// The result of [`pace`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Paced {
-    /// After this, by class.
+    /// The policy changes in progress after this plan, by class.
     pub(super) under_way: BTreeMap<String, PaceRecord>,
-    /// The ledger's records that are others now.
+    /// The records that change in the ledger; `None` removes a record.
     pub(super) records: BTreeMap<String, Option<PaceRecord>>,
-    /// For the history.
+    /// Events for the history.
     pub(super) events: Vec<Event>,
 }
 
-/// Decides who waits, and takes what the policy changed out of their plans.
+/// Decides which accounts wait, and removes the steps that the policy causes from their plans.
 pub(super) fn pace(accounts: &mut Vec<AccountPlan>, bounds: &Bounds, now: Timestamp) -> Paced {
     let mut by_class: BTreeMap<&str, Vec<&AccountPlan>> =
         bounds.paces.keys().map(|class| (class.as_str(), Vec::new())).collect();
@@ -160,8 +160,8 @@ pub(super) fn pace(accounts: &mut Vec<AccountPlan>, bounds: &Bounds, now: Timest
     paced
 }
 
-/// The record after this cycle, and who gets the change in it. `plans`: all who should have it and do not, in the order
-/// in which they get it.
+/// Returns the record after this cycle, and the accounts that get the change in it. `plans` are those of all accounts
+/// that lack the change, in the order in which they get it.
 fn next(
     class: &str,
     plans: &[&AccountPlan],

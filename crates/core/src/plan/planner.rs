@@ -1,9 +1,10 @@
-//! Plans again and again, and looks only at accounts of which something may be due: those with another row, object or order
-//! than before, those whose time has come, and those who were not quiet.
+//! Plans incrementally: recomputes only the accounts whose plan may differ from the last one, because a row, an object
+//! or an order changed, because something is due by time, or because they were not quiet.
 //!
-//! An account is quiet if nothing was to be done for it and nothing to be told of it, and if all that this depended on is
-//! compared with what it was. Any other account is looked at each time. What changed is told by the maps themselves
-//! ([`SharedMap::differences`]), so no writer can forget to tell. Property tests compare each such plan with a whole one.
+//! An account is quiet if the last plan had no steps and no notices for it, and if every input of that result is
+//! checked for changes. All other accounts are planned each time. Changes are found by comparing the maps themselves
+//! ([`SharedMap::differences`]), so no writer has to report them. Property tests compare each incremental plan with a
+//! full one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,19 +23,21 @@ use crate::ledger::LedgerState;
 use crate::policy::Policy;
 use crate::shared_map::SharedMap;
 
-/// Accounts that are planned for at a time: what they should have is kept with all manifests meanwhile.
+/// The number of accounts that are planned at a time. Their desired states, with all manifests, are in memory
+/// meanwhile.
 const AT_A_TIME: usize = 256;
 
-/// Plans, and remembers who is quiet. Any planner gives the same plan; one that has planned before only saves work.
+/// Plans, and remembers the quiet accounts. Every planner returns the same plan; a planner that was used before is only
+/// faster.
 #[derive(Debug, Default)]
 pub struct Planner {
-    /// Plans for a site where what accounts should have depends on others.
+    /// Used for a site in which the desired state of an account depends on other accounts.
     deriver: Deriver,
     known: Option<Known>,
     counts: Counts,
 }
 
-/// By cluster, as [`crate::inventory::ClusterInventory::blind`].
+/// [`crate::inventory::ClusterInventory::blind`] by cluster.
 type Blind = BTreeMap<ClusterName, BTreeSet<WatchedKind>>;
 
 fn blind(inventory: &Inventory) -> Blind {
@@ -42,7 +45,7 @@ fn blind(inventory: &Inventory) -> Blind {
     blind.map(|(cluster, there)| (cluster.clone(), there.blind.clone())).collect()
 }
 
-/// What the last plan was made of, and who was quiet in it.
+/// The inputs of the last plan, and the accounts that were quiet in it.
 #[derive(Debug)]
 struct Known {
     policy: Policy,
@@ -53,37 +56,37 @@ struct Known {
     blind: Blind,
     accounts: BTreeMap<AccountId, Remembered>,
     groups: BTreeSet<AccountId>,
-    /// One of them is another since the last plan.
+    /// Whether a group changed since the last plan.
     is_regrouped: bool,
-    /// What clusters show with our label and the ledger does not have.
+    /// Objects with our label that are not in the ledger.
     strays: BTreeSet<ObjectKey>,
-    /// The few combinations of classes that there are.
+    /// The distinct values of [`Quiet::classes`], which are few.
     classes: BTreeSet<Arc<[String]>>,
 }
 
 #[derive(Debug, Default)]
 struct Remembered {
-    /// What the ledger has of it, sorted.
+    /// The account's objects in the ledger, sorted.
     objects: Vec<ObjectKey>,
-    /// `None`: it is looked at in the next plan.
+    /// `None` if the next plan recomputes the account.
     quiet: Option<Quiet>,
 }
 
-/// Nothing is to be done for an account.
+/// The state of an account for which nothing is to be done.
 #[derive(Debug)]
 struct Quiet {
-    /// When that may end by itself.
+    /// When something becomes due by time.
     until: Timestamp,
-    /// The classes that take it.
+    /// The classes of the account.
     classes: Arc<[String]>,
-    /// It is, or was, a tenant.
+    /// Whether the account is, or was, a tenant.
     is_tenant: bool,
-    /// Clusters of its that do not answer, or that the configuration does not name any more.
+    /// Clusters of the account that do not answer, or that the configuration no longer names.
     away: Box<[ClusterName]>,
 }
 
 impl Planner {
-    /// The plan, as [`super::plan`] makes it of everything.
+    /// Returns the same plan as [`super::plan`].
     pub fn plan(&mut self, inputs: PlanInputs<'_>) -> Plan {
         if let Some(plan) = self.incremental(inputs) {
             self.deriver = Deriver::default();
@@ -92,18 +95,18 @@ impl Planner {
         derived(&mut self.deriver, inputs)
     }
 
-    /// What bounds the plan of this ledger.
+    /// Returns the bounds for the guard. Counts of accounts are updated incrementally.
     pub fn bounds(&mut self, ledger: &LedgerState, policy: &Policy) -> Bounds {
         self.counts.follow(ledger);
         Bounds::with(&self.counts, ledger, policy)
     }
 
-    /// Everything is looked at by the next plan.
+    /// Forgets everything, so that the next plan recomputes all accounts.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
 
-    /// `None`: what one account should have may depend on others.
+    /// Returns `None` if the desired state of an account may depend on other accounts.
     fn incremental(&mut self, inputs: PlanInputs<'_>) -> Option<Plan> {
         let known = self.known.take();
         if !is_separable(inputs.ledger, inputs.policy) {
@@ -118,7 +121,7 @@ impl Planner {
 }
 
 impl Known {
-    /// Compared with it everything is new.
+    /// Returns an empty state, with which every account differs.
     fn nothing(PlanInputs { inventory, policy, sealer, now, .. }: PlanInputs<'_>) -> Self {
         Self {
             policy: policy.clone(),
@@ -135,7 +138,7 @@ impl Known {
         }
     }
 
-    /// Whether only accounts whose rows or objects differ have to be looked at.
+    /// Whether it is enough to recompute the accounts whose rows or objects changed.
     fn holds(&self, PlanInputs { inventory, policy, sealer, now, .. }: PlanInputs<'_>) -> bool {
         self.policy == *policy
             && self.key == sealer.public_key()
@@ -144,7 +147,7 @@ impl Known {
             && self.blind == blind(inventory)
     }
 
-    /// Finds everybody who may not be quiet any more.
+    /// Marks all accounts that may no longer be quiet.
     fn mark(&mut self, PlanInputs { ledger, inventory, now, .. }: PlanInputs<'_>) {
         let before = std::mem::replace(&mut self.ledger, ledger.clone());
         self.mark_objects(&before, ledger, inventory);
@@ -210,7 +213,7 @@ impl Known {
             ledger_id: _,
             older_than_rules: _,
             last_generation: _,
-            // It says only what becomes of strays.
+            // It only matters for strays, and with strays there is no incremental plan.
             learned_at: _,
             sources: _,
             marks: _,
@@ -232,9 +235,9 @@ impl Known {
             paces: _,
             last_use,
             idle,
-            // A site that has one is not planned for here.
+            // A site with adopted namespaces is not planned incrementally.
             adopted: _,
-            // Their orders are in `orders`.
+            // The orders of a revocation are in `orders`.
             revocations: _,
             objects: _,
             certificates,
@@ -292,7 +295,7 @@ impl Known {
         let groups: Vec<_> = self.groups.iter().filter_map(|id| ledger.accounts.get(id)).collect();
         let mut each = Each::of(ledger, (policy, sealer), groups, now);
         if std::mem::take(&mut self.is_regrouped) {
-            // Another group may give other classes.
+            // A changed group may change the classes of its members.
             for (id, known) in &mut self.accounts {
                 let account = ledger.accounts.get(id);
                 let is_taken = |quiet: &Quiet| account.is_some_and(|it| each.is_taken_by(it, &quiet.classes));
@@ -346,7 +349,7 @@ impl Known {
     }
 }
 
-/// Whether a plan in which `desired` is all that should be has nothing to do for the account, and nothing to say of it.
+/// Whether the plan of the accounts in `desired` has no steps and no notices for the account.
 fn is_quiet(id: &AccountId, desired: &DesiredState, planned: &Plan, scan: &Scan<'_>, inputs: PlanInputs<'_>) -> bool {
     let told = |account: &AccountName| {
         planned.notices.iter().any(|notice| notice.account == *account)
@@ -354,7 +357,8 @@ fn is_quiet(id: &AccountId, desired: &DesiredState, planned: &Plan, scan: &Scan<
     };
     let first = (id.clone(), ClusterName(String::new()));
     let fails = inputs.ledger.failures.range(first..).next().is_some_and(|((failing, _), _)| failing == id);
-    // An object that is on its way out and has no row is nothing to do, and nobody is told when it is gone.
+    // If an object is being deleted and has no record, there is no step, but its end would not be noticed. So the
+    // account must be settled too.
     let is_settled = |cluster| !inputs.inventory.clusters.contains_key(cluster) || scan.is_settled(id, cluster);
     let wanted = desired.accounts.get(id);
     !fails
@@ -373,7 +377,7 @@ mod tests {
 
     type Happens<'a> = &'a dyn Fn(&mut World, &AccountId);
 
-    /// A site at rest, and its planner.
+    /// Returns a world in which nothing is to do, and a planner that has planned it.
     fn site() -> (World, Planner) {
         let mut world = World::new();
         let alice = world.add(AccountKind::User, "alice", Some(20_001));
@@ -389,7 +393,7 @@ mod tests {
         world.account(&gone).disabled = None;
         (0..2).for_each(|_| drop(world.cycle()));
         world.account(&gone).disabled = Some("mark".to_owned());
-        // The looks that follow a delivery are over.
+        // After these cycles, the inspections that follow a delivery are done.
         for _ in 0..3 {
             world.cycle();
             world.now += SignedDuration::from_mins(2);
@@ -406,9 +410,9 @@ mod tests {
         plan
     }
 
-    /// Whom the next plan looks at.
+    /// Returns the names of the accounts that the next plan recomputes.
     fn looked_at(planner: &mut Planner, world: &World) -> Vec<String> {
-        let known = planner.known.as_mut().expect("it is kept");
+        let known = planner.known.as_mut().expect("the planner keeps its state");
         known.mark(world.inputs());
         let all = known.accounts.iter().filter(|(_, known)| known.quiet.is_none());
         let mut names: Vec<String> = all.map(|(id, _)| world.ledger.accounts[id].name.clone()).collect();
@@ -417,20 +421,25 @@ mod tests {
     }
 
     #[test]
-    fn only_accounts_are_looked_at_of_which_something_may_be_due() {
+    fn only_accounts_with_changes_are_recomputed() {
         let (world, mut planner) = site();
-        assert!(looked_at(&mut planner, &world).is_empty(), "the suspended tool and people without access, too");
+        assert!(looked_at(&mut planner, &world).is_empty(), "suspended tools and people without access are quiet too");
         let note = || Note { actor: "root".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
         let failure = || Failure::begun(world.now);
         let happenings: [(&str, Happens<'_>); 8] = [
             ("an entry", &|world, foo| world.account(foo).disabled = Some("mark".to_owned())),
             ("an object", &|world, foo| {
                 let key = world.ledger.objects.iter().find(|(_, it)| it.account == *foo).map(|(key, _)| key.clone());
-                world.cluster().objects.get_mut(&key.expect("an object")).expect("shown").digest = "edited".into();
+                world
+                    .cluster()
+                    .objects
+                    .get_mut(&key.expect("the account has an object"))
+                    .expect("the cluster shows it")
+                    .digest = "edited".into();
             }),
             ("an object that is gone", &|world, foo| {
                 let key = world.ledger.objects.iter().find(|(_, it)| it.account == *foo).map(|(key, _)| key.clone());
-                world.cluster().objects.remove(&key.expect("an object"));
+                world.cluster().objects.remove(&key.expect("the account has an object"));
             }),
             ("an order", &|world, foo| {
                 let (account, what) = (foo.clone(), OrderKind::Revoke);
@@ -456,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_a_group_is_looked_at_and_nobody_else() {
+    fn a_leaving_member_and_the_group_are_recomputed_and_no_other_account() {
         let (mut world, mut planner) = site();
         let admins = world.id(AccountKind::Group, "k8s-admins");
         let alice = world.id(AccountKind::User, "alice");
@@ -468,9 +477,10 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_and_a_look_into_a_home_come_by_the_time_alone() {
+    fn renewals_and_inspections_become_due_by_time_alone() {
         let (mut world, mut planner) = site();
-        let due = world.ledger.certificates.values().map(|it| it.renew_after).min().expect("certificates");
+        let due =
+            world.ledger.certificates.values().map(|it| it.renew_after).min().expect("the world has certificates");
         let mut looks = 0;
         while world.now < due {
             world.now += SignedDuration::from_hours(1);
@@ -481,11 +491,17 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_put_back_and_another_policy_forget_what_was_known() {
+    fn a_clock_that_goes_back_and_a_changed_policy_cause_a_full_plan() {
         let (mut world, mut planner) = site();
         world.now -= SignedDuration::from_hours(1);
         plan(&mut planner, &world);
-        world.policy.classes.get_mut("tool").expect("a class").quota.insert("pods".to_owned(), "3".to_owned());
+        world
+            .policy
+            .classes
+            .get_mut("tool")
+            .expect("the policy has this class")
+            .quota
+            .insert("pods".to_owned(), "3".to_owned());
         assert!(!plan(&mut planner, &world).is_empty());
     }
 }

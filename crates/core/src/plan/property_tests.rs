@@ -1,5 +1,5 @@
-//! Random histories of a small site: whatever happens, planning again after executing finds nothing, nobody is suspended
-//! for an absence that was not proved, and no generation is used twice. And the figures for a large one.
+//! Tests random histories of a small site: after a plan was executed, nothing is left to plan; nobody is suspended for
+//! an unproved absence; and no generation is used twice.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::ledger::{Absence, Failure, Lifecycle, Note, Order, OrderKind, Suspens
 use crate::policy::Limit;
 use crate::snapshot::Completeness;
 
-/// Something that happens to the account of this number, or to all.
+/// An event for the account with this number, or for all accounts.
 #[derive(Debug, Clone)]
 enum Happening {
     Absent(usize, u64),
@@ -62,7 +62,8 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// Four tools with two maintainers each, two people of whom one is an admin, one student, and the group of admins.
+/// The site has four tools with two maintainers each, two people of whom one is an admin, one student, and the group of
+/// admins.
 const ACCOUNTS: usize = 8;
 
 fn site() -> (World, Vec<AccountId>) {
@@ -154,24 +155,24 @@ fn happen(world: &mut World, ids: &[AccountId], what: &Happening) {
             }
         }
         Happening::Role(given) => {
-            let tool = world.policy.classes.get_mut("tool").expect("a class");
+            let tool = world.policy.classes.get_mut("tool").expect("the policy has this class");
             tool.roles.truncate(1);
             tool.roles.extend(given.then(|| "view".to_owned()));
         }
         Happening::Quota(pods) => {
-            let tool = world.policy.classes.get_mut("tool").expect("a class");
+            let tool = world.policy.classes.get_mut("tool").expect("the policy has this class");
             tool.quota.insert("pods".to_owned(), pods.to_string());
         }
     }
 }
 
-/// A history is a dozen cycles, so few of them take as long as many cases elsewhere; `PROPTEST_CASES` asks for more.
+/// There are only a few cases, because each has a dozen cycles. `PROPTEST_CASES` overrides their number.
 fn histories() -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(asked.unwrap_or(24)) }
 }
 
-/// Without manifests, which what is remembered has only some of.
+/// Returns the desired state without manifests, because an incremental derivation keeps only some of them.
 fn light(desired: &DesiredState) -> DesiredState {
     let mut light = desired.clone();
     for object in light.accounts.values_mut().flat_map(|it| &mut it.clusters).flat_map(|(_, it)| &mut it.objects) {
@@ -201,14 +202,14 @@ proptest! {
             let away = (answers == Some(false)).then(|| world.inventory.clusters.remove(&prod())).flatten();
             let desired = world.desired();
             let remembered = deriver.derive(&world.ledger, &world.policy, &world.sealer, world.now);
-            prop_assert_eq!(light(remembered), light(&desired), "what is remembered is what would be derived");
+            prop_assert_eq!(light(remembered), light(&desired), "the incremental derivation equals a full one");
             let incremental = planner.plan(world.inputs());
-            prop_assert_eq!(&world.plan(), &incremental, "nobody is left out who was quiet before");
+            prop_assert_eq!(&world.plan(), &incremental, "the incremental plan equals the full plan");
             let remembered = derived(&mut deriver, world.inputs());
-            prop_assert_eq!(&world.plan(), &remembered, "a manifest that was dropped is built again where it is applied");
+            prop_assert_eq!(&world.plan(), &remembered, "a dropped manifest is built again if it is needed");
             let scan = Scan::of(&desired, &world.ledger, &world.inventory, world.now);
             let closely = compare(&desired, &world.ledger, &world.inventory, &scan, world.now, true);
-            prop_assert_eq!(&world.plan(), &closely, "what the scan calls settled is settled");
+            prop_assert_eq!(&world.plan(), &closely, "nothing is to do for a tenant that the scan calls settled");
 
             let (approved, _) = world.guarded();
             let complete = world.ledger.sources.values().all(|source| source.completeness == Completeness::Complete);
@@ -231,7 +232,7 @@ proptest! {
             world.now += SignedDuration::from_mins(1);
             for _ in 0..5 {
                 let incremental = planner.plan(world.inputs());
-                prop_assert_eq!(world.plan(), incremental, "nobody is left out who was quiet before");
+                prop_assert_eq!(world.plan(), incremental, "the incremental plan equals the full plan");
                 prop_assert_eq!(planner.bounds(&world.ledger, &world.policy), Bounds::of(&world.ledger, &world.policy));
                 world.cycle();
             }
@@ -290,7 +291,7 @@ fn a_held_suspended_tenant_without_its_namespace_has_nothing_to_stop() {
 }
 
 #[test]
-fn a_daemon_that_was_killed_while_it_suspended_finishes() {
+fn a_suspension_continues_after_the_daemon_was_killed() {
     let (mut world, ids) = site();
     for _ in 0..3 {
         world.cycle();
@@ -315,17 +316,21 @@ fn a_daemon_that_was_killed_while_it_suspended_finishes() {
 }
 
 #[test]
-fn a_daemon_that_was_killed_while_it_left_a_cluster_or_sealed_again_finishes() {
+fn a_given_up_cluster_and_a_repaired_seal_continue_after_the_daemon_was_killed() {
     let b = ClusterName("b".to_owned());
-    let given_up = |world: &mut World| world.policy.classes.get_mut("tool").expect("a class").clusters = vec![prod()];
+    let given_up = |world: &mut World| {
+        world.policy.classes.get_mut("tool").expect("the policy has this class").clusters = vec![prod()];
+    };
     let sealed_again = |world: &mut World| {
         let foo = world.id(AccountKind::Tool, "foo");
         world.account(&foo).disabled = Some("mark".to_owned());
         (0..2).for_each(|_| drop(world.cycle()));
-        let key =
-            ObjectKey::namespace(&ClusterName("b".to_owned()), &"tool-foo".to_owned().try_into().expect("a name"));
+        let key = ObjectKey::namespace(
+            &ClusterName("b".to_owned()),
+            &"tool-foo".to_owned().try_into().expect("the text is a namespace name"),
+        );
         let objects = &mut world.in_cluster(&key.cluster).objects;
-        objects.get_mut(&key).expect("it is there").digest = "edited".to_owned().into();
+        objects.get_mut(&key).expect("the world has it").digest = "edited".to_owned().into();
     };
     let stops = |action: &Action| matches!(action, Action::StopWorkloads { cluster, .. } if *cluster == b);
     for happens in [&given_up as &dyn Fn(&mut World), &sealed_again] {
@@ -335,7 +340,7 @@ fn a_daemon_that_was_killed_while_it_left_a_cluster_or_sealed_again_finishes() {
         (0..2).for_each(|_| drop(world.cycle()));
         happens(&mut world);
         let (approved, _) = world.guarded();
-        let place = approved.accounts()[0].steps().position(stops).expect("it stops them");
+        let place = approved.accounts()[0].steps().position(stops).expect("the plan stops workloads");
         world.execute_until(&approved, place);
         let rest = world.plan();
         assert!(rest.accounts.iter().flat_map(AccountPlan::steps).any(stops), "{rest}");
@@ -345,7 +350,7 @@ fn a_daemon_that_was_killed_while_it_left_a_cluster_or_sealed_again_finishes() {
 }
 
 #[test]
-fn a_daemon_that_was_killed_while_it_resumed_finishes() {
+fn a_resumption_continues_after_the_daemon_was_killed() {
     let suspended = || {
         let (mut world, ids) = site();
         for _ in 0..3 {
@@ -373,17 +378,17 @@ fn a_daemon_that_was_killed_while_it_resumed_finishes() {
 }
 
 #[test]
-fn a_repair_that_a_program_undoes_again_and_again_waits_and_names_it_and_access_does_not() {
+fn repairs_that_a_program_undoes_wait_longer_except_removals_of_access() {
     let mut world = World::new();
     let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
     world.cycle();
     let of = |world: &World, kind: ManagedKind| {
         let found = world.ledger.objects.keys().find(|key| key.kind == kind);
-        found.expect("an object").clone()
+        found.expect("the account has an object").clone()
     };
     let (policy, binding) = (of(&world, ManagedKind::NetworkPolicy), of(&world, ManagedKind::RoleBinding));
     let edit = |world: &mut World, key: &ObjectKey| {
-        let found = world.cluster().objects.get_mut(key).expect("it is there");
+        let found = world.cluster().objects.get_mut(key).expect("the world has it");
         found.digest = "edited".into();
         found.rival = Some("argocd".into());
     };
@@ -398,13 +403,13 @@ fn a_repair_that_a_program_undoes_again_and_again_waits_and_names_it_and_access_
         });
         minutes.count()
     };
-    assert_eq!(repairs(&mut world, &policy), 9, "at once three times, then after 1, 2, 4, 8 and 16 minutes");
+    assert_eq!(repairs(&mut world, &policy), 9, "three repairs at once, then after 1, 2, 4, 8 and 16 minutes");
     edit(&mut world, &policy);
     let plan = world.plan();
-    let notice = plan.notices.iter().find(|notice| notice.text.contains("argocd")).expect("a notice");
+    let notice = plan.notices.iter().find(|notice| notice.text.contains("argocd")).expect("the plan has this notice");
     assert!(notice.text.contains("NetworkPolicy") && notice.text.contains("drift = { network"), "{}", notice.text);
     assert_eq!(notice.account.name, world.ledger.accounts[&foo].name);
-    assert_eq!(repairs(&mut world, &binding), 60, "each minute");
+    assert_eq!(repairs(&mut world, &binding), 60, "the binding is repaired every minute");
 }
 
 #[test]
@@ -419,7 +424,7 @@ fn applied_objects_share_the_ledgers_keys_and_keep_no_manifest() {
     let objects: Vec<_> = objects.collect();
     assert_eq!(objects.len(), world.ledger.objects.len());
     for (key, object) in objects {
-        let (known, _) = world.ledger.objects.get_key_value(key).expect("applied");
+        let (known, _) = world.ledger.objects.get_key_value(key).expect("the ledger has the object");
         assert_eq!(key.address(), known.address(), "{key:?}");
         assert_eq!(object.manifest, None, "{key:?}");
     }

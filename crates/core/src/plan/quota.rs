@@ -1,5 +1,4 @@
-//! What a plan says of quotas: old and new amounts, edits that are adopted, amounts below what is in use, overrides
-//! that end.
+//! Quotas in a plan: changes of amounts, edits that are adopted, quotas below the present use, and overrides that end.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -20,35 +19,31 @@ use crate::ledger::{LedgerState, Note, ObjectRecord};
 use crate::policy::DriftMode;
 use crate::quantity::{compare, is_count, is_counted, is_quantity, is_resource};
 
-/// An amount that somebody wrote into the cluster, and that becomes an override.
+/// An amount that somebody else wrote into a quota, and that becomes an override.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Adoption {
-    /// Where.
     pub cluster: ClusterName,
     /// Name of the resource in `spec.hard`.
     pub resource: String,
-    /// What we had written; absent: no limit.
+    /// The amount that we had written; `None` if there was no limit.
     pub before: Option<String>,
-    /// What stands there now.
+    /// The amount in the cluster.
     pub amount: String,
-    /// The programs it was written with.
+    /// The programs (field managers) that wrote the amount.
     pub editors: Vec<String>,
 }
 
-/// A quota that gives less than is in use: Kubernetes stops nothing because of it, and starts nothing new.
+/// A quota that is lower than the present use. Kubernetes stops no pod because of it, but admits no new one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct OverQuota {
-    /// Whose.
     pub account: AccountName,
-    /// Where.
     pub cluster: ClusterName,
-    /// Where.
     pub namespace: String,
     /// Name of the resource in `spec.hard`.
     pub resource: String,
-    /// What is wanted.
+    /// The desired amount.
     pub amount: String,
-    /// What the API server counts.
+    /// The amount in use, as the API server counts it.
     pub used: String,
 }
 
@@ -57,13 +52,14 @@ impl std::fmt::Display for OverQuota {
         let Self { account: _, cluster, namespace, resource, amount, used } = self;
         write!(
             f,
-            "quota {resource} {amount} is below the {used} in use in namespace {namespace} of cluster {cluster}: what \
-             runs goes on, and nothing new starts"
+            "quota {resource} {amount} is below the {used} in use in namespace {namespace} of cluster {cluster}: \
+             running pods continue, and new ones are refused"
         )
     }
 }
 
-/// Amounts that somebody wrote since we did, and that may become overrides.
+/// Returns the resources whose amounts somebody else changed and that may become overrides, each with the amount that
+/// we had written.
 pub(super) fn edits(
     wanted: &DesiredObject,
     record: &ObjectRecord,
@@ -84,7 +80,7 @@ pub(super) fn edits(
     edited.map(|(resource, _)| (resource.clone(), written.get(resource).cloned())).collect()
 }
 
-/// [`edits`] as they go into the plan.
+/// Returns [`edits`] in the form of the plan.
 pub(super) fn adopted(
     look: Look<'_>,
     wanted: &DesiredObject,
@@ -103,7 +99,7 @@ pub(super) fn adopted(
 }
 
 impl Adoption {
-    /// `pods 16 → 32`.
+    /// Returns a text such as `pods 16 → 32`.
     pub(super) fn said(&self) -> String {
         step(&self.resource, self.before.as_deref(), Some(&self.amount))
     }
@@ -120,7 +116,8 @@ impl Adoption {
     }
 }
 
-/// `limits.cpu 2 → 8 (override T123 until 2027-01-01)`, for each amount that differs from what we had written.
+/// Returns a text such as `limits.cpu 2 → 8 (override T123 until 2027-01-01)` for each amount that differs from
+/// `before`.
 pub(super) fn changed(look: Look<'_>, wanted: &DesiredObject, before: &Amounts) -> Vec<String> {
     let after = amounts_of(wanted);
     let resources = before.keys().chain(after.keys()).collect::<std::collections::BTreeSet<_>>();
@@ -142,11 +139,11 @@ pub(super) fn changed(look: Look<'_>, wanted: &DesiredObject, before: &Amounts) 
         .collect()
 }
 
-/// The same for somebody's edit that is taken back.
+/// Like [`changed`], for somebody else's edits that are reverted.
 pub(super) fn reverted(look: Look<'_>, wanted: &DesiredObject, found: &ObservedObject) -> Vec<String> {
     let edited = found.quota.as_ref().map(|quota| quota.edited.clone()).filter(|edited| !edited.is_empty());
     let amounts = edited.map(|mut edited| {
-        // What we never named is theirs, and stays.
+        // Resources that we do not set belong to the editor, and stay.
         let ours = amounts_of(wanted);
         edited.retain(|resource, _| ours.contains_key(resource));
         changed(look, wanted, &edited)
@@ -170,7 +167,7 @@ fn step(resource: &str, before: Option<&str>, after: Option<&str>) -> String {
     format!("{resource} {} → {}", amount(before), amount(after))
 }
 
-/// The resources of a quota of which more is in use than it should give.
+/// Returns the resources of which more is in use than the desired quota gives: name, amount, and use.
 pub(super) fn over(wanted: &DesiredObject, quota: &ObservedQuota) -> Vec<(String, String, String)> {
     let hard = amounts_of(wanted);
     let more = quota.used.iter().filter_map(|(resource, used)| {
@@ -181,7 +178,8 @@ pub(super) fn over(wanted: &DesiredObject, quota: &ObservedQuota) -> Vec<(String
     more.collect()
 }
 
-/// Overrides and exceptions that have ended, which the ledger need not keep; of who is held, nothing is touched.
+/// Returns the changes that remove expired overrides and exceptions from the ledger, with their events. Those of held
+/// accounts stay.
 #[must_use]
 pub fn lapsed(ledger: &LedgerState) -> (Vec<Change>, Vec<Event>) {
     let is_touched = |account: &AccountId| !ledger.holds.contains_key(account);
@@ -220,7 +218,7 @@ fn same(one: &str, other: &str) -> bool {
     one == other || compare(one, other) == Some(Ordering::Equal)
 }
 
-/// What a quota gives, by resource.
+/// The amounts of a quota by resource.
 pub(super) type Amounts = BTreeMap<String, String>;
 
 pub(super) fn amounts(hard: &JsonText) -> Amounts {

@@ -1,9 +1,9 @@
-//! What is to be done in a realm of Keycloak: the difference between what the ledger has of people and workspaces and
-//! what was last seen there.
+//! Plans the steps in a Keycloak realm: compares the people and workspaces of the ledger with the users and roles that
+//! were last seen in the realm.
 //!
-//! It is computed after the guard, from the states that the guard let through: what a limit holds back is not done here
-//! either. Steps that take access away have limits of their own ([`guard`]). No step touches a user who is not known to
-//! be ours, or a role that belongs to no workspace.
+//! It runs after the guard, on the states that the guard let through, so a removal that the guard refused is not done
+//! in the realm either. Steps that remove access have limits of their own ([`guard`]). No step changes a user that is
+//! not known to be ours, or a role that belongs to no workspace.
 
 mod display;
 pub mod guard;
@@ -24,136 +24,104 @@ use crate::ledger::{Account, LedgerState, Lifecycle, Suspension};
 use crate::policy::Realm;
 use crate::snapshot::Role;
 
-/// Everything that is to be done there.
+/// All steps in a realm.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct RealmPlan {
     /// The realm's name.
     pub realm: String,
-    /// In this order: what takes access away, what gives it back, what makes and repairs, mails.
+    /// Sorted: steps that remove access, then those that restore it, then those that create and repair, then mails,
+    /// then renamings.
     pub steps: Vec<RealmStep>,
-    /// Who cannot have a user there, and why.
+    /// Why some accounts cannot get a user.
     pub notices: Vec<Notice>,
-    /// Whose failures there are over.
+    /// Accounts whose failures in the realm are over.
     #[serde(skip)]
     pub overcome: Vec<AccountId>,
 }
 
-/// One request, or two.
+/// One step for one account: one or two requests.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RealmStep {
-    /// Whose.
     #[serde(skip)]
     pub id: AccountId,
-    /// Whose.
     #[serde(skip)]
     pub account: AccountName,
-    /// What.
     #[serde(flatten)]
     pub action: RealmAction,
-    /// Why.
     #[serde(flatten)]
     pub reason: Reason,
-    /// The class that counts for limits.
+    /// The class by which `[limits]` counts the account.
     #[serde(skip)]
     pub class: String,
-    /// Since when the account is as it is: who waits longest comes first.
+    /// When the account's present state began. Under a limit, the account with the earliest time comes first.
     #[serde(skip)]
     pub since: Timestamp,
-    /// How much of a limit it uses: users that are disabled, roles that are taken. An order or a mark uses none.
+    /// How much of a limit the step uses: the number of disabled users or removed roles; 0 if an order or a mark causes
+    /// the step.
     #[serde(skip)]
     pub counts: u64,
 }
 
-/// What is done. Steps are in the order of these.
+/// The kind of a step. Steps are executed in the order of the variants.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "action")]
 pub enum RealmAction {
-    /// Roles of workspaces are taken from a user.
-    RealmUnassign {
-        /// Whom.
-        user: String,
-        /// Which.
-        roles: Vec<RealmRole>,
-    },
-    /// Nobody logs in with it any more.
-    RealmDisable {
-        /// Whom.
-        user: String,
-    },
-    /// People log in with it again.
-    RealmEnable {
-        /// Whom.
-        user: String,
-    },
-    /// One that we began to make, and that was made.
-    RealmRecognise {
-        /// Whom.
-        user: String,
-    },
-    /// Somebody else's becomes ours.
+    /// Removes roles of workspaces from a user.
+    RealmUnassign { user: String, roles: Vec<RealmRole> },
+    /// Disables a user, so that nobody can log in with it.
+    RealmDisable { user: String },
+    /// Enables a user again.
+    RealmEnable { user: String },
+    /// Records a user that an interrupted request of ours created.
+    RealmRecognise { user: String },
+    /// Takes over a user that somebody else created.
     RealmAdopt {
-        /// Whom.
         user: String,
-        /// Whether it may log in now.
+        /// Whether the user is enabled in the realm now.
         enabled: bool,
     },
-    /// A new user, enabled, with the configured required actions.
+    /// Creates an enabled user with the configured required actions.
     RealmCreate {
-        /// In lower case.
+        /// The name in lower case.
         username: String,
-        /// Mail address of the account.
+        /// The mail address of the account.
         email: Option<String>,
-        /// Display name of the account; Keycloak gets it in two parts.
+        /// The display name of the account. Keycloak gets it in two parts.
         display_name: Option<String>,
-        /// Required actions.
         actions: Vec<String>,
     },
-    /// What the directory says of a person.
+    /// Updates the attributes of a user from the directory.
     RealmUpdate {
-        /// Whom.
         user: String,
-        /// If it is another.
+        /// `None` if it stays.
         email: Option<String>,
-        /// If it is another.
+        /// `None` if it stays.
         display_name: Option<String>,
     },
-    /// A role of a workspace.
-    RealmMakeRole {
-        /// Its name.
-        role: String,
-    },
-    /// The same, of one that is deleted.
-    RealmRemoveRole {
-        /// Its name.
-        role: String,
-    },
-    /// Roles of workspaces are given to a user, whose id may not be known yet.
-    RealmAssign {
-        /// Their names.
-        roles: Vec<String>,
-    },
-    /// A mail that asks for the required actions.
-    RealmMail {
-        /// Required actions.
-        actions: Vec<String>,
-    },
-    /// Another name; last, for realms may forbid it.
+    /// Creates a role of a workspace.
+    RealmMakeRole { role: String },
+    /// Removes a role of a deleted workspace.
+    RealmRemoveRole { role: String },
+    /// Gives roles of workspaces to the account's user, which an earlier step of the plan may create.
+    RealmAssign { roles: Vec<String> },
+    /// Sends a mail that asks the person to do the required actions.
+    RealmMail { actions: Vec<String> },
+    /// Renames a user. It comes last, because realms may forbid it.
     RealmRename {
-        /// Whom.
         user: String,
-        /// In lower case.
+        /// The name in lower case.
         username: String,
     },
 }
 
 impl RealmAction {
-    /// It takes access away or gives it back.
+    /// Whether the step removes or restores access.
     #[must_use]
     pub const fn is_urgent(&self) -> bool {
         matches!(self, Self::RealmUnassign { .. } | Self::RealmDisable { .. } | Self::RealmEnable { .. })
     }
 
-    /// What a failure of it is called: one holds up those of its own name, and nothing else.
+    /// Returns the name under which a failure of the step is recorded. A failure delays only steps with the same name.
     #[must_use]
     pub const fn step(&self) -> &'static str {
         match self {
@@ -171,13 +139,13 @@ impl RealmAction {
     }
 }
 
-/// [`RealmAction::step`] of mails.
+/// The [`RealmAction::step`] of mails.
 pub const MAIL: &str = "realm mail";
 
-/// Beginning of the names of all roles that are kept.
+/// The prefix of the names of all roles that Bursar manages.
 pub const PREFIX: &str = "workspace-";
 
-/// `workspace-NAME:member`.
+/// Returns the name of a workspace's role, such as `workspace-NAME:member`.
 fn role_name(group: &Account, role: Role) -> String {
     let role = match role {
         Role::Member => "member",
@@ -186,13 +154,13 @@ fn role_name(group: &Account, role: Role) -> String {
     format!("{PREFIX}{}:{role}", group.kubernetes_name)
 }
 
-/// Groups that are or were workspaces: no other is a tenant.
+/// Returns the groups that are or were workspaces. Only a workspace is ever a tenant.
 fn workspaces(ledger: &LedgerState) -> BTreeMap<&AccountId, &Account> {
     let groups = ledger.tenants.keys().filter_map(|(id, _)| Some((id, ledger.accounts.get(id)?)));
     groups.filter(|(_, group)| group.kind == AccountKind::Group).collect()
 }
 
-/// Names of all roles that are ours to keep.
+/// Returns the names of all roles that Bursar manages.
 #[must_use]
 pub fn roles(ledger: &LedgerState) -> BTreeSet<String> {
     workspaces(ledger).into_values().flat_map(both_roles).collect()
@@ -202,7 +170,8 @@ fn both_roles(group: &Account) -> [String; 2] {
     [Role::Member, Role::Manager].map(|role| role_name(group, role))
 }
 
-/// The user of an account there, if one is known: of people who come from the realm the one whom they come from.
+/// Returns the id of an account's user in the realm, if it is known. If the realm is also the source of the account, it
+/// is the account's directory id.
 #[must_use]
 pub fn user_of<'l>(ledger: &'l LedgerState, rules: &Realm, account: &'l Account) -> Option<&'l str> {
     if Some(&account.source) == rules.source.as_ref() {
@@ -211,13 +180,14 @@ pub fn user_of<'l>(ledger: &'l LedgerState, rules: &Realm, account: &'l Account)
     ledger.realm_accounts.get(&(account.id.clone(), rules.name.clone()))?.user_id.as_deref()
 }
 
-/// Whether the account may log in. An account that is suspended for idleness may: it comes back by a login.
+/// Whether the account may log in. An account that is suspended for idleness may, because a login resumes it.
 fn may_log_in(account: &Account) -> bool {
     let idle = matches!(account.suspension, Some(Suspension::Idle { .. }));
     account.state == Lifecycle::Active || (account.state == Lifecycle::Suspended && idle)
 }
 
-/// People who may not log in and whose user may, as it was seen last; as it was written last where nothing was seen.
+/// Returns the people who must not log in but whose user is still enabled, according to `seen`; if that is `None`,
+/// according to the last write.
 pub fn may_log_in_still<'l>(
     ledger: &'l LedgerState,
     rules: &'l Realm,
@@ -235,7 +205,7 @@ pub fn may_log_in_still<'l>(
     })
 }
 
-/// Compares.
+/// Compares the ledger with the users and roles that were seen in the realm.
 #[must_use]
 pub fn plan(ledger: &LedgerState, rules: &Realm, seen: &RealmInventory, now: Timestamp) -> RealmPlan {
     let users = || ledger.accounts.values().filter(|it| it.kind == AccountKind::User);
@@ -265,13 +235,13 @@ struct Look<'a> {
     ledger: &'a LedgerState,
     rules: &'a Realm,
     seen: &'a RealmInventory,
-    /// Whose each user is, of ours and of people who come from the realm.
+    /// The account of each user that is ours, or whose person has the realm as source.
     owners: BTreeMap<&'a str, &'a Account>,
-    /// The other way round, of those who are there.
+    /// The user of each account, if it exists in the realm.
     users: BTreeMap<&'a AccountId, &'a str>,
-    /// Accounts for which a user is made.
+    /// Accounts for which a user is created.
     made: BTreeSet<&'a AccountId>,
-    /// Users by their names.
+    /// The users of the realm by name.
     names: BTreeMap<&'a str, &'a RealmUser>,
     classes: Classes<'a>,
     plan: RealmPlan,
@@ -297,7 +267,7 @@ impl<'a> Look<'a> {
         let row = self.ledger.realm_accounts.get(&(person.id.clone(), self.rules.name.clone()));
         let user = row.and_then(|row| self.seen.users.get(row.user_id.as_deref()?));
         match (row, user) {
-            // What is left of its suspension passes a hold, and nothing else.
+            // Only the remaining steps of a suspension pass a hold.
             _ if self.is_held(person) && (may_log_in(person) || row.is_none_or(|row| !row.enabled)) => {}
             (Some(row), Some(user)) => self.known(person, row, user),
             _ if may_log_in(person) => self.newcomer(person, row),
@@ -320,7 +290,7 @@ impl<'a> Look<'a> {
             self.step(person, RealmAction::RealmEnable { user: id.clone() }, reason);
         }
         let email = person.mail.clone().filter(|mail| !same(Some(mail), user.email.as_ref()));
-        // What people write of themselves stays, until the directory says something else than before.
+        // A display name that people changed themselves stays until the name in the directory changes.
         let display_name = person.display_name.clone().filter(|name| row.display_name.as_ref() != Some(name));
         if email.is_some() || display_name.is_some() {
             let fields = [(email.is_some(), "mail"), (display_name.is_some(), "name")];
@@ -378,21 +348,18 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Why a user who is there is left alone.
+    /// Returns why an existing user of this name is left alone, as a text.
     fn stranger(&self, user: &RealmUser, owner: Option<&Account>) -> String {
-        let what = format!("realm {} has a user {}", self.rules.name, user.username);
+        let what = format!("gets no user: realm {} has a user {}", self.rules.name, user.username);
         match owner {
-            Some(owner) => format!(
-                "{what}, who is {}'s: none is made for this one until that one is renamed there",
-                owner.account_name()
-            ),
+            Some(owner) => format!("{what}, which belongs to {}; rename that user in the realm", owner.account_name()),
             None if self.rules.adopt => format!(
-                "{what} whom Bursar did not make, left alone: adopt = true takes over who has the mail that the directory \
-                 says, and this one does not"
+                "{what} that Bursar did not make, and adopt = true does not take it over, because its mail differs from \
+                 the directory's; rename it in the realm"
             ),
             None => format!(
-                "{what} whom Bursar did not make, left alone: rename it, or take it over with adopt = true in [realm], if \
-                 both have one mail"
+                "{what} that Bursar did not make; rename it in the realm, or, if both have the same mail, take it over \
+                 with adopt = true in [realm]"
             ),
         }
     }
@@ -404,7 +371,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Roles and who has them.
+    /// Plans the roles of workspaces and their holders.
     fn workspaces(&mut self) {
         let people = PeopleByEntry::of(self.ledger);
         let (mut given, mut taken) = (Given::new(), BTreeMap::new());
@@ -439,8 +406,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Who has a role and should not, and the other way round. A user who is not ours keeps what somebody else gave
-    /// them. Through a hold goes only who is suspended or no longer a member.
+    /// Compares the holders of a role with those `wanted`. Users that are not ours keep the role. If the group or the
+    /// person is held, the role is only removed from people who are suspended or no longer members.
     fn holders(
         &self,
         (name, group): (&str, &Account),
@@ -472,7 +439,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// What failed waits for its next try, unless it takes access away or gives it back.
+    /// Sorts the steps, and removes those that wait for the retry of a failure. Steps that remove or restore access do
+    /// not wait.
     fn finish(self, now: Timestamp) -> RealmPlan {
         let Self { mut plan, ledger, rules, .. } = self;
         plan.steps.sort_by(|a, b| (&a.action, &a.account).cmp(&(&b.action, &b.account)));
@@ -491,32 +459,32 @@ impl<'a> Look<'a> {
     }
 }
 
-/// Roles to give to people.
+/// The roles that each account gets.
 type Given<'a> = BTreeMap<&'a AccountId, (&'a Account, Vec<String>)>;
 
-/// Roles to take from somebody, and why.
+/// The roles that a user loses, and why.
 struct Taken<'a> {
     account: &'a Account,
     roles: Vec<RealmRole>,
     reason: Reason,
-    /// How many of them a limit counts.
+    /// How many of `roles` a limit counts.
     counts: u64,
 }
 
-/// Nothing is counted of what an administrator ordered, nor of what follows a mark: the mark's own limit let it through,
-/// and nothing else may use that up.
+/// Whether steps for this account use no limit of the realm, because its suspension was ordered, or follows a mark.
+/// Marks have a limit of their own.
 fn is_uncounted(account: &Account) -> bool {
     let uncounted = Suspension::is_ordered(account.suspension.as_ref())
         || matches!(account.suspension, Some(Suspension::Disabled { .. }));
     account.state != Lifecycle::Active && uncounted
 }
 
-/// How many lose a role that is removed; one that nobody has counts, too.
+/// Returns how many users lose a role that is deleted, at least 1.
 fn lost_with(role: &Holders) -> u64 {
     role.holders.len().max(1) as u64
 }
 
-/// Keycloak keeps mails in lower case.
+/// Compares mail addresses without regard to case, because Keycloak stores them in lower case.
 fn same(one: Option<&String>, other: Option<&String>) -> bool {
     one.map(|mail| mail.to_lowercase()) == other.map(|mail| mail.to_lowercase())
 }

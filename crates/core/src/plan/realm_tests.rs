@@ -1,4 +1,4 @@
-//! What is done in a realm, on a model of one: as text, and that doing it leaves nothing to do.
+//! Tests the plan of a realm against a model: the text of its steps, and that nothing is left to do afterwards.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::ledger::realm::RealmAccount;
 use crate::ledger::{Failure, Lifecycle, Note, Suspension};
 use crate::policy::{Limit, Realm};
 
-/// People, a workspace, and a realm that answers.
+/// People, a workspace, and a model of a realm.
 struct Story {
     world: World,
     rules: Realm,
@@ -52,7 +52,7 @@ impl Story {
         plan(&self.world.ledger, &self.rules, &self.seen, self.world.now)
     }
 
-    /// The plan's text, and its end carried out.
+    /// Executes the plan, and returns its text.
     fn cycle(&mut self) -> String {
         let plan = self.plan();
         plan.steps.iter().for_each(|step| self.carry_out(step));
@@ -88,13 +88,13 @@ impl Story {
             (RealmAction::RealmEnable { .. }, Some(user)) => user.enabled = true,
             (RealmAction::RealmUpdate { email, display_name, .. }, Some(user)) => {
                 user.email = email.clone().map(|mail| mail.to_lowercase()).or(user.email.take());
-                let row = row.as_mut().expect("one of ours");
+                let row = row.as_mut().expect("the user is ours");
                 row.mail = email.clone().or(row.mail.take());
                 row.display_name = display_name.clone().or(row.display_name.take());
             }
             (RealmAction::RealmRename { username, .. }, Some(user)) => {
                 user.username.clone_from(username);
-                row.as_mut().expect("one of ours").name = self.world.ledger.accounts[&step.id].name.clone();
+                row.as_mut().expect("the user is ours").name = self.world.ledger.accounts[&step.id].name.clone();
             }
             (RealmAction::RealmMakeRole { role }, _) => {
                 self.seen.roles.insert(role.clone(), Holders { id: format!("id-{role}"), ..Holders::default() });
@@ -102,18 +102,21 @@ impl Story {
             (RealmAction::RealmRemoveRole { role }, _) => drop(self.seen.roles.remove(role)),
             (RealmAction::RealmAssign { roles }, _) => {
                 let account = &self.world.ledger.accounts[&step.id];
-                let user = user_of(&self.world.ledger, &self.rules, account).expect("made before").to_owned();
+                let user =
+                    user_of(&self.world.ledger, &self.rules, account).expect("an earlier step made it").to_owned();
                 for role in roles {
-                    self.seen.roles.get_mut(role).expect("made before").holders.insert(user.clone());
+                    self.seen.roles.get_mut(role).expect("an earlier step made it").holders.insert(user.clone());
                 }
             }
             (RealmAction::RealmUnassign { user, roles }, _) => {
                 for role in roles {
-                    self.seen.roles.get_mut(&role.name).expect("there").holders.remove(user);
+                    self.seen.roles.get_mut(&role.name).expect("the realm has it").holders.remove(user);
                 }
             }
-            (RealmAction::RealmMail { .. }, _) => row.as_mut().expect("made before").mailed_at = Some(self.world.now),
-            (action, None) => panic!("of nobody: {action:?}"),
+            (RealmAction::RealmMail { .. }, _) => {
+                row.as_mut().expect("an earlier step made it").mailed_at = Some(self.world.now);
+            }
+            (action, None) => panic!("the account of this step has no row: {action:?}"),
         }
         let enabled = row.as_ref().and_then(|row| Some(self.seen.users.get(row.user_id.as_deref()?)?.enabled));
         if let (Some(mut row), Some(enabled)) = (row, enabled) {
@@ -133,7 +136,7 @@ impl Story {
         self.seen.users.insert(id.to_owned(), user);
     }
 
-    /// Somebody with a user in the realm, of the workspace and served.
+    /// Adds an active person who is in the workspace and has a user in the realm.
     fn another(&mut self, name: &str) -> AccountId {
         let id = self.world.add(AccountKind::User, name, None);
         self.world.join(&self.lab.clone(), &id);
@@ -146,7 +149,7 @@ impl Story {
         (account.state, account.suspension) = (Lifecycle::Suspended, Some(why));
     }
 
-    /// What the guard makes of the plan, with what the ledger then has before anything is done.
+    /// Returns the result of the guard, after its refusals and intents were recorded.
     fn followed(&mut self) -> Followed {
         let World { ledger, policy, now, .. } = &mut self.world;
         let bounds = RealmBounds::of(ledger, &self.rules, &policy.limits, &self.seen);
@@ -156,7 +159,7 @@ impl Story {
         followed
     }
 
-    /// Does what the guard lets through; answers with what it did not.
+    /// Executes what the guard lets through. Returns the texts of its refusals.
     fn guarded(&mut self) -> Vec<String> {
         let followed = self.followed();
         for approved in followed.approved.steps() {
@@ -171,7 +174,7 @@ impl Story {
     }
 
     fn alices(&mut self) -> &mut RealmUser {
-        self.seen.users.get_mut("id-alice-0").expect("made")
+        self.seen.users.get_mut("id-alice-0").expect("the user was made")
     }
 
     fn hold(&mut self, id: &AccountId) {
@@ -183,7 +186,7 @@ impl Story {
 const NOTHING: &str = "";
 
 #[test]
-fn a_person_and_a_workspace_are_made_once() {
+fn the_user_and_the_roles_are_created_once() {
     let mut story = Story::new();
     story.world.add(AccountKind::User, "nobody", Some(20_002));
     assert_eq!(
@@ -203,7 +206,7 @@ fn leaving_removes_the_role_and_suspension_disables_the_user() {
     let mut story = Story::new();
     story.cycle();
     let entry = story.world.account(&story.alice.clone()).directory_id.clone();
-    let role = story.world.account(&story.lab.clone()).members.remove(&entry).expect("a member");
+    let role = story.world.account(&story.lab.clone()).members.remove(&entry).expect("the person is a member");
     assert_eq!(
         story.cycle(),
         "- user Alice  realm research: workspace-lab:member taken (no longer wanted)\nrealm research: 1 step for 1 account.\n"
@@ -219,19 +222,19 @@ fn leaving_removes_the_role_and_suspension_disables_the_user() {
     );
     for state in [Lifecycle::Archived, Lifecycle::Deleted] {
         story.world.account(&alice).state = state;
-        assert_eq!(story.cycle(), NOTHING, "{state:?}: disabled, not deleted");
+        assert_eq!(story.cycle(), NOTHING, "{state:?}: the user is disabled, not deleted");
     }
     story.world.account(&alice).state = Lifecycle::Active;
     let back = story.cycle();
     assert!(back.contains("user enabled (enabled changed), workspace-lab:member given"), "{back}");
-    // By a login they come back.
+    // A person who is suspended for idleness may log in, and is resumed by the login.
     story.world.account(&alice).state = Lifecycle::Suspended;
     story.world.account(&alice).suspension = Some(Suspension::Idle { since: story.world.now });
     assert!(!story.cycle().contains("disabled"));
 }
 
 #[test]
-fn a_workspace_that_ends_gives_nobody_anything_and_loses_its_roles() {
+fn a_deleted_workspace_loses_its_roles() {
     let mut story = Story::new();
     story.cycle();
     let lab = story.lab.clone();
@@ -266,7 +269,7 @@ fn changes_of_managed_fields_are_reverted_and_profile_fields_stay() {
         "~ user alicia  realm research: name changed, renamed to alicia\nrealm research: 2 steps for 1 account.\n"
     );
     assert_eq!(story.cycle(), NOTHING);
-    // By hand it was removed: it is made again, and everything with it.
+    // An administrator removed the user from the realm. It is created again, with its roles.
     story.seen.users.clear();
     story.seen.roles.values_mut().for_each(|role| role.holders.clear());
     assert!(story.cycle().starts_with("+ user alicia  realm research: user created"));
@@ -283,19 +286,25 @@ fn an_unmanaged_user_is_left_alone_until_adoption_is_allowed() {
     )]);
     let text = story.plan().to_string();
     assert!(
-        text.contains("! user Alice  realm research has a user alice whom Bursar did not make, left alone"),
+        text.contains("! user Alice  gets no user: realm research has a user alice that Bursar did not make"),
         "{text}"
     );
     assert!(!text.contains("taken") && !text.contains("created"), "{text}");
     story.rules.adopt = true;
-    let mail = story.seen.users.get_mut("stranger").expect("there").email.take();
+    let mail = story.seen.users.get_mut("stranger").expect("the realm has it").email.take();
     let text = story.plan().to_string();
-    assert!(text.contains("adopt = true takes over who has the mail that the directory says"), "{text}");
-    story.seen.users.get_mut("stranger").expect("there").email = mail;
+    assert!(text.contains("adopt = true does not take it over"), "{text}");
+    story.seen.users.get_mut("stranger").expect("the realm has it").email = mail;
     let text = story.cycle();
-    assert!(text.contains("+ user Alice  realm research: user adopted\n"), "no mail, and the role is there: {text}");
+    assert!(
+        text.contains("+ user Alice  realm research: user adopted\n"),
+        "the user gets no mail, and has the role already: {text}"
+    );
     assert_eq!(story.cycle(), NOTHING);
-    assert!(story.seen.roles["workspace-lab:member"].holders.contains("other"), "nobody of ours");
+    assert!(
+        story.seen.roles["workspace-lab:member"].holders.contains("other"),
+        "a user that is not ours keeps the role"
+    );
 }
 
 #[test]
@@ -337,7 +346,7 @@ fn a_hold_delays_no_removal_in_the_realm() {
     let text = story.cycle();
     assert!(text.contains("user disabled (suspended)") && text.contains("workspace-lab:member taken"), "{text}");
     assert_eq!((story.cycle().as_str(), story.may_log_in()), (NOTHING, 0));
-    // Somebody enables the user, and her account is changed: neither is repaired, nor anything given.
+    // Somebody enables the user, and the account changes. Nothing is repaired or given under a hold.
     story.alices().enabled = true;
     assert_eq!(story.cycle(), NOTHING);
     story.alices().enabled = false;
@@ -351,7 +360,7 @@ fn a_hold_delays_no_removal_in_the_realm() {
 }
 
 #[test]
-fn a_hold_keeps_nobody_in_a_workspace_of_the_realm_who_left_it() {
+fn people_who_left_a_workspace_lose_its_role_despite_a_hold() {
     for is_persons in [false, true] {
         let mut story = Story::new();
         let (alice, lab) = (story.alice.clone(), story.lab.clone());
@@ -367,7 +376,7 @@ fn a_hold_keeps_nobody_in_a_workspace_of_the_realm_who_left_it() {
             story.world.account(&lab).members.remove(&entry);
         }
         let text = story.cycle();
-        assert!(!text.contains("Alice"), "another role is a change: {text}");
+        assert!(!text.contains("Alice"), "a change of the role does not pass the hold: {text}");
         let entry = story.world.account(&alice).directory_id.clone();
         story.world.account(&lab).members.remove(&entry);
         let text = story.cycle();
@@ -412,7 +421,11 @@ fn a_failed_step_waits_and_delays_no_removal_of_access() {
     story.world.account(&alice).state = Lifecycle::Active;
     story.world.ledger.failures.insert(key, failure("realm mail"));
     let plan = story.plan();
-    assert_eq!((plan.steps.len(), plan.overcome), (1, vec![alice]), "the mail went out, and the name is changed");
+    assert_eq!(
+        (plan.steps.len(), plan.overcome),
+        (1, vec![alice]),
+        "the name is updated, and the failed mail is no longer due"
+    );
 }
 
 const fn count(count: u64) -> Limit {
@@ -425,7 +438,7 @@ fn users_are_disabled_within_limits_of_their_own() {
     let ids: Vec<AccountId> = ["bob", "carol", "dave", "erin"].map(|name| story.another(name)).into();
     assert!(story.guarded().is_empty());
     assert_eq!(story.may_log_in(), 5);
-    story.rules.client = None; // roles have a limit of their own
+    story.rules.client = None; // no roles, which have a limit of their own
     story.world.policy.limits.realm_disable_per_cycle = count(1);
     story.world.policy.limits.realm_disable_per_day = count(3);
     for (id, minutes) in ids.iter().zip([3, 1, 2, 0]) {
@@ -435,20 +448,23 @@ fn users_are_disabled_within_limits_of_their_own() {
     let [refused] = story.guarded().try_into().expect("one refusal");
     let beginning = "refused by limit realm_disable_per_cycle (1 left): 3 of 4 users disabled in the realm: ";
     assert!(refused.starts_with(&format!("{beginning}carol, dave, bob. To allow exactly these: ")), "{refused}");
-    assert_eq!(story.may_log_in(), 4, "erin waited longest");
+    assert_eq!(story.may_log_in(), 4, "erin is disabled first, because she waited longest");
 
-    let hash = refused.rsplit(' ').next().expect("a hash").to_owned();
-    let changes = approve(&story.world.ledger, &hash, story.world.now).expect("it waits for an approval");
+    let hash = refused.rsplit(' ').next().expect("the refusal ends with a hash").to_owned();
+    let changes = approve(&story.world.ledger, &hash, story.world.now).expect("the refusal waits for an approval");
     story.world.ledger.apply_all(&changes);
     story.suspend(&story.alice.clone(), Suspension::Left);
     let refused = story.guarded();
-    assert!(refused[0].contains("realm_disable_per_cycle (1 left): 1 of 4 users"), "who was added is not let through");
+    assert!(
+        refused[0].contains("realm_disable_per_cycle (1 left): 1 of 4 users"),
+        "the approval does not cover the added person"
+    );
     assert!(refused[0].contains(": Alice. To allow"), "{refused:?}");
     assert_eq!(story.may_log_in(), 1);
-    assert!(story.world.ledger.approvals.is_empty(), "each is used up when its step is done");
+    assert!(story.world.ledger.approvals.is_empty(), "an approval is used up when its step is done");
 
     story.world.now += jiff::SignedDuration::from_hours(25);
-    assert_eq!(story.guarded(), Vec::<String>::new(), "a day later the limit has room again");
+    assert_eq!(story.guarded(), Vec::<String>::new(), "a day later, the limit allows more again");
     assert_eq!(story.may_log_in(), 0);
     assert!(story.world.ledger.refusals.is_empty());
 }
@@ -472,11 +488,12 @@ fn roles_are_taken_within_limits_of_their_own() {
     assert!(story.guarded().is_empty());
     assert!(story.seen.roles["workspace-lab:member"].holders.is_empty());
 
-    // A role goes with its workspace, and all its holders lose it: also those who are not ours.
-    story.seen.roles.get_mut("workspace-lab:member").expect("there").holders = ["x".to_owned(), "y".to_owned()].into();
+    // With the workspace, its role is removed, and all holders lose it, including users that are not ours.
+    story.seen.roles.get_mut("workspace-lab:member").expect("the realm has it").holders =
+        ["x".to_owned(), "y".to_owned()].into();
     story.world.account(&lab).state = Lifecycle::Deleted;
     let refused = story.guarded();
-    assert!(refused[0].contains("held back of lab"), "{refused:?}");
+    assert!(refused[0].contains("refused for lab"), "{refused:?}");
     assert!(story.seen.roles.contains_key("workspace-lab:member") && !bob.0.is_empty());
 }
 
@@ -511,7 +528,7 @@ fn disabling_by_a_mark_has_a_budget_of_its_own_in_the_realm() {
 }
 
 #[test]
-fn a_refusal_in_the_realm_waits_for_its_approval_whatever_is_refused_in_clusters() {
+fn a_cycle_of_the_clusters_keeps_the_refusals_of_the_realm() {
     let mut story = Story::new();
     story.guarded();
     story.world.policy.limits.realm_disable_per_cycle = count(0);
@@ -530,7 +547,7 @@ fn a_refusal_in_the_realm_waits_for_its_approval_whatever_is_refused_in_clusters
     let inputs = Inputs { ledger, heard: None, inventory, policy, sealer, now: *now };
     assert_eq!(evolve(inputs, &mut crate::plan::Planner::default()).after.refusals, refused);
     assert!(approve(ledger, &refused[0].hash, *now).is_some());
-    let without = super::realm::guard::forgotten(ledger).expect("the realm's");
+    let without = super::realm::guard::forgotten(ledger).expect("the ledger has refusals of the realm");
     story.world.ledger.apply(&without);
     assert!(story.world.ledger.refusals.is_empty());
 }

@@ -1,7 +1,7 @@
-//! Pods that lived as long as they may, with what belongs to their job.
+//! Plans the deletion of pods whose lifetime is over, with the objects of their job.
 //!
-//! Tenants write lifetimes and labels. One that cannot be read ends nothing; a label names companions in the pod's own
-//! namespace, and only when no other pod of that job goes on.
+//! Tenants write lifetimes and labels, so both are untrusted. A lifetime that cannot be parsed is ignored. A job label
+//! only reaches objects in the pod's own namespace, and only if no other pod of that job is still to run.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use crate::identity::AccountName;
 use crate::inventory::pods::{Lifetime, ObservedPod};
 use crate::policy::{ClassLifetimes, PodReaper};
 
-/// What is due, and left to later cycles.
+/// What is due but left to later cycles.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// Pods past their lifetime.
+    /// The number of pods that are still to be deleted.
     pub pods: u64,
-    /// Whose namespaces are idle.
+    /// Idle accounts that are still to be suspended.
     pub idle: Vec<AccountName>,
 }
 
-/// Adds the pods of a tenant that are due.
+/// Adds the deletion of a tenant's due pods to `found`, and the warnings of pods that are due soon.
 pub(super) fn pods(look: Look<'_>, rules: &PodReaper, found: &mut Found) {
     let Some(namespace) = look.tenant.namespace.as_ref() else { return };
     let Some(pods) = look.inventory.pods.get(look.cluster) else { return };
@@ -40,7 +40,7 @@ pub(super) fn pods(look: Look<'_>, rules: &PodReaper, found: &mut Found) {
     if let [(name, text), others @ ..] = unreadable.as_slice() {
         let others = if others.is_empty() { String::new() } else { format!(", and {} more pods", others.len()) };
         found.notices.push(format!(
-            "pod {namespace}/{name}{others}: lifetime {text:?} is no duration; for example \"90m\". It is ignored"
+            "pod {namespace}/{name}{others}: lifetime {text:?} is ignored: it is not a duration such as \"90m\""
         ));
     }
     let is_excepted = look.ledger.excepted(look.id, look.cluster).contains(&ExceptedRule::Lifetime);
@@ -51,7 +51,7 @@ pub(super) fn pods(look: Look<'_>, rules: &PodReaper, found: &mut Found) {
     let class = class.as_ref();
     let ends = |pod: &ObservedPod| until(pod, rules.lifetime, class);
     let due = |pod: &ObservedPod| ends(pod).filter(|until| *until <= look.now);
-    // A job that has a pod which goes on keeps what belongs to it.
+    // The objects of a job stay while one of its pods is not due.
     let goes_on: BTreeSet<&str> =
         there.iter().filter(|(_, pod)| due(pod).is_none()).filter_map(|(_, pod)| pod.job.as_deref()).collect();
     found.take(there.iter().filter_map(|(name, pod)| {
@@ -77,8 +77,8 @@ pub(super) fn pods(look: Look<'_>, rules: &PodReaper, found: &mut Found) {
     }));
 }
 
-/// When its life is over; `None`: never, or it did not start. What its class says binds, whatever the pod says: the webhook
-/// may have been away when the pod was made.
+/// Returns when the pod's lifetime is over; `None` if never, or if the pod did not start. The limits of the class are
+/// applied here too, because the webhook may have been down when the pod was created.
 fn until(pod: &ObservedPod, otherwise: Option<Duration>, class: Option<&ClassLifetimes>) -> Option<Timestamp> {
     let said = match &pod.lifetime {
         Lifetime::For(lifetime) => Some(*lifetime),
@@ -90,8 +90,8 @@ fn until(pod: &ObservedPod, otherwise: Option<Duration>, class: Option<&ClassLif
     Timestamp::from_second(pod.started?.as_second().checked_add(seconds)?).ok()
 }
 
-/// Pods whose end is near, and whose people were not told when. The pod's annotation says what they were told, so another
-/// lifetime is told again.
+/// Returns the pods whose lifetime ends soon and whose people were not told this end. The pod's annotation records the
+/// end that they were told, so people are told again if the end moves.
 fn to_tell<'p>(
     there: &[(&'p str, &'p ObservedPod)],
     ends: impl Fn(&ObservedPod) -> Option<Timestamp>,
@@ -109,7 +109,7 @@ fn to_tell<'p>(
     told
 }
 
-/// Lets so many pods go in one cycle, those first that are due longest. Answers with how many wait.
+/// Keeps at most `per_cycle` deletions of pods, those that are due longest. Returns how many wait.
 pub(super) fn cap(accounts: &mut Vec<AccountPlan>, per_cycle: u64) -> u64 {
     let mut due: Vec<(Timestamp, String)> = accounts.iter().flat_map(|plan| plan.steps().filter_map(key)).collect();
     due.sort();
@@ -125,7 +125,7 @@ pub(super) fn cap(accounts: &mut Vec<AccountPlan>, per_cycle: u64) -> u64 {
     over.len() as u64
 }
 
-/// Due since then, and whose uid it is.
+/// Returns since when a pod is due, with its UID; `None` if the action deletes no pod.
 fn key(action: &Action) -> Option<(Timestamp, String)> {
     match action {
         Action::ReapPod { uid, reason: Reason::Outlived(until), .. } => Some((*until, uid.clone())),
@@ -141,10 +141,10 @@ mod tests {
     const HOUR: u64 = 3600;
 
     fn at(text: &str) -> Timestamp {
-        text.parse().expect("a time")
+        text.parse().expect("the text is a timestamp")
     }
 
-    /// A pod that started at midnight.
+    /// Returns a pod that started at midnight. `-` stands for no lifetime.
     fn pod(lifetime: &str) -> ObservedPod {
         ObservedPod {
             uid: "uid".to_owned(),
@@ -179,7 +179,11 @@ mod tests {
         let default = class(None, Some(8 * HOUR));
         assert_eq!(["-", "30d", "soon"].map(|said| hours(&pod(said), Some(&default))), [Some(8), Some(720), Some(8)]);
         assert_eq!(["-", "90d", "soon"].map(|said| hours(&pod(said), None)), [Some(30), Some(2160), None]);
-        assert_eq!(hours(&ObservedPod { started: None, ..pod("4h") }, Some(&both)), None, "it did not start");
+        assert_eq!(
+            hours(&ObservedPod { started: None, ..pod("4h") }, Some(&both)),
+            None,
+            "a pod that did not start has no end"
+        );
     }
 
     #[test]
@@ -192,7 +196,7 @@ mod tests {
         let mut web = pod("4h");
         assert_eq!(told(&web, "2026-05-01T02:59:59Z"), None);
         assert_eq!(told(&web, "2026-05-01T03:00:00Z").as_deref(), Some("2026-05-01T04:00:00Z"));
-        assert_eq!(told(&web, "2026-05-01T04:00:00Z"), None, "it ends now");
+        assert_eq!(told(&web, "2026-05-01T04:00:00Z"), None, "it is too late to warn");
         web.told = Some("2026-05-01T04:00:00Z".to_owned());
         assert_eq!(told(&web, "2026-05-01T03:30:00Z"), None);
         web.lifetime = Lifetime::read(Some("5h"));

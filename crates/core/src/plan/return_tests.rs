@@ -1,4 +1,4 @@
-//! What is left of a suspension is done while the guard refuses the return.
+//! Tests that an unfinished suspension continues while the guard refuses the resumption.
 
 use crate::identity::{AccountId, AccountKind, ClusterName};
 use crate::kinds::{ManagedKind, Stage};
@@ -12,7 +12,7 @@ fn b() -> ClusterName {
     ClusterName("b".to_owned())
 }
 
-/// A tool that was suspended while cluster b was away, and is shown again when b answers.
+/// Returns a tool that was suspended while cluster b did not answer, and that is enabled again when b answers.
 fn returned() -> (World, AccountId) {
     let mut world = World::new();
     world.another_cluster("b");
@@ -20,7 +20,7 @@ fn returned() -> (World, AccountId) {
     let ann = world.add(AccountKind::User, "ann", Some(20_001));
     world.join(&foo, &ann);
     (0..2).for_each(|_| drop(world.cycle()));
-    let away = world.inventory.clusters.remove(&b()).expect("it is there");
+    let away = world.inventory.clusters.remove(&b()).expect("the world has it");
     world.account(&foo).disabled = Some("mark".to_owned());
     (0..2).for_each(|_| drop(world.cycle()));
     world.account(&foo).disabled = None;
@@ -62,7 +62,7 @@ fn an_unfinished_suspension_continues_while_a_hold_blocks_the_return() {
 }
 
 #[test]
-fn a_member_who_may_not_leave_holds_up_neither_the_return_nor_its_limit() {
+fn a_member_who_may_not_leave_does_not_delay_the_return_or_evade_its_limit() {
     let (mut world, foo) = returned();
     let ann = world.id(AccountKind::User, "ann");
     let ann = world.account(&ann).directory_id.clone();
@@ -79,7 +79,7 @@ fn a_member_who_may_not_leave_holds_up_neither_the_return_nor_its_limit() {
 }
 
 #[test]
-fn a_return_is_limited_also_where_a_read_that_was_cut_keeps_a_member() {
+fn a_return_is_limited_even_if_an_incomplete_read_keeps_a_member() {
     let (mut world, foo) = returned();
     let ann = world.id(AccountKind::User, "ann");
     let ann = world.account(&ann).directory_id.clone();

@@ -1,6 +1,6 @@
-//! What a plan does of the revocation of a class, and how far that is.
+//! Records the progress of the revocation of a class after each plan.
 //!
-//! Who comes next is said by [`LedgerState::orders_due`]; here is what the ledger learns of those who came.
+//! [`LedgerState::orders_due`] selects the accounts that are revoked next.
 
 use std::collections::BTreeSet;
 
@@ -14,28 +14,30 @@ use crate::ledger::LedgerState;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::revocation::BulkRevocation;
 
-/// How far the revocation of a class is, for people and programs.
+/// The progress of the revocation of a class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     pub class: String,
-    /// Accounts that were revoked, without `under_way`. The homes of those that fail still have an older certificate.
+    /// The number of accounts that were revoked, without `under_way`. If a delivery failed, the home still has the
+    /// older certificate.
     pub done: u64,
-    /// Accounts that were revoked and do not have their new certificate yet, or that bindings still name as before.
+    /// The number of accounts that were revoked but have no new certificate yet, or that bindings still name with their
+    /// old generation.
     pub under_way: u64,
-    /// Accounts that wait for their turn, with the certificate they had.
+    /// The number of accounts that still have their old certificate and wait for their turn.
     pub waiting: u64,
-    /// Held accounts, which get their turn after their release.
+    /// The number of held accounts. They get their turn after their release.
     #[serde(default)]
     pub held: u64,
-    /// Until when the newest hold up the next ones at most; absent: they hold up nobody.
+    /// Until when, at most, the latest batch delays the next one; `None` if it does not.
     #[serde(default)]
     pub holds_up_until: Option<Timestamp>,
-    /// Whose failures stopped it.
+    /// The accounts whose failures paused the revocation.
     pub stopped_by: BTreeSet<AccountName>,
 }
 
 impl Progress {
-    /// Progress of every revocation under way.
+    /// Returns the progress of every unfinished revocation.
     #[must_use]
     pub fn of(ledger: &LedgerState) -> Vec<Self> {
         let of_class = |(class, revocation): (&String, &BulkRevocation)| {
@@ -53,13 +55,13 @@ impl Progress {
         ledger.revocations.iter().map(of_class).collect()
     }
 
-    /// All of them.
+    /// Returns the number of all accounts of the revocation.
     #[must_use]
     pub fn all(&self) -> u64 {
         self.done + self.under_way + self.waiting + self.held
     }
 
-    /// Whether what is left waits for something else than the next cycles: a cluster, a home, or a release.
+    /// Whether the next cycles cannot continue the revocation, because it waits for a cluster, a home, or a release.
     #[must_use]
     pub fn is_at_rest(&self, now: Timestamp) -> bool {
         self.waiting == 0 && self.under_way + self.held > 0 && self.holds_up_until.is_none_or(|until| until <= now)
@@ -83,8 +85,8 @@ impl std::fmt::Display for Progress {
     }
 }
 
-/// What the ledger records in the transaction that raises the generations: a daemon that is killed after it revokes
-/// nobody twice and leaves nobody out.
+/// Returns the changes and events for the transaction that raises the generations. So a daemon that is killed
+/// afterwards revokes no account twice and leaves none out.
 #[must_use]
 pub fn advance(approved: &ApprovedPlan, ledger: &LedgerState, now: Timestamp) -> (Vec<Change>, Vec<Event>) {
     if ledger.revocations.is_empty() {

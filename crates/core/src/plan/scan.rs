@@ -1,7 +1,8 @@
-//! Which tenants need a look: one walk along what the ledger and the clusters hold, both sorted.
+//! Finds the tenants whose objects have to be compared, in one pass over the sorted objects of the ledger and of the
+//! clusters.
 //!
-//! With 10,000 tenants and nothing to do, this walk is the whole plan of objects. What it calls settled, the closer
-//! look of `tenant` would find nothing for; a property test holds the two together.
+//! With 10,000 tenants and nothing to do, this pass is all that is done for objects. For a tenant that it calls
+//! settled, `tenant` would find nothing to do; a property test checks that the two agree.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, btree_map};
@@ -18,37 +19,37 @@ use crate::inventory::{ClusterInventory, Inventory};
 use crate::kinds::ObjectKey;
 use crate::ledger::LedgerState;
 
-/// A tenant's place: whose, and where.
+/// A tenant: an account in a cluster.
 type PlaceKey<'a> = (&'a AccountId, &'a ClusterName);
 
-/// What the walk found.
+/// The result of the pass.
 #[derive(Debug, Default)]
 pub(super) struct Scan<'a> {
-    /// Tenants that are as they should be.
+    /// Tenants whose objects all need no write.
     settled: HashSet<PlaceKey<'a>>,
-    /// What the ledger knows of an account and nobody wants any more, in clusters that answer.
+    /// Objects in the ledger that are no longer desired, in clusters that answer.
     orphans: BTreeMap<PlaceKey<'a>, Vec<&'a ObjectKey>>,
-    /// All that the ledger knows of an account that has an alternative, which may want less.
+    /// All objects in the ledger of accounts with an alternative, because the alternative may desire fewer objects.
     known: BTreeMap<PlaceKey<'a>, Vec<&'a ObjectKey>>,
     quotas: Vec<QuotaInUse<'a>>,
-    /// Accounts with an object that has to be applied, and whose manifest was not kept.
+    /// Accounts with an object that has to be written, but whose manifest was not derived.
     lacking: BTreeSet<AccountId>,
     strays: Strays<'a>,
 }
 
-/// A quota of which something is in use: whose, which, as it should be, as it is.
+/// A quota of which something is in use: account, key, desired object, observed quota.
 type QuotaInUse<'a> = (&'a AccountId, &'a ObjectKey, &'a DesiredObject, &'a ObservedQuota);
 
-/// One tenant, while the walk passes by.
+/// The state of one tenant during the pass.
 #[derive(Debug)]
 struct Progress<'a> {
-    /// What should be there and was not passed yet.
+    /// The desired objects that were not passed yet.
     ahead: Walk<btree_map::Iter<'a, ObjectKey, DesiredObject>>,
-    /// How many objects there should be.
+    /// The number of desired objects.
     objects: usize,
-    /// How many are as they should be.
+    /// How many of them need no write.
     settled: usize,
-    /// The account may get something else instead.
+    /// Whether the account has an alternative.
     has_alternative: bool,
 }
 
@@ -119,8 +120,8 @@ impl<'a> Scan<'a> {
         Self { settled, orphans, known, quotas, lacking, strays }
     }
 
-    /// The same of the accounts in `desired` alone, all with their manifests. `objects`: the ledger's objects of an account,
-    /// sorted.
+    /// Like [`Scan::of`], for the accounts in `desired` only, all with their manifests. `objects` returns an account's
+    /// objects in the ledger, sorted.
     pub(super) fn among<'k>(
         desired: &'a DesiredState,
         ledger: &'a LedgerState,
@@ -155,27 +156,27 @@ impl<'a> Scan<'a> {
         scan
     }
 
-    /// Accounts that cannot be planned for before their manifests are there.
+    /// Returns the accounts that cannot be planned for until their manifests are derived.
     pub(super) fn lacking(&self) -> &BTreeSet<AccountId> {
         &self.lacking
     }
 
-    /// Every object is as it should be, and none is too many.
+    /// Whether all objects of the tenant need no write and no deletion.
     pub(super) fn is_settled(&self, account: &AccountId, cluster: &ClusterName) -> bool {
         self.settled.contains(&(account, cluster))
     }
 
-    /// What clusters show with our label and the ledger does not have.
+    /// Returns the objects with our label that are not in the ledger.
     pub(super) const fn strays(&self) -> &Strays<'a> {
         &self.strays
     }
 
-    /// Quotas of which something is in use, or that were edited.
+    /// Returns the quotas of which something is in use, or that were edited.
     pub(super) fn quotas(&self) -> &[QuotaInUse<'a>] {
         &self.quotas
     }
 
-    /// What the ledger knows of the account there and `tenant` does not want.
+    /// Returns the account's objects in the ledger and in this cluster that `tenant` does not desire.
     pub(super) fn orphans<'s>(
         &'s self,
         (account, cluster): (&'s AccountId, &'s ClusterName),
@@ -187,11 +188,11 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// A sorted map, passed once, in step with another.
+/// An iteration over a sorted map, in step with another sorted map.
 #[derive(Debug)]
 struct Walk<I: Iterator> {
     ahead: Peekable<I>,
-    /// What was passed and nobody asked for, if that is noted.
+    /// The entries that were passed without being asked for; `None` if they are not collected.
     passed: Option<Vec<I::Item>>,
 }
 
@@ -200,20 +201,20 @@ impl<'a, V: 'a, I: Iterator<Item = (&'a ObjectKey, &'a V)>> Walk<I> {
         Self { ahead: map.into_iter().peekable(), passed: None }
     }
 
-    /// The same, and what is passed without being asked for is noted.
+    /// Like [`Walk::along`], and collects the entries that are passed without being asked for.
     fn noting(map: impl IntoIterator<IntoIter = I, Item = I::Item>) -> Self {
         Self { passed: Some(Vec::new()), ..Self::along(map) }
     }
 
-    /// What was noted, to the end.
+    /// Returns the collected entries, and the entries that were not reached.
     fn passed(self) -> impl Iterator<Item = (&'a ObjectKey, &'a V)> {
         self.passed.into_iter().flatten().chain(self.ahead)
     }
 
-    /// What stands at `key`, which is higher than every key asked for before.
+    /// Returns the value at `key`, which must be higher than every key asked for before.
     fn reach(&mut self, key: &ObjectKey) -> Option<&'a V> {
         while let Some((at, _)) = self.ahead.peek() {
-            // Equal is what it nearly always is, and compares faster than order does.
+            // The keys are nearly always equal, and a test for equality is faster than `cmp`.
             match if *at == key { Ordering::Equal } else { (*at).cmp(key) } {
                 Ordering::Less => {
                     let passed = self.ahead.next();

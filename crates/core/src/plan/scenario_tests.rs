@@ -1,9 +1,9 @@
-//! Stories as text: what happened in `tests/data/scenarios/NAME.txt`, what Bursar would do in
-//! `tests/data/plans/NAME.txt`. `UPDATE_GOLDENS=1` writes the plans again, for a person to review.
+//! Tests plans by stories. `tests/data/scenarios/NAME.txt` has the events, and `tests/data/plans/NAME.txt` the expected
+//! plans and history. `UPDATE_GOLDENS=1` rewrites the latter, for a person to review.
 //!
-//! A story has a line for each thing that happens; `plan` shows what `bursar plan` would, `do` carries it out and shows
-//! the history, `settle` carries everything out without showing it. `reads 26 1h` reads the directory 26 times, one
-//! hour apart, and shows what the reads taught and did. The site is [`super::testing::policy`].
+//! Each line of a story is an event. `plan` shows the output of `bursar plan`, `do` executes the plan and shows the
+//! history, and `settle` executes cycles without output. `reads 26 1h` reads the directory 26 times, one hour apart,
+//! and shows the events of each read and of its plan. The site is [`super::testing::policy`].
 
 mod adopted;
 mod crossings;
@@ -38,7 +38,7 @@ fn data(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(folder)
 }
 
-/// Compares with the golden, or writes it.
+/// Compares `actual` with the golden file. With `UPDATE_GOLDENS`, writes the file first.
 fn golden(path: &Path, actual: &str) -> Result<(), String> {
     if std::env::var_os("UPDATE_GOLDENS").is_some() {
         fs::write(path, actual).map_err(|error| error.to_string())?;
@@ -63,22 +63,22 @@ fn every_class_makes_the_objects_that_its_golden_shows() {
     for account in desired.accounts.values() {
         let mut text = String::new();
         for object in account.clusters[&prod()].objects.values() {
-            let manifest = object.manifest.as_ref().expect("it is new").value();
-            writeln!(text, "{manifest:#}").expect("a string takes all");
+            let manifest = object.manifest.as_ref().expect("a new object has a manifest").value();
+            writeln!(text, "{manifest:#}").expect("writing to a string does not fail");
         }
-        golden(&data("objects").join(format!("{}.json", account.class)), &text).expect("as the golden shows");
+        golden(&data("objects").join(format!("{}.json", account.class)), &text).expect("the objects match the golden");
     }
     assert_eq!(desired.accounts.len(), 3);
 }
 
-/// A story's world, and what was shown of it.
+/// The state of a story, and its output.
 struct Story {
     world: World,
     refusals: Vec<Refusal>,
     orders: i64,
-    /// Entries that the directory does not have any more.
+    /// Accounts whose entries the directory no longer has.
     gone: BTreeSet<AccountId>,
-    /// Entries that it has in another way, or that the ledger does not know yet.
+    /// Entries that differ from the ledger's accounts, or are new.
     others: BTreeMap<DirectoryId, Entry>,
     shown: String,
 }
@@ -113,7 +113,8 @@ impl Story {
             ["settle"] => self.settle(),
             ["time", hours] => self.world.now += hours_of(hours),
             ["reads", times, hours] => {
-                (0..times.parse::<u32>().expect("a number")).for_each(|_| self.read(hours, Completeness::Complete));
+                (0..times.parse::<u32>().expect("the word is a number"))
+                    .for_each(|_| self.read(hours, Completeness::Complete));
             }
             ["read", "partial", why @ ..] => self.read("1h", Completeness::Partial { why: why.join(" ") }),
             ["site", "tools", from, to] => self.many(from, to),
@@ -125,28 +126,28 @@ impl Story {
             ["cluster", "new", name] => self.world.another_cluster(name),
             ["cluster", "out", name] => self.world.without_cluster(name),
             ["class", class, "adopt", "quota"] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
                 class.drift.insert(DriftKey::Quota, DriftMode::Adopt);
             }
             ["class", class, "on-demand"] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
                 class.provision = crate::policy::Provision::OnDemand;
             }
             ["class", class, "lock", resource] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
                 class.quota_locked.insert((*resource).to_owned());
             }
             ["class", class, "role", role] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
                 class.roles.push((*role).to_owned());
             }
             ["class", class, "for", whom] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
                 class.when = (*whom != "all").then(|| When::Base(format!("ou={whom},dc=example,dc=org")));
             }
             ["class", _, "loses" | "nowhere" | "in" | "tokens" | "sso", ..] => self.narrowed(words),
             ["class", class, "becomes", name] => {
-                let mut class = self.world.policy.classes.remove(*class).expect("a class");
+                let mut class = self.world.policy.classes.remove(*class).expect("the policy has this class");
                 (*name).clone_into(&mut class.name);
                 self.world.policy.classes.insert(class.name.clone(), class);
             }
@@ -155,15 +156,15 @@ impl Story {
             ["source", "partial", why @ ..] => self.world.source(Completeness::Partial { why: why.join(" ") }),
             ["cluster", "down"] => drop(self.world.inventory.clusters.remove(&prod())),
             ["class", class, "pods", pods] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
                 class.quota.insert("pods".to_owned(), (*pods).to_owned());
             }
             ["class", class, "report", kind] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("a class");
-                class.drift.insert(DriftKey::named(kind).expect("a key of drift"), DriftMode::Report);
+                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
+                class.drift.insert(DriftKey::named(kind).expect("the word is a key of drift"), DriftMode::Report);
             }
             ["class", class, "namespace", pattern] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
                 class.namespace = Some((*pattern).to_owned());
             }
             ["class", class, "gone"] => drop(self.world.policy.classes.remove(*class)),
@@ -173,10 +174,10 @@ impl Story {
             ["retention", hours] => self.world.policy.lifecycle.retention = hours_of(hours).unsigned_abs(),
             ["finalizers", held] => self.finalizers(*held == "hold"),
             ["approve"] => self.approve(),
-            ["killed", actions] => self.killed(actions.parse().expect("a number")),
+            ["killed", actions] => self.killed(actions.parse().expect("the word is a number")),
             ["members", "keep"] => self.world.policy.lifecycle.revoke_on_member_removed = false,
             ["class", class, "volume", path] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
                 let nfs = NfsVolume {
                     server: "nfs.example.org".to_owned(),
                     path: (*path).to_owned(),
@@ -186,18 +187,18 @@ impl Story {
                 class.volumes.push(Volume { name: "home".to_owned(), kind: VolumeKind::Static(nfs), mount: None });
             }
             [verb, kind, name, rest @ ..] => {
-                let id = self.world.id(kind.parse().expect("a kind"), name);
+                let id = self.world.id(kind.parse().expect("the word is a kind of account"), name);
                 self.happens(verb, &id, rest);
             }
             other => panic!("no such line: {other:?}"),
         }
     }
 
-    /// A class gives less, or gives it otherwise.
+    /// Changes a class so that it gives less, or another kind of credential.
     fn narrowed(&mut self, words: &[&str]) {
         match words {
             ["class", class, "loses", role] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
                 class.roles.retain(|known| known != role);
                 class.service_account_roles.retain(|known| known != role);
                 if let From::Groups(roles) = &mut class.from {
@@ -206,22 +207,23 @@ impl Story {
                 }
             }
             ["class", class, "nowhere"] => {
-                self.world.policy.classes.get_mut(*class).expect("a class").clusters.clear();
+                self.world.policy.classes.get_mut(*class).expect("the policy has this class").clusters.clear();
             }
             ["class", class, "in", clusters @ ..] => {
                 let clusters = clusters.iter().map(|name| ClusterName((*name).to_owned()));
-                self.world.policy.classes.get_mut(*class).expect("a class").clusters = clusters.collect();
+                self.world.policy.classes.get_mut(*class).expect("the policy has this class").clusters =
+                    clusters.collect();
             }
             ["class", class, "tokens", hosts @ ..] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
                 let hosts = hosts.iter().map(|host| HostName((*host).to_owned())).collect();
                 let lifetime = std::time::Duration::from_hours(168);
                 let kind =
                     CredentialKind::ServiceAccount { lifetime, hosts, directory: Some("/srv/{host}/{name}".into()) };
-                class.credential.as_mut().expect("a credential").kind = kind;
+                class.credential.as_mut().expect("the class has a credential").kind = kind;
             }
             ["class", class, "sso", user] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
                 let kind = CredentialKind::Oidc(OidcRule {
                     issuer: "https://sso.example.org".to_owned(),
                     client_id: "kubernetes".to_owned(),
@@ -229,7 +231,7 @@ impl Story {
                     grant: Grant::Auto,
                     user: (*user).to_owned(),
                 });
-                class.credential.as_mut().expect("a credential").kind = kind;
+                class.credential.as_mut().expect("the class has a credential").kind = kind;
             }
             other => panic!("no such line: {other:?}"),
         }
@@ -237,7 +239,7 @@ impl Story {
 
     fn limit(&mut self, what: &str, count: &str) {
         let limits = &mut self.world.policy.limits;
-        let both = Limit { count: count.parse().expect("a number"), percent: None };
+        let both = Limit { count: count.parse().expect("the word is a number"), percent: None };
         match what {
             "access" => (limits.remove_access_per_cycle, limits.remove_access_per_day) = (both, both),
             "marks" => (limits.disable_per_cycle, limits.disable_per_day) = (both, both),
@@ -260,7 +262,7 @@ impl Story {
     }
 
     fn add(&mut self, kind: &str, name: &str, rest: &[&str]) {
-        let kind: AccountKind = kind.parse().expect("a kind");
+        let kind: AccountKind = kind.parse().expect("the word is a kind of account");
         let uid = rest.first().and_then(|uid| uid.parse().ok());
         let id = self.world.add(kind, name, uid);
         for member in rest.iter().skip(usize::from(uid.is_some())) {
@@ -291,11 +293,11 @@ impl Story {
             ("reborn", uid) => self.reborn(id, uid.first()),
             ("heals", []) => drop(self.world.ledger.failures.remove(&(id.clone(), prod()))),
             ("asks", []) => drop(self.world.ledger.last_use.insert(id.clone(), now)),
-            ("stranger", []) => self.namespace_made_anew(id),
+            ("stranger", []) => self.namespace_recreated(id),
             ("release", []) => drop(self.world.ledger.holds.remove(id)),
             ("edits", [amount, rest @ ..]) => self.quota_edited(id, amount, rest.first().copied()),
             ("uses", [amount]) => {
-                let (resource, amount) = amount.split_once('=').expect("an amount");
+                let (resource, amount) = amount.split_once('=').expect("the word is RESOURCE=AMOUNT");
                 let amount = (resource.to_owned(), amount.to_owned());
                 self.in_quota(id, &prod(), |quota| quota.used.extend([amount]));
             }
@@ -351,13 +353,13 @@ impl Story {
             .find(|(key, record)| {
                 record.account == *id && key.cluster == prod() && key.kind.as_str() == kind && key.name == name
             })
-            .expect("an object of the account");
+            .expect("the account has this object");
         let key = key.clone();
         let objects = &mut self.world.cluster().objects;
         match verb {
             "vanish" => drop(objects.remove(&key)),
-            "drift" => objects.get_mut(&key).expect("it is there").digest = "edited".into(),
-            _ => objects.get_mut(&key).expect("it is there").uid = "another".into(),
+            "drift" => objects.get_mut(&key).expect("the world has it").digest = "edited".into(),
+            _ => objects.get_mut(&key).expect("the world has it").uid = "another".into(),
         }
     }
 
@@ -368,7 +370,7 @@ impl Story {
         let plan = self.world.plan();
         let (approved, refusals) = self.world.guarded();
         let preview = Preview::of(&self.world.ledger, &plan, &approved, &refusals);
-        write!(self.shown, "{preview}exit {}\n\n", preview.exit_code()).expect("a string takes all");
+        write!(self.shown, "{preview}exit {}\n\n", preview.exit_code()).expect("writing to a string does not fail");
         self.refusals = refusals;
     }
 
@@ -381,7 +383,7 @@ impl Story {
         self.shown.push('\n');
     }
 
-    /// The daemon is killed after so many actions.
+    /// Executes only the first `actions` steps, because the daemon is killed.
     fn killed(&mut self, actions: usize) {
         let (approved, _) = self.world.guarded();
         let done = self.world.execute_until(&approved, actions);
@@ -397,13 +399,14 @@ impl Story {
     }
 
     fn many(&mut self, from: &str, to: &str) {
-        let (from, to): (i64, i64) = (from.parse().expect("a number"), to.parse().expect("a number"));
+        let (from, to): (i64, i64) =
+            (from.parse().expect("the word is a number"), to.parse().expect("the word is a number"));
         for number in from..=to {
             self.world.add(AccountKind::Tool, &format!("t{number:02}"), Some(53_000 + number));
         }
     }
 
-    /// So much later the directory is read, and what follows is done.
+    /// Lets the time pass, reads the directory, and executes the plan.
     fn read(&mut self, hours: &str, completeness: Completeness) {
         self.world.now += hours_of(hours);
         let known = self.world.ledger.accounts.values().filter(|account| !self.gone.contains(&account.id));
@@ -421,30 +424,31 @@ impl Story {
         self.show(&now, &done);
     }
 
-    /// Its entry has another uid.
+    /// Gives the account's entry another uid.
     fn moves(&mut self, id: &AccountId, uid: &str) {
         let mut entry = entry_of(self.world.account(id));
-        let uid: i64 = uid.parse().expect("a number");
-        entry.posix.as_mut().expect("a uid").uid = uid.try_into().expect("in range");
+        let uid: i64 = uid.parse().expect("the word is a number");
+        entry.posix.as_mut().expect("the entry has a uid").uid = uid.try_into().expect("the id is in range");
         self.others.insert(entry.id.clone(), entry);
     }
 
-    /// Its entry is gone, and another one has its name, with its uid or another.
+    /// Replaces the account's entry by another one with the same name, and with the same or another uid.
     fn reborn(&mut self, id: &AccountId, uid: Option<&&str>) {
         let mut entry = entry_of(self.world.account(id));
         if let (Some(uid), Some(posix)) = (uid, &mut entry.posix) {
-            posix.uid = uid.parse::<i64>().expect("a number").try_into().expect("in range");
+            posix.uid = uid.parse::<i64>().expect("the word is a number").try_into().expect("the id is in range");
         }
         entry.id = DirectoryId(format!("{}-again", entry.id));
         self.others.insert(entry.id.clone(), entry);
         self.gone.insert(id.clone());
     }
 
-    /// `done: tool:foo suspended by bursar: absent 26 h`.
+    /// Shows events, such as `done: tool:foo suspended by bursar: absent 26 h`.
     fn show(&mut self, head: &str, events: &[Event]) {
         for Event { account, action, actor, reason, .. } in events {
             let account = account.as_ref().map(|account| format!("{account} ")).unwrap_or_default();
-            writeln!(self.shown, "{head} {account}{action} by {actor}: {reason}").expect("a string takes all");
+            writeln!(self.shown, "{head} {account}{action} by {actor}: {reason}")
+                .expect("writing to a string does not fail");
         }
     }
 
@@ -454,7 +458,7 @@ impl Story {
             rest.get(at + 1).map(|word| (*word).to_owned())
         };
         let resources = rest.iter().take_while(|word| !["until", "ticket", "in"].contains(word));
-        let kind = kind.parse().expect("a kind");
+        let kind = kind.parse().expect("the word is a kind of account");
         let target = Target { kind, name: name.to_owned(), reason: None, ticket: word("ticket") };
         let cluster = word("in").map(ClusterName);
         let request = if verb == "set" {
@@ -462,7 +466,7 @@ impl Story {
             OrderRequest::QuotaSet(QuotaSet {
                 target,
                 amounts: amounts.map(|(resource, amount)| (resource.to_owned(), amount.to_owned())).collect(),
-                until: word("until").map(|until| until.parse().expect("a time")),
+                until: word("until").map(|until| until.parse().expect("the text is a timestamp")),
                 cluster,
             })
         } else {
@@ -475,12 +479,12 @@ impl Story {
         self.ordered(request);
     }
 
-    /// For 30 days.
+    /// Sets an exception for 30 days.
     fn exception(&mut self, kind: &str, name: &str, rules: &[&str]) {
-        let (kind, ticket) = (kind.parse().expect("a kind"), Some("T1".to_owned()));
+        let (kind, ticket) = (kind.parse().expect("the word is a kind of account"), Some("T1".to_owned()));
         self.ordered(OrderRequest::ExceptionSet(ExceptionSet {
             target: Target { kind, name: name.to_owned(), reason: None, ticket },
-            rules: rules.iter().map(|rule| rule.parse().expect("a rule")).collect(),
+            rules: rules.iter().map(|rule| rule.parse().expect("the word is a rule")).collect(),
             until: self.world.now + jiff::SignedDuration::from_hours(30 * 24),
             cluster: None,
         }));
@@ -494,17 +498,18 @@ impl Story {
         }
         let refused = refused.into_iter().map(|refusal| format!("refused ({}): {}", refusal.exit_code, refusal.text));
         for text in texts.into_iter().chain(refused) {
-            writeln!(self.shown, "{text}\n").expect("a string takes all");
+            writeln!(self.shown, "{text}\n").expect("writing to a string does not fail");
         }
     }
 
-    /// What an administrator does with `kubectl edit`.
+    /// Edits a quota like an administrator with `kubectl edit`.
     fn quota_edited(&mut self, id: &AccountId, amount: &str, cluster: Option<&str>) {
         let cluster = cluster.map_or_else(prod, |name| ClusterName(name.to_owned()));
-        let (resource, amount) = amount.split_once('=').expect("an amount");
+        let (resource, amount) = amount.split_once('=').expect("the word is RESOURCE=AMOUNT");
         let wanted = self.world.desired().accounts[id].clusters[&cluster].objects.clone();
-        let (_, quota) = wanted.iter().find(|(key, _)| key.kind == ManagedKind::ResourceQuota).expect("a quota");
-        let ours = super::quota::amounts(quota.hard.as_ref().expect("a quota's"));
+        let (_, quota) =
+            wanted.iter().find(|(key, _)| key.kind == ManagedKind::ResourceQuota).expect("the account has a quota");
+        let ours = super::quota::amounts(quota.hard.as_ref().expect("a quota has amounts"));
         let mut hard = ours.clone();
         hard.insert(resource.to_owned(), amount.to_owned());
         self.in_quota(id, &cluster, |quota| {
@@ -514,24 +519,24 @@ impl Story {
         if ours.contains_key(resource) {
             let key = self.quota_key(id, &cluster);
             let objects = &mut self.world.in_cluster(&cluster).objects;
-            objects.get_mut(&key).expect("it is there").digest = format!("edited {amount}").into();
+            objects.get_mut(&key).expect("the world has it").digest = format!("edited {amount}").into();
         }
     }
 
     fn quota_key(&self, id: &AccountId, cluster: &ClusterName) -> ObjectKey {
         let mut records = self.world.ledger.objects.iter();
         let of = |key: &ObjectKey| key.kind == ManagedKind::ResourceQuota && key.cluster == *cluster;
-        let (key, _) = records.find(|(key, record)| record.account == *id && of(key)).expect("a quota");
+        let (key, _) = records.find(|(key, record)| record.account == *id && of(key)).expect("the account has a quota");
         key.clone()
     }
 
     fn in_quota(&mut self, id: &AccountId, cluster: &ClusterName, change: impl FnOnce(&mut ObservedQuota)) {
         let key = self.quota_key(id, cluster);
-        let found = self.world.in_cluster(cluster).objects.get_mut(&key).expect("it is there");
+        let found = self.world.in_cluster(cluster).objects.get_mut(&key).expect("the world has it");
         change(Arc::make_mut(found.quota.get_or_insert_default()));
     }
 
-    /// Namespaces that are deleted stay, or go at last.
+    /// Lets finalizers keep deleted namespaces or, if `hold` is `false`, removes the kept ones.
     fn finalizers(&mut self, hold: bool) {
         self.world.stuck = hold;
         let objects = &mut self.world.cluster().objects;
@@ -550,24 +555,25 @@ impl Story {
         objects.retain(|key, _| !is_in(key));
     }
 
-    /// Somebody deletes the account's namespace and makes one of the same name.
-    fn namespace_made_anew(&mut self, id: &AccountId) {
-        let namespace = self.world.ledger.tenants[&(id.clone(), prod())].namespace.clone().expect("it has one");
+    /// Somebody deletes the account's namespace, and another person creates one with the same name.
+    fn namespace_recreated(&mut self, id: &AccountId) {
+        let namespace =
+            self.world.ledger.tenants[&(id.clone(), prod())].namespace.clone().expect("the tenant has a namespace");
         let key = ObjectKey::namespace(&prod(), &namespace);
         let objects = &mut self.world.cluster().objects;
         objects.retain(|known, _| known.namespace.as_deref() != Some(namespace.as_str()));
-        objects.get_mut(&key).expect("it is there").uid = "a stranger's".into();
+        objects.get_mut(&key).expect("the world has it").uid = "a stranger's".into();
     }
 
     fn approve(&mut self) {
-        let hash = refused_hash(&self.refusals).expect("something is refused");
-        for change in approve(&self.world.ledger, &hash, self.world.now).expect("it waits in the ledger") {
+        let hash = refused_hash(&self.refusals).expect("the last plan refused something");
+        for change in approve(&self.world.ledger, &hash, self.world.now).expect("the ledger has the refusal") {
             self.world.ledger.apply(&change);
         }
-        writeln!(self.shown, "approved {hash}\n").expect("a string takes all");
+        writeln!(self.shown, "approved {hash}\n").expect("writing to a string does not fail");
     }
 }
 
 fn hours_of(text: &str) -> SignedDuration {
-    SignedDuration::from_hours(text.trim_end_matches('h').parse().expect("hours"))
+    SignedDuration::from_hours(text.trim_end_matches('h').parse().expect("the word is a number of hours"))
 }

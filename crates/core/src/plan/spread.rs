@@ -1,4 +1,4 @@
-//! How many cycles the limits make of a plan, if nothing else happens meanwhile.
+//! Computes how many cycles a plan takes under the limits, if nothing else changes meanwhile.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,25 +12,25 @@ use super::limit::spent;
 use super::pace::Progress;
 use super::{AccountPlan, Plan};
 
-/// More than this plan's cycle: one kind of change of one class.
+/// A kind of change in one class that takes more than one cycle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Spread {
     /// The class that the limit counts.
     pub class: String,
-    /// What it counts, as in a refusal, or `changes`.
+    /// What the limit counts, as in a refusal, or `changes`.
     pub what: String,
-    /// How many there are.
+    /// The number of changes.
     pub wanted: u64,
-    /// The key of the limit that makes most of the cycles.
+    /// The key of the limit that causes the most cycles.
     pub limit: String,
-    /// Cycles; absent: the limit allows none.
+    /// The number of cycles; `None` if the limit allows no change.
     pub cycles: Option<u64>,
-    /// Days on which these cycles are; 1: today.
+    /// The number of days that the cycles take; 1 if today suffices.
     pub days: u64,
 }
 
 impl Spread {
-    /// Everything that takes more than one cycle.
+    /// Returns every change that takes more than one cycle.
     #[must_use]
     pub fn of(plan: &Plan, progress: &[Progress], bounds: &Bounds, now: Timestamp) -> Vec<Self> {
         let changes = progress.iter().filter(|progress| progress.waiting > 0).map(|progress| {
@@ -41,7 +41,7 @@ impl Spread {
                 what: "changes".to_owned(),
                 wanted: progress.done + progress.waiting,
                 limit: "change_per_cycle".to_owned(),
-                // This one, and those after it.
+                // The present cycle, and the later ones.
                 cycles: (per_cycle > 0).then(|| 1 + progress.waiting.div_ceil(per_cycle)),
                 days: 1,
             }

@@ -1,7 +1,7 @@
-//! SSH keys of one person: write, remove, check.
+//! Plans to write, remove and check the SSH keys of one person.
 //!
-//! Homes belong to no cluster: the work is done with the first of the account's clusters that answers. While none does,
-//! keys are taken away all the same, and no others given.
+//! Homes belong to no cluster, so the step is done with the first of the account's clusters that answers. If none
+//! answers, keys are still removed and changed, but no first key is delivered.
 
 use bursar_protocol::USUAL_KUBECONFIG;
 
@@ -29,13 +29,13 @@ pub(super) fn actions(look: Look<'_>, found: &mut Found) {
         None if wanted.keys.is_empty() => None,
         None => Some(action(Some(Reason::Missing))),
         Some(delivery) if delivery.home.as_ref() != Some(&wanted.home.home) => {
-            // First out of the old home: the next plan writes them into the new one.
+            // The keys are removed from the old home first. The next plan writes them into the new one.
             removal(look, delivery)
         }
         Some(delivery) if delivery.digest != wanted.digest => {
             Some(action(Some(Reason::Changed(vec!["SSH keys".to_owned()]))))
         }
-        // Written again: if that changes nothing, they were there.
+        // The check writes the same keys again. If nothing changes, they were in place.
         Some(delivery) => is_due(look, delivery).then(|| action(None)),
     };
     found.add(action);
@@ -69,7 +69,7 @@ mod tests {
         let mut world = World::new();
         for class in world.policy.classes.values_mut() {
             class.when = None;
-            class.home.as_mut().expect("a home").ssh_keys = true;
+            class.home.as_mut().expect("the class has a home").ssh_keys = true;
         }
         let ann = world.add(AccountKind::User, "ann", Some(3_001));
         world.account(&ann).ssh_keys = [format!("{KEY} ann@laptop"), format!("no-pty {KEY}")].into();
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_none_are_told_and_the_others_delivered() {
+    fn invalid_keys_cause_a_notice_and_the_others_are_delivered() {
         let (world, ann) = world();
         assert!(world.ledger.ssh_deliveries[&ann].path.ends_with(".ssh/authorized_keys"));
         let notices = world.plan().notices;
@@ -114,9 +114,9 @@ mod tests {
     }
 
     #[test]
-    fn keys_go_and_change_while_no_cluster_answers_and_none_is_given_first() {
+    fn keys_change_while_no_cluster_answers_but_no_first_key_is_delivered() {
         let (mut world, ann) = world();
-        let there = world.inventory.clusters.remove(&prod()).expect("it is there");
+        let there = world.inventory.clusters.remove(&prod()).expect("the world has this cluster");
         let bob = world.add(AccountKind::User, "bob", Some(3_002));
         world.account(&bob).ssh_keys = [KEY.to_owned()].into();
         let before = world.ledger.ssh_deliveries[&ann].digest.clone();

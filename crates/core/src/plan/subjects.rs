@@ -1,7 +1,7 @@
-//! Bindings with fewer subjects than a plan gave them, because the guard let less through than the plan had.
+//! Removes the subjects to whom the guard refused access from the bindings of a plan.
 //!
-//! A workspace names the people who return in the same plan that returns them. If the guard holds such a return back, by a
-//! limit or for the sake of the confinement, the workspace goes on without that person.
+//! The plan that resumes a person also names the person in the bindings of workspaces. If the guard refuses the
+//! resumption, by a limit or because the confinement is not confirmed, the workspaces continue without that person.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,15 +18,15 @@ use crate::kinds::{ObjectKey, Stage};
 use crate::ledger::LedgerState;
 use crate::packed_text::DigestText;
 
-/// What is known of the bindings that a plan changes.
+/// The present state of the bindings that a plan changes.
 pub type Standing = BTreeMap<ObjectKey, Binding>;
 
-/// A binding that stands there.
+/// The state of a binding in its cluster.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Binding {
-    /// Whom the newest manifest named; absent in a ledger of before it knew subjects.
+    /// The subjects of the last manifest that we wrote; `None` if an old ledger did not record them.
     subjects: Option<Vec<Value>>,
-    /// Digest of that manifest, if nobody changed the binding since.
+    /// The digest of that manifest; `None` if somebody changed the binding since.
     unchanged: Option<DigestText>,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn standing(plan: &AccountPlan, ledger: &LedgerState, inventory: &Inv
     known.collect()
 }
 
-/// Takes the people out of bindings of others whose own creation or return is not among `accounts`.
+/// Removes people from the bindings of workspaces if their own creation or resumption is not in `accounts`.
 pub(super) fn without_refused_returns(accounts: &mut Vec<AccountPlan>) {
     let begin: BTreeSet<AccountId> = accounts.iter().filter(|plan| begins(plan)).map(|plan| plan.id.clone()).collect();
     for plan in accounts.iter_mut() {
@@ -60,13 +60,13 @@ pub(super) fn without_refused_returns(accounts: &mut Vec<AccountPlan>) {
     accounts.retain(|plan| !plan.is_idle());
 }
 
-/// Whether access is to begin that was not there before.
+/// Whether the plan gives an account access that it did not have.
 pub(super) const fn begins(plan: &AccountPlan) -> bool {
     matches!(plan.transition, Some(Transition::Create | Transition::Resume))
 }
 
-/// Takes out of bindings in these clusters whom they do not name yet, and leaves out bindings that are not there. One that
-/// is there and of which nothing is known may name somebody who has to leave it, so it is written.
+/// Removes new subjects from the bindings in `clusters`, and new bindings from the plan. A binding that exists but is
+/// not in the ledger is written, because it may name somebody who has to lose access.
 pub(super) fn without_new(plan: &mut AccountPlan, clusters: &BTreeSet<ClusterName>) {
     let standing = plan.standing.clone();
     retain(plan, |key, subject| {
@@ -82,13 +82,14 @@ pub(super) fn without_new(plan: &mut AccountPlan, clusters: &BTreeSet<ClusterNam
     });
 }
 
-/// Keeps those subjects of bindings of which `keeps` says so. A binding that then is what stands there is not written.
+/// Keeps the subjects of bindings for which `keeps` returns `true`. A binding that then equals the present one is not
+/// written.
 fn retain(plan: &mut AccountPlan, keeps: impl Fn(&ObjectKey, &Value) -> bool) {
     let less = |action: &Action| without(action, |key, subject| keeps(key, subject));
     let changed: BTreeMap<usize, Action> =
         plan.steps().enumerate().filter_map(|(place, action)| Some((place, less(action)?))).collect();
     let clusters = changed.values().map(|action| action.cluster().clone()).collect::<BTreeSet<_>>();
-    // Nothing there is what it should be.
+    // These clusters do not reach the desired state by this plan.
     plan.settles.retain(|cluster, _| !clusters.contains(cluster));
     let standing = plan.standing.clone();
     for (place, action) in plan.narrowing.iter_mut().chain(&mut plan.actions).enumerate() {
@@ -99,7 +100,7 @@ fn retain(plan: &mut AccountPlan, keeps: impl Fn(&ObjectKey, &Value) -> bool) {
     plan.retain_steps(|place, action| !changed.contains_key(&place) || is_left(action, &standing));
 }
 
-/// `None`: the action binds nobody else.
+/// Returns the action with the subjects that `keeps` accepts; `None` if these are all, or if it writes no binding.
 fn without(action: &Action, keeps: impl Fn(&ObjectKey, &Value) -> bool) -> Option<Action> {
     let Action::Apply { key, manifest, uid, reason, .. } = action else { return None };
     let mut manifest = (key.kind.stage() == Stage::Access).then(|| manifest.value())?;
@@ -113,7 +114,8 @@ fn without(action: &Action, keeps: impl Fn(&ObjectKey, &Value) -> bool) -> Optio
     Some(Action::Apply { key: key.clone(), manifest, wanted, uid: uid.clone(), reason: reason.clone() })
 }
 
-/// Whether there is anything left to write: not if it stands there so, nor if a new binding would name nobody.
+/// Whether the action is still needed: not if the binding is in this state already, or would be new and without
+/// subjects.
 fn is_left(action: &Action, standing: &Standing) -> bool {
     let Action::Apply { key, manifest, wanted, uid, .. } = action else { return true };
     let names_nobody = || manifest.value()["subjects"].as_array().is_none_or(Vec::is_empty);
@@ -133,7 +135,7 @@ mod tests {
         Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now }
     }
 
-    /// Whom bindings in the namespace of the workspace name, without generations.
+    /// Returns the names in the workspace's bindings, without generations.
     fn members(world: &World) -> BTreeSet<String> {
         let bound = world.bound.iter().filter(|(key, _)| key.namespace.as_deref() == Some("workspace-algebra"));
         let names = bound.flat_map(|(_, names)| names.iter().map(|name| name.split('#').next().unwrap_or_default()));
@@ -150,7 +152,7 @@ mod tests {
         id
     }
 
-    /// Alice is suspended and shown again; bob goes on to work.
+    /// Returns a world in which alice is suspended and then enabled again, while bob stays active.
     fn alice_returns() -> (World, crate::identity::AccountId, crate::identity::AccountId) {
         let (mut world, alice, algebra) = World::in_course();
         let bob = student(&mut world, "bob", 20_002);
@@ -170,7 +172,7 @@ mod tests {
         world.join(&algebra, &carl);
         for _ in 0..2 {
             world.cycle();
-            assert_eq!(members(&world), of(&["bob", "carl"]), "nobody else waits for her");
+            assert_eq!(members(&world), of(&["bob", "carl"]), "the return of alice delays nobody else");
         }
         assert_eq!(world.ledger.accounts[&alice].state, Lifecycle::Suspended);
         let (approved, refusals) = world.guarded();
@@ -180,7 +182,7 @@ mod tests {
         world.now += jiff::SignedDuration::from_hours(25);
         world.account(&bob).disabled = Some("mark".to_owned());
         world.cycle();
-        assert_eq!(members(&world), of(&["carl"]), "a removal does not wait for her either");
+        assert_eq!(members(&world), of(&["carl"]), "the return of alice delays no removal");
         world.policy.limits.resume_per_cycle = Limit { count: 5, percent: None };
         world.cycle();
         assert_eq!(members(&world), of(&["alice", "carl"]));
@@ -190,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_person_returns_in_no_workspace() {
+    fn a_held_person_is_not_added_back_to_workspaces() {
         let (mut world, alice, _) = alice_returns();
         let hold = note(&world);
         world.ledger.holds.insert(alice.clone(), hold);
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_that_returns_with_its_people_is_there_before_those_whom_a_limit_refuses() {
+    fn a_resumed_workspace_does_not_wait_for_its_held_people() {
         let (mut world, alice, algebra) = World::in_course();
         for id in [&alice, &algebra] {
             world.account(id).disabled = Some("mark".to_owned());

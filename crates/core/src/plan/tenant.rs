@@ -1,8 +1,8 @@
-//! What is to be done for one account in one cluster, in the order in which it has to happen.
+//! Plans the steps of one account in one cluster, in the order of their execution.
 //!
-//! First access goes: the seal and the quota that stop new pods, bindings, workloads, kubeconfig. Then come the namespace,
-//! quota, policies and volumes, and only then access comes: bindings, workloads, certificate. Whatever fails leaves less
-//! access than was wanted, never more.
+//! First, access is removed: the seal and the quota that stop new pods, bindings, workloads, kubeconfig. Then the
+//! namespace, quota, policies and volumes are written. Access is given last: bindings, workloads, certificate. So a
+//! failure never leaves more access than desired.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ use crate::kinds::{Data, Detail, ManagedKind, ObjectKey, ObjectKind, ObjectName,
 use crate::ledger::{LedgerState, ObjectRecord, Suspension};
 use crate::policy::DriftMode;
 
-/// One place of one account, with everything that is known about it.
+/// The inputs for one account in one cluster.
 #[derive(Clone, Copy)]
 pub(super) struct Look<'a> {
     pub(super) id: &'a AccountId,
@@ -36,11 +36,12 @@ pub(super) struct Look<'a> {
     pub(super) scan: &'a Scan<'a>,
     pub(super) bindings: &'a Bindings<'a>,
     pub(super) now: Timestamp,
-    /// `scan` settles nothing.
+    /// If set, every object is compared, even if `scan` says that the tenant is settled.
     pub(super) closely: bool,
 }
 
-/// What the ledger recorded is what we want, and what the server said then is what it says now, as far as it says anything.
+/// Whether the object needs no write: the last write was the desired one, and the object did not change since. If the
+/// cluster does not show objects of this kind, the latter is assumed.
 pub(super) fn is_as_wanted(
     there: &ClusterInventory,
     key: &ObjectKey,
@@ -54,7 +55,7 @@ pub(super) fn is_as_wanted(
     found.is_some_and(|found| is_settled(wanted, record, found))
 }
 
-/// What the ledger recorded is what we want, and what the server said then is what it says now.
+/// Whether the last write was the desired one, and the object did not change since.
 fn is_settled(wanted: &DesiredObject, record: &ObjectRecord, found: &ObservedObject) -> bool {
     record.wanted == wanted.digest
         && record.observed == found.digest
@@ -63,23 +64,23 @@ fn is_settled(wanted: &DesiredObject, record: &ObjectRecord, found: &ObservedObj
         && quota::edits(wanted, record, found).is_empty()
 }
 
-/// What is to be done in one place, and said of it.
+/// The steps of one account in one cluster, and the findings.
 #[derive(Default)]
 pub(super) struct Found {
-    /// What takes access away, which waits for nothing.
+    /// Steps that remove access. They wait for no other step.
     pub(super) narrowing: Vec<Action>,
-    /// Everything else, in the order in which it has to happen.
+    /// All other steps, in the order of their execution.
     pub(super) actions: Vec<Action>,
-    /// For people.
+    /// Findings for administrators.
     pub(super) notices: Vec<String>,
     /// Edits that become overrides.
     pub(super) adopted: Vec<Adoption>,
-    /// Something waits until the cluster shows objects of its kind again.
+    /// Some object waits until the cluster shows objects of its kind again.
     pub(super) waits: bool,
 }
 
 impl Found {
-    /// Each action to its side. Objects go before workloads and homes, which take their time.
+    /// Adds each action to the list of its side. Objects come before workloads and homes, because these take longer.
     pub(super) fn take(&mut self, actions: impl IntoIterator<Item = Action>) {
         let (narrowing, others): (Vec<_>, Vec<_>) =
             actions.into_iter().partition(|action| action.side() == Side::Narrowing);
@@ -93,24 +94,24 @@ impl Found {
         self.actions.extend(others);
     }
 
-    /// One action to its side.
+    /// Adds an action to the list of its side.
     pub(super) fn add(&mut self, action: Option<Action>) {
         self.take(action);
     }
 
-    /// Says that nothing is done about an object, because the cluster does not show its kind.
+    /// Notes that an object waits, because the cluster does not show objects of its kind.
     fn wait_for(&mut self, key: &ObjectKey) {
         self.waits = true;
         self.notices.push(format!("{} waits: cluster {} shows no objects of its kind", described(key), key.cluster));
     }
 }
 
-/// See the module.
+/// Returns the steps in a cluster that answers.
 pub(super) fn actions(look: Look<'_>) -> Found {
     let mut found = Found::default();
     if look.tenant.end == Some(EndOfTenant::Delete) {
         found.take(ending::deletion(look, deletes(look, &mut Found::default())));
-        // A home that was broken when the access went is still seen to, and nothing waits for it.
+        // The removal from a broken home is still retried, but the deletion of the namespace does not wait for it.
         found.take(credential::leftover(look));
         return found;
     }
@@ -122,12 +123,12 @@ pub(super) fn actions(look: Look<'_>) -> Found {
         applies.into_iter().partition(|action| stage(action) == Some(Stage::Namespace));
     let (bindings, applies): (Vec<_>, Vec<_>) =
         applies.into_iter().partition(|action| stage(action) == Some(Stage::Access));
-    // A binding that is there is changed first: it may name an older generation, and a tenant who makes another step
-    // fail must not keep a revoked certificate alive by it.
+    // Existing bindings are changed first. They may name an older generation, and a tenant who makes another step fail
+    // must not keep a revoked certificate alive.
     let (narrowed, bindings): (Vec<_>, Vec<_>) =
         bindings.into_iter().partition(|action| matches!(action, Action::Apply { uid: Some(_), .. }));
-    // It names a service account only after that was made: until then a tenant can make one of that name, and hold
-    // tokens of it.
+    // A binding names a service account only after we have created the account. Otherwise a tenant could create one of
+    // that name and hold its tokens. So the binding is written first without the missing account, and again afterwards.
     let mut rebound = Vec::new();
     let mut named = |action: Action| match without_missing_token_holder(look, &action) {
         Some((early, true)) => {
@@ -138,9 +139,9 @@ pub(super) fn actions(look: Look<'_>) -> Found {
         None => action,
     };
     let narrowed = narrowed.into_iter().map(&mut named);
-    // While that service account cannot be made, the binding is written once.
+    // The first write is left out if it was done already.
     let narrowed: Vec<_> = narrowed.filter(|action| !stands(look, action)).collect();
-    // One that is new comes after the service account, unless that is not made now.
+    // A new binding is written once, after the service account. If that cannot be created now, the binding omits it.
     let new = |action: Action| match without_missing_token_holder(look, &action) {
         Some((early, false)) => early,
         Some((_, true)) | None => action,
@@ -150,14 +151,14 @@ pub(super) fn actions(look: Look<'_>) -> Found {
         .into_iter()
         .chain(look.scan.strays().removals(look.id, look.cluster, look.tenant.suspended))
         .partition(|action| stage(action) == Some(Stage::Access));
-    // At a resumption no pod starts before it is gone.
+    // At a resumption, no pod starts before the quota that stops pods is deleted.
     let (stoppers, deletes): (Vec<_>, Vec<_>) =
         deletes.into_iter().partition(|action| matches!(action, Action::Delete { key, .. } if stops_pods(key)));
-    // Nothing runs in a namespace that is not there.
+    // Nothing runs in a namespace that does not exist yet.
     let is_new = namespace.iter().any(|action| matches!(action, Action::Apply { uid: None, .. }));
     let stop = stop(look, !namespace.is_empty() && !is_new);
     let Standing { remove, mut prove, deliver, inspect } = credential::actions(look, &mut found);
-    // Also where the account has no namespace: its bindings in the whole cluster are gone.
+    // An account without a namespace needs the proof too, because it may have had bindings in the whole cluster.
     if evicted(look).is_some() && is_to_stop(look, !namespace.is_empty() && !is_new) {
         prove.extend(credential::proof(look));
     }
@@ -177,11 +178,11 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     ];
     let end = ending::archive(look);
     let own = actions.into_iter().flatten().chain(prove).chain(deliver).chain(inspect).chain(end);
-    // The level first: no owner is bound where it cannot be set.
+    // The level comes before the bindings, so that no owner is bound in a foreign namespace without a level.
     let levels = adopted::levels(look, &mut found.notices);
     let all = own.chain(levels).chain(elsewhere);
     match going {
-        // Its quota cannot come before the namespace.
+        // The namespace is new, so its quota comes after it, and not with the removals of access.
         None if is_new => {
             let (quota, all): (Vec<_>, Vec<_>) =
                 all.partition(|action| matches!(action, Action::Apply { key, .. } if stops_pods(key)));
@@ -202,8 +203,9 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     found
 }
 
-/// The API server refuses whatever is created in a namespace that is on its way out. Everything else goes on there: the
-/// deletion may take as long as somebody's finalizer, and until then bindings in it hold.
+/// Whether the action creates something in the account's namespace, which the API server refuses while the namespace is
+/// being deleted. Other actions continue, because a finalizer may delay the deletion, and until then bindings in it
+/// apply.
 fn creates_in_its_namespace(look: Look<'_>, action: &Action) -> bool {
     let own = look.tenant.namespace.as_ref().map(NamespaceName::as_str);
     match action {
@@ -228,8 +230,9 @@ fn creates_in_its_namespace(look: Look<'_>, action: &Action) -> bool {
     }
 }
 
-/// Where no class has the place any more and its suspension waits: the access of those who have to leave it
-/// ([`super::loss::keep_given_up`]), and what is left of revoked credentials, which nobody replaces there.
+/// Returns the steps in a cluster that the account's class gave up, while the suspension there is refused. Only people
+/// who have to leave lose their access ([`super::loss::keep_given_up`]), and revoked credentials are removed and not
+/// replaced.
 pub(super) fn given_up(look: Look<'_>) -> Found {
     let mut found = Found::default();
     found.take(deletes(look, &mut Found::default()));
@@ -237,7 +240,7 @@ pub(super) fn given_up(look: Look<'_>) -> Found {
     found
 }
 
-/// While the cluster does not answer: what stands in homes of somebody who is suspended goes. The rest waits.
+/// Returns the steps while the cluster does not answer: only kubeconfigs of a suspended tenant are removed.
 pub(super) fn away(look: Look<'_>) -> Found {
     let mut found = Found::default();
     if look.tenant.suspended {
@@ -246,16 +249,16 @@ pub(super) fn away(look: Look<'_>) -> Found {
     found
 }
 
-/// Where the configuration names the cluster no more: nobody renews what stands in homes, so it goes. What is in the
-/// cluster stays as it is.
+/// Returns the steps for a cluster that the configuration no longer names. Kubeconfigs are removed, because nothing
+/// renews their credentials. The cluster itself stays as it is.
 pub(super) fn abandoned(look: Look<'_>) -> Found {
     let mut found = Found::default();
     found.take(credential::abandoned(look));
     found
 }
 
-/// What a tenant gets in a namespace that others made comes last: others who make that step fail must not keep the
-/// tenant from its certificate.
+/// Whether the action creates an object in a foreign namespace. Such actions come last: if the owners of that namespace
+/// make them fail, the tenant still gets its certificate.
 fn is_new_elsewhere(look: Look<'_>, action: &Action) -> bool {
     let own = look.tenant.namespace.as_ref().map(NamespaceName::as_str);
     matches!(action, Action::Apply { key, uid: None, .. } if adopted::is_of_others(key, |there| own == Some(there)))
@@ -272,13 +275,13 @@ fn namespace_on_its_way_out(look: Look<'_>) -> Option<String> {
     let namespace = look.tenant.objects.keys().find(|key| key.kind == ManagedKind::Namespace)?;
     look.there.objects.get(namespace).filter(|found| found.deleting).map(|_| {
         format!(
-            "namespace {} in cluster {} is being deleted by somebody; it is made again when it is gone",
+            "namespace {} in cluster {} is being deleted by somebody; it is created again when it is gone",
             namespace.name, look.cluster
         )
     })
 }
 
-/// In the order of [`Stage`], then by name.
+/// Returns the writes of objects, in the order of [`Stage`], then by name.
 fn applies(look: Look<'_>, found: &mut Found) -> Vec<Action> {
     let mut objects: Vec<_> = look.tenant.objects.iter().collect();
     objects.sort_by_key(|(key, _)| key.kind.stage());
@@ -300,7 +303,7 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
         (Some(record), Some(found)) if is_settled(object, record, found) => return None,
         (_, None) | (None, Some(_)) => Reason::Missing,
         (Some(record), Some(found)) if !quota::edits(object, record, found).is_empty() => {
-            // What was edited is what is wanted, from the next plan on.
+            // The edit becomes an override, so the next plan desires it.
             said.adopted.extend(quota::adopted(look, object, record, found));
             return None;
         }
@@ -314,8 +317,8 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
         }
         (Some(_), Some(_)) if object.drift == DriftMode::Report => {
             said.notices.push(format!(
-                "{} was edited by somebody else, and its class says report: it stays; to write ours back, drift = \
-                 {{ {} = \"revert\" }}",
+                "{} was edited by somebody else, and stays so, because its class has drift = report; to revert the edit, \
+                 set drift = {{ {} = \"revert\" }}",
                 described(key),
                 key.kind.drift().as_str()
             ));
@@ -338,8 +341,8 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
     })
 }
 
-/// A binding without our service account where that is not there yet, and whether it is about to be made; `None`: it names
-/// none, or it is there.
+/// Returns the binding of `action` without our service accounts that do not exist yet, and whether they are about to be
+/// created. Returns `None` if the binding names no missing service account.
 fn without_missing_token_holder(look: Look<'_>, action: &Action) -> Option<(Action, bool)> {
     let Action::Apply { key, manifest, uid, reason, .. } = action else { return None };
     let missing = |subject: &Value| {
@@ -361,12 +364,12 @@ fn without_missing_token_holder(look: Look<'_>, action: &Action) -> Option<(Acti
     Some((Action::Apply { key: key.clone(), manifest, wanted, uid: uid.clone(), reason: reason.clone() }, comes))
 }
 
-/// Whether we made the object, as far as the ledger knows.
+/// Whether the ledger records that we created the object for this account.
 pub(super) fn is_made(look: Look<'_>, key: &ObjectKey) -> bool {
     look.ledger.objects.get(key).is_some_and(|record| record.account == *look.id)
 }
 
-/// Whether the last write of the object was the same, and nobody changed it since.
+/// Whether the last write of the object was the same, and the object did not change since.
 fn stands(look: Look<'_>, action: &Action) -> bool {
     let Action::Apply { key, wanted, .. } = action else { return false };
     let known = look.ledger.objects.get(key).zip(look.there.objects.get(key));
@@ -375,7 +378,7 @@ fn stands(look: Look<'_>, action: &Action) -> bool {
     })
 }
 
-/// The service account of ours that a subject of a binding names.
+/// Returns the service account of ours that a subject of a binding names, if any.
 fn holder_of_tokens(binding: &ObjectKey, subject: &Value) -> Option<ObjectKey> {
     let name = subject["name"].as_str().filter(|_| is_service_account(subject))?;
     of_service_account(name)?;
@@ -387,20 +390,21 @@ fn holder_of_tokens(binding: &ObjectKey, subject: &Value) -> Option<ObjectKey> {
     }))
 }
 
-/// A finalizer may keep a binding that somebody deleted for long, and until then it holds. It is made again when it is
-/// gone.
+/// Handles a binding that somebody is deleting. A finalizer may keep it for long, and until then it applies. It is
+/// created again when it is gone. If it names a subject that is no longer desired, our own deletion is planned too.
 fn ended(key: &ObjectKey, object: &DesiredObject, record: &ObjectRecord, found: &ObservedObject) -> Option<Action> {
     if record.uid == found.uid { taken(key, object, record) } else { None }
 }
 
-/// A binding that the cluster does not show holds all the same if it lost its label. It is made again at once, unless the
-/// account is held.
+/// Handles a binding that the cluster does not show. It may only have lost our label, and then still applies. If it
+/// names a subject that is no longer desired, it is deleted, and created again in the same plan, unless the account is
+/// held.
 fn unseen(look: Look<'_>, key: &ObjectKey, object: &DesiredObject) -> Option<Action> {
     let record = look.ledger.objects.get(key).filter(|record| record.account == *look.id)?;
     if look.there.objects.contains_key(key) { None } else { taken(key, object, record) }
 }
 
-/// The deletion of a binding that names somebody whom it should not name any more.
+/// Returns the deletion of a binding, if the last write has a subject that is no longer desired.
 fn taken(key: &ObjectKey, object: &DesiredObject, record: &ObjectRecord) -> Option<Action> {
     if key.kind.stage() != Stage::Access || record.wanted == object.digest {
         return None;
@@ -415,7 +419,7 @@ fn taken(key: &ObjectKey, object: &DesiredObject, record: &ObjectRecord) -> Opti
     Some(Action::Delete { key: key.clone(), uid: record.uid.to_string(), reason })
 }
 
-/// Why a repair waits: somebody undid the last ones.
+/// Returns why a repair waits, if another program undid the last ones.
 fn waits(look: Look<'_>, key: &ObjectKey, found: &ObservedObject) -> Option<String> {
     let repairs = look.there.repairs.get(key)?;
     let narrows = matches!(key.kind.stage(), Stage::Access | Stage::Namespace) || stops_pods(key);
@@ -430,7 +434,7 @@ fn waits(look: Look<'_>, key: &ObjectKey, found: &ObservedObject) -> Option<Stri
     ))
 }
 
-/// The directories of volumes that are about to be made.
+/// Returns the steps that create the directories of new volumes.
 fn directories(look: Look<'_>, applies: &[Action]) -> Vec<Action> {
     let new = applies.iter().filter_map(|action| match action {
         Action::Apply { key, uid: None, .. } if key.kind.data() == Data::Volume => {
@@ -445,7 +449,7 @@ fn directories(look: Look<'_>, applies: &[Action]) -> Vec<Action> {
     new.map(make).collect()
 }
 
-/// `ResourceQuota bursar in namespace tool-foo`.
+/// Describes an object, such as `ResourceQuota bursar in namespace tool-foo`.
 fn described(key: &ObjectKey) -> String {
     match &key.namespace {
         Some(namespace) => format!("{} {} in namespace {namespace}", key.kind, key.name),
@@ -453,10 +457,12 @@ fn described(key: &ObjectKey) -> String {
     }
 }
 
-/// What nobody wants any more: in the reverse of the order in which it was made. A namespace is never deleted here, and
-/// nothing but a binding that the cluster does not show us with our label and the uid that we know: a binding holds also
-/// without its label, and while a finalizer keeps it. While their kinds are not shown, what tokens of ours rest on goes by
-/// the uid that we know, too, and all else waits.
+/// Returns the deletions of objects that are no longer desired, in the reverse of the order of [`Stage`].
+///
+/// Namespaces are never deleted here. An object is deleted only if the cluster shows it with our label and the UID of
+/// the ledger. A binding is deleted even if the cluster does not show it, or shows that it is being deleted, because it
+/// applies without its label and while a finalizer keeps it. If the cluster does not show objects of a kind, the
+/// Secrets and service accounts of our tokens are deleted by the UID of the ledger, and all other objects wait.
 fn deletes(look: Look<'_>, said: &mut Found) -> Vec<Action> {
     let mut orphans: Vec<&ObjectKey> = look
         .scan
@@ -493,8 +499,9 @@ fn deletes(look: Look<'_>, said: &mut Found) -> Vec<Action> {
         .collect()
 }
 
-/// What nobody wants any more and is gone already, or is another object by now: the ledger need not know of it. Only the
-/// answer to its deletion proves that a binding is gone; one in a namespace that is deleted goes with it.
+/// Returns the objects that the ledger may forget: they are no longer desired, and are gone or were replaced by an
+/// object with another UID. A binding that the cluster does not show may only have lost its label, so it is forgotten
+/// only after its deletion was answered, or with its namespace.
 pub(super) fn forgotten(look: Look<'_>) -> Vec<ObjectKey> {
     let orphans = look.scan.orphans((look.id, look.cluster), look.tenant);
     let gone = orphans.filter(|key| !look.there.is_blind_to(key)).filter(|key| {
@@ -511,8 +518,9 @@ fn goes_with_its_namespace(look: Look<'_>, key: &ObjectKey) -> bool {
         && key.namespace.as_deref() == look.tenant.namespace.as_ref().map(NamespaceName::as_str)
 }
 
-/// When the suspension begins, and again as long as something of it failed: `intents` writes a failure down that only
-/// the end of the account's actions clears, so that a daemon killed in between finds out.
+/// Returns the steps that stop workloads: when the suspension begins, and again while it is unfinished. `intents`
+/// records a failure before the first step, and only the end of the account's actions clears it, so a killed daemon
+/// repeats them.
 fn stop(look: Look<'_>, sealed_now: bool) -> Vec<Action> {
     let namespace = look.tenant.namespace.clone().filter(|_| is_to_stop(look, sealed_now));
     let Some(namespace) = namespace else { return Vec::new() };
@@ -529,7 +537,7 @@ fn is_to_stop(look: Look<'_>, sealed_now: bool) -> bool {
     look.tenant.suspended && (begins || unfinished)
 }
 
-/// The time from which on an eviction lists changes; `None` if the suspension is no eviction.
+/// Returns the time from which an eviction lists changes; `None` if the suspension is no eviction.
 fn evicted(look: Look<'_>) -> Option<&Option<Timestamp>> {
     let suspension = match &look.account.transition {
         Some(Transition::Suspend(why)) => Some(why),
@@ -558,7 +566,7 @@ fn resume(look: Look<'_>) -> Vec<Action> {
     vec![Action::ResumeWorkloads { cluster: look.cluster.clone(), namespace, stopped }]
 }
 
-/// Lower than every other.
+/// Returns a key that sorts before every other key.
 fn first_key() -> ObjectKey {
     ObjectKey::from(ObjectName {
         cluster: ClusterName(String::new()),

@@ -1,5 +1,5 @@
-//! A model of the world for the tests of the pure stages: a ledger, clusters and homes as plain values, and an executor
-//! that does what a plan says without any of them.
+//! A model of the world for tests of the stages without I/O: a ledger, clusters and homes as plain values, and an
+//! executor that applies a plan to them.
 
 pub mod crossings;
 mod delivery;
@@ -41,7 +41,7 @@ pub use self::policy::{course, policy, profile, workspace_of};
 
 pub const SOURCE: &str = "people";
 
-/// Everything a plan is made of.
+/// The inputs of a plan, and the effects of its execution.
 #[derive(Debug)]
 pub struct World {
     pub ledger: LedgerState,
@@ -49,9 +49,9 @@ pub struct World {
     pub policy: Policy,
     pub sealer: Sealer,
     pub now: Timestamp,
-    /// Namespaces that are deleted stay, for a finalizer holds them.
+    /// Whether a finalizer keeps namespaces that are deleted.
     pub stuck: bool,
-    /// Which role bindings of the cluster name whom.
+    /// The names in each role binding.
     pub bound: BTreeMap<ObjectKey, Vec<String>>,
     uids: u64,
 }
@@ -62,7 +62,7 @@ pub fn prod() -> ClusterName {
 
 impl World {
     pub fn new() -> Self {
-        let now: Timestamp = "2026-05-03T12:00:00Z".parse().expect("a time");
+        let now: Timestamp = "2026-05-03T12:00:00Z".parse().expect("the text is a timestamp");
         let mut world = Self {
             ledger: LedgerState { ledger_id: "ledger".to_owned(), last_generation: 1000, ..LedgerState::default() },
             inventory: Inventory::default(),
@@ -96,13 +96,13 @@ impl World {
         self.ledger.sources.insert(SOURCE.to_owned(), state);
     }
 
-    /// A directory entry that the ledger has seen.
+    /// Adds an account that the ledger knows from a directory entry, and returns its id.
     pub fn add(&mut self, kind: AccountKind, name: &str, uid: Option<i64>) -> AccountId {
         let directory_id = DirectoryId(format!("{kind}-{name}-id"));
         let id = AccountId::derive("ledger", SOURCE, &directory_id);
         let posix = uid.map(|uid| PosixIdentity {
-            uid: Uid::try_from(uid).expect("in range"),
-            gid: Gid::try_from(uid).expect("in range"),
+            uid: Uid::try_from(uid).expect("the id is in range"),
+            gid: Gid::try_from(uid).expect("the id is in range"),
             groups: BTreeSet::new(),
         });
         let home = if kind == AccountKind::Tool { "/data/project" } else { "/home" };
@@ -116,7 +116,7 @@ impl World {
         id
     }
 
-    /// Student alice in the workspace algebra, when nothing is left to do: the world, she, and the workspace.
+    /// Returns a world in which nothing is left to do, the student alice, and the workspace algebra with her.
     pub fn in_course() -> (Self, AccountId, AccountId) {
         let mut world = Self::new();
         let course = course();
@@ -135,7 +135,7 @@ impl World {
     }
 
     pub fn account(&mut self, id: &AccountId) -> &mut Account {
-        self.ledger.accounts.get_mut(id).expect("an account of this world")
+        self.ledger.accounts.get_mut(id).expect("the world has this account")
     }
 
     pub fn join(&mut self, group: &AccountId, member: &AccountId) {
@@ -147,16 +147,16 @@ impl World {
         Arc::make_mut(self.inventory.clusters.entry(prod()).or_default())
     }
 
-    /// Another cluster, in which the tools live too.
+    /// Adds a cluster, and gives it to the class of tools.
     pub fn another_cluster(&mut self, name: &str) {
         let name = ClusterName(name.to_owned());
         let face = self.policy.clusters[&prod()].clone();
         self.policy.clusters.insert(name.clone(), face);
         self.inventory.clusters.insert(name.clone(), Arc::default());
-        self.policy.classes.get_mut("tool").expect("a class").clusters.push(name);
+        self.policy.classes.get_mut("tool").expect("the policy has this class").clusters.push(name);
     }
 
-    /// Somebody takes it out of the configuration.
+    /// Removes a cluster from the configuration and from the inventory.
     pub fn without_cluster(&mut self, name: &str) {
         let name = ClusterName(name.to_owned());
         self.policy.clusters.remove(&name);
@@ -167,10 +167,10 @@ impl World {
     }
 
     pub fn in_cluster(&mut self, cluster: &ClusterName) -> &mut ClusterInventory {
-        Arc::make_mut(self.inventory.clusters.get_mut(cluster).expect("it answers"))
+        Arc::make_mut(self.inventory.clusters.get_mut(cluster).expect("the cluster answers"))
     }
 
-    /// What the directory answers that has these entries.
+    /// Returns the answer of a directory with these entries.
     pub fn answer(&self, entries: Vec<Entry>, completeness: Completeness) -> DirectorySnapshot {
         let read = SourceRead {
             server: Some("ldap1.example.org".to_owned()),
@@ -198,14 +198,14 @@ impl World {
     }
 
     pub fn plan(&self) -> Plan {
-        plan(&self.desired(), &self.ledger, &self.inventory, self.now).expect("it has all manifests")
+        plan(&self.desired(), &self.ledger, &self.inventory, self.now).expect("all manifests were derived")
     }
 
     pub fn guarded(&self) -> (ApprovedPlan, Vec<Refusal>) {
         guard(self.plan(), &Bounds::of(&self.ledger, &self.policy), self.now)
     }
 
-    /// What the clusters show of namespaces that others created.
+    /// Observes foreign namespaces and other counted facts, and records them.
     pub fn look(&mut self) -> Vec<Event> {
         let without = crate::desired::groups_without_uid(&self.ledger, &self.policy);
         let (changes, _) = crate::ledger::workspace_uid::assign(&self.ledger, &without);
@@ -216,7 +216,7 @@ impl World {
         events
     }
 
-    /// One whole cycle in which everything succeeds.
+    /// Runs a whole cycle in which every step succeeds.
     pub fn cycle(&mut self) -> Vec<Event> {
         self.look();
         let (approved, _) = self.guarded();
@@ -239,7 +239,7 @@ impl World {
         events
     }
 
-    /// As a daemon that is killed after so many actions.
+    /// Executes only the first `actions` steps, like a daemon that is killed after them.
     pub fn execute_until(&mut self, approved: &ApprovedPlan, mut actions: usize) -> Vec<Event> {
         let (mut changes, mut events) = approved.intents(self.now);
         changes.extend(burnt(approved, &self.ledger));
@@ -267,13 +267,13 @@ impl World {
 
     fn binds(&mut self, key: &ObjectKey, manifest: &Value) {
         if key.kind == ManagedKind::RoleBinding {
-            let subjects = manifest["subjects"].as_array().expect("subjects").iter();
+            let subjects = manifest["subjects"].as_array().expect("a binding has subjects").iter();
             let names = subjects.filter_map(|subject| subject["name"].as_str().map(str::to_owned)).collect();
             self.bound.insert(key.clone(), names);
         }
     }
 
-    /// What the real executor would do and report.
+    /// Does what the real executor does, and returns the changes that it reports.
     pub fn act(&mut self, account: &AccountPlan, action: &Action) -> Vec<Change> {
         let (id, now) = (&account.id, self.now);
         match action {
@@ -286,7 +286,7 @@ impl World {
                 let uid = UuidText::from(known.unwrap_or_else(|| format!("uid-{}", self.uids)));
                 let observed = DigestText::from(format!("answer to {wanted}"));
                 let before = self.in_cluster(&key.cluster).objects.get(key).and_then(|found| found.quota.clone());
-                // What is in use does not change by our writing; what somebody wrote, we now own as well.
+                // A write does not change the use. It takes over all amounts, so none counts as edited.
                 let quota = before.map(|quota| Arc::new(ObservedQuota { edited: BTreeMap::new(), ..(*quota).clone() }));
                 let found = ObservedObject { uid: uid.clone(), digest: observed.clone(), quota, ..Default::default() };
                 self.in_cluster(&key.cluster).objects.insert(key.clone(), found);
@@ -335,7 +335,7 @@ impl World {
                 vec![Change::Idle(id.clone(), cluster.clone(), Some(warned))]
             }
             Action::ReapPod { cluster, namespace, name, .. } => {
-                let pods = self.inventory.pods.get_mut(cluster).expect("it was seen");
+                let pods = self.inventory.pods.get_mut(cluster).expect("the inventory has it");
                 Arc::make_mut(pods).pods.remove(&(namespace.to_string(), name.clone()));
                 Vec::new()
             }
@@ -378,17 +378,17 @@ impl World {
 
     fn set_level(&mut self, cluster: &ClusterName, namespace: &NamespaceName, level: PodSecurity) -> Vec<Change> {
         let there = self.inventory.adopted.get_mut(cluster).and_then(|found| found.get_mut(namespace));
-        there.expect("it was seen").level.get_or_insert_with(|| level.as_str().to_owned());
+        there.expect("the inventory has it").level.get_or_insert_with(|| level.as_str().to_owned());
         Vec::new()
     }
 
     fn delete(&mut self, key: &ObjectKey, uid: &str) {
         let shown = self.in_cluster(&key.cluster).objects.get(key).cloned();
         let by_record = key.kind.stage() == Stage::Access || is_ours(key);
-        assert!(by_record || shown.is_some(), "{key:?} is there");
-        assert!(shown.as_ref().is_none_or(|found| found.uid == uid), "{key:?} is the one meant");
-        assert!(key.kind != ManagedKind::Namespace, "no namespace is deleted");
-        // One that a finalizer keeps names nobody any more.
+        assert!(by_record || shown.is_some(), "{key:?} is deleted, so it exists");
+        assert!(shown.as_ref().is_none_or(|found| found.uid == uid), "{key:?} is deleted with its UID");
+        assert!(key.kind != ManagedKind::Namespace, "namespaces are only deleted by DeleteNamespace");
+        // An object that a finalizer keeps stays, but it no longer binds anybody.
         if !shown.is_some_and(|found| found.deleting) {
             self.in_cluster(&key.cluster).objects.remove(key);
         }
@@ -398,8 +398,8 @@ impl World {
     fn delete_namespace(&mut self, key: &ObjectKey, uid: &str) {
         let stuck = self.stuck;
         let objects = &mut self.in_cluster(&key.cluster).objects;
-        let found = objects.get_mut(key).expect("it is there");
-        assert_eq!(found.uid, uid, "it is the one meant");
+        let found = objects.get_mut(key).expect("the world has it");
+        assert_eq!(found.uid, uid, "the namespace is deleted with its UID");
         found.deleting = true;
         if !stuck {
             objects.retain(|known, _| known != key && known.namespace.as_deref() != Some(key.name.as_str()));
@@ -407,7 +407,7 @@ impl World {
     }
 }
 
-/// The entry by which the directory would give the account as it is.
+/// Returns the directory entry that matches the account.
 pub fn entry_of(account: &Account) -> Entry {
     Entry {
         sid: account.sid.clone(),

@@ -1,5 +1,6 @@
-//! Objects with our labels in a cluster that the ledger does not know: a daemon was killed between a write and its record,
-//! the ledger is a restored one, or somebody made them. A binding among them gives access that nobody decided on.
+//! Finds objects with our labels that are not in the ledger: the daemon was killed between a write and its record, the
+//! ledger was restored, or somebody else made them. Bindings of this kind are removed, because they give access that
+//! nobody decided on; other objects are only reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,18 +15,17 @@ use crate::inventory::ObservedObject;
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::LedgerState;
 
-/// How long after a takeover, a rebuild or a restore no binding is removed for being unknown: until then administrators
-/// and directories may still say whose it is.
+/// How long unknown bindings are kept after a takeover, a rebuild or a restore. Meanwhile administrators and
+/// directories may still show whose they are.
 const GRACE: SignedDuration = SignedDuration::from_hours(24);
 
-/// One of them.
+/// An object with our label that is not in the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Unknown {
-    /// Where.
     pub cluster: ClusterName,
-    /// `rolebinding tool-foo/bursar-edit`.
+    /// The object, such as `rolebinding tool-foo/bursar-edit`.
     pub object: String,
-    /// What comes of it, for people.
+    /// What Bursar does with the object, or the remedy, as a text for administrators.
     pub what: String,
 }
 
@@ -36,18 +36,18 @@ impl fmt::Display for Unknown {
     }
 }
 
-/// All of them, and what is done about their bindings.
+/// All unknown objects, and the bindings among them to remove.
 #[derive(Debug, Default)]
 pub(super) struct Strays<'a> {
-    /// For people.
+    /// The findings for administrators.
     pub(super) said: Vec<Unknown>,
     bindings: BTreeMap<(&'a AccountId, &'a ClusterName), Vec<(&'a ObjectKey, &'a ObservedObject)>>,
-    /// [`GRACE`] is not over.
+    /// Whether [`GRACE`] is not over.
     waits: bool,
 }
 
 impl<'a> Strays<'a> {
-    /// `passed`: what clusters show and the ledger does not have.
+    /// `passed` are the objects that clusters show and that are not in the ledger.
     pub(super) fn of(
         passed: Vec<(&'a ObjectKey, &'a ObservedObject)>,
         desired: &'a DesiredState,
@@ -71,7 +71,7 @@ impl<'a> Strays<'a> {
             Some(((at, name.as_str()), (id, it.clusters.get_key_value(at)?.0)))
         });
         let places: BTreeMap<(&ClusterName, &str), (&AccountId, &ClusterName)> = own.chain(adopted).collect();
-        // What was learned later than that was learned by a clock that was wrong.
+        // A time further in the future comes from a wrong clock, and is ignored.
         let learned_at = ledger.learned_at.filter(|at| at.duration_since(now) <= GRACE);
         let waits = learned_at.and_then(|at| at.checked_add(GRACE).ok()).filter(|until| *until > now);
         strays.waits = waits.is_some();
@@ -87,7 +87,7 @@ impl<'a> Strays<'a> {
                 (Some(place), _) if is_suspended(place) => "it is removed: its account is suspended".to_owned(),
                 (Some(_), Some(until)) => format!("it is removed after {until:.0}, within the limits"),
                 (Some(_), None) => "it is removed, within the limits".to_owned(),
-                (None, _) if !is_binding => "delete it if nobody needs it, or take the label off".to_owned(),
+                (None, _) if !is_binding => "delete it if nobody needs it, or remove the label".to_owned(),
                 (None, _) => format!(
                     "if nobody needs it: `kubectl delete {} {}{}`",
                     key.kind.as_str().to_lowercase(),
@@ -104,8 +104,8 @@ impl<'a> Strays<'a> {
         strays
     }
 
-    /// The removal of those that stand where the account has its place. Whatever they are, nobody has access to what is
-    /// suspended: that waits for no grace.
+    /// Returns the removal of unknown bindings that belong to the account in the cluster. If the tenant is suspended,
+    /// they are removed at once, without [`GRACE`].
     pub(super) fn removals(&self, id: &AccountId, cluster: &ClusterName, suspended: bool) -> Vec<Action> {
         if self.waits && !suspended {
             return Vec::new();
@@ -121,7 +121,7 @@ impl<'a> Strays<'a> {
     }
 }
 
-/// Whose a binding in the whole cluster is, by its name: `bursar-ROLE:KIND:NAME`.
+/// Returns the account of a `ClusterRoleBinding` by its name, `bursar-ROLE:KIND:NAME`.
 fn holder<'a>(
     key: &ObjectKey,
     desired: &'a DesiredState,
@@ -161,15 +161,15 @@ mod tests {
         let found = ObservedObject { uid: "stray".into(), ..ObservedObject::default() };
         world.cluster().objects.insert(binding("tool-foo"), found.clone());
         world.cluster().objects.insert(binding("tool-gone"), found.clone());
-        world
-            .cluster()
-            .objects
-            .insert(ObjectKey::namespace(&prod(), &"tool-gone".to_owned().try_into().expect("a name")), found);
+        world.cluster().objects.insert(
+            ObjectKey::namespace(&prod(), &"tool-gone".to_owned().try_into().expect("the text is a namespace name")),
+            found,
+        );
         world
     }
 
     #[test]
-    fn an_unknown_binding_goes_within_the_limits_and_other_objects_are_reported() {
+    fn unknown_bindings_are_removed_within_the_limits_and_other_objects_reported() {
         let mut world = world();
         let plan = world.plan();
         assert_eq!(plan.unknown.len(), 3, "{plan}");
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_takeover_no_unknown_binding_goes_for_a_day() {
+    fn unknown_bindings_are_kept_for_a_day_after_a_takeover() {
         let mut world = world();
         world.ledger.learned_at = Some(world.now);
         assert!(world.plan().is_empty(), "{}", world.plan());
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_takeover_of_a_wrong_clock_gives_no_grace() {
+    fn a_takeover_dated_in_the_future_gives_no_grace() {
         let mut world = world();
         world.ledger.learned_at = Some(world.now + SignedDuration::from_hours(60 * 24));
         world.cycle();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_takeover_no_binding_of_a_suspended_tenant_waits() {
+    fn unknown_bindings_of_a_suspended_tenant_are_removed_without_grace() {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         let bar = world.add(AccountKind::Tool, "bar", Some(52_504));
@@ -226,8 +226,8 @@ mod tests {
             world.bound.keys().any(|key| key.namespace.as_deref().is_some_and(|it| it == format!("tool-{tool}")))
         };
         assert!(!is_bound(&world, "foo") && is_bound(&world, "bar"));
-        assert!(world.cluster().objects.contains_key(&binding("tool-bar")), "its owner may still be told");
-        // The next ledger is lost too, while a hold keeps foo.
+        assert!(world.cluster().objects.contains_key(&binding("tool-bar")), "a held account gets the grace period");
+        // The new records are lost too, and both accounts are held.
         let note =
             crate::ledger::Note { actor: "root".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
         world.ledger.holds.extend([(foo, note.clone()), (bar, note)]);

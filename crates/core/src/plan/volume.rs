@@ -1,4 +1,4 @@
-//! Properties of a volume that cannot change, and volumes that are never deleted: reported instead of done.
+//! Finds changes of volumes that are impossible, and volumes that are never deleted. Both are reported instead of done.
 
 use std::cmp::Ordering;
 
@@ -10,7 +10,7 @@ use crate::kinds::{Data, ObjectKey};
 use crate::ledger::ObjectRecord;
 use crate::quantity::compare;
 
-/// Why a volume or claim that is there cannot become what is wanted, and what to do; `None`: it can.
+/// Returns why an existing volume or claim cannot become the desired one, with the remedy; `None` if it can.
 pub(super) fn immovable(key: &ObjectKey, record: &ObjectRecord, manifest: &Value) -> Option<String> {
     let was = record.detail.as_ref()?.value();
     let wanted = fixed(&key.kind, manifest)?;
@@ -56,7 +56,7 @@ pub(super) fn immovable(key: &ObjectKey, record: &ObjectRecord, manifest: &Value
     })
 }
 
-/// What nobody wants any more and stays, in words.
+/// Returns the notice for a volume or claim that is no longer desired, but is kept.
 pub(super) fn kept(key: &ObjectKey) -> String {
     let Some(namespace) = &key.namespace else {
         return format!(
@@ -71,7 +71,8 @@ pub(super) fn kept(key: &ObjectKey) -> String {
     )
 }
 
-/// Whether deleting it would, or could, delete data: a claim of a storage class, and what outlives the account.
+/// Whether the object must be kept because its deletion could delete data: a claim of a storage class, or a personal
+/// volume that outlives its account.
 pub(super) fn holds_data(key: &ObjectKey, record: &ObjectRecord) -> bool {
     let known = record.detail.as_ref().map(JsonText::value);
     let detail = |field: &str| known.as_ref().map(|detail| &detail[field]);
@@ -124,14 +125,14 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_does_not_move_and_its_owner_is_told_how() {
+    fn a_volume_does_not_move_and_the_notice_names_the_remedy() {
         let volume = |path: &str| {
             json!({"apiVersion": "v1", "kind": "PersistentVolume", "spec": {"nfs": {"server": "nfs", "path": path},
                 "claimRef": {"name": "home", "namespace": "tool-foo"}}})
         };
         let key = key(ManagedKind::PersistentVolume, None);
         assert_eq!(immovable(&key, &record(&volume("/a")), &volume("/a")), None);
-        let why = immovable(&key, &record(&volume("/a")), &volume("/b")).expect("refused");
+        let why = immovable(&key, &record(&volume("/a")), &volume("/b")).expect("the change is refused");
         for part in ["nfs:/a", "nfs:/b", "kubectl delete pvc home -n tool-foo", "kubectl delete pv home"] {
             assert!(why.contains(part), "{why}");
         }
@@ -152,11 +153,15 @@ mod tests {
         ] {
             assert_eq!(look(&claim(was, "fast"), &claim(wanted, "fast")).is_some(), refused, "{was} to {wanted}");
         }
-        assert!(look(&claim("1Gi", "fast"), &claim("1Gi", "slow")).expect("refused").contains("storageClassName"));
+        assert!(
+            look(&claim("1Gi", "fast"), &claim("1Gi", "slow"))
+                .expect("the change is refused")
+                .contains("storageClassName")
+        );
     }
 
     #[test]
-    fn only_a_claim_of_a_volume_that_is_kept_may_be_deleted() {
+    fn only_a_claim_of_a_kept_volume_may_be_deleted() {
         let tenants = key(ManagedKind::PersistentVolumeClaim, Some("tool-foo"));
         let mut bound = claim("1Gi", "");
         bound["spec"]["volumeName"] = json!("bursar-tool-foo.home");

@@ -1,4 +1,4 @@
-//! Numbers and objects in words, for plans.
+//! Renders numbers and lists of objects for the text of a plan.
 
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
 
@@ -6,7 +6,7 @@ pub(super) fn counted(count: u64, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{} {noun}s", number(count)) }
 }
 
-/// Thousands apart by a narrow gap: `3 512`.
+/// Formats a number with a narrow space between thousands: `3 512`.
 pub(super) fn number(number: u64) -> String {
     let digits = number.to_string();
     let head = digits.len() % 3;
@@ -15,7 +15,7 @@ pub(super) fn number(number: u64) -> String {
     first.into_iter().chain(groups).collect::<Vec<_>>().join(" ")
 }
 
-/// Objects by kind, in the order in which they come; of a namespace its name, of several the number.
+/// Lists objects by kind: a namespace with its name, several objects with their number.
 pub(super) fn objects<'a>(keys: impl Iterator<Item = &'a ObjectKey>) -> Vec<String> {
     let mut kinds: Vec<(&ObjectKind, Vec<&ObjectKey>)> = Vec::new();
     for key in keys {

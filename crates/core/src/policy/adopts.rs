@@ -1,4 +1,4 @@
-//! Namespaces that others create: which of them a class adopts, and where they say whose they are.
+//! Namespaces that others create: which of them a class adopts, and which annotation names the owner.
 
 use std::fmt;
 
@@ -6,35 +6,35 @@ use super::PodSecurity;
 use crate::rules::server::{ServerRule, ServerRules};
 use crate::rules::{AllowedVolume, HostRules, Mode};
 
-/// Stands in patterns of an adopting class for the name of the namespace.
+/// The placeholder for the name of the namespace in patterns of an adopting class.
 pub const PLACEHOLDER: &str = "{namespace}";
 
-/// What a class with `from = "adopted"` says.
+/// The settings of a class with `from = "adopted"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adopts {
-    /// Which namespaces.
+    /// The namespaces that the class adopts.
     pub selector: Selector,
     /// The annotation that names the owner.
     pub owner_annotation: String,
-    /// What may be in these namespaces.
+    /// The rules for objects in these namespaces.
     pub admission: Box<AdoptedAdmission>,
-    /// The level of Pod Security that a namespace gets if its maker gave it none.
+    /// The Pod Security level for namespaces that have none.
     pub pod_security: Option<PodSecurity>,
 }
 
-/// `[class.NAME.admission]` of a class with `from = "adopted"`: what the API server judges without knowing whose a namespace
-/// is. A rule that the class does not have is off.
+/// `[class.NAME.admission]` of a class with `from = "adopted"`: the rules that the API server can evaluate without
+/// knowing the owner of a namespace. A rule that the class does not set is off.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdoptedAdmission {
-    /// What an Ingress or route may serve; patterns have [`PLACEHOLDER`].
+    /// The hosts that an Ingress or a route may serve. Patterns may contain [`PLACEHOLDER`].
     pub hosts: HostRules,
     /// What happens to volumes from outside the namespace that are not in [`Self::allowed_volumes`].
     pub volumes: Mode,
-    /// Volumes from outside; paths may have [`PLACEHOLDER`].
+    /// Volumes from outside that pods may mount. Paths may contain [`PLACEHOLDER`].
     pub allowed_volumes: Vec<AllowedVolume>,
-    /// Storage classes of `ReadWriteMany` claims: `class NAME`.
+    /// The storage classes that `ReadWriteMany` claims may have: `class NAME`.
     pub read_write_many: ServerRule,
-    /// The rules that tenants' namespaces have, too. Each has a mode.
+    /// The rules that apply to tenants' namespaces too. Each has a mode here.
     pub server: ServerRules,
 }
 
@@ -58,39 +58,39 @@ impl Default for AdoptedAdmission {
 }
 
 impl AdoptedAdmission {
-    /// Patterns of hosts as classes of tenants write them: the name of the namespace is the tenant's.
+    /// Returns the patterns of hosts in the form of a tenant's class, with `{name}` for the namespace.
     pub fn host_patterns(&self) -> impl Iterator<Item = String> {
         self.hosts.allow.iter().map(|pattern| pattern.replace(PLACEHOLDER, "{name}"))
     }
 }
 
-/// A label selector as `kubectl --selector` takes it
-/// (<https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#list-and-watch-filtering>). At least
-/// one of its requirements asks for a label: without one it would select nearly everything.
+/// A label selector in the syntax of `kubectl --selector`
+/// (<https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#list-and-watch-filtering>). At least one
+/// requirement asks for a label, because a selector without one would match nearly every namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selector {
     text: String,
     requirements: Vec<Requirement>,
 }
 
-/// One of the requirements of a [`Selector`]; all of them hold.
+/// One requirement of a [`Selector`]. A namespace must satisfy all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Requirement {
     /// The label has one of these values.
     In(String, Vec<String>),
-    /// It is not there, or has another value.
+    /// The label is absent, or has a value other than these.
     NotIn(String, Vec<String>),
-    /// It is there.
+    /// The label is present.
     Exists(String),
-    /// It is not.
+    /// The label is absent.
     Absent(String),
 }
 
 impl Selector {
-    /// Reads a selector.
+    /// Parses a selector.
     ///
     /// # Errors
-    /// For people: what is wrong with it.
+    /// Returns a text that tells the administrator what is wrong.
     pub fn parse(text: &str) -> Result<Self, String> {
         let requirements: Vec<Requirement> = parts(text).into_iter().map(requirement).collect::<Result<_, _>>()?;
         let asks = |one: &Requirement| matches!(one, Requirement::In(..) | Requirement::Exists(_));
@@ -100,13 +100,12 @@ impl Selector {
         Ok(Self { text: text.trim().to_owned(), requirements })
     }
 
-    /// As it was written.
+    /// Returns the selector as the configuration writes it.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// What it requires.
     #[must_use]
     pub fn requirements(&self) -> &[Requirement] {
         &self.requirements
@@ -119,7 +118,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// At commas outside of parentheses.
+/// Splits at commas outside of parentheses.
 fn parts(text: &str) -> Vec<&str> {
     let mut depth = 0;
     let at_commas = text.split(|c| {
@@ -157,14 +156,14 @@ fn requirement(text: &str) -> Result<Requirement, String> {
 
 fn key(text: &str) -> Result<String, String> {
     let name = text.split_once('/').map_or(text, |(_, name)| name);
-    let of_a_key = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
-    let good = (1..=63).contains(&name.len()) && text.len() <= 253 + 64 && text.chars().all(of_a_key);
-    if good { Ok(text.to_owned()) } else { Err(format!("{text:?} is no label")) }
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    let good = (1..=63).contains(&name.len()) && text.len() <= 253 + 64 && text.chars().all(is_allowed);
+    if good { Ok(text.to_owned()) } else { Err(format!("{text:?} is not a label key")) }
 }
 
 fn value(text: &str) -> Result<String, String> {
     let good = text.len() <= 63 && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
-    if good { Ok(text.to_owned()) } else { Err(format!("{text:?} is no label's value")) }
+    if good { Ok(text.to_owned()) } else { Err(format!("{text:?} is not a label value")) }
 }
 
 #[cfg(test)]
@@ -172,11 +171,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selectors_are_read_as_kubectl_reads_them() {
+    fn selectors_have_the_syntax_of_kubectl() {
         let list = |values: &[&str]| values.iter().map(|value| (*value).to_owned()).collect::<Vec<_>>();
         let read = Selector::parse("app.kubernetes.io/part-of=kubeflow-profile, tier in (a, b),!own , x != y,z");
         assert_eq!(
-            read.expect("a selector").requirements,
+            read.expect("the selector is valid").requirements,
             [
                 Requirement::In("app.kubernetes.io/part-of".to_owned(), list(&["kubeflow-profile"])),
                 Requirement::In("tier".to_owned(), list(&["a", "b"])),

@@ -1,4 +1,4 @@
-//! The kinds of credentials, and what a class says of its own.
+//! The kinds of credentials, and the credential settings of a class.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,58 +8,59 @@ use serde::Serialize;
 
 use crate::identity::HostName;
 
-/// The longest life of a token that may be configured; the admission policy lets the daemon ask for no more.
+/// The longest life of a token that may be configured. The admission policy refuses a longer one to the daemon.
 pub const TOKEN_LIFETIME_MAX: Duration = Duration::from_hours(30 * 24);
 
-/// What holders prove themselves with, and the endpoints it is delivered for.
+/// The kind of an account's credential, and the endpoints for which it is delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CredentialRule {
-    /// With what.
     pub kind: CredentialKind,
-    /// Names of the cluster's endpoints, one context each.
+    /// Names of the cluster's endpoints. Each becomes one context of the kubeconfig.
     pub endpoints: Vec<String>,
 }
 
-/// The kinds of credentials, and what differs between them. What bindings name as their subject, what is asked of whom,
-/// and what stands in the home follow from this and nothing else.
+/// The kinds of credentials. The kind alone decides the subject of bindings, the issuer of the credential, and what is
+/// written to the home.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CredentialKind {
-    /// A client certificate. Subject of the bindings: the generation group.
+    /// A client certificate. The subject of bindings is the group of its generation.
     Certificate {
-        /// Asked of the signer (`spec.expirationSeconds`); it may grant less.
+        /// The lifetime that the daemon requests (`spec.expirationSeconds`). The signer may grant less.
         lifetime: Duration,
     },
-    /// A token for each host outside the cluster. Subject: a service account of the tenant's namespace, of one
-    /// generation.
+    /// A token for each host outside the cluster. The subject of bindings is a service account in the tenant's
+    /// namespace; each generation has its own.
     ServiceAccount {
-        /// Asked of the API server (`TokenRequest`, `spec.expirationSeconds`); it may grant less.
+        /// The lifetime that the daemon requests (`TokenRequest`, `spec.expirationSeconds`). The API server may grant
+        /// less.
         lifetime: Duration,
-        /// Who has one.
+        /// The hosts. Each gets a token of its own.
         hosts: Vec<HostName>,
-        /// Where the files go instead of the home, with `{host}` and `{name}`.
+        /// The directory of the files, with `{host}` and `{name}`; `None` if they are in the home.
         directory: Option<PathBuf>,
     },
-    /// None of ours: kubelogin asks an issuer whom the API server trusts. Subject: a user by a template.
+    /// Bursar issues nothing: kubelogin gets a token from an issuer that the API server trusts. The subject of bindings
+    /// is a user.
     Oidc(OidcRule),
 }
 
-/// How people prove themselves to an OIDC issuer.
+/// How people log in at an OIDC issuer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OidcRule {
     /// `--oidc-issuer-url`.
     pub issuer: String,
-    /// `--oidc-client-id`; the client is a public one.
+    /// `--oidc-client-id`. The client is public: it has no secret.
     pub client_id: String,
-    /// `--oidc-extra-scope`, each.
+    /// One `--oidc-extra-scope` for each.
     pub scopes: Vec<String>,
     /// `--grant-type`.
     pub grant: Grant,
-    /// The name that the API server knows somebody by, with `{name}`.
+    /// The person's username in the API server, with `{name}`.
     pub user: String,
 }
 
 impl CredentialRule {
-    /// The hosts that have one each.
+    /// Returns the hosts. Each of them has a credential of its own.
     #[must_use]
     pub fn hosts(&self) -> &[HostName] {
         match &self.kind {

@@ -1,4 +1,5 @@
-//! Network profiles: who may reach a tenant's pods, whom they may reach, and whether an address is among these.
+//! Network profiles: the peers that may reach a tenant's pods, and those that the pods may reach. Also decides whether
+//! the pods may reach a given server.
 
 use core::net::IpAddr;
 use std::collections::BTreeSet;
@@ -6,43 +7,40 @@ use std::fmt;
 
 use super::Selector;
 
-/// NetworkPolicies of a class. An empty profile is `open`: no policy at all.
+/// The NetworkPolicies of a class. The empty profile is `open` and makes no policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NetworkProfile {
-    /// Deny what no rule allows; false only for `open`.
+    /// Whether connections are denied if no rule allows them; false only for `open`.
     pub default_deny: bool,
-    /// Who may reach the tenant's pods.
+    /// The peers that may reach the tenant's pods.
     pub allow_ingress: Vec<Peer>,
-    /// Whom the tenant's pods may reach.
+    /// The peers that the tenant's pods may reach.
     pub allow_egress: Vec<Peer>,
 }
 
 /// The other side of allowed connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Who it is.
     pub who: Who,
-    /// The ports; empty: all of them, except for [`Who::Dns`], which has its own.
+    /// The allowed ports; if empty, all ports. [`Who::Dns`] ignores them, because it has its own.
     pub ports: Vec<Port>,
 }
 
-/// Whom a rule of a profile is about.
+/// The peers of one rule of a profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Who {
     /// The cluster's DNS: port 53 of kube-system, UDP and TCP.
     Dns,
-    /// Pods.
     Pods {
-        /// In which namespaces.
+        /// The namespaces of the pods.
         namespaces: Namespaces,
-        /// Only those with these labels.
+        /// Labels that the pods must have; `None` for all pods.
         labels: Option<Selector>,
     },
-    /// Addresses.
     Addresses {
-        /// All of these.
+        /// The allowed addresses.
         range: Range,
-        /// But for these, each within the range.
+        /// The addresses that are not allowed, each within `range`.
         except: Vec<Range>,
     },
 }
@@ -50,24 +48,23 @@ pub enum Who {
 /// Namespaces of pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Namespaces {
-    /// The tenant's own.
+    /// The tenant's own namespace.
     Own,
-    /// The one with this `kubernetes.io/metadata.name`.
+    /// The namespace with this `kubernetes.io/metadata.name`.
     Named(String),
-    /// Those with these labels.
+    /// The namespaces with these labels.
     Labelled(Selector),
 }
 
 /// A port of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Port {
-    /// Its number.
     pub number: u16,
-    /// UDP; otherwise TCP.
+    /// Whether the port is a UDP port; otherwise it is a TCP port.
     pub udp: bool,
 }
 
-/// A range of addresses, `192.0.2.0/24`.
+/// A range of addresses such as `192.0.2.0/24`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Range {
     address: IpAddr,
@@ -75,26 +72,26 @@ pub struct Range {
 }
 
 impl From<Who> for Peer {
-    /// On all ports.
+    /// A peer on all ports.
     fn from(who: Who) -> Self {
         Self { who, ports: Vec::new() }
     }
 }
 
 impl Peer {
-    /// The cluster's DNS.
+    /// Returns the cluster's DNS.
     #[must_use]
     pub fn dns() -> Self {
         Who::Dns.into()
     }
 
-    /// All pods of the tenant's own namespace.
+    /// Returns all pods of the tenant's own namespace.
     #[must_use]
     pub fn own_namespace() -> Self {
         Who::Pods { namespaces: Namespaces::Own, labels: None }.into()
     }
 
-    /// All pods of a namespace.
+    /// Returns all pods of a namespace.
     #[must_use]
     pub fn namespace(name: &str) -> Self {
         Who::Pods { namespaces: Namespaces::Named(name.to_owned()), labels: None }.into()
@@ -102,7 +99,7 @@ impl Peer {
 }
 
 impl Port {
-    /// A port of TCP.
+    /// Returns a TCP port.
     #[must_use]
     pub const fn tcp(number: u16) -> Self {
         Self { number, udp: false }
@@ -116,7 +113,7 @@ impl fmt::Display for Port {
 }
 
 impl Range {
-    /// Reads `ADDRESS/LENGTH`.
+    /// Parses `ADDRESS/LENGTH`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (address, length) = text.split_once('/')?;
@@ -130,20 +127,20 @@ impl Range {
         self.overlaps(&Self { address, length: bits(address) })
     }
 
-    /// Whether all of `other` is in this range.
+    /// Whether `other` lies entirely in this range.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         self.length <= other.length && self.overlaps(other)
     }
 
-    /// Whether an address is in both ranges. One of two that meet covers the other.
+    /// Whether the ranges have an address in common. If they do, one of them covers the other.
     fn overlaps(&self, other: &Self) -> bool {
         let length = self.length.min(other.length);
         let prefix = |address: IpAddr| match address {
             IpAddr::V4(four) => u128::from(u32::from(four)).checked_shr(u32::from(32 - length.min(32))),
             IpAddr::V6(six) => u128::from(six).checked_shr(u32::from(128 - length)),
         };
-        // A shift by all bits leaves nothing, which is the same for all addresses.
+        // A shift by all bits gives `None`, which counts as 0: a range of length 0 has every address of its family.
         self.address.is_ipv4() == other.address.is_ipv4()
             && prefix(self.address).unwrap_or(0) == prefix(other.address).unwrap_or(0)
     }
@@ -159,21 +156,20 @@ impl fmt::Display for Range {
     }
 }
 
-/// Something that tenants' pods should not reach.
+/// A server that tenants' pods should not reach.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
-    /// For people: `nfs.server nfs.example.org`.
+    /// Its name in messages, such as `nfs.server nfs.example.org`.
     pub name: String,
-    /// Its addresses.
     pub addresses: BTreeSet<IpAddr>,
-    /// The namespace of its pods, if its name is that of a Service.
+    /// The namespace of the server's pods; `None` if its name is not that of a Service.
     pub namespace: Option<String>,
-    /// The ports by which it would be used; empty: any port.
+    /// The ports by which the server can be used; if empty, any port.
     pub ports: BTreeSet<u16>,
 }
 
 impl NetworkProfile {
-    /// Whether a pod with this profile reaches anything outside its namespace besides the DNS.
+    /// Whether a pod with this profile may reach anything outside its namespace, other than the DNS.
     #[must_use]
     pub fn reaches_out(&self) -> bool {
         let is_outside = |peer: &Peer| match peer.who {
@@ -183,8 +179,8 @@ impl NetworkProfile {
         !self.default_deny || self.allow_egress.iter().any(is_outside)
     }
 
-    /// Why a pod with this profile reaches `target` by one of the target's ports, if it does. NetworkPolicies only add
-    /// up, so one rule that reaches it is enough, whatever another leaves out.
+    /// Returns why a pod with this profile reaches `target` on one of its ports; `None` if it does not. Rules of
+    /// NetworkPolicies add up, so one rule that allows the connection is enough.
     #[must_use]
     pub fn reaches(&self, target: &Target) -> Option<String> {
         if !self.default_deny {
@@ -200,9 +196,9 @@ impl Peer {
         let has_one =
             || self.ports.is_empty() || ports.is_empty() || self.ports.iter().any(|it| ports.contains(&it.number));
         match self.who {
-            // Port 53 of kube-system leads to no other server.
+            // Port 53 of kube-system belongs to no other server.
             Who::Dns => false,
-            // A rule counts the ports of pods, and a target has those of its Service, which differ at will.
+            // A rule counts the ports of pods. A target has the ports of its Service, which can be different.
             Who::Pods { .. } => true,
             Who::Addresses { .. } => has_one(),
         }
@@ -222,7 +218,7 @@ impl Who {
             Self::Pods { namespaces: Namespaces::Named(name), .. } => {
                 (target.namespace.as_ref() == Some(name)).then(|| format!("it is in namespace {name}"))
             }
-            // Nobody knows here which labels a namespace has.
+            // The labels of a namespace are not known here, so any label could match.
             Self::Pods { namespaces: Namespaces::Labelled(selector), .. } => {
                 let namespace = target.namespace.as_ref()?;
                 Some(format!("namespace {namespace} may have the labels {selector}"))
@@ -236,7 +232,7 @@ mod tests {
     use super::*;
 
     fn range(text: &str) -> Range {
-        Range::parse(text).expect("a range")
+        Range::parse(text).expect("the text is ADDRESS/LENGTH")
     }
 
     fn addresses(cidr: &str, except: &[&str], ports: &[Port]) -> Peer {
@@ -251,7 +247,10 @@ mod tests {
     fn nfs() -> Target {
         Target {
             name: "nfs.server nfs.example.org".to_owned(),
-            addresses: BTreeSet::from(["192.0.2.7".parse().expect("an address"), "2001:db8::7".parse().expect("one")]),
+            addresses: BTreeSet::from([
+                "192.0.2.7".parse().expect("the text is an address"),
+                "2001:db8::7".parse().expect("the text is an address"),
+            ]),
             namespace: None,
             ports: BTreeSet::from([111, 2049]),
         }
@@ -265,7 +264,7 @@ mod tests {
                 .iter()
                 .all(|text| Range::parse(text).is_none())
         );
-        let has = |text: &str, address: &str| range(text).contains(address.parse().expect("an address"));
+        let has = |text: &str, address: &str| range(text).contains(address.parse().expect("the text is an address"));
         assert!(has("192.0.2.0/24", "192.0.2.255") && !has("192.0.2.0/24", "192.0.3.0"));
         assert!(has("0.0.0.0/0", "192.0.2.1") && has("::/0", "2001:db8::1") && !has("0.0.0.0/0", "::1"));
         assert!(has("192.0.2.7/32", "192.0.2.7") && !has("192.0.2.7/32", "192.0.2.6"));
@@ -276,21 +275,21 @@ mod tests {
     }
 
     #[test]
-    fn rules_add_up_and_an_exception_of_one_is_undone_by_another() {
+    fn one_rule_allows_what_the_exception_of_another_leaves_out() {
         let all = || addresses("0.0.0.0/0", &["192.0.2.0/28"], &[]);
         assert_eq!(profile(&[all()]).reaches(&nfs()), None);
         assert!(profile(&[addresses("0.0.0.0/0", &[], &[])]).reaches(&nfs()).is_some());
         let web = addresses("192.0.2.0/24", &[], &[Port::tcp(443)]);
         assert_eq!(profile(&[all(), web]).reaches(&nfs()), None);
         let other = addresses("192.0.2.0/24", &[], &[Port::tcp(443), Port { number: 2049, udp: true }]);
-        let why = profile(&[all(), other]).reaches(&nfs()).expect("reached");
+        let why = profile(&[all(), other]).reaches(&nfs()).expect("the profile reaches the server");
         assert_eq!(why, "cidr 192.0.2.0/24 has 192.0.2.7");
-        // The other family needs an exception of its own.
+        // Addresses of IPv6 need an exception of their own.
         assert!(profile(&[all(), addresses("::/0", &[], &[])]).reaches(&nfs()).is_some());
     }
 
     #[test]
-    fn open_reaches_everything_and_isolated_nothing() {
+    fn the_open_profile_reaches_everything_and_isolated_nothing() {
         assert!(NetworkProfile::open().reaches(&nfs()).is_some());
         let isolated = NetworkProfile::isolated();
         let anything = Target { namespace: Some("kube-system".to_owned()), ports: BTreeSet::new(), ..nfs() };
@@ -298,10 +297,10 @@ mod tests {
     }
 
     #[test]
-    fn a_server_in_the_cluster_is_reached_by_its_namespace() {
+    fn a_server_in_the_cluster_is_reached_by_rules_for_its_namespace() {
         let inside = Target { namespace: Some("storage".to_owned()), addresses: BTreeSet::new(), ..nfs() };
         let labelled = |text: &str| {
-            let selector = Selector::parse(text).expect("a selector");
+            let selector = Selector::parse(text).expect("the selector is valid");
             Peer::from(Who::Pods { namespaces: Namespaces::Labelled(selector), labels: None })
         };
         assert!(profile(&[Peer::namespace("storage")]).reaches(&inside).is_some());
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_behind_a_service_is_reached_by_a_port_of_its_own() {
+    fn a_rule_for_pods_reaches_a_service_whatever_its_ports() {
         let inside = Target { namespace: Some("storage".to_owned()), addresses: BTreeSet::new(), ..nfs() };
         let by = Peer { ports: vec![Port::tcp(8443)], ..Peer::namespace("storage") };
         assert!(profile(&[by]).reaches(&inside).is_some());

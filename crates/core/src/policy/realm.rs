@@ -1,26 +1,27 @@
-//! `[realm]`: what a realm of Keycloak is kept at.
+//! `[realm]`: the Keycloak realm that Bursar writes to.
 
 use crate::identity::ClusterName;
 
-/// What is wanted of a realm as a target.
+/// The desired state of the realm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Realm {
-    /// Its name in Keycloak.
+    /// The name of the realm in Keycloak.
     pub name: String,
-    /// The source that reads the same realm, whose people are there without us.
+    /// The source that reads the same realm. The people of this source already exist in the realm.
     pub source: Option<String>,
-    /// The client whose roles workspaces are; absent: users alone.
+    /// The client whose roles stand for workspaces; `None` if only users are written.
     pub client: Option<String>,
-    /// What users whom we make have to do at their first login, by Keycloak's names for it.
+    /// The actions that Keycloak requires of new users at their first login, by Keycloak's names.
     pub required_actions: Vec<String>,
-    /// Whether they are told by mail, once.
+    /// Whether one mail asks new users for these actions.
     pub mail: bool,
-    /// Users whom we did not make are taken over where name and mail are those of the account.
+    /// Whether a user that Bursar did not create is adopted if name and mail are those of an account.
     pub adopt: bool,
 }
 
 impl Realm {
-    /// Where steps of it fail, beside clusters: no cluster can have this name.
+    /// Returns the name that stands for the realm where a cluster is expected, such as in failed steps. No cluster can
+    /// have this name.
     #[must_use]
     pub fn place(&self) -> ClusterName {
         ClusterName(format!("realm:{}", self.name))

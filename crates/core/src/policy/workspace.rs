@@ -1,55 +1,53 @@
-//! What the people of a workspace get, there and in their own namespace.
+//! The rights of people in a workspace, and what the workspace adds to the quota of their own namespace.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::identity::Uid;
 
-/// How the quota of somebody's own namespace follows from the workspaces they belong to.
+/// How the workspaces of a person change the quota of the person's own namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FromWorkspaces {
-    /// Their class's, and what each workspace adds.
+    /// The quota of the class and what all workspaces add.
     Sum,
-    /// The largest amount of each resource.
+    /// For each resource, the largest amount of the class and of the workspaces.
     Max,
-    /// What the workspace of the highest tier gives, in place of their class's.
+    /// The quota of the workspace with the highest tier replaces that of the class.
     Tier,
 }
 
-/// What the people of a workspace get.
+/// The rights and quotas that a workspace gives to its people.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Workspace {
     /// ClusterRoles of its members, bound in its namespace.
     pub members: Vec<String>,
-    /// The same of its managers.
+    /// ClusterRoles of its managers.
     pub managers: Vec<String>,
-    /// The attribute of its entry that names the managers; absent: it has none.
+    /// The attribute of the group's entry that names the managers; `None` if there are none.
     pub named_by: Option<String>,
-    /// What it does for the quota of each one's own namespace.
+    /// What the workspace adds to the quota of each member's own namespace.
     pub member_quota: BTreeMap<String, String>,
-    /// Its rank among the workspaces of one person.
+    /// The rank that [`FromWorkspaces::Tier`] compares.
     pub tier: u32,
-    /// Where the uids of its workspaces come from; absent: they have none.
+    /// The range of uids for the workspaces; `None` if these have no uids.
     pub uid_range: Option<UidRange>,
 }
 
-/// Uids for the workspaces of one class, both ends included.
+/// Uids for the workspaces of one class. Both ends belong to the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UidRange {
-    /// The lowest.
     pub first: Uid,
-    /// The highest.
     pub last: Uid,
 }
 
 impl UidRange {
-    /// Whether `uid` is one of them.
+    /// Whether `uid` is in the range.
     #[must_use]
     pub fn contains(self, uid: Uid) -> bool {
         (self.first..=self.last).contains(&uid)
     }
 
-    /// Whether a uid is in both.
+    /// Whether the ranges have a uid in common.
     #[must_use]
     pub fn meets(self, other: Self) -> bool {
         self.first <= other.last && other.first <= self.last

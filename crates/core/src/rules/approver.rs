@@ -1,4 +1,4 @@
-//! What the approver of a cluster is told: the versioned `rules.json`, whole or not at all.
+//! The rules of the approver of a cluster: the versioned `rules.json`, read as a whole or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,75 +9,72 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::{AccountKind, ClusterName};
 
-/// The layout of `rules.json` that this program reads and writes.
 pub const VERSION: u32 = 1;
 
-/// What the approver of a cluster goes by. Only `bursar approver install` writes it, as that cluster's administrator.
+/// What the approver of a cluster may approve. Only `bursar approver install` writes it, with the rights of the
+/// cluster's administrator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApproverRules {
-    /// [`VERSION`].
+    /// Always [`VERSION`].
     pub version: u32,
-    /// The cluster that seals must be for.
+    /// The cluster that seals must name.
     pub cluster: ClusterName,
-    /// The name by which the API server knows the daemon.
+    /// The daemon's username in the API server.
     pub daemon: String,
-    /// The ledger that owns the cluster: the daemon's group ends with it.
+    /// The id of the ledger that owns the cluster. The daemon's group ends with it.
     pub ledger: String,
     /// The longest life of the daemon's own certificate, in seconds.
     pub own_lifetime: u64,
-    /// By name.
     pub classes: BTreeMap<String, ApprovedClass>,
-    /// Accounts that may hold roles in the whole cluster; empty: any account of a class that has them.
+    /// Accounts that may hold roles in the whole cluster. If empty, every account of a class with such roles may.
     pub administrators: BTreeSet<String>,
-    /// Public keys of the seal: 32 bytes each, base64.
+    /// The public keys that verify seals: 32 bytes each, in base64.
     pub seal: Vec<String>,
 }
 
-/// The certificates that a class has.
+/// The certificates that a class may get.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovedClass {
-    /// The part of the user's name before the colon.
+    /// The part of the username before the colon.
     pub kind: AccountKind,
-    /// What an account's name must look like: the class's `name_pattern`.
+    /// The pattern that an account's name must match: the class's `name_pattern`.
     pub names: String,
-    /// The group of all accounts of that kind.
+    /// The group of all accounts of this kind.
     pub kind_group: String,
-    /// The longest life, in seconds.
+    /// The longest life of a certificate, in seconds.
     pub lifetime: u64,
-    /// Its accounts have namespaces, by whose seal they are known.
+    /// Whether its accounts have namespaces, whose seals identify them.
     pub has_namespaces: bool,
-    /// Its accounts hold roles in the whole cluster.
+    /// Whether its accounts hold roles in the whole cluster.
     pub has_cluster_roles: bool,
 }
 
-/// Why a text is no [`ApproverRules`].
+/// Why a text is not a valid [`ApproverRules`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApproverRulesError {
-    /// Not JSON, or not of this shape.
+    /// The text is not JSON, or does not have the structure of [`ApproverRules`].
     #[error("the approver's rules.json does not parse: {0}")]
     Unreadable(String),
-    /// Written by another version of `bursar`.
+    /// Another version of `bursar` wrote the file.
     #[error(
         "the approver's rules.json has version {0}, and this program reads version {VERSION}; run `bursar approver install` \
          of the approver's version"
     )]
     Version(u64),
-    /// A pattern of names.
+    /// The pattern of a class is not a regular expression.
     #[error("the approver's rules.json: class {class}: names: {why}")]
-    Pattern {
-        class: String,
-        /// What is wrong.
-        why: String,
-    },
-    /// A key of the seal.
-    #[error("the approver's rules.json: seal has a text that is no Ed25519 key of 32 bytes in base64")]
+    Pattern { class: String, why: String },
+    /// A key of the seal is malformed, or there is none.
+    #[error(
+        "the approver's rules.json: seal is empty, or contains a text that is not an Ed25519 key of 32 bytes in base64"
+    )]
     Seal,
 }
 
 impl ApproverRules {
-    /// From the text of `rules.json`: whole, or not at all.
+    /// Parses the text of `rules.json`. If any part is wrong, returns an error.
     pub fn parse(text: &[u8]) -> Result<Self, ApproverRulesError> {
         let unreadable = |error: serde_json::Error| ApproverRulesError::Unreadable(error.to_string());
         let value: serde_json::Value = serde_json::from_slice(text).map_err(unreadable)?;
@@ -95,17 +92,17 @@ impl ApproverRules {
         Ok(rules)
     }
 
-    /// The text of `rules.json`, the same for the same rules.
+    /// Returns the text of `rules.json`. Equal rules give equal texts.
     ///
     /// # Panics
     ///
-    /// Never: texts, numbers, lists and maps with text keys are JSON.
+    /// Never, because texts, numbers, lists and maps with text keys can always be written as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("texts, numbers, lists and maps with text keys are JSON")
     }
 
-    /// The keys by which namespaces are sealed; `None`: one of them is no key.
+    /// Returns the keys that verify seals; `None` if a text is not a key, or there is none.
     #[must_use]
     pub fn public_keys(&self) -> Option<Vec<[u8; 32]>> {
         let keys: Option<Vec<[u8; 32]>> =
@@ -113,7 +110,7 @@ impl ApproverRules {
         keys.filter(|keys| !keys.is_empty())
     }
 
-    /// The group of the daemon's certificates.
+    /// Returns the group of the daemon's certificates.
     pub(crate) fn daemon_group(&self) -> String {
         format!("{}#{}", self.daemon, self.ledger)
     }

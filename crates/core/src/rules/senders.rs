@@ -1,13 +1,13 @@
-//! Who may send reviews to the webhook of a cluster.
+//! The clients that may send reviews to the webhook of a cluster.
 
 use serde::{Deserialize, Serialize};
 
 /// `[cluster.NAME.webhook]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Senders {
-    /// Absent: the webhook answers everybody.
+    /// `None` if the webhook answers every client.
     pub client: Option<ClientRules>,
-    /// Addresses from which the pods of the webhook take reviews; empty: all.
+    /// The addresses that may send reviews to the webhook's pods. If empty, every address may.
     pub api_server_cidrs: Vec<String>,
 }
 
@@ -15,8 +15,8 @@ pub struct Senders {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClientRules {
-    /// Whose certificates are believed, PEM.
+    /// The certificates, PEM, of the authorities that issue such certificates.
     pub authorities: String,
-    /// Common name, or a DNS name among the alternative names.
+    /// The common name, or a DNS name among the alternative names.
     pub name: String,
 }

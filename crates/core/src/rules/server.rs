@@ -1,7 +1,7 @@
-//! Rules that the API server evaluates itself, by policies of its own. The webhook is not told of them, so they add nothing
-//! to a review.
+//! Rules that the API server evaluates itself, in validating admission policies. The webhook does not know them, so
+//! they add no time to a review.
 //!
-//! The policies read each rule as words ([`crate::desired::server_rules`]).
+//! The policies read each rule as words, which [`crate::desired::server_rules`] writes.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,10 @@ macro_rules! unprivileged_port {
     };
 }
 
-/// Stands for every name of its kind in a rule's words.
+/// The word that stands for every name of its kind.
 pub const ANY: &str = "*";
 
-/// Sysctls that Kubernetes counts as safe, except for the two that decide about ports.
+/// Sysctls that Kubernetes counts as safe, without the two of [`PORT_SYSCTLS`].
 pub const SAFE_SYSCTLS: [&str; 10] = [
     "kernel.shm_rmid_forced",
     "net.ipv4.tcp_syncookies",
@@ -30,8 +30,8 @@ pub const SAFE_SYSCTLS: [&str; 10] = [
     "net.ipv4.tcp_wmem",
 ];
 
-/// Sysctls that say from which port on a pod may serve, and the values of them that leave the ports below 1024 alone. A
-/// program on a lower one could pass for a service of the node, and an NFS server believes what comes from there.
+/// Sysctls that set the lowest port of a pod's programs, each with a pattern of the values that keep ports below 1024
+/// closed. A program on such a port could pass for a service of the node, and NFS servers trust requests from there.
 pub const PORT_SYSCTLS: [(&str, &str); 2] = [
     ("net.ipv4.ip_unprivileged_port_start", concat!("^", unprivileged_port!(), "$")),
     ("net.ipv4.ip_local_port_range", concat!("^", unprivileged_port!(), "[ \\t]+[0-9]+$")),
@@ -40,9 +40,9 @@ pub const PORT_SYSCTLS: [(&str, &str); 2] = [
 /// One rule of a class.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerRule {
-    /// What happens. `None`: the administrator has not chosen; the ledger decides.
+    /// `None` if the administrator has not chosen a mode; the ledger then decides.
     pub mode: Option<Mode>,
-    /// What the class allows, in the words that the policy looks for.
+    /// The words that the class allows.
     pub allow: BTreeSet<String>,
 }
 
@@ -51,16 +51,18 @@ pub struct ServerRule {
 pub struct ServerRules {
     /// `admission.services`: types of Services (`NodePort`), and `externalIPs`.
     pub services: ServerRule,
-    /// `admission.scheduling`: `priority NAME`, `runtime NAME`, `scheduler NAME`, `toleration KEY`, each with [`ANY`]
-    /// where the class has no list, and `nodeName`.
+    /// `admission.scheduling`: `priority NAME`, `runtime NAME`, `scheduler NAME`, `toleration KEY` and `nodeName`. If
+    /// the class has no list of a kind, the name is [`ANY`].
     pub scheduling: ServerRule,
-    /// `admission.sysctls`: names beside those that are safe.
+    /// `admission.sysctls`: names of sysctls in addition to the safe ones.
     pub sysctls: ServerRule,
-    /// `admission.ingress`: `ingress CLASS` and `gateway CLASS`, each with [`ANY`] where the class has no list.
+    /// `admission.ingress`: `ingress CLASS` and `gateway CLASS`. If the class has no list of a kind, the name is
+    /// [`ANY`].
     pub ingress: ServerRule,
-    /// Storage classes of `admission.claims`: `class NAME`.
+    /// The storage classes of `admission.claims`: `class NAME`.
     pub storage: ServerRule,
-    /// Fields of further kinds that name hosts; judged in the mode of `admission.hosts`.
+    /// Fields with host names, in kinds other than Ingress and HTTPRoute. The mode of `admission.hosts` applies to
+    /// them.
     pub host_fields: BTreeSet<HostField>,
 }
 
@@ -78,16 +80,16 @@ impl Default for ServerRules {
     }
 }
 
-/// A field of a kind that says for which host an object is.
+/// A field of a kind that names the host of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostField {
-    /// API group; empty for Kubernetes' core.
+    /// API group; empty for the core group.
     pub group: String,
     /// Plural of the kind.
     pub plural: String,
-    /// The way to the host, from the object: names of fields.
+    /// The names of the fields from the object to the host.
     pub path: Vec<Step>,
-    /// Objects without the field pass.
+    /// Whether objects without the field pass.
     pub optional: bool,
 }
 
@@ -96,12 +98,13 @@ pub struct HostField {
 pub struct Step {
     /// Name of the field.
     pub name: String,
-    /// The field is a list, and the rest of the path holds for each of its items.
+    /// Whether the field is a list. The rest of the path then applies to each item.
     pub each: bool,
 }
 
 impl HostField {
-    /// Reads `PLURAL.GROUP` and `spec.listeners[].hostname`; with `?` at the end, objects without the field pass.
+    /// Parses `PLURAL.GROUP` and a path such as `spec.listeners[].hostname`. A `?` at the end of the path sets
+    /// `optional`.
     #[must_use]
     pub fn parse(kind: &str, path: &str) -> Option<Self> {
         let (plural, group) = kind.split_once('.').unwrap_or((kind, ""));
@@ -127,7 +130,7 @@ impl HostField {
     }
 }
 
-/// `gateways.gateway.networking.k8s.io spec.listeners[].hostname`: how the words name it.
+/// Writes the kind and the path, for example `gateways.gateway.networking.k8s.io spec.listeners[].hostname`.
 impl std::fmt::Display for HostField {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { group, plural, path, optional } = self;
@@ -143,13 +146,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_field_is_read_as_it_is_written() {
+    fn host_fields_survive_parsing_and_malformed_ones_are_rejected() {
         for (kind, path) in [
             ("gateways.gateway.networking.k8s.io", "spec.listeners[].hostname"),
             ("widgets.example.org", "spec.hosts[]?"),
             ("services", "spec.externalName"),
         ] {
-            let field = HostField::parse(kind, path).expect("a field");
+            let field = HostField::parse(kind, path).expect("the field is well-formed");
             assert_eq!(field.to_string(), format!("{kind} {path}"));
         }
         for (kind, path) in [

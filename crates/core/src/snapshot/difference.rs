@@ -1,4 +1,4 @@
-//! Two reads of a source, entry by entry: what the second says differently.
+//! Compares two reads of a source entry by entry.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use super::{Entry, RejectedEntry, SourceRead};
 use crate::identity::{AccountKind, DirectoryId};
 
-/// What `after` says otherwise than `before`, a line each: accounts that come and go, attributes, members.
+/// Returns the differences from `before` to `after`, one line each: accounts, attributes and members.
 #[must_use]
 pub fn differences(before: &SourceRead, after: &SourceRead) -> Vec<String> {
     let (entries, others) = (by_id(before), by_id(after));
@@ -81,7 +81,7 @@ fn changes(before: &Entry, after: &Entry, names: &BTreeMap<&DirectoryId, &str>) 
     changed(&mut changes, "display name", display_name, &after.display_name);
     changed(&mut changes, "SSH keys", &ssh_keys.len(), &after.ssh_keys.len());
     if ssh_keys != &after.ssh_keys && ssh_keys.len() == after.ssh_keys.len() {
-        changes.push("other SSH keys".to_owned());
+        changes.push("SSH keys replaced".to_owned());
     }
     changed(&mut changes, "disabled", disabled, &after.disabled);
     changed(&mut changes, "created", created, &after.created);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_attributes_and_members_are_told_apart() {
+    fn each_difference_is_a_line() {
         let person = |id: &str, name: &str| Entry::new(AccountKind::User, id, format!("uid={name}"), name);
         let group = |members: &[&str]| Entry {
             members: members.iter().map(|id| (DirectoryId((*id).to_owned()), Role::Member)).collect(),

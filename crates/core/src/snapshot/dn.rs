@@ -1,19 +1,19 @@
-//! Distinguished names, made comparable: `CN=a\2Cb , DC=x` and `cn=a\,b,dc=x` are one name.
+//! Comparable distinguished names: `CN=a\2Cb , DC=x` and `cn=a\,b,dc=x` are the same name.
 //!
-//! Follows the string form of RFC 4514, and reads what older servers still write: `;` between names and values in
-//! double quotes (RFC 2253). Values are compared as most naming attributes are (`caseIgnoreMatch`, RFC 4517): without
-//! case, and with any run of spaces as one.
+//! Follows the string form of RFC 4514, and accepts two older forms of RFC 2253: `;` as separator and values in double
+//! quotes. Values are compared like most naming attributes (`caseIgnoreMatch`, RFC 4517): case is ignored, and a run of
+//! spaces counts as one.
 
 use std::collections::BTreeSet;
 
-/// A distinguished name in one spelling for all that are equal: names and values folded, the parts of a name of several
-/// values sorted, `,` between parts. One string, because a pass holds some ten thousands of them.
+/// A distinguished name in its canonical spelling: names and values are folded, the values of a multi-valued part are
+/// sorted, and `,` separates the parts. It is a single string, because a read holds tens of thousands of them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Dn(String);
 
 impl Dn {
-    /// Reads `text`. What is no DN at all becomes a name of one nameless part, which equals only itself: comparing
-    /// must not fail because one member of one group is nonsense.
+    /// Parses `text`. A text that is not a DN becomes a name with one nameless part, which equals only itself. Parsing
+    /// cannot fail, so that one invalid member does not spoil a whole group.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         if text.trim().is_empty() {
@@ -25,7 +25,7 @@ impl Dn {
         }
     }
 
-    /// Reads a `uniqueMember` value: a DN and an optional unique identifier, `cn=a,dc=x#'0101'B` (RFC 4517, 3.3.21).
+    /// Parses a `uniqueMember` value: a DN and an optional unique identifier, `cn=a,dc=x#'0101'B` (RFC 4517, 3.3.21).
     #[must_use]
     pub fn parse_with_optional_uid(text: &str) -> Self {
         let without = text
@@ -35,30 +35,30 @@ impl Dn {
         Self::parse(without.unwrap_or(text))
     }
 
-    /// Whether this is `base` or lies somewhere beneath it, as the scope `subtree` of a search.
+    /// Whether the name is `base` or lies below it, as in a search with scope `subtree`.
     #[must_use]
     pub fn is_within(&self, base: &Self) -> bool {
         let Some(above) = self.0.strip_suffix(&base.0) else { return false };
-        // An escaped comma belongs to a value: `uid=a\,ou=people` is not beneath `ou=people`.
+        // The escaped comma in `uid=a\,ou=people` belongs to the value, so this name is not below `ou=people`.
         let separates = |above: &str| above.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 0;
         above.is_empty() || base.0.is_empty() || above.strip_suffix(',').is_some_and(separates)
     }
 
-    /// The value that the most specific part gives `attribute` (lower case), folded as all values here.
+    /// Returns the value of `attribute` (in lower case) in the first part of the name. The value is folded.
     #[must_use]
     pub fn leaf(&self, attribute: &str) -> Option<String> {
         let (_, first) = parse_rdns(&self.0)?.into_iter().next()?.into_iter().find(|(name, _)| name == attribute)?;
         Some(first)
     }
 
-    /// The one spelling.
+    /// Returns the canonical spelling.
     #[must_use]
     pub fn canonical(&self) -> &str {
         &self.0
     }
 }
 
-/// Whether lower case is all that `text` needs, as is true of nearly every DN of a server.
+/// Whether only the case of `text` must be changed. This holds for nearly every DN that a server sends.
 fn is_plain(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b'@');
     text.split(',').all(|part| {
@@ -75,13 +75,13 @@ fn canonical(text: &str) -> Option<String> {
     Some(parse_rdns(text)?.into_iter().map(rdn).collect::<Vec<_>>().join(","))
 }
 
-/// One value, folded for comparison: lower case, runs of spaces as one, none at the ends.
+/// Folds a value for comparison: lower case, single spaces, and no spaces at the ends.
 #[must_use]
 pub fn fold(value: &str) -> String {
     value.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ").to_lowercase()
 }
 
-/// `value` with a backslash before each character that has a meaning in a DN.
+/// Escapes each character of `value` that has a meaning in a DN with a backslash.
 #[must_use]
 pub fn escape(value: &str) -> String {
     let mut escaped = String::with_capacity(value.len());
@@ -117,11 +117,11 @@ fn parse_rdns(text: &str) -> Option<Vec<BTreeSet<(String, String)>>> {
     }
 }
 
-/// The value at the start of `text`, what ended it, and what comes after.
+/// Returns the value at the start of `text`, the separator that ended it, and the rest.
 fn parse_value(text: &str) -> Option<(String, Option<char>, &str)> {
     let text = text.trim_start_matches(' ');
     let mut bytes = Vec::new();
-    let mut kept = 0; // trailing spaces count only if escaped
+    let mut kept = 0; // Trailing spaces count only if they are escaped.
     let mut quoted = text.starts_with('"');
     let mut characters = text.char_indices().skip(usize::from(quoted));
     while let Some((at, character)) = characters.next() {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn beneath_is_by_whole_parts() {
+    fn a_name_is_within_a_base_only_by_whole_parts() {
         let base = Dn::parse("ou=people,dc=example");
         assert!(Dn::parse("uid=a,ou=People,dc=example").is_within(&base));
         assert!(base.is_within(&base));
@@ -203,19 +203,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_short_way_leads_to_the_same_name(text in "([A-Za-z]{1,3}=[A-Za-z0-9._@-]{0,4},){0,3}[a-z]{1,3}=[A-Z]{1,3}") {
+        fn the_fast_path_is_canonical(text in "([A-Za-z]{1,3}=[A-Za-z0-9._@-]{0,4},){0,3}[a-z]{1,3}=[A-Z]{1,3}") {
             prop_assert!(is_plain(&text));
             prop_assert_eq!(Some(Dn::parse(&text).0), canonical(&text));
         }
 
         #[test]
-        fn anything_can_be_compared(text in "\\PC{0,60}") {
+        fn any_text_can_be_parsed(text in "\\PC{0,60}") {
             let dn = Dn::parse(&text);
             prop_assert_eq!(&dn, &Dn::parse(&text));
         }
 
         #[test]
-        fn the_canonical_spelling_is_the_same_name(value in "[a-z ,+\"\\\\<>;=#é]{1,12}", other in "[a-z]{1,5}") {
+        fn the_canonical_spelling_is_stable(value in "[a-z ,+\"\\\\<>;=#é]{1,12}", other in "[a-z]{1,5}") {
             let dn = Dn::parse(&format!("cn={},ou={other}", escape(value.trim())));
             prop_assert_eq!(Dn::parse(dn.canonical()), dn.clone());
             let above = Dn::parse(&format!("OU={other}"));

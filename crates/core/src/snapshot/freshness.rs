@@ -1,7 +1,7 @@
-//! How up to date a server is, by its own account, and whether it is behind what was seen before.
+//! Compares the replication state that a server reports with what was seen before, to notice a server that is behind.
 //!
-//! A server that is behind shows people who left as present, with their rights as they were. So nothing of its answer
-//! is used, and another server is asked.
+//! A server that is behind shows people who left as present, with their former rights. Its answer is not used, and
+//! another server is asked.
 
 use std::collections::BTreeMap;
 
@@ -10,74 +10,74 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::DirectoryId;
 
-/// How many entries stand for a server other than Active Directory: those that changed last.
-/// A server that is behind lacks the newest changes, so that the older ones prove nothing more; and the row in the ledger
-/// stays below some 20 KiB.
+/// The number of recently changed entries that are remembered of a server other than Active Directory. A server that is
+/// behind lacks the newest changes, so older entries would prove nothing more. The row in the ledger stays below about
+/// 20 KiB.
 pub const WITNESSES: usize = 256;
 
-/// After another server answers that cannot be compared with the former one, nothing widens for so long. Replication between
-/// sites of Active Directory takes 15 minutes by default, and three hours at most where nobody said otherwise; half an hour
-/// is what one waits for a new account without asking.
+/// If another server answers that cannot be compared with the former one, no access is added for this time. Between
+/// sites, Active Directory replicates every 15 minutes at best and every three hours by default; half an hour is what
+/// people wait for a new account before they ask.
 pub const SETTLES: SignedDuration = SignedDuration::from_mins(30);
 
-/// What a server says that it has.
+/// The replication state that a server reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marks {
-    /// `contextCSN`: when the newest change of each server id was made, by the suffix and the server id (OpenLDAP).
+    /// `contextCSN` (OpenLDAP): the time of the newest change of each server id, by suffix and server id.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub changes: BTreeMap<String, Stamp>,
-    /// `highestCommittedUSN`, by the `invocationId` of the database that counts (Active Directory).
+    /// `highestCommittedUSN` (Active Directory), by the `invocationId` of the database that it counts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub counts: BTreeMap<String, u64>,
-    /// The domain controller (Active Directory): its counts say nothing about another's.
+    /// The domain controller (Active Directory). The counts of two controllers cannot be compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<String>,
-    /// When the entries were changed that changed last, by their ids. Not of Active Directory.
+    /// When the most recently changed entries were changed, by their ids. Empty for Active Directory.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub entries: BTreeMap<DirectoryId, Stamp>,
-    /// The last answer said nothing of all this: it may be as old as it likes.
+    /// The last answer had none of these marks, so it may be arbitrarily old.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
-    /// What `ids = "auto"` was decided to be by the first complete read (Active Directory).
+    /// The choice that the first complete read made for `ids = "auto"` (Active Directory).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ids: Option<DecidedIds>,
 }
 
-/// Where the uids and gids of a source come from, once that is decided.
+/// Where the uids and gids of a source come from, once this is decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DecidedIds {
     /// `uidNumber` and `gidNumber`.
     Attributes,
-    /// SIDs.
+    /// The SIDs of the accounts.
     Sid,
 }
 
-/// How far a server is behind.
+/// Evidence that a server is behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Behind {
-    /// By how much time, where it says so.
+    /// How far it is behind; `None` if that is unknown.
     pub lag: Option<SignedDuration>,
-    /// For people.
+    /// The evidence, as a text for administrators.
     pub why: String,
 }
 
 impl Marks {
-    /// The server says nothing about how far it is.
+    /// Whether the server reports no marks at all.
     #[must_use]
     pub fn says_nothing(&self) -> bool {
         self.changes.is_empty() && self.counts.is_empty() && self.entries.is_empty() && self.controller.is_none()
     }
 
-    /// How far a server that shows `shown` is behind these. `None`: nothing says that it is.
+    /// Returns the evidence that a server with the marks `shown` is behind `self`; `None` if there is none.
     #[must_use]
     pub fn behind(&self, shown: &Self) -> Option<Behind> {
-        // One write after a restore moves `contextCSN` forward, and leaves all other entries as old as they are.
+        // A single write after a restore moves `contextCSN` forward, but leaves all other entries in their old state.
         self.changes_behind(shown).or_else(|| self.counts_behind(shown)).or_else(|| self.entries_behind(shown))
     }
 
-    /// Whether the two say anything about the same. Entries do where nothing is said of all of them: of a server that is behind
-    /// those that changed may be the ones that it does not have.
+    /// Whether the two have a mark in common. If a `contextCSN` is known, common entries do not count, because a server
+    /// that is behind may lack exactly the entries that changed.
     #[must_use]
     pub fn is_comparable(&self, shown: &Self) -> bool {
         self.changes.keys().any(|key| shown.changes.contains_key(key))
@@ -85,8 +85,8 @@ impl Marks {
             || (self.changes.is_empty() && self.entries.keys().any(|key| shown.entries.contains_key(key)))
     }
 
-    /// Whether a server that shows `shown` answers instead of another one with which it cannot be compared. One that says
-    /// nothing can be compared with none.
+    /// Whether `shown` comes from another server, which cannot be compared with this one. A server without marks cannot
+    /// be compared with any.
     #[must_use]
     pub fn is_of_another(&self, shown: &Self) -> bool {
         match (&self.controller, &shown.controller) {
@@ -101,7 +101,7 @@ impl Marks {
             Some((known.since(*has), key, *known, *has))
         });
         let (lag, key, known, has) = late.max_by_key(|(lag, ..)| *lag)?;
-        let why = format!("its contextCSN {key} is {has}, and {known} was seen before");
+        let why = format!("its contextCSN {key} is {has}, but {known} was seen before");
         Some(Behind { lag: Some(lag), why })
     }
 
@@ -109,7 +109,8 @@ impl Marks {
         let mut late = self.counts.iter().filter_map(|(key, known)| {
             let has = shown.counts.get(key).filter(|has| *has < known)?;
             let why = format!(
-                "its highestCommittedUSN is {has}, and was {known} under the same invocationId {key}: its database was set back"
+                "its highestCommittedUSN is {has}, but was {known} before with the same invocationId {key}: \
+                 its database was restored to an older state"
             );
             Some(Behind { lag: None, why })
         });
@@ -124,12 +125,13 @@ impl Marks {
         let late: Vec<_> = late.collect();
         let count = late.len();
         let (lag, id, known, has) = late.into_iter().max_by_key(|(lag, ..)| *lag)?;
-        let why = format!("{count} of its entries went back: {id} was changed at {known}, and is shown as of {has}");
+        let why =
+            format!("{count} of its entries went back to an older state: {id} changed at {known}, but shows {has}");
         Some(Behind { lag: Some(lag), why })
     }
 
-    /// What is known after a server showed `shown`. What it says of the future proves nothing, and raises nothing: its
-    /// clock is wrong, and would make each later change look old.
+    /// Returns the marks after a server showed `shown`. Times in the future are ignored: they come from a wrong clock,
+    /// and would make each later change look old.
     #[must_use]
     pub fn advanced(&self, shown: &Self, now: Timestamp) -> Self {
         let mut after = self.clone();
@@ -152,7 +154,7 @@ impl Marks {
     }
 }
 
-/// Those of `entries` that changed last.
+/// Returns the `count` entries that changed last.
 #[must_use]
 pub fn newest(entries: BTreeMap<DirectoryId, Stamp>, count: usize) -> BTreeMap<DirectoryId, Stamp> {
     if entries.len() <= count {
@@ -163,17 +165,17 @@ pub fn newest(entries: BTreeMap<DirectoryId, Stamp>, count: usize) -> BTreeMap<D
     sorted.into_iter().take(count).map(|(stamp, id)| (id, stamp)).collect()
 }
 
-/// A moment as directories write it: `20261121002119.123456Z` in a CSN, `20261121002119Z` in `modifyTimestamp`.
+/// A time as directories write it: `20261121002119.123456Z` in a CSN, `20261121002119Z` in `modifyTimestamp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp {
-    /// Since 1970.
+    /// Seconds since 1970.
     second: i64,
-    /// Absent where only the second is told.
+    /// `None` if the time has no fraction.
     micro: Option<u32>,
 }
 
 impl Stamp {
-    /// Reads a CSN (its time alone), or a time of RFC 4517 in UTC. `None`: it is neither.
+    /// Parses the time of a CSN, or an RFC 4517 time in UTC. Returns `None` for anything else.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let time = text.split('#').next()?.strip_suffix('Z')?;
@@ -193,7 +195,7 @@ impl Stamp {
         let second = days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second;
         let micro = match fraction {
             None => None,
-            // Modify times of other servers have three digits, CSNs six.
+            // `modifyTimestamp` of other servers has three digits, a CSN six.
             Some(fraction) if (1..=6).contains(&fraction.len()) => {
                 let scale = 10_u32.pow(6 - u32::try_from(fraction.len()).ok()?);
                 Some(fraction.parse::<u32>().ok()? * scale)
@@ -203,7 +205,7 @@ impl Stamp {
         Some(Self { second, micro })
     }
 
-    /// Whether it is earlier, as far as both say. Where one tells only the second, two of one second are the same.
+    /// Whether `self` is earlier than `other`. If either has no fraction, only the seconds are compared.
     #[must_use]
     pub fn is_before(self, other: Self) -> bool {
         match (self.micro, other.micro) {
@@ -221,8 +223,8 @@ impl Stamp {
     }
 }
 
-/// Days from 1 January 1970 to a day of the Gregorian calendar. By hand, because a read has tens of thousands of these and a
-/// calendar library takes longer than the read.
+/// Returns the days from 1 January 1970 to a day of the Gregorian calendar. It is computed here, because a read has
+/// tens of thousands of times, and a calendar library takes longer than the read.
 const fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -259,7 +261,7 @@ mod tests {
     use super::*;
 
     fn stamp(text: &str) -> Stamp {
-        Stamp::parse(text).expect("a time")
+        Stamp::parse(text).expect("a valid time")
     }
 
     fn vector(pairs: &[(&str, &str)]) -> Marks {
@@ -273,7 +275,7 @@ mod tests {
     }
 
     fn now() -> Timestamp {
-        "2026-11-22T10:00:00Z".parse().expect("a time")
+        "2026-11-22T10:00:00Z".parse().expect("a valid time")
     }
 
     #[test]
@@ -285,27 +287,27 @@ mod tests {
         for wrong in ["", "2026", "20261122100000", "20261322100000Z", "20261122100000.1234567Z", "2026112210000éZ"] {
             assert_eq!(Stamp::parse(wrong), None, "{wrong}");
         }
-        let json = serde_json::to_string(&vector(&[("x 001", "20261122100000.000007Z")])).expect("JSON");
+        let json = serde_json::to_string(&vector(&[("x 001", "20261122100000.000007Z")])).expect("serializable marks");
         assert_eq!(json, r#"{"changes":{"x 001":"20261122100000.000007Z"}}"#);
         assert_eq!(
-            serde_json::from_str::<Marks>(&json).expect("marks"),
+            serde_json::from_str::<Marks>(&json).expect("the JSON of marks"),
             vector(&[("x 001", "20261122100000.000007Z")])
         );
     }
 
     #[test]
-    fn a_server_is_behind_if_a_server_id_that_both_have_is() {
+    fn a_server_with_an_older_csn_of_a_shared_server_id_is_behind() {
         let known = vector(&[("001", "20261122090000.000002Z"), ("002", "20261122080000.0Z")]);
         assert_eq!(known.behind(&known), None);
         let behind = known.behind(&vector(&[("001", "20261122083000.000001Z"), ("002", "20261122080000.0Z")]));
         assert_eq!(behind.and_then(|behind| behind.lag), Some(SignedDuration::from_mins(30)));
-        assert!(known.behind(&vector(&[("001", "20261122090000.000001Z")])).is_some(), "a microsecond is a change");
+        assert!(known.behind(&vector(&[("001", "20261122090000.000001Z")])).is_some(), "a microsecond counts");
         assert_eq!(known.behind(&vector(&[("001", "20261122090000.000002Z"), ("003", "20200101000000.0Z")])), None);
-        assert_eq!(known.behind(&Marks::default()), None, "it says nothing");
+        assert_eq!(known.behind(&Marks::default()), None, "a server without marks is not behind");
     }
 
     #[test]
-    fn a_count_that_goes_back_is_behind_and_another_database_is_not() {
+    fn a_lower_usn_is_behind_only_for_the_same_database() {
         let of = |id: &str, count| Marks { counts: BTreeMap::from([(id.to_owned(), count)]), ..Marks::default() };
         assert!(of("a", 100).behind(&of("a", 99)).is_some());
         assert_eq!(of("a", 100).behind(&of("a", 100)), None);
@@ -315,21 +317,21 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_goes_back_is_behind_and_one_that_is_gone_is_not() {
+    fn an_older_entry_is_behind_and_a_missing_one_is_not() {
         let known = seen(&[("old", "20261101000000Z"), ("newest", "20261122090000Z")]);
         assert_eq!(known.behind(&seen(&[("old", "20261101000000Z")])), None, "the newest entry was deleted");
         assert!(known.behind(&seen(&[("old", "20261101000000Z"), ("newest", "20261122085959Z")])).is_some());
-        assert_eq!(known.behind(&seen(&[("newest", "20261122090000.5Z")])), None, "told more exactly");
+        assert_eq!(known.behind(&seen(&[("newest", "20261122090000.5Z")])), None, "a fraction is not older");
         let exact = seen(&[("newest", "20261122090000.5Z")]);
-        assert_eq!(exact.behind(&seen(&[("newest", "20261122090000Z")])), None, "told less exactly");
-        // A server that was restored from a backup, and written to after that.
+        assert_eq!(exact.behind(&seen(&[("newest", "20261122090000Z")])), None, "a missing fraction is not older");
+        // The server was restored from a backup, and a client wrote to it afterwards.
         let both = Marks { entries: known.entries.clone(), ..vector(&[("001", "20261122090000.0Z")]) };
         let older = seen(&[("newest", "20261122020000Z")]);
         let shown = Marks { entries: older.entries, ..vector(&[("001", "20261122093000.0Z")]) };
         assert!(both.behind(&shown).is_some());
         let added_again = seen(&[("newest", "20261122093000Z")]);
         let shown = Marks { entries: added_again.entries, ..vector(&[("001", "20261122093000.0Z")]) };
-        assert_eq!(both.behind(&shown), None, "LDAP gives what it writes a new time");
+        assert_eq!(both.behind(&shown), None, "an entry that was added again has a new time");
     }
 
     #[test]

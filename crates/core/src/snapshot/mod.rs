@@ -1,6 +1,7 @@
-//! What the directories say, as a value: entries, what was wrong with some of them, and whether each read was complete.
+//! The answers of the directories, as plain values: entries, rejected entries, and whether each read was complete.
 //!
-//! A missing answer is never an empty answer: a read that is not [`Completeness::Complete`] proves nobody's absence.
+//! A missing answer is never treated as an empty one: only a [`Completeness::Complete`] read proves that an account is
+//! absent.
 
 pub mod difference;
 pub mod dn;
@@ -22,55 +23,55 @@ use self::named::{AttributeLabels, Dangling, Nesting};
 use self::proof::Proof;
 use crate::identity::{AccountKind, DirectoryId, Gid, PosixIdentity};
 
-/// One pass over all sources, in their order of precedence.
+/// One pass over all sources, in order of precedence.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DirectorySnapshot {
-    /// One read for each source that was asked, also for those that did not answer.
+    /// One read for each source that was asked, even if it did not answer.
     pub reads: Vec<SourceRead>,
-    /// Sources that were not asked in this pass. What is known of them stays as it was.
+    /// Sources that were not asked in this pass. Their known state stays.
     pub unasked: BTreeSet<String>,
 }
 
-/// What one source answered.
+/// The answer of one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceRead {
-    /// Its configured name.
+    /// The configured name of the source.
     pub source: String,
-    /// The server that answered (host of the URL), or the file; absent where none did.
+    /// The server that answered (host of the URL), or the file; `None` if no server answered.
     pub server: Option<String>,
-    /// Whether absence from `entries` means anything.
+    /// Whether an account that is missing from `entries` is absent.
     pub completeness: Completeness,
-    /// Where uids and gids came from, for people; absent where there is no choice.
+    /// Where uids and gids came from, as a text for administrators; `None` if there is no choice.
     pub numbers: Option<String>,
-    /// What was asked for: of another kind absence means nothing.
+    /// The kinds that were asked for. The read says nothing about accounts of other kinds.
     pub kinds: BTreeSet<AccountKind>,
     /// Valid entries, sorted by kind and name.
     pub entries: Vec<Entry>,
-    /// Entries that failed a check; present all the same.
+    /// Entries that failed a check. They count as present.
     pub rejected: Vec<RejectedEntry>,
     /// How long the read took.
     pub took: Duration,
     /// How it was read.
     pub way: Way,
-    /// What a comparison of its changes with a full read found; absent where none was made.
+    /// The result of comparing its changes with a full read; `None` if no comparison was made.
     pub compared: Option<Comparison>,
-    /// How far the server is, in its own words.
+    /// The replication state that the server reports.
     pub marks: Marks,
-    /// Servers that are behind what was known, and so were not used.
+    /// Servers that were not used, because they are behind a state that was seen before.
     pub behind: BTreeMap<String, Behind>,
-    /// Members that are named and not there.
+    /// Members that are named and have no entry.
     pub dangling: Dangling,
-    /// Whom rejected groups and tools name.
+    /// The members of rejected groups and tools.
     pub nesting: Nesting,
-    /// What the attributes are called.
+    /// The names of the attributes.
     pub labels: AttributeLabels,
-    /// What its servers say of accounts that are about to be suspended for their absence; `None`: they were not asked, and
-    /// the read alone counts.
+    /// What its servers say about accounts that are about to be suspended for absence. `None` if they were not asked:
+    /// then the read alone decides.
     pub proofs: Option<BTreeMap<DirectoryId, Proof>>,
 }
 
 impl SourceRead {
-    /// All that a source was asked for, read in full in no time.
+    /// Returns a complete full read of everything that a source was asked for.
     #[must_use]
     pub fn complete(source: &str, kinds: impl IntoIterator<Item = AccountKind>, entries: Vec<Entry>) -> Self {
         Self {
@@ -94,12 +95,12 @@ impl SourceRead {
     }
 }
 
-/// What was one way in a full read and another in what the changes had made. It is repaired when this is told.
+/// The differences between a full read and the entries that were kept up to date by changes. They are already repaired.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Comparison {
-    /// How many entries.
+    /// The number of entries that differed.
     pub differences: u64,
-    /// Some of them, for people.
+    /// Some of the differences, as texts for administrators.
     pub examples: Vec<String>,
 }
 
@@ -107,17 +108,17 @@ pub struct Comparison {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
-    /// All of it.
+    /// All entries are read.
     #[default]
     Full,
-    /// What changed since the last read, asked for.
+    /// The changes since the last read are read.
     Incremental,
-    /// The server tells each change when it happens.
+    /// The server reports each change when it happens.
     Persist,
 }
 
 impl Way {
-    /// One word, stable.
+    /// Returns the name of the way, which never changes.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -132,26 +133,26 @@ impl Way {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "completeness")]
 pub enum Completeness {
-    /// Every page answered success, paging ended, no limit was hit, no referral left, all sentinels seen.
+    /// Every page succeeded, paging ended, no limit was hit, no referral is left, and all sentinel entries were seen.
     Complete,
-    /// Anything else. Nobody of this source is missing because of it; members and supplementary groups that it
-    /// shows are there, but more may be.
+    /// Anything else. No account counts as missing because of this read. Members and supplementary groups in it are
+    /// believed, but there may be more.
     Partial {
-        /// Why, for people.
+        /// The reason, as a text for administrators.
         why: String,
     },
-    /// The server that answered is behind what was heard before, and so is every other that did. Nothing of what they say
-    /// is used: the source did not answer.
+    /// Every server that answered is behind a state that was seen before. Nothing of the answers is used, as if the
+    /// source had not answered.
     Stale {
-        /// The first of them.
+        /// The first of these servers.
         server: String,
-        /// Why, for people.
+        /// The reason, as a text for administrators.
         why: String,
     },
 }
 
 impl Completeness {
-    /// What is wrong with it; `None`: it is complete.
+    /// Returns what is wrong with the read; `None` if it is complete.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         match self {
@@ -171,29 +172,28 @@ impl fmt::Display for Completeness {
     }
 }
 
-/// One valid tool, person or group.
+/// A valid entry of a tool, person or group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// What it is.
     pub kind: AccountKind,
-    /// Its immutable id.
+    /// The id that the directory never changes.
     pub id: DirectoryId,
-    /// Where it is, for people; may change.
+    /// The current DN, shown to people.
     pub dn: String,
-    /// Its name, prefix stripped; may change.
+    /// The current name without its prefix.
     pub name: String,
-    /// uid, gid and the gids of the groups that name it; absent for groups without a uid of their own.
+    /// The uid, the gid and the gids of the groups that name it; `None` for groups without a uid of their own.
     pub posix: Option<PosixIdentity>,
-    /// Own gid of a group.
+    /// The gid that a group gives its members.
     pub gid: Option<Gid>,
-    /// `homeDirectory`, or the prefix and the name; absent for groups.
+    /// `homeDirectory`, or a path made from the configured prefix and the name; `None` for groups.
     pub home: Option<PathBuf>,
-    /// The entry does not say where its home is: it is made of the prefix and the name.
+    /// The entry does not name its home, so `home` was made from the configured prefix and the name.
     #[serde(default)]
     pub home_by_default: bool,
     /// Mail address of a person.
     pub mail: Option<String>,
-    /// What tells a person apart in every source that has them, in lower case.
+    /// The value that identifies a person in every source, in lower case.
     #[serde(default)]
     pub person: Option<String>,
     /// Display name of a person.
@@ -201,19 +201,19 @@ pub struct Entry {
     /// Public SSH keys of a person, as the directory has them, unchecked.
     #[serde(default)]
     pub ssh_keys: BTreeSet<String>,
-    /// The mark that disables it, as `attribute: value`.
+    /// The mark that disables the account, as `attribute: value`.
     pub disabled: Option<String>,
-    /// `createTimestamp`: of two new entries with one uid the older wins.
+    /// `createTimestamp`. If two new entries have the same uid, the older one gets it.
     pub created: Option<Timestamp>,
-    /// People who maintain the tool or belong to the group, nested groups resolved, with their role.
+    /// The people who maintain the tool or belong to the group, each with the role. Nested groups are resolved.
     pub members: BTreeMap<DirectoryId, Role>,
-    /// `objectSid` in lower case (Active Directory): what other domains of a forest call it.
+    /// `objectSid` in lower case (Active Directory), by which other domains of the forest name the entry.
     #[serde(default)]
     pub sid: Option<String>,
 }
 
 impl Entry {
-    /// An entry that says nothing but who it is.
+    /// Returns an entry without any optional field.
     #[must_use]
     pub fn new(kind: AccountKind, id: impl Into<String>, dn: impl Into<String>, name: impl Into<String>) -> Self {
         Self {
@@ -237,7 +237,7 @@ impl Entry {
     }
 }
 
-/// What a member is in a tool or group.
+/// The role of a member in a tool or group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -247,25 +247,23 @@ pub enum Role {
     Manager,
 }
 
-/// An entry that failed a check: recorded, shown, counted, and nothing else stops.
+/// An entry that failed a check. It is recorded and shown, and does not affect other entries.
 ///
-/// With a known id it counts as present and its account keeps the last good identity.
+/// If its id is known, the account counts as present and keeps its last valid identity.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RejectedEntry {
     /// The source that has it.
     pub source: String,
-    /// What it would have been.
     pub kind: AccountKind,
-    /// Where it is.
     pub dn: String,
-    /// Its name, if it has one.
+    /// The name, if it could be read.
     pub name: Option<String>,
-    /// Its immutable id, if it could be read.
+    /// The id, if it could be read.
     pub id: Option<DirectoryId>,
-    /// The mark that disables it, as `attribute: value`: an account that is locked out does not stay because of a bad
-    /// home.
+    /// The mark that disables the account, as `attribute: value`. A disabled account must lose its access even if, for
+    /// example, its home is invalid.
     #[serde(default)]
     pub disabled: Option<String>,
-    /// What is wrong, with the value.
+    /// The failed check, with the value.
     pub why: String,
 }

@@ -1,4 +1,4 @@
-//! Names in entries: members that no entry answers to, and what attributes are called.
+//! Names that entries contain: members for which the read has no entry, and the names of attributes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,22 +6,22 @@ use super::Role;
 use super::dn::Dn;
 use crate::identity::DirectoryId;
 
-/// Where a domain keeps its entries for members of other domains (MS-ADTS 6.1.1.4.9).
+/// Where a domain stores its entries for members from other domains (MS-ADTS 6.1.1.4.9).
 const FOREIGN_PRINCIPALS: &str = ",cn=foreignsecurityprincipals,";
 
-/// A member as a group names it.
+/// A member, as a group names it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemberName {
-    /// By DN, canonical.
+    /// The canonical DN.
     Dn(String),
-    /// By name (`memberUid`).
+    /// The name in `memberUid`.
     Name(String),
-    /// By the security identifier of an account of another domain, in lower case: a foreign security principal.
+    /// The SID, in lower case, of an account in another domain (a foreign security principal).
     Sid(String),
 }
 
 impl MemberName {
-    /// The name that `dn` stands for. A foreign security principal is named by the SID in its DN.
+    /// Returns the name for a member's `dn`. A foreign security principal is named by the SID in its DN.
     #[must_use]
     pub fn of(dn: &Dn) -> Self {
         let text = dn.canonical();
@@ -41,18 +41,19 @@ impl std::fmt::Display for MemberName {
     }
 }
 
-/// Members that groups and tools name, and of which the read has no entry: who left, who is hidden, and who is elsewhere.
+/// Members that groups and tools name and for which the read has no entry: they left, are hidden, or are in another
+/// source.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dangling {
-    /// The entries that name each, by their ids, and as what.
+    /// The ids of the entries that name each member, with its role there.
     pub members: BTreeMap<MemberName, BTreeMap<DirectoryId, Role>>,
-    /// The groups and tools that each group is a part of: a member of the group is a member of them.
+    /// The groups and tools that contain each group. Members of the group are members of these, too.
     pub parents: BTreeMap<DirectoryId, BTreeSet<DirectoryId>>,
 }
 
 impl Dangling {
-    /// The entries that name a member, with what it is there, and all that those are a part of. A manager of a group is
-    /// a plain member of the groups that contain it.
+    /// Returns the entries that name a member, and all that contain these entries, with the member's role. A manager of
+    /// a group is a plain member of the groups that contain it.
     #[must_use]
     pub fn holders(&self, name: &MemberName) -> BTreeMap<&DirectoryId, Role> {
         let mut found = BTreeMap::new();
@@ -67,44 +68,44 @@ impl Dangling {
         found
     }
 
-    /// Adds that `id` names `name` as `role`.
+    /// Records that the entry `id` names `name` in `role`.
     pub fn add(&mut self, name: MemberName, id: DirectoryId, role: Role) {
         let known = self.members.entry(name).or_default().entry(id).or_insert(role);
         *known = (*known).max(role);
     }
 }
 
-/// Whom rejected groups and tools name, by the groups in them, so that it is no larger than what was read. It adds nobody;
-/// it tells whom they name no longer.
+/// The members of rejected groups and tools, stored as a graph of groups so that it is not larger than the read. It
+/// adds no member; it only shows which members are still named.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Nesting {
-    /// Where each of them is in `groups`.
+    /// The index of each entry in `groups`.
     entries: BTreeMap<DirectoryId, usize>,
     groups: Vec<Nested>,
 }
 
-/// One group.
+/// One group in [`Nesting`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Nested {
-    /// The accounts that it names itself.
+    /// The accounts that the group names itself.
     pub members: BTreeSet<DirectoryId>,
-    /// The groups that it names.
+    /// The indexes of the groups that it names.
     pub parts: Vec<usize>,
 }
 
 impl Nesting {
-    /// Adds a group, and returns where it is.
+    /// Adds a group, and returns its index.
     pub fn add(&mut self, group: Nested) -> usize {
         self.groups.push(group);
         self.groups.len() - 1
     }
 
-    /// The group that was added as `at` is `entry`, or lists its maintainers.
+    /// Records that the group at index `at` is `entry`, or that it lists the maintainers of `entry`.
     pub fn name(&mut self, entry: DirectoryId, at: usize) {
         self.entries.insert(entry, at);
     }
 
-    /// Returns whom a rejected entry names, however deep, with cycles cut. `None`: it is no group, or shows no members.
+    /// Returns the members of a rejected entry, at any depth. Returns `None` if it is not a group or shows no members.
     #[must_use]
     pub fn members(&self, entry: &DirectoryId) -> Option<BTreeSet<&DirectoryId>> {
         let start = *self.entries.get(entry)?;
@@ -117,16 +118,12 @@ impl Nesting {
     }
 }
 
-/// What the attributes of a source are called that are believed to be gone only if they are proved to be.
+/// The names of the attributes of a source that count as removed only with proof.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttributeLabels {
-    /// Home directory.
     pub home: String,
-    /// SSH keys.
     pub ssh_keys: String,
-    /// Mail address.
     pub mail: String,
-    /// POSIX user id.
     pub uid: String,
 }
 
@@ -155,7 +152,7 @@ mod tests {
             "cn=s-1-5-11,cn=foreignsecurityprincipals,dc=a".to_owned(),
             format!("cn={sid},ou=x,cn=foreignsecurityprincipals,dc=a"),
         ] {
-            assert_eq!(name(&dn), Dn::parse(&dn).canonical(), "no account of another domain");
+            assert_eq!(name(&dn), Dn::parse(&dn).canonical(), "this DN is not that of a foreign account");
         }
     }
 

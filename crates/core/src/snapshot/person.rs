@@ -1,15 +1,15 @@
-//! One person in two sources: the same value of [`Entry::person`].
+//! Finds people who have entries in several sources: their entries have the same [`Entry::person`].
 
 use std::collections::BTreeMap;
 
 use super::{Entry, SourceRead};
 use crate::identity::{AccountKind, DirectoryId};
 
-/// Entries of later sources that are people of earlier ones: by source and id, with the entries they are the same as.
-/// If there are several, nobody knows which one it is.
+/// Entries of people who also have an entry in an earlier source: by source and id, with those earlier entries. If
+/// there are several, it is unknown which one is meant.
 pub type Same<'a> = BTreeMap<(&'a str, &'a DirectoryId), Vec<&'a Entry>>;
 
-/// Looks for them; the order of `reads` is that of precedence.
+/// Finds these entries. `reads` are in order of precedence.
 #[must_use]
 pub fn same_people(reads: &[SourceRead]) -> Same<'_> {
     let mut first: BTreeMap<&str, (&str, Vec<&Entry>)> = BTreeMap::new();
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_source_that_has_a_person_says_who_they_are() {
+    fn people_are_matched_to_the_first_source_that_has_them() {
         let reads = [
             read("staff", &[("alice", Some("1")), ("bob", Some("2")), ("twin", Some("3")), ("double", Some("3"))]),
             read("guests", &[("a.smith", Some("1")), ("carol", Some("4")), ("who", Some("3")), ("bob", None)]),

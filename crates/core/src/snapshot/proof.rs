@@ -1,4 +1,4 @@
-//! What the servers of a source say about one account that a read did not show, when they are asked for its immutable
+//! The answers of a source's servers about an account that a read did not show. The servers are asked for its immutable
 //! id.
 
 use std::collections::BTreeMap;
@@ -8,31 +8,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::{AccountKind, DirectoryId};
 
-/// An account whose absence would be due, and where it was.
+/// An account whose absence would cause its suspension.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Due {
-    /// Its immutable id.
+    /// The id that the directory never changes.
     pub id: DirectoryId,
-    /// What it is.
     pub kind: AccountKind,
     /// Its last DN.
     pub dn: String,
 }
 
-/// Where one server has an entry.
+/// Where one server has the entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "found")]
 pub enum Place {
-    /// Nowhere beneath the suffix.
+    /// Not below the suffix.
     Nowhere,
-    /// Outside the bases, or no longer of their filters.
+    /// Outside the search bases, or no longer matched by their filters.
     Outside {
-        /// Where it is now.
+        /// The current DN.
         dn: String,
     },
     /// Where the read should have shown it.
     Inside {
-        /// Where it is.
+        /// The current DN.
         dn: String,
     },
 }
@@ -47,31 +46,31 @@ impl fmt::Display for Place {
     }
 }
 
-/// What each server that is not behind says of an entry. Empty: none could be asked.
+/// The answers of all servers that are not behind. Empty if no server could be asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
-    /// By server; the first is the freshest.
+    /// Sorted by freshness, the freshest first.
     pub servers: Vec<(String, Place)>,
 }
 
-/// What follows from a proof.
+/// The conclusion from a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// No server could be asked: nothing is proved.
+    /// No server could be asked, so nothing is proved.
     Unknown,
-    /// All say that it is not where it was.
+    /// All servers say that the entry is not where it was.
     Gone,
-    /// All say that it is there: the read was wrong.
+    /// All servers have the entry, so the read was wrong.
     There,
-    /// Some say this and some that.
+    /// The servers disagree.
     Disagreement {
-        /// The freshest one has it.
+        /// Whether the freshest server has the entry.
         freshest_has_it: bool,
     },
 }
 
 impl Proof {
-    /// What follows.
+    /// Draws the conclusion.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let has = |place: &Place| matches!(place, Place::Inside { .. });
@@ -84,7 +83,7 @@ impl Proof {
         }
     }
 
-    /// By server, for the history.
+    /// Returns the answers by server, for the history.
     #[must_use]
     pub fn by_server(&self) -> BTreeMap<&str, String> {
         self.servers.iter().map(|(server, place)| (server.as_str(), place.to_string())).collect()
@@ -103,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_that_disagree_leave_it_to_the_freshest() {
+    fn the_freshest_server_decides_a_disagreement() {
         let there = || Place::Inside { dn: "uid=a".to_owned() };
         let moved = || Place::Outside { dn: "uid=a,ou=left".to_owned() };
         let proof = |places: Vec<Place>| {

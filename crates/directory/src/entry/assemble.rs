@@ -1,8 +1,8 @@
-//! The trees that one source answered become one [`SourceRead`]: which entry is what, who belongs to whom, and what may
-//! be said about completeness. PURE: no runtime, no client, no file system, no clock. One thread shares the work of a
-//! call and ends with it.
+//! Turns the trees that one source returned into one [`SourceRead`]: accounts and groups, their members, and whether
+//! the read is complete. PURE: no runtime, no client, no file system, no clock. It uses a second thread, which ends
+//! before the call returns.
 //!
-//! Memberships are resolved within one source: its DNs and names mean nothing in another.
+//! Memberships are resolved within one source, because its DNs and names mean nothing in another.
 
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
@@ -22,41 +22,41 @@ use crate::entry::raw::RawEntry;
 use crate::entry::{Candidate, EntryRules, Reading};
 use crate::source::{Sentinel, SourceConfig, SourceKind};
 
-/// Kinds in the order in which an entry that two trees hold is taken: a tool is not a person as well.
+/// The kinds, in order of precedence if two trees hold the same entry: a tool is not a person as well.
 pub const KINDS: [AccountKind; 3] = [AccountKind::Tool, AccountKind::User, AccountKind::Group];
 
 const ACCOUNT_CLASSES: [&str; 2] = ["posixAccount", "user"];
 pub(crate) const GROUP_CLASSES: [&str; 5] =
     ["groupOfNames", "groupOfUniqueNames", "groupOfMembers", "posixGroup", "group"];
 
-/// What a source answered, uninterpreted.
+/// What a source returned, not interpreted yet.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RawRead {
     /// The server that answered, or the file.
     pub server: Option<String>,
     /// The trees that were asked for.
     pub trees: BTreeMap<AccountKind, RawTree>,
-    /// What went wrong; none: the read proves absence.
+    /// What went wrong. If empty, accounts that were not returned are absent.
     pub problems: Vec<String>,
-    /// How far the server is, in its own words.
+    /// The replication state that the server showed.
     pub marks: Box<Marks>,
-    /// Servers that were passed over because they are behind.
+    /// Servers that were skipped because they are behind.
     pub behind: Vec<(String, Behind)>,
 }
 
-/// What a source answered for one tree.
+/// What a source returned for one tree.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RawTree {
-    /// The entries that came.
+    /// The entries that were returned.
     pub entries: Vec<Arc<RawEntry>>,
-    /// Whether they all came.
+    /// Whether all entries were returned.
     pub whole: bool,
 }
 
-/// Interprets what `source` answered. `took` is zero; the caller knows the time.
+/// Interprets what `source` returned. `took` is zero; the caller measures the time.
 ///
-/// In a Partial read `members` and supplementary groups are lower bounds, as the entries themselves are: who is not
-/// there may only not have been read.
+/// In a partial read, `members` and supplementary groups may be incomplete, like the entries themselves: a missing
+/// account may only not have been read.
 #[must_use]
 pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> SourceRead {
     if let Some(stale) = stale(source, &raw) {
@@ -68,11 +68,12 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     let reading_of = |kind: AccountKind| &readings[&kind];
     let (candidates, companions) = sort_out(source, raw.trees, |kind, raw| reading_of(kind).id(raw));
     if problems.is_empty() {
-        // After another problem their absence is no news.
+        // After another problem, a missing sentinel proves nothing new.
         problems.extend(missing_sentinels(source, candidates.iter().chain(&companions)));
     }
 
-    // What needs one entry at a time, beside what needs all of them: of many each takes a good part of a second.
+    // The checks of single entries run in parallel with the work that needs all of them. With many entries, each takes
+    // a good part of a second.
     let (checked, index, groups, closed) = thread::scope(|scope| {
         let check = || candidates.iter().map(|candidate| reading_of(candidate.kind).check(candidate)).collect();
         let checked: ScopedJoinHandle<'_, Vec<_>> = scope.spawn(check);
@@ -105,7 +106,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
             let other = dns.iter().find(|dn| **dn != raw.dn).unwrap_or(&"another entry");
             entry.why =
                 format!("{attribute} {id} is also that of {other}: neither is read until one of them has another");
-            // Without the id: what one of them says must not be taken for what the other says.
+            // The id is removed, so that statements about one of the entries are not taken for the other.
             return Err(Box::new(RejectedEntry { id: None, ..entry }));
         }
         let mut reject_group = || rejected.extend(id.clone().zip(members_of));
@@ -139,7 +140,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     read.nesting = groups.nesting(&index, rejected);
     let nameless: Vec<_> = read.rejected.iter().filter(|rejected| rejected.id.is_none()).collect();
     if let Some(example) = nameless.first() {
-        // An entry without an id cannot be recognised, so no account is known to be absent.
+        // An entry without an id cannot be recognised, so no account can be proved absent.
         let attribute = &source.attributes.id;
         problems.push(format!("no usable {attribute} in {} entries, such as {}", nameless.len(), example.dn));
     }
@@ -151,7 +152,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     read
 }
 
-/// The read of a source of which each server that answered is behind: nothing of what they say is used.
+/// Returns a stale read if every server that answered is behind. Nothing that they returned is used.
 fn stale(source: &SourceConfig, raw: &RawRead) -> Option<SourceRead> {
     let (server, _) = raw.behind.first().filter(|_| raw.server.is_none())?;
     let others = raw.behind.iter().map(|(server, behind)| format!("{server}: {}", behind.why));
@@ -174,14 +175,14 @@ fn labels(source: &SourceConfig) -> AttributeLabels {
     }
 }
 
-/// By kind, name and id. Not the entries themselves are sorted: they are large.
+/// Sorts by kind, name and id. It sorts indexes, because entries are large.
 fn sort(entries: &mut [Entry]) {
     let mut order: Vec<_> =
         entries.iter().enumerate().map(|(at, entry)| (entry.kind, &*entry.name, &entry.id, at)).collect();
     order.sort_unstable();
     let order: Vec<usize> = order.into_iter().map(|(.., at)| at).collect();
     for to in 0..order.len() {
-        // If that entry stood at an earlier place, it has been swapped to a later one since.
+        // If the entry was at an earlier index, it has been swapped to a later one since.
         let mut from = order[to];
         while from < to {
             from = order[from];
@@ -224,7 +225,7 @@ fn missing_sentinels<'a>(source: &SourceConfig, all: impl Iterator<Item = &'a Ca
     (!problems.is_empty()).then(|| problems.join("; "))
 }
 
-/// Which entry is what: accounts and groups, and apart from them the groups that only list a tool's maintainers.
+/// Separates accounts and groups (first list) from the groups that only list a tool's maintainers (second list).
 fn sort_out(
     source: &SourceConfig,
     mut trees: BTreeMap<AccountKind, RawTree>,
@@ -234,8 +235,8 @@ fn sort_out(
     let mut candidates = Vec::with_capacity(count);
     let mut companions = Vec::new();
     let mut seen = HashSet::with_capacity(count);
-    // A tree that was not read to its end may hold more than came: what a wider tree shows beneath its base is then
-    // nobody's until a whole read has said whose.
+    // Base DNs of trees that were not read completely. If a wider tree shows an entry beneath such a base, the entry is
+    // left out, because it may belong to the incomplete tree.
     let mut unsure: Vec<Dn> = Vec::new();
     for kind in KINDS {
         let Some(base) = source.tree(kind).map(|tree| Dn::parse(&tree.base)) else { continue };
@@ -260,8 +261,8 @@ fn sort_out(
     (candidates, companions)
 }
 
-/// The ids that several entries have, with their DNs. People who may write the id of an entry of theirs can give it the id
-/// of any other, so nobody knows which of them is the account.
+/// Returns the ids that several entries have, with their DNs. People who may write the id of their entry can give it
+/// the id of any other, so it is unknown which entry is the account.
 fn ambiguous(candidates: &[Candidate]) -> HashMap<&DirectoryId, Vec<&str>> {
     let mut first: HashMap<&DirectoryId, &str> = HashMap::with_capacity(candidates.len());
     let mut ambiguous: HashMap<&DirectoryId, Vec<&str>> = HashMap::new();
@@ -275,7 +276,7 @@ fn ambiguous(candidates: &[Candidate]) -> HashMap<&DirectoryId, Vec<&str>> {
     ambiguous
 }
 
-/// Adds to `entry` what other entries say: its members, and the gids of the groups that name it.
+/// Adds to `entry` what other entries say: its members, and the gids of its groups.
 fn complete(entry: &mut Entry, group: Option<&Dn>, closed: &Closed<'_>, index: &Index<'_>) -> Result<(), String> {
     if let Some(posix) = &mut entry.posix {
         posix.groups = closed.gids.get(&entry.id).cloned().unwrap_or_default();
@@ -288,7 +289,7 @@ fn complete(entry: &mut Entry, group: Option<&Dn>, closed: &Closed<'_>, index: &
     let members = closed.members.get(group).into_iter().flatten();
     entry.members = members.map(|(id, role)| ((*id).clone(), *role)).collect();
     if entry.kind == AccountKind::Tool {
-        // One tool may be in another's group; that lets it act there, but makes nobody a maintainer.
+        // A tool can be a member of another tool's group. It may then act there, but it is not a maintainer.
         entry.members.retain(|id, _| index.people.contains(id));
     }
     Ok(())
@@ -346,15 +347,15 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         }
     }
 
-    /// What a server that holds `text` answers to the searches of `source`.
+    /// Returns what a server that holds `text` answers to the searches of `source`.
     fn answer(source: &SourceConfig, text: &str) -> RawRead {
         let mut entries = Vec::new();
-        ldif::parse(text.as_bytes(), &mut entries).expect("LDIF");
+        ldif::parse(text.as_bytes(), &mut entries).expect("the text is valid LDIF");
         let mut raw = RawRead::default();
         for kind in KINDS {
             let Some(tree) = source.tree(kind) else { continue };
             let base = Dn::parse(&tree.base);
-            let filter = crate::entry::filter::Filter::parse(&tree.filter).expect("a filter");
+            let filter = crate::entry::filter::Filter::parse(&tree.filter).expect("the filter is valid");
             let chosen = entries.iter().filter(|entry| Dn::parse(&entry.dn).is_within(&base) && filter.matches(entry));
             raw.trees.insert(kind, RawTree { entries: chosen.cloned().map(Arc::new).collect(), whole: true });
         }
@@ -370,7 +371,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
     }
 
     fn members(read: &SourceRead, name: &str) -> Vec<String> {
-        let entry = read.entries.iter().find(|entry| entry.name == name).expect("it is there");
+        let entry = read.entries.iter().find(|entry| entry.name == name).expect("the entry was read");
         entry.members.keys().map(|id| id.0.clone()).collect()
     }
 
@@ -380,7 +381,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
 
     proptest::proptest! {
         #[test]
-        fn entries_are_in_order_and_none_is_lost(names in proptest::collection::vec("[ab]{1,3}", 0..60)) {
+        fn sort_orders_all_entries(names in proptest::collection::vec("[ab]{1,3}", 0..60)) {
             let entry = |(at, name): (usize, &String)| Entry::new(AccountKind::User, format!("{at}"), "", name.as_str());
             let mut entries: Vec<Entry> = names.iter().enumerate().map(entry).collect();
             let mut expected = entries.clone();
@@ -391,26 +392,26 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
     }
 
     #[test]
-    fn a_tool_is_an_account_and_the_group_of_its_name() {
+    fn a_tool_has_the_members_of_the_group_with_its_name() {
         let read = read(&source(), SITE);
         assert_eq!(names(&read), ["tool:bar", "tool:foo", "user:alice", "user:bob", "group:staff"]);
-        assert_eq!(members(&read, "foo"), ["a", "b", "c"], "no strangers, no tools; the rejected carol stays");
+        assert_eq!(members(&read, "foo"), ["a", "b", "c"], "no unknown members and no tools, but the rejected carol");
         assert_eq!(members(&read, "bar"), [""; 0], "a tool without a group has no maintainers");
         assert_eq!(read.completeness, Completeness::Complete);
     }
 
     #[test]
-    fn groups_that_name_somebody_give_their_gid() {
+    fn accounts_get_the_gids_of_their_groups() {
         let read = read(&source(), SITE);
         let gids = |name| posix(&read, name).map(|posix| posix.groups.iter().map(|gid| gid.get()).collect::<Vec<_>>());
         assert_eq!(gids("alice"), Some(vec![52503]));
-        assert_eq!(gids("bob"), Some(vec![3000, 52503]), "a gid that may own no pod is left out");
+        assert_eq!(gids("bob"), Some(vec![3000, 52503]), "a gid out of range is left out");
         assert_eq!(gids("bar"), Some(vec![3000, 52503]));
         assert_eq!(gids("foo"), Some(vec![]));
     }
 
     #[test]
-    fn an_entry_that_hides_its_uid_is_rejected_and_present() {
+    fn an_entry_that_hides_its_uid_is_rejected_with_its_id() {
         let read = read(&source(), SITE);
         let rejected: Vec<_> =
             read.rejected.iter().map(|r| (r.id.as_ref().map(|id| id.0.as_str()), r.why.as_str())).collect();
@@ -419,14 +420,14 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
     }
 
     #[test]
-    fn a_hidden_id_proves_nobody_absent() {
+    fn a_read_with_a_hidden_id_is_partial() {
         let read = read(&source(), &SITE.replace("entryUUID: b", "description: b"));
         let why = "no usable entryUUID in 1 entries, such as uid=bob,ou=people,dc=x";
         assert_eq!(read.completeness, Completeness::Partial { why: why.to_owned() });
     }
 
     #[test]
-    fn hidden_members_prove_nobody_absent() {
+    fn a_read_with_hidden_members_is_partial() {
         let text = SITE.replace("member: ", "description: ");
         let why = "members are hidden in 1 groups, such as cn=tools.foo,ou=servicegroups,dc=x";
         assert_eq!(read(&source(), &text).completeness, Completeness::Partial { why: why.to_owned() });
@@ -436,7 +437,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
     }
 
     #[test]
-    fn a_file_without_ids_has_them_from_its_names() {
+    fn entries_of_a_file_without_ids_get_ids_from_their_dns() {
         let mut source = source();
         source.kind = SourceKind::Ldif(LdifConfig { paths: vec![PathBuf::from("a")] });
         let read = read(&source, &SITE.replace("entryUUID: b", "description: b"));
@@ -445,7 +446,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
     }
 
     #[test]
-    fn of_two_entries_with_one_id_neither_is_read() {
+    fn two_entries_with_the_same_id_are_both_rejected() {
         let read = read(&source(), &SITE.replace("entryUUID: b", "entryUUID: a"));
         let why: Vec<_> = read.rejected[..2].iter().map(|rejected| (rejected.id.as_ref(), &*rejected.why)).collect();
         let text = |of: &str| {
@@ -458,9 +459,10 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         assert_ne!(read.completeness, Completeness::Complete);
     }
 
-    /// Somebody gives a group of theirs the id of another one, and makes it one that is rejected, wherever it stands.
+    /// People can give a group of theirs the id of another group, and make their group one that is rejected. The order
+    /// of the entries must not matter.
     #[test]
-    fn an_entry_with_the_id_of_a_group_says_nothing_about_its_members() {
+    fn an_entry_with_the_id_of_a_group_does_not_affect_its_members() {
         for (gid, name) in [("10", "aaa"), ("10", "zzz"), ("4000", "aaa"), ("4000", "zzz")] {
             let copy = format!(
                 "dn: cn={name},ou=groups,dc=x\nobjectClass: posixGroup\ncn: {name}\ngidNumber: {gid}\nentryUUID: s\n\n"
@@ -486,7 +488,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
     }
 
     #[test]
-    fn a_sentinel_that_hides_its_mark_makes_the_read_partial() {
+    fn a_read_is_partial_if_a_sentinel_lacks_a_required_attribute() {
         let mut source = source();
         let dn = "uid=alice,ou=people,dc=x".to_owned();
         source.sentinels = vec![Sentinel { dn, attributes: vec!["PwdAccountLockedTime".to_owned()] }];
@@ -498,7 +500,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
     }
 
     #[test]
-    fn tools_are_no_people_even_where_a_wider_tree_shows_them() {
+    fn tools_are_not_people_even_if_a_wider_tree_contains_them() {
         let mut source = source();
         source.users = Some(Preset::Toolforge.tree(AccountKind::User, "dc=x"));
         let whole = read(&source, SITE);
@@ -507,11 +509,15 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         half.trees.insert(AccountKind::Tool, RawTree::default());
         half.problems.push("cut".to_owned());
         let read = assemble(&source, half, &EntryRules::default());
-        assert_eq!(names(&read), ["user:alice", "user:bob", "group:staff"], "nor where the tools were not read");
+        assert_eq!(
+            names(&read),
+            ["user:alice", "user:bob", "group:staff"],
+            "tools are left out of the people if the tools were not read"
+        );
     }
 
     #[test]
-    fn a_name_that_two_entries_claim_is_nobodys() {
+    fn a_member_name_that_two_entries_have_is_not_resolved() {
         let puppet = "dn: uid=puppet,ou=others,ou=people,dc=x\nobjectClass: posixAccount\nuid: bob\nuidNumber: 2009\n\
                       gidNumber: 500\nentryUUID: p\n\n";
         let read = read(&source(), &(puppet.to_owned() + SITE));
@@ -521,16 +527,16 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         assert_eq!(
             names.keys().map(|id| id.0.as_str()).collect::<Vec<_>>(),
             ["s", "w"],
-            "the ledger knows who is meant"
+            "the read keeps the name for the ledger to resolve"
         );
     }
 
     #[test]
-    fn a_tool_is_not_called_by_a_name_that_a_person_may_have() {
+    fn a_tool_without_a_prefix_is_not_a_member_by_name() {
         let tool = "\ndn: uid=bob,ou=people,ou=servicegroups,dc=x\nobjectClass: posixAccount\nuid: bob\ncn: bob\n\
                     uidNumber: 52509\ngidNumber: 52509\nentryUUID: t\n";
         let mut source = source();
-        source.tools.as_mut().expect("tools").strip_prefix = None;
+        source.tools.as_mut().expect("the source has tools").strip_prefix = None;
         assert_eq!(members(&read(&source, &(SITE.to_owned() + tool)), "staff"), ["b"]);
         let left = SITE.replace("uid=bob,ou=people", "uid=rob,ou=people").replace("uid: bob", "uid: rob");
         let read = read(&source, &(left + tool));
@@ -539,18 +545,18 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
     }
 
     #[test]
-    fn managers_are_told_from_members() {
+    fn managers_are_distinguished_from_members() {
         let mut source = source();
         source.attributes.managers = Some("owner".to_owned());
         let text = SITE.replace("cn: staff\n", "cn: staff\nowner: uid=alice,ou=people,dc=x\n");
         let read = read(&source, &text);
-        let staff = read.entries.iter().find(|entry| entry.name == "staff").expect("staff");
+        let staff = read.entries.iter().find(|entry| entry.name == "staff").expect("staff was read");
         assert_eq!(staff.members.get(&DirectoryId("a".to_owned())), Some(&bursar_core::snapshot::Role::Manager));
         assert_eq!(staff.members.get(&DirectoryId("b".to_owned())), Some(&bursar_core::snapshot::Role::Member));
     }
 
     #[test]
-    fn a_group_nested_too_deep_is_rejected_not_shortened() {
+    fn a_group_that_is_nested_too_deep_is_rejected() {
         use std::fmt::Write as _;
         let mut text = SITE.to_owned();
         for at in 0..40 {
@@ -568,7 +574,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
     }
 
     #[test]
-    fn rejected_groups_tell_whom_they_still_name() {
+    fn a_rejected_group_still_names_its_members() {
         use std::fmt::Write as _;
         let mut text = SITE.to_owned();
         for at in 0..40 {
@@ -586,10 +592,10 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
             let members = read.nesting.members(&DirectoryId(id.to_owned()));
             members.map(|members| members.into_iter().map(|member| member.0.as_str()).collect::<Vec<_>>())
         };
-        assert_eq!(members("g0"), Some(vec!["a", "b"]), "however deep");
-        assert_eq!(members("w"), Some(vec!["b"]), "its gid is no gid");
-        assert_eq!((members("s"), members("c")), (None, None), "taken, and no group");
+        assert_eq!(members("g0"), Some(vec!["a", "b"]), "members beyond the depth limit are included");
+        assert_eq!(members("w"), Some(vec!["b"]), "a group that is rejected because of its gid names its members");
+        assert_eq!((members("s"), members("c")), (None, None), "s is not rejected, and c is not a group");
         let gone = read.dangling.members.values().flat_map(BTreeMap::keys).any(|holder| holder.0 == "g39");
-        assert!(gone, "who is missing may be a member still");
+        assert!(gone, "the missing member of a rejected group is listed");
     }
 }

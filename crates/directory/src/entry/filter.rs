@@ -1,19 +1,20 @@
-//! Search filters (RFC 4515) for sources that have no server to evaluate them. PURE: no runtime, no client, no file
-//! system, no clock.
+//! Evaluates search filters (RFC 4515) for sources without a server. PURE: no runtime, no client, no file system, no
+//! clock.
 //!
-//! Presence, equality, substrings, `&`, `|` and `!`, compared without case: what the presets and most sites use. An
-//! ordering, approximate or extensible match needs the server's schema, so such a filter is refused, not guessed.
+//! Supported are presence, equality, substrings, `&`, `|` and `!`, compared without case. The presets and most sites
+//! need no more. Ordering, approximate and extensible matches need the server's schema, so filters with them are
+//! refused.
 
 use bursar_core::snapshot::dn::fold;
 
 use crate::entry::raw::RawEntry;
 
-/// A filter that can be asked about an entry.
+/// A filter that can be evaluated for an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Filter {
-    /// `(&(a)(b))`; an empty one holds.
+    /// `(&(a)(b))`; true if empty.
     And(Vec<Filter>),
-    /// `(|(a)(b))`; an empty one does not.
+    /// `(|(a)(b))`; false if empty.
     Or(Vec<Filter>),
     /// `(!(a))`.
     Not(Box<Filter>),
@@ -21,19 +22,19 @@ pub enum Filter {
     Present(String),
     /// `(attribute=value)`.
     Equal(String, String),
-    /// `(attribute=first*middle*last)`: the pieces, of which the outer two may be empty.
+    /// `(attribute=first*middle*last)`: the pieces; the first and the last may be empty.
     Substring(String, Vec<String>),
 }
 
 impl Filter {
-    /// Reads `text`; `None` if it is malformed or needs a server.
+    /// Parses `text`; returns `None` if it is malformed or needs a server.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (filter, rest) = parse_filter(text.trim(), 0)?;
         rest.is_empty().then_some(filter)
     }
 
-    /// Whether `entry` is one the filter asks for.
+    /// Whether the filter matches `entry`.
     #[must_use]
     pub fn matches(&self, entry: &RawEntry) -> bool {
         match self {
@@ -57,7 +58,7 @@ fn has_pieces(value: &str, pieces: &[String]) -> bool {
     rest.ends_with(last.as_str())
 }
 
-/// Deepest nesting read: beyond it a filter is a mistake, and the recursion a danger to the stack.
+/// The deepest nesting that is parsed. A deeper filter is a mistake, and its recursion could overflow the stack.
 const DEPTH: usize = 64;
 
 fn parse_filter(text: &str, depth: usize) -> Option<(Filter, &str)> {
@@ -89,7 +90,7 @@ fn parse_item(text: &str) -> Option<Filter> {
     let attribute = attribute.trim().to_lowercase();
     if attribute.is_empty() || !attribute.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b';'))
     {
-        return None; // also `>=`, `<=`, `~=` and `:=`
+        return None; // for example `>=`, `<=`, `~=` or `:=`
     }
     if value == "*" {
         return Some(Filter::Present(attribute));
@@ -102,7 +103,7 @@ fn parse_item(text: &str) -> Option<Filter> {
     }
 }
 
-/// `\2a` and the like (RFC 4515, 3).
+/// Decodes escapes such as `\2a` (RFC 4515, 3).
 fn unescape(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_choose_entries() {
+    fn filters_match_entries() {
         for yes in [
             "(cn=*)",
             "(CN=TOOLS.foo)",

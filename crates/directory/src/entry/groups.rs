@@ -1,5 +1,5 @@
-//! The groups of one source, and whom they mean: from flat reads to the resolved members of each, and the gids that
-//! belonging to them gives. PURE: no runtime, no client, no file system, no clock.
+//! Resolves the groups of one source: from groups as they were read to the members of each, and to the gids that
+//! members get from their groups. PURE: no runtime, no client, no file system, no clock.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,20 +16,22 @@ use crate::entry::numbers::{by_sid, is_account, primary_group};
 use crate::entry::{Candidate, Reading};
 use crate::source::SourceConfig;
 
-/// Memberships that a read may have by nesting, of all groups together: one large group inside of many multiplies them, and
-/// the owner of one group may nest another. A directory of 100,000 people has some 100 bytes for each.
+/// The most nested memberships that all groups of a read may have together. If one large group is nested in many
+/// others, its members are counted in each, and the owner of one group can nest another. For 100,000 people,
+/// this is 50 for each.
 const MOST_NESTED: usize = 5_000_000;
 
-/// Accounts by DN and by name. Rejected ones too: who maintains a tool does not depend on a readable uid.
+/// Accounts by DN and by name, including rejected ones: an unreadable uid does not remove a maintainer from a tool.
 pub(crate) struct Index<'a> {
     by_dn: HashMap<&'a Dn, &'a DirectoryId>,
-    /// `None`: several entries claim the name. The ledger knows whose it is, and the directory does not say it.
+    /// `None` if several entries have the name. Then the directory does not say which account is meant, but the ledger
+    /// may know.
     by_name: HashMap<&'a str, Option<&'a DirectoryId>>,
     pub(crate) people: HashSet<&'a DirectoryId>,
 }
 
 impl<'a> Index<'a> {
-    /// `name`: what groups may call an account by (`memberUid`).
+    /// `name` returns the name by which groups may list an account (`memberUid`).
     pub(crate) fn of(candidates: &'a [Candidate], name: impl Fn(&'a Candidate) -> Option<&'a str>) -> Self {
         let most = candidates.len();
         let mut index = Self {
@@ -62,11 +64,11 @@ impl<'a> Index<'a> {
     }
 }
 
-/// Groups as they were read.
+/// The groups as they were read, before nested groups are resolved.
 pub(crate) struct Flat {
     pub(crate) groups: Groups,
     pub(crate) managers: BTreeMap<Dn, BTreeSet<Dn>>,
-    /// Groups that must have members and show none.
+    /// Groups that must have members, but show none.
     pub(crate) hidden: Vec<Dn>,
 }
 
@@ -98,8 +100,8 @@ impl Flat {
         flat
     }
 
-    /// Members of groups that show none, by what the accounts and nested groups say (`memberOf`). A group that lists
-    /// members knows better: 389-ds and OpenLDAP keep `memberOf` by a plugin, which may be behind.
+    /// Adds the members of groups that show none, from the `memberOf` of accounts and nested groups. If a group lists
+    /// members, its list is used alone: a plugin maintains `memberOf` in 389-ds and OpenLDAP, and may lag behind.
     fn add_member_of(&mut self, source: &SourceConfig, candidates: &[Candidate]) {
         let silent: HashSet<Dn> =
             self.groups.iter().filter(|(_, members)| members.is_empty()).map(|(dn, _)| dn.clone()).collect();
@@ -111,7 +113,7 @@ impl Flat {
         }
     }
 
-    /// Accounts belong to their primary group, which does not list them (MS-ADA3 2.120).
+    /// Adds accounts to their primary group, which does not list them (MS-ADA3 2.120).
     fn add_primary_groups(&mut self, candidates: &[Candidate]) {
         let groups = candidates.iter().filter(|candidate| candidate.kind == AccountKind::Group);
         let by_sid = by_sid(groups.map(|group| (&group.dn, &*group.raw)));
@@ -168,14 +170,14 @@ impl Flat {
     }
 }
 
-/// Groups by the DNs of their entries, and by those of tools whose maintainers they list.
+/// The ids of the entries that have a group: the group's own entry, or the tools whose maintainers it lists.
 pub(super) type Holders<'a> = HashMap<&'a Dn, Vec<&'a DirectoryId>>;
 
 impl Flat {
-    /// Whom the groups of `rejected` entries name.
+    /// Returns the accounts that the groups of `rejected` entries name.
     pub(super) fn nesting(&self, index: &Index<'_>, rejected: Vec<(DirectoryId, &Dn)>) -> Nesting {
         let (mut nesting, mut found) = (Nesting::default(), HashMap::new());
-        // Each group is looked into once, and the groups in it before it are numbered.
+        // Each group is visited and numbered once, before the groups inside of it.
         let mut order: Vec<&Dn> = Vec::new();
         let mut next: Vec<&Dn> = rejected.iter().map(|(_, dn)| *dn).collect();
         while let Some(dn) = next.pop() {
@@ -198,7 +200,7 @@ impl Flat {
         nesting
     }
 
-    /// The groups that a group names.
+    /// Returns the groups that a group names as members.
     fn parts<'a>(&'a self, dn: &Dn) -> impl Iterator<Item = &'a Dn> {
         self.groups.get(dn).into_iter().flatten().filter_map(|member| match member {
             Member::Dn(dn) if self.groups.contains_key(dn) => Some(dn),
@@ -206,7 +208,7 @@ impl Flat {
         })
     }
 
-    /// Members that no entry answers to, and what their groups are a part of.
+    /// Returns the members that match no entry, and which groups contain their groups.
     pub(super) fn dangling(&self, index: &Index<'_>, holders: &Holders<'_>) -> Dangling {
         let mut dangling = Dangling::default();
         let mut parts: Vec<(&Dn, &Dn)> = Vec::new();
@@ -246,7 +248,7 @@ fn hold(dangling: &mut Dangling, name: &MemberName, holders: Option<&Vec<&Direct
     }
 }
 
-/// Whether others are its members. A tool that lists its own maintainers is a group of them, and of nobody else.
+/// Whether an entry is a group with members. A tool that lists its own maintainers is one.
 fn is_group(candidate: &Candidate) -> bool {
     match candidate.kind {
         AccountKind::Group => true,
@@ -255,11 +257,11 @@ fn is_group(candidate: &Candidate) -> bool {
     }
 }
 
-/// Groups with their nested members resolved.
+/// The groups with their nested members resolved.
 #[derive(Default)]
 pub(crate) struct Closed<'a> {
     pub(crate) members: HashMap<&'a Dn, BTreeMap<&'a DirectoryId, Role>>,
-    /// Those whose members are not known.
+    /// Groups whose members could not be resolved.
     pub(crate) refused: HashMap<&'a Dn, Refused>,
     pub(crate) gids: HashMap<&'a DirectoryId, BTreeSet<Gid>>,
 }
@@ -270,13 +272,13 @@ pub(crate) enum Refused {
     #[error("groups are nested deeper than {DEPTH}")]
     TooDeep,
     #[error(
-        "groups inside of it give it {members} members, and all groups have more than {MOST_NESTED} by nesting; nest fewer \
-         groups in it"
+        "nested groups give it {members} members, and all groups together have more than {MOST_NESTED} nested \
+         members; nest fewer groups in it"
     )]
     TooLarge { members: usize },
 }
 
-/// For each tool's full name the group of that name: from the tools' tree, else from the groups' tree.
+/// Returns the group for the full name of each tool: from the tree of the tools, or else from that of the groups.
 pub(crate) fn companions_by_name<'a>(
     source: &SourceConfig,
     candidates: &'a [Candidate],

@@ -1,63 +1,64 @@
-//! Numbers for accounts that have a SID and no `uidNumber`: the algorithm of SSSD, so that a pod's files belong to the
-//! uid that the same person has where SSSD runs. PURE: no runtime, no client, no file system, no clock.
+//! Computes numbers for accounts that have a SID and no `uidNumber`, by the algorithm of SSSD: files that a pod writes
+//! then belong to the uid that the same person has on hosts with SSSD. PURE: no runtime, no client, no file system, no
+//! clock.
 //!
-//! Described in sssd-ad(5), ID MAPPING. The numbers from `lower` to `upper` are cut into slices of `size`. The slice of
-//! a domain is the hash of its SID, and the number in it is the RID. A RID that does not fit has a slice of its own, by
-//! the hash of the domain's SID and the first RID that would be in it.
+//! The algorithm is described in sssd-ad(5), ID MAPPING. The numbers from `lower` to `upper` are divided into slices of
+//! `size`. The hash of a domain's SID selects its slice, and the RID is the offset in it. RIDs beyond the slice are in
+//! further slices; each is selected by the hash of the domain's SID and of the first RID in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::entry::sid::Sid;
 
-/// The numbers that are given out: `ldap_idmap_range_min`, `_max` and `_size` of SSSD. If SSSD runs with other values,
-/// the same must be set here, or files belong to somebody else.
+/// The range of numbers: `ldap_idmap_range_min`, `_max` and `_size` of SSSD. If SSSD runs with other values, they must
+/// be set here too; otherwise files get wrong owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdRange {
-    /// The first.
+    /// The first number.
     pub lower: u32,
-    /// One after the last.
+    /// One more than the last number.
     pub upper: u32,
-    /// How many each slice has.
+    /// The number of numbers in each slice.
     pub size: u32,
 }
 
 impl Default for IdRange {
-    /// SSSD's own: 10,000 slices of 200,000.
+    /// The defaults of SSSD: 10,000 slices of 200,000.
     fn default() -> Self {
         Self { lower: 200_000, upper: 2_000_200_000, size: 200_000 }
     }
 }
 
 impl IdRange {
-    /// How many whole slices there are; 0 if the range is no range.
+    /// Returns the number of whole slices; 0 if the range is invalid.
     #[must_use]
     pub fn slices(&self) -> u32 {
         self.upper.checked_sub(self.lower).and_then(|all| all.checked_div(self.size)).unwrap_or(0)
     }
 }
 
-/// How many slices beyond its first SSSD reserves for a domain at once (`ldap_idmap_helper_table_size`). They keep
-/// clear of the domains registered before, later ones of all.
+/// The number of further slices that SSSD reserves for a domain at once (`ldap_idmap_helper_table_size`). They avoid
+/// only the slices of domains that were registered before; later slices avoid those of all domains.
 const HELPERS: u32 = 10;
-/// Start of SSSD's hash.
+/// The seed of SSSD's hash.
 const SEED: u32 = 0xdead_beef;
 
-/// Which slice each domain of a source has.
+/// The slice of each domain of a source.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct IdMap {
     range: IdRange,
-    /// The slices of domains, in the order in which they were taken.
+    /// The slices of domains, in the order in which they were assigned.
     taken: Vec<u32>,
-    /// Place in `taken` by domain; or the domain whose slice it would have too.
+    /// The index in `taken` by domain; `Err` names the domain that already has the same slice.
     domains: BTreeMap<Sid, Result<usize, Sid>>,
 }
 
 impl IdMap {
-    /// Gives slices: 0 to the default domain (`ldap_idmap_default_domain_sid`), the next free one from its hash to
-    /// each of `listed`, its hash to each other one of `seen`.
+    /// Assigns slices: 0 to the default domain (`ldap_idmap_default_domain_sid`), the next free one from its hash to
+    /// each of `listed`, and the one of its hash to each other domain in `seen`.
     ///
-    /// Where two domains have one hash, SSSD's answer depends on which it met first. Nothing is guessed: the second has
-    /// no numbers until `listed` says the order.
+    /// If two domains have the same hash, the result of SSSD depends on which it saw first. Nothing is guessed here:
+    /// the second domain gets no numbers until `listed` gives the order.
     #[must_use]
     pub fn new(range: IdRange, default: Option<&Sid>, listed: &[Sid], seen: &BTreeSet<Sid>) -> Self {
         let mut map = Self { range, taken: Vec::new(), domains: BTreeMap::new() };
@@ -89,15 +90,15 @@ impl IdMap {
         map
     }
 
-    /// The number that SSSD gives `sid`; `Err` says why there is none.
+    /// Returns the number that SSSD gives to `sid`, or why there is none.
     pub fn id(&self, sid: &Sid) -> Result<u32, String> {
         let (domain, rid) = sid.in_domain().ok_or_else(|| format!("{sid} belongs to no domain"))?;
         let place = match self.domains.get(&domain) {
             Some(Ok(place)) => *place,
             Some(Err(other)) => {
                 return Err(format!(
-                    "domains {other} and {domain} have one slice of the numbers: name both in idmap.domain_sids, in \
-                     the order in which SSSD met them"
+                    "domains {other} and {domain} have the same slice of numbers; list both in idmap.domain_sids, in \
+                     the order in which SSSD first saw them"
                 ));
             }
             None => return Err(format!("domain {domain} has no slice of the numbers")),
@@ -122,7 +123,7 @@ impl IdMap {
         murmur3(text.as_bytes(), SEED) % self.range.slices()
     }
 
-    /// `slice`, or the first after it that none of the first `known` domains has.
+    /// Returns the first slice from `slice` on that none of the first `known` domains has.
     fn next_free(&self, slice: u32, known: usize) -> u32 {
         let taken = &self.taken[..known];
         let slices = self.range.slices();
@@ -141,7 +142,7 @@ fn murmur3(bytes: &[u8], seed: u32) -> u32 {
         (hash ^ mixed(word(chunk))).rotate_left(13).wrapping_mul(5).wrapping_add(0xe654_6b64)
     });
     hash ^= mixed(rest);
-    // Its length is 32 bits by definition.
+    // MurmurHash3 defines the length as a 32-bit number.
     hash ^= u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     hash = (hash ^ (hash >> 16)).wrapping_mul(0x85eb_ca6b);
     hash = (hash ^ (hash >> 13)).wrapping_mul(0xc2b2_ae35);
@@ -153,15 +154,15 @@ mod tests {
     use super::*;
 
     fn sid(text: &str) -> Sid {
-        Sid::parse(text).expect("a SID")
+        Sid::parse(text).expect("the text is a SID")
     }
 
     #[test]
-    fn numbers_are_those_of_sssd() {
+    fn numbers_agree_with_those_of_sssd() {
         let mut compared = 0;
         for line in include_str!("../../../../tests/data/sss_idmap.txt").lines().filter(|line| !line.starts_with('#')) {
             let fields: Vec<&str> = line.split(' ').collect();
-            let number = |at: usize| fields[at].parse::<u32>().expect("a number");
+            let number = |at: usize| fields[at].parse::<u32>().expect("the field is a number");
             let range = IdRange { lower: number(0), upper: number(1), size: number(2) };
             let domains: Vec<Sid> = fields[3].split(',').map(sid).collect();
             let map = IdMap::new(range, None, &domains, &BTreeSet::new());
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_domain_of_one_slice_needs_configuration() {
+    fn two_domains_with_the_same_slice_need_configuration() {
         let (first, second) = (sid("S-1-5-21-123-456-789"), sid("S-1-5-21-1-2-10082"));
         let range = IdRange { lower: 10_000, upper: 30_000, size: 10_000 };
         let both = BTreeSet::from([first.clone(), second.clone(), sid("S-1-5-21-1-2-3")]);

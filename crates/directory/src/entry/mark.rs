@@ -1,4 +1,4 @@
-//! What in an entry says that it is disabled. PURE: no runtime, no client, no file system, no clock.
+//! Recognises the marks that disable an entry. PURE: no runtime, no client, no file system, no clock.
 
 use std::str::FromStr;
 
@@ -9,34 +9,35 @@ use crate::entry::raw::RawEntry;
 use crate::entry::windows::file_time;
 use crate::source::SourceError;
 
-/// An attribute that disables the entry that has it, written `attribute`, `attribute=value`, `attribute=begin*`,
-/// `attribute&bits`, `attribute<now` or `attribute<today`.
+/// A condition on an attribute that disables an entry. It is written `attribute`, `attribute=value`,
+/// `attribute=begin*`, `attribute&bits`, `attribute<now` or `attribute<today`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DisabledMark {
-    /// Name of the attribute.
     pub attribute: String,
-    /// What it must say.
+    /// The condition on its values.
     pub test: MarkTest,
 }
 
-/// What the attribute of a mark must say.
+/// The condition that a value of the attribute must meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MarkTest {
-    /// Anything but `FALSE` (`nsAccountLock: FALSE`).
+    /// The value is not `FALSE` (`nsAccountLock: FALSE`).
     Present,
-    /// This, compared without case; a `*` at its end stands for anything.
+    /// The value is equal to this, ignoring case. A `*` at the end matches any rest.
     Value(String),
-    /// A number that has one of these bits. Every account has such an attribute: one that shows none hides it, and is
-    /// rejected instead of being taken for enabled.
+    /// The value is a number that has one of these bits. Every account has such an attribute. If an entry shows none,
+    /// it is hidden, so the entry is rejected instead of counting as enabled.
     Bits(u32),
-    /// A time that is past: LDAP's (RFC 4517, 3.3.13) or that of Active Directory ([`file_time`]).
+    /// The value is a time in the past, as LDAP writes it (RFC 4517, 3.3.13) or Active Directory ([`file_time`]).
     Past,
-    /// A day that has come: days since 1970 (`shadowExpire`, RFC 2307 and shadow(5)); a negative number is never.
+    /// The value is today or an earlier day, in days since 1970 (`shadowExpire`, RFC 2307 and shadow(5)). A negative
+    /// number means never.
     PastDay,
 }
 
 impl DisabledMark {
-    /// The mark as it stands in `raw`, `attribute: value`, if it disables. `Err` says what cannot be read.
+    /// Returns the mark that disables `raw` as `attribute: value`; `None` if it does not disable. `Err` says what
+    /// cannot be read.
     pub fn of(&self, raw: &RawEntry, now: Timestamp) -> Result<Option<String>, String> {
         let name = &self.attribute;
         if matches!(self.test, MarkTest::Bits(_)) && !raw.has(name) {
@@ -52,7 +53,7 @@ impl DisabledMark {
 }
 
 impl MarkTest {
-    /// `value` as people read it, if it disables.
+    /// Returns `value` in readable form if it disables.
     fn matches(&self, value: &str, now: Timestamp) -> Result<Option<String>, String> {
         let folded = value.to_lowercase();
         let disables = match self {
@@ -107,7 +108,6 @@ impl FromStr for DisabledMark {
     }
 }
 
-/// Seconds.
 const DAY: i64 = 24 * 3600;
 
 pub(super) fn is_attribute_name(text: &str) -> bool {
@@ -121,8 +121,8 @@ mod tests {
     const NOW: &str = "2026-11-21T09:00:00Z";
 
     fn mark(mark: &str, pairs: &[(&str, &str)]) -> Result<Option<String>, String> {
-        let mark: DisabledMark = mark.parse().expect("a mark");
-        mark.of(&RawEntry::from_texts("cn=a", pairs), NOW.parse().expect("a time"))
+        let mark: DisabledMark = mark.parse().expect("the mark is valid");
+        mark.of(&RawEntry::from_texts("cn=a", pairs), NOW.parse().expect("NOW is a valid time"))
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "compared with what a mark gives")]
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn presence_and_values_disable() {
+    fn an_attribute_or_its_value_disables() {
         assert_eq!(mark("nsAccountLock", &[("nsaccountlock", "TRUE")]), yes("nsAccountLock: TRUE"));
         assert_eq!(mark("nsAccountLock", &[("nsaccountlock", "false")]), Ok(None));
         assert_eq!(mark("nsAccountLock", &[]), Ok(None));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lockout_is_not_disabled() {
+    fn only_the_configured_bit_disables() {
         let control = |value| mark("userAccountControl&2", &[("userAccountControl", value)]);
         assert_eq!(control("514"), yes("userAccountControl: 514"));
         // 16 is LOCKOUT (MS-ADTS 2.2.16).
@@ -163,12 +163,12 @@ mod tests {
         assert_eq!(expires("20261121090001Z"), Ok(None));
         assert_eq!(expires("never"), Err("accountExpires \"never\" is not a time".to_owned()));
         assert_eq!(mark("accountExpires<now", &[]), Ok(None));
-        // Days since 1970 are no FILETIME, and nobody expired in 1601.
+        // Days since 1970 are not a FILETIME. Read as one, every such account would have expired in 1601.
         assert_eq!(expires("20000"), Err("accountExpires \"20000\" is not a time".to_owned()));
     }
 
     #[test]
-    fn a_day_that_has_come_disables() {
+    fn an_account_is_disabled_from_its_expiry_day_on() {
         let expires = |value| mark("shadowExpire<today", &[("shadowExpire", value)]);
         assert_eq!(expires("20778"), yes("shadowExpire: 20778 (2026-11-21)"));
         assert_eq!(expires("0"), yes("shadowExpire: 0 (1970-01-01)"));

@@ -1,38 +1,39 @@
-//! Who belongs to a group once nested groups are resolved. PURE: no runtime, no client, no file system, no clock.
+//! Resolves the members of nested groups. PURE: no runtime, no client, no file system, no clock.
 //!
-//! Servers are asked for flat groups only: what `memberOf` or a matching rule in chain would answer differs between
-//! them, and is not told when it changes. Cycles are cut, and nesting deeper than [`DEPTH`] is said, not guessed.
+//! Servers are asked only for direct members: the answers of `memberOf` or of a matching rule in chain differ between
+//! servers, and their changes are not reported. Cycles are cut. If groups are nested deeper than [`DEPTH`], the result
+//! says so.
 
 use std::collections::BTreeSet;
 
 use bursar_core::snapshot::dn::Dn;
 use foldhash::{HashMap, HashSet};
 
-/// How deep groups may be nested. Real directories stay below ten; a deeper one is a mistake or an attack.
+/// How deep groups may be nested. Real directories stay below ten; deeper nesting is a mistake or an attack.
 pub const DEPTH: usize = 32;
 
 /// A member as a group names it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Member {
-    /// `member`, `uniqueMember`.
+    /// A value of `member` or `uniqueMember`.
     Dn(Dn),
-    /// `memberUid`: the name as the directory writes it.
+    /// A value of `memberUid`: the name as the directory writes it.
     Name(String),
 }
 
 /// Groups by DN, each with its direct members.
 pub type Groups = HashMap<Dn, BTreeSet<Member>>;
 
-/// The members of a group that are no groups themselves.
+/// The members of a group that are not groups themselves.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Closure<'a> {
     /// Direct members and those of nested groups.
     pub members: HashSet<&'a Member>,
-    /// A group deeper than [`DEPTH`] was not looked into: `members` may lack some.
+    /// Whether groups deeper than [`DEPTH`] were not resolved, so that `members` may be incomplete.
     pub too_deep: bool,
 }
 
-/// Resolves `start`. A group that contains itself, directly or around corners, is looked into once.
+/// Resolves the members of `start`. A group that contains itself, directly or through others, is resolved once.
 #[must_use]
 pub fn closure<'a>(groups: &'a Groups, start: &'a Dn) -> Closure<'a> {
     let mut closure = Closure::default();
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_beyond_the_limit_is_said() {
+    fn nesting_beyond_the_limit_is_reported() {
         let chain = |length: usize| -> Groups {
             (0..length).map(|at| (dn(at), BTreeSet::from([Member::Dn(dn(at + 1)), name(&format!("u{at}"))]))).collect()
         };
@@ -105,7 +106,7 @@ mod tests {
         assert_eq!(closure(&Groups::default(), &dn(0)), Closure::default());
     }
 
-    /// All members that can be reached by following edges until nothing is new.
+    /// Returns all members that can be reached from `start` by following edges until no new group is found.
     fn reachable(edges: &[(usize, usize)], leaves: &[(usize, usize)], start: usize) -> BTreeSet<Member> {
         let mut reached = BTreeSet::from([start]);
         loop {
@@ -121,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn closure_is_reachability(
+        fn the_closure_holds_exactly_the_reachable_members(
             edges in proptest::collection::vec((0..12_usize, 0..12_usize), 0..40),
             leaves in proptest::collection::vec((0..12_usize, 0..20_usize), 0..40),
         ) {

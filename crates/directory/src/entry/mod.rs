@@ -1,9 +1,8 @@
-//! One raw entry becomes a valid [`Entry`], or a [`RejectedEntry`] that says why not. PURE: no runtime, no client, no
-//! file system, no clock.
+//! Checks one raw entry, and turns it into an [`Entry`] or into a [`RejectedEntry`] with the reason. PURE: no runtime,
+//! no client, no file system, no clock.
 //!
-//! Here are the checks that need nothing but the entry itself and the rules. What needs other entries is in
-//! `assemble` (members, groups) and `merge` (names and uids used twice, patterns of classes). Nothing after this file
-//! parses a uid.
+//! These checks need only the entry itself and the rules. Checks that need other entries are in `assemble` (members,
+//! groups) and `merge` (names and uids used twice, patterns of classes). Later stages never parse a uid.
 
 pub mod assemble;
 pub mod filter;
@@ -34,25 +33,27 @@ use crate::entry::numbers::{Numbers, is_account, sid};
 use crate::entry::raw::RawEntry;
 use crate::source::AttributeNames;
 
-/// Longest name taken. POSIX promises 9 to 32 characters, directories allow more; beyond this it is no name.
+/// The longest name that is accepted. POSIX guarantees 9 to 32 characters and directories allow more, but no real name
+/// is longer than this.
 const NAME_MAX: usize = 255;
 
-/// What the policy says about homes, for the kinds of account whose homes somebody uses; and the time of the read.
+/// What the policy says about homes, for the kinds of account that have a class with a home; and the time of the read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EntryRules {
-    /// Where homes of a kind are if the entry does not say; a kind is here if a class of it has a home.
+    /// The folder of the homes of each kind, for entries without a home. Only kinds with a class that has a home are
+    /// listed.
     pub homes: BTreeMap<AccountKind, PathBuf>,
-    /// Folders that every home must lie beneath.
+    /// Folders; every home must lie beneath one of them.
     pub allowed: Vec<PathBuf>,
-    /// Accounts that expired before it are disabled.
+    /// The time of the read. Accounts that expired before it are disabled.
     pub now: Timestamp,
-    /// What an earlier read of the source decided `ids = "auto"` to be.
+    /// What an earlier read of the source decided `ids = "auto"` to mean.
     pub ids: Option<DecidedIds>,
 }
 
 impl EntryRules {
-    /// The rules that `policy` implies. If several classes have the same kind, the first by name gives the default
-    /// home.
+    /// Returns the rules that `policy` implies. If several classes have the same kind, the first by name gives the
+    /// default home.
     #[must_use]
     pub fn of(policy: &Policy, now: Timestamp) -> Self {
         let mut homes = BTreeMap::new();
@@ -69,32 +70,30 @@ impl EntryRules {
 pub(crate) struct Candidate {
     pub(crate) kind: AccountKind,
     pub(crate) dn: Dn,
-    /// None: it is missing, or hidden from us.
+    /// `None` if the id is missing, or hidden from us.
     pub(crate) id: Option<DirectoryId>,
     pub(crate) raw: Arc<RawEntry>,
 }
 
-/// How a source names and marks its entries.
+/// How the entries of a source are interpreted.
 #[derive(Debug, Clone, Copy)]
 pub struct Reading<'a> {
-    /// The source's name.
     pub source: &'a str,
-    /// What its attributes are called.
+    /// How its attributes are named.
     pub attributes: &'a AttributeNames,
-    /// What names begin with and ours do not.
+    /// The prefix that names have in the directory and not in Bursar.
     pub strip_prefix: Option<&'a str>,
-    /// An entry without an immutable id gets one made of its DN. Only for files that somebody wrote by hand: a rename
-    /// there is a new account. A server that hides the id must never be read so, or all its accounts would change.
+    /// Whether an entry without an immutable id gets one that is derived from its DN. Only for handwritten files, where
+    /// renaming an entry makes a new account. Never for a server: if it hid the ids, all its accounts would change.
     pub id_from_dn: bool,
-    /// Where its uids and gids come from.
+    /// How uids and gids are found.
     pub numbers: &'a Numbers,
-    /// The policy's rules.
     pub rules: &'a EntryRules,
 }
 
 impl Reading<'_> {
-    /// The immutable id of `raw`. Text as it is, in lower case (UUIDs are compared so); bytes in hex, those of an
-    /// `objectGUID` as Windows writes them.
+    /// Returns the immutable id of `raw`. Text is returned in lower case (UUIDs are compared so), bytes in hex, and an
+    /// `objectGUID` in the notation of Windows.
     #[must_use]
     pub fn id(&self, raw: &RawEntry) -> Option<DirectoryId> {
         let value = raw.values(&self.attributes.id).next();
@@ -114,9 +113,9 @@ impl Reading<'_> {
         }
     }
 
-    /// The name of `raw` as the directory writes it, prefix and all; memberships by name refer to it.
+    /// Returns the name of `raw` as the directory writes it, including the prefix. Memberships by name refer to it.
     ///
-    /// If it has several values, the one in the DN is the name (RFC 2307, 5.3).
+    /// If the attribute has several values, the one in the DN is the name (RFC 2307, 5.3).
     pub fn full_name<'r>(&self, raw: &'r RawEntry, dn: &Dn, kind: AccountKind) -> Result<&'r str, String> {
         let attribute = match kind {
             AccountKind::Tool => &self.attributes.tool_name,
@@ -136,13 +135,13 @@ impl Reading<'_> {
         }
     }
 
-    /// The same of a candidate; `None` if it has no usable one.
+    /// Returns the full name of a candidate; `None` if it has no usable one.
     pub(crate) fn name_of<'c>(&self, candidate: &'c Candidate) -> Option<&'c str> {
         self.full_name(&candidate.raw, &candidate.dn, candidate.kind).ok()
     }
 
-    /// What groups call an account by that name their members (`memberUid`). A tool's name may be a person's as well, unless
-    /// it has a prefix.
+    /// Returns the name by which groups list an account as a member (`memberUid`). A tool has one only if its name has
+    /// a prefix, because otherwise it may also be a person's name.
     pub(crate) fn member_name_of<'c>(&self, candidate: &'c Candidate) -> Option<&'c str> {
         let prefix = self.strip_prefix.filter(|prefix| !prefix.is_empty());
         let is_apart =
@@ -150,7 +149,7 @@ impl Reading<'_> {
         self.name_of(candidate).filter(is_apart)
     }
 
-    /// Checks one entry. Members and supplementary groups are empty: they need the others.
+    /// Checks one entry. Members and supplementary groups stay empty, because they depend on other entries.
     pub(crate) fn check(&self, candidate: &Candidate) -> Result<Entry, Box<RejectedEntry>> {
         let Candidate { kind, dn, id, raw } = candidate;
         let (kind, id) = (*kind, id.clone());
@@ -170,7 +169,8 @@ impl Reading<'_> {
         let Some(known) = id.clone() else {
             return Err(reject(format!("{} is missing, or hidden from us", self.attributes.id)));
         };
-        // Not to be read is not to be enabled. What is disabled for another reason, and what is no account, needs none.
+        // An account whose marks cannot be read must not count as enabled. Accounts that another mark disables, and
+        // groups, need no further mark.
         if is_account(kind) && disabled.is_none() {
             unreadable.map_or(Ok(()), Err).map_err(reject)?;
         }
@@ -200,21 +200,23 @@ impl Reading<'_> {
         })
     }
 
-    /// No more and no longer ones than show that there are too many, or that one is too long.
+    /// Returns at most one key more than is allowed, each cut to one character more than is allowed. That is enough for
+    /// later checks to notice the excess.
     fn ssh_keys(&self, raw: &RawEntry) -> BTreeSet<String> {
         let cut = |key: &str| key.trim().chars().take(MAX_KEY_BYTES + 1).collect();
         let keys: BTreeSet<String> = raw.texts(&self.attributes.ssh_keys).map(cut).collect();
         keys.into_iter().take(MAX_KEYS + 1).collect()
     }
 
-    /// `None` also if there are several values: nobody knows which one tells people apart.
+    /// Returns the value that identifies a person in all sources. Returns `None` if there are several values, because
+    /// none of them is known to be the right one.
     fn person(&self, raw: &RawEntry) -> Option<String> {
         let value = raw.only(self.attributes.person.as_deref()?).ok()??;
         let value = value.trim().to_lowercase();
         (!value.is_empty()).then_some(value)
     }
 
-    /// The gid of a group, if it has one.
+    /// Returns the gid of a group, if it has one.
     pub fn group_gid(&self, raw: &RawEntry) -> Result<Option<Gid>, String> {
         self.numbers.group(raw, self.attributes)
     }
@@ -229,13 +231,13 @@ impl Reading<'_> {
         }
         let strange = |c: char| c == '/' || c.is_control();
         if name.len() > NAME_MAX || name.chars().any(strange) || name.trim() != name || name == "." || name == ".." {
-            return Err(format!("name {full:?} is no name"));
+            return Err(format!("name {full:?} is not a valid name"));
         }
         let lower = self.attributes.windows && is_account(kind);
         Ok(if lower { name.to_lowercase() } else { name.to_owned() })
     }
 
-    /// The mark that disables `raw`; and what is wrong with one that cannot be read.
+    /// Returns the mark that disables `raw`, and what is wrong with a mark that cannot be read.
     fn marks(&self, raw: &RawEntry) -> (Option<String>, Option<String>) {
         let mut unreadable = None;
         for mark in &self.attributes.disabled {
@@ -255,7 +257,8 @@ impl Reading<'_> {
         self.numbers.account(raw, self.attributes).map(Some)
     }
 
-    /// `homeDirectory`, or the prefix and the name; checked only where a class of this kind uses homes.
+    /// Returns `homeDirectory`, or the default folder and the name. The path is checked only if a class of this kind
+    /// has homes.
     fn home(&self, raw: &RawEntry, kind: AccountKind, name: &str) -> Result<Option<PathBuf>, String> {
         if kind == AccountKind::Group {
             return Ok(None);
@@ -276,7 +279,8 @@ impl Reading<'_> {
     }
 }
 
-/// `path` without doubled and trailing slashes and `.`; `None` if it is relative, climbs, or could not be typed.
+/// Returns `path` without doubled or trailing slashes and `.`; `None` if it is relative, or has `..` or control
+/// characters.
 fn normal(path: &Path) -> Option<PathBuf> {
     if path.to_str()?.chars().any(char::is_control) {
         return None;
@@ -296,8 +300,8 @@ fn first(raw: &RawEntry, attribute: &str) -> Option<String> {
     raw.texts(attribute).map(str::trim).filter(|value| !value.is_empty()).min().map(str::to_owned)
 }
 
-/// `20261121002119Z`, with a fraction or an offset or without (RFC 4517, 3.3.13; whole hours and minutes are allowed
-/// there, and written by nobody).
+/// Parses `20261121002119Z`, with or without a fraction, with `Z` or an offset (RFC 4517, 3.3.13). The forms without
+/// minutes or seconds are not supported, because no server writes them.
 pub(crate) fn generalized_time(text: &str) -> Option<Timestamp> {
     let (digits, zone) = text.split_at_checked(14)?;
     let zone = zone.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.' || c == ',');
@@ -351,7 +355,7 @@ mod tests {
         reading.check(&candidate(&reading, AccountKind::Tool, raw)).map_err(|rejected| rejected.why)
     }
 
-    /// Reads a file that somebody wrote by hand.
+    /// Interprets a handwritten file.
     fn by_hand<'a>(attributes: &'a AttributeNames, rules: &'a EntryRules) -> Reading<'a> {
         static NUMBERS: LazyLock<Numbers> = LazyLock::new(Numbers::default);
         Reading { source: "s", attributes, strip_prefix: None, id_from_dn: true, numbers: &NUMBERS, rules }
@@ -362,8 +366,8 @@ mod tests {
     }
 
     #[test]
-    fn a_good_entry_becomes_itself() {
-        let entry = tool(&[]).expect("a good entry");
+    fn a_valid_entry_is_accepted() {
+        let entry = tool(&[]).expect("the entry is valid");
         assert_eq!((entry.name.as_str(), entry.id.0.as_str()), ("foo", "0a1b"));
         assert_eq!(entry.posix.map(|posix| (posix.uid.get(), posix.gid.get())), Some((52503, 52503)));
         assert_eq!(entry.home, Some(PathBuf::from("/data/project/foo")));
@@ -371,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uid_that_may_own_no_pod_is_rejected() {
+    fn a_uid_or_gid_out_of_range_is_rejected() {
         assert_eq!(why(&[("uidNumber", "0")]), "uid 0 is not in 1000..2147483646");
         assert_eq!(why(&[("uidNumber", "2147483647")]), "uid 2147483647 is not in 1000..2147483646");
         assert_eq!(why(&[("uidNumber", "1e4")]), "uidNumber \"1e4\" is not a number");
@@ -383,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_lies_beneath_an_allowed_prefix() {
+    fn a_home_outside_of_the_allowed_folders_is_rejected() {
         for wrong in ["/etc", "/home", "/homestead/foo", "/", "/root/.ssh"] {
             assert_eq!(why(&[("homeDirectory", wrong)]), format!("home {wrong} is not beneath /data/project or /home"));
         }
@@ -395,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_that_no_class_uses_rejects_nobody() {
+    fn a_home_is_not_checked_if_no_class_uses_homes() {
         let attributes = Preset::Toolforge.attributes();
         let rules = EntryRules::default();
         let reading = by_hand(&attributes, &rules);
@@ -405,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_the_one_in_the_dn() {
+    fn the_name_is_the_value_in_the_dn() {
         let name = |changes: &[(&str, &str)]| tool(changes).map(|entry| entry.name);
         assert_eq!(name(&[("cn", "tools.other"), ("CN", "tools.foo")]), Ok("foo".to_owned()));
         assert!(why(&[("cn", "tools.a"), ("CN", "tools.b")]).contains("several values"));
@@ -413,17 +417,17 @@ mod tests {
         assert_eq!(why(&[("cn", "")]), "cn is missing, or hidden from us");
         assert!(why(&[("cn", "tools.")]).contains("is empty"));
         for wrong in ["tools.../x", "tools.a\nb", "tools...", "tools. a"] {
-            assert!(why(&[("cn", wrong)]).contains("is no name"), "{wrong}");
+            assert!(why(&[("cn", wrong)]).contains("is not a valid name"), "{wrong}");
         }
     }
 
     #[test]
-    fn an_entry_whose_id_is_hidden_has_none() {
+    fn an_entry_without_an_id_is_rejected() {
         assert_eq!(why(&[("entryUUID", "")]), "entryUUID is missing, or hidden from us");
     }
 
     #[test]
-    fn an_id_made_of_the_dn_survives_another_spelling() {
+    fn an_id_from_the_dn_does_not_depend_on_spelling() {
         let attributes = Preset::Rfc2307.attributes();
         let rules = EntryRules::default();
         let reading = by_hand(&attributes, &rules);

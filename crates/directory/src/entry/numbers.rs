@@ -1,7 +1,8 @@
-//! Where a source's uids and gids come from: attributes, or SIDs. PURE: no runtime, no client, no file system, no clock.
+//! Determines the uids and gids of a source: from attributes, or from SIDs. PURE: no runtime, no client, no file
+//! system, no clock.
 //!
-//! Never a mix of the two without being told: a person whose `uidNumber` is taken away would become somebody else, and
-//! a number that was given by hand may be one that a SID has.
+//! The two are mixed only if the configuration says so: if a person's `uidNumber` were removed, the person would get
+//! another uid, and a number that was assigned by hand may be one that follows from a SID.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -20,23 +21,23 @@ pub(crate) const OBJECT_SID: &str = "objectSid";
 /// The RID of an account's primary group, which does not list it among its members (MS-ADA3 2.120).
 pub(crate) const PRIMARY_GROUP: &str = "primaryGroupID";
 
-const UNDECIDED: &str = "not all accounts could be read, and none that was has a uidNumber: ids = \"auto\" waits for a \
-                         complete read; \"sid\" or \"attributes\" would not";
-/// What kind of group it is (MS-ADTS 2.2.12).
+const UNDECIDED: &str = "ids = \"auto\" waits for a complete read, because no account that was read has a uidNumber; \
+                         set ids = \"sid\" or \"attributes\" to decide now";
+/// The type of a group (MS-ADTS 2.2.12).
 pub(crate) const GROUP_TYPE: &str = "groupType";
-/// Its bit for groups that rights may be given to.
+/// The bit of the type for groups that can be granted rights.
 const GROUP_TYPE_SECURITY_ENABLED: i64 = 0x8000_0000;
 
-/// What the configuration says about numbers of Active Directory.
+/// How the configuration maps the SIDs of an Active Directory to numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SidMapping {
     /// Where numbers come from.
     pub ids: Ids,
-    /// The numbers that SIDs become.
+    /// The range of numbers that SIDs are mapped to.
     pub range: IdRange,
-    /// The domain that has the first slice.
+    /// The domain that gets the first slice of the range.
     pub default_domain: Option<Sid>,
-    /// Domains in the order in which SSSD met them: only where two have the same hash.
+    /// Domains in the order in which SSSD first saw them. Needed only if two have the same hash.
     pub domains: Vec<Sid>,
 }
 
@@ -46,15 +47,15 @@ pub enum Ids {
     /// From attributes if any account that was read has a `uidNumber`, else from SIDs.
     #[default]
     Auto,
-    /// `uidNumber` and `gidNumber`.
+    /// From `uidNumber` and `gidNumber`.
     Attributes,
-    /// SIDs alone, as SSSD's `ldap_id_mapping = true`.
+    /// Only from SIDs, like SSSD with `ldap_id_mapping = true`.
     Sid,
-    /// `uidNumber` where an account has one, else its SID.
+    /// From `uidNumber` if an account has one, else from its SID.
     Mixed,
 }
 
-/// What [`Ids`] comes to in one read.
+/// What [`Ids`] means for one read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
     Attributes,
@@ -63,31 +64,31 @@ enum By {
     Unknown,
 }
 
-/// How the numbers of one read are found.
+/// Finds the numbers of one read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Numbers {
-    /// What the configuration says; `None`: there are no SIDs, and nothing to say.
+    /// What the configuration says; `None` outside of Active Directory, where there are only attributes.
     told: Option<Ids>,
     by: By,
     map: IdMap,
-    /// How many accounts were read.
+    /// The number of accounts that were read.
     accounts: usize,
-    /// How many of them have a uid attribute.
+    /// The number of these accounts that have a uid attribute.
     numbered: usize,
     /// What an earlier read decided.
     decided: Option<DecidedIds>,
 }
 
 impl Default for Numbers {
-    /// From attributes, as everywhere but in Active Directory.
+    /// Attributes, as everywhere but in Active Directory.
     fn default() -> Self {
         Self { told: None, by: By::Attributes, map: IdMap::default(), accounts: 0, numbered: 0, decided: None }
     }
 }
 
 impl Numbers {
-    /// Decides what the entries of `trees`, all that one source answered, are numbered by, unless an earlier read has
-    /// `decided`.
+    /// Decides from `trees`, everything that one source returned, where the numbers come from, unless an earlier read
+    /// has `decided`.
     pub(crate) fn of(
         mapping: &SidMapping,
         names: &AttributeNames,
@@ -109,7 +110,7 @@ impl Numbers {
         let map = IdMap::new(mapping.range, mapping.default_domain.as_ref(), &mapping.domains, &domains);
         let whole = trees.iter().all(|(kind, tree)| tree.whole || !is_account(*kind));
         let by = match (mapping.ids, decided) {
-            // The first uidNumber may be in what did not come.
+            // The part that was not read may have the first uidNumber.
             (Ids::Auto, None) if numbered == 0 && !whole => By::Unknown,
             (Ids::Auto, None) if numbered == 0 => By::Sid,
             (Ids::Auto, Some(DecidedIds::Sid)) | (Ids::Sid, _) => By::Sid,
@@ -119,7 +120,8 @@ impl Numbers {
         Self { told: Some(mapping.ids), by, map, accounts, numbered, decided }
     }
 
-    /// What `ids = "auto"` is from this read on; `None` where there is nothing to decide, or no account to decide by.
+    /// Returns what `ids = "auto"` means from this read on; `None` if there is nothing to decide, or no account to
+    /// decide by.
     pub(crate) fn decided(&self) -> Option<DecidedIds> {
         match (self.told?, self.by) {
             (Ids::Auto, _) if self.accounts == 0 => self.decided,
@@ -129,7 +131,7 @@ impl Numbers {
         }
     }
 
-    /// Where they come from, for people; `None` where there is no choice.
+    /// Describes where the numbers come from; `None` if there is no choice.
     pub(crate) fn source(&self, names: &AttributeNames) -> Option<String> {
         let Self { numbered, accounts, decided, .. } = self;
         let uid = &names.uid;
@@ -154,7 +156,7 @@ impl Numbers {
         })
     }
 
-    /// uid and gid of an account. Supplementary groups are empty: they need the other entries.
+    /// Returns the uid and gid of an account. Supplementary groups stay empty, because they depend on other entries.
     pub(crate) fn account(&self, raw: &RawEntry, names: &AttributeNames) -> Result<PosixIdentity, String> {
         let (uid, gid) = match self.by {
             By::Unknown => return Err(UNDECIDED.to_owned()),
@@ -165,7 +167,7 @@ impl Numbers {
         Ok(PosixIdentity { uid, gid, groups: BTreeSet::new() })
     }
 
-    /// The gid of a group, if it has one.
+    /// Returns the gid of a group, if it has one.
     pub(crate) fn group(&self, raw: &RawEntry, names: &AttributeNames) -> Result<Option<Gid>, String> {
         if names.windows && is_for_mail_only(raw)? {
             return Ok(None);
@@ -179,10 +181,10 @@ impl Numbers {
 
     fn given(&self, raw: &RawEntry, names: &AttributeNames) -> Result<(Uid, Gid), String> {
         let missing = |attribute: &str| match self.told {
-            // Only `auto` gets the hint: an administrator who chose another value knows where the numbers come from.
+            // Only `auto` gets the hint: administrators who chose another value know where the numbers come from.
             Some(Ids::Auto) => format!(
-                "{attribute} is missing, or hidden from us, and {} accounts have {}: ids = \"mixed\" would number it \
-                 by its SID, ids = \"sid\" all",
+                "{attribute} is missing, or hidden from us, and {} accounts have {}: ids = \"mixed\" would take the \
+                 numbers of this account from its SID, ids = \"sid\" those of all accounts",
                 self.numbered, names.uid
             ),
             _ => format!("{attribute} is missing, or hidden from us"),
@@ -200,7 +202,7 @@ impl Numbers {
         Ok((uid, gid))
     }
 
-    /// Groups that every domain has (`BUILTIN`) have no number in SSSD either.
+    /// Groups that every domain has (`BUILTIN`) get no gid, as in SSSD.
     fn group_by_sid(&self, raw: &RawEntry) -> Result<Option<Gid>, String> {
         let sid = sid(raw)?;
         if sid.in_domain().is_none() {
@@ -210,21 +212,21 @@ impl Numbers {
     }
 }
 
-/// Whether a group is only a list of mail addresses: people who may edit it must not be able to grant rights by it, and
-/// SSSD gives it no number.
+/// Whether a group is only a distribution list. It gets no gid, as in SSSD: people who may edit the list must not be
+/// able to grant rights with it.
 fn is_for_mail_only(raw: &RawEntry) -> Result<bool, String> {
     let Some(text) = raw.only(GROUP_TYPE)? else { return Ok(false) };
     let bits: i64 = text.parse().map_err(|_| format!("{GROUP_TYPE} {text:?} is not a number"))?;
     Ok(bits & GROUP_TYPE_SECURITY_ENABLED == 0)
 }
 
-/// The SID of an entry.
+/// Returns the SID of an entry.
 pub(crate) fn sid(raw: &RawEntry) -> Result<Sid, String> {
     let value = raw.values(OBJECT_SID).next().ok_or_else(|| format!("{OBJECT_SID} is missing, or hidden from us"))?;
-    Sid::of_value(value).ok_or_else(|| format!("{OBJECT_SID} {} is no SID", hex::encode(value)))
+    Sid::of_value(value).ok_or_else(|| format!("{OBJECT_SID} {} is not a SID", hex::encode(value)))
 }
 
-/// The SID of an account's primary group: a group of the account's own domain.
+/// Returns the SID of an account's primary group, which belongs to the account's own domain.
 pub(crate) fn primary_group(raw: &RawEntry) -> Result<Option<Sid>, String> {
     let Some(rid) = raw.only(PRIMARY_GROUP)? else { return Ok(None) };
     let rid = rid.parse().map_err(|_| format!("{PRIMARY_GROUP} {rid:?} is not a number"))?;
@@ -233,12 +235,12 @@ pub(crate) fn primary_group(raw: &RawEntry) -> Result<Option<Sid>, String> {
     Ok(Some(domain.with_rid(rid)))
 }
 
-/// The groups of `groups` by SID: for those that are primary ones.
+/// Returns the keys of `groups` by their SIDs, to find primary groups.
 pub(crate) fn by_sid<'a, K: Clone + 'a>(groups: impl Iterator<Item = (&'a K, &'a RawEntry)>) -> BTreeMap<Sid, K> {
     groups.filter_map(|(key, raw)| Some((sid(raw).ok()?, key.clone()))).collect()
 }
 
-/// Whether `kind` has a uid.
+/// Whether entries of `kind` have a uid.
 pub(crate) const fn is_account(kind: AccountKind) -> bool {
     !matches!(kind, AccountKind::Group)
 }
@@ -271,7 +273,7 @@ mod tests {
         BTreeMap::from([(kind, RawTree { entries: entries.iter().cloned().map(Into::into).collect(), whole })])
     }
 
-    /// What the accounts become: uid and gid, or why not.
+    /// Returns uid and gid of each account, or why it has none.
     fn read(ids: Ids, accounts: &[RawEntry]) -> Vec<Result<(u32, u32), String>> {
         let names = Preset::Ad.attributes();
         let mapping = SidMapping { ids, ..SidMapping::default() };
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn all_by_sid_or_all_by_attribute() {
+    fn each_value_of_ids_selects_its_source_of_numbers() {
         let (plain, given) = (account(1103, &[]), account(1104, &GIVEN));
         let mapped = |rid| Ok((SLICE + rid, SLICE + 513));
         assert_eq!(read(Ids::Auto, std::slice::from_ref(&plain)), [mapped(1103)]);
@@ -310,22 +312,26 @@ mod tests {
         let (plain, given) = ([account(1103, &[])], [account(1104, &GIVEN)]);
         let (sid, attributes) = (Some(DecidedIds::Sid), Some(DecidedIds::Attributes));
         assert_eq!(by(&plain, true, None), (Some(SLICE + 1103), sid));
-        assert_eq!(by(&plain, false, None), (None, None), "a part of the accounts decides nothing");
+        assert_eq!(by(&plain, false, None), (None, None), "an incomplete read decides nothing");
         assert_eq!(by(&given, true, sid), (Some(SLICE + 1104), sid), "the first uidNumber renumbers nobody");
-        assert_eq!(by(&plain, false, sid), (Some(SLICE + 1103), sid), "and nothing waits any more");
+        assert_eq!(
+            by(&plain, false, sid),
+            (Some(SLICE + 1103), sid),
+            "after the decision, incomplete reads are numbered too"
+        );
         assert_eq!(by(&plain, true, attributes), (None, attributes), "attributes that are hidden renumber nobody");
         let none = Numbers::of(&SidMapping::default(), &names, &BTreeMap::new(), None);
         assert_eq!(none.decided(), None, "without an account there is nothing to decide by");
     }
 
     #[test]
-    fn the_source_of_numbers_is_shown() {
+    fn the_source_of_numbers_is_described() {
         let names = Preset::Ad.attributes();
         let said = |ids, accounts: &[RawEntry], whole| {
             let mapping = SidMapping { ids, ..SidMapping::default() };
             Numbers::of(&mapping, &names, &trees(AccountKind::User, accounts, whole), None)
                 .source(&names)
-                .expect("a choice")
+                .expect("Active Directory has a choice of sources")
         };
         let (plain, given) = ([account(1103, &[])], [account(1104, &GIVEN)]);
         assert!(said(Ids::Auto, &plain, true).starts_with("uids from SIDs, because"));
@@ -337,11 +343,11 @@ mod tests {
     }
 
     #[test]
-    fn a_sid_that_is_missing_or_strange_is_told() {
+    fn a_missing_or_invalid_sid_is_rejected_with_the_reason() {
         let why = |pairs: &[(&str, &str)]| read(Ids::Sid, &[RawEntry::from_texts("cn=a", pairs)]).pop();
         let is = |why: &str| Some(Err(why.to_owned()));
         assert_eq!(why(&[]), is("objectSid is missing, or hidden from us"));
-        assert_eq!(why(&[("objectSid", "x")]), is("objectSid 78 is no SID"));
+        assert_eq!(why(&[("objectSid", "x")]), is("objectSid 78 is not a SID"));
         assert_eq!(why(&[("objectSid", "S-1-5-21-1-2-3-4")]), is("primaryGroupID is missing, or hidden from us"));
         let group = ("primaryGroupID", "x");
         assert_eq!(why(&[("objectSid", "S-1-5-21-1-2-3-4"), group]), is("primaryGroupID \"x\" is not a number"));
@@ -350,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_accounts_decides_nothing() {
+    fn an_incomplete_read_without_uid_numbers_decides_nothing() {
         let names = Preset::Ad.attributes();
         let posix = |accounts: &[RawEntry], ids| {
             let mapping = SidMapping { ids, ..SidMapping::default() };
@@ -364,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_builtin_group_and_a_list_of_addresses_have_no_number() {
+    fn builtin_groups_and_distribution_lists_have_no_gid() {
         let names = Preset::Ad.attributes();
         let group = |sid, bits| RawEntry::from_texts("cn=a", &[("objectSid", sid), ("groupType", bits)]);
         let users = "S-1-5-21-123-456-789-513";

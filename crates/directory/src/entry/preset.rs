@@ -1,4 +1,4 @@
-//! Attribute names and filters of the kinds of directory that are known by name. PURE: no runtime, no client, no file
+//! The attribute names and filters of the kinds of directory that have a name. PURE: no runtime, no client, no file
 //! system, no clock.
 
 use std::str::FromStr;
@@ -10,12 +10,12 @@ use crate::entry::numbers::{GROUP_TYPE, OBJECT_SID, PRIMARY_GROUP};
 use crate::keycloak;
 use crate::source::{SourceError, Tree};
 
-/// What the attributes are called, in any case.
+/// How the attributes are named. Case does not matter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttributeNames {
     /// The immutable id.
     pub id: String,
-    /// When the entry was made.
+    /// The time at which the entry was created.
     pub created: String,
     /// A tool's name.
     pub tool_name: String,
@@ -31,32 +31,33 @@ pub struct AttributeNames {
     pub home: String,
     /// Mail address.
     pub mail: String,
-    /// Display name: the first of these that the entry has.
+    /// The display name: the first of these attributes that the entry has.
     pub display_name: Vec<String>,
     /// Public SSH keys of a person.
     pub ssh_keys: String,
-    /// Marks that disable an entry; any one is enough.
+    /// Marks that disable an entry; any one of them disables it.
     pub disabled: Vec<DisabledMark>,
     /// Members of a group by DN.
     pub member_dns: Vec<String>,
     /// Members of a group by name.
     pub member_names: Vec<String>,
-    /// Groups of an account by DN: asked of those groups alone that show no members.
+    /// Groups of an account by DN. They are used only for groups that show no members.
     pub member_of: Vec<String>,
-    /// A groupOfNames has a member (RFC 4519, 3.5), so one that shows none hides them. Not so in 389-ds and `FreeIPA`,
-    /// where such a group may be empty.
+    /// Whether every groupOfNames has a member (RFC 4519, 3.5), so that one without members hides them. False for
+    /// 389-ds and `FreeIPA`, where such a group may be empty.
     pub members_required: bool,
-    /// What tells a person apart in every source that has them; absent: people of two sources are two people.
+    /// The attribute that identifies a person in every source that has it. If `None`, people of two sources are always
+    /// two people.
     pub person: Option<String>,
     /// Managers of a group or tool by DN (a class's `managers`).
     pub managers: Option<String>,
-    /// Active Directory: the id is an `objectGUID`, numbers may come from SIDs, and names of accounts, which it compares
-    /// without case, are taken in lower case, as SSSD does.
+    /// Whether this is an Active Directory: the id is an `objectGUID`, numbers may come from SIDs, and names of
+    /// accounts are converted to lower case, as SSSD does, because Active Directory compares them without case.
     pub windows: bool,
 }
 
 impl AttributeNames {
-    /// The attributes that a search for entries of `kind` asks for, and no others.
+    /// Returns the attributes that a search for entries of `kind` requests.
     #[must_use]
     pub fn wanted(&self, kind: AccountKind) -> Vec<String> {
         let mut wanted = vec!["objectClass", &self.id, &self.created];
@@ -89,21 +90,20 @@ impl AttributeNames {
     }
 }
 
-/// Attribute names and filters of a known kind of directory.
+/// A known kind of directory, with its attribute names and filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preset {
-    /// Wikimedia Toolforge: a tool is a posixAccount and a groupOfNames of one cn, `tools.NAME`.
+    /// Wikimedia Toolforge: a tool is a posixAccount and a groupOfNames with the same cn, `tools.NAME`.
     Toolforge,
-    /// RFC 2307: posixAccount and posixGroup with `memberUid`; `member` and `uniqueMember` are read as well.
+    /// RFC 2307: posixAccount and posixGroup with `memberUid`. `member` and `uniqueMember` are read as well.
     Rfc2307,
-    /// draft-howard-rfc2307bis: a posixGroup is a groupOfNames or the like as well, and names its members by DN.
+    /// draft-howard-rfc2307bis: a posixGroup is also a groupOfNames or similar, and names its members by DN.
     Rfc2307bis,
-    /// `FreeIPA`, and other 389-ds with its names.
+    /// `FreeIPA`, and other 389-ds servers with the same names.
     FreeIpa,
     /// Active Directory and Samba.
     Ad,
-    /// A realm of Keycloak: a property that Keycloak has itself keeps its name there, all other names come from RFC
-    /// 2307.
+    /// A realm of Keycloak: Keycloak's own properties keep their names, and all other names come from RFC 2307.
     Keycloak,
 }
 
@@ -130,14 +130,15 @@ impl FromStr for Preset {
 }
 
 impl Preset {
-    /// The attribute names of such a directory.
+    /// Returns the attribute names of such a directory.
     #[must_use]
     pub fn attributes(self) -> AttributeNames {
         let texts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let mark = |attribute: &str, test: MarkTest| DisabledMark { attribute: attribute.to_owned(), test };
         let value = |text: &str| MarkTest::Value(text.to_owned());
-        // The password policy's mark for "locked until an administrator unlocks it" (draft-behera-ldap-password-policy,
-        // 5.3.3). Any other time is a lockout after wrong passwords, which disables nobody.
+        // The value that password policies use for "locked until an administrator unlocks it"
+        // (draft-behera-ldap-password-policy, 5.3.3). Any other time is a temporary lockout after wrong passwords,
+        // which does not disable an account.
         let locked = mark("pwdAccountLockedTime", value("000001010000Z"));
         let names = AttributeNames {
             id: "entryUUID".to_owned(),
@@ -150,7 +151,7 @@ impl Preset {
             home: "homeDirectory".to_owned(),
             mail: "mail".to_owned(),
             display_name: texts(&["displayName", "cn"]),
-            // Schema openssh-lpk; SSSD and OpenSSH's helpers for LDAP read it too.
+            // From the schema openssh-lpk. SSSD and the LDAP helpers of OpenSSH use the same name.
             ssh_keys: "sshPublicKey".to_owned(),
             disabled: vec![locked.clone()],
             member_dns: texts(&["member", "uniqueMember"]),
@@ -189,7 +190,8 @@ impl Preset {
                 user_name: "sAMAccountName".to_owned(),
                 group_name: "sAMAccountName".to_owned(),
                 home: "unixHomeDirectory".to_owned(),
-                // ACCOUNTDISABLE (MS-ADTS 2.2.16). A lockout after wrong passwords is another bit, and disables nobody.
+                // 2 is ACCOUNTDISABLE (MS-ADTS 2.2.16). A lockout after wrong passwords is another bit, which does not
+                // disable an account.
                 disabled: vec![mark("userAccountControl", MarkTest::Bits(2)), mark("accountExpires", MarkTest::Past)],
                 member_dns: texts(&["member"]),
                 member_names: Vec::new(),
@@ -211,17 +213,17 @@ impl Preset {
         }
     }
 
-    /// The tree of `kind` beneath `base`, with the filter and prefix such a directory has.
+    /// Returns the tree of `kind` beneath `base`, with the filter and prefix of such a directory.
     #[must_use]
     pub fn tree(self, kind: AccountKind, base: &str) -> Tree {
         const GROUPS: &str = "(|(objectClass=posixGroup)(objectClass=groupOfNames)(objectClass=groupOfUniqueNames))";
         const GROUPS_BIS: &str = "(|(objectClass=posixGroup)(objectClass=groupOfNames)(objectClass=groupOfUniqueNames)\
                                   (objectClass=groupOfMembers))";
         const GROUPS_IPA: &str = "(|(objectClass=posixGroup)(objectClass=groupOfNames))";
-        // Computers are users as well, and so are the accounts by which domains trust each other: the category tells.
+        // Computers and the accounts for trust between domains are users too, so people are selected by their category.
         const PEOPLE_AD: &str = "(&(objectCategory=person)(objectClass=user))";
         let (filter, prefix) = match (self, kind) {
-            // There is nothing to choose by: its users and groups are all read.
+            // A realm has no filters: all its users and groups are read.
             (Self::Keycloak, _) => ("(objectClass=*)", None),
             (Self::Toolforge, AccountKind::Tool) => ("(cn=tools.*)", Some("tools.")),
             (Self::Ad, AccountKind::Tool | AccountKind::User) => (PEOPLE_AD, None),
@@ -243,7 +245,7 @@ mod tests {
     use crate::entry::raw::RawEntry;
 
     #[test]
-    fn a_lockout_is_no_disabled_mark() {
+    fn a_lockout_does_not_disable_an_account() {
         let disables = |preset: Preset, attribute: &str, value: &str| {
             let raw = RawEntry::from_texts("cn=a", &[(attribute, value)]);
             preset
@@ -271,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn sids_are_asked_of_active_directory_alone() {
+    fn sids_are_requested_only_from_active_directory() {
         let asked = |preset: Preset| preset.attributes().wanted(AccountKind::User).contains(&"objectSid".to_owned());
         assert_eq!([Preset::Ad, Preset::FreeIpa].map(asked), [true, false]);
     }

@@ -1,18 +1,17 @@
-//! One entry as a source answered it: nothing interpreted yet. PURE: no runtime, no client, no file system, no clock.
+//! An entry as a source returned it, not interpreted yet. PURE: no runtime, no client, no file system, no clock.
 
 use bursar_core::snapshot::freshness::Stamp;
 
-/// A DN and the values of attributes. A read holds tens of thousands of these at once, so that names and values stand
-/// end to end in one piece of memory. Two are equal if they say the same, whenever that was written.
+/// A DN, and attributes with their values. A read holds tens of thousands of entries, so names and values are stored
+/// contiguously in one buffer. Two entries are equal if their DNs and values are, whatever their `stamp`.
 #[derive(Debug, Clone, Eq, Default)]
 pub struct RawEntry {
-    /// Where it is.
     pub dn: String,
-    /// The name of an attribute, one value of it, the next name, and so on.
+    /// Pairs of an attribute's name and one value, without separators.
     bytes: Vec<u8>,
-    /// Where the name and the value of each pair end.
+    /// The positions in `bytes` at which the name and the value of each pair end.
     ends: Vec<(usize, usize)>,
-    /// When it was changed last, if that was asked for.
+    /// When the entry was last changed, if the read requested that.
     pub(crate) stamp: Option<Stamp>,
 }
 
@@ -24,13 +23,13 @@ impl PartialEq for RawEntry {
 }
 
 impl RawEntry {
-    /// An entry that shows nothing but its name.
+    /// Returns an entry without attributes.
     #[must_use]
     pub fn new(dn: String) -> Self {
         Self { dn, bytes: Vec::with_capacity(256), ends: Vec::with_capacity(16), stamp: None }
     }
 
-    /// An entry of these attributes and values.
+    /// Returns an entry with these attributes and values.
     #[must_use]
     pub fn from_texts(dn: &str, pairs: &[(&str, &str)]) -> Self {
         let mut entry = Self::new(dn.to_owned());
@@ -48,7 +47,7 @@ impl RawEntry {
         self.ends.push((name_end, self.bytes.len()));
     }
 
-    /// The same without room for more, for who keeps it.
+    /// Returns the entry without spare capacity, for long-term storage.
     #[must_use]
     pub(crate) fn shrunk(mut self) -> Self {
         self.bytes.shrink_to_fit();
@@ -56,7 +55,7 @@ impl RawEntry {
         self
     }
 
-    /// Takes all values of `attribute` (any case) away.
+    /// Removes all values of `attribute` (in any case).
     pub(crate) fn remove(&mut self, attribute: &str) {
         let mut kept = Self { stamp: self.stamp, ..Self::new(std::mem::take(&mut self.dn)) };
         for (name, value) in self.pairs().filter(|(name, _)| !name.eq_ignore_ascii_case(attribute.as_bytes())) {
@@ -65,7 +64,7 @@ impl RawEntry {
         *self = kept;
     }
 
-    /// Every value, after the name of its attribute in lower case.
+    /// Returns every value with the name of its attribute in lower case.
     pub fn pairs(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let mut start = 0;
         self.ends.iter().map(move |(name_end, end)| {
@@ -75,30 +74,30 @@ impl RawEntry {
         })
     }
 
-    /// The values of `attribute` (any case).
+    /// Returns the values of `attribute` (in any case).
     pub fn values(&self, attribute: &str) -> impl Iterator<Item = &[u8]> {
         let named = |name: &[u8]| name.eq_ignore_ascii_case(attribute.as_bytes());
         self.pairs().filter(move |(name, _)| named(name)).map(|(_, value)| value)
     }
 
-    /// The values of `attribute` (any case) that are text.
+    /// Returns the values of `attribute` (in any case) that are text.
     pub fn texts(&self, attribute: &str) -> impl Iterator<Item = &str> {
         self.values(attribute).filter_map(|value| std::str::from_utf8(value).ok())
     }
 
-    /// Whether it has any value of `attribute`.
+    /// Whether the entry has a value of `attribute`.
     #[must_use]
     pub fn has(&self, attribute: &str) -> bool {
         self.values(attribute).next().is_some()
     }
 
-    /// Whether it has one of these object classes.
+    /// Whether the entry has one of these object classes.
     #[must_use]
     pub fn is_a(&self, classes: &[&str]) -> bool {
         self.texts("objectclass").any(|value| classes.iter().any(|class| value.eq_ignore_ascii_case(class)))
     }
 
-    /// The only value of `attribute`; `Err` says what is wrong if there are several.
+    /// Returns the only value of `attribute`; `Err` if there are several, or if it is not text.
     pub fn only(&self, attribute: &str) -> Result<Option<&str>, String> {
         let mut values = self.values(attribute);
         match (values.next(), values.count()) {
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn several_values_are_not_one() {
+    fn only_refuses_several_values() {
         let mut entry = RawEntry::from_texts("cn=a", &[("cn", "a"), ("cn", "b"), ("sn", "c")]);
         entry.add(b"photo", &[0xff]);
         assert_eq!(entry.only("sn"), Ok(Some("c")));

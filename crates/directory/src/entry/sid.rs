@@ -1,25 +1,25 @@
 //! Security identifiers of Windows domains. PURE: no runtime, no client, no file system, no clock.
 //!
-//! Bytes as `objectSid` has them (MS-DTYP 2.4.2.2), text as people write them (MS-DTYP 2.4.2.1).
+//! `objectSid` holds them as bytes (MS-DTYP 2.4.2.2); people write them as text (MS-DTYP 2.4.2.1).
 
 use std::fmt;
 
-/// A security identifier: who issued it, and the numbers below that.
+/// A security identifier: its authority, and the numbers below it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sid {
     authority: u64,
     numbers: Vec<u32>,
 }
 
-/// Numbers in one SID, at most (MS-DTYP 2.4.2.2, `SubAuthorityCount`).
+/// The most numbers in one SID (MS-DTYP 2.4.2.2, `SubAuthorityCount`).
 const NUMBERS_MAX: usize = 15;
-/// Issuer of the SIDs of domains: `SECURITY_NT_AUTHORITY`.
+/// The authority of the SIDs of domains: `SECURITY_NT_AUTHORITY`.
 const NT_AUTHORITY: u64 = 5;
-/// First number of the SID of a domain: `SECURITY_NT_NON_UNIQUE`.
+/// The first number of the SID of a domain: `SECURITY_NT_NON_UNIQUE`.
 const DOMAIN: u32 = 21;
 
 impl Sid {
-    /// Reads the packet form: revision, count, authority (48 bits, big-endian), numbers (32 bits, little-endian).
+    /// Parses the binary form: revision, count, authority (48 bits, big-endian), numbers (32 bits, little-endian).
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (header, numbers) = bytes.split_at_checked(8)?;
@@ -31,7 +31,8 @@ impl Sid {
         Some(Self { authority, numbers: numbers.chunks_exact(4).map(number).collect() })
     }
 
-    /// Reads `S-1-5-21-…`. The authority in decimal only: no domain has one that needs hex.
+    /// Parses `S-1-5-21-…`. The authority must be decimal; only authorities of 2^32 and more are written in hex, and
+    /// domains have none of these.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.strip_prefix("S-1-").or_else(|| text.strip_prefix("s-1-"))?.split('-');
@@ -42,19 +43,20 @@ impl Sid {
         Some(Self { authority, numbers })
     }
 
-    /// The value of an `objectSid`: bytes from a server, text from a file that somebody wrote.
+    /// Parses a value of `objectSid`: bytes from a server, or text from a handwritten file.
     #[must_use]
     pub fn of_value(value: &[u8]) -> Option<Self> {
         Self::from_bytes(value).or_else(|| Self::parse(std::str::from_utf8(value).ok()?.trim()))
     }
 
-    /// Whether it is that of a domain itself, `S-1-5-21-a-b-c`.
+    /// Whether this is the SID of a domain itself, `S-1-5-21-a-b-c`.
     #[must_use]
     pub fn is_domain(&self) -> bool {
         self.authority == NT_AUTHORITY && self.numbers.len() == 4 && self.numbers[0] == DOMAIN
     }
 
-    /// The domain it belongs to and its number there (RID); `None` for the well-known ones, which every domain has.
+    /// Returns the domain that the SID belongs to, and its number in it (RID); `None` for the well-known SIDs, which
+    /// every domain has.
     #[must_use]
     pub fn in_domain(&self) -> Option<(Self, u32)> {
         let (rid, domain) = self.numbers.split_last()?;
@@ -62,7 +64,7 @@ impl Sid {
         domain.is_domain().then_some((domain, *rid))
     }
 
-    /// The SID of another object of this domain.
+    /// Returns the SID with this RID in the domain `self`.
     #[must_use]
     pub fn with_rid(&self, rid: u32) -> Self {
         Self { authority: self.authority, numbers: self.numbers.iter().copied().chain([rid]).collect() }
@@ -87,11 +89,11 @@ mod tests {
 
     #[test]
     fn bytes_and_text_are_one_sid() {
-        let sid = Sid::from_bytes(&ADMINISTRATOR).expect("a SID");
+        let sid = Sid::from_bytes(&ADMINISTRATOR).expect("the bytes are a SID");
         assert_eq!(sid.to_string(), "S-1-5-21-123-456-789-500");
         assert_eq!(Sid::parse("S-1-5-21-123-456-789-500"), Some(sid.clone()));
         assert_eq!(Sid::of_value(b"S-1-5-21-123-456-789-500"), Some(sid.clone()));
-        let (domain, rid) = sid.in_domain().expect("of a domain");
+        let (domain, rid) = sid.in_domain().expect("the SID belongs to a domain");
         assert_eq!((domain.to_string().as_str(), rid), ("S-1-5-21-123-456-789", 500));
         assert_eq!(domain.with_rid(500), sid);
     }
@@ -118,13 +120,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80), text in "\\PC{0,40}") {
+        fn no_value_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80), text in "\\PC{0,40}") {
             let _ = Sid::of_value(&bytes);
             let _ = Sid::parse(&text);
         }
 
         #[test]
-        fn text_is_read_as_it_is_written(authority in 0..1_u64 << 48, numbers in proptest::collection::vec(any::<u32>(), 0..15)) {
+        fn text_parses_as_written(authority in 0..1_u64 << 48, numbers in proptest::collection::vec(any::<u32>(), 0..15)) {
             let sid = Sid { authority, numbers };
             prop_assert_eq!(Sid::parse(&sid.to_string()), Some(sid));
         }

@@ -1,5 +1,5 @@
-//! What a realm is asked and told as a target: its users, and the roles of one client with their holders. It decides
-//! nothing; every method is one request, or one list.
+//! Reads and changes a realm that is a target: its users, and the roles of one client with their holders. It decides
+//! nothing: each method makes one request, or reads one list.
 
 use std::collections::BTreeMap;
 
@@ -32,12 +32,12 @@ struct Client {
     id: String,
 }
 
-/// See the module.
+/// The administration API of one realm.
 #[derive(Debug)]
 pub struct Administration {
     session: Session,
     client_id: String,
-    /// Internal id of the client whose roles are kept; looked up once.
+    /// The internal id of the client that owns the roles. It is looked up once.
     client: Option<String>,
 }
 
@@ -47,22 +47,22 @@ const VIEW_CLIENTS: &str = "view-clients";
 const MANAGE_CLIENTS: &str = "manage-clients";
 
 impl Administration {
-    /// Reaches nothing yet.
+    /// Makes a session without connecting to the realm.
     pub fn new(config: &KeycloakConfig) -> Result<Self, RealmError> {
         Ok(Self { session: Session::new(config)?, client_id: config.client_id.clone(), client: None })
     }
 
-    /// Requests since the last call, by verb.
+    /// Returns the number of requests since the last call, by verb.
     pub fn counted(&mut self) -> BTreeMap<&'static str, u64> {
         self.session.counted()
     }
 
-    /// Roles of `realm-management` that our service account has; `None`: the token does not say.
+    /// Returns the roles of `realm-management` that our service account has; `None` if the token has no roles.
     pub async fn rights(&mut self) -> Result<Option<Vec<String>>, RealmError> {
         self.session.roles().await
     }
 
-    /// Everybody but service accounts.
+    /// Returns all users except service accounts.
     pub async fn users(&mut self) -> Result<Vec<RealmUser>, RealmError> {
         let mut users = Vec::new();
         let listed = self.session.list(&["users"], &BRIEF, |user| users.push(user)).await;
@@ -70,33 +70,34 @@ impl Administration {
         Ok(users)
     }
 
-    /// The user with exactly this name.
+    /// Returns the user with exactly this name.
     pub async fn user(&mut self, username: &str) -> Result<Option<RealmUser>, RealmError> {
         let query = [("username", username), ("exact", "true"), BRIEF[0]];
         let found = self.session.get::<Vec<RealmUser>>(&["users"], &query).await;
         Ok(self.lacks(VIEW_USERS, found)?.into_iter().next())
     }
 
-    /// Makes a user; answers with the id, if the answer has it: proxies leave `Location` out.
+    /// Creates a user. Returns the id if the answer contains it; some proxies remove the header `Location`.
     pub async fn create(&mut self, user: &Value) -> Result<Option<String>, RealmError> {
         let made = self.session.tell(Method::POST, &["users"], Some(user)).await;
         let at = self.lacks(MANAGE_USERS, made)?;
         Ok(at.and_then(|at| Some(at.rsplit_once("/users/")?.1.to_owned())).filter(|id| !id.is_empty()))
     }
 
-    /// Changes what `fields` names of a user, and nothing else.
+    /// Changes the given `fields` of a user, and nothing else.
     pub async fn change(&mut self, id: &str, fields: &Value) -> Result<(), RealmError> {
         let told = self.session.tell(Method::PUT, &["users", id], Some(fields)).await;
         self.lacks(MANAGE_USERS, told).map(drop)
     }
 
-    /// Has a mail sent that asks a user for these required actions. Success: the mail server took it.
+    /// Makes Keycloak send a mail that asks the user to perform `actions`. Success means that the mail server accepted
+    /// it.
     pub async fn mail(&mut self, id: &str, actions: &[String]) -> Result<(), RealmError> {
         let told = self.session.tell(Method::PUT, &["users", id, "execute-actions-email"], Some(&json!(actions))).await;
         self.lacks(MANAGE_USERS, told).map(drop)
     }
 
-    /// The client's roles whose names begin with `prefix`.
+    /// Returns the client's roles whose names begin with `prefix`.
     pub async fn roles(&mut self, client: &str, prefix: &str) -> Result<Vec<RealmRole>, RealmError> {
         let client = self.client(client).await?;
         let mut roles: Vec<RealmRole> = Vec::new();
@@ -107,7 +108,7 @@ impl Administration {
         Ok(roles)
     }
 
-    /// Ids of those to whom a role was given itself; who has it by a group is not among them.
+    /// Returns the ids of users who have the role directly. Users who have it through a group are not included.
     pub async fn holders(&mut self, client: &str, role: &str) -> Result<Vec<String>, RealmError> {
         let client = self.client(client).await?;
         let mut holders = Vec::new();
@@ -117,13 +118,13 @@ impl Administration {
         Ok(holders)
     }
 
-    /// Makes a role and gives it, as it is known from now on.
+    /// Creates a role, and returns it as the realm now shows it.
     pub async fn make_role(&mut self, client: &str, name: &str) -> Result<RealmRole, RealmError> {
         let client = self.client(client).await?;
         let role = json!({"name": name, "description": "kept by Bursar"});
         let told = self.session.tell(Method::POST, &["clients", &client, "roles"], Some(&role)).await;
         match self.lacks(MANAGE_CLIENTS, told) {
-            // Made meanwhile: the name is ours.
+            // Another request has created the role meanwhile. That is harmless, because the name belongs to Bursar.
             Err(RealmError::Answer { status, .. }) if status.as_u16() == 409 => {}
             told => drop(told?),
         }
@@ -131,19 +132,19 @@ impl Administration {
         self.lacks(VIEW_CLIENTS, made)
     }
 
-    /// Removes a role, and with it what was given of it.
+    /// Deletes a role, and with it all its assignments.
     pub async fn remove_role(&mut self, client: &str, name: &str) -> Result<(), RealmError> {
         let client = self.client(client).await?;
         let told = self.session.tell(Method::DELETE, &["clients", &client, "roles", name], None).await;
         self.lacks(MANAGE_CLIENTS, told).map(drop)
     }
 
-    /// Gives a user roles, in one request.
+    /// Assigns roles to a user, in one request.
     pub async fn assign(&mut self, client: &str, user: &str, roles: &[RealmRole]) -> Result<(), RealmError> {
         self.map(Method::POST, client, user, roles).await
     }
 
-    /// Takes roles from a user, in one request.
+    /// Removes roles from a user, in one request.
     pub async fn unassign(&mut self, client: &str, user: &str, roles: &[RealmRole]) -> Result<(), RealmError> {
         self.map(Method::DELETE, client, user, roles).await
     }
@@ -155,7 +156,7 @@ impl Administration {
         self.lacks(MANAGE_USERS, told).map(drop)
     }
 
-    /// The id of a client.
+    /// Returns the internal id of a client.
     async fn client(&mut self, name: &str) -> Result<String, RealmError> {
         if let Some(id) = &self.client {
             return Ok(id.clone());
@@ -167,7 +168,7 @@ impl Administration {
         Ok(id)
     }
 
-    /// A refusal names the role that would do.
+    /// Turns a refusal into an error that names the missing role.
     fn lacks<T>(&self, role: &'static str, answer: Result<T, RealmError>) -> Result<T, RealmError> {
         answer.map_err(|error| match error {
             RealmError::Forbidden { what, status, why, .. } => {

@@ -1,8 +1,8 @@
-//! What Keycloak's administration API answers, and the entries it becomes. PURE: no runtime, no client, no file system,
-//! no clock.
+//! The answers of Keycloak's administration API, and the entries that are made of them. PURE: no runtime, no client, no
+//! file system, no clock.
 //!
-//! A realm has no DNs. Its entries get invented ones, so that everything that is configured with DNs (sentinels, a class's
-//! `base`) works for realms too: `uid=alice,ou=users,o=REALM`, and for the group `/staff/lab`
+//! A realm has no DNs, so its entries get generated ones. Settings that contain DNs (sentinels, a class's `base`) then
+//! work for realms too: `uid=alice,ou=users,o=REALM`, and for the group `/staff/lab`
 //! `cn=lab,cn=staff,ou=groups,o=REALM`.
 
 use std::collections::BTreeMap;
@@ -16,18 +16,18 @@ use serde::Deserialize;
 use crate::entry::raw::RawEntry;
 use crate::source::AttributeNames;
 
-/// The attribute in which [`Scribe`] writes the DNs of a group's members.
+/// The attribute in which [`Scribe`] stores the DNs of a group's members.
 pub const MEMBER: &str = "member";
-/// Attributes that `Scribe` sets on every entry. A user attribute of such a name is ignored.
+/// Attributes that `Scribe` sets on every entry. User attributes with these names are ignored.
 const BUILT_IN: [&str; 8] = ["id", "username", "email", "name", "enabled", "createdTimestamp", "path", MEMBER];
-/// How many characters of the server's error text are repeated.
+/// The most characters of the server's error text that are shown.
 const WORDS: usize = 200;
 
 /// The answer to a login (RFC 6749, 5.1).
 #[derive(Deserialize)]
 pub(super) struct Token {
     pub(super) access_token: String,
-    /// Seconds.
+    /// In seconds.
     #[serde(default = "Token::lifetime")]
     pub(super) expires_in: u64,
 }
@@ -39,7 +39,7 @@ impl Token {
     }
 }
 
-/// An error. Each part of Keycloak names the field of the reason differently.
+/// An error answer. The parts of Keycloak use different fields for the reason.
 #[derive(Deserialize)]
 pub(super) struct Refusal {
     error_description: Option<String>,
@@ -49,7 +49,7 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// The reason that `body` gives.
+    /// Returns the reason in `body`.
     pub(super) fn of(body: &[u8]) -> String {
         let refusal = serde_json::from_slice::<Self>(body).ok();
         let words = refusal.and_then(|it| it.error_description.or(it.message).or(it.error));
@@ -59,7 +59,7 @@ impl Refusal {
 
 /// An object that Keycloak lists in pages.
 pub(super) trait Listed {
-    /// The noun in messages.
+    /// The noun that messages use.
     const WHAT: &'static str;
     fn id(&self) -> &str;
 }
@@ -75,7 +75,7 @@ pub(super) struct User {
     email: Option<String>,
     first_name: Option<String>,
     last_name: Option<String>,
-    /// Milliseconds.
+    /// In milliseconds since 1970.
     created_timestamp: Option<i64>,
     #[serde(default)]
     attributes: BTreeMap<String, Vec<String>>,
@@ -92,7 +92,7 @@ pub(super) struct Group {
     attributes: BTreeMap<String, Vec<String>>,
 }
 
-/// The properties of a group's member that matter.
+/// The properties of a group's member that are needed.
 #[derive(Deserialize)]
 pub(super) struct Member {
     pub(super) id: String,
@@ -121,7 +121,7 @@ impl Listed for Member {
     }
 }
 
-/// The number of a realm's groups, nested ones included.
+/// The number of a realm's groups, including nested ones.
 #[derive(Deserialize)]
 pub(super) struct GroupCount {
     pub(super) count: usize,
@@ -133,7 +133,7 @@ pub(super) struct GroupCount {
 pub(super) struct Profile {
     #[serde(default)]
     attributes: Vec<Declared>,
-    /// Policy for all attributes that are not declared.
+    /// The policy for attributes that are not declared.
     unmanaged_attribute_policy: Option<String>,
 }
 
@@ -151,7 +151,7 @@ struct Permissions {
 }
 
 impl Profile {
-    /// Whether people may change their own `attribute`; `None`: nobody can have it.
+    /// Whether people may change their own `attribute`; `None` if no user can have the attribute.
     fn is_their_own(&self, attribute: &str) -> Option<bool> {
         match self.attributes.iter().find(|declared| declared.name == attribute) {
             Some(declared) => Some(declared.permissions.edit.iter().any(|who| who == "user")),
@@ -159,8 +159,8 @@ impl Profile {
         }
     }
 
-    /// Returns the identity attributes that people may change themselves, which are not believed; and the problems to
-    /// report, among them attributes that no user can have.
+    /// Returns the identity attributes that people may change themselves, which must be ignored; and the problems to
+    /// report. Attributes that no user can have are a problem, too.
     pub(super) fn judge(&self, names: &AttributeNames) -> (Vec<String>, Vec<String>) {
         let (mut unbelieved, mut problems) = (Vec::new(), Vec::new());
         let identity = [&names.user_name, &names.uid, &names.gid, &names.home];
@@ -169,7 +169,7 @@ impl Profile {
                 Some(false) => {}
                 Some(true) => {
                     problems.push(format!(
-                        "users may change their own {name}, which is not believed: let only admins edit it in the \
+                        "users may change their own {name}, so it is ignored: let only admins edit it in the \
                          realm's user profile, or unmanaged attributes (ADMIN_EDIT)"
                     ));
                     unbelieved.push(name.clone());
@@ -185,7 +185,7 @@ impl Profile {
     }
 }
 
-/// Roles of `realm-management` in an access token (RFC 7519), whose signature is the server's to check.
+/// Returns the roles of `realm-management` in an access token (RFC 7519). Only the server checks the signature.
 pub(super) fn roles(token: &str) -> Option<Vec<String>> {
     use base64::Engine as _;
     let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
@@ -194,7 +194,7 @@ pub(super) fn roles(token: &str) -> Option<Vec<String>> {
     Some(roles.iter().filter_map(|role| role.as_str().map(str::to_owned)).collect())
 }
 
-/// The base of a realm's entries of a kind.
+/// Returns the base DN of a realm's entries of `kind`.
 #[must_use]
 pub fn base(realm: &str, kind: AccountKind) -> String {
     let unit = if kind == AccountKind::Group { "groups" } else { "users" };
@@ -205,7 +205,7 @@ pub fn base(realm: &str, kind: AccountKind) -> String {
 pub(super) struct Scribe<'a> {
     realm: &'a str,
     names: &'a AttributeNames,
-    /// By id.
+    /// The DNs of the users by id.
     people: HashMap<String, String>,
     taken: HashSet<Dn>,
     wanted_of_users: Vec<String>,
@@ -213,7 +213,7 @@ pub(super) struct Scribe<'a> {
 }
 
 impl<'a> Scribe<'a> {
-    /// The attributes `unbelieved` of users are left out.
+    /// Makes a scribe that leaves out the attributes `unbelieved` of users.
     pub(super) fn new(realm: &'a str, names: &'a AttributeNames, unbelieved: &[String]) -> Self {
         let wanted = |kind, without: &[String]| {
             let mut wanted = names.wanted(kind);
@@ -249,7 +249,7 @@ impl<'a> Scribe<'a> {
         raw
     }
 
-    /// `within`: its parent group.
+    /// Makes the entry of a group; `within` is its parent group.
     pub(super) fn group(&mut self, group: &Group, within: Option<&RawEntry>) -> RawEntry {
         let base = within.map_or_else(|| base(self.realm, AccountKind::Group), |parent| parent.dn.clone());
         let dn = format!("cn={},{base}", escape(&group.name));
@@ -261,7 +261,7 @@ impl<'a> Scribe<'a> {
         raw.add(b"path", path.as_bytes());
         add(&mut raw, &self.wanted_of_groups, &group.attributes);
         if let Some(attribute) = &self.names.managers {
-            // The administrators of a realm write names, because there are no DNs.
+            // In a realm there are no DNs, so administrators list managers by name.
             for name in group.attributes.get(attribute).into_iter().flatten() {
                 raw.add(attribute.as_bytes(), self.person(name).as_bytes());
             }
@@ -269,8 +269,8 @@ impl<'a> Scribe<'a> {
         raw
     }
 
-    /// Adds a person to a group. A member who was not listed is hidden, or was created after that: the group names them, and
-    /// nobody who was listed is called so.
+    /// Adds a person to a group. A member who was not listed is hidden from us, or was created after the users were
+    /// listed. Such a member gets a DN that no listed user has.
     pub(super) fn member(&self, group: &mut RawEntry, member: &Member) {
         let unlisted = || {
             let dn = self.person(&member.username);
@@ -284,7 +284,7 @@ impl<'a> Scribe<'a> {
         format!("uid={},{}", escape(name), base(self.realm, AccountKind::User))
     }
 
-    /// Gives two groups whose names differ only in case two different DNs.
+    /// Returns `dn`, or a DN with the id if `dn` is taken, as by groups whose names differ only in case.
     fn unique(&mut self, dn: String, id: &str) -> String {
         if self.taken.insert(Dn::parse(&dn)) { dn } else { format!("id={},{dn}", escape(id)) }
     }
@@ -309,20 +309,22 @@ mod tests {
     fn user(more: &Value) -> User {
         let mut user =
             json!({"id": "u1", "username": "alice", "enabled": true, "createdTimestamp": 1_763_684_479_123_i64});
-        user.as_object_mut().expect("a table").extend(more.as_object().expect("a table").clone());
-        serde_json::from_value(user).expect("a user")
+        user.as_object_mut()
+            .expect("the user is an object")
+            .extend(more.as_object().expect("`more` is an object").clone());
+        serde_json::from_value(user).expect("the fixture is a valid user")
     }
 
     fn group(id: &str, name: &str, attributes: &Value) -> Group {
         let group = json!({"id": id, "name": name, "subGroupCount": 0, "attributes": attributes});
-        serde_json::from_value(group).expect("a group")
+        serde_json::from_value(group).expect("the fixture is a valid group")
     }
 
     fn profile(declared: &[(&str, &[&str])], unmanaged: Option<&str>) -> Profile {
         let declared: Vec<_> =
             declared.iter().map(|(name, edit)| json!({"name": name, "permissions": {"edit": edit}})).collect();
         let profile = json!({"attributes": declared, "unmanagedAttributePolicy": unmanaged});
-        serde_json::from_value(profile).expect("a profile")
+        serde_json::from_value(profile).expect("the fixture is a valid profile")
     }
 
     fn text<'r>(raw: &'r RawEntry, name: &str) -> Vec<&'r str> {
@@ -340,12 +342,12 @@ mod tests {
         assert_eq!(text(&raw, "uidNumber"), ["2001"]);
         assert_eq!(text(&raw, "name"), ["Alice E"]);
         assert_eq!(text(&raw, "createdTimestamp"), ["20251121002119Z"]);
-        assert!(!raw.has("shoe"), "only what is wanted");
+        assert!(!raw.has("shoe"), "attributes that are not requested are left out");
         assert!(Dn::parse(&raw.dn).is_within(&Dn::parse(&base("Lab, 1", AccountKind::User))));
     }
 
     #[test]
-    fn reserved_attributes_of_keycloak_are_refused_in_any_spelling() {
+    fn user_attributes_cannot_replace_keycloaks_own_properties() {
         let names = Preset::Keycloak.attributes();
         let attributes =
             json!({"id": ["x"], "enabled": ["true"], "username": ["root"], "UIDNUMBER": ["1"], "name": ["N"]});
@@ -355,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_that_people_can_edit_identify_nobody() {
+    fn attributes_that_people_can_edit_are_ignored() {
         let names = Preset::Keycloak.attributes();
         let judge = |profile: Profile| {
             let (unbelieved, problems) = profile.judge(&names);
@@ -364,7 +366,7 @@ mod tests {
         assert_eq!(judge(profile(&[], Some("ADMIN_EDIT"))), (String::new(), 0));
         assert_eq!(judge(profile(&[], Some("ADMIN_VIEW"))), (String::new(), 0));
         assert_eq!(judge(profile(&[], Some("ENABLED"))), ("uidNumber gidNumber homeDirectory".to_owned(), 3));
-        assert_eq!(judge(profile(&[], None)), (String::new(), 2), "nobody can have uidNumber or gidNumber");
+        assert_eq!(judge(profile(&[], None)), (String::new(), 2), "no user can have uidNumber or gidNumber");
         let declared: [(&str, &[&str]); 2] = [("uidNumber", &["admin"]), ("gidNumber", &["admin", "user"])];
         assert_eq!(judge(profile(&declared, None)), ("gidNumber".to_owned(), 1));
 
@@ -374,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_lie_in_one_another_and_keep_apart() {
+    fn nested_groups_and_their_members_get_distinct_dns() {
         let mut names = Preset::Keycloak.attributes();
         names.managers = Some("owner".to_owned());
         let mut scribe = Scribe::new("r", &names, &[]);
@@ -390,11 +392,15 @@ mod tests {
             scribe.member(&mut lab, &Member { id: id.to_owned(), username: username.to_owned() });
         }
         let hidden = ["uid=bob,ou=users,o=r", "id=renamed,uid=alice,ou=users,o=r"];
-        assert_eq!(text(&lab, MEMBER), [alice.dn.as_str(), hidden[0], hidden[1]], "the ledger knows who is meant");
+        assert_eq!(
+            text(&lab, MEMBER),
+            [alice.dn.as_str(), hidden[0], hidden[1]],
+            "hidden members keep a DN, which the ledger may resolve"
+        );
     }
 
     #[test]
-    fn a_refusal_is_told_in_the_servers_words() {
+    fn a_refusal_shows_the_servers_reason() {
         let words = |text: &str| Refusal::of(text.as_bytes());
         assert_eq!(words(r#"{"error": "a", "error_description": "b"}"#), "b");
         assert_eq!(words(r#"{"error": "Realm does not exist"}"#), "Realm does not exist");

@@ -1,4 +1,4 @@
-//! What the configuration says about a realm, as plain values. Nothing here reaches anything.
+//! The configuration of a realm as plain values. Nothing here connects to a server.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,41 +7,42 @@ use reqwest::Url;
 
 use crate::source::{CONNECT_TIMEOUT, Secret, SourceError, TIMEOUT};
 
-/// Between two reads. There is no way to ask Keycloak for changes, and 5,000 people are some seconds of its time.
+/// The default time between two reads. Keycloak does not report changes, and reading 5,000 people keeps it busy for
+/// some seconds.
 pub const INTERVAL: Duration = Duration::from_mins(5);
-/// Entries asked for in one page, as Keycloak's own console does. Each user of a page makes it look through all those before
-/// (26.4, just started: 0.7 s for 100, 10 s for 1,000, 220 s for 5,000).
+/// Entries that are requested in one page, as Keycloak's own console does. Keycloak searches for each user of a page
+/// among all users before it (26.4, just started: 0.7 s for 100, 10 s for 1,000, 220 s for 5,000).
 pub const PAGE_SIZE: u32 = 100;
 
-/// How to reach a realm, and as whom.
+/// How a realm is reached, and with which client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeycloakConfig {
-    /// `https://host[:port][/path]`, what comes before `/realms/`.
+    /// `https://host[:port][/path]`: the part of the URL before `/realms/`.
     pub url: String,
     /// The realm whose users and groups are read.
     pub realm: String,
-    /// A client of that realm with a service account.
+    /// A client of the realm with a service account.
     pub client_id: String,
-    /// Its secret.
+    /// The secret of the client.
     pub client_secret: Option<Secret>,
-    /// Let the secret and the answers cross the network in the clear.
+    /// Whether the secret and the answers may cross the network in plain text.
     pub allow_plaintext: bool,
-    /// PEM bundle: the only issuers trusted; absent: the system's.
+    /// A PEM bundle with the only issuers that are trusted; `None` for the system's.
     pub ca_pem: Option<String>,
-    /// Between two reads; a cycle that comes earlier goes without this source.
+    /// The time between two reads. A cycle that begins earlier does not read this source.
     pub interval: Duration,
     /// Entries in a page.
     pub page_size: u32,
-    /// Limit of TCP and TLS together.
+    /// The limit of TCP and TLS together.
     pub connect_timeout: Duration,
-    /// Limit of each request.
+    /// The limit of each request.
     pub timeout: Duration,
-    /// Ids of users whom Bursar wrote there for people of other sources: they are no entries of this one.
+    /// Ids of users that Bursar created for people of other sources. They are not entries of this source.
     pub made: BTreeSet<String>,
 }
 
 impl KeycloakConfig {
-    /// With the defaults, and no secret yet.
+    /// Returns a configuration with the defaults and without a secret.
     #[must_use]
     pub fn new(url: String, realm: String, client_id: String) -> Self {
         Self {
@@ -59,7 +60,7 @@ impl KeycloakConfig {
         }
     }
 
-    /// Where the server is; `None`: `url` says it in no usable way.
+    /// Returns the parsed `url`; `None` if it is not a usable URL of a server.
     pub(super) fn server(&self) -> Option<Url> {
         let url = Url::parse(&self.url).ok()?;
         let plain = url.username().is_empty() && url.password().is_none() && url.query().is_none();
@@ -67,7 +68,7 @@ impl KeycloakConfig {
         (plain && known).then_some(url)
     }
 
-    /// Checks what can be checked without reaching anything.
+    /// Checks everything that can be checked without reaching the server.
     pub fn check(&self) -> Result<(), SourceError> {
         let wrong = |key, why: String| Err(SourceError::new(key, why));
         let Some(url) = self.server() else {
@@ -77,11 +78,11 @@ impl KeycloakConfig {
             return wrong("url", format!("{:?} needs https://, or allow_plaintext = true", self.url));
         }
         if self.url.contains("/realms") {
-            return wrong("url", format!("{:?} is that of a realm; what comes before /realms is asked for", self.url));
+            return wrong("url", format!("{:?} is the URL of a realm; remove /realms and what follows it", self.url));
         }
         for (key, value) in [("realm", &self.realm), ("client_id", &self.client_id)] {
             if value.is_empty() || value == "." || value == ".." {
-                return wrong(key, format!("{value:?} is no name"));
+                return wrong(key, format!("{value:?} is not a valid name"));
             }
         }
         if self.client_secret.as_ref().is_none_or(|secret| secret.reveal().is_empty()) {
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_that_of_the_server_and_encrypted() {
+    fn a_url_must_name_the_server_and_be_encrypted() {
         for good in ["https://sso.example.org", "https://sso:8443/auth/"] {
             assert_eq!(config(good).check(), Ok(()), "{good}");
         }
@@ -122,10 +123,10 @@ mod tests {
     }
 
     #[test]
-    fn a_client_without_a_secret_is_nobody() {
+    fn a_client_needs_a_secret() {
         let config = config("https://sso");
         let none = KeycloakConfig { client_secret: None, ..config.clone() };
         assert_eq!(none.check().map_err(|error| error.key), Err("client_secret"));
-        assert!(!format!("{config:?}").contains("hunter2"), "never printed");
+        assert!(!format!("{config:?}").contains("hunter2"), "the secret is never printed");
     }
 }

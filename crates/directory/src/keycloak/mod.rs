@@ -1,8 +1,9 @@
-//! The users and groups of a Keycloak realm, by its administration API: paged full reads, for it tells no changes.
+//! Reads the users and groups of a Keycloak realm with its administration API, in full and page by page, because
+//! Keycloak reports no changes.
 //!
-//! Every failure becomes a reason in [`RawRead::problems`], and so does a list of which something is gone while it was
-//! read: what was listed, and the count after it, must not be less than the count before. What came meanwhile is no
-//! trouble. What is written to a realm goes through [`Administration`].
+//! Each failure becomes a reason in [`RawRead::problems`]. So does a list from which something was removed during the
+//! read: the number of listed entries, and the count after the read, must not be less than the count before. Additions
+//! are harmless. [`Administration`] makes all changes in a realm.
 
 mod administration;
 mod answer;
@@ -27,11 +28,11 @@ use crate::entry::raw::RawEntry;
 use crate::progress;
 use crate::source::SourceConfig;
 
-/// Entries with their attributes, and without.
+/// Requests entries with all their attributes, or without.
 const WHOLE: [(&str, &str); 1] = [("briefRepresentation", "false")];
 const BRIEF: [(&str, &str); 1] = [("briefRepresentation", "true")];
 
-/// Reads the realm.
+/// Reads all users and groups of the realm.
 pub async fn read(config: &KeycloakConfig, source: &SourceConfig) -> RawRead {
     let trees = [AccountKind::User, AccountKind::Group].map(|kind| (kind, RawTree::default()));
     let mut raw = RawRead { trees: trees.into(), ..RawRead::default() };
@@ -42,8 +43,8 @@ pub async fn read(config: &KeycloakConfig, source: &SourceConfig) -> RawRead {
     raw
 }
 
-/// Whether the realm has those who are `due`, each asked for by its id. A person who could not be asked for is not in
-/// the result.
+/// Looks up each account in `due` by its id in the realm. Accounts that could not be looked up are missing in the
+/// result.
 pub async fn look_up(config: &KeycloakConfig, source: &SourceConfig, due: &[Due]) -> BTreeMap<DirectoryId, Proof> {
     let mut proofs = BTreeMap::new();
     let Ok(mut session) = Session::new(config) else { return proofs };
@@ -73,7 +74,7 @@ async fn read_realm(config: &KeycloakConfig, source: &SourceConfig, raw: &mut Ra
     let people = raw.trees.entry(AccountKind::User).or_default();
     let listed = read_users(&mut session, &mut scribe, &config.made, &mut people.entries).await?;
     if listed == 0 {
-        raw.problems.push("the realm shows no user at all: does its client have the role view-users?".to_owned());
+        raw.problems.push("the realm shows no users; check that its client has the role view-users".to_owned());
     }
     people.whole = true;
     let groups = raw.trees.entry(AccountKind::Group).or_default();
@@ -82,7 +83,8 @@ async fn read_realm(config: &KeycloakConfig, source: &SourceConfig, raw: &mut Ra
     Ok(())
 }
 
-/// Answers with how many there are, `made` among them: people of another source, whom Bursar wrote there.
+/// Reads the users, and returns how many there are. Users in `made` count, but are left out of `entries`: Bursar
+/// created them for people of other sources.
 async fn read_users(
     session: &mut Session,
     scribe: &mut Scribe<'_>,
@@ -98,14 +100,14 @@ async fn read_users(
     });
     let listed = listed.await?;
     let after: usize = session.get(&["users", "count"], &[]).await?;
-    // A client that may search for users and see none gets the count of all, and an empty list. A person who was added
-    // meanwhile is in the next read, if not in this one.
+    // A client that may search for users but not see any gets the count of all users and an empty list. A user who was
+    // added during the read may be missing now, and is in the next read.
     let same = listed == 0 || (listed >= before && after >= before);
     if same { Ok(listed) } else { Err(RealmError::Changed(User::WHAT)) }
 }
 
-/// Reads groups, their subgroups and the members of each. A member of a subgroup belongs to the group too, as in
-/// Keycloak, where the member inherits the group's attributes and roles.
+/// Reads groups, their subgroups and the members of each. A member of a subgroup also belongs to the parent group,
+/// because in Keycloak the member inherits its attributes and roles.
 async fn read_groups(
     session: &mut Session,
     scribe: &mut Scribe<'_>,

@@ -1,5 +1,5 @@
-//! One pass's conversation with a realm: the token of its service account, one request after the other, and lists in
-//! pages that fit together.
+//! A session with a realm for one pass: gets the token of the service account, sends one request after the other, and
+//! reads lists in overlapping pages.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,114 +19,110 @@ use crate::tls::{TlsError, client_config};
 /// What went wrong while talking to a realm.
 #[derive(Debug, thiserror::Error)]
 pub enum RealmError {
-    /// The configuration; `SourceConfig::check` finds it first.
-    #[error("url, or client_secret, is not usable")]
+    /// The configuration is wrong. `SourceConfig::check` finds this first.
+    #[error("url or client_secret is not usable")]
     Config,
-    /// No usable issuer.
+    /// No usable issuer, or an unusable certificate.
     #[error("cannot use TLS")]
     Tls(#[from] TlsError),
-    /// TCP or TLS.
     #[error("cannot connect; see url and ca")]
     Connect(#[source] reqwest::Error),
-    /// The server stopped answering.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    /// The connection ended, or what came was no HTTP.
+    /// The connection ended, or what arrived is not HTTP.
     #[error("connection lost")]
     Lost(#[source] reqwest::Error),
-    /// There is no token for us.
+    /// The realm refused to give us a token.
     #[error(
         "login of client {client} refused ({status}: {why}); see client_id and client_secret, and that the client has a \
          service account"
     )]
     Login {
-        /// Whom we said we are.
+        /// The client's id.
         client: String,
         status: StatusCode,
-        /// The server's words.
+        /// The server's own text.
         why: String,
     },
-    /// Nothing at the realm's place.
+    /// The URL has no realm of this name.
     #[error("there is no realm {realm:?} ({why}); see realm and url")]
     NoRealm {
-        /// Its name.
         realm: String,
-        /// The server's words.
+        /// The server's own text.
         why: String,
     },
-    /// The service account lacks a role.
+    /// The service account lacks a role for reading.
     #[error(
         "{what} refused ({status}: {why}); the service account of client {client} needs the role view-users of \
          realm-management"
     )]
     Forbidden {
-        /// What was asked for.
+        /// The path of the request.
         what: String,
-        /// Whose service account.
+        /// The id of the client.
         client: String,
         status: StatusCode,
-        /// The server's words.
+        /// The server's own text.
         why: String,
     },
-    /// The service account lacks a role that a realm as a target needs.
+    /// The service account lacks a role for changes.
     #[error(
         "{what} refused ({status}: {why}); the service account of client {client} needs the role {role} of realm-management"
     )]
     Lacks {
-        /// What was asked for.
+        /// The path of the request.
         what: String,
-        /// Whose service account.
+        /// The id of the client.
         client: String,
         status: StatusCode,
-        /// The server's words.
+        /// The server's own text.
         why: String,
-        /// Which.
         role: &'static str,
     },
-    /// A client that may search for users and see none gets an empty list.
-    #[error("the realm shows no user at all, and some are ours; does its client have the role manage-users?")]
+    /// The list of users is empty, although Bursar has created some. A client that may search for users but not see any
+    /// gets an empty list.
+    #[error("the realm shows no users, although Bursar created some; check that its client has the role manage-users")]
     Nobody,
-    /// The client whose roles are kept is not there.
-    #[error("there is no client {0:?} in the realm; make it, or see [realm] client")]
+    /// The client that owns the roles does not exist.
+    #[error("there is no client {0:?} in the realm; create it, or correct client in [realm]")]
     NoClient(String),
-    /// Anything else but success.
+    /// Any other status than success.
     #[error("{what} answered {status}: {why}")]
     Answer {
-        /// What was asked for.
+        /// The path of the request.
         what: String,
         status: StatusCode,
-        /// The server's words.
+        /// The server's own text.
         why: String,
     },
-    /// No JSON, or not what it should be.
+    /// The answer is not JSON, or does not have the expected structure.
     #[error("the answer to {what} could not be parsed")]
     Malformed {
-        /// What was asked for.
+        /// The path of the request.
         what: String,
-        /// Why.
         #[source]
         source: serde_json::Error,
     },
-    /// What came does not fit together.
+    /// The pages of a list do not fit together.
     #[error("{0} changed while they were read; the next cycle reads them again")]
     Changed(&'static str),
 }
 
-/// See the module.
+/// A session with one realm; it is used for one pass.
 #[derive(Debug)]
 pub(super) struct Session {
     config: KeycloakConfig,
     url: Url,
     http: reqwest::Client,
     token: Option<(Secret, Instant)>,
-    /// Requests since they were last counted, by method.
+    /// The number of requests since they were last counted, by method.
     asked: BTreeMap<&'static str, u64>,
 }
 
-/// What came back.
+/// A response of the server.
 struct Answer {
     status: StatusCode,
-    /// Header `Location`: where something was made.
+    /// The header `Location`: the URL of a new object.
     location: Option<String>,
     body: Vec<u8>,
 }
@@ -140,24 +136,25 @@ impl Session {
             .tls_backend_preconfigured((*trust).clone())
             .connect_timeout(config.connect_timeout)
             .timeout(config.timeout)
-            // The token is for this server alone, and so is the way to it.
+            // The token is only for this server, so requests follow no redirect and use no proxy.
             .redirect(redirect::Policy::none())
             .no_proxy();
         let http = http.build().map_err(RealmError::Connect)?;
         Ok(Self { config: config.clone(), url, http, token: None, asked: BTreeMap::new() })
     }
 
-    /// `host[:port]`.
+    /// Returns `host[:port]`.
     pub(super) fn server(&self) -> String {
         let host = self.url.host_str().unwrap_or_default();
         self.url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
     }
 
-    /// Logs in (RFC 6749, 4.4).
+    /// Gets a token with the client's secret (RFC 6749, 4.4).
     async fn login(&mut self) -> Result<(), RealmError> {
         let url = self.at(&["realms", &self.config.realm, "protocol", "openid-connect", "token"]);
         let secret = self.config.client_secret.as_ref().map(Secret::reveal);
-        // In the header, which no server writes into its log of requests; percent-encoded there (RFC 6749, 2.3.1).
+        // The secret is sent in a header, because servers do not log headers. It must be percent-encoded (RFC 6749,
+        // 2.3.1).
         let encoded = |text: &str| form_urlencoded(text);
         let request = self
             .http
@@ -179,13 +176,13 @@ impl Session {
             _ => return Err(RealmError::Answer { what: "login".to_owned(), status, why: why() }),
         }
         let token: Token = parse("login", &body)?;
-        // Half of its life: a request that begins with it ends before it does.
+        // The token is used for half of its lifetime, so that it cannot expire during a request.
         let until = asked + Duration::from_secs(token.expires_in) / 2;
         self.token = Some((Secret::new(token.access_token), until));
         Ok(())
     }
 
-    /// Asks for `path` of the realm.
+    /// Sends a GET request for `path` of the realm.
     pub(super) async fn get<T: DeserializeOwned>(
         &mut self,
         path: &[&str],
@@ -195,7 +192,7 @@ impl Session {
         parse(&path.join("/"), &answer.body)
     }
 
-    /// Tells `path` of the realm something; answers with where something was made by it.
+    /// Sends a request that changes `path` of the realm. Returns the `Location` of a new object.
     pub(super) async fn tell(
         &mut self,
         method: Method,
@@ -219,7 +216,7 @@ impl Session {
             self.login().await?;
         }
         let mut answer = self.authorised(&method, &url, query, body).await?;
-        // Keys were exchanged, or sessions ended by an administrator: a new token is as good as the first.
+        // The server may have rotated its keys, or an administrator may have ended our session; a new token then works.
         if answer.status == StatusCode::UNAUTHORIZED && fresh {
             self.login().await?;
             answer = self.authorised(&method, &url, query, body).await?;
@@ -252,20 +249,21 @@ impl Session {
         self.send(request).await
     }
 
-    /// What the token says of the roles of our service account in `realm-management`; `None`: it says nothing of roles.
+    /// Returns the roles of our service account in `realm-management`, from a new token; `None` if the token has no
+    /// roles.
     pub(super) async fn roles(&mut self) -> Result<Option<Vec<String>>, RealmError> {
         self.login().await?;
         Ok(self.token.as_ref().and_then(|(token, _)| super::answer::roles(token.reveal())))
     }
 
-    /// Requests since the last call, by method; logins are not among them.
+    /// Returns the number of requests since the last call, by method, without logins.
     pub(super) fn counted(&mut self) -> BTreeMap<&'static str, u64> {
         std::mem::take(&mut self.asked)
     }
 
-    /// Asks for all of a list, page by page. Each page begins with the last of the one before, or with others that were shown
-    /// already, if something came meanwhile that stands before it. Where it begins with something else, something is gone, and
-    /// what was in between was never shown.
+    /// Reads a whole list, page by page. Each page overlaps the previous one by its last entry. If entries were added
+    /// before that entry meanwhile, the page begins with entries that were shown already. If it begins with anything
+    /// else, an entry was removed, and the entries between the pages were skipped.
     pub(super) async fn list<T: Listed + DeserializeOwned>(
         &mut self,
         path: &[&str],
@@ -275,7 +273,7 @@ impl Session {
         let size = self.config.page_size as usize;
         let mut seen: HashSet<String> = HashSet::default();
         let mut last: Option<String> = None;
-        // Where the last one is.
+        // The index of the last entry.
         let mut at = 0;
         loop {
             let overlap = usize::from(last.is_some());
@@ -286,11 +284,11 @@ impl Session {
             let (count, full) = (page.len(), page.len() >= size + overlap);
             let begins = page.iter().position(|item| Some(item.id()) == last.as_deref());
             let moved = page.iter().any(|item| seen.contains(item.id()));
-            // Before the last one stand those that were shown, and those that came meanwhile.
+            // Before the last entry are only known entries and those that were added meanwhile.
             let before = match (&last, begins) {
                 (None, _) => 0,
                 (Some(_), Some(place)) => place + 1,
-                // More came before it than a page holds.
+                // More entries were added before it than a page holds.
                 (Some(_), None) if full && moved => count,
                 (Some(_), None) => return Err(RealmError::Changed(T::WHAT)),
             };
@@ -334,7 +332,7 @@ impl Session {
     }
 }
 
-/// As the metrics have it.
+/// Returns the verb that the metrics use for a method.
 fn verb(method: &Method) -> &'static str {
     match *method {
         Method::GET => "get",
@@ -349,7 +347,7 @@ fn parse<T: for<'de> Deserialize<'de>>(what: &str, body: &[u8]) -> Result<T, Rea
     serde_json::from_slice(body).map_err(|source| RealmError::Malformed { what: what.to_owned(), source })
 }
 
-/// As a value in a form.
+/// Encodes a value as in a form.
 fn form_urlencoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._*".contains(&byte);
     text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()

@@ -1,10 +1,10 @@
-//! Changes of an Active Directory, as a domain controller tells them: by `DirSync` ([`super::dirsync`]), else by
-//! `uSNChanged`, its own count of changes (MS-ADTS 3.1.1.1.9).
+//! Reads the changes of an Active Directory from a domain controller: by `DirSync` ([`super::dirsync`]), or else by
+//! `uSNChanged`, the controller's own count of changes (MS-ADTS 3.1.1.1.9).
 //!
-//! Both only say which objects to look at. Each of these objects is then asked for as in a full read
-//! ([`super::moved`]). Neither tells which objects left, whose container moved, or which became visible to us: these
-//! are found by comparing names with a list of what is there. If a step fails, what is kept stays as it was, and
-//! everything is read again.
+//! Both only say which objects to look at. Each of these objects is then requested as in a full read
+//! ([`super::moved`]). Neither shows which objects left a tree, which are in a moved container, or which became visible
+//! to us. These are found by comparing the mirror with a list of all names. If a step fails, the cache stays as it was,
+//! and everything is read again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -35,12 +35,13 @@ pub(super) const ID: &str = "objectGUID";
 const SHOW_DELETED: &str = "1.2.840.113556.1.4.417";
 /// The container of deleted objects, whatever it is called (MS-ADTS 6.1.1.4).
 const DELETED_OBJECTS: &str = "18e2ea80684f11d2b9aa00c04f79f805";
-/// `FLAG_ATTR_NOT_REPLICATED` and `FLAG_ATTR_IS_CONSTRUCTED` (MS-ADTS 2.2.10): nobody is told when such a value changes.
+/// `FLAG_ATTR_NOT_REPLICATED` and `FLAG_ATTR_IS_CONSTRUCTED` (MS-ADTS 2.2.10): changes of such values are not reported.
 const UNTOLD: i64 = 1 | 4;
-/// Never changes, or with the name alone; the schema says it is not replicated.
+/// Attributes that the schema calls not replicated, but that never change, or change only with the name.
 const TOLD_OTHERWISE: [&str; 2] = ["objectguid", "distinguishedname"];
 
-/// What the server has told up to now, from `kept` on or, without it, from the beginning; see [`crate::sync::incremental`].
+/// Returns all objects as they are now: `kept` with the changes since then, or a first read if it is `None`; see
+/// [`crate::sync::incremental`].
 pub(super) async fn refresh(
     search: &mut Search<'_>,
     mut connection: Connection,
@@ -63,7 +64,7 @@ pub(super) async fn refresh(
             Err(error) => connection = after(error, connection, search, config, source).await?,
         }
     }
-    // Before all is read: what changes meanwhile is told again.
+    // The mark is taken before everything is read, so what changes meanwhile is reported by the next pass.
     let marking = mark(&mut connection.ldap, config, source);
     let mark = match AssertUnwindSafe(marking).catch_unwind().await.unwrap_or(Err(ReadError::Unparsable)) {
         Ok(mark) => mark,
@@ -82,7 +83,7 @@ pub(super) async fn refresh(
     }
 }
 
-/// A connection on which all can be read, after changes could not be.
+/// Returns a connection on which everything can be read, after reading the changes failed.
 async fn after(
     error: ReadError,
     mut connection: Connection,
@@ -100,12 +101,13 @@ async fn after(
     search.open(config, source).await
 }
 
-/// The id of an object.
+/// Returns the id of an object.
 pub(super) fn id_of(entry: &RawEntry) -> Option<Id> {
     entry.values(ID).next().filter(|id| id.len() == 16).map(<[u8]>::to_vec)
 }
 
-/// Where the changes begin that are told after this. `None`: what we ask for changes without anybody being told.
+/// Returns the mark after which changes are reported; `None` if changes of some attributes that we need are not
+/// reported.
 async fn mark(ldap: &mut Ldap, config: &LdapConfig, source: &SourceConfig) -> Result<Option<Mark>, ReadError> {
     let Some(controller) = Controller::ask(ldap, config.timeout).await? else { return Ok(None) };
     let root = Dn::parse(&controller.root);
@@ -114,7 +116,7 @@ async fn mark(ldap: &mut Ldap, config: &LdapConfig, source: &SourceConfig) -> Re
     let asked: BTreeSet<String> = asked(source);
     let filtered: BTreeSet<String> = trees.iter().flat_map(|tree| named(&tree.filter)).collect();
     let told = told(ldap, &controller.schema, asked.union(&filtered), config.timeout).await?;
-    // Without objectClass the schema is hidden from us.
+    // If objectClass is missing, the schema is hidden from us.
     let hidden = !told.contains_key("objectclass") || asked.iter().any(|name| told.get(name) == Some(&false));
     if !ours || hidden {
         tracing::info!(
@@ -141,7 +143,7 @@ fn within(base: &str, root: &Dn) -> bool {
     Dn::parse(base).is_within(root)
 }
 
-/// The state after `kept`; `None` if changes cannot follow it and everything must be read again.
+/// Returns the state after `kept`; `None` if changes cannot follow it and everything must be read again.
 async fn advance(
     ldap: &mut Ldap,
     config: &LdapConfig,
@@ -161,7 +163,7 @@ async fn advance(
             let list = moved || !sees_deletions(ldap, &now.root, config.timeout).await?;
             (Mark::DirSync { controller: now.id, cookie }, ids, list, u64::MAX)
         }
-        // A controller that was set back counts from an earlier number.
+        // A controller that was restored from a backup counts from an earlier number.
         Mark::Usn { controller, usn } if *controller == now.id && *usn <= now.usn => {
             (Mark::Usn { controller: now.id, usn: now.usn }, BTreeSet::new(), true, *usn)
         }
@@ -174,29 +176,30 @@ async fn advance(
     Ok(mirror.map(|mirror| (mark, mirror)))
 }
 
-/// Attributes of a full read, in lower case.
+/// Returns the attributes that a full read requests, in lower case.
 fn asked(source: &SourceConfig) -> BTreeSet<String> {
     let kinds = KINDS.into_iter().filter(|kind| source.tree(*kind).is_some());
     kinds.flat_map(|kind| source.attributes.wanted(kind)).map(|name| name.to_lowercase()).collect()
 }
 
-/// The attributes that `filter` (RFC 4515) names, in lower case.
+/// Returns the attributes that `filter` (RFC 4515) names, in lower case.
 fn named(filter: &str) -> BTreeSet<String> {
     let part = |text: &str| {
         let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '.'))).unwrap_or(text.len());
         text[..end].to_lowercase()
     };
-    // A parenthesis in a value is written `\28`.
+    // A parenthesis in a value is written as `\28`.
     filter.split('(').map(|text| part(text.trim_start())).filter(|name| !name.is_empty()).collect()
 }
 
-/// A domain controller, and where it stands.
+/// A domain controller, and its current state.
 pub(super) struct Controller {
-    /// Who it is, and which life of its database: both or its numbers mean nothing.
+    /// The controller's settings object and the invocation id of its database. Change numbers are valid only for this
+    /// pair.
     id: String,
-    /// Its settings (`dsServiceName`).
+    /// The DN of the controller's settings (`dsServiceName`).
     pub(super) service: String,
-    /// `invocationId`, if it is shown.
+    /// The `invocationId` of its database, if it is visible to us.
     pub(super) life: Option<String>,
     root: String,
     schema: String,
@@ -205,7 +208,7 @@ pub(super) struct Controller {
 }
 
 impl Controller {
-    /// `None`: it does not say.
+    /// Asks for the state of the controller. Returns `None` if the server does not show it.
     pub(super) async fn ask(ldap: &mut Ldap, limit: Duration) -> Result<Option<Self>, ReadError> {
         let names =
             ["defaultNamingContext", "schemaNamingContext", "dsServiceName", "highestCommittedUSN", "supportedControl"];
@@ -225,7 +228,7 @@ impl Controller {
     }
 }
 
-/// Whether anybody is told when the values of an attribute change, of those `names` that are in the schema.
+/// Returns, for those `names` that are in the schema, whether changes of the attribute's values are reported.
 async fn told(
     ldap: &mut Ldap,
     schema: &str,
@@ -241,7 +244,7 @@ async fn told(
     let number = |entry: &RawEntry, name: &str| entry.texts(name).next().and_then(|text| text.parse::<i64>().ok());
     let one = |entry: RawEntry| {
         let name = entry.texts("lDAPDisplayName").next()?.to_lowercase();
-        // An odd number is a link back, which changes with the object at its other end.
+        // An odd linkID is a back link, which changes with the object at its other end.
         let untold =
             number(&entry, "systemFlags").unwrap_or(0) & UNTOLD != 0 || number(&entry, "linkID").unwrap_or(0) & 1 != 0;
         let told = !untold || TOLD_OTHERWISE.contains(&name.as_str());
@@ -250,7 +253,7 @@ async fn told(
     Ok(search(ldap, schema, Scope::OneLevel, &filter, &wanted, limit).await?.into_iter().filter_map(one).collect())
 }
 
-/// Whether we see deleted objects, so that deletions are told to us: proven by one of them.
+/// Whether we can see deleted objects, so that deletions are reported to us. One visible deleted object proves it.
 async fn sees_deletions(ldap: &mut Ldap, root: &str, limit: Duration) -> Result<bool, ReadError> {
     let show = RawControl { ctype: SHOW_DELETED.to_owned(), crit: true, val: None };
     ldap.with_controls(vec![show, PagedResults { size: 1, cookie: Vec::new() }.into()]);
@@ -262,7 +265,7 @@ async fn sees_deletions(ldap: &mut Ldap, root: &str, limit: Duration) -> Result<
     Ok(found.iter().any(|item| !item.is_ref() && !item.is_intermediate()))
 }
 
-/// A small search.
+/// Searches without pages.
 async fn search(
     ldap: &mut Ldap,
     base: &str,
@@ -289,7 +292,7 @@ mod tests {
     use crate::Preset;
 
     #[test]
-    fn filters_name_their_attributes() {
+    fn the_attributes_of_a_filter_are_found() {
         let names = |filter| named(filter).into_iter().collect::<Vec<_>>();
         assert_eq!(names("objectClass=user"), ["objectclass"]);
         let person = Preset::Ad.tree(AccountKind::User, "dc=x").filter;

@@ -1,4 +1,4 @@
-//! A connection to an LDAP server: reached, TLS begun, bound. Nothing is ever written over one.
+//! Opens a connection to an LDAP server: connect, begin TLS, bind. Nothing is ever written over a connection.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -17,81 +17,77 @@ use crate::entry::windows::bind_refusal;
 use crate::source::{LdapConfig, Secret, ServerUrl};
 use crate::tls::{TlsError, client_config};
 
-/// A silent connection is probed after this long, and again at this interval: a pass lasts seconds, so a server that
-/// lost power must not be waited for through the kernel's two hours.
+/// The time after which a silent connection is probed, and the interval of the probes. The kernel's default of two
+/// hours is too long to wait for a server that lost power, because a pass takes only seconds.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// What went wrong while talking to a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// `ldap://` as it is; `SourceConfig::check` finds this first, too.
+    /// The URL is `ldap://` without `starttls`. `SourceConfig::check` refuses this earlier, too.
     #[error("the connection would send the password in plain text; set starttls or allow_plaintext")]
     Plaintext,
-    /// RFC 4513, 5.1.2: many servers answer a name without a password with success, and then show what strangers see.
+    /// RFC 4513, 5.1.2: many servers answer a bind with a name and no password with success, and then show what
+    /// anonymous clients see.
     #[error("bind_dn has no password; set password")]
     NoPassword,
-    /// No usable issuer.
+    /// No usable issuer, or an unusable certificate of our own.
     #[error("cannot use TLS")]
     Tls(#[from] TlsError),
-    /// TCP.
     #[error("cannot connect")]
     Connect(#[source] std::io::Error),
-    /// TCP, `StartTLS` or the handshake took too long.
     #[error("no connection within {0:?}")]
     ConnectTimeout(Duration),
-    /// `StartTLS` or the handshake failed.
     #[error("TLS failed")]
     Begin(#[source] LdapError),
-    /// The server's certificate comes from somebody else.
+    /// The server's certificate is from an issuer that is not in `ca`.
     #[error("its certificate is not from an issuer in ca (UnknownIssuer)")]
     Untrusted,
-    /// The bind was answered with a refusal.
     #[error("bind as {name} refused: {why}")]
     BindRefused {
-        /// Whom we said we are.
+        /// The DN, or the kind of identity, of the bind.
         name: String,
-        /// The server's words.
+        /// The result and the server's own text.
         why: String,
-        /// Another server would say the same, and count it as one more wrong password.
+        /// Other servers would refuse the bind too, and count it as one more wrong password.
         for_good: bool,
     },
-    /// The server stopped answering.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    /// The connection ended, or what came was no LDAP.
+    /// The connection ended, or what arrived is not LDAP.
     #[error("connection lost")]
     Lost(#[source] LdapError),
-    /// The server ended the connection, or died.
     #[error("connection lost: the server closed it")]
     Closed,
-    /// A search ended with something else than success.
+    /// The result of a search is not success.
     #[error("{0}")]
     Answer(String),
-    /// What came is no answer. ldap3 panics at some of it.
+    /// What arrived is not a valid answer. ldap3 panics at some malformed messages.
     #[error("the server's answer could not be parsed")]
     Unparsable,
 }
 
 impl ReadError {
-    /// Whether nothing more can be asked on this connection.
+    /// Whether the connection cannot be used any further.
     pub(super) fn ends_connection(&self) -> bool {
         !matches!(self, Self::Answer(_))
     }
 }
 
-/// One that is open; dropped, it ends.
+/// An open connection. It is closed when it is dropped.
 pub(super) struct Connection {
     /// `host` or `host:port`.
     pub(super) server: String,
-    /// To ask with; a clone asks beside it.
+    /// Sends requests. Clones can be used at the same time.
     pub(super) ldap: Ldap,
-    /// How far the server is, in its own words.
+    /// The replication state that the server showed.
     pub(super) marks: Marks,
     driver: JoinHandle<Result<(), LdapError>>,
 }
 
 impl Connection {
-    /// An operation only learns that the connection is gone; its driver knows why.
+    /// Replaces `error` with the cause: an operation only learns that the connection ended, but the driver task knows
+    /// why.
     pub(super) async fn diagnose(&mut self, error: ReadError) -> ReadError {
         if !matches!(error, ReadError::Lost(_)) {
             return error;
@@ -111,8 +107,8 @@ impl Drop for Connection {
     }
 }
 
-/// Connects to the first of `servers` from place `next` on that lets us in. `failures` says what was wrong with those
-/// before it, or with all.
+/// Connects to the first of `servers`, from index `next` on, that accepts our bind. The reasons why servers before it,
+/// or all, were skipped are added to `failures`.
 pub(super) async fn connect_next(
     config: &LdapConfig,
     servers: &[ServerUrl],
@@ -124,7 +120,7 @@ pub(super) async fn connect_next(
         *next += 1;
         let server = url.to_string();
         if let Some(why) = refusals.standing(config, &server, now()) {
-            // The refusal of one server keeps us from the others, and is said once.
+            // One refusal can keep us from several servers, and is reported only once.
             if !failures.iter().any(|known| why.starts_with(known)) {
                 failures.push(why);
             }
@@ -173,7 +169,7 @@ async fn connect(config: &LdapConfig, url: &ServerUrl) -> Result<Connection, Rea
         let socket = TcpStream::connect((url.host.as_str(), url.port)).await.map_err(ReadError::Connect)?;
         let socket = keep_alive(socket, config.timeout).map_err(ReadError::Connect)?;
         let scheme = if url.tls { "ldaps" } else { "ldap" };
-        // The host of this URL is what the certificate must be for; a bare IPv6 address would not be read as one.
+        // TLS checks the certificate against the host in this URL. An IPv6 address needs brackets to be parsed.
         let host = if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
         LdapConnAsync::with_settings(settings.set_std_stream(StdStream::Tcp(socket)), &format!("{scheme}://{host}"))
             .await
@@ -212,7 +208,7 @@ fn keep_alive(socket: TcpStream, limit: Duration) -> std::io::Result<std::net::T
     socket.into_std()
 }
 
-/// Says who we are: by the certificate that TLS showed, by a password, by the user that a local socket shows, or not at all.
+/// Binds with the certificate that TLS showed, with a password, as the user that a local socket shows, or not at all.
 async fn bind(ldap: &mut Ldap, config: &LdapConfig, is_local: bool) -> Result<(), ReadError> {
     let limit = config.timeout;
     let late = |_| ReadError::Timeout(limit);
@@ -231,7 +227,7 @@ async fn bind(ldap: &mut Ldap, config: &LdapConfig, is_local: bool) -> Result<()
     if answer.rc == 0 {
         return Ok(());
     }
-    // 48, 49 (RFC 4511, A.2): the name or the password. Asking the next server with them risks a lockout.
+    // 48 and 49 (RFC 4511, A.2): the name or the password is wrong. Trying them at the next server risks a lockout.
     let for_good = matches!(answer.rc, 48 | 49);
     let why = match bind_refusal(&answer.text) {
         Some(why) => format!("{why}: {}", meaning(&answer)),
@@ -240,7 +236,7 @@ async fn bind(ldap: &mut Ldap, config: &LdapConfig, is_local: bool) -> Result<()
     Err(ReadError::BindRefused { name: name.to_owned(), why, for_good })
 }
 
-/// A result in words, with its code and what the server added (RFC 4511, A.1).
+/// Describes a result in words, with its code and the server's text (RFC 4511, A.1).
 pub(super) fn meaning(result: &LdapResult) -> String {
     let words = match result.rc {
         3 => "time limit of the server exceeded",

@@ -1,8 +1,8 @@
-//! What an Active Directory says changed since a cookie of its own (`LDAP_SERVER_DIRSYNC_OID`, MS-ADTS 3.1.1.3.4.1.3).
+//! Asks an Active Directory what changed since one of its cookies (`LDAP_SERVER_DIRSYNC_OID`, MS-ADTS 3.1.1.3.4.1.3).
 //!
-//! Only which objects: what they are like now is asked for as in a full read, so that there is one way to understand an
-//! entry. An account without any right may ask, as long as it asks for what it may see; what it may not see is left out,
-//! and to that belong, for most accounts, deleted objects.
+//! The answer is used only to learn which objects changed. Their state is requested as in a full read, so that entries
+//! are interpreted in one way only. No special right is needed, as long as the account asks only for what it may see.
+//! The server leaves out what the account may not see; for most accounts, this includes deleted objects.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,38 +15,38 @@ use super::connection::{ReadError, meaning};
 use super::raw;
 use crate::sync::mirror::Id;
 
-/// The control, of requests and of answers.
+/// The control, in requests and in answers.
 pub(super) const OID: &str = "1.2.840.113556.1.4.841";
-/// `LDAP_DIRSYNC_INCREMENTAL_VALUES` and `LDAP_DIRSYNC_OBJECT_SECURITY`: of the members of a group those that came and
-/// went, and only what we may see. A signed number, as all of BER.
+/// `LDAP_DIRSYNC_INCREMENTAL_VALUES` and `LDAP_DIRSYNC_OBJECT_SECURITY`: for groups, only the members that were added
+/// or removed; and only what we may see. BER integers are signed, so the number is negative.
 const FLAGS: [u8; 4] = 0x8000_0001_u32.to_be_bytes();
-/// Bytes in one answer, at most: 1 MiB.
+/// The most bytes in one answer: 1 MiB.
 const MAX_BYTES: [u8; 3] = [0x10, 0, 0];
-/// Answers to one question, at most. A thousand objects come in one, so that the largest domains need some hundreds.
+/// The most answers to one request. One answer holds about 1,000 objects, so the largest domains need a few hundred.
 const ANSWERS: u32 = 10_000;
 
 const INTEGER: u8 = 0x02;
 const OCTET_STRING: u8 = 0x04;
 const SEQUENCE: u8 = 0x30;
 
-/// What changed.
+/// What changed since a cookie.
 #[derive(Debug, Default)]
 pub(super) struct Changed {
-    /// `objectGUID` of what changed, came or went.
+    /// The `objectGUID` of each object that changed, was added or was removed.
     pub(super) ids: BTreeSet<Id>,
-    /// Something has a new name or place. What lies beneath it has a new DN then, and is not told.
+    /// Whether an object was renamed or moved. Objects beneath it then have new DNs, which are not reported.
     pub(super) moved: bool,
-    /// To ask with next time.
+    /// The cookie of the next request.
     pub(super) cookie: Vec<u8>,
 }
 
-/// The cookie of now: of what changes from here on.
+/// Returns the current cookie, from which later changes are reported.
 pub(super) async fn now(ldap: &mut Ldap, root: &str, limit: Duration) -> Result<Vec<u8>, ReadError> {
-    // Nothing is like that, so that nothing is told but the cookie.
+    // No object matches this filter, so the answer holds only the cookie.
     Ok(ask(ldap, root, "(!(objectClass=*))", &["name".to_owned()], Vec::new(), limit).await?.cookie)
 }
 
-/// What changed in `attributes` beneath `root`, which must be that of a domain, since `cookie` was given.
+/// Returns what changed in `attributes` beneath `root` since `cookie` was given. `root` must be the root of a domain.
 pub(super) async fn since(
     ldap: &mut Ldap,
     root: &str,
@@ -72,10 +72,10 @@ async fn ask(
             return Ok(changed);
         }
     }
-    Err(ReadError::Answer(format!("{ANSWERS} answers, and there are more")))
+    Err(ReadError::Answer(format!("the server has more changes after {ANSWERS} answers")))
 }
 
-/// Reads one answer; whether there are more.
+/// Reads one answer. Returns whether more answers follow.
 async fn answer(
     ldap: &mut Ldap,
     root: &str,
@@ -92,7 +92,7 @@ async fn answer(
         let entry = raw(item.0, |_| ()).ok_or(ReadError::Unparsable)?;
         let id = entry.values("objectGUID").next().ok_or(ReadError::Unparsable)?;
         changed.ids.insert(id.to_vec());
-        // A deleted object has a new name, too; nothing was beneath it.
+        // Deletion also gives an object a new name, but nothing was beneath the object.
         changed.moved |= entry.has("name") && !entry.has("isDeleted");
     }
     let end = stream.finish().await;
@@ -103,19 +103,20 @@ async fn answer(
     let value = control.and_then(|Control(_, raw)| raw.val.as_deref());
     let (more, cookie) = value.and_then(response).ok_or(ReadError::Unparsable)?;
     if cookie.is_empty() || (more && cookie == changed.cookie) {
-        return Err(ReadError::Answer("changes without a cookie that goes on".to_owned()));
+        return Err(ReadError::Answer("the server reported changes without a new cookie".to_owned()));
     }
     changed.cookie = cookie;
     Ok(more)
 }
 
-/// `SEQUENCE { Flags INTEGER, MaxBytes INTEGER, Cookie OCTET STRING }`
+/// Encodes `SEQUENCE { Flags INTEGER, MaxBytes INTEGER, Cookie OCTET STRING }`.
 fn request(cookie: &[u8]) -> Vec<u8> {
     let fields = [element(INTEGER, &FLAGS), element(INTEGER, &MAX_BYTES), element(OCTET_STRING, cookie)];
     element(SEQUENCE, &fields.concat())
 }
 
-/// `SEQUENCE { MoreResults INTEGER, unused INTEGER, CookieServer OCTET STRING }`: whether there are more, and the cookie.
+/// Decodes `SEQUENCE { MoreResults INTEGER, unused INTEGER, CookieServer OCTET STRING }`. Returns whether more answers
+/// follow, and the cookie.
 fn response(value: &[u8]) -> Option<(bool, Vec<u8>)> {
     let (fields, _) = read_element(value, SEQUENCE)?;
     let (more, fields) = read_element(fields, INTEGER)?;
@@ -124,7 +125,7 @@ fn response(value: &[u8]) -> Option<(bool, Vec<u8>)> {
     Some((more.iter().any(|byte| *byte != 0), cookie.to_vec()))
 }
 
-/// An element of BER (X.690, 8.1).
+/// Encodes an element of BER (X.690, 8.1).
 fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut bytes = vec![tag];
     match u8::try_from(content.len()) {
@@ -139,7 +140,8 @@ fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The content of the element that `bytes` begin with, and what follows it.
+/// Returns the content of the element at the beginning of `bytes`, and the bytes after it; `None` if its tag is not
+/// `tag`, or it is truncated.
 fn read_element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (&first, rest) = bytes.split_first()?;
     let (&length, rest) = rest.split_first()?;
@@ -160,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_request_is_as_other_clients_write_it() {
+    fn the_request_is_the_same_as_that_of_ldapsearch() {
         // ldapsearch -E '!dirSync=-2147483647/1048576'
         assert_eq!(hex::encode(request(&[])), "300d02048000000102031000000400");
         let long = request(&[7; 200]);
@@ -171,17 +173,17 @@ mod tests {
     #[test]
     fn an_answer_of_samba_is_parsed() {
         let value = "3074020100020100046c4d53445303000000";
-        let mut bytes = hex::decode(value).expect("hex");
+        let mut bytes = hex::decode(value).expect("the value is valid hex");
         bytes.resize(118, 1);
-        let (more, cookie) = response(&bytes).expect("an answer");
+        let (more, cookie) = response(&bytes).expect("the value is a valid answer");
         assert!(!more && cookie.starts_with(b"MSDS") && cookie.len() == 108);
         bytes[4] = 1;
-        assert!(response(&bytes).expect("an answer").0);
+        assert!(response(&bytes).expect("the value is a valid answer").0);
     }
 
     proptest! {
         #[test]
-        fn what_is_no_answer_is_none(bytes in proptest::collection::vec(any::<u8>(), 0..40), cookie: Vec<u8>) {
+        fn a_truncated_answer_is_not_parsed(bytes in proptest::collection::vec(any::<u8>(), 0..40), cookie: Vec<u8>) {
             let _ = response(&bytes);
             let fields = [element(INTEGER, &[1]), element(INTEGER, &[0]), element(OCTET_STRING, &cookie)];
             let whole = element(SEQUENCE, &fields.concat());

@@ -1,9 +1,9 @@
-//! A server that tells each change when it happens (RFC 4533, refreshAndPersist): one task for a source, which keeps its
-//! mirror fresh and says when it changed.
+//! Follows a server that pushes each change (RFC 4533, refreshAndPersist). One task for each source keeps the mirror
+//! fresh and reports when it changed.
 //!
-//! What is kept is up to date as long as the connection answers: a heartbeat asks for something else beside the searches,
-//! for a search that waits looks the same on a wire that was cut. Without it the source is read by its changes or in full
-//! in each cycle, as others are, while the task tries again.
+//! The cache is up to date as long as the connection answers. A heartbeat sends other requests on the same connection,
+//! because a search that waits for changes looks the same on a dead connection. While the task is not connected, each
+//! cycle reads the source by its changes or in full, as it reads other sources.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -27,20 +27,21 @@ use crate::entry::assemble::{KINDS, RawRead};
 use crate::source::{LdapConfig, SourceConfig, SourceKind};
 use crate::sync::kept::{Kept, ServerHistory, SyncCache};
 
-/// A change seldom comes alone (a tool is two entries): what comes within this is one. Nobody notices it.
+/// Changes that arrive within this time are taken together, because one change often consists of several (a tool has
+/// two entries). The delay is too short to be noticed.
 const SETTLES: Duration = Duration::from_millis(50);
-/// How often the server is asked whether it is there. A dead one is known after this and the source's `timeout`.
+/// How often the server is asked whether it is alive. A dead server is noticed after this and the source's `timeout`.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// How often it is looked whether somebody else replaced what is kept.
+/// How often the task checks whether another read replaced the cache.
 const LOOK: Duration = Duration::from_secs(1);
-/// Between two connections, doubled each time: a server that restarts is there within the first, and one that is away
-/// for a day is not asked more often than by the cycles.
+/// The pause between two connections; it doubles each time. A server that restarts is usually back within the first
+/// pause, and a server that is away for a day is asked no more often than the cycles would ask it.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-/// A connection that held so long was good: the next pause is the first again.
+/// A connection that lasted longer than this was good, so the next pause is [`FIRST_PAUSE`] again.
 const GOOD: Duration = Duration::from_mins(1);
 
-/// Follows `source` for ever; drop it to end it. `changed` is told whenever the mirror is another, after it is kept.
+/// Follows `source` until the future is dropped. `changed` is notified after each change of the mirror has been stored.
 pub async fn follow(source: SourceConfig, memory: SyncCache, changed: Arc<Notify>) {
     let SourceKind::Ldap(config) = &source.kind else { return };
     let _ended = Ended { memory: &memory, source: &source.name };
@@ -58,7 +59,7 @@ pub async fn follow(source: SourceConfig, memory: SyncCache, changed: Arc<Notify
     }
 }
 
-/// Reports that the source is no longer followed, however following ended.
+/// Reports on drop that the source is no longer followed.
 struct Ended<'a> {
     memory: &'a SyncCache,
     source: &'a str,
@@ -70,7 +71,7 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// Over one connection, until it ends: why, for people.
+/// Follows the source over one connection until it ends. Returns the reason as text.
 async fn follow_once(
     config: &LdapConfig,
     source: &SourceConfig,
@@ -88,14 +89,14 @@ async fn follow_once(
         Following { source, memory, changed, server: &server, known, trees: BTreeMap::new(), live: false };
     let Err(error) = following.run(config, &mut connection).await;
     if !following.live && !error.ends_connection() {
-        // What is kept may be why.
+        // The failure may be caused by the cache itself.
         memory.forget(&source.name, &following.known);
     }
     let error = connection.diagnose(error).await;
     Err(format!("{server}: {}", chain(&error)))
 }
 
-/// The beginning: all that there is, and from where on changes are told.
+/// Reads everything, and stores it with the cookies from which changes will be pushed.
 async fn begun(
     config: &LdapConfig,
     source: &SourceConfig,
@@ -115,7 +116,7 @@ async fn begun(
     Ok(kept)
 }
 
-/// Why there is nothing to follow.
+/// Returns the reasons why `raw` cannot be followed.
 fn why(raw: &RawRead) -> String {
     let behind = raw.behind.iter().map(|(server, behind)| format!("{server} is behind: {}", behind.why));
     behind.chain(raw.problems.iter().cloned()).collect::<Vec<_>>().join("; ")
@@ -127,9 +128,9 @@ struct Following<'a> {
     changed: &'a Notify,
     server: &'a str,
     known: Arc<Kept>,
-    /// What was told since `known`.
+    /// What the server sent since `known`, by tree.
     trees: BTreeMap<AccountKind, Told>,
-    /// `known` is what is kept, and up to date.
+    /// Whether `known` is what the cache holds, and is up to date.
     live: bool,
 }
 
@@ -145,7 +146,7 @@ impl Following<'_> {
                 item = items.next() => {
                     let (kind, item) = item.ok_or(ReadError::Closed)?;
                     self.take(kind, item?)?;
-                    // Whatever has come with it.
+                    // Take everything that has arrived already.
                     while let Some(Some((kind, item))) = items.next().now_or_never() {
                         self.take(kind, item?)?;
                     }
@@ -195,7 +196,7 @@ impl Following<'_> {
         self.trees.get_mut(&kind).map_or(Ok(()), |told| told.take(item))
     }
 
-    /// Keeps what was told.
+    /// Stores what the server sent.
     fn keep(&mut self) -> Result<(), ReadError> {
         self.look()?;
         if !self.live {
@@ -218,7 +219,7 @@ impl Following<'_> {
         Ok(())
     }
 
-    /// A comparison with a full read may have found that what is kept is wrong.
+    /// Fails if the cache was replaced, because a comparison with a full read found it wrong.
     fn look(&self) -> Result<(), ReadError> {
         if self.live && !self.memory.holds(&self.source.name, &self.known) {
             return Err(ReadError::Answer("the pushed changes are inconsistent and are read again".to_owned()));
@@ -229,7 +230,8 @@ impl Following<'_> {
 
 type Items<'s> = BoxStream<'s, (AccountKind, Result<ResultEntry, ReadError>)>;
 
-/// Ends when the server does not answer. It is asked how far it is: what it tells meanwhile is as new.
+/// Ends when the server does not answer. The heartbeat asks for the replication state, and stores it: what the server
+/// pushes is at least as new.
 async fn beat(
     mut ldap: Ldap,
     config: &LdapConfig,

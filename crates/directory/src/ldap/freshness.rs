@@ -1,4 +1,5 @@
-//! What a server says about how far it is: `contextCSN`, `highestCommittedUSN`, or when its entries were changed.
+//! Reads how recent the state of a server is: `contextCSN`, `highestCommittedUSN`, or the times at which its entries
+//! changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
@@ -18,20 +19,21 @@ use crate::entry::assemble::KINDS;
 use crate::entry::raw::RawEntry;
 use crate::source::{LdapConfig, SourceConfig};
 
-/// When an entry was changed, in the words of OpenLDAP and of all others. `whenChanged` is each controller's own.
+/// The time of an entry's last change: OpenLDAP's attribute, and that of other servers. `whenChanged` is not used,
+/// because each domain controller has its own value.
 pub(super) const STAMPS: [&str; 2] = ["entryCSN", "modifyTimestamp"];
-/// What to ask of each entry of `source` to know when it was changed.
+/// Returns the attributes with the time of the last change that are requested of each entry of `source`.
 pub(super) fn stamps(source: &SourceConfig) -> impl Iterator<Item = String> {
     STAMPS.iter().filter(|_| !source.attributes.windows).map(|stamp| (*stamp).to_owned())
 }
 
-/// The newest changes of all databases of OpenLDAP (RFC 4533 leaves the name to the server).
+/// The newest changes of a database of OpenLDAP (RFC 4533 leaves the name to the server).
 const CONTEXT_CSN: &str = "contextCSN";
-/// Entries that are looked at for one that a server must have.
+/// The most entries that are searched for one that a server must have.
 const SOME: i32 = 50;
 
-/// What the server says that it has, before anything is read: what is read then is not older. Malformed messages make ldap3
-/// panic.
+/// Reads the state of the server before the entries, so that the entries are at least as new. Malformed messages make
+/// ldap3 panic; a panic becomes an error.
 pub(super) async fn marks(ldap: &mut Ldap, config: &LdapConfig, source: &SourceConfig) -> Result<Marks, ReadError> {
     AssertUnwindSafe(shown(ldap, config, source)).catch_unwind().await.unwrap_or(Err(ReadError::Unparsable))
 }
@@ -56,7 +58,7 @@ async fn shown(ldap: &mut Ldap, config: &LdapConfig, source: &SourceConfig) -> R
     Ok(marks)
 }
 
-/// The databases of a server that hold a tree of `source`, by the DNs of their suffixes.
+/// Returns the databases of a server that hold a tree of `source`: their suffixes, as text and parsed.
 pub(super) async fn contexts(
     ldap: &mut Ldap,
     source: &SourceConfig,
@@ -70,8 +72,9 @@ pub(super) async fn contexts(
     Ok(all.filter(|(_, suffix)| bases.iter().any(|base| base.is_within(suffix))).collect())
 }
 
-/// Whether a server that shows an older `contextCSN` than is known has the changes all the same: for each server id that is
-/// behind, an entry that this one wrote as late. A `slapd` that was killed knows no more than its last checkpoint.
+/// Whether a server has the known changes although it shows an older `contextCSN`: for each server id that is behind,
+/// it must have an entry that this id wrote at the known time or later. After a crash, `slapd` shows the `contextCSN`
+/// of its last checkpoint.
 pub(super) async fn has_newer_entries(
     ldap: &mut Ldap,
     config: &LdapConfig,
@@ -105,7 +108,7 @@ pub(super) async fn has_newer_entries(
     Ok(true)
 }
 
-/// The `entryCSN` of an entry, whole: [`raw`] keeps only its time. `None`: it shows none.
+/// Returns the whole `entryCSN` of an entry, because [`raw`] keeps only its time; `None` if the entry shows none.
 fn raw_csn(entry: ldap3::asn1::StructureTag) -> Option<String> {
     let mut fields = entry.expect_constructed()?.into_iter().skip(1);
     let attribute = fields.next()?.expect_constructed()?.into_iter().next()?;
@@ -113,12 +116,13 @@ fn raw_csn(entry: ldap3::asn1::StructureTag) -> Option<String> {
     String::from_utf8(value.expect_primitive()?).ok()
 }
 
-/// The third part of a CSN: `20261122100000.000000Z#000000#001#000000`.
+/// Returns the third part of a CSN such as `20261122100000.000000Z#000000#001#000000`.
 fn server_id(csn: &str) -> Option<&str> {
     csn.split('#').nth(2)
 }
 
-/// When those of `entries` were changed that changed last, and those that are known.
+/// Returns the times of the last changes of those `entries` that changed last, and of those that are already in
+/// `known`.
 pub(super) fn witnesses<'a>(
     source: &SourceConfig,
     entries: impl Iterator<Item = &'a std::sync::Arc<RawEntry>>,
@@ -138,7 +142,7 @@ pub(super) fn witnesses<'a>(
     newest.chain(others.filter(|(id, _)| known.entries.contains_key(id))).collect()
 }
 
-/// The entry at `base`; none if there is none, or it is hidden.
+/// Returns the entry at `base`, or an empty list if there is none or it is hidden.
 async fn found(
     ldap: &mut Ldap,
     base: &str,

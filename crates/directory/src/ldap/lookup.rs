@@ -1,4 +1,4 @@
-//! Single entries by their immutable ids, on every server of a source that is not behind.
+//! Looks up single entries by their immutable ids, on every server of a source that is not behind.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,19 +22,20 @@ use crate::progress;
 use crate::source::{LdapConfig, SourceConfig};
 use crate::sync::kept::ServerHistory;
 
-/// Entries asked for in one search. An id is some 60 bytes of its filter.
+/// Entries that are requested in one search. An id takes about 60 bytes of the filter.
 const AT_ONCE: usize = 100;
 
-/// What one server says.
+/// The answer of one server.
 struct Answer {
-    /// When the newest change was made that it has.
+    /// The time of the newest change that the server has.
     newest: Option<Stamp>,
     answered: bool,
     server: String,
     places: BTreeMap<DirectoryId, Place>,
 }
 
-/// What each server says of those who are `due`; the freshest first, and of equals the one that `answered` the read.
+/// Returns what each server says about the accounts that are `due`. The server with the newest changes comes first; if
+/// several are equal, the one that `answered` the read.
 pub(crate) async fn look_up(
     config: &LdapConfig,
     source: &SourceConfig,
@@ -71,7 +72,7 @@ pub(crate) async fn look_up(
     proofs
 }
 
-/// Where one server has the entries; an entry that is not in the map is nowhere on that server.
+/// Returns where one server has the entries. If an entry is not in the map, the server does not have it.
 async fn places(
     connection: &mut Connection,
     config: &LdapConfig,
@@ -82,14 +83,15 @@ async fn places(
     let mut places = BTreeMap::new();
     let suffixes: Vec<String> =
         contexts(&mut connection.ldap, source, limit).await?.into_iter().map(|(context, _)| context).collect();
-    // A server that does not say what it holds holds the bases at least.
+    // A server that does not show its suffixes holds at least the bases.
     let bases = due.iter().filter_map(|due| Some(source.tree(due.kind)?.base.clone()));
     let suffixes: BTreeSet<String> = if suffixes.is_empty() { bases.collect() } else { suffixes.into_iter().collect() };
     for some in due.chunks(AT_ONCE) {
         let ids = any_of(source, some);
         for suffix in &suffixes {
             let found = match search(&mut connection.ldap, source, suffix, &ids, limit).await {
-                // We may not look there, so that an entry which moved counts as gone. The bases must answer.
+                // We may not search this suffix, so an entry that was moved there counts as gone. The searches of the
+                // bases must succeed.
                 Err(ReadError::Answer(why)) => {
                     tracing::debug!(source = source.name, suffix, why, "not searched for absent accounts");
                     Vec::new()

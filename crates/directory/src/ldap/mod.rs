@@ -1,7 +1,7 @@
-//! Entries from an LDAP server: one connection for a pass, each tree in pages.
+//! Reads entries from an LDAP server: one connection for a pass, and each tree in pages.
 //!
-//! Every failure becomes a reason in [`RawRead::problems`] that names the server; what was read before it is given all
-//! the same. Nothing here decides what an entry is, and nothing is ever written to the directory.
+//! Each failure becomes a reason in [`RawRead::problems`] that names the server. Entries that were read before the
+//! failure are returned too. This module does not interpret entries, and never writes to the directory.
 
 mod active_directory;
 mod connection;
@@ -42,13 +42,14 @@ use crate::progress;
 use crate::source::{LdapConfig, SourceConfig, Tree};
 use crate::sync::kept::{Kept, ServerHistory};
 
-/// How long to let a server go on before its next entries are taken. It sends each by itself, and waking up for every
-/// one of them takes longer than reading it.
+/// How long to let entries accumulate before they are taken. A server sends each entry by itself, and waking up for
+/// each takes longer than reading it.
 const COALESCE: Duration = Duration::from_micros(250);
-/// Pages without entries in a row before the server is said to never end. Filters of access rules make a few.
+/// Consecutive pages without entries after which a read fails, because the server might never finish. Access rules that
+/// filter entries cause a few such pages.
 const EMPTY_PAGES: u32 = 100;
 
-/// Reads all trees of `source` from the first server that lets us in and is not behind what is known.
+/// Reads all trees of `source` from the first server that accepts our bind and is not behind what is known.
 pub async fn read(config: &LdapConfig, source: &SourceConfig, history: &ServerHistory) -> RawRead {
     let mut search = Search::new(history);
     loop {
@@ -63,8 +64,9 @@ pub async fn read(config: &LdapConfig, source: &SourceConfig, history: &ServerHi
     }
 }
 
-/// What the server has told up to now, from `kept` on or, without it, from the beginning. `Err` is the read that it is
-/// otherwise: in full from a server that cannot tell its changes, or broken off.
+/// Returns all entries of `source` as they are now: `kept` with the changes since then, or a first read if it is
+/// `None`. Returns `Err` with a full read if the server cannot report changes, and with an incomplete one if the read
+/// failed.
 pub(super) async fn refresh(
     config: &LdapConfig,
     source: &SourceConfig,
@@ -98,7 +100,7 @@ pub(super) async fn refresh(
     }
 }
 
-/// A read to which nothing was answered.
+/// Returns a read in which no tree was answered.
 fn unread(source: &SourceConfig) -> RawRead {
     let asked = KINDS.into_iter().filter(|kind| source.tree(*kind).is_some());
     RawRead { trees: asked.map(|kind| (kind, RawTree::default())).collect(), ..RawRead::default() }
@@ -132,13 +134,13 @@ async fn read_all(
             return raw;
         }
     }
-    // Politeness only: what was asked for is here.
+    // The unbind is a courtesy: all answers have arrived.
     let _ = timeout(Duration::from_secs(1), connection.ldap.unbind()).await;
     raw.marks.entries = witnesses(source, raw.trees.values().flat_map(|tree| &tree.entries), &history.marks);
     raw
 }
 
-/// Reads the tree of `kind`, into `entries` as they come.
+/// Reads the tree of `kind`. Each entry is added to `entries` as soon as it arrives.
 async fn read_tree(
     ldap: &mut Ldap,
     config: &LdapConfig,
@@ -150,11 +152,11 @@ async fn read_tree(
     read_matching(ldap, config, source, tree, &asked(config, source, kind), entries).await
 }
 
-/// Reads `attributes` of what `tree` matches page by page (RFC 2696), into `entries` as they come, and what is missing of
-/// long attributes after that.
+/// Reads `attributes` of the entries that `tree` matches, page by page (RFC 2696). Each entry is added to `entries` as
+/// soon as it arrives; missing values of long attributes are read at the end.
 ///
-/// The pages are asked for here and not by ldap3's adapter: that one looks only at the last page's result, and each
-/// must have answered success, with no referral.
+/// The pages are requested here and not by ldap3's adapter, because that checks only the result of the last page. Every
+/// page must answer with success, and no referral may be left to follow.
 async fn read_matching(
     ldap: &mut Ldap,
     config: &LdapConfig,
@@ -182,7 +184,9 @@ async fn read_matching(
         });
         match next {
             Some(next) if !next.is_empty() => cookie = next,
-            None if !first => return Err(ReadError::Answer("paging stopped without an end".to_owned())),
+            None if !first => {
+                return Err(ReadError::Answer("the server stopped paging before the last page".to_owned()));
+            }
             _ => break,
         }
         empty = if pages.entries.len() == before { empty + 1 } else { 0 };
@@ -201,8 +205,8 @@ async fn read_matching(
     }
 }
 
-/// The attributes to ask for, and when the entry was changed; of members only the first part where the configuration says how
-/// many at once.
+/// Returns the attributes to request, and those with the time of the last change. If the configuration limits how many
+/// members are requested at once, only the first part of the members is requested.
 fn asked(config: &LdapConfig, source: &SourceConfig, kind: AccountKind) -> Vec<String> {
     let is_long = |name: &String| source.attributes.member_dns.iter().any(|long| long.eq_ignore_ascii_case(name));
     let part = |name: String| match config.members_at_once {
@@ -212,10 +216,10 @@ fn asked(config: &LdapConfig, source: &SourceConfig, kind: AccountKind) -> Vec<S
     source.wanted(kind).into_iter().map(part).chain(stamps(source)).collect()
 }
 
-/// What the pages of one tree bring.
+/// The content of the pages of one tree.
 struct Pages<'a> {
     entries: &'a mut Vec<Arc<RawEntry>>,
-    /// Attributes that come in parts, after the place of their entry.
+    /// Incomplete attributes, each with the index of its entry.
     parts: Vec<(usize, Part)>,
     referrals: Vec<String>,
 }
@@ -235,7 +239,8 @@ async fn read_page(
         if item.is_ref() {
             into.referrals.extend(parse_refs(item.0));
         } else if item.is_intermediate() {
-            // RFC 4511, 4.13: a server sends none that was not asked for. It stands where an entry should.
+            // RFC 4511, 4.13: a server sends an intermediate response only if it was requested. It arrived instead of
+            // an entry.
             return Err(ReadError::Unparsable);
         } else {
             let at = into.entries.len();
@@ -246,7 +251,7 @@ async fn read_page(
     Ok(stream.finish().await)
 }
 
-/// The next of what a search answers; `None` at its end.
+/// Returns the next item of a search; `None` at its end.
 async fn next<'a, S, A>(stream: &mut SearchStream<'a, S, A>) -> Result<Option<ResultEntry>, ReadError>
 where
     S: AsRef<str> + Send + Sync + 'a,
@@ -255,15 +260,16 @@ where
     let item = if let Some(item) = stream.next().now_or_never() {
         item
     } else {
-        // The whole thread, which is the read's own: what comes meanwhile waits in the socket.
+        // The sleep blocks the whole thread, which only this read uses. Entries that arrive meanwhile wait in the
+        // socket.
         std::thread::sleep(COALESCE);
         stream.next().await
     };
     item.map_err(ReadError::Lost)
 }
 
-/// An entry as it came (RFC 4511, 4.5.2). Not by ldap3's `SearchEntry`, which copies every value to sort the attributes
-/// by whether all of theirs are text. `parts` is told of attributes that come in parts.
+/// Parses an entry as the server sent it (RFC 4511, 4.5.2). ldap3's `SearchEntry` is not used, because it copies every
+/// value to separate text from binary attributes. `parts` is called for each attribute that comes in parts.
 fn raw(entry: StructureTag, mut parts: impl FnMut(Part)) -> Option<RawEntry> {
     let mut fields = entry.expect_constructed()?.into_iter();
     let dn = String::from_utf8(fields.next()?.expect_primitive()?).ok()?;

@@ -1,9 +1,9 @@
-//! From what may have changed in a domain to what a full read of it would show: each object is asked for again by its id,
-//! and with it the groups that name it by a name it no longer has.
+//! Turns objects that may have changed in a domain into the mirror that a full read would give. Each object is
+//! requested again by its id, together with the groups that name the object by a DN that it no longer has.
 //!
-//! A group names its members by DN, but knows them by id: the server shows them under their new names, and tells nobody
-//! that the group looks different now (MS-ADTS 3.1.1.1.6). Where somebody leaves a name, another may take it, and must
-//! not find groups with it.
+//! A group shows its members by DN but stores them by id: after a member is renamed, the server shows the new DN in the
+//! group, and does not report a change of the group (MS-ADTS 3.1.1.1.6). If one object gives up a DN, another may take
+//! it, and must not inherit its groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -22,16 +22,17 @@ use crate::entry::raw::RawEntry;
 use crate::source::{LdapConfig, SourceConfig, Tree};
 use crate::sync::mirror::{Id, Mirror, News};
 
-/// The count of a controller's changes that an object had part in last.
+/// The number of the object's last change, in the count of one domain controller.
 const USN: &str = "uSNChanged";
-/// Objects asked for in one search. An id is 61 bytes of its filter.
+/// Objects that are requested in one search. An id takes 61 bytes of the filter.
 const AT_ONCE: usize = 100;
-/// Objects that are asked for one by one, at most: of more, a full read asks less.
+/// The most objects that are requested by their ids. For more, a full read is less work.
 const MANY: usize = 2_000;
-/// Rounds from objects to groups that name them. One is enough unless names change meanwhile.
+/// The most rounds from changed objects to the groups that name them. One is enough unless names change meanwhile.
 const ROUNDS: usize = 8;
 
-/// What in `mirror` is not where a list of the objects that are there has it, or has changed after `usn`.
+/// Lists the objects of the trees, and returns the ids that were added, removed or renamed since `mirror`, or changed
+/// after `usn`.
 pub(super) async fn listed(
     ldap: &mut Ldap,
     config: &LdapConfig,
@@ -56,7 +57,8 @@ pub(super) async fn listed(
     Ok(changed)
 }
 
-/// `mirror` as it is after all that `changed` was asked for again. `None`: a full read is less work.
+/// Requests the objects `changed` again, and returns `mirror` with their state. Returns `None` if a full read is less
+/// work.
 pub(super) async fn follow(
     ldap: &mut Ldap,
     config: &LdapConfig,
@@ -79,17 +81,17 @@ pub(super) async fn follow(
     Ok(None)
 }
 
-/// Names that objects left and took.
+/// DNs that objects gave up, and DNs that objects took.
 #[derive(Default)]
 struct Names {
     left: HashSet<Dn>,
     taken: Vec<String>,
 }
 
-/// A mirror, and what is known beyond it.
+/// A mirror, and what was read since.
 struct Now<'a> {
     mirror: &'a Mirror,
-    /// `None`: it is not there any more.
+    /// The new entries; `None` if an object is gone.
     news: BTreeMap<AccountKind, BTreeMap<Id, Option<Arc<RawEntry>>>>,
 }
 
@@ -101,7 +103,7 @@ impl Now<'_> {
         }
     }
 
-    /// Asks for the objects `ids`, in each tree as a full read does.
+    /// Requests the objects `ids`, in each tree as a full read does, and returns the DNs that changed.
     async fn ask(
         &mut self,
         ldap: &mut Ldap,
@@ -140,7 +142,7 @@ impl Now<'_> {
         Ok(names)
     }
 
-    /// Entries known here that name one of `left`.
+    /// Returns the ids of known entries that name one of `left`.
     fn holding(&self, source: &SourceConfig, left: &HashSet<Dn>) -> BTreeSet<Id> {
         let mut holding = BTreeSet::new();
         if left.is_empty() {
@@ -160,8 +162,8 @@ impl Now<'_> {
         holding
     }
 
-    /// Entries that name one of `taken`, as the server has it: they may have named it before it was known here, and by
-    /// a name that was not.
+    /// Returns the ids of entries that name one of `taken` on the server. The mirror cannot tell: an entry may have
+    /// named the object before the mirror knew the object, or by an older DN.
     async fn naming(
         &self,
         ldap: &mut Ldap,
@@ -200,7 +202,7 @@ impl Now<'_> {
     }
 }
 
-/// Attributes of entries of `kind` that name others by DN.
+/// Returns the attributes of entries of `kind` that name other entries by DN.
 fn naming(source: &SourceConfig, kind: AccountKind) -> Vec<&str> {
     if kind == AccountKind::User {
         return Vec::new();
@@ -221,7 +223,7 @@ async fn matching(
     Ok(entries)
 }
 
-/// `tree`, but only what has one of these values, which are escaped.
+/// Returns `tree`, limited to entries that have one of `values`, which are escaped already.
 fn narrowed<'a>(tree: &Tree, values: impl Iterator<Item = (&'a str, String)>) -> Tree {
     let filter = &tree.filter;
     let filter = if filter.starts_with('(') { filter.clone() } else { format!("({filter})") };

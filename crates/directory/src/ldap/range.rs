@@ -1,7 +1,8 @@
-//! Attributes of many values, which Active Directory gives in parts: `member;range=0-1499` (MS-ADTS 3.1.1.3.1.3.3).
+//! Reads attributes with many values, which Active Directory sends in parts: `member;range=0-1499` (MS-ADTS
+//! 3.1.1.3.1.3.3).
 //!
-//! Values can change between two parts. Each part is therefore asked for from the last known value on: if that is not
-//! the first value of the answer, values came or went before it, and the attribute is read again from its beginning.
+//! Values can change between two parts. So each request begins with the last known value. If the answer begins with
+//! another value, values were added or removed before it, and the attribute is read again from the beginning.
 
 use std::time::Duration;
 
@@ -12,22 +13,22 @@ use super::connection::{ReadError, meaning};
 use super::raw;
 use crate::entry::raw::RawEntry;
 
-/// Beginnings before the server's answer is said to be none: a group that changes more often is not at rest today.
+/// How often an attribute is read from the beginning before the read fails, because the group changes all the time.
 const BEGINNINGS: u32 = 4;
 
 /// A part of the values of an attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
-    /// The attribute's own name, in lower case.
+    /// The name of the attribute without options, in lower case.
     pub(super) attribute: String,
-    /// Place of the first value that came.
+    /// The index of the first value in this part.
     low: u32,
-    /// Place of the last one, if there are more.
+    /// The index of the last value in this part, if more values follow.
     pub(super) last: Option<u32>,
 }
 
 impl Part {
-    /// `member;range=0-1499` is `member`, from 0 to 1499; `*` is the end.
+    /// Parses `member;range=0-1499` into `member`, 0 and 1499; `*` is the end. Returns `None` if the name has no range.
     pub(super) fn parse(name: &[u8]) -> Option<Self> {
         let at = name.iter().position(|byte| *byte == b';')?;
         let (attribute, option) = std::str::from_utf8(name).ok()?.split_at(at);
@@ -38,7 +39,8 @@ impl Part {
     }
 }
 
-/// The option that asks for values of `attribute` from `low`, `size` of them or as many as the server gives.
+/// Returns the option that requests values of `attribute` from index `low` on: `size` values, or as many as the server
+/// sends.
 pub(super) fn ask(attribute: &str, low: u32, size: Option<u32>) -> String {
     match size {
         Some(size) => format!("{attribute};range={low}-{}", low.saturating_add(size.saturating_sub(1))),
@@ -46,7 +48,7 @@ pub(super) fn ask(attribute: &str, low: u32, size: Option<u32>) -> String {
     }
 }
 
-/// Reads what is missing after `part` in `entry`.
+/// Reads the values that are missing in `entry` after `part`.
 pub(super) async fn complete(
     ldap: &mut Ldap,
     entry: &mut RawEntry,
@@ -59,7 +61,7 @@ pub(super) async fn complete(
     let mut beginnings = 1;
     loop {
         let known = entry.values(attribute).last();
-        // From the value that is known, so one more than is new.
+        // The request includes the last known value, so it asks for one more than `size`.
         let low = if known.is_some() { last } else { 0 };
         let asked = ask(attribute, low, size.map(|size| size.saturating_add(1)));
         let (part, answer) = read_part(ldap, &entry.dn, &asked, limit).await?;
@@ -72,7 +74,10 @@ pub(super) async fn complete(
             match part.last {
                 None => return Ok(()),
                 Some(_) if stuck => {
-                    return Err(ReadError::Answer(format!("{attribute} of {} does not go on", entry.dn)));
+                    return Err(ReadError::Answer(format!(
+                        "the server sends no further values of {attribute} of {}",
+                        entry.dn
+                    )));
                 }
                 Some(end) => last = end,
             }
@@ -100,7 +105,7 @@ async fn read_part(ldap: &mut Ldap, dn: &str, asked: &str, limit: Duration) -> R
             return Ok((part, entry));
         }
     }
-    // No values where some were asked for: as if others had come.
+    // The server sent no values although more were announced. This counts as a changed attribute.
     Ok((Part { attribute: String::new(), low: u32::MAX, last: None }, RawEntry::default()))
 }
 
@@ -109,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_read_and_asked_for() {
+    fn range_options_are_parsed_and_written() {
         let parse = |name: &str| Part::parse(name.as_bytes()).map(|part| (part.attribute, part.low, part.last));
         assert_eq!(parse("member;range=0-1499"), Some(("member".to_owned(), 0, Some(1499))));
         assert_eq!(parse("Member;Range=1500-*"), Some(("member".to_owned(), 1500, None)));

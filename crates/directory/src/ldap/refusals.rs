@@ -1,5 +1,5 @@
-//! Binds that were refused, and when the next one may be tried: each counts as a wrong password, and some servers lock an
-//! account after five.
+//! Remembers binds that were refused, and when the next one may be tried. Each refused bind counts as a wrong password,
+//! and some servers lock an account after five.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,21 +9,22 @@ use tokio::time::Instant;
 
 use crate::source::LdapConfig;
 
-/// Before the second try. Password policies count failures within 10 to 30 minutes and allow five or ten of them.
+/// The pause before the second try. Password policies typically allow five or ten failures within 10 to 30 minutes.
 const FIRST_PAUSE: Duration = Duration::from_mins(5);
-/// After the password is put right, the next try comes within this time, and a lock that ends by itself is noticed.
+/// The longest pause. After the password or a temporary lock is resolved, the next try comes within this time.
 const LONGEST_PAUSE: Duration = Duration::from_hours(1);
 
-/// What the servers of one source answered to binds. Clones share it.
+/// What the servers of one source answered to binds. Clones share the state.
 #[derive(Debug, Clone, Default)]
 pub struct Refusals(Arc<Mutex<Answers>>);
 
 #[derive(Debug, Default)]
 struct Answers {
-    /// Which credentials: others are tried at once.
+    /// The configuration that the answers are about. If it changes, they are dropped, and binds are tried at once.
     asked: Option<LdapConfig>,
     refused: BTreeMap<String, Refused>,
-    /// Servers that let us in. While another one refuses, only these are asked: the account is most likely the same.
+    /// Servers that accepted our bind. While another server refuses it, only these are asked, because all of them most
+    /// likely check the same account.
     accepted: BTreeSet<String>,
 }
 
@@ -35,7 +36,7 @@ struct Refused {
 }
 
 impl Refusals {
-    /// Why no bind is tried at `server` now.
+    /// Returns why no bind is tried at `server` now; `None` if it may be tried.
     #[must_use]
     pub fn standing(&self, config: &LdapConfig, server: &str, now: Instant) -> Option<String> {
         let answers = self.of(config);
@@ -50,17 +51,17 @@ impl Refusals {
         ))
     }
 
-    /// Whether the last bind at `server` was refused: servers that may let us in come before it.
+    /// Whether `server` refused the last bind. Other servers are tried before it.
     #[must_use]
     pub fn has_refused(&self, config: &LdapConfig, server: &str) -> bool {
         self.of(config).refused.contains_key(server)
     }
 
-    /// Notes that `server` refused a bind for good.
+    /// Records that `server` refused a bind because of the name or the password.
     pub fn refused(&self, config: &LdapConfig, server: &str, why: &str, now: Instant) {
         let mut answers = self.of(config);
         if answers.accepted.remove(server) {
-            // The password is another one now, for the other servers too.
+            // The password has changed, most likely at the other servers too.
             answers.accepted.clear();
         }
         let known = answers.refused.get(server);
@@ -68,14 +69,14 @@ impl Refusals {
         answers.refused.insert(server.to_owned(), Refused { why: why.to_owned(), pause, until: now + pause });
     }
 
-    /// Notes that `server` let us in.
+    /// Records that `server` accepted our bind.
     pub fn accepted(&self, config: &LdapConfig, server: &str) {
         let mut answers = self.of(config);
         answers.refused.remove(server);
         answers.accepted.insert(server.to_owned());
     }
 
-    /// The next bind is tried, as if none had been refused.
+    /// Forgets all refusals, so that the next bind is tried at once.
     pub fn forget(&self) {
         *self.lock() = Answers::default();
     }
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_and_other_credentials_do_not_wait() {
+    fn pauses_double_and_other_credentials_are_tried_at_once() {
         let (refusals, config, minutes) = (Refusals::default(), config(), clock());
         assert_eq!(refusals.standing(&config, "a", minutes(0)), None);
         let mut at = 0;
@@ -130,15 +131,18 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_lets_us_in_does_not_shorten_the_pause_of_another() {
+    fn an_accepted_bind_does_not_shorten_the_pause_of_another_server() {
         let (refusals, config, minutes) = (Refusals::default(), config(), clock());
         let mut at = 0;
         for pause in [5, 10, 20] {
             refusals.accepted(&config, "a");
             refusals.refused(&config, "b", "bind refused", minutes(at));
-            assert_eq!(refusals.standing(&config, "a", minutes(at)), None, "it lets us in");
+            assert_eq!(refusals.standing(&config, "a", minutes(at)), None, "a accepted the bind");
             assert!(refusals.standing(&config, "b", minutes(at + pause - 1)).is_some());
-            assert!(refusals.standing(&config, "c", minutes(at + pause - 1)).is_some(), "nobody knows");
+            assert!(
+                refusals.standing(&config, "c", minutes(at + pause - 1)).is_some(),
+                "c has not accepted a bind yet"
+            );
             at += pause;
         }
         refusals.refused(&config, "a", "bind refused", minutes(at));
@@ -146,6 +150,9 @@ mod tests {
         refusals.accepted(&config, "b");
         assert_eq!(refusals.standing(&config, "b", minutes(at)), None);
         refusals.refused(&config, "b", "bind refused", minutes(at));
-        assert!(refusals.standing(&config, "a", minutes(at + 4)).is_some(), "the password is another one now");
+        assert!(
+            refusals.standing(&config, "a", minutes(at + 4)).is_some(),
+            "a refused, so b's acceptance no longer counts"
+        );
     }
 }

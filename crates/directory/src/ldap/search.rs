@@ -1,4 +1,4 @@
-//! Which of a source's servers answers: the first one that lets us in and is not behind what is known.
+//! Selects the server of a source that answers: the first one that accepts our bind and is not behind what is known.
 
 use std::ops::ControlFlow;
 
@@ -12,12 +12,12 @@ use crate::entry::assemble::RawRead;
 use crate::source::{LdapConfig, ServerUrl, SourceConfig};
 use crate::sync::kept::ServerHistory;
 
-/// The servers of a source, one after the other.
+/// Tries the servers of a source, one after the other.
 pub(super) struct Search<'a> {
     history: &'a ServerHistory,
-    /// All of them, once they are looked up.
+    /// All servers of the source; `None` until they are looked up.
     servers: Option<Vec<ServerUrl>>,
-    /// Place of the next one.
+    /// The index of the next server.
     next: usize,
     failures: Vec<String>,
     behind: Vec<(String, Behind)>,
@@ -28,8 +28,8 @@ impl<'a> Search<'a> {
         Self { history, servers: None, next: 0, failures: Vec::new(), behind: Vec::new() }
     }
 
-    /// Connects to the next server that lets us in and says of itself that it is not behind. `Err` is the read of which
-    /// there is none.
+    /// Connects to the next server that accepts our bind and whose own marks say that it is not behind. If there is
+    /// none, returns `Err` with an empty read that holds the reasons.
     pub(super) async fn open(&mut self, config: &LdapConfig, source: &SourceConfig) -> Result<Connection, RawRead> {
         let servers = if let Some(servers) = self.servers.take() {
             servers
@@ -52,8 +52,9 @@ impl<'a> Search<'a> {
                 }
             };
             if let Some(behind) = self.history.marks.behind(&shown) {
-                // A slapd that was killed forgets how far it was, and nothing else. Another server that has some newer entries
-                // may be in the middle of a refresh.
+                // After a crash, `slapd` reports an older state than its entries have, so the server that answered last
+                // is checked by its entries. Any other server that has some newer entries may be in the middle of a
+                // refresh.
                 let has = server == self.history.answered
                     && has_newer_entries(&mut connection.ldap, config, &self.history.marks, &shown)
                         .await
@@ -65,7 +66,7 @@ impl<'a> Search<'a> {
             }
             connection.marks = shown;
             for failure in self.failures.drain(..) {
-                tracing::warn!(source = source.name, failure, "directory server passed over");
+                tracing::warn!(source = source.name, failure, "skipped a directory server");
             }
             return Ok(connection);
         }
@@ -73,12 +74,13 @@ impl<'a> Search<'a> {
         Err(RawRead { problems, behind, ..unread(source) })
     }
 
-    /// The next server is the one that was asked last: its connection was lost.
+    /// Makes [`Self::open`] connect to the last server again, because the connection to it was lost.
     pub(super) fn again(&mut self) {
         self.next = self.next.saturating_sub(1);
     }
 
-    /// Whether what was read is used, or the next server is asked because the entries went back.
+    /// Decides whether the read is used (`Break`), or the next server is asked because this one shows older entries
+    /// than are known.
     pub(super) fn judge(&mut self, mut raw: RawRead) -> ControlFlow<RawRead> {
         let Some(server) = raw.server.clone() else {
             raw.behind.extend(std::mem::take(&mut self.behind));
@@ -93,7 +95,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The same of what a server has told; servers that were passed over before it.
+    /// Like [`Self::judge`], from the marks alone. `Break` holds the servers that were skipped because they are behind.
     pub(super) fn judge_marks(&mut self, server: &str, shown: &Marks) -> ControlFlow<Vec<(String, Behind)>> {
         let entries = Marks { entries: shown.entries.clone(), ..Marks::default() };
         let known = Marks { entries: self.history.marks.entries.clone(), ..Marks::default() };

@@ -1,6 +1,6 @@
-//! Servers that a zone names (RFC 2782): `ldaps://_ldap._tcp.example.org` is looked up as SRV records, and each target is tried
-//! in the order of its priority. The system's resolver gives addresses only, so that the question is asked here, of the
-//! nameservers that the system asks.
+//! Finds servers by the SRV records of a zone (RFC 2782): `ldaps://_ldap._tcp.example.org` is looked up, and the
+//! targets are tried in the order of their priority. The system's resolver returns only addresses, so this module asks
+//! the system's nameservers itself.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,16 +11,18 @@ use tokio::time::timeout;
 
 use crate::source::{LdapConfig, ServerUrl};
 
-/// Where the system's nameservers are (resolv.conf(5)).
+/// The file that names the system's nameservers (resolv.conf(5)).
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// The resolver of resolv.conf(5) asks the next server after 5 s; a site's own answers within milliseconds.
+/// The limit of one question. resolv.conf(5) moves to the next nameserver after 5 s, but a site's own nameservers
+/// answer within milliseconds.
 const TRY: Duration = Duration::from_secs(2);
-/// The largest answer by UDP that is asked for (RFC 6891): one that no network cuts.
+/// The largest answer by UDP that is requested (RFC 6891). Answers of this size are not fragmented in any network.
 const UDP_SIZE: u16 = 1232;
 const SRV: u16 = 33;
 const OPT: u16 = 41;
 
-/// The servers of `config`, in the order in which they are tried; `failures` says which could not be found.
+/// Returns the servers of `config` in the order in which they are tried. The reasons why some could not be found are
+/// added to `failures`.
 pub(super) async fn servers(config: &LdapConfig, failures: &mut Vec<String>) -> Vec<ServerUrl> {
     let mut servers = Vec::new();
     for text in &config.urls {
@@ -33,8 +35,8 @@ pub(super) async fn servers(config: &LdapConfig, failures: &mut Vec<String>) -> 
                         .partition(|found| config.ca_pem.is_some() || is_of_zone(&url.host, &found.host));
                     failures.extend(others.iter().map(|other| {
                         format!(
-                            "{}: not asked: {other} is outside of the zone, and without `ca` any public certificate of \
-                             its name would do; set `ca`, or name the server in `urls`",
+                            "{}: {other} is not used: it is outside of the zone, and without `ca` a public certificate \
+                             of its name would be trusted; set `ca`, or name the server in `urls`",
                             url.host
                         )
                     }));
@@ -49,11 +51,12 @@ pub(super) async fn servers(config: &LdapConfig, failures: &mut Vec<String>) -> 
     servers
 }
 
-/// Whether `host` lies in the zone of `service`. TLS proves a target's name only, and a forged answer chooses it.
+/// Whether `host` lies in the zone of `service`. TLS proves only the name of a target, and a forged answer can choose
+/// that name.
 fn is_of_zone(service: &str, host: &str) -> bool {
     let labels = |name: &str| name.trim_end_matches('.').to_ascii_lowercase();
     let (service, host) = (labels(service), labels(host));
-    // Active Directory has sites and roles of servers between: `_ldap._tcp.dc._msdcs.example.org`.
+    // In Active Directory, sites and roles of servers come before the zone: `_ldap._tcp.dc._msdcs.example.org`.
     let after = service.rfind('_').unwrap_or(0);
     let zone = service[after..].split_once('.').map_or("", |(_, zone)| zone);
     !zone.is_empty() && host.strip_suffix(zone).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
@@ -75,7 +78,7 @@ async fn find(url: &ServerUrl, dns: Option<SocketAddr>) -> Result<Vec<ServerUrl>
     Err(why)
 }
 
-/// The `nameserver` lines; without any, this machine.
+/// Returns the addresses in the `nameserver` lines; if there are none, this machine.
 fn nameservers(text: &str) -> Vec<SocketAddr> {
     let lines = text.lines().filter_map(|line| line.trim().strip_prefix("nameserver"));
     let addresses = lines.filter_map(|rest| rest.trim().split('%').next()?.parse::<IpAddr>().ok());
@@ -86,18 +89,19 @@ fn nameservers(text: &str) -> Vec<SocketAddr> {
     servers
 }
 
-/// One target.
+/// A target of an SRV record.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Record {
     priority: u16,
-    /// Among servers of one priority, the heavier first: always the same server, so that changes can be asked of it.
+    /// Among servers of one priority, the heaviest comes first. This always selects the same server, so that it can be
+    /// asked for changes.
     weight: std::cmp::Reverse<u16>,
     host: String,
     port: u16,
 }
 
 impl Record {
-    /// A zone names the port for plain text, also where TLS is asked for.
+    /// Returns the URL of the target. A zone usually names the port for plain text, even if TLS is wanted.
     fn url(&self, asked: &ServerUrl) -> ServerUrl {
         let default = if asked.tls { 636 } else { 389 };
         let port = if asked.port != default {
@@ -113,7 +117,7 @@ impl Record {
 
 async fn ask(server: SocketAddr, name: &str) -> Result<Vec<Record>, String> {
     let id = id();
-    let question = question(id, name).ok_or_else(|| "it is no name".to_owned())?;
+    let question = question(id, name).ok_or_else(|| "it is not a valid host name".to_owned())?;
     let text = |error: std::io::Error| error.to_string();
     let by_udp = async {
         let any: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -123,7 +127,7 @@ async fn ask(server: SocketAddr, name: &str) -> Result<Vec<Record>, String> {
         let mut answer = vec![0; usize::from(UDP_SIZE)];
         loop {
             let length = socket.recv(&mut answer).await?;
-            // Whatever comes late, of another question.
+            // Other datagrams are late answers to other questions.
             if answer[..length].starts_with(&id.to_be_bytes()) {
                 answer.truncate(length);
                 return Ok::<Vec<u8>, std::io::Error>(answer);
@@ -148,7 +152,8 @@ async fn ask(server: SocketAddr, name: &str) -> Result<Vec<Record>, String> {
     records(&answer)
 }
 
-/// Something that a stranger does not guess at once; the network between us and our nameserver is trusted for the rest.
+/// Returns a number that a stranger cannot easily guess. Otherwise, the network between us and our nameserver is
+/// trusted.
 #[expect(clippy::disallowed_methods, reason = "a number, and no time")]
 fn id() -> u16 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -156,7 +161,8 @@ fn id() -> u16 {
     u16::from_be_bytes([a, b])
 }
 
-/// RFC 1035, 4.1, with recursion desired and the size of answers (RFC 6891).
+/// Encodes a question for SRV records (RFC 1035, 4.1), with recursion desired and the largest size of an answer (RFC
+/// 6891).
 fn question(id: u16, name: &str) -> Option<Vec<u8>> {
     let mut message = id.to_be_bytes().to_vec();
     message.extend([0x01, 0x00, 0, 1, 0, 0, 0, 0, 0, 1]);
@@ -174,9 +180,9 @@ fn question(id: u16, name: &str) -> Option<Vec<u8>> {
     Some(message)
 }
 
-/// The targets in an answer, the first to be tried first.
+/// Returns the targets in an answer, in the order in which they are tried.
 fn records(answer: &[u8]) -> Result<Vec<Record>, String> {
-    let code = answer.get(3).ok_or("it is cut")? & 0x0f;
+    let code = answer.get(3).ok_or("its answer is truncated")? & 0x0f;
     match code {
         0 => {}
         3 => return Ok(Vec::new()),
@@ -200,7 +206,7 @@ fn parsed(answer: &[u8]) -> Option<Vec<Record>> {
         if kind == SRV {
             let host = name(answer, data + 6)?.0;
             let (priority, weight, port) = (number(data)?, number(data + 2)?, number(data + 4)?);
-            // A lone dot says that there is no such service.
+            // A single dot as the target says that the service does not exist.
             if !host.is_empty() {
                 records.push(Record { priority, weight: std::cmp::Reverse(weight), host, port });
             }
@@ -211,7 +217,8 @@ fn parsed(answer: &[u8]) -> Option<Vec<Record>> {
     Some(records)
 }
 
-/// A name, and where what follows it begins. Names point to earlier ones (RFC 1035, 4.1.4), and never in a circle.
+/// Returns a name, and the position after it. A name can point to an earlier one (RFC 1035, 4.1.4); more than 32
+/// pointers are refused, because they could form a circle.
 fn name(message: &[u8], mut at: usize) -> Option<(String, usize)> {
     let (mut labels, mut end, mut jumps) = (Vec::new(), None, 0);
     loop {
@@ -242,28 +249,29 @@ mod tests {
 
     use super::*;
 
-    /// As `dig +noedns SRV _ldap._tcp.example.org` gets it: two targets, the second with a pointer into the question.
+    /// Returns the answer that `dig +noedns SRV _ldap._tcp.example.org` gets: two targets, the second with a pointer
+    /// into the question.
     fn answer() -> Vec<u8> {
-        let mut message = question(7, "_ldap._tcp.example.org").expect("a name");
+        let mut message = question(7, "_ldap._tcp.example.org").expect("the name is valid");
         message.truncate(message.len() - 11);
         message[2..12].copy_from_slice(&[0x81, 0x80, 0, 1, 0, 2, 0, 0, 0, 0]);
         let record = |priority: u8, target: &[u8]| {
             let data = [&[0, priority, 0, 5, 1, 133][..], target].concat();
-            let length = u8::try_from(data.len()).expect("short");
+            let length = u8::try_from(data.len()).expect("the data is shorter than 256 bytes");
             [&[0xc0, 12, 0, 33, 0, 1, 0, 0, 0, 60, 0, length][..], &data].concat()
         };
-        // `example.org` begins 11 bytes after the question does.
+        // `example.org` begins 11 bytes after the start of the question.
         message.extend(record(20, b"\x04ldap\xc0\x17"));
         message.extend(record(10, b"\x02dc\x04test\x00"));
         message
     }
 
     #[test]
-    fn targets_come_in_the_order_of_their_priority() {
-        let found = records(&answer()).expect("an answer");
+    fn targets_are_sorted_by_priority() {
+        let found = records(&answer()).expect("the answer is valid");
         let hosts: Vec<(&str, u16)> = found.iter().map(|record| (record.host.as_str(), record.port)).collect();
         assert_eq!(hosts, [("dc.test", 389), ("ldap.example.org", 389)]);
-        let url = |text: &str| found[0].url(&ServerUrl::parse(text).expect("a URL")).to_string();
+        let url = |text: &str| found[0].url(&ServerUrl::parse(text).expect("the URL is valid")).to_string();
         assert_eq!(url("ldaps://_ldap._tcp.example.org"), "dc.test");
         assert_eq!(url("ldap://_ldap._tcp.example.org"), "dc.test");
         assert_eq!(url("ldaps://_ldap._tcp.example.org:1636"), "dc.test:1636");
@@ -297,7 +305,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80), at in 0_usize..120, value: u8) {
+        fn no_answer_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80), at in 0_usize..120, value: u8) {
             let _ = records(&bytes);
             let mut message = answer();
             if let Some(byte) = message.get_mut(at) {

@@ -1,12 +1,12 @@
-//! Changes as a server tells them by RFC 4533 (OpenLDAP's syncrepl): each search of a tree ends with a cookie, and a
-//! later search that names it is answered with what changed since.
+//! Reads the changes that a server reports by RFC 4533 (OpenLDAP's syncrepl): each search of a tree ends with a cookie,
+//! and a later search with this cookie returns the changes since then.
 //!
-//! A refresh is gathered and then taken as a whole. If the answer does not fit (the server does not know the cookie, or
-//! calls an entry unchanged that it never showed), the refresh starts again with new cookies, followed by a full read.
-//! Nobody is gone only because a server did not name them, neither at the beginning nor beyond its session log: a
-//! `slapd` that was killed does not name entries written after its last checkpoint (`contextCSN`) until the next write.
-//! In that case everything is read, too. A server that cannot tell changes is read in full each time, and a connection
-//! that ends leaves what is kept as it was.
+//! A refresh is collected first and then applied as a whole. If the answer does not fit (the server does not know the
+//! cookie, or calls an entry unchanged that it never sent), the refresh starts again with new cookies and a full read.
+//! An entry does not count as deleted only because a server did not name it, neither in a first refresh nor beyond the
+//! session log: a `slapd` that was killed does not name entries written after its last checkpoint (`contextCSN`) until
+//! the next write. In that case everything is read, too. A server that cannot report changes is read in full each time.
+//! If a connection ends early, the cache stays as it was.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,16 +30,16 @@ use crate::source::{LdapConfig, SourceConfig, Tree};
 use crate::sync::kept::{Kept, Mark, ServerHistory};
 use crate::sync::mirror::{Id, Mirror, News};
 
-/// The control by which a server says that it can (RFC 4533, 2.2).
+/// The control by which a server shows that it supports syncrepl (RFC 4533, 2.2).
 const SYNC_REQUEST: &str = "1.3.6.1.4.1.4203.1.9.1.1";
-/// Bytes of an entry's id (RFC 4533, 2.1.1: syncUUID).
+/// The length of an entry's id in bytes (RFC 4533, 2.1.1: syncUUID).
 const ID_LENGTH: usize = 16;
-/// The id of an entry (RFC 4530).
+/// The attribute with an entry's id (RFC 4530).
 const ENTRY_UUID: &str = "entryUUID";
-/// How many messages may take as long as one page.
+/// The number of messages that share the time limit of one page.
 const PAGE: usize = 1000;
 
-/// What the server has told up to now; see [`crate::sync::incremental`].
+/// Returns all entries as they are now; see [`crate::sync::incremental`].
 pub(super) async fn refresh(
     mut connection: Connection,
     config: &LdapConfig,
@@ -51,7 +51,7 @@ pub(super) async fn refresh(
     if let Some(known) = kept.filter(|kept| kept.server == connection.server) {
         match tried(&mut connection, async |connection| advance(connection, config, source, known).await).await {
             Ok(Advance::Told(mut kept)) => {
-                // Politeness only: all is here.
+                // The unbind is a courtesy: all answers have arrived.
                 let _ = timeout(Duration::from_secs(1), connection.ldap.unbind()).await;
                 if kept.marks.entries.is_empty() {
                     kept.marks.entries = super::witnesses(source, kept.mirror.entries(), &history.marks);
@@ -79,14 +79,15 @@ pub(super) async fn refresh(
     }
 }
 
-/// What came of the question what changed.
+/// The result of asking for changes.
 enum Advance {
     Told(Box<Kept>),
-    /// The server told who is left, and not who is gone; from here on it would tell changes.
+    /// The server named the entries that are left, but not those that are gone. Changes after these cookies can be
+    /// reported again.
     Silence(BTreeMap<AccountKind, Vec<u8>>),
 }
 
-/// Malformed messages make ldap3 panic.
+/// Runs `asking`. Malformed messages make ldap3 panic; a panic becomes an error.
 async fn tried<T>(
     connection: &mut Connection,
     asking: impl AsyncFnOnce(&mut Connection) -> Result<T, ReadError>,
@@ -97,7 +98,7 @@ async fn tried<T>(
     }
 }
 
-/// `Err`: nothing more can be asked on this connection.
+/// Logs why changes cannot be read. Returns `Err` if nothing more can be asked on this connection.
 fn told_not(error: &ReadError, connection: &Connection, source: &SourceConfig) -> Result<(), RawRead> {
     let (server, why) = (&connection.server, chain(error));
     if error.ends_connection() {
@@ -108,7 +109,7 @@ fn told_not(error: &ReadError, connection: &Connection, source: &SourceConfig) -
     Ok(())
 }
 
-/// What all trees of `source` are now, from `known` on.
+/// Returns the state of all trees of `source`: `known` with the changes since then.
 async fn advance(
     connection: &mut Connection,
     config: &LdapConfig,
@@ -120,14 +121,15 @@ async fn advance(
     if trees.values().any(|told| told.news.is_by_silence()) {
         return cookies(&trees).map(Advance::Silence);
     }
-    // Most passes bring no news, and looking through all entries takes longer than such a pass.
+    // Most passes bring no changes, and going through all entries would take longer than such a pass.
     let is_news = trees.values().any(|told| !told.news.is_empty());
     let entries = if is_news { BTreeMap::new() } else { known.marks.entries.clone() };
     let kept = taken(source, &connection.server, known, trees)?;
     Ok(Advance::Told(Box::new(Kept { marks: Marks { entries, ..connection.marks.clone() }, ..kept })))
 }
 
-/// Up to where the server has told if all is read after this. What it tells is checked, and not kept.
+/// Returns the cookies from which changes can be asked, if everything is read afterwards. What the server sends is
+/// checked, but not kept.
 async fn begin(
     connection: &mut Connection,
     config: &LdapConfig,
@@ -137,12 +139,12 @@ async fn begin(
     cookies(&tell(connection, config, source, None).await?)
 }
 
-/// Up to where each tree was told.
+/// Returns the cookie of each tree.
 fn cookies(trees: &BTreeMap<AccountKind, Told>) -> Result<BTreeMap<AccountKind, Vec<u8>>, ReadError> {
     trees.iter().map(|(kind, told)| Ok((*kind, told.mark()?))).collect()
 }
 
-/// What is told of all trees of `source` since `known`.
+/// Asks for the changes of all trees of `source` since `known`.
 async fn tell(
     connection: &mut Connection,
     config: &LdapConfig,
@@ -162,12 +164,12 @@ async fn tell(
     Ok(trees)
 }
 
-/// The id of an entry as RFC 4533 has it (RFC 4530: its text is that of RFC 4122).
+/// Returns the id of an entry in the form of RFC 4533 (RFC 4530: as text, it is written as in RFC 4122).
 fn id_of(source: &SourceConfig, entry: &RawEntry) -> Option<Id> {
     uuid(entry.texts(&source.attributes.id).next()?)
 }
 
-/// A UUID in text as its bytes.
+/// Parses a UUID into its bytes.
 fn uuid(text: &str) -> Option<Id> {
     let digits: String = text.chars().filter(|digit| *digit != '-').collect();
     let byte = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
@@ -175,7 +177,8 @@ fn uuid(text: &str) -> Option<Id> {
     id.filter(|id| id.len() == ID_LENGTH)
 }
 
-/// A cookie that says nothing is answered by `slapd` with all there is, as changes: nobody is then told to be gone.
+/// Fails if the server sent entries again that are known. `slapd` answers a cookie without content with all entries, as
+/// changes, and names no deletions.
 pub(super) fn believe(known: &Kept, trees: &BTreeMap<AccountKind, Told>) -> Result<(), ReadError> {
     let again = |(kind, told): (&AccountKind, &Told)| known.mirror.is_told_again_by(*kind, &told.news);
     if trees.iter().any(again) {
@@ -184,7 +187,7 @@ pub(super) fn believe(known: &Kept, trees: &BTreeMap<AccountKind, Told>) -> Resu
     Ok(())
 }
 
-/// `known` and what was told since.
+/// Applies `trees`, the changes since `known`, to `known`.
 pub(super) fn taken(
     source: &SourceConfig,
     server: &str,
@@ -199,7 +202,7 @@ pub(super) fn taken(
     Ok(Kept { asked, server, marks, behind: Vec::new(), mark, mirror })
 }
 
-/// Whether the server tells changes at all.
+/// Fails if the server does not offer syncrepl.
 async fn offered(ldap: &mut Ldap, limit: Duration) -> Result<(), ReadError> {
     let search = ldap.search("", Scope::Base, "(objectClass=*)", vec!["supportedControl"]);
     let ldap3::SearchResult(found, answer) =
@@ -216,10 +219,10 @@ async fn offered(ldap: &mut Ldap, limit: Duration) -> Result<(), ReadError> {
     Err(ReadError::Answer("the server does not offer syncrepl".to_owned()))
 }
 
-/// A search whose answer goes on.
+/// A running search.
 pub(super) type Stream = SearchStream<'static, String, Vec<String>>;
 
-/// Asks for a tree, from `cookie` on.
+/// Begins a search of a tree for the changes after `cookie`.
 pub(super) async fn ask(
     connection: &mut Connection,
     source: &SourceConfig,
@@ -235,20 +238,20 @@ pub(super) async fn ask(
     timeout(limit, search).await.map_err(|_| ReadError::Timeout(limit))?.map_err(ReadError::Lost)
 }
 
-/// What was told of one tree.
+/// What the server sent about one tree.
 #[derive(Debug)]
 pub(super) struct Told {
     pub(super) news: News,
-    /// Up to where; the one that was asked with until another comes. Empty ones count: they say that there is none.
+    /// The cookie of the request, until the server sends another. An empty cookie counts: it says that there is none.
     cookie: Option<Vec<u8>>,
-    /// All that changed before the search began is told.
+    /// Whether everything that changed before the search began has arrived.
     pub(super) refreshed: bool,
-    /// Whether entries are wanted, and not only up to where they are told.
+    /// Whether entries are kept, and not only the cookie.
     keeps: bool,
 }
 
 impl Told {
-    /// Nothing yet, since what is known of the tree of `kind`.
+    /// Returns a value without changes, for a search that continues from `known` in the tree of `kind`.
     pub(super) fn since(known: Option<&Kept>, kind: AccountKind) -> Self {
         let cookie = known.and_then(|known| match &known.mark {
             Mark::Syncrepl(cookies) => cookies.get(&kind).cloned(),
@@ -258,28 +261,28 @@ impl Told {
         Self { news, cookie, refreshed: false, keeps: true }
     }
 
-    /// What was told so far, and nothing yet after it.
+    /// Takes out what the server sent so far, and continues from its cookie.
     pub(super) fn next(&mut self) -> Self {
         let next = Self { news: News::default(), cookie: self.cookie.clone(), ..*self };
         std::mem::replace(self, next)
     }
 
-    /// The cookie that was sent with the request, or came last.
+    /// Returns the cookie that was sent with the request, or the last one that the server sent.
     pub(super) fn cookie(&self) -> Option<Vec<u8>> {
         self.cookie.clone()
     }
 
     fn mark(&self) -> Result<Vec<u8>, ReadError> {
-        let none = || ReadError::Answer("the server takes its cookie back".to_owned());
+        let none = || ReadError::Answer("the server sent no cookie that can be used next time".to_owned());
         self.cookie.clone().filter(|cookie| !cookie.is_empty()).ok_or_else(none)
     }
 
     fn set_cookie(&mut self, cookie: Option<Vec<u8>>) {
-        // None: nothing changed, and the old one stays good.
+        // `None`: nothing changed, and the old cookie stays valid.
         self.cookie = cookie.or_else(|| self.cookie.take());
     }
 
-    /// Takes all that a search answers until it ends.
+    /// Takes everything that a search returns until it ends.
     async fn refresh(&mut self, stream: &mut Stream, limit: Duration) -> Result<(), ReadError> {
         let mut ended = false;
         while !ended {
@@ -311,18 +314,19 @@ impl Told {
         Ok(())
     }
 
-    /// All that is left was named. Where something is gone the server's state is another than before, and has its cookie.
+    /// The server named all entries that are left. If an entry is gone, the server's state has changed, so it must have
+    /// sent a cookie.
     fn only_what_was_told(&mut self, cookie: Option<&Vec<u8>>) -> Result<(), ReadError> {
         if self.cookie.is_some() && cookie.is_none() {
             return Err(ReadError::Answer(
-                "the server requests deletion of all unnamed entries in the wrong phase".to_owned(),
+                "the server ended a list of the remaining entries without a cookie".to_owned(),
             ));
         }
         self.news.only([]);
         Ok(())
     }
 
-    /// Takes one message. ldap3 panics at some that are malformed.
+    /// Takes one message. ldap3 panics at some malformed ones; a panic becomes an error.
     pub(super) fn take(&mut self, item: ResultEntry) -> Result<(), ReadError> {
         catch_unwind(AssertUnwindSafe(|| self.take_well_formed(item))).unwrap_or(Err(ReadError::Unparsable))
     }
@@ -343,7 +347,8 @@ impl Told {
         match state {
             EntryState::Add | EntryState::Modify => {
                 let entry = super::raw(item.0, |_| ()).ok_or(ReadError::Unparsable)?;
-                // RFC 4533, 2.2: the syncUUID is the entryUUID. Kept under another id, an entry would never go.
+                // RFC 4533, 2.2: the syncUUID is the entryUUID. If an entry were kept under another id, it could never
+                // be removed.
                 if let Some(own) = entry.texts(ENTRY_UUID).next().and_then(uuid).filter(|own| *own != id) {
                     let (own, told) = (hex::encode(own), hex::encode(&id));
                     let why = format!("{} has entryUUID {own}, but the server reports it as {told}", entry.dn);

@@ -1,16 +1,16 @@
-//! A full read beside what the changes since the one before have made of it. PURE: no runtime, no client, no file system,
-//! no clock.
+//! Compares a full read with the entries that incremental reads led to. PURE: no runtime, no client, no file system, no
+//! clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bursar_core::identity::{AccountKind, DirectoryId};
 use bursar_core::snapshot::{Comparison, Entry, RejectedEntry, SourceRead};
 
-/// Differences that are told one by one. More are a number: they have one cause.
+/// The most differences that are listed. Further ones are only counted, because they usually have the same cause.
 const TOLD: usize = 20;
 
-/// What is one way in `full` and another in `after`, which the changes made. What changed while all was read, between
-/// `before` and `after`, is left out: nobody can say which moment the full read shows.
+/// Returns the differences between `full` and `after`, the incremental state. Entries that changed between `before` and
+/// `after`, while the full read ran, are left out, because it is unknown which state the full read saw.
 pub(crate) fn compare(before: &SourceRead, full: &SourceRead, after: &SourceRead) -> Comparison {
     let [before, full, after] = [before, full, after].map(rows);
     let keys: BTreeSet<_> = full.keys().chain(after.keys()).collect();
@@ -43,7 +43,7 @@ impl Row<'_> {
     }
 }
 
-/// Each entry under its id; one without an id under its DN.
+/// Returns the entries by id, and those without an id by DN.
 fn rows(read: &SourceRead) -> BTreeMap<Key<'_>, Row<'_>> {
     let entries = read.entries.iter().map(|entry| ((entry.kind, Some(&entry.id), ""), Row::Entry(entry)));
     let rejected = read.rejected.iter().map(|entry| {

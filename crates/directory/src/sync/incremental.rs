@@ -1,5 +1,5 @@
-//! How one source is read in one pass: in full, or by what changed since the last one. Whatever fails on the way leaves what is
-//! kept as it was; the pass is then Partial, or reads in full what could not be read by its changes.
+//! Reads one source in one pass: in full, or only the changes since the last pass. If something fails on the way, the
+//! cache stays as it was, and the pass either is partial or reads in full what could not be read incrementally.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::sync::difference::compare;
 use crate::sync::kept::{Kept, ServerHistory, SyncCache};
 use crate::{keycloak, ldap, ldif};
 
-/// All of `source`, as if nothing was known.
+/// Reads all of `source`, without a cache.
 pub(crate) async fn full(source: &SourceConfig, known: &ServerHistory) -> RawRead {
     match &source.kind {
         SourceKind::Ldap(config) => ldap::read(config, source, known).await,
@@ -22,8 +22,8 @@ pub(crate) async fn full(source: &SourceConfig, known: &ServerHistory) -> RawRea
     }
 }
 
-/// What the server has told up to now, from `kept` on or, without it, from the beginning. `Err` is the full read that it is
-/// where nothing tells changes.
+/// Returns the current entries: `kept` with the changes since then, or a first read if it is `None`. If the source
+/// cannot report changes, returns `Err` with a full read.
 async fn refresh(source: &SourceConfig, kept: Option<&Kept>, known: &ServerHistory) -> Result<Kept, RawRead> {
     match &source.kind {
         SourceKind::Ldap(config) => ldap::refresh(config, source, kept, known).await,
@@ -54,8 +54,8 @@ pub(crate) async fn changes(
     }
 }
 
-/// Reads in full and compares with what the changes have made: if there is any difference, the source starts again with
-/// a full read.
+/// Reads everything in full, and compares it with the entries that were read incrementally. If they differ, the cache
+/// is dropped and the source is read in full again.
 pub(crate) async fn whole(
     source: &SourceConfig,
     memory: &SyncCache,
@@ -96,7 +96,7 @@ pub(crate) async fn whole(
     SourceRead { compared: Some(found), ..read }
 }
 
-/// What `kept` says.
+/// Interprets the entries of `kept`.
 fn told(source: &SourceConfig, kept: &Kept, way: Way, rules: &EntryRules) -> SourceRead {
     let raw =
         RawRead { marks: Box::new(kept.marks.clone()), behind: kept.behind.clone(), ..kept.mirror.read(&kept.server) };

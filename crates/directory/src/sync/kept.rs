@@ -1,8 +1,8 @@
-//! What is kept of a source between two reads, in memory alone: after a restart everything is read again, so that no
-//! second copy of the directory lies anywhere. PURE: no runtime, no client, no file system, no clock.
+//! The cache of each source between two reads. It is only in memory, so that there is no second copy of the directory
+//! on disk; after a restart everything is read again. PURE: no runtime, no client, no file system, no clock.
 //!
-//! The entries and the server's mark up to which they are told are one value, which is only ever replaced as a whole:
-//! they cannot disagree.
+//! The entries, and the mark of the server after which changes are missing, are one value. It is only replaced as a
+//! whole, so the two cannot disagree.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -16,45 +16,46 @@ use crate::ldap::refusals::Refusals;
 use crate::source::SourceConfig;
 use crate::sync::mirror::Mirror;
 
-/// Entries, and what to ask the server for next.
+/// The cached entries of a source, and the mark from which changes are requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
-    /// What was asked for, and as whom: another question has another answer.
+    /// The configuration of the read, including the account. If it differs, the cache is not used.
     pub asked: SourceConfig,
-    /// The server that answered. Another server's marks may mean something else.
+    /// The server that answered. Marks of another server may mean something else.
     pub server: String,
-    /// How far the server was, in its own words.
+    /// The replication state that the server showed.
     pub marks: Marks,
-    /// Servers that were passed over because they are behind.
+    /// Servers that were skipped because they are behind.
     pub behind: Vec<(String, Behind)>,
-    /// Up to where the server has told.
+    /// The mark up to which `mirror` has the server's changes.
     pub mark: Mark,
-    /// What it has told.
+    /// The entries.
     pub mirror: Mirror,
 }
 
-/// Up to where a server has told of its changes, in its own words. Never empty: that would ask for everything.
+/// A position in the changes of a server, in the server's own form. It is never empty, because an empty mark would
+/// request everything.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mark {
-    /// RFC 4533: a cookie of each tree's search.
+    /// RFC 4533: the cookie of each tree's search.
     Syncrepl(BTreeMap<AccountKind, Vec<u8>>),
-    /// `DirSync`: a cookie of this domain controller.
+    /// `DirSync`: a cookie of one domain controller.
     DirSync {
-        /// Which one, and in which life of its database.
+        /// The domain controller, and the invocation id of its database.
         controller: String,
-        /// For the whole domain.
+        /// The cookie, which is for the whole domain.
         cookie: Vec<u8>,
     },
-    /// `uSNChanged`: the highest number that this domain controller had given.
+    /// `uSNChanged`: the highest number that one domain controller had assigned.
     Usn {
-        /// Which one, and in which life of its database.
+        /// The domain controller, and the invocation id of its database.
         controller: String,
-        /// What changes after it has a higher one.
+        /// Later changes have higher numbers.
         usn: u64,
     },
 }
 
-/// What is kept of all sources, by their names. Clones share it.
+/// The caches of all sources, by their names. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct SyncCache {
     slots: Arc<Mutex<BTreeMap<String, Slot>>>,
@@ -64,29 +65,29 @@ pub struct SyncCache {
 #[derive(Debug, Clone, Default)]
 struct Slot {
     kept: Option<Arc<Kept>>,
-    /// The server tells each change of `kept` by itself.
+    /// Whether the server pushes each change of `kept`.
     live: bool,
-    /// What is known of the source's servers, whatever is kept of its entries.
+    /// What is known about the source's servers. It stays if the entries are dropped.
     servers: ServerHistory,
-    /// How far the server was when it was last asked that tells each change by itself.
+    /// The replication state that the server showed when it was last asked while it pushed changes.
     shown: Option<Marks>,
 }
 
-/// What is known of the servers of a source before one is connected to.
+/// What is known about the servers of a source before a connection is made.
 #[derive(Debug, Clone, Default)]
 pub struct ServerHistory {
-    /// The one that answered last.
+    /// The server that answered last.
     pub answered: String,
-    /// How far they were: one that is behind that is not used.
+    /// The replication state of the servers. A server that is behind it is not used.
     pub marks: Arc<Marks>,
     /// Binds that were refused.
     pub refusals: Refusals,
-    /// Counts pages.
+    /// A counter of the pages that are read.
     pub steps: Option<Arc<AtomicU64>>,
 }
 
 impl ServerHistory {
-    /// What the ledger knows of them.
+    /// Returns what the ledger knows about the servers.
     #[must_use]
     pub fn after(LastRead { server, marks }: LastRead) -> Self {
         Self { answered: server, marks, ..Self::default() }
@@ -94,27 +95,27 @@ impl ServerHistory {
 }
 
 impl SyncCache {
-    /// One that counts each page of its reads in `steps`.
+    /// Returns an empty cache that counts each page of its reads in `steps`.
     #[must_use]
     pub fn counting(steps: Arc<AtomicU64>) -> Self {
         Self { steps: Some(steps), ..Self::default() }
     }
 
-    /// What is kept of `source`, if it was asked as it would be now.
+    /// Returns the cached state of `source`, if it was read with the same configuration.
     #[must_use]
     pub fn of(&self, source: &SourceConfig) -> Option<Arc<Kept>> {
         let kept = self.lock().get(&source.name)?.kept.clone()?;
         (kept.asked == *source).then_some(kept)
     }
 
-    /// What is kept of `source`, if it is up to date without asking.
+    /// Returns the cached state of `source`, if pushed changes keep it up to date.
     #[must_use]
     pub fn live(&self, source: &SourceConfig) -> Option<Arc<Kept>> {
         let is_live = self.lock().get(&source.name)?.live;
         self.of(source).filter(|_| is_live)
     }
 
-    /// Notes what the ledger knows of a source's servers, and gives all that is known of them.
+    /// Records what the ledger knows about a source's servers, and returns everything that is known about them.
     #[must_use]
     pub fn know(&self, source: &str, LastRead { server, marks }: LastRead) -> ServerHistory {
         let mut slots = self.lock();
@@ -124,29 +125,29 @@ impl SyncCache {
         ServerHistory { steps: self.steps.clone(), ..slot.servers.clone() }
     }
 
-    /// What is known of a source's servers.
+    /// Returns what is known about a source's servers.
     #[must_use]
     pub fn servers(&self, source: &str) -> ServerHistory {
         self.lock().entry(source.to_owned()).or_default().servers.clone()
     }
 
-    /// Notes how far the server is that tells each change by itself.
+    /// Records the replication state of the server that pushes changes.
     pub fn shown(&self, source: &str, marks: Marks) {
         self.lock().entry(source.to_owned()).or_default().shown = Some(marks);
     }
 
-    /// How far the server is that tells each change by itself, if it was asked since it began.
+    /// Returns the replication state of the server that pushes changes, if it was asked since it began to push.
     #[must_use]
     pub fn last_shown(&self, source: &str) -> Option<Marks> {
         self.lock().get(source)?.shown.clone()
     }
 
-    /// Lets each server be bound to again at once: somebody says that the password is right now.
+    /// Lets each server be tried again at once, because an administrator says that the password is correct now.
     pub fn forget_refusals(&self) {
         self.lock().values().for_each(|slot| slot.servers.refusals.forget());
     }
 
-    /// Keeps `next`, which a read made. Not while the server tells each change by itself: that is newer.
+    /// Stores `next`, the result of a read. It is ignored while the server pushes changes, because those are newer.
     pub fn keep(&self, source: &str, next: Arc<Kept>) {
         let mut slots = self.lock();
         let slot = slots.entry(source.to_owned()).or_default();
@@ -155,7 +156,8 @@ impl SyncCache {
         }
     }
 
-    /// Forgets `wrong`, if that is what is kept of `source`: the next read starts again, and so does following.
+    /// Drops `wrong`, if it is still the cached state of `source`. The next read, and following the server, then start
+    /// again.
     pub fn forget(&self, source: &str, wrong: &Arc<Kept>) {
         if self.holds(source, wrong) {
             let mut slots = self.lock();
@@ -164,14 +166,14 @@ impl SyncCache {
         }
     }
 
-    /// Whether `kept` is what is kept of `source`.
+    /// Whether `kept` is the cached state of `source`.
     #[must_use]
     pub fn holds(&self, source: &str, kept: &Arc<Kept>) -> bool {
         let slots = self.lock();
         slots.get(source).and_then(|slot| slot.kept.as_ref()).is_some_and(|held| Arc::ptr_eq(held, kept))
     }
 
-    /// Keeps `next`, which is up to date, as what follows it will be.
+    /// Stores `next`, which is up to date, as are the states that follow it.
     pub fn follow(&self, source: &str, next: Arc<Kept>) {
         let mut slots = self.lock();
         let slot = slots.entry(source.to_owned()).or_default();
@@ -179,13 +181,13 @@ impl SyncCache {
         slot.live = true;
     }
 
-    /// The server no longer tells.
+    /// Records that the server no longer pushes changes.
     pub fn stop_following(&self, source: &str) {
         self.lock().entry(source.to_owned()).or_default().live = false;
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Slot>> {
-        // A value is replaced in one step: who panicked beside it left it whole.
+        // Each value is replaced in one step, so it is consistent even if a thread panicked while it held the lock.
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,8 +1,8 @@
-//! What a server has told of its trees since they were first read whole: every entry by its immutable id, as it last
-//! was. It gives what a full read would. PURE: no runtime, no client, no file system, no clock.
+//! The entries of a source's trees as its server last reported them, by immutable id. A mirror gives the same result as
+//! a full read. PURE: no runtime, no client, no file system, no clock.
 //!
-//! All changes up to one moment are gathered in [`News`] and applied as a whole, to a mirror that stands beside the
-//! previous one: if gathering breaks off, nothing is half done.
+//! All changes up to one moment are collected in [`News`], and applied together to a copy of the mirror. If collecting
+//! fails, the previous mirror is unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,49 +12,50 @@ use bursar_core::identity::AccountKind;
 use crate::entry::assemble::{RawRead, RawTree};
 use crate::entry::raw::RawEntry;
 
-/// Between two reads no server writes to so many of its entries that this part of them is told for nothing; and so many are
-/// left of those that a server tells again, unless more were deleted than any site deletes.
+/// An answer looks like a repetition of everything if it has at least 1/`PART` of the known entries, most of them
+/// unchanged. Between two reads, no server reports so many unchanged entries for other reasons, and no site deletes
+/// nine entries of ten.
 const PART: usize = 10;
 
-/// The immutable id of an entry, as the protocol has it: 16 bytes of `entryUUID` or `objectGUID`.
+/// The immutable id of an entry, as the protocol transfers it: the 16 bytes of `entryUUID` or `objectGUID`.
 pub type Id = Vec<u8>;
 
 /// The entries of one source.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Mirror {
-    /// Shared with the previous mirror if nothing was told of a tree.
+    /// A tree without changes is shared with the previous mirror.
     trees: BTreeMap<AccountKind, Arc<BTreeMap<Id, Placed>>>,
-    /// Place of the next entry that was not there before.
+    /// The position of the next new entry.
     next: u64,
 }
 
-/// An entry, and where it comes in its tree: servers list entries in the order in which they were made, and of two that
-/// claim the same it matters who comes first.
+/// An entry with its position in the tree. Servers list entries in the order in which they were created, and if two
+/// claim the same name, the first one matters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Placed {
     place: u64,
     entry: Arc<RawEntry>,
 }
 
-/// What is told of one tree. If an id is told several times, the last counts.
+/// The changes of one tree. If an id is reported several times, the last report counts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct News {
-    /// Entries as they are now, in the order in which they were told.
+    /// The new state of entries, in the order in which they were reported.
     puts: BTreeMap<Id, (usize, Arc<RawEntry>)>,
     gone: BTreeSet<Id>,
-    /// If told: of what was there before nothing else is left than these.
+    /// If it is `Some`, all other entries that were known before are gone.
     only: Option<BTreeSet<Id>>,
     told: usize,
 }
 
 impl News {
-    /// Told from the beginning: nothing of what was there before is left.
+    /// Returns changes that begin with an empty tree: no known entry is left.
     #[must_use]
     pub fn of_everything() -> Self {
         Self { only: Some(BTreeSet::new()), ..Self::default() }
     }
 
-    /// An entry as it is now, new or changed.
+    /// Adds the state of an entry that is new or changed.
     pub fn put(&mut self, id: Id, entry: impl Into<Arc<RawEntry>>) {
         self.gone.remove(&id);
         let place = self.puts.get(&id).map_or(self.told, |(place, _)| *place);
@@ -62,7 +63,7 @@ impl News {
         self.puts.insert(id, (place, entry.into()));
     }
 
-    /// An entry that is no longer there, or was never known: servers tell of those too.
+    /// Removes an entry. It may be unknown, because servers report such deletions too.
     pub fn remove(&mut self, id: Id) {
         self.puts.remove(&id);
         if let Some(only) = &mut self.only {
@@ -71,24 +72,24 @@ impl News {
         self.gone.insert(id);
     }
 
-    /// These are there still, unchanged; what is neither told to be there nor put is gone.
+    /// Records entries that still exist unchanged. Entries that are neither recorded here nor put are gone.
     pub fn only(&mut self, ids: impl IntoIterator<Item = Id>) {
         self.only.get_or_insert_default().extend(ids);
     }
 
-    /// What was last put of an entry.
+    /// Returns the last state that was put for an entry.
     #[must_use]
     pub fn get(&self, id: &[u8]) -> Option<&RawEntry> {
         self.puts.get(id).map(|(_, entry)| &**entry)
     }
 
-    /// Whether who is gone is so because they were not named.
+    /// Whether entries can be gone only because the server did not name them.
     #[must_use]
     pub const fn is_by_silence(&self) -> bool {
         self.only.is_some()
     }
 
-    /// Whether it changes nothing.
+    /// Whether there are no changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.puts.is_empty() && self.gone.is_empty() && self.only.is_none()
@@ -96,7 +97,8 @@ impl News {
 }
 
 impl Mirror {
-    /// What a full read told, if it is whole and `id` of each entry tells it from the others.
+    /// Returns the mirror of a full read; `None` if the read is incomplete, or `id` does not give each entry a
+    /// different id.
     pub fn of(read: &RawRead, id: impl Fn(&RawEntry) -> Option<Id>) -> Option<Self> {
         if !read.problems.is_empty() {
             return None;
@@ -116,9 +118,8 @@ impl Mirror {
         if trees.len() == read.trees.len() { Self::default().with(trees) } else { None }
     }
 
-    /// The mirror after `news`; `None` if they do not fit it, because they call an entry unchanged that the mirror does
-    /// not know. A server that holds another database than the one that was read does so, too, and everything must be
-    /// read again.
+    /// Returns the mirror after `news`; `None` if they call an entry unchanged that the mirror does not have. A server
+    /// with another database does that, too, and everything must be read again.
     #[must_use]
     pub fn with(&self, news: BTreeMap<AccountKind, News>) -> Option<Self> {
         let mut after = self.clone();
@@ -148,7 +149,7 @@ impl Mirror {
         Some(after)
     }
 
-    /// Whether `news` of a tree make it another. Servers tell of every write, also to what is not read.
+    /// Whether `news` change the tree of `kind`. Servers report every write, also to attributes that are not read.
     #[must_use]
     pub fn is_changed_by(&self, kind: AccountKind, news: &News) -> bool {
         let is_other = |(id, (_, entry)): (&Id, &(usize, Arc<RawEntry>))| self.get(kind, id) != Some(&**entry);
@@ -159,8 +160,8 @@ impl Mirror {
             || (news.only.is_some() && !self.ids(kind).all(|id| is_left(&id)))
     }
 
-    /// Whether `news` of a tree look like all of it told from the beginning: most of it is no news, and a good part of what is
-    /// known is in it. What is gone is then missing from it, and not told to be gone.
+    /// Whether `news` look like a report of all entries from the beginning: most of them are unchanged, and they
+    /// contain a good part of the known entries. Deleted entries are then missing in the report without being named.
     #[must_use]
     pub fn is_told_again_by(&self, kind: AccountKind, news: &News) -> bool {
         let puts = news.puts.len();
@@ -168,23 +169,23 @@ impl Mirror {
         same * 2 > puts && puts * PART >= self.trees.get(&kind).map_or(0, |tree| tree.len())
     }
 
-    /// An entry of a tree.
+    /// Returns an entry of a tree.
     #[must_use]
     pub fn get(&self, kind: AccountKind, id: &[u8]) -> Option<&RawEntry> {
         Some(&self.trees.get(&kind)?.get(id)?.entry)
     }
 
-    /// The ids of a tree's entries.
+    /// Returns the ids of a tree's entries.
     pub fn ids(&self, kind: AccountKind) -> impl Iterator<Item = &Id> {
         self.trees.get(&kind).into_iter().flat_map(|tree| tree.keys())
     }
 
-    /// Every entry, in no order.
+    /// Iterates over all entries, in no order.
     pub fn entries(&self) -> impl Iterator<Item = &Arc<RawEntry>> {
         self.trees.values().flat_map(|tree| tree.values()).map(|placed| &placed.entry)
     }
 
-    /// What a full read of `server` would have answered.
+    /// Returns what a full read of `server` would have returned.
     #[must_use]
     pub fn read(&self, server: &str) -> RawRead {
         let tree = |entries: &BTreeMap<Id, Placed>| {
@@ -223,17 +224,17 @@ mod tests {
         for name in names {
             news.put(id(name), entry(name));
         }
-        Mirror::default().with(one(news)).expect("everything fits")
+        Mirror::default().with(one(news)).expect("the news call no entry unchanged")
     }
 
     #[test]
-    fn entries_keep_the_servers_order_and_a_change_its_place() {
+    fn entries_keep_the_servers_order_and_changed_ones_their_place() {
         let mut news = News::default();
         news.put(id("b"), entry("b2"));
         news.put(id("d"), entry("d"));
         news.remove(id("never seen"));
         news.remove(id("c"));
-        let after = whole(&["z", "b", "c", "a"]).with(one(news)).expect("it fits");
+        let after = whole(&["z", "b", "c", "a"]).with(one(news)).expect("the news call no entry unchanged");
         assert_eq!(names(&after), ["cn=z", "cn=b2", "cn=a", "cn=d"]);
         assert!(after.get(AccountKind::User, b"z").is_some() && after.get(AccountKind::Tool, b"z").is_none());
         assert_eq!(after.ids(AccountKind::User).count(), 4);
@@ -246,7 +247,7 @@ mod tests {
         news.remove(id("a"));
         news.remove(id("b"));
         news.put(id("b"), entry("b2"));
-        assert_eq!(names(&whole(&["a", "b"]).with(one(news)).expect("it fits")), ["cn=b2"]);
+        assert_eq!(names(&whole(&["a", "b"]).with(one(news)).expect("the news call no entry unchanged")), ["cn=b2"]);
     }
 
     #[test]
@@ -256,14 +257,17 @@ mod tests {
         news.put(id("d"), entry("d"));
         news.only([id("c")]);
         news.remove(id("c"));
-        assert_eq!(names(&whole(&["a", "b", "c"]).with(one(news)).expect("it fits")), ["cn=a", "cn=d"]);
+        assert_eq!(
+            names(&whole(&["a", "b", "c"]).with(one(news)).expect("all entries that stay are known")),
+            ["cn=a", "cn=d"]
+        );
         let mut nothing = News::default();
         nothing.only([]);
-        assert_eq!(names(&whole(&["a"]).with(one(nothing)).expect("it fits")), [""; 0]);
+        assert_eq!(names(&whole(&["a"]).with(one(nothing)).expect("no entry stays")), [""; 0]);
     }
 
     #[test]
-    fn a_write_to_what_is_not_read_changes_nothing() {
+    fn a_report_without_a_difference_is_not_a_change() {
         let mirror = whole(&["a", "b"]);
         let is_changed = |tell: &dyn Fn(&mut News)| {
             let mut news = News::default();
@@ -281,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_refresh_is_no_change() {
+    fn a_repeated_report_of_all_entries_is_recognised() {
         let names: Vec<String> = (0..40).map(|at| format!("p{at}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mirror = whole(&names);
@@ -296,14 +300,14 @@ mod tests {
             mirror.is_told_again_by(AccountKind::User, &news)
         };
         assert!(told_again(&names[1..], &["x"]));
-        assert!(told_again(&names[..4], &["p5"]), "most of them were deleted");
-        assert!(!told_again(&names[..3], &[]), "three changed their passwords");
-        assert!(!told_again(&names[..10], &names[10..]), "most of them changed");
+        assert!(told_again(&names[..4], &["p5"]), "most entries were deleted");
+        assert!(!told_again(&names[..3], &[]), "three reports of 40 are ordinary writes");
+        assert!(!told_again(&names[..10], &names[10..]), "most reported entries changed");
         assert!(!told_again(&[], &[]));
     }
 
     #[test]
-    fn an_unknown_entry_that_is_present_is_another_database() {
+    fn news_that_call_an_unknown_entry_unchanged_do_not_fit() {
         let mut news = News::default();
         news.only([id("a"), id("x")]);
         assert_eq!(whole(&["a"]).with(one(news)), None);
@@ -314,8 +318,8 @@ mod tests {
         let before = whole(&["a", "b"]);
         let mut news = News::of_everything();
         news.put(id("c"), entry("c"));
-        assert_eq!(names(&before.with(one(news)).expect("it fits")), ["cn=c"]);
+        assert_eq!(names(&before.with(one(news)).expect("the news call no entry unchanged")), ["cn=c"]);
         assert!(News::default().is_empty() && !News::of_everything().is_empty());
-        assert_eq!(names(&before), ["cn=a", "cn=b"], "the mirror before is as it was");
+        assert_eq!(names(&before), ["cn=a", "cn=b"], "the previous mirror is unchanged");
     }
 }

@@ -1,4 +1,4 @@
-//! What changed since the last read, and what is kept of a source between two reads.
+//! Reads only what changed since the last read, and caches the entries of a source between two reads.
 
 pub(crate) mod difference;
 pub(crate) mod incremental;

@@ -1,8 +1,8 @@
 //! `bursar-webhook approve`: watches the daemon's certificate requests and approves those that
-//! [`bursar_core::admission::approver`] lets through. It denies what can never become right; everything else stays pending, is
-//! logged once, counted, and judged again until it is decided or gone.
+//! [`bursar_core::admission::approver`] permits. It denies requests that can never become valid. All others stay
+//! pending: they are logged once, counted, and judged again until they are decided or deleted.
 //!
-//! Two of them may run beside each other: the second one's approval conflicts, and that is an answer too.
+//! Two approvers may run at the same time. If both approve a request, the second approval conflicts, which is no error.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -35,21 +35,22 @@ use bursar_core::contract::NAMESPACE_HINT;
 use bursar_core::errors::chain;
 use bursar_core::rules::approver::ApproverRules;
 
-/// Between two looks at the files.
+/// The time between two reads of the files.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Between two judgements of a request that waits: what it waits for is told by no event of its own.
+/// The time between two judgements of a pending request. No event reports what the request waits for.
 const JUDGED_AGAIN: Duration = Duration::from_secs(5);
-/// Requests that are judged at a time. The signer issues 20 a second, and each judgement is a request or two of 5 ms.
+/// The most requests that are judged at a time. The signer issues 20 certificates a second, and each judgement takes
+/// one or two API requests of 5 ms.
 const AT_A_TIME: usize = 16;
-/// An approval that takes longer is tried again with the next judgement.
+/// The deadline of a judgement. A later judgement retries the approval.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// A request that is not decided.
+/// A request that is neither approved nor denied.
 struct Pending {
     request: CertificateSigningRequest,
-    /// What it waits for, once it was judged.
+    /// What the request waits for; `None` before its first judgement.
     why: Option<String>,
-    /// It is being judged now.
+    /// Whether the request is being judged now.
     judged: bool,
 }
 
@@ -63,17 +64,17 @@ struct Approver {
     rules: RwLock<Arc<ApproverRules>>,
     client: RwLock<Client>,
     index: Arc<Index>,
-    /// By uid.
+    /// The pending requests by uid.
     pending: Mutex<BTreeMap<String, Pending>>,
     listed: Mutex<Option<String>>,
     places: Semaphore,
     metrics: ApproverMetrics,
 }
 
-/// Approves until `stop`.
+/// Approves requests until `stop`.
 ///
 /// # Errors
-/// Only at the start; an API server that is away is a state that `/readyz` shows.
+/// Fails only at the start. If the API server is down later, `/readyz` shows it.
 pub async fn run(dir: &Path, health: SocketAddr, stop: CancellationToken) -> Result<(), ServerError> {
     let files = ApproverFiles::open(dir).map_err(|why| ServerError::ApproverFiles { dir: dir.to_owned(), why })?;
     let client = client(files.kubeconfig()).await.map_err(ServerError::ApiServer)?;
@@ -97,7 +98,7 @@ pub async fn run(dir: &Path, health: SocketAddr, stop: CancellationToken) -> Res
     Ok(())
 }
 
-/// Runs the watches, and again with what changes in the files.
+/// Runs the watches, and starts them again when the files change.
 async fn keep_up(mut files: ApproverFiles, approver: Arc<Approver>) {
     let mut watches = start(&files, &approver);
     loop {
@@ -109,7 +110,7 @@ async fn keep_up(mut files: ApproverFiles, approver: Arc<Approver>) {
         if changed.access {
             match client(files.kubeconfig()).await {
                 Ok(client) => *approver.client.write().unwrap_or_else(PoisonError::into_inner) = client,
-                Err(error) => tracing::error!(error, "the old way to the API server stays in use"),
+                Err(error) => tracing::error!(error, "the new kubeconfig cannot be used; the old one stays in use"),
             }
         }
         if changed.rules || changed.access {
@@ -128,7 +129,7 @@ fn start(files: &ApproverFiles, approver: &Arc<Approver>) -> [AbortHandle; 2] {
     [index.abort_handle(), requests.abort_handle()]
 }
 
-/// Follows the requests of the signer, and judges again what waits.
+/// Follows the requests of the signer, and judges pending ones again.
 async fn follow(approver: Arc<Approver>, client: Client) {
     let config = watcher::Config::default().fields(&format!("spec.signerName={SIGNER}"));
     let mut events = std::pin::pin!(watcher(Api::<CertificateSigningRequest>::all(client), config).default_backoff());
@@ -208,7 +209,7 @@ impl Approver {
         }
     }
 
-    /// Judges a request in a task of its own: one that waits for a live read keeps no other one back.
+    /// Judges a request in a task of its own, so that a live read for one request does not delay the others.
     fn judge_one(approver: &Arc<Self>, uid: &str, changed: &Arc<Notify>) {
         let request = match approver.pending().get_mut(uid) {
             Some(pending) if !pending.judged => {
@@ -250,15 +251,14 @@ impl Approver {
             Judgement::Sealed(_) => Outcome::Waits("its namespace is not known yet".to_owned()),
             Judgement::Waits(why) => Outcome::Waits(why),
             Judgement::Approve => {
-                self.conclude(request, "Approved", "BursarApproved", "the bursar approver found it as it should be")
-                    .await
+                self.conclude(request, "Approved", "BursarApproved", "the request matches the approver's rules").await
             }
             Judgement::Never(why) => self.conclude(request, "Denied", "BursarDenied", &why).await,
         }
     }
 
-    /// By what the watch knows, and by a live read before it is refused: what the daemon sealed a moment ago, no watch may
-    /// have told yet.
+    /// Checks the sealed namespaces in the index. If none matches, reads the hinted namespace live, because the watch
+    /// may not have reported a new seal yet.
     async fn sealed(&self, request: &CertificateSigningRequest, wanted: &Wanted) -> Result<(), String> {
         let is_ready = self.index.unready().is_none();
         let known = if is_ready { self.index.of_account(&wanted.account) } else { Vec::new() };
@@ -286,7 +286,8 @@ impl Approver {
     ) -> Outcome {
         let metadata = &request.metadata;
         let name = metadata.name.as_deref().unwrap_or_default();
-        // With uid and version: what is approved is what was judged, and what nobody else decided meanwhile.
+        // The patch contains uid and version, so that only the judged state of the request is approved, and no decision
+        // of another client is overwritten.
         let change = json!({
             "metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version},
             "status": {"conditions": [
@@ -297,13 +298,13 @@ impl Approver {
             Api::all(self.client.read().unwrap_or_else(PoisonError::into_inner).clone());
         match api.patch_approval(name, &PatchParams::default(), &Patch::Merge(&change)).await {
             Ok(_) => Outcome::Decided { condition, why: message.to_owned() },
-            // Gone, or decided by another: the watch tells.
+            // The request is gone, or another client decided it. The watch will report which.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => Outcome::Gone,
             Err(error) => Outcome::Waits(chain(&error)),
         }
     }
 
-    /// Whether it changed while it was judged, and is to be judged again.
+    /// Records the outcome of a judgement. Returns whether the request changed meanwhile and must be judged again.
     fn note(&self, uid: &str, request: &CertificateSigningRequest, outcome: Outcome) -> bool {
         let name = request.metadata.name.as_deref().unwrap_or_default();
         let count = |verdict| self.metrics.judged(verdict);
@@ -355,7 +356,7 @@ impl Approver {
     }
 }
 
-/// What came of a judgement.
+/// The outcome of a judgement.
 enum Outcome {
     Decided { condition: &'static str, why: String },
     Waits(String),
@@ -374,7 +375,7 @@ fn asked(request: &CertificateSigningRequest) -> Asked<'_> {
     }
 }
 
-/// Approved, denied, failed or issued: nothing is left to decide.
+/// Whether the request is approved, denied, failed or issued.
 fn is_decided(request: &CertificateSigningRequest) -> bool {
     let status = request.status.as_ref();
     status.is_some_and(|status| {

@@ -1,6 +1,7 @@
-//! The certificates of those who send reviews. The server asks every peer for one and, without `client` in `rules.json`,
-//! takes whatever comes: `bursar webhook install` asks what that was before it demands anything. With it, nobody without a
-//! verified certificate gets through the handshake, and no connection from before is answered.
+//! The certificates of the clients that send reviews. The server requests a certificate from every client. Without
+//! `client` in `rules.json`, it accepts any or none, so that `bursar webhook install` can ask what clients show before
+//! it requires anything. With `client`, a handshake needs a verified certificate, and older connections without one get
+//! no answers.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -21,12 +22,13 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 use x509_parser::extensions::GeneralName;
 
-/// The most that a peer may show, so that 1,024 of them take 32 MiB at most: a chain of three certificates takes 6 KiB.
+/// The most bytes of certificates that a client may show, so that 1,024 clients take at most 32 MiB. A chain of three
+/// certificates has 6 KiB.
 const CHAIN: usize = 16 << 10;
-/// Addresses that an answer names.
+/// The most addresses that an answer lists.
 const TOLD: usize = 5;
 
-/// Whose certificates are believed, and for which name.
+/// The authorities and the name that a client's certificate must have.
 #[derive(Debug)]
 pub struct Clients {
     verifier: Arc<dyn ClientCertVerifier>,
@@ -34,10 +36,10 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// From the key `client` of `rules.json`.
+    /// Parses the key `client` of `rules.json`.
     ///
     /// # Errors
-    /// There is no usable certificate in it.
+    /// Returns why the authorities are not valid certificates.
     pub fn new(rules: &ClientRules) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(rules.authorities.as_bytes()) {
@@ -50,7 +52,7 @@ impl Clients {
         Ok(Self { verifier, name: rules.name.clone() })
     }
 
-    /// Why a chain is not that of such a client.
+    /// Checks a chain of certificates. Otherwise returns what is wrong.
     fn check(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<(), Error> {
         let (first, rest) = chain.split_first().ok_or(Error::NoCertificatesPresented)?;
         self.verifier.verify_client_cert(first, rest, now)?;
@@ -63,7 +65,7 @@ impl Clients {
     }
 }
 
-/// Common name and DNS names of a certificate.
+/// Returns the common name and the DNS names of a certificate.
 fn names(certificate: &[u8]) -> BTreeSet<String> {
     let Ok((_, parsed)) = x509_parser::parse_x509_certificate(certificate) else { return BTreeSet::new() };
     let common = parsed.subject().iter_common_name().filter_map(|name| name.as_str().ok());
@@ -75,7 +77,7 @@ fn names(certificate: &[u8]) -> BTreeSet<String> {
     common.chain(alternative).map(str::to_owned).collect()
 }
 
-/// What rustls asks of a client's certificate.
+/// Verifies the certificates of clients in handshakes.
 pub(super) struct Handshake {
     algorithms: WebPkiSupportedAlgorithms,
     demanded: Option<Arc<Clients>>,
@@ -141,15 +143,15 @@ impl ClientCertVerifier for Handshake {
     }
 }
 
-/// The other end of a connection.
+/// The client of a connection.
 #[derive(Debug)]
 pub(super) struct Peer {
     address: IpAddr,
-    /// What it has shown, and proved to have the key of; empty: nothing.
+    /// The certificates that the client has shown, with proof of the key; empty if none.
     chain: Vec<CertificateDer<'static>>,
-    /// It has sent a review.
+    /// Whether a review came over the connection.
     reviews: AtomicBool,
-    /// Whether it is one of these clients, who were demanded last.
+    /// The last required clients, and whether the connection's client is one of them.
     is_one: Mutex<Option<(Arc<Clients>, bool)>>,
 }
 
@@ -159,7 +161,7 @@ impl Peer {
         Self { address, chain, reviews: AtomicBool::new(false), is_one: Mutex::new(None) }
     }
 
-    /// Whether it is one of these clients. Its certificate is verified once, until others are demanded.
+    /// Whether the connection's client is one of `clients`. The result is kept until other clients are required.
     pub(super) fn is_one_of(&self, clients: &Arc<Clients>, now: Timestamp) -> bool {
         let mut known = self.is_one.lock().unwrap_or_else(PoisonError::into_inner);
         match &*known {
@@ -172,25 +174,26 @@ impl Peer {
         }
     }
 
-    /// Notes that a review came over its connection.
+    /// Records that a review came over the connection.
     pub(super) fn sent_a_review(&self) {
         self.reviews.store(true, Ordering::Relaxed);
     }
 }
 
-/// Everybody who is connected.
+/// The clients of all open connections.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<Vec<Weak<Peer>>>);
 
 impl Peers {
-    /// Until the last reference to the peer is dropped.
+    /// Adds a client. It is dropped with the last reference to it.
     pub(super) fn add(&self, peer: &Arc<Peer>) {
         let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         peers.retain(|peer| peer.strong_count() > 0);
         peers.push(Arc::downgrade(peer));
     }
 
-    /// Answers the question: about the peer that sends it, and about all others who send reviews.
+    /// Answers the question of `bursar webhook install`, for the client that asks and for all other clients that send
+    /// reviews.
     pub(super) fn known(&self, asker: &Peer, rules: &ClientRules, now: Timestamp) -> Known {
         let clients = match Clients::new(rules) {
             Ok(clients) => clients,
@@ -233,11 +236,11 @@ mod tests {
     }
 
     fn authority() -> Authority {
-        let key = KeyPair::generate().expect("a key");
+        let key = KeyPair::generate().expect("ring makes a key");
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let pem = params.self_signed(&key).expect("a certificate").pem();
+        let pem = params.self_signed(&key).expect("the parameters are valid").pem();
         Authority { pem, issuer: Issuer::new(params, key) }
     }
 
@@ -254,12 +257,12 @@ mod tests {
             usage: ExtendedKeyUsagePurpose,
         ) -> Vec<CertificateDer<'static>> {
             let names: Vec<String> = dns.iter().map(|name| (*name).to_owned()).collect();
-            let mut params = CertificateParams::new(names).expect("names");
+            let mut params = CertificateParams::new(names).expect("the names are DNS names");
             params.distinguished_name.push(DnType::CommonName, name);
             params.extended_key_usages = vec![usage];
             (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(until, 1, 1));
-            let key = KeyPair::generate().expect("a key");
-            vec![params.signed_by(&key, &self.issuer).expect("a certificate").der().clone()]
+            let key = KeyPair::generate().expect("ring makes a key");
+            vec![params.signed_by(&key, &self.issuer).expect("the parameters are valid").der().clone()]
         }
 
         fn asked(&self) -> ClientRules {
@@ -272,7 +275,7 @@ mod tests {
     }
 
     fn now() -> Timestamp {
-        "2026-11-23T12:00:00Z".parse().expect("a time")
+        "2026-11-23T12:00:00Z".parse().expect("the text is a time")
     }
 
     #[test]
@@ -284,7 +287,7 @@ mod tests {
         assert_eq!(known(&[]), Known::Unverified("it has none".to_owned()));
         let server = ExtendedKeyUsagePurpose::ServerAuth;
         for (what, chain) in [
-            // An authority of the same name.
+            // Signed by another authority with the same name.
             ("BadSignature", other.client("kube-apiserver", &[], 2027)),
             ("it is for \"b.example.org, kubelet\", and not", ours.client("kubelet", &["b.example.org"], 2027)),
             ("xpired", ours.client("kube-apiserver", &[], 2026)),
@@ -294,11 +297,11 @@ mod tests {
             assert!(why.contains(what), "{what}: {why}");
         }
         let none = ClientRules { authorities: "none".to_owned(), ..ours.asked() };
-        assert!(Clients::new(&none).is_err(), "a list of authorities without one");
+        assert!(Clients::new(&none).is_err(), "a list without a certificate is rejected");
     }
 
     #[test]
-    fn senders_without_a_certificate_are_named_while_they_are_connected() {
+    fn connected_senders_without_a_certificate_are_listed() {
         let ours = authority();
         let chain = ours.client("kube-apiserver", &[], 2027);
         let (asker, silent, sender) = (peer(1, &chain), peer(2, &[]), peer(3, &[]));
@@ -314,9 +317,9 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_judged_again_when_others_are_demanded() {
+    fn a_connection_is_verified_again_when_other_clients_are_required() {
         let (ours, other) = (authority(), authority());
-        let of = |rules: &ClientRules| Arc::new(Clients::new(rules).expect("authorities"));
+        let of = |rules: &ClientRules| Arc::new(Clients::new(rules).expect("the authorities are valid"));
         let (first, second) = (of(&ours.asked()), of(&other.asked()));
         let peer = peer(1, &ours.client("kube-apiserver", &[], 2027));
         assert!(peer.is_one_of(&first, now()) && peer.is_one_of(&first, now()));

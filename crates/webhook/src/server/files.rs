@@ -1,8 +1,8 @@
-//! The files of `--dir` become what the server works with, and become it again when they change. A new one that is wrong
-//! replaces nothing.
+//! Parses the files of `--dir`, and parses them again when they change. If the new content is wrong, the old content
+//! stays in force.
 //!
-//! Files are looked at once a second instead of being watched for events: Kubernetes swaps a whole folder by a symlink
-//! (`..data`), editors rename, NFS tells nothing; five small reads a second cost nothing and see all of it.
+//! The files are read once a second instead of being watched: Kubernetes swaps a whole folder by a symlink (`..data`),
+//! editors rename files, and NFS sends no events. Five small reads a second cost little and notice every change.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,27 +23,28 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use super::clients::{Clients, Handshake};
 
-/// Sessions that peers may resume: as many as rustls keeps if nobody says.
+/// The number of TLS sessions that clients can resume: the default of rustls.
 const SESSIONS: usize = 256;
 
-/// What the server shows of itself.
+/// The serving certificate and its key.
 #[derive(Debug)]
 pub struct Certificate {
     signer: Arc<SingleCertAndKey>,
-    /// When it ends.
+    /// When the certificate expires.
     pub not_after: Timestamp,
 }
 
-/// A file, and what it was when it was last right.
+/// A file or a pair of files, with the value of its last valid content.
 #[derive(Debug)]
 struct Slot<T> {
     names: &'static str,
     parse: fn(&[Vec<u8>]) -> Result<T, String>,
-    /// What was last looked at.
+    /// The content of `value`.
     content: Vec<Vec<u8>>,
     value: Arc<T>,
     wrong: Option<String>,
-    /// Seen once, and wrong: files that belong together are not always replaced in one moment.
+    /// Content that was wrong when it was first seen. It is read once more before it is reported, because a pair of
+    /// files is not always replaced at one moment.
     suspect: Option<Vec<Vec<u8>>>,
 }
 
@@ -58,11 +59,11 @@ impl<T> Slot<T> {
         Ok(Self { names, parse, content, value, wrong: None, suspect: None })
     }
 
-    /// Whether the value is another now.
+    /// Reads new content. Returns whether the value changed.
     fn look(&mut self, content: io::Result<Vec<Vec<u8>>>) -> bool {
         let content = match content {
             Ok(content) if content == self.content => {
-                // Back to what it was.
+                // The last valid content is back.
                 (self.wrong, self.suspect) = (None, None);
                 return false;
             }
@@ -76,7 +77,7 @@ impl<T> Slot<T> {
             Ok(value) => {
                 (self.value, self.content) = (Arc::new(value), content);
                 (self.wrong, self.suspect) = (None, None);
-                tracing::info!(file = self.names, "taken over");
+                tracing::info!(file = self.names, "the new content is in force");
                 true
             }
             Err(error) if self.suspect.as_ref() == Some(&content) => {
@@ -92,20 +93,20 @@ impl<T> Slot<T> {
 
     fn is_wrong(&mut self, why: String) {
         if self.wrong.as_ref() != Some(&why) {
-            tracing::error!(file = self.names, error = why, "the old one stays in force");
+            tracing::error!(file = self.names, error = why, "the new content is wrong; the old content stays in force");
             self.wrong = Some(why);
         }
     }
 }
 
-/// What `rules.json` says.
+/// The content of `rules.json`.
 #[derive(Debug)]
 struct Decisive {
     rules: Arc<Rules>,
     clients: Option<Arc<Clients>>,
 }
 
-/// All files of the folder.
+/// All files of the webhook's folder.
 #[derive(Debug)]
 pub struct Files {
     dir: PathBuf,
@@ -115,20 +116,20 @@ pub struct Files {
     kubeconfig: Slot<Option<Kubeconfig>>,
 }
 
-/// What is another than before.
+/// The parts that changed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Changed {
-    /// Certificate, key or rules.
+    /// The certificate, the key or the rules.
     pub answers: bool,
-    /// The API server's place, the cluster or its seals: namespaces must be read again.
+    /// The address of the API server, the cluster or its seals: namespaces must be read again.
     pub index: bool,
 }
 
 impl Files {
-    /// Reads all of `dir`.
+    /// Reads all files of `dir`.
     ///
     /// # Errors
-    /// The first file that is wrong, and what is wrong with it.
+    /// Returns the first file that is wrong, and why.
     pub fn open(dir: &Path) -> Result<Self, String> {
         let now = folder(dir);
         Ok(Self {
@@ -140,7 +141,7 @@ impl Files {
         })
     }
 
-    /// Reads what has changed.
+    /// Reads the files again.
     pub fn look(&mut self) -> Changed {
         let now = folder(&self.dir);
         let cluster = self.rules.value.rules.cluster.clone();
@@ -154,32 +155,32 @@ impl Files {
         }
     }
 
-    /// What the server shows.
+    /// Returns the serving certificate.
     #[must_use]
     pub fn certificate(&self) -> Arc<Certificate> {
         Arc::clone(&self.certificate.value)
     }
 
-    /// What it decides by.
+    /// Returns the rules of decisions.
     #[must_use]
     pub fn rules(&self) -> Arc<Rules> {
         Arc::clone(&self.rules.value.rules)
     }
 
-    /// Who is answered; `None`: everybody.
+    /// Returns the clients that are answered; `None` for all.
     #[must_use]
     pub fn clients(&self) -> Option<Arc<Clients>> {
         self.rules.value.clients.clone()
     }
 
-    /// For the connections to come.
+    /// Returns the TLS configuration for new connections.
     ///
     /// # Panics
-    /// Never: ring has the versions of TLS that rustls has.
+    /// Never, because ring supports the versions of TLS that rustls supports.
     #[must_use]
     pub fn config(&self) -> Arc<ServerConfig> {
         let demanded = self.clients();
-        // A resumed session would not show its certificate again, which may have expired meanwhile.
+        // A client that resumes a session does not show its certificate again, which may have expired meanwhile.
         let sessions: Arc<dyn StoresServerSessions> = if demanded.is_some() {
             Arc::new(NoServerSessionStorage {})
         } else {
@@ -195,19 +196,19 @@ impl Files {
         Arc::new(config)
     }
 
-    /// Who seals.
+    /// Returns the keys that verify seals.
     #[must_use]
     pub fn keys(&self) -> Vec<[u8; 32]> {
         self.keys.value.to_vec()
     }
 
-    /// How the API server is reached; `None`: as a pod.
+    /// Returns the kubeconfig for the API server; `None` if the program runs as a pod.
     #[must_use]
     pub fn kubeconfig(&self) -> Option<Kubeconfig> {
         self.kubeconfig.value.as_ref().clone()
     }
 
-    /// The files whose newest content is not in force.
+    /// Returns the files, and whether their newest content is refused.
     #[must_use]
     pub fn wrong(&self) -> [(&'static str, bool); 4] {
         [
@@ -219,7 +220,7 @@ impl Files {
     }
 }
 
-/// The approver's files.
+/// All files of the approver's folder.
 #[derive(Debug)]
 pub struct ApproverFiles {
     dir: PathBuf,
@@ -227,20 +228,20 @@ pub struct ApproverFiles {
     kubeconfig: Slot<Option<Kubeconfig>>,
 }
 
-/// Which of the approver's files changed.
+/// The approver's files that changed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct ApproverChanged {
-    /// What is approved, and whose seals prove it.
+    /// The rules, with the keys that verify seals.
     pub rules: bool,
-    /// The way to the API server.
+    /// The kubeconfig.
     pub access: bool,
 }
 
 impl ApproverFiles {
-    /// Reads all of `dir`.
+    /// Reads all files of `dir`.
     ///
     /// # Errors
-    /// The first file that is wrong, and what is wrong with it.
+    /// Returns the first file that is wrong, and why.
     pub fn open(dir: &Path) -> Result<Self, String> {
         let now = folder(dir);
         Ok(Self {
@@ -250,7 +251,7 @@ impl ApproverFiles {
         })
     }
 
-    /// Reads what has changed.
+    /// Reads the files again.
     pub fn look(&mut self) -> ApproverChanged {
         let now = folder(&self.dir);
         ApproverChanged {
@@ -259,13 +260,13 @@ impl ApproverFiles {
         }
     }
 
-    /// What it approves by.
+    /// Returns the rules of approvals.
     #[must_use]
     pub fn rules(&self) -> Arc<ApproverRules> {
         Arc::clone(&self.rules.value)
     }
 
-    /// How the API server is reached; `None`: as a pod.
+    /// Returns the kubeconfig for the API server; `None` if the program runs as a pod.
     #[must_use]
     pub fn kubeconfig(&self) -> Option<Kubeconfig> {
         self.kubeconfig.value.as_ref().clone()
@@ -276,8 +277,8 @@ fn approver_rules(content: &[Vec<u8>]) -> Result<ApproverRules, String> {
     ApproverRules::parse(content.first().map_or(&[], Vec::as_slice)).map_err(|error| error.to_string())
 }
 
-/// The folder as it is at this moment. In a Kubernetes volume it is the one that `..data` leads to, so that all files
-/// come from the same swap.
+/// Returns the folder that holds the files now. In a Kubernetes volume, this is the target of `..data`, so that all
+/// files come from the same swap.
 fn folder(dir: &Path) -> PathBuf {
     let data = dir.join("..data");
     std::fs::canonicalize(data).unwrap_or_else(|_| dir.to_owned())
@@ -301,16 +302,16 @@ fn read_optional(folder: &Path, name: &str) -> io::Result<Vec<Vec<u8>>> {
 }
 
 fn certificate(content: &[Vec<u8>]) -> Result<Certificate, String> {
-    let [certificate, key] = content else { return Err("two files make it".to_owned()) };
+    let [certificate, key] = content else { return Err("tls.crt and tls.key are both needed".to_owned()) };
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
     let chain = chain.map_err(|error| format!("{CERTIFICATE}: {error}"))?;
     let first = chain.first().ok_or_else(|| format!("{CERTIFICATE} has no certificate"))?;
     let (_, parsed) = x509_parser::parse_x509_certificate(first).map_err(|error| format!("{CERTIFICATE}: {error}"))?;
     let not_after = Timestamp::from_second(parsed.validity().not_after.timestamp()).map_err(|e| e.to_string())?;
-    // The error of a key tells nothing of it.
+    // The error of a key contains nothing of the key.
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| format!("{KEY} has no private key"))?;
     let signer = CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider())
-        .map_err(|error| format!("the key is not the certificate's: {error}"))?;
+        .map_err(|error| format!("the key does not belong to the certificate: {error}"))?;
     Ok(Certificate { signer: Arc::new(SingleCertAndKey::from(signer)), not_after })
 }
 
@@ -324,7 +325,8 @@ fn keys(content: &[Vec<u8>]) -> Result<Vec<[u8; 32]>, String> {
     let text = String::from_utf8_lossy(content.first().map_or(&[], Vec::as_slice)).into_owned();
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let keys: Option<Vec<[u8; 32]>> = lines.map(|line| BASE64.decode(line).ok()?.try_into().ok()).collect();
-    keys.filter(|keys| !keys.is_empty()).ok_or_else(|| "is no list of Ed25519 keys in base64, a line each".to_owned())
+    keys.filter(|keys| !keys.is_empty())
+        .ok_or_else(|| "is not a list of Ed25519 keys in base64, one per line".to_owned())
 }
 
 fn kubeconfig(content: &[Vec<u8>]) -> Result<Option<Kubeconfig>, String> {
@@ -339,9 +341,9 @@ mod tests {
     use super::*;
 
     fn pair() -> (String, String) {
-        let key = rcgen::KeyPair::generate().expect("a key");
-        let params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
-        (params.self_signed(&key).expect("a certificate").pem(), key.serialize_pem())
+        let key = rcgen::KeyPair::generate().expect("ring makes a key");
+        let params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("localhost is a DNS name");
+        (params.self_signed(&key).expect("the parameters are valid").pem(), key.serialize_pem())
     }
 
     fn rules_text(cluster: &str) -> String {
@@ -352,54 +354,61 @@ mod tests {
         let (certificate, key) = pair();
         let seal = seal_text(&[[7; 32], [8; 32]]);
         for (name, text) in [(CERTIFICATE, certificate), (KEY, key), (RULES, rules_text(cluster)), (SEAL, seal)] {
-            std::fs::write(dir.join(name), text).expect("written");
+            std::fs::write(dir.join(name), text).expect("the folder is writable");
         }
     }
 
     #[test]
-    fn a_wrong_new_file_keeps_the_old_one_and_is_told_when_it_stays() {
-        let folder = tempfile::TempDir::new().expect("a folder");
+    fn wrong_content_is_not_used_and_is_reported_if_it_stays() {
+        let folder = tempfile::TempDir::new().expect("the temporary folder is writable");
         fill(folder.path(), "prod");
-        let mut files = Files::open(folder.path()).expect("all right");
+        let mut files = Files::open(folder.path()).expect("all files are valid");
         assert_eq!(files.keys(), [[7; 32], [8; 32]]);
         assert!(files.kubeconfig().is_none());
         assert_eq!(files.look(), Changed::default());
 
-        let (certificate, before) = (files.certificate(), std::fs::read(folder.path().join(KEY)).expect("a key"));
-        std::fs::write(folder.path().join(KEY), pair().1).expect("written");
-        std::fs::write(folder.path().join(RULES), "{}").expect("written");
+        let (certificate, before) =
+            (files.certificate(), std::fs::read(folder.path().join(KEY)).expect("the key was written"));
+        std::fs::write(folder.path().join(KEY), pair().1).expect("the folder is writable");
+        std::fs::write(folder.path().join(RULES), "{}").expect("the folder is writable");
         assert_eq!(files.look(), Changed::default());
-        assert_eq!(files.wrong().map(|(_, wrong)| wrong), [false; 4], "it may be half of a change");
+        assert_eq!(
+            files.wrong().map(|(_, wrong)| wrong),
+            [false; 4],
+            "the file may belong to a pair that is being replaced"
+        );
         assert_eq!(files.look(), Changed::default());
         assert_eq!(files.wrong().map(|(_, wrong)| wrong), [true, true, false, false]);
         assert!(Arc::ptr_eq(&certificate, &files.certificate()));
         assert_eq!(files.rules().cluster.0, "prod");
 
-        std::fs::write(folder.path().join(KEY), before).expect("written");
-        std::fs::write(folder.path().join(RULES), rules_text("other")).expect("written");
+        std::fs::write(folder.path().join(KEY), before).expect("the folder is writable");
+        std::fs::write(folder.path().join(RULES), rules_text("other")).expect("the folder is writable");
         assert_eq!(files.look(), Changed { answers: true, index: true });
         assert_eq!(files.wrong().map(|(_, wrong)| wrong), [false; 4]);
-        std::fs::remove_file(folder.path().join(SEAL)).expect("removed");
+        std::fs::remove_file(folder.path().join(SEAL)).expect("the folder is writable");
         assert_eq!(files.look(), Changed::default());
         assert!(files.wrong()[2].1 && files.keys().len() == 2);
     }
 
     #[test]
-    fn a_swapped_folder_of_kubernetes_is_seen_whole() {
-        let volume = tempfile::TempDir::new().expect("a folder");
+    fn a_swapped_kubernetes_volume_is_read_as_a_whole() {
+        let volume = tempfile::TempDir::new().expect("the temporary folder is writable");
         for (name, cluster) in [("..1", "prod"), ("..2", "next")] {
-            std::fs::create_dir(volume.path().join(name)).expect("a folder");
+            std::fs::create_dir(volume.path().join(name)).expect("the folder is writable");
             fill(&volume.path().join(name), cluster);
         }
         let link = |target: &str| {
-            std::os::unix::fs::symlink(target, volume.path().join("..data_tmp")).expect("a link");
-            std::fs::rename(volume.path().join("..data_tmp"), volume.path().join("..data")).expect("swapped");
+            std::os::unix::fs::symlink(target, volume.path().join("..data_tmp")).expect("the folder is writable");
+            std::fs::rename(volume.path().join("..data_tmp"), volume.path().join("..data"))
+                .expect("the folder is writable");
         };
         link("..1");
         for name in [CERTIFICATE, KEY, RULES, SEAL] {
-            std::os::unix::fs::symlink(format!("..data/{name}"), volume.path().join(name)).expect("a link");
+            std::os::unix::fs::symlink(format!("..data/{name}"), volume.path().join(name))
+                .expect("the folder is writable");
         }
-        let mut files = Files::open(volume.path()).expect("all right");
+        let mut files = Files::open(volume.path()).expect("all files are valid");
         assert_eq!(files.rules().cluster.0, "prod");
         link("..2");
         assert_eq!(files.look(), Changed { answers: true, index: true });
@@ -407,12 +416,12 @@ mod tests {
     }
 
     #[test]
-    fn errors_at_the_start_name_the_file() {
-        let folder = tempfile::TempDir::new().expect("a folder");
-        let error = || Files::open(folder.path()).expect_err("wrong");
+    fn an_error_at_the_start_names_the_file() {
+        let folder = tempfile::TempDir::new().expect("the temporary folder is writable");
+        let error = || Files::open(folder.path()).expect_err("a file is missing or wrong");
         assert!(error().contains("tls.crt"), "{}", error());
         fill(folder.path(), "prod");
-        std::fs::write(folder.path().join(SEAL), "short\n").expect("written");
-        assert!(error().contains("seal.pub: is no list"), "{}", error());
+        std::fs::write(folder.path().join(SEAL), "short\n").expect("the folder is writable");
+        assert!(error().contains("seal.pub: is not a list"), "{}", error());
     }
 }

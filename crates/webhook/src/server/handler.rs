@@ -1,4 +1,4 @@
-//! One request of the API server becomes its answer: body, identity, decision, answer, a line in the log if it is refused.
+//! Answers one request of the API server: reads the body, resolves the tenant, decides, answers, and logs refusals.
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -25,50 +25,51 @@ use super::metrics::{Gauges, Metrics};
 use super::room::{BODY_WITHIN, Room};
 use crate::index::Index;
 
-/// The largest body that is read. A review of an update carries an object twice; etcd takes 1.5 MiB for one, and JSON may
-/// write a byte as six (`\u003c`). The rest is for who asks, and what.
+/// The largest body that is read. A review of an update contains the object twice. etcd accepts 1.5 MiB for one, and
+/// JSON may write a byte as six (`\u003c`). The rest of the limit is for the other fields of the review.
 pub const BODY_LIMIT: usize = 2 * 6 * (3 << 19) + (2 << 20);
 
-/// The most values of one body, as [`values`] counts them: parsed, each takes 120 bytes at most (a list or an object of one
-/// value, 34 times its text).
+/// The most values of one body, as [`values`] counts them. A parsed value takes up to 120 bytes, which for a list or an
+/// object with one value is 34 times its text.
 const VALUES: usize = 1 << 20;
 
-/// A review of a creation may take this part of [`BODY_LIMIT`] and [`VALUES`], so that an update of what was created can
-/// always be read.
+/// The divisor of [`BODY_LIMIT`] and [`VALUES`] for reviews of a creation. These may use only half of the limits, so
+/// that an update of the created object can always be read.
 const OF_A_CREATION: usize = 2;
 
-/// The most that a pod may take in etcd when the webhook sees it: half of what etcd takes. A deletion writes into the pod
-/// first, so a pod that fills etcd cannot be deleted. The other half is for what the webhook does not see: status, and labels,
-/// finalizers and owner references, as many as the policy `bursar-size` permits.
+/// The most bytes that a pod may take in etcd when the webhook sees it: half of what etcd accepts. A deletion first
+/// writes into the pod, so a pod that fills etcd's limit cannot be deleted. The other half is for what the webhook does
+/// not see: the status, and labels, finalizers and owner references, which the policy `bursar-size` limits.
 const POD: usize = 3 << 18;
 
-/// Bodies up to this size are small: nearly every pod's is.
+/// Bodies up to this size are small. Nearly every review of a pod is.
 const SMALL: usize = 256 << 10;
-/// Memory for small bodies, and apart from it for large ones, which never keep a small one out.
+/// The memory for small bodies and for large bodies. They do not share it, so that large bodies never keep small ones
+/// out.
 const SMALL_ROOM: usize = 16 << 20;
 const LARGE_ROOM: usize = 48 << 20;
-/// Slow bodies yield to others after so long, if there is no room: a small one comes in one go, a large one in parts.
+/// After this time, a slow body yields its memory to others if there is no free memory. A small body arrives in one
+/// piece, a large one in several.
 const SMALL_PATIENCE: Duration = Duration::ZERO;
 const LARGE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Seconds after which an overloaded webhook is asked again; API servers do so within their own deadline.
+/// The seconds after which an overloaded webhook may be asked again. API servers retry within their own deadline.
 const AGAIN: header::HeaderValue = header::HeaderValue::from_static("1");
 
-/// Between two lines of the log about those who do not get in.
+/// The time between two log lines about refused handshakes.
 const TOLD_EVERY: SignedDuration = SignedDuration::from_secs(10);
 
-/// The media type of metrics.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Characters of a refusal in the log: names in it are a user's, and not yet checked.
+/// The most characters of a refusal in the log, because it contains names that users choose and nobody has checked.
 const LOGGED: usize = 300;
 
-/// Which of the two webhooks asks.
+/// The webhook configuration that sent the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// `/mutate`: the answer may change the object.
     Mutate,
-    /// `/validate`: the object is as it will be stored.
+    /// `/validate`: the object will be stored as it is.
     Validate,
 }
 
@@ -81,42 +82,39 @@ impl Phase {
     }
 }
 
-/// What is in force.
+/// The valid content of the files.
 #[derive(Debug, Clone)]
 pub struct InForce {
-    /// What is decided by.
     pub rules: Arc<Rules>,
-    /// Who is answered; `None`: everybody.
+    /// The clients that are answered; `None` for all.
     pub clients: Option<Arc<Clients>>,
-    /// When the certificate ends.
+    /// When the serving certificate expires.
     pub not_after: Timestamp,
-    /// Files whose newest content is not.
+    /// The files, and whether their newest content is refused.
     pub wrong: [(&'static str, bool); 4],
 }
 
-/// Everything that an answer takes.
+/// Answers reviews.
 #[derive(Debug)]
 pub struct ReviewHandler {
-    /// Whose namespaces are.
+    /// The tenants of the namespaces.
     pub index: Arc<Index>,
-    /// What is counted.
     pub metrics: Metrics,
     in_force: RwLock<Arc<InForce>>,
     clock: fn() -> Timestamp,
     small: Room,
     large: Room,
-    /// Large bodies are decided one after the other.
+    /// Lets large bodies be decided one after the other.
     turn: Semaphore,
     peers: Peers,
-    /// When the log last told that somebody did not get in.
+    /// When the log last reported a refused handshake.
     told: Mutex<Option<Timestamp>>,
 }
 
-/// An answer.
 pub type Answer = Response<Full<Bytes>>;
 
 impl ReviewHandler {
-    /// With nothing asked yet.
+    /// Returns a handler that has answered nothing yet.
     #[must_use]
     pub fn new(in_force: InForce, index: Arc<Index>, clock: fn() -> Timestamp) -> Self {
         Self {
@@ -132,7 +130,7 @@ impl ReviewHandler {
         }
     }
 
-    /// Decides by `in_force` from now on.
+    /// Uses `in_force` for all later decisions.
     pub fn put_in_force(&self, in_force: InForce) {
         *self.in_force.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(in_force);
     }
@@ -141,14 +139,15 @@ impl ReviewHandler {
         Arc::clone(&self.in_force.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A new connection, with the certificates that it has shown.
+    /// Records a new connection, with the certificates that its client has shown.
     pub(super) fn peer(&self, address: IpAddr, chain: Option<&[CertificateDer<'_>]>) -> Arc<Peer> {
         let peer = Arc::new(Peer::new(address, chain));
         self.peers.add(&peer);
         peer
     }
 
-    /// Tells who did not get in, if a certificate is demanded: the API server's error says it to its users only.
+    /// Logs a failed handshake if client certificates are required, because the API server shows the error only to its
+    /// own users.
     pub(super) fn no_handshake(&self, address: IpAddr, error: &std::io::Error) {
         let is_theirs = error.kind() == std::io::ErrorKind::InvalidData;
         if !is_theirs || self.in_force().clients.is_none() {
@@ -162,7 +161,7 @@ impl ReviewHandler {
         }
     }
 
-    /// Answers the API server. `begin` is called when all of the request is there.
+    /// Answers the API server. `begin` is called when the whole request has arrived.
     pub(super) async fn review(&self, request: Request<Incoming>, peer: &Peer, begin: impl FnOnce()) -> Answer {
         let (parts, body) = request.into_parts();
         let version = parts.version;
@@ -175,7 +174,7 @@ impl ReviewHandler {
             }
             _ => {
                 discard(version, body);
-                return text(StatusCode::NOT_FOUND, "there are /mutate and /validate");
+                return text(StatusCode::NOT_FOUND, "not found: the paths are /mutate and /validate");
             }
         };
         if self.in_force().clients.as_ref().is_some_and(|clients| !peer.is_one_of(clients, (self.clock)())) {
@@ -199,7 +198,7 @@ impl ReviewHandler {
             Some(Ok(Ok(body))) => body,
             Some(Ok(Err((status, why)))) => return self.unreadable(phase, status, why),
             Some(Err(_)) => {
-                return self.unreadable(phase, StatusCode::REQUEST_TIMEOUT, "the body did not come in time");
+                return self.unreadable(phase, StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time");
             }
             None => return self.overloaded(phase),
         };
@@ -208,7 +207,8 @@ impl ReviewHandler {
             Judged::Answered(answer) => return answer,
             Judged::Unknown(namespace) => namespace,
         };
-        // The body is parsed again afterwards: a parsed one takes many times its room, which it must not do for seconds.
+        // The body is parsed again afterwards, because a parsed body takes many times its reserved memory, and this
+        // read can take seconds.
         let Some(tenant) = place.wait(self.index.resolve(&namespace)).await else { return self.overloaded(phase) };
         match self.judge(phase, &body, peer, Some(tenant)).await {
             Judged::Answered(answer) => answer,
@@ -216,7 +216,7 @@ impl ReviewHandler {
         }
     }
 
-    /// Large bodies take their turn, and none of the threads that answer small ones.
+    /// Judges a body. Large bodies wait for each other, and do not use the threads that answer small ones.
     async fn judge(&self, phase: Phase, body: &[u8], peer: &Peer, tenant: Option<Arc<Resolved>>) -> Judged {
         if body.len() <= SMALL {
             return self.judge_now(phase, body, (peer, tenant), |_| None);
@@ -280,7 +280,7 @@ impl ReviewHandler {
 
     fn decide(&self, phase: Phase, review: &Review<'_>, tenant: &Resolved) -> Decision {
         let in_force = self.in_force();
-        // One connection carries the reviews of all tenants: none of them may end it.
+        // A panic must not end the connection, because it carries the reviews of all tenants.
         let decided = std::panic::catch_unwind(AssertUnwindSafe(|| decide(&in_force.rules, tenant, review)));
         let decision = decided.unwrap_or_else(|_| {
             tracing::error!(uid = %review.uid, "a decision panicked; the request is refused");
@@ -309,7 +309,7 @@ impl ReviewHandler {
 
     fn unready(&self) -> Option<String> {
         let not_after = self.in_force().not_after;
-        let ended = (not_after <= (self.clock)()).then(|| format!("the serving certificate ended {not_after:.0}"));
+        let ended = (not_after <= (self.clock)()).then(|| format!("the serving certificate expired at {not_after:.0}"));
         ended.or_else(|| self.index.unready())
     }
 
@@ -324,16 +324,16 @@ impl ReviewHandler {
     }
 }
 
-/// What a body comes to.
+/// The result of judging a body.
 enum Judged {
     Answered(Answer),
-    /// Whose this namespace is must be read first.
+    /// The tenant of this namespace must first be read from the API server.
     Unknown(String),
 }
 
 const TOO_MANY: &str = "the body has more than 1,048,576 values";
 
-/// All of a body, for which `length` bytes are reserved.
+/// Reads a whole body, for which `length` bytes are reserved.
 async fn read(
     version: Version,
     mut body: Incoming,
@@ -354,7 +354,7 @@ async fn read(
     Ok(bytes)
 }
 
-/// Answers the kubelet, which is told why a program is `unready`, and Prometheus.
+/// Answers the kubelet and Prometheus. `unready` returns why the program is not ready.
 pub(super) fn health<B>(
     request: &Request<B>,
     unready: impl FnOnce() -> Option<String>,
@@ -367,12 +367,12 @@ pub(super) fn health<B>(
             Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, &why),
         },
         "/metrics" => respond(StatusCode::OK, METRICS, exposition()),
-        _ => text(StatusCode::NOT_FOUND, "there are /healthz, /readyz and /metrics"),
+        _ => text(StatusCode::NOT_FOUND, "not found: the paths are /healthz, /readyz and /metrics"),
     }
 }
 
-/// Reads a body that nobody needs: an HTTP/1 peer whose connection is closed while it still sends may never see its answer.
-/// HTTP/2 tells the peer to stop.
+/// Reads and drops a body that is not needed. If an HTTP/1 connection is closed while the client still sends, the
+/// client may never see the answer. HTTP/2 tells the client to stop.
 fn discard(version: Version, mut body: Incoming) {
     if version >= Version::HTTP_2 || body.is_end_stream() {
         return;
@@ -388,8 +388,8 @@ fn discard(version: Version, mut body: Incoming) {
     tokio::spawn(tokio::time::timeout(BODY_WITHIN, rest));
 }
 
-/// Why an object may not become so large; what is as large already may stay, and become smaller. The daemon is let through:
-/// it only adds a short annotation.
+/// Returns why an object may not become this large. An object that is too large already may stay, and become smaller.
+/// The daemon is exempt, because it only adds a short annotation.
 fn too_large(review: &Review<'_>, daemon: &str, length: usize, values: usize) -> Option<&'static str> {
     let can_be_updated = length <= BODY_LIMIT / OF_A_CREATION && values <= VALUES / OF_A_CREATION;
     if review.operation == Operation::Create && !can_be_updated {
@@ -402,7 +402,7 @@ fn too_large(review: &Review<'_>, daemon: &str, length: usize, values: usize) ->
         .then_some("a pod of more than 768 KiB could grow until it cannot be deleted")
 }
 
-/// At least as many as there are values in a body of JSON.
+/// Returns an upper bound of the number of values in a JSON body.
 fn values(body: &[u8]) -> usize {
     let (mut count, mut is_text, mut bytes) = (1, false, body.iter());
     while let Some(byte) = bytes.next() {
@@ -416,8 +416,8 @@ fn values(body: &[u8]) -> usize {
     count
 }
 
-/// Selects what is said of a decision in which phase: warnings once, changes where they can be made. If a change is
-/// still missing when nothing can be changed any more, something else removed it again.
+/// Reduces a decision to what its phase reports: warnings only once, and changes only where they can be made. A change
+/// that is still missing in the second phase was removed by another webhook.
 fn settle(phase: Phase, review: &Review<'_>, mut decision: Decision) -> Decision {
     match phase {
         Phase::Mutate => {
@@ -446,7 +446,7 @@ fn refused(what: &str, why: &str, remedy: &str) -> Decision {
     Decision { refusals: vec![finding], ..Decision::default() }
 }
 
-/// Logs one line for each refusal. Only the fields that identify the body are in it, and the reason, cut short.
+/// Logs one line for each refusal: the fields that identify the object, and the reason, cut to [`LOGGED`] characters.
 fn log(review: &Review<'_>, decision: &Decision) {
     let rules: Vec<&str> = decision.refusals.iter().map(|finding| finding.rule.as_str()).collect();
     let operation = match review.operation {
@@ -493,7 +493,7 @@ mod tests {
     fn review() -> Review<'static> {
         let body = r#"{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u",
             "operation": "CREATE", "name": "web", "resource": {"group": "", "version": "v1", "resource": "pods"}}}"#;
-        Review::parse(body.as_bytes()).expect("a review")
+        Review::parse(body.as_bytes()).expect("the body is a review")
     }
 
     #[test]
@@ -506,13 +506,13 @@ mod tests {
     }
 
     #[test]
-    fn limit_holds_two_objects_of_which_each_byte_is_escaped() {
-        let object = serde_json::to_string(&"\u{1}".repeat(3 << 19)).expect("JSON");
+    fn the_limit_has_room_for_two_fully_escaped_objects() {
+        let object = serde_json::to_string(&"\u{1}".repeat(3 << 19)).expect("a text becomes JSON");
         assert!(2 * object.len() + (1 << 20) < BODY_LIMIT);
     }
 
     #[test]
-    fn a_filled_in_field_that_was_removed_again_is_refused() {
+    fn an_object_that_lost_a_filled_in_field_is_refused() {
         let change = PatchOperation { op: "add", path: "/spec/x".to_owned(), value: json!(1) };
         let decision = Decision { patch: vec![change], ..Decision::default() };
         assert_eq!(settle(Phase::Mutate, &review(), decision.clone()), decision);
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_are_said_once() {
+    fn warnings_are_reported_in_one_phase_only() {
         let finding = refused("a", "b", "c").refusals;
         let decision = Decision { warnings: finding.clone(), audit: finding, ..Decision::default() };
         assert_eq!(settle(Phase::Mutate, &review(), decision.clone()), Decision::default());

@@ -1,4 +1,4 @@
-//! What the webhook counts and measures, as Prometheus text. PURE: no runtime, no client, no file system, no clock.
+//! The metrics of the webhook and the approver, as Prometheus text. PURE: no runtime, client, file system or clock.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-/// From the time that a plain pod takes to ten times what is hoped for, and to the API server's own patience.
+/// The buckets of review times: from the time that a plain pod takes to the deadline of the API server.
 const SECONDS: [f64; 12] = [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 0.5, 2.0, 10.0];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -31,7 +31,7 @@ struct File {
     file: &'static str,
 }
 
-/// Everything that is counted as it happens.
+/// Counters and histograms that are updated as reviews are answered.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     found: Family<Found, Counter>,
@@ -45,21 +45,21 @@ impl Default for Metrics {
     }
 }
 
-/// What is read off at a scrape.
+/// The values that are read at a scrape.
 #[derive(Debug, Clone, Copy)]
 pub struct Gauges<'a> {
-    /// Since the API server was last heard of.
+    /// The time since the API server last sent news of namespaces.
     pub index_age: Duration,
-    /// Namespaces that are known.
+    /// The number of namespaces in the index.
     pub namespaces: usize,
-    /// Until the certificate ends.
+    /// The seconds until the serving certificate expires.
     pub certificate_seconds: i64,
-    /// Files, and whether their newest content is refused.
+    /// The files, and whether their newest content is refused.
     pub wrong: &'a [(&'static str, bool)],
 }
 
 impl Metrics {
-    /// One review that was decided.
+    /// Counts a review that was decided.
     pub fn decided(&self, phase: &'static str, decision: &Decision, took: Duration) {
         let outcome = match decision {
             decision if !decision.is_allowed() => "refused",
@@ -81,31 +81,31 @@ impl Metrics {
         }
     }
 
-    /// One body that was none of a review, or too large, or too slow.
+    /// Counts a body that is not a review, too large or too slow.
     pub fn unreadable(&self, phase: &'static str) {
         self.reviews.get_or_create(&Outcome { phase, outcome: "unreadable" }).inc();
     }
 
-    /// One handshake or review without the client certificate that is demanded.
+    /// Counts a handshake or a review without the required client certificate.
     pub fn unidentified(&self, phase: &'static str) {
         self.reviews.get_or_create(&Outcome { phase, outcome: "unidentified" }).inc();
     }
 
-    /// One body for which there was no memory.
+    /// Counts a body for which there was no memory.
     pub fn overloaded(&self, phase: &'static str) {
         self.reviews.get_or_create(&Outcome { phase, outcome: "overloaded" }).inc();
     }
 
-    /// All of it, in the Prometheus text format.
+    /// Returns all metrics in the Prometheus text format.
     #[must_use]
     pub fn exposition(&self, gauges: Gauges<'_>) -> String {
         let mut registry = Registry::with_prefix("bursar_webhook");
-        registry.register("decisions", "What rules found, by what was made of it", self.found.clone());
-        registry.register("reviews", "Reviews by how they ended", self.reviews.clone());
-        registry.register_with_unit("review", "Time that a review took here", Unit::Seconds, self.seconds.clone());
+        registry.register("decisions", "Findings by rule and mode", self.found.clone());
+        registry.register("reviews", "Reviews by phase and outcome", self.reviews.clone());
+        registry.register_with_unit("review", "Time to decide a review", Unit::Seconds, self.seconds.clone());
         registry.register_with_unit(
             "index_age",
-            "Since namespaces were last heard of",
+            "Time since the API server last sent news of namespaces",
             Unit::Seconds,
             gauge(i64::try_from(gauges.index_age.as_secs()).unwrap_or(i64::MAX)),
         );
@@ -116,7 +116,7 @@ impl Metrics {
         );
         registry.register_with_unit(
             "certificate_expiry",
-            "Until the serving certificate ends",
+            "Time until the serving certificate expires",
             Unit::Seconds,
             gauge(gauges.certificate_seconds),
         );
@@ -124,7 +124,11 @@ impl Metrics {
         for (file, is_wrong) in gauges.wrong {
             wrong.get_or_create(&File { file }).set(i64::from(*is_wrong));
         }
-        registry.register("file_wrong", "1: the newest content of a file is wrong, an older one is in force", wrong);
+        registry.register(
+            "file_wrong",
+            "1 if the newest content of a file is wrong and older content is in force",
+            wrong,
+        );
         text(&registry)
     }
 }
@@ -134,31 +138,31 @@ struct Verdict {
     verdict: &'static str,
 }
 
-/// What the approver counts.
+/// The counters of the approver.
 #[derive(Debug, Clone, Default)]
 pub struct ApproverMetrics {
     verdicts: Family<Verdict, Counter>,
 }
 
 impl ApproverMetrics {
-    /// One request of the daemon that was judged.
+    /// Counts a request of the daemon that was judged.
     pub fn judged(&self, verdict: &'static str) {
         self.verdicts.get_or_create(&Verdict { verdict }).inc();
     }
 
-    /// All of it, in the Prometheus text format. `is_ready`: requests and namespaces are watched.
+    /// Returns all metrics in the Prometheus text format. `is_ready` is true while requests and namespaces are watched.
     #[must_use]
     pub fn exposition(&self, waiting: usize, is_ready: bool) -> String {
         let mut registry = Registry::with_prefix("bursar_approver");
         registry.register("requests", "Requests of the daemon, by verdict", self.verdicts.clone());
         let waiting = gauge(i64::try_from(waiting).unwrap_or(i64::MAX));
-        registry.register("waiting", "Requests of the daemon that are neither approved nor denied", waiting);
-        registry.register("ready", "1: requests and namespaces are watched", gauge(i64::from(is_ready)));
+        registry.register("waiting", "Pending requests of the daemon", waiting);
+        registry.register("ready", "1 while requests and namespaces are watched", gauge(i64::from(is_ready)));
         text(&registry)
     }
 }
 
-/// A value that is read off at a scrape.
+/// Returns a gauge with this value.
 fn gauge(value: i64) -> Gauge {
     let gauge = Gauge::default();
     gauge.set(value);
@@ -167,7 +171,7 @@ fn gauge(value: i64) -> Gauge {
 
 fn text(registry: &Registry) -> String {
     let mut text = String::new();
-    // Writing to a String cannot fail, and half an exposition would be worse than none.
+    // Writing to a String cannot fail. If it did, no exposition would be better than half of one.
     if encode(&mut text, registry).is_err() {
         text.clear();
     }
@@ -179,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_metric_is_there_before_anything_happened() {
+    fn the_exposition_has_every_metric() {
         let metrics = Metrics::default();
         metrics.decided("validate", &Decision::default(), Duration::from_millis(1));
         let gauges = Gauges {

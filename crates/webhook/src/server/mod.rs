@@ -1,5 +1,6 @@
-//! `bursar-webhook`: TLS in, reviews to [`ReviewHandler`], answers out; certificate and rules taken over when their files change.
-//! Health and metrics are on a second port, without TLS. It writes nothing anywhere.
+//! The server of `bursar-webhook`: accepts TLS connections, passes reviews to [`ReviewHandler`], and uses new
+//! certificates and rules when their files change. Health and metrics are on a second port, without TLS. The server
+//! writes nothing anywhere.
 
 pub mod approver;
 pub mod clients;
@@ -37,61 +38,51 @@ use self::handler::{Answer, InForce, ReviewHandler};
 use self::seats::{Hall, Seat};
 use crate::index::{Index, Trust};
 
-/// Between two looks at the files.
+/// The time between two reads of the files.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Until a TLS handshake is done.
+/// The deadline of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// How often an HTTP/2 peer that says nothing is asked whether it is there.
+/// The time after which a silent HTTP/2 client gets a ping.
 const PING: Duration = Duration::from_secs(30);
-/// Until it has answered that.
+/// The deadline of the answer to a ping.
 const PONG: Duration = Duration::from_secs(10);
-/// Reviews at a time on one HTTP/2 connection.
+/// The most concurrent reviews on one HTTP/2 connection.
 const STREAMS: u32 = 250;
-/// What a connection may send before anybody reads it, so that 1,024 of them take 64 MiB at most: a body is read only when
-/// memory is reserved for it.
+/// The most bytes that a connection may send before the server reads them, so that 1,024 connections take at most 64
+/// MiB. A body is read only after memory was reserved for it.
 const UNREAD: u32 = 64 << 10;
-/// Open reviews have this long to end at a stop: longer than one may take.
+/// The time that open reviews have to end at a stop. It is longer than a review may take.
 const GRACE: Duration = Duration::from_secs(15);
-/// An API server that does not take a connection in this time is down.
+/// The time after which an API server that accepts no connection counts as down.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// What keeps the webhook from working at all.
+/// An error that prevents the program from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// A file of `--dir`.
+    /// A file of `--dir` cannot be read or is wrong.
     #[error("{dir}: {why}; `bursar webhook install` makes these files", dir = dir.display())]
-    Files {
-        /// The folder.
-        dir: PathBuf,
-        /// What is wrong.
-        why: String,
-    },
-    /// A file of the approver's `--dir`.
+    Files { dir: PathBuf, why: String },
+    /// A file of the approver's `--dir` cannot be read or is wrong.
     #[error("{dir}: {why}; `bursar approver install` makes these files", dir = dir.display())]
-    ApproverFiles {
-        /// The folder.
-        dir: PathBuf,
-        /// What is wrong.
-        why: String,
-    },
-    /// No way to the API server.
-    #[error("the API server: {0}; outside of a cluster --dir needs a kubeconfig, which `bursar webhook install` makes")]
+    ApproverFiles { dir: PathBuf, why: String },
+    /// The program has no valid access to the API server.
+    #[error(
+        "cannot set up access to the API server: {0}; outside of a cluster, --dir needs a kubeconfig, which `bursar webhook install` makes"
+    )]
     ApiServer(String),
-    /// A port.
+    /// The program cannot listen on an address.
     #[error("cannot listen on {address}; check that the address is local and that no other program uses the port")]
     Listen {
-        /// Which.
         address: SocketAddr,
-        /// Why.
         #[source]
         source: io::Error,
     },
 }
 
-/// Serves until `stop`, then finishes the reviews that are open.
+/// Serves until `stop`, and then finishes the open reviews.
 ///
 /// # Errors
-/// Only at the start; later everything is a state that `/readyz` and `/metrics` show.
+/// Fails only at the start. Later errors show in `/readyz` and `/metrics`.
 pub async fn run(
     dir: &Path,
     listen: SocketAddr,
@@ -131,7 +122,7 @@ fn trust(files: &Files) -> Trust {
     Trust { cluster: files.rules().cluster.clone(), public_keys: files.keys() }
 }
 
-/// Takes over what changes in the files.
+/// Uses what changes in the files.
 async fn keep_up(
     mut files: Files,
     handler: Arc<ReviewHandler>,
@@ -155,7 +146,7 @@ async fn keep_up(
                     watch.abort();
                     watch = tokio::spawn(Arc::clone(&handler.index).watch(client, trust(&files))).abort_handle();
                 }
-                Err(error) => tracing::error!(error, "the old way to the API server stays in use"),
+                Err(error) => tracing::error!(error, "the new kubeconfig cannot be used; the old one stays in use"),
             }
         }
     }
@@ -168,7 +159,7 @@ async fn client(kubeconfig: Option<Kubeconfig>) -> Result<Client, String> {
             .map_err(|error| chain(&error))?,
         None => Config::incluster().map_err(|error| chain(&error))?,
     };
-    // The index tries again by itself, and has deadlines of its own.
+    // The index retries by itself, and has deadlines of its own.
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT);
     bursar_watch::client(config).map_err(|error| chain(&error))
@@ -197,21 +188,21 @@ async fn serve(
         });
     }
     drop(listener);
-    // A connection that is still open after this time hangs, and is cut off.
+    // A connection that is still open after this time hangs, and is closed.
     let _ = tokio::time::timeout(GRACE, open.shutdown()).await;
 }
 
-/// The next connection; `None` if it has no seat, and is closed.
+/// Accepts the next connection. Returns `None` if there is no seat for it; it is then closed.
 async fn accept(listener: &TcpListener, hall: &Arc<Hall>) -> Option<(TcpStream, IpAddr, Arc<Seat>)> {
     match listener.accept().await {
         Ok((stream, peer)) => {
             let seat = hall.seat(peer.ip())?;
-            // Answers are small, and somebody waits for each.
+            // Answers are small, and a client waits for each.
             let _ = stream.set_nodelay(true);
             Some((stream, peer.ip(), Arc::new(seat)))
         }
         Err(error) => {
-            // Too many open files: those that are open end some time.
+            // There are too many open files. Some of the open connections will end.
             tracing::warn!(%error, "a connection was not accepted");
             tokio::time::sleep(Duration::from_millis(100)).await;
             None
@@ -239,11 +230,11 @@ async fn connection(
     });
     let http = builder();
     let connection = http.serve_connection(TokioIo::new(stream), service).into_owned();
-    // A peer that breaks off harms itself only.
+    // A client that breaks off harms only itself.
     let _ = watcher.watch(connection).await;
 }
 
-/// How long a connection may be silent is the matter of its [`Seat`].
+/// Configures HTTP without timeouts for silent connections, because their [`Seat`] has these.
 fn builder() -> auto::Builder<TokioExecutor> {
     let mut http = auto::Builder::new(TokioExecutor::new());
     http.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(UNREAD as usize);

@@ -1,4 +1,5 @@
-//! Memory for bodies. It is reserved whole before a body is read, so bodies that are being read never wait for each other.
+//! Limits the memory of bodies. All memory of a body is reserved before it is read, so bodies that are being read never
+//! wait for each other.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,25 +10,25 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
-/// Until a body is there: as long as the API server waits for the answer.
+/// The deadline of a body: as long as the API server waits for the answer.
 pub(super) const BODY_WITHIN: Duration = Duration::from_secs(5);
 
-/// A body that yields is dropped when its task runs next, which is at once.
+/// The time in which a body that lost its place frees its memory. Its task drops it as soon as it runs next.
 const DROPPED_WITHIN: Duration = Duration::from_millis(100);
 
-/// So much memory, for bodies of one kind.
+/// The memory for bodies of one kind.
 #[derive(Debug)]
 pub(super) struct Room {
-    /// KiB.
+    /// The free memory in KiB.
     free: Semaphore,
-    /// A body that comes too slowly to be there in time, for so long, can lose its place to another.
+    /// After this time, a body that arrives too slowly to meet its deadline can lose its place to another.
     patience: Duration,
     waiting: Mutex<Waiting>,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// By the order of their coming.
+    /// The waiting bodies, in the order of their arrival.
     places: BTreeMap<u64, Waits>,
     next: u64,
 }
@@ -36,12 +37,12 @@ struct Waiting {
 struct Waits {
     kibibytes: usize,
     since: Instant,
-    /// Bytes that came; none, if it waits for something else.
+    /// The bytes that have arrived; `None` if the body waits for something else.
     came: Option<Arc<AtomicUsize>>,
     yields: CancellationToken,
 }
 
-/// The memory of one body, until it is dropped.
+/// The reserved memory of one body, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Place<'a> {
     room: &'a Room,
@@ -56,8 +57,8 @@ fn now() -> Instant {
 }
 
 impl Waits {
-    /// Whether it may yield. Age alone says nothing: while many come, each comes slowly, and if it yielded for that, none
-    /// would ever be there.
+    /// Whether the body may lose its place. Age alone does not decide: if many bodies arrive, all of them are slow, and
+    /// none would ever be complete.
     fn is_slow(&self, patience: Duration, now: Instant) -> bool {
         let elapsed = now.saturating_duration_since(self.since);
         let is_late = self.came.as_ref().is_none_or(|came| {
@@ -73,8 +74,8 @@ impl Room {
         Self { free: Semaphore::new(bytes / 1024), patience, waiting: Mutex::default() }
     }
 
-    /// Memory for `bytes`, at once. If there is not enough, slow bodies yield theirs, the oldest first; `None`: all of it is
-    /// in use.
+    /// Reserves memory for `bytes` at once. If there is not enough, slow bodies lose theirs, the oldest first. Returns
+    /// `None` if all memory is in use.
     pub(super) async fn reserve(&self, bytes: usize) -> Option<Place<'_>> {
         let kibibytes = bytes.div_ceil(1024).max(1);
         let count = u32::try_from(kibibytes).ok()?;
@@ -91,7 +92,7 @@ impl Room {
         Some(Place { room: self, number, since: now(), permit })
     }
 
-    /// Takes as many places away as it needs, or none.
+    /// Takes away as many places as needed, or none if that would not suffice.
     fn make_way(&self, kibibytes: usize, now: Instant) -> bool {
         let mut waiting = self.waiting();
         let mut missing = kibibytes.saturating_sub(self.free.available_permits());
@@ -119,12 +120,12 @@ impl Room {
 }
 
 impl Place<'_> {
-    /// The value of `future`, which waits for somebody else; `None` if the place went to another body meanwhile.
+    /// Waits for `future`. Returns `None` if another body took the place meanwhile.
     pub(super) async fn wait<F: Future>(&self, future: F) -> Option<F::Output> {
         self.wait_for(None, future).await
     }
 
-    /// The same of the body itself, of which `read` counts the bytes that came.
+    /// Like [`Self::wait`], for the body itself. `read` counts the bytes that have arrived.
     pub(super) async fn come<F: Future>(&self, read: impl FnOnce(Arc<AtomicUsize>) -> F) -> Option<F::Output> {
         let came = Arc::new(AtomicUsize::new(0));
         self.wait_for(Some(Arc::clone(&came)), read(came)).await
@@ -132,7 +133,7 @@ impl Place<'_> {
 
     async fn wait_for<F: Future>(&self, came: Option<Arc<AtomicUsize>>, future: F) -> Option<F::Output> {
         let mut future = std::pin::pin!(future);
-        // Most bodies come with their headers.
+        // Most bodies arrive together with their headers.
         if let Poll::Ready(value) = futures::poll!(&mut future) {
             return Some(value);
         }
@@ -162,7 +163,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// A body of `bytes` that never comes; whether it lost its place.
+    /// Reserves `bytes` for a body that never arrives. Returns whether the body lost its place.
     fn slow(room: &Arc<Room>, bytes: usize) -> tokio::task::JoinHandle<bool> {
         let room = Arc::clone(room);
         tokio::spawn(async move {
@@ -174,7 +175,7 @@ mod tests {
     #[tokio::test]
     async fn a_body_that_does_not_fit_is_refused_at_once() {
         let room = Room::new(4 * MIB, Duration::ZERO);
-        let first = room.reserve(3 * MIB).await.expect("room");
+        let first = room.reserve(3 * MIB).await.expect("there is enough memory");
         assert!(room.reserve(2 * MIB).await.is_none());
         assert!(room.reserve(MIB).await.is_some());
         drop(first);
@@ -183,14 +184,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bodies_that_waited_longest_yield_and_none_in_vain() {
+    async fn the_oldest_bodies_lose_their_places_and_only_if_that_suffices() {
         let room = Arc::new(Room::new(4 * MIB, Duration::ZERO));
         let first = slow(&room, 2 * MIB);
         tokio::task::yield_now().await;
         let second = slow(&room, 2 * MIB);
         tokio::task::yield_now().await;
-        let place = room.reserve(MIB).await.expect("the first one's");
-        assert!(first.await.expect("it yielded"));
+        let place = room.reserve(MIB).await.expect("the first body loses its place");
+        assert!(first.await.expect("the task does not panic"));
         assert!(room.reserve(4 * MIB).await.is_none() && !second.is_finished());
         assert_eq!(place.wait(async { 7 }).await, Some(7));
         second.abort();
@@ -201,14 +202,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn body_yields_only_if_it_is_slow_for_long_enough() {
+    async fn a_body_loses_its_place_only_if_it_is_slow_for_long_enough() {
         let patience = Duration::from_secs(1);
         let room = Arc::new(Room::new(4 * MIB, patience));
         let came = Arc::new(AtomicUsize::new(0));
         let first = tokio::spawn({
             let (room, came) = (Arc::clone(&room), Arc::clone(&came));
             async move {
-                let place = room.reserve(4 * MIB).await.expect("room");
+                let place = room.reserve(4 * MIB).await.expect("there is enough memory");
                 let read = |counted: Arc<AtomicUsize>| async move {
                     counted.store(MIB, Ordering::Relaxed);
                     came.store(1, Ordering::Relaxed);
@@ -220,15 +221,15 @@ mod tests {
         while came.load(Ordering::Relaxed) == 0 {
             tokio::task::yield_now().await;
         }
-        // A quarter of it came: enough for a quarter of the time.
+        // A quarter of the body arrived, which is fast enough for a quarter of the time.
         let (now, part) = (super::now(), BODY_WITHIN / 4);
         assert!(!room.make_way(1024, now) && !room.make_way(1024, now + part.mul_f64(0.9)));
         assert!(room.make_way(1024, now + part.mul_f64(1.1)));
-        assert!(first.await.expect("it yielded"));
+        assert!(first.await.expect("the task does not panic"));
         let waits = slow(&room, MIB);
         tokio::task::yield_now().await;
         let at = super::now();
         assert!(!room.make_way(4 * 1024, at + patience / 2) && room.make_way(4 * 1024, at + patience));
-        assert!(waits.await.expect("it yielded"));
+        assert!(waits.await.expect("the task does not panic"));
     }
 }

@@ -1,5 +1,6 @@
-//! Seats for connections. A connection that waits for its peer can lose its seat to a new one, so idle and slow peers never
-//! keep an API server out; a connection whose review is being decided keeps it.
+//! Limits the number of connections by seats. A connection that waits for its client can lose its seat to a new
+//! connection, so idle and slow clients never keep an API server out. A connection whose review is being decided keeps
+//! its seat.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-/// Connections at a time; each API server keeps a few.
+/// The most connections at a time. Each API server keeps a few open.
 pub(super) const CONNECTIONS: usize = 1024;
-/// Connections from one address: peers elsewhere keep their idle connections whatever this address does.
+/// The most connections from one address, so that one address cannot take the seats of idle connections from others.
 pub(super) const FROM_ONE_ADDRESS: usize = CONNECTIONS / 4;
-/// Until the first answer on a connection. An API server connects because it has a review to send.
+/// The deadline of the first answer on a connection. An API server connects because it has a review to send.
 const FIRST: Duration = Duration::from_secs(10);
-/// Between two answers. Go's clients close an idle connection after 90 s; if the server closed it earlier, it could do so
-/// just when a review is sent, and a POST is not repeated.
+/// The longest time between two answers. Go's clients close an idle connection after 90 s. If the server closed it
+/// earlier, this could happen just when a review is sent, and clients do not repeat a POST.
 const NEXT: Duration = Duration::from_mins(2);
 
 /// All seats of one listener.
@@ -33,17 +34,17 @@ struct Seats {
 
 struct Occupant {
     address: IpAddr,
-    /// Requests whose bodies are coming.
+    /// Requests whose bodies have not arrived completely.
     coming: usize,
     /// Requests that are being answered.
     open: usize,
     is_answered: bool,
-    /// Since when it waits for its peer, if none is open.
+    /// Since when the connection waits for its client, if `open` is 0.
     since: Instant,
     yields: CancellationToken,
 }
 
-/// A seat, until it is dropped or taken away.
+/// A connection's seat, until it is dropped or given to another connection.
 pub(super) struct Seat {
     hall: Arc<Hall>,
     number: u64,
@@ -62,8 +63,9 @@ fn now() -> Instant {
 }
 
 impl Hall {
-    /// A seat for a new connection. If there is none left, the connection that has waited longest yields: first one
-    /// without any answer yet, and among these one without a request. `None`: all are being answered.
+    /// Returns a seat for a new connection. If none is free, the connection that has waited longest loses its seat:
+    /// first those without any answer, and among these, those without a request. Returns `None` if all are being
+    /// answered.
     pub(super) fn seat(self: &Arc<Self>, address: IpAddr) -> Option<Seat> {
         self.seat_at(address, now())
     }
@@ -91,7 +93,7 @@ impl Hall {
 }
 
 impl Seat {
-    /// Notes a request of which the body is still to come.
+    /// Records a request whose body has not arrived yet.
     pub(super) fn request(self: &Arc<Self>) -> Open {
         if let Some(own) = self.hall.seats().taken.get_mut(&self.number) {
             own.coming += 1;
@@ -99,7 +101,7 @@ impl Seat {
         Open { seat: Arc::clone(self), is_there: AtomicBool::new(false) }
     }
 
-    /// Returns when the connection must end: its peer is silent for too long, or the seat is another's.
+    /// Returns when the connection must end: its client is silent for too long, or it lost its seat.
     pub(super) async fn ended(&self) {
         let silent = async {
             while let Some(left) = self.left(now()) {
@@ -112,7 +114,7 @@ impl Seat {
         }
     }
 
-    /// Until the peer has been silent for too long; none, if it has.
+    /// Returns the time until the client is silent for too long; `None` if it already is.
     fn left(&self, now: Instant) -> Option<Duration> {
         let seats = self.hall.seats();
         let own = seats.taken.get(&self.number)?;
@@ -131,7 +133,7 @@ impl Drop for Seat {
 }
 
 impl Open {
-    /// All of the request is there: the connection keeps its seat until the answer.
+    /// Records that the whole request has arrived. The connection then keeps its seat until the answer.
     pub(super) fn begin(&self) {
         if let Some(own) = self.seat.hall.seats().taken.get_mut(&self.seat.number)
             && !self.is_there.swap(true, Ordering::Relaxed)
@@ -161,11 +163,11 @@ mod tests {
         IpAddr::from([192, 0, 2, last])
     }
 
-    /// All seats of an address, taken a second apart.
+    /// Takes all seats of an address, one per second.
     fn filled(hall: &Arc<Hall>, last: u8, from: Instant) -> Vec<Arc<Seat>> {
         let at = |second: usize| from + Duration::from_secs(second as u64);
         let seats = (0..FROM_ONE_ADDRESS).map(|second| hall.seat_at(address(last), at(second)).map(Arc::new));
-        seats.collect::<Option<_>>().expect("seats")
+        seats.collect::<Option<_>>().expect("there are free seats")
     }
 
     fn open(seat: &Arc<Seat>) -> Open {
@@ -181,7 +183,7 @@ mod tests {
     #[test]
     fn one_address_takes_seats_from_itself_only() {
         let (hall, began) = (Arc::new(Hall::default()), now());
-        let other = hall.seat_at(address(2), began).expect("a seat");
+        let other = hall.seat_at(address(2), began).expect("a seat is free");
         let seats = filled(&hall, 1, began + Duration::from_secs(1));
         assert!(lost(&seats).is_empty());
         let later = began + Duration::from_hours(1);
@@ -190,33 +192,36 @@ mod tests {
     }
 
     #[test]
-    fn connection_that_waited_longest_yields_and_one_being_answered_does_not() {
+    fn the_connection_that_waited_longest_loses_its_seat() {
         let (hall, began) = (Arc::new(Hall::default()), now());
         let mut seats = filled(&hall, 1, began);
         for last in 2..=4 {
             seats.extend(filled(&hall, last, began + Duration::from_hours(1)));
         }
         assert_eq!(seats.len(), CONNECTIONS);
-        // The first one is being answered; the second one was; the third one sends its body.
+        // The first request is being answered, the second was answered, and the third is sending its body.
         let first = open(&seats[0]);
         drop(open(&seats[1]));
         let third = seats[2].request();
-        let newcomer =
-            |last| hall.seat_at(address(last), began + Duration::from_hours(9)).map(Arc::new).expect("a seat");
+        let newcomer = |last| {
+            hall.seat_at(address(last), began + Duration::from_hours(9))
+                .map(Arc::new)
+                .expect("another connection gives up its seat")
+        };
         let ninth = newcomer(9);
         assert_eq!(lost(&seats), [3]);
         let others: Vec<Open> = seats[4..].iter().map(open).collect();
         let eighth = open(&newcomer(8));
-        assert!(ninth.yields.is_cancelled(), "one without a request goes first");
+        assert!(ninth.yields.is_cancelled(), "a connection without a request loses its seat first");
         let seventh = open(&newcomer(7));
-        assert_eq!(lost(&seats), [2, 3], "one that was never answered goes before one that was");
+        assert_eq!(lost(&seats), [2, 3], "a connection without any answer loses its seat before an answered one");
         let _sixth = newcomer(6);
         assert_eq!(lost(&seats), [1, 2, 3]);
         drop((first, third, others, eighth, seventh));
     }
 
     #[test]
-    fn seat_is_refused_while_all_are_being_answered() {
+    fn no_seat_is_given_while_all_connections_are_being_answered() {
         let (hall, began) = (Arc::new(Hall::default()), now());
         let seats = filled(&hall, 1, began);
         let open: Vec<Open> = seats.iter().map(open).collect();
@@ -226,13 +231,13 @@ mod tests {
     }
 
     #[test]
-    fn connection_without_a_request_ends_after_seconds() {
+    fn a_connection_without_a_request_ends_after_its_deadline() {
         let (hall, began) = (Arc::new(Hall::default()), now());
-        let seat = Arc::new(hall.seat_at(address(1), began).expect("a seat"));
+        let seat = Arc::new(hall.seat_at(address(1), began).expect("a seat is free"));
         assert_eq!(seat.left(began + FIRST / 2), Some(FIRST / 2));
         assert_eq!(seat.left(began + FIRST), None);
         let open = open(&seat);
-        assert!(seat.left(began + NEXT).is_some(), "it is being answered");
+        assert!(seat.left(began + NEXT).is_some(), "a connection that is being answered does not end");
         drop(open);
         assert!(seat.left(began + NEXT).is_some_and(|left| left < Duration::from_secs(1)));
         assert_eq!(seat.left(now() + NEXT), None);

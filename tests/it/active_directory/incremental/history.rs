@@ -1,4 +1,4 @@
-//! A long random history of a domain: after each part of it what changed is what a full read shows, row for row.
+//! A long random history of a domain. After each part of it, the polled result equals a full read, row for row.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,30 +9,30 @@ use super::{Polled, by_usn, change, delete, rename, unit_ldif};
 use crate::active_directory::proxy::Proxy;
 use crate::active_directory::{LONG_AGO, rid, with};
 
-/// Changes in all, and how many happen between two polls.
+/// The number of changes, and how many happen between two polls.
 const CHANGES: usize = 500;
 const AT_ONCE: usize = 20;
 
-/// The people, groups and units of the test, as they are after what was sent.
+/// The people, groups and units of the test, after the changes that were made.
 struct Domain<'a> {
     samba: &'a Samba,
     base: String,
-    /// Where people are: two units beneath the base, and one that is not.
+    /// The units of the people: two beneath the base, and one elsewhere.
     units: [String; 3],
-    /// Names, with the place in `units`.
+    /// Names, with the index in `units`.
     people: BTreeMap<String, usize>,
-    /// Names of groups, all beneath the base, with the names of members that they list.
+    /// The names of the groups, all beneath the base, with the names of the members that they list.
     groups: BTreeMap<String, BTreeSet<String>>,
-    /// The group that a person has as primary one, if it is one of these.
+    /// A person's primary group, if it is one of these groups.
     primary: BTreeMap<String, String>,
-    /// LDIF that was not sent yet.
+    /// LDIF that has not been sent yet.
     waiting: String,
     made: usize,
     random: u64,
 }
 
 impl Domain<'_> {
-    /// A number below `limit` (xorshift64: the same history in each run).
+    /// Returns a number below `limit` (xorshift64, so that each run has the same history).
     fn any(&mut self, limit: usize) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -91,7 +91,7 @@ impl Domain<'_> {
         self.groups.insert(name, BTreeSet::new());
     }
 
-    /// One change; whether there was something to change.
+    /// Makes one change. Returns whether there was something to change.
     fn step(&mut self) -> bool {
         match self.any(16) {
             0 => self.new_person(),
@@ -121,7 +121,7 @@ impl Domain<'_> {
             4 => ("accountExpires", LONG_AGO.to_owned()),
             5 => ("unixHomeDirectory", format!("/home/{name}")),
             6 => ("sAMAccountName", self.name("s")),
-            // The filter leaves out who is hidden.
+            // The filter leaves out people whose department is hidden.
             _ => ("department", ["hidden", "physics"][self.any(2)].to_owned()),
         };
         self.waiting += &change(&dn, "replace", attribute, &value);
@@ -174,7 +174,7 @@ impl Domain<'_> {
 
     fn delete_group(&mut self) -> bool {
         let Some(name) = self.group().filter(|name| name != "rnd-banned") else { return false };
-        // The server keeps a group that is somebody's primary one.
+        // The server refuses to delete a group that is a person's primary one.
         if self.primary.values().any(|group| *group == name) || self.groups.len() < 5 {
             return false;
         }
@@ -214,7 +214,8 @@ impl Domain<'_> {
         true
     }
 
-    /// Somebody's group becomes their primary one: it lists them no more, the one before lists them.
+    /// Makes one of a person's groups the primary one. The group then no longer lists the person, but the previous one
+    /// does.
     fn primary_group(&mut self) -> bool {
         let Some(group) = self.group().filter(|name| name != "rnd-banned") else { return false };
         let people = self.groups[&group].iter().filter(|name| self.people.contains_key(*name)).cloned();
@@ -238,7 +239,7 @@ impl Domain<'_> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_changed_is_what_a_full_read_shows() {
+async fn polled_changes_equal_a_full_read() {
     let samba = Samba::shared();
     let base = samba.unit("rnd");
     let away = samba.unit("rnd-away");
@@ -271,7 +272,7 @@ async fn what_changed_is_what_a_full_read_shows() {
     while done <= CHANGES {
         by_dirsync.check(&format!("by DirSync, after {done} changes")).await;
         by_usn.check(&format!("by uSNChanged, after {done} changes")).await;
-        assert_eq!(proxy.began_anew(), done == 0, "after {done} changes");
+        assert_eq!(proxy.started_over(), done == 0, "after {done} changes");
         proxy.begin();
         let goal = done + AT_ONCE;
         while done < goal {
@@ -279,5 +280,5 @@ async fn what_changed_is_what_a_full_read_shows() {
         }
         domain.send();
     }
-    assert!(domain.groups.values().map(BTreeSet::len).sum::<usize>() > 10, "the history was one of members, too");
+    assert!(domain.groups.values().map(BTreeSet::len).sum::<usize>() > 10, "the history must contain memberships");
 }

@@ -1,5 +1,5 @@
-//! Everything that can go wrong on the way from a domain controller: the pass is then Partial, or everything is read
-//! again, and nobody is missing who is there.
+//! Faults on the connection to a domain controller. The pass is then partial, or everything is read again. No existing
+//! account is reported as absent.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::active_directory::proxy::{Fault, Proxy};
 use crate::active_directory::{source, with};
 use crate::directory::{assert_why, names, read, why};
 
-/// Places of a conversation at which it is disturbed.
+/// The number of places in a conversation at which a fault occurs.
 const PLACES: usize = 18;
-/// Bytes of a TLS handshake and a bind, with room: a server that falls silent in them was never there.
+/// More bytes than a TLS handshake and a bind take. A server that falls silent within them counts as unreachable.
 const HANDSHAKE: usize = 1_600;
 
-/// People and their group beneath a base, and a proxy before their server.
+/// People and their group beneath a base, and a proxy to their server.
 struct Site {
     samba: &'static Samba,
     name: &'static str,
@@ -48,12 +48,12 @@ impl Site {
         Polled::new(with(ldap, &self.base))
     }
 
-    /// What is there, read past the proxy.
+    /// Returns the actual entries, read without the proxy.
     async fn truth(&self) -> SourceRead {
         read(source(self.samba, &self.base)).await
     }
 
-    /// Somebody comes and joins the group, and whom the change before this one made goes.
+    /// Adds a person to the base and the group, and deletes the person whom the previous change added.
     fn change(&self, at: usize) {
         let person = |at: usize| format!("{}-new-{at}", self.name);
         let dn = |at: usize| format!("CN={},{}", person(at), self.base);
@@ -67,7 +67,7 @@ impl Site {
     }
 }
 
-/// Partial, or what is there.
+/// Checks that a complete read has the actual entries. Returns whether the read was complete.
 #[track_caller]
 fn nobody_is_missing(found: &SourceRead, truth: &SourceRead, what: &str) -> bool {
     if found.completeness == Completeness::Complete {
@@ -81,7 +81,7 @@ fn faults(at: usize) -> [Fault; 3] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_first_read_that_is_disturbed_is_partial_and_the_next_is_whole() {
+async fn a_disturbed_first_read_is_partial_and_the_next_one_complete() {
     let site = Site::new("dist").await;
     let truth = site.truth().await;
     site.polled().poll().await;
@@ -98,11 +98,11 @@ async fn a_first_read_that_is_disturbed_is_partial_and_the_next_is_whole() {
         assert_eq!(why(&found), "complete", "after {fault:?}");
         assert_same(&found, &truth, &format!("after {fault:?}"));
     }
-    assert!(partial > PLACES * 3 / 4, "{partial} of {PLACES} were noticed");
+    assert!(partial > PLACES * 3 / 4, "only {partial} of {PLACES} faults were noticed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_that_are_disturbed_are_read_in_full() {
+async fn after_a_disturbed_poll_the_next_one_is_complete() {
     let site = Site::new("torn").await;
     let polled = site.polled();
     polled.poll().await;
@@ -110,7 +110,7 @@ async fn changes_that_are_disturbed_are_read_in_full() {
     site.proxy.begin();
     let found = polled.poll().await;
     assert_same(&found, &site.truth().await, "undisturbed");
-    assert!(!site.proxy.began_anew());
+    assert!(!site.proxy.started_over());
     let length = site.proxy.answered();
     for place in 0..PLACES {
         site.change(place + 1);
@@ -124,7 +124,7 @@ async fn changes_that_are_disturbed_are_read_in_full() {
         }
         let found = polled.poll().await;
         let whole = nobody_is_missing(&found, &truth, &what);
-        // Where the connection is there, and then is not, all is read on another.
+        // If an established connection is lost, everything is read on another one.
         let is_greeted = length * place / PLACES > HANDSHAKE;
         assert!(whole || place % 2 == 1 || !is_greeted, "{what}: {}", why(&found));
         site.proxy.always(Fault::None);
@@ -135,7 +135,7 @@ async fn changes_that_are_disturbed_are_read_in_full() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_results_are_no_answers() {
+async fn wrong_results_never_hide_an_account() {
     let site = Site::new("wrong").await;
     let polled = site.polled();
     polled.poll().await;
@@ -154,11 +154,11 @@ async fn wrong_results_are_no_answers() {
         assert_eq!(why(&found), "complete", "after {fault:?}");
         assert_same(&found, &truth, &format!("after {fault:?}"));
     }
-    assert!(partial > 0, "none was noticed");
+    assert!(partial > 0, "no wrong result was noticed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_server_is_waited_for() {
+async fn a_slow_server_is_read_completely() {
     let site = Site::new("slow").await;
     let polled = site.polled();
     site.proxy.always(Fault::Late(Duration::from_millis(20)));
@@ -168,43 +168,44 @@ async fn a_slow_server_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_controller_or_another_life_of_it_is_read_anew() {
+async fn another_controller_is_read_in_full() {
     let site = Site::new("life").await;
     let polled = site.polled();
     polled.poll().await;
     site.change(0);
     assert_same(&polled.poll().await, &site.truth().await, "the same controller");
     let other = Fault::Answer(b"CN=DC1,", b"CN=DC2,");
-    for (fault, anew) in [(Fault::None, false), (other, true), (other, false), (Fault::None, true)] {
+    for (fault, is_full) in [(Fault::None, false), (other, true), (other, false), (Fault::None, true)] {
         site.proxy.always(fault);
         site.proxy.begin();
-        let what = format!("{fault:?}, anew: {anew}");
+        let what = format!("{fault:?}, is_full: {is_full}");
         assert_same(&polled.poll().await, &site.truth().await, &what);
-        assert_eq!(site.proxy.began_anew(), anew, "{what}");
+        assert_eq!(site.proxy.started_over(), is_full, "{what}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cookie_that_the_server_does_not_know_is_followed_by_a_full_read() {
+async fn a_cookie_that_the_server_does_not_know_leads_to_a_full_read() {
     let site = Site::new("cookie").await;
     let polled = site.polled();
     polled.poll().await;
     site.change(0);
     site.proxy.begin();
-    // Its version, and after that how many numbers of controllers it has: more than there are.
+    // The bytes are the cookie's version and its number of controllers. The changed number is higher than the actual
+    // one.
     site.proxy.next(Fault::Question(&[1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], &[1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]));
     assert_same(&polled.poll().await, &site.truth().await, "a cookie of nobody");
-    assert!(site.proxy.began_anew());
+    assert!(site.proxy.started_over());
     site.proxy.begin();
     polled.check("and on").await;
-    assert!(!site.proxy.began_anew());
+    assert!(!site.proxy.started_over());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_dir_sync_the_count_of_changes_tells() {
+async fn without_dir_sync_the_count_of_changes_is_used() {
     let site = Site::new("count").await;
     let unknown = Fault::Answer(b"1.2.840.113556.1.4.841", b"1.2.840.113556.1.4.999");
-    // Without object security, for which an account needs a right.
+    // The request then lacks object security, and needs a right that the account does not have.
     let refused = Fault::Question(&[2, 4, 0x80, 0, 0, 1], &[2, 4, 0x80, 0, 0, 0]);
     for (at, fault) in [unknown, refused].into_iter().enumerate() {
         let polled = site.polled();
@@ -213,7 +214,10 @@ async fn without_dir_sync_the_count_of_changes_tells() {
         site.change(at);
         site.proxy.begin();
         let found = polled.poll().await;
-        assert!(site.proxy.asked("MSDS") == 0 && !site.proxy.began_anew(), "no cookie was shown, and not all was read");
+        assert!(
+            site.proxy.asked("MSDS") == 0 && !site.proxy.started_over(),
+            "no cookie may be used, and not everything may be read"
+        );
         assert_same(&found, &site.truth().await, "by the count");
         assert_eq!(names(&found, AccountKind::User).len(), 13);
         site.proxy.always(Fault::None);
@@ -221,7 +225,7 @@ async fn without_dir_sync_the_count_of_changes_tells() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_base_that_is_gone_is_partial() {
+async fn a_read_is_partial_if_its_base_is_gone() {
     let site = Site::new("gone").await;
     let polled = site.polled();
     polled.poll().await;

@@ -1,5 +1,5 @@
-//! How long each account has been missing, and how far its end has progressed, as sums of what complete reads prove.
-//! Before an account is due, its servers are asked for that account alone.
+//! Counts how long each account has been missing, and how far its end has progressed. Only complete reads count. Before
+//! a suspension is due, the source's servers are asked for that account alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,15 +17,15 @@ use crate::policy::Policy;
 use crate::snapshot::proof::{Due, Proof, Verdict};
 use crate::snapshot::{Completeness, DirectorySnapshot, SourceRead};
 
-/// Absence is written down at most this often (seconds), unless it becomes due: one absent account must not be a row a
-/// minute for 40 days.
+/// An absence is recorded at most this often (seconds), unless it becomes due. Otherwise one absent account would write
+/// a row each minute for 40 days.
 const COUNT_EVERY: i64 = 300;
-/// The same of what leads to an archive, which nobody waits for by the minute. Below [`gaps::LONGEST_GAP`], or time would be
-/// lost.
+/// The same for the time that leads to an archive, for which minutes do not matter. It is less than
+/// [`gaps::LONGEST_GAP`], because a longer gap would not count completely.
 const RETENTION_EVERY: i64 = 1800;
 
-/// The accounts, by source, that `snapshot` would make due for suspension: their servers are to be asked for each of them
-/// alone before it is remembered.
+/// Returns the accounts, by source, whose suspension `snapshot` would make due. Their servers must be asked for each of
+/// them alone before the snapshot is recorded.
 #[must_use]
 pub fn due(
     ledger: &LedgerState,
@@ -57,14 +57,14 @@ pub fn due(
 }
 
 impl Memory<'_> {
-    /// Whether a complete read without it makes its suspension due.
+    /// Whether a complete read without the account makes its suspension due.
     fn is_due(&self, account: &Account) -> bool {
         let limit = self.policy.lifecycle.absent_for.as_secs();
         let after = self.absence(account).or(account.absence);
         after.is_none_or(|absence| absence.seconds >= limit) || limit == 0
     }
 
-    /// The absence after this read, as far as its servers agree about it.
+    /// Returns the absence after this read, as far as the servers agree.
     fn proved_absence(&mut self, read: &SourceRead, account: &Account) -> Option<Absence> {
         let key = DoubtKey {
             source: read.source.clone(),
@@ -79,7 +79,7 @@ impl Memory<'_> {
         let nobody = Proof::default();
         let proof = proofs.get(&account.directory_id).unwrap_or(&nobody);
         let gone = match proof.verdict() {
-            // It is asked again by the next read.
+            // The next read asks again.
             Verdict::Unknown => {
                 let counted = self.ledger.doubts.get(&key).and_then(|known| known.counted);
                 self.doubt_absence(key, account, None, counted);
@@ -101,7 +101,12 @@ impl Memory<'_> {
         self.believe(key);
         let detail = json!({ "servers": proof.by_server() });
         if !gone {
-            self.event(account, "present after all", "its servers have it, and the read did not show it", detail);
+            self.event(
+                account,
+                "present after all",
+                "its servers have the entry, but the read did not show it",
+                detail,
+            );
             return None;
         }
         let limit = self.policy.lifecycle.absent_for.as_secs();
@@ -111,7 +116,7 @@ impl Memory<'_> {
         self.absence(account)
     }
 
-    /// `proof` is what the servers say, if one could be asked.
+    /// Records a doubt about the absence. `proof` is what the servers say, if one could be asked.
     fn doubt_absence(&mut self, key: DoubtKey, account: &Account, proof: Option<String>, counted: Option<Absence>) {
         let known = self.ledger.doubts.get(&key);
         let since = known.map_or(self.now, |known| known.since);
@@ -132,7 +137,7 @@ impl Memory<'_> {
         };
         for account in self.ledger.accounts.values().filter(absent) {
             let absence = if again.contains(&account.id) {
-                // Nobody knows yet whether they are gone; who is suspended stays so.
+                // It is unknown yet whether they are gone. A suspended account stays suspended.
                 account.absence.filter(|_| matches!(account.state, Lifecycle::Suspended | Lifecycle::Archived))
             } else {
                 self.proved_absence(read, account)
@@ -147,7 +152,7 @@ impl Memory<'_> {
         }
     }
 
-    /// The absence after this read. What it led to is counted by [`Self::ending`].
+    /// Returns the absence after this read. What follows a suspension is counted by [`Self::ending`].
     pub(super) fn absence(&self, account: &Account) -> Option<Absence> {
         let limit = self.policy.lifecycle.absent_for.as_secs();
         let ends = matches!(account.state, Lifecycle::Suspended | Lifecycle::Archived | Lifecycle::Deleted);
@@ -157,8 +162,8 @@ impl Memory<'_> {
         self.counted(account.absence.as_ref(), limit, COUNT_EVERY).or(account.absence)
     }
 
-    /// How far its end is after this read. A suspension that was ordered, or for idleness, has none, and one for a group's
-    /// or a class's sake may rest on any source.
+    /// Returns the progress towards the end after this read. Suspensions by order or for idleness have no end. A
+    /// suspension because of a group or class may depend on any source, so all sources must be complete.
     pub(super) fn ending(&self, account: &Account, complete: bool) -> Option<Ending> {
         let limit = match (account.state, &account.suspension) {
             (_, None | Some(Suspension::Ordered { .. } | Suspension::Evicted { .. } | Suspension::Idle { .. }))
@@ -176,7 +181,7 @@ impl Memory<'_> {
         self.counted(known, limit, RETENTION_EVERY).map(Ending::Waits).or(account.ending)
     }
 
-    /// The sum after this read; nothing where the ledger need not hear of it yet.
+    /// Returns the sum after this read; `None` if it need not be recorded yet.
     pub(super) fn counted(&self, known: Option<&Absence>, limit: u64, every: i64) -> Option<Absence> {
         let (since, counted, gap) = match known {
             None => (self.now, 0, 0),

@@ -1,7 +1,7 @@
-//! What an administrator lets an account have, which no read takes by itself: another uid, another entry.
+//! Carries out orders that give an account another uid or another entry, which no read does by itself.
 //!
-//! The next read carries such an order out. One that finds the directory otherwise is over: it must not be carried out
-//! months later, with whatever the directory says then.
+//! The next read carries such an order out. If the directory does not match the order, the order lapses, so that it is
+//! not carried out months later with different data.
 
 use serde_json::{Value, json};
 
@@ -18,8 +18,8 @@ impl<'a> Memory<'a> {
         self.ledger.orders.iter().find(|order| order.account == *account && order.what == what)
     }
 
-    /// The account whose name this entry of an unknown id has, if it is to have what is that account's. An account whose
-    /// own entry is still there is given to nobody but an entry of the same person.
+    /// Returns the account that an order gives to this new entry with the account's name. If the account's own entry
+    /// still exists, only an entry of the same person can get the account.
     pub(super) fn adopted_by(&mut self, source: &str, entry: &Entry) -> Option<&'a Account> {
         if self.ledger.orders.is_empty() {
             return None;
@@ -40,8 +40,8 @@ impl<'a> Memory<'a> {
         Some(account)
     }
 
-    /// Whether it is proved that its own entry is not in its source, or that its source is no longer configured. None of the
-    /// servers that take turns may have shown it for as long as they may be behind.
+    /// Whether the account's own entry is proved to be absent, or its source is no longer configured. If servers take
+    /// turns, the entry must have been absent for as long as they may be behind.
     fn is_gone(&self, account: &Account) -> bool {
         let judged = self.judged.get(account.source.as_str());
         let holds = judged.map_or_else(|| self.moved(&account.source).is_some(), Judged::holds);
@@ -55,19 +55,19 @@ impl<'a> Memory<'a> {
         account.state == Lifecycle::Deleted || (!self.is_there(account) && is_proved)
     }
 
-    /// Whether the last read of a source that was not asked now proved what it did not show.
+    /// Whether the last read of a source that is not asked now proved the absence of entries.
     fn was_complete(&self, source: &str) -> bool {
         let is_complete = |known: &SourceState| known.completeness == Completeness::Complete;
         self.ledger.sources.get(source).is_some_and(is_complete)
             && !self.moved(source).is_some_and(|moved| moved.is_fresh(self.now))
     }
 
-    /// The change of servers that stood at the last read of a source.
+    /// Returns the change of servers that was current at the last read of a source.
     fn moved(&self, source: &str) -> Option<&'a Moved> {
         self.ledger.marks.get(source)?.moved.as_ref().filter(|moved| moved.stands(self.now))
     }
 
-    /// Whether a source proved what it does not show: by this snapshot or, if it was not asked, by its last read.
+    /// Whether this snapshot, or the last read of a source that was not asked, proves the absence of entries.
     pub(super) fn is_proved(&self, source: &str) -> bool {
         self.judged.get(source).map_or_else(|| self.was_complete(source), |judged| judged.is_proof(self.now))
     }
@@ -84,7 +84,7 @@ impl<'a> Memory<'a> {
         })
     }
 
-    /// Tells what came of an order about the uid of an entry that was seen.
+    /// Records the outcome of an order to adopt the uid of an entry that was seen.
     pub(super) fn uid_adopted(
         &mut self,
         account: &Account,
@@ -103,8 +103,8 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Orders that nothing answers to in a snapshot of all sources. While servers take turns, what answers to an order waits
-    /// until all of them can have it, and then until all of them showed it.
+    /// Ends orders that nothing in a snapshot of all sources matches. While servers take turns, an order stays for
+    /// twice [`SETTLES`]: until every server can have the entry, and until all have shown it.
     pub(super) fn lapse(&mut self) {
         if !self.snapshot.unasked.is_empty() || !self.all_proved() {
             return;
@@ -136,7 +136,7 @@ impl<'a> Memory<'a> {
         self.by(order);
     }
 
-    /// The newest event is this order's.
+    /// Attributes the newest event to the order, and completes the order.
     fn by(&mut self, order: &Order) {
         if let Some(event) = self.result.events.last_mut() {
             event.actor.clone_from(&order.note.actor);

@@ -1,4 +1,4 @@
-//! What a read says and is not believed before something else proves it.
+//! Tests of statements in a read that are not believed until something else proves them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use crate::snapshot::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
 pub(super) const SOURCE: &str = "people";
 pub(super) const HOUR: i64 = 3600;
 
-/// A directory as a read shows it, and the ledger that hears it.
+/// A directory as reads show it, and the ledger that records them.
 pub(super) struct Story {
     pub(super) ledger: LedgerState,
     policy: Policy,
@@ -36,8 +36,8 @@ pub(super) fn person(number: i64) -> Entry {
     let id = 20_000 + number;
     Entry {
         posix: Some(PosixIdentity {
-            uid: id.try_into().expect("a uid"),
-            gid: id.try_into().expect("a gid"),
+            uid: id.try_into().expect("a valid uid"),
+            gid: id.try_into().expect("a valid gid"),
             groups: BTreeSet::new(),
         }),
         home: Some(PathBuf::from(format!("/home/{name}"))),
@@ -63,7 +63,7 @@ pub(super) fn read(entries: Vec<Entry>) -> SourceRead {
 }
 
 pub(super) fn marks(text: &str) -> Marks {
-    let stamp = Stamp::parse(text).expect("a time");
+    let stamp = Stamp::parse(text).expect("a valid time");
     Marks { changes: BTreeMap::from([("dc=x 001".to_owned(), stamp)]), ..Marks::default() }
 }
 
@@ -74,7 +74,7 @@ pub(super) fn controller(name: &str) -> Marks {
 impl Story {
     pub(super) fn begin(entries: Vec<Entry>) -> Self {
         let ledger = LedgerState { ledger_id: "L".to_owned(), ..LedgerState::default() };
-        let now = Timestamp::from_second(1_790_000_000).expect("a time");
+        let now = Timestamp::from_second(1_790_000_000).expect("a valid time");
         let mut story = Self { ledger, policy: policy(24 * HOUR), now, events: Vec::new() };
         story.hears(read(entries));
         story
@@ -111,7 +111,7 @@ impl Story {
     fn approve(&mut self, what: &str) {
         let hash =
             self.ledger.refusals.iter().find(|refusal| refusal.why.contains(what)).expect("refused").hash.clone();
-        let approval = approve(&self.ledger, &hash, self.now).expect("it can be approved");
+        let approval = approve(&self.ledger, &hash, self.now).expect("the refusal can be approved");
         for change in &approval {
             self.ledger.apply(change);
         }
@@ -125,7 +125,7 @@ fn without(entries: &[Entry], from: usize, change: impl Fn(&mut Entry)) -> Vec<E
 }
 
 #[test]
-fn an_attribute_is_gone_only_if_half_of_those_who_showed_it_still_do() {
+fn an_attribute_is_gone_only_if_half_of_the_accounts_still_show_it() {
     let no_mail = |entry: &mut Entry| entry.mail = None;
     let mails = |story: &Story| story.count(|account| account.mail.is_some());
     for (count, left, after) in [(12, 6, 6), (12, 5, 12), (12, 0, 12), (9, 0, 0)] {
@@ -138,16 +138,16 @@ fn an_attribute_is_gone_only_if_half_of_those_who_showed_it_still_do() {
     let mut story = Story::begin(all.clone());
     story.hears(read(without(&all, 2, no_mail)));
     let text = &story.ledger.refusals[0].why;
-    assert!(text.contains("mail: 12 accounts of people showed it, 2 do now"), "{text}");
+    assert!(text.contains("mail: 12 accounts of people had it, 2 have it now"), "{text}");
     story.approve("mail");
     let part = story.ledger.approvals.keys().next().expect("approved").clone();
     let given = story.ledger.approvals.insert(part.clone(), story.now + SignedDuration::from_hours(60 * 24));
     story.hears(read(without(&all, 2, no_mail)));
-    assert_eq!(mails(&story), 12, "an approval of a wrong clock");
+    assert_eq!(mails(&story), 12, "the approval comes from a wrong clock");
     story.ledger.approvals.extend(given.map(|until| (part, until)));
     story.hears(read(without(&all, 2, no_mail)));
     assert_eq!((mails(&story), story.ledger.refusals.len(), story.ledger.approvals.len()), (2, 0, 0));
-    // Back, without anybody's help.
+    // The doubt ends without anybody's help when the keys are shown again.
     let mut story = Story::begin(all.clone());
     story.hears(read(without(&all, 0, |entry| entry.ssh_keys.clear())));
     assert_eq!(story.count(|account| !account.ssh_keys.is_empty()), 12);
@@ -156,7 +156,7 @@ fn an_attribute_is_gone_only_if_half_of_those_who_showed_it_still_do() {
 }
 
 #[test]
-fn an_absent_home_moves_none() {
+fn an_entry_without_a_home_keeps_the_last_one() {
     let all: Vec<Entry> = people(12)
         .into_iter()
         .map(|entry| Entry { home: Some(PathBuf::from(format!("/elsewhere/{}", entry.name))), ..entry })
@@ -173,7 +173,7 @@ fn an_absent_home_moves_none() {
     assert_eq!(story.account("p5").home, Some(PathBuf::from("/elsewhere/p5")));
     let moved = |entry: &mut Entry| entry.home = Some(PathBuf::from(format!("/new/{}", entry.name)));
     story.hears(read(without(&all, 0, moved)));
-    assert_eq!(story.account("p5").home, Some(PathBuf::from("/new/p5")), "whoever says so moves it");
+    assert_eq!(story.account("p5").home, Some(PathBuf::from("/new/p5")), "a home that is shown is used");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn a_partial_read_enables_nobody() {
 }
 
 #[test]
-fn groups_that_empty_at_once_are_hidden_and_one_is_a_removal() {
+fn groups_that_empty_at_once_are_doubted_and_a_single_one_is_not() {
     let with = |groups: &[(&str, &[i64])]| {
         let groups = groups.iter().map(|(name, members)| group(name, members));
         people(6).into_iter().chain(groups).collect::<Vec<_>>()
@@ -206,7 +206,7 @@ fn groups_that_empty_at_once_are_hidden_and_one_is_a_removal() {
     let mut story = Story::begin(with(&[("a", &[0]), ("b", &[0]), ("c", &[4])]));
     story.hears(read(with(&[("a", &[]), ("b", &[]), ("c", &[4])])));
     assert_eq!((story.completeness(), leaving(&story)), (&Completeness::Complete, 2));
-    // An administrator says so.
+    // An administrator accepts the empty groups.
     let mut story = Story::begin(with(&[("a", &[0, 1]), ("b", &[2, 3])]));
     let empty = || read(with(&[("a", &[]), ("b", &[])]));
     story.hears(empty());
@@ -219,7 +219,7 @@ fn groups_that_empty_at_once_are_hidden_and_one_is_a_removal() {
 }
 
 #[test]
-fn a_member_who_is_named_and_not_there_stays_until_they_are_due() {
+fn a_named_member_without_an_entry_stays_until_the_absence_is_due() {
     let all = |members: &[i64]| people(3).into_iter().chain([group("a", members)]).collect::<Vec<_>>();
     let mut story = Story::begin(all(&[0, 1]));
     let named = || {
@@ -236,7 +236,7 @@ fn a_member_who_is_named_and_not_there_stays_until_they_are_due() {
         story.later(HOUR);
     }
     story.hears(named());
-    assert_eq!(story.account("a").leaving.len(), 1, "their absence is due");
+    assert_eq!(story.account("a").leaving.len(), 1, "the absence is due");
     // A member that the group does not even name leaves at once.
     let mut story = Story::begin(all(&[0, 1]));
     story.hears(read(all(&[1])));
@@ -244,14 +244,14 @@ fn a_member_who_is_named_and_not_there_stays_until_they_are_due() {
 }
 
 #[test]
-fn five_people_who_return_under_new_ids_are_a_doubt() {
+fn five_people_with_new_ids_raise_a_doubt() {
     let again = |from: i64, count: i64| {
         let renewed = |entry: Entry| Entry { id: DirectoryId(format!("again-{}", entry.id)), ..entry };
         people(8)
             .into_iter()
             .enumerate()
             .map(|(at, entry)| {
-                let at = i64::try_from(at).expect("few");
+                let at = i64::try_from(at).expect("a small number");
                 if at >= from && at < from + count { renewed(entry) } else { entry }
             })
             .collect::<Vec<_>>()
@@ -265,9 +265,9 @@ fn five_people_who_return_under_new_ids_are_a_doubt() {
         let absent = story.count(|account| account.absence.is_some());
         let asked = story.ledger.doubts.keys().any(|key| key.question == Question::Import);
         assert_eq!((asked, absent == 0), (question, question), "{count}");
-        assert_eq!(story.ledger.accounts.len(), 8, "nothing is adopted, and nobody is new");
+        assert_eq!(story.ledger.accounts.len(), 8, "no account is adopted, and none is new");
     }
-    // While the identity of the entries is in doubt, groups keep the members they had.
+    // While the identity of the entries is in doubt, groups keep their members.
     let grouped = |entries: Vec<Entry>, members: Vec<DirectoryId>| {
         let members = members.into_iter().map(|id| (id, Role::Member)).collect();
         let group = Entry { members, ..group("a", &[]) };
@@ -279,7 +279,7 @@ fn five_people_who_return_under_new_ids_are_a_doubt() {
     story.hears(read(grouped(after.clone(), ids(&after))));
     let members: Vec<_> = story.account("a").members.keys().cloned().collect();
     assert_eq!((members, story.account("a").leaving.len()), (ids(&before), 0));
-    // Other uids: they are other people.
+    // With other uids, they are other people.
     let mut story = Story::begin(people(8));
     let mut others = again(0, 8);
     for (entry, uid) in others.iter_mut().zip(30_000_i64..) {
@@ -318,7 +318,7 @@ fn no_absence_is_due_before_every_server_was_asked() {
         let mut story = Story::begin(people(3));
         story.account("p0");
         let id = story.account("p0").id.clone();
-        story.ledger.accounts.get_mut(&id).expect("known").state = Lifecycle::Active;
+        story.ledger.accounts.get_mut(&id).expect("p0 has an account").state = Lifecycle::Active;
         assert_eq!(asked(&story), 0);
         gone(&mut story);
         assert_eq!((asked(&story), is_due(&story)), (1, false));
@@ -341,10 +341,10 @@ fn no_absence_is_due_before_every_server_was_asked() {
         let mut refusals = Vec::new();
         for _ in 0..24 {
             refusals = story.hears(missing(&[("a", freshest.clone()), ("b", other.clone())]));
-            assert!(!is_due(&story), "it waits alone");
+            assert!(!is_due(&story), "the absence is not due while the servers disagree");
             story.later(HOUR);
         }
-        assert!(refusals[0].to_string().contains("disagree whether p0 is there"), "{}", refusals[0]);
+        assert!(refusals[0].to_string().contains("disagree about whether p0 is there"), "{}", refusals[0]);
         let left = story.hears(missing(&[("a", freshest), ("b", other)]));
         assert_eq!((is_due(&story), left.len()), (due, 0), "the freshest server decides");
     }
@@ -382,7 +382,7 @@ fn an_acceptance_is_used_up_by_one_read_of_a_server_without_marks() {
 }
 
 #[test]
-fn how_far_a_server_is_is_written_down_with_what_it_said() {
+fn the_marks_of_a_server_are_recorded_together_with_other_changes() {
     let mut story = Story::begin(people(3));
     let at = |text: &str, entries: Vec<Entry>| SourceRead { marks: marks(text), ..read(entries) };
     story.hears(at("20260901000000.0Z", people(3)));
@@ -394,11 +394,11 @@ fn how_far_a_server_is_is_written_down_with_what_it_said() {
         changes.iter().all(|change| matches!(change, Change::Sources(_)))
     };
     story.later(60);
-    assert!(quiet(&story, at("20260902000000.0Z", people(3))), "others' changes are not written each minute");
+    assert!(quiet(&story, at("20260902000000.0Z", people(3))), "new marks alone are not written each minute");
     story.later(600);
     assert!(!quiet(&story, at("20260902000000.0Z", people(3))));
     story.hears(at("20260903000000.0Z", people(4)));
     assert_eq!(known(&story), marks("20260903000000.0Z"));
     story.hears(at("20990903000000.0Z", people(5)));
-    assert_eq!(known(&story), marks("20260903000000.0Z"), "the future raises nothing");
+    assert_eq!(known(&story), marks("20260903000000.0Z"), "marks in the future are ignored");
 }

@@ -1,4 +1,4 @@
-//! Members from other domains of a forest, each domain a source of its own.
+//! Tests of members from other domains of a forest. Each domain is a source.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -26,7 +26,7 @@ fn person(number: u32) -> Entry {
     Entry { sid, ..Entry::new(AccountKind::User, format!("u{number}"), dn, name) }
 }
 
-/// The domain `dc=root` with one group, which names `members`.
+/// The domain `dc=root` with a group that names `members`.
 fn root(members: &[(&str, Role)]) -> SourceRead {
     let sid = Some("s-1-5-21-1-1-1-500".to_owned());
     let group = Entry { sid, ..Entry::new(AccountKind::Group, "g", "CN=staff,DC=root", "staff") };
@@ -49,10 +49,10 @@ const NOBODY: &str = "CN=S-1-5-21-9-9-9-9,CN=ForeignSecurityPrincipals,DC=root";
 impl Forest {
     fn new() -> Self {
         let ledger = LedgerState { ledger_id: "L".to_owned(), ..LedgerState::default() };
-        Self { ledger, policy: policy(24 * 3600), now: Timestamp::from_second(1_790_000_000).expect("a time") }
+        Self { ledger, policy: policy(24 * 3600), now: Timestamp::from_second(1_790_000_000).expect("a valid time") }
     }
 
-    /// One source answers, as each does for itself.
+    /// Reads one source. The other ones are not asked.
     fn hears(&mut self, read: SourceRead) {
         let others = ["root", "child", "copy"].into_iter().filter(|source| *source != read.source);
         let unasked = others.map(str::to_owned).collect();
@@ -63,13 +63,13 @@ impl Forest {
     }
 
     fn staff(&self) -> &Account {
-        self.ledger.accounts.values().find(|account| account.name == "staff").expect("the group")
+        self.ledger.accounts.values().find(|account| account.name == "staff").expect("group staff is known")
     }
 
-    /// The names of the people in the group, those who are leaving in brackets.
+    /// Returns the names of the people in the group. Names of those who are leaving are in brackets.
     fn members(&self) -> Vec<String> {
         let (staff, people) = (self.staff(), PeopleByEntry::of(&self.ledger));
-        let name = |member: &DirectoryId| people.get(staff, member).expect("a person").name.clone();
+        let name = |member: &DirectoryId| people.get(staff, member).expect("the member is a person").name.clone();
         let is_leaving = |member: &DirectoryId| staff.leaving.contains(member);
         let say = |member| if is_leaving(member) { format!("({})", name(member)) } else { name(member) };
         staff.members.keys().map(say).collect()
@@ -91,7 +91,7 @@ fn members_of_another_domain_are_found_by_dn_and_by_sid() {
     let unresolved = &forest.ledger.sources["root"].unresolved;
     assert_eq!((unresolved.groups, unresolved.members), (1, 1));
     assert_eq!(unresolved.examples[0].example, "s-1-5-21-9-9-9-9");
-    // The group names one of them no longer.
+    // The group no longer names one of them.
     forest.hears(root(&named[1..]));
     assert_eq!(forest.members(), ["(p1)", "p2"]);
 }
@@ -103,7 +103,7 @@ fn a_member_of_another_domain_stays_while_that_domain_does_not_answer() {
     forest.hears(root(&[(BY_DN, Role::Member), (BY_SID, Role::Member)]));
     for _ in 0..23 {
         forest.now += SignedDuration::from_hours(1);
-        // One of them is missing, and is proved to be absent only after a day.
+        // The entry of one of them is missing. Its absence is proved only after a day.
         forest.hears(child(vec![person(1)]));
         forest.hears(root(&[(BY_DN, Role::Member), (BY_SID, Role::Member)]));
         assert_eq!(forest.members(), ["p1", "p2"]);
@@ -117,7 +117,7 @@ fn a_member_of_another_domain_stays_while_that_domain_does_not_answer() {
 }
 
 #[test]
-fn groups_whose_members_are_of_another_domain_do_not_empty_at_once() {
+fn groups_with_members_of_another_domain_do_not_empty_at_once() {
     let both = |named: bool| {
         let mut read = root(&if named { vec![(BY_DN, Role::Member)] } else { Vec::new() });
         let sid = Some("s-1-5-21-1-1-1-501".to_owned());
@@ -150,18 +150,18 @@ fn a_hidden_sid_takes_no_membership_away() {
 }
 
 #[test]
-fn a_source_outside_of_forests_has_no_members_elsewhere() {
+fn a_source_outside_a_forest_has_no_members_elsewhere() {
     let mut forest = Forest::new();
     let foreign = |number| Entry { sid: None, ..person(number) };
     forest.hears(child(vec![foreign(1)]));
     forest.hears(root(&[(BY_DN, Role::Member)]));
-    assert_eq!(forest.members(), [""; 0], "its DNs mean something else there");
-    // Nor does the same id in another source make somebody a member.
+    assert_eq!(forest.members(), [""; 0], "without SIDs, the sources are not in one forest");
+    // The same id in another source does not make a person a member either.
     let mut read = root(&[]);
     read.entries[0].members.insert(DirectoryId("u1".to_owned()), Role::Member);
     forest.hears(read);
     let people = PeopleByEntry::of(&forest.ledger);
-    let member = forest.staff().members.keys().next().expect("the id");
+    let member = forest.staff().members.keys().next().expect("the id is recorded");
     assert!(people.get(forest.staff(), member).is_none());
 }
 
@@ -189,14 +189,14 @@ fn a_dn_means_nobody_if_two_domains_have_its_suffix() {
 }
 
 #[test]
-fn nobody_joins_from_a_domain_whose_last_read_was_not_whole() {
+fn nobody_joins_from_a_domain_whose_last_read_was_partial() {
     let mut forest = Forest::new();
     forest.hears(child(vec![person(1), person(2)]));
     forest.hears(root(&[(BY_SID, Role::Member)]));
     let why = "down".to_owned();
     forest.hears(SourceRead { completeness: Completeness::Partial { why }, ..child(Vec::new()) });
     forest.hears(root(&[(BY_DN, Role::Member), (BY_SID, Role::Member)]));
-    assert_eq!(forest.members(), ["p2"], "who belongs to it stays");
+    assert_eq!(forest.members(), ["p2"], "a member stays");
     forest.hears(child(vec![person(1), person(2)]));
     forest.hears(root(&[(BY_DN, Role::Member), (BY_SID, Role::Member)]));
     assert_eq!(forest.members(), ["p1", "p2"]);
@@ -209,7 +209,7 @@ fn a_member_whose_dn_changed_stays_while_another_domain_names_the_former_one() {
     forest.hears(root(&[(BY_DN, Role::Member)]));
     assert_eq!(forest.members(), ["p1"]);
     let moved = Entry { dn: "CN=p1,OU=moved,DC=child".to_owned(), ..person(1) };
-    // Somebody else comes to where it was: the group does not mean them.
+    // Another person gets the former DN. The group does not mean this person.
     let successor = Entry { dn: person(1).dn, ..person(3) };
     forest.hears(child(vec![moved.clone(), person(2), person(3)]));
     forest.hears(root(&[(BY_DN, Role::Member)]));
@@ -218,12 +218,12 @@ fn a_member_whose_dn_changed_stays_while_another_domain_names_the_former_one() {
     forest.now += SignedDuration::from_hours(48);
     forest.hears(root(&[(BY_DN, Role::Member)]));
     assert_eq!(forest.members(), ["p1"]);
-    // The other domain has heard of it.
+    // The other domain has learned the new DN.
     forest.hears(root(&[("CN=p1,OU=moved,DC=child", Role::Member)]));
     assert_eq!(forest.members(), ["p1"]);
     forest.hears(root(&[]));
     assert_eq!(forest.members(), ["(p1)"]);
-    // The former DN makes nobody a member, and after a week it is its new owner's.
+    // The former DN makes nobody a member; after a week, it means its new owner.
     forest.hears(root(&[("CN=p3,CN=Users,DC=child", Role::Member)]));
     assert_eq!(forest.members(), ["(p1)"]);
     forest.now += SignedDuration::from_hours(7 * 24);
@@ -246,9 +246,9 @@ fn nobody_joins_from_a_domain_that_two_sources_show() {
     let mut forest = Forest::new();
     forest.hears(child(vec![person(1)]));
     forest.hears(root(&[(BY_DN, Role::Member)]));
-    // The account of this SID is not among those that the domain shows; the copy has given the SID to somebody else.
+    // The domain does not show the account with this SID; the copy has assigned the SID to another account.
     forest.hears(copy(vec![person(1), person(2)]));
     forest.hears(root(&[(BY_DN, Role::Member), (BY_SID, Role::Member)]));
-    assert_eq!(forest.members(), ["p1"], "who belongs to it stays");
+    assert_eq!(forest.members(), ["p1"], "a member stays");
     assert_eq!(forest.ledger.sources["root"].unresolved.members, 1);
 }

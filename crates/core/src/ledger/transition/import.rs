@@ -1,4 +1,4 @@
-//! A directory that was imported again: all accounts are missing, and new entries have their names and uids.
+//! Notices a directory that was imported again: many accounts are missing, and new entries have their names and uids.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +11,22 @@ use crate::ledger::doubt::{Doubt, DoubtKey, Question};
 use crate::ledger::{Account, Lifecycle, OrderKind};
 use crate::snapshot::{Entry, SourceRead};
 
-/// If fewer accounts of a kind are affected, they count as people who were recreated one by one.
+/// With fewer accounts of a kind, the entries were probably recreated one by one.
 const ENOUGH: usize = 5;
 
-/// Accounts that seem to be imported again, by the ids of the entries that have their names and uids.
+/// Accounts that were probably imported again, by the ids of the entries that have their names and uids.
 pub(super) type Imported = BTreeMap<DirectoryId, Old>;
 
-/// Whose name and uid an entry has.
+/// The account whose name and uid an entry has.
 pub(super) struct Old {
     pub(super) account: AccountId,
-    /// As whom groups knew them.
+    /// The id by which groups knew the account.
     pub(super) id: DirectoryId,
 }
 
 impl Memory<'_> {
-    /// Accounts of which the read shows the names and uids under other ids, if there are many: nobody of them is suspended
-    /// and nothing is adopted before an administrator says what it is.
+    /// Returns the missing accounts whose names and uids the read shows under other ids, if there are many. None of
+    /// them is suspended or adopted before an administrator decides.
     pub(super) fn imported(&mut self, read: &SourceRead, present: &HashSet<&DirectoryId>) -> Imported {
         let mut all = Imported::new();
         for kind in [AccountKind::Tool, AccountKind::User, AccountKind::Group] {
@@ -70,7 +70,7 @@ impl Memory<'_> {
         let uid = |posix: &Option<PosixIdentity>| posix.as_ref().map(|posix| posix.uid);
         let again = missing.iter().filter_map(|account| {
             let entry = strangers.get(&account.kubernetes_name)?;
-            // The uid of a workspace is in no directory.
+            // No directory has the uid of a workspace.
             let same = kind == AccountKind::Group || uid(&entry.posix) == uid(&account.posix);
             let old = Old { account: account.id.clone(), id: account.directory_id.clone() };
             same.then(|| (entry.id.clone(), old))

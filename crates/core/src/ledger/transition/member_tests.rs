@@ -1,4 +1,4 @@
-//! Whom a group means by a name that several entries have, or that somebody had before.
+//! Tests which person a group means by a name that several entries have, or that another person had before.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::snapshot::named::MemberName;
 use crate::snapshot::{Entry, RejectedEntry, SourceRead};
 
 fn gid() -> Gid {
-    3000.try_into().expect("a gid")
+    3000.try_into().expect("a valid gid")
 }
 
 /// A group that gives its members a gid.
@@ -19,11 +19,11 @@ fn staff(members: &[i64]) -> Entry {
 }
 
 fn in_staff(mut person: Entry) -> Entry {
-    person.posix.as_mut().expect("ids").groups.insert(gid());
+    person.posix.as_mut().expect("the person has a uid").groups.insert(gid());
     person
 }
 
-/// The same read, where `staff` names somebody by what no entry answers to.
+/// Returns the read with a `staff` that also names a member for whom there is no entry.
 fn naming(mut read: SourceRead, name: MemberName) -> SourceRead {
     read.dangling.add(name, DirectoryId("g-staff".to_owned()), crate::snapshot::Role::Member);
     read
@@ -37,7 +37,7 @@ fn by_dn(dn: &str) -> MemberName {
     MemberName::of(&Dn::parse(dn))
 }
 
-/// The members of the group, those who are leaving in brackets.
+/// Returns the members of the group. Names of those who are leaving are in brackets.
 fn members(story: &Story) -> Vec<String> {
     let (staff, people) = (story.account("staff"), PeopleByEntry::of(&story.ledger));
     let name = |member: &DirectoryId| people.get(staff, member).map_or_else(|| member.0.clone(), |it| it.name.clone());
@@ -61,7 +61,7 @@ fn called(name: &str, entry: Entry) -> Entry {
 }
 
 #[test]
-fn a_name_that_two_entries_claim_means_whom_the_ledger_knows_by_it() {
+fn a_name_that_two_entries_claim_means_the_account_that_has_it() {
     let mut story = begin();
     for _ in 0..2 {
         let shown = read(vec![person(1), called("p1", person(2)), staff(&[])]);
@@ -70,11 +70,15 @@ fn a_name_that_two_entries_claim_means_whom_the_ledger_knows_by_it() {
         story.later(48 * HOUR);
     }
     story.hears(read(vec![person(1), person(2), staff(&[])]));
-    assert_eq!((members(&story), gids(&story, "p1").len()), (vec!["(p1)".to_owned()], 0), "named no longer");
+    assert_eq!(
+        (members(&story), gids(&story, "p1").len()),
+        (vec!["(p1)".to_owned()], 0),
+        "the group no longer names p1"
+    );
 }
 
 #[test]
-fn an_entry_that_is_refused_a_name_gains_nothing_by_it() {
+fn an_entry_that_may_not_have_a_name_gains_nothing_by_it() {
     let puppet = called("p1", in_staff(person(2)));
     let rejected = RejectedEntry {
         source: SOURCE.to_owned(),
@@ -88,7 +92,7 @@ fn an_entry_that_is_refused_a_name_gains_nothing_by_it() {
     let stranger = Entry { id: DirectoryId("u9".to_owned()), ..in_staff(person(1)) };
     let refused = SourceRead { rejected: vec![rejected], ..read(vec![person(3), staff(&[2])]) };
     for shown in [read(vec![puppet, staff(&[2])]), refused, read(vec![stranger, person(2), staff(&[9])])] {
-        // The entry of p1 is missing, or hidden, or was moved elsewhere.
+        // The entry of p1 is missing, hidden or was moved elsewhere.
         let mut story = begin();
         story.hears(shown.clone());
         assert_eq!((members(&story), gids(&story, "p2").len()), (vec!["p1".to_owned()], 0), "{shown:?}");
@@ -96,7 +100,7 @@ fn an_entry_that_is_refused_a_name_gains_nothing_by_it() {
             story.later(HOUR);
             story.hears(shown.clone());
         }
-        assert_eq!(members(&story), ["(p1)"], "its absence is due");
+        assert_eq!(members(&story), ["(p1)"], "the absence of p1 is due");
     }
 }
 
@@ -113,9 +117,9 @@ fn a_member_who_is_renamed_stays_for_a_week() {
         }
         story.hears(naming(read(vec![renamed.clone(), person(2), staff(&[])]), former.clone()));
         assert_eq!((members(&story), gids(&story, &name).len()), (vec![format!("({name})")], 0), "{former}");
-        // Nobody joins by it.
+        // Nobody joins by another name.
         let mut story = begin();
         story.hears(naming(read(vec![renamed.clone(), person(2), staff(&[])]), by_dn("uid=p2,ou=elsewhere,dc=x")));
-        assert_eq!(members(&story), [format!("({name})")], "the group names it no longer");
+        assert_eq!(members(&story), [format!("({name})")], "the group no longer names the account");
     }
 }

@@ -1,4 +1,4 @@
-//! Who stays a member: the members of groups that became empty all at once, and members that are named but have no
+//! Decides who stays a member: handles groups that became empty all at once, and members who are named but have no
 //! entry in the read.
 
 use std::borrow::Cow;
@@ -16,31 +16,31 @@ use crate::snapshot::dn::Dn;
 use crate::snapshot::named::MemberName;
 use crate::snapshot::{Entry, Role, SourceRead};
 
-/// What is known of members that no entry of the read answers to.
+/// Named members for which the read has no entry.
 #[derive(Default)]
 pub(super) struct Named {
     /// The members that a group or tool keeps, because their own absence is not due yet.
     pub(super) kept: BTreeMap<DirectoryId, BTreeSet<DirectoryId>>,
-    /// The members that another domain of the forest has, by the group or tool that names them.
+    /// The members in other domains of the forest, by the group or tool that names them.
     elsewhere: BTreeMap<DirectoryId, BTreeMap<DirectoryId, Role>>,
-    /// The gids of the groups that keep a member, by the member.
+    /// The gids of the groups that keep a member, by member.
     pub(super) gids: BTreeMap<DirectoryId, BTreeSet<Gid>>,
-    /// The names that no source has an entry of.
+    /// The names for which no source has an entry.
     pub(super) unresolved: Unresolved,
 }
 
-/// Entries that are not taken by the name that they have, and the entry whose name it is, if that is missing: groups that
-/// name their members by name may mean the other.
+/// Entries that cannot be identified by their name, because another account has or had it. Groups that name members by
+/// name may mean that account. The value is its id, if its entry is missing.
 pub(super) type Misnamed = BTreeMap<DirectoryId, Option<DirectoryId>>;
 
 impl Named {
-    /// Whether a group or tool still names somebody of whom the read has no entry.
+    /// Whether a group or tool still names `member`, although the read has no entry for it.
     pub(super) fn has(&self, holder: &DirectoryId, member: &DirectoryId) -> bool {
         self.kept.get(holder).is_some_and(|kept| kept.contains(member))
             || self.elsewhere.get(holder).is_some_and(|members| members.contains_key(member))
     }
 
-    /// `entry` with its members from other domains.
+    /// Returns `entry` with its members from other domains.
     pub(super) fn with_members_elsewhere<'e>(&self, entry: &'e Entry) -> Cow<'e, Entry> {
         let Some(elsewhere) = self.elsewhere.get(&entry.id) else { return Cow::Borrowed(entry) };
         let mut whole = entry.clone();
@@ -53,8 +53,9 @@ impl Named {
 }
 
 impl Memory<'_> {
-    /// Groups that show nobody, though members of theirs whom the ledger knows are in the same read: an access rule hides
-    /// them, or a plugin lost them. One may be emptied, and so may several that had one and the same member.
+    /// Returns why a read is only partial: several groups show no members, although some of their known members are in
+    /// the read. An access rule hides the members, or a plugin lost them. One group may become empty, and so may
+    /// several with the same single member.
     pub(super) fn emptied(&self, read: &SourceRead) -> Option<String> {
         if self.ledger.marks.get(&read.source).is_some_and(|mark| mark.accepted) {
             return None;
@@ -68,7 +69,7 @@ impl Memory<'_> {
         if lost.len() < 2 {
             return None;
         }
-        // A group of one domain may have members of another.
+        // A group in one domain may have members in another.
         let elsewhere = self.ledger.accounts.values().filter(|account| {
             account.source != read.source && account.absence.is_none() && account.state != Lifecycle::Deleted
         });
@@ -84,8 +85,8 @@ impl Memory<'_> {
         }
         (groups.len() > 1 && people.len() > 1).then(|| {
             format!(
-                "{} groups show no member at once, where the ledger knows some, such as {}; if they are really empty: bursar \
-                 directory accept {}",
+                "{} groups show no member at once, but the ledger knows some, for example of {}; if they are really \
+                 empty, run: bursar directory accept {}",
                 groups.len(),
                 groups[0],
                 read.source
@@ -93,7 +94,7 @@ impl Memory<'_> {
         })
     }
 
-    /// Whether a group that selects a class has become empty. An account that leaves a class for this reason has the
+    /// Whether a group that selects a class has become empty. Accounts that leave the class for this reason get the
     /// grace period of an absence.
     pub(super) fn is_emptied(&self, account: &Account, Believed { entry, names, .. }: &Believed<'_>) -> bool {
         let selects = |group: &str| group == entry.name || group == account.name;
@@ -105,7 +106,8 @@ impl Memory<'_> {
             && account.absence.map_or(0, |absence| absence.seconds) < self.policy.lifecycle.absent_for.as_secs()
     }
 
-    /// The entries of a read that are to have the name of another account, and rejected ones that are to have another name.
+    /// Returns the entries that have the name of another account, and rejected entries whose name differs from that of
+    /// their account.
     pub(super) fn misnamed(
         &self,
         read: &SourceRead,
@@ -138,16 +140,16 @@ impl Memory<'_> {
         misnamed
     }
 
-    /// The account that has the name of an entry of an unknown id, and is not to be given to it.
+    /// Returns the account that already has the name of a new entry, unless an order gives the account to that entry.
     fn other_of_the_name(&self, entry: &Entry) -> Option<&Account> {
         let named = self.named(entry.kind, &kubernetes_name(&entry.name)).and_then(|id| self.ledger.accounts.get(id));
         let owner = named.or_else(|| self.bearer(entry.kind, &entry.name, None))?;
         self.order(&owner.id, OrderKind::AdoptAccount).is_none().then_some(owner)
     }
 
-    /// Looks up in the ledger whom the names without an entry mean: accounts of this source that are missing, have another
-    /// name, or have it together with others, and keep their membership until their absence is due, and accounts of other
-    /// domains of its forest. Nobody joins by a DN or SID that may be another account's as well.
+    /// Finds in the ledger the accounts that names without an entry may mean. Accounts of this source that are missing,
+    /// renamed or ambiguous stay members until their absence is due. Accounts in other domains of the forest are
+    /// members. Nobody joins by a DN or SID that may also mean another account.
     pub(super) fn named_members(&self, read: &SourceRead) -> Named {
         let mut named = Named::default();
         if read.dangling.members.is_empty() {
@@ -161,18 +163,19 @@ impl Memory<'_> {
         let (domains, disputed) = (self.domains(read), self.disputed(read));
         let mut unresolved: BTreeSet<&MemberName> = read.dangling.members.keys().collect();
         for account in self.ledger.accounts.values().filter(is_there) {
-            // Each name, and whether nobody else is called so.
+            // Each name of the account, and whether an account may join by it.
             let dn = Dn::parse(&account.dn);
             let by_dn = MemberName::Dn(dn.canonical().to_owned());
             let former = account.former_dns.iter().filter(|(_, until)| is_recent(**until, self.now));
             let former = former.map(|(former, _)| (called_formerly(former), false));
             let called: Vec<(MemberName, bool)> = if account.source == read.source {
-                // Nobody joins by these: who has an entry is a member by that, if the group means them.
+                // Within a source, these names only keep members: an account with an entry joins by its entry.
                 let by_name = (account.kind != AccountKind::Group).then(|| MemberName::Name(account.name.clone()));
                 [by_dn].into_iter().chain(by_name).map(|name| (name, true)).chain(former).collect()
             } else {
                 let Some(sid) = account.sid.as_ref().filter(|_| is_of_forest) else { continue };
-                // What the source says now may be another account: its last read must be whole before anybody joins.
+                // The other source may now use the name for another account, so its last read must be complete before
+                // anybody joins.
                 let is_sure = self.is_proved(&account.source) && domains.is_of_one_source(sid);
                 let is_its_own = is_sure
                     && domains.is_of_one_domain(&dn)
@@ -200,7 +203,7 @@ impl Memory<'_> {
         named
     }
 
-    /// The domains that have accounts.
+    /// Returns the domains of all accounts.
     fn domains(&self, read: &SourceRead) -> Domains {
         let configured: BTreeSet<&str> = self.snapshot.reads.iter().map(|read| read.source.as_str()).collect();
         let is_configured = |source: &str| configured.contains(source) || self.snapshot.unasked.contains(source);
@@ -222,7 +225,8 @@ impl Memory<'_> {
         domains
     }
 
-    /// The entries that had, or are to have, the DNs that members are called by: it may mean each of them.
+    /// Returns the entries that had, or should get, a DN that names a member without an entry. The name may mean each
+    /// of them.
     fn disputed(&self, read: &SourceRead) -> BTreeMap<MemberName, BTreeSet<&DirectoryId>> {
         let former = self.ledger.accounts.values().flat_map(|account| {
             let recent = account.former_dns.iter().filter(|(_, until)| is_recent(**until, self.now));
@@ -241,42 +245,43 @@ impl Memory<'_> {
     }
 }
 
-/// Which sources have accounts of which domains.
+/// The sources and the DN suffixes of each domain.
 #[derive(Default)]
 struct Domains {
-    /// By the SID of the domain.
+    /// Sources, by the SID of the domain.
     sources: BTreeMap<String, BTreeSet<String>>,
-    /// The SIDs of the domains by the DN that their accounts end with.
+    /// SIDs of domains, by the DN suffix of their accounts.
     suffixes: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Domains {
-    /// A copy of a domain has its SIDs, and gives them to others.
+    /// Whether a single source has accounts of this domain. A copy of a domain has the same SIDs, and gives them to
+    /// other accounts.
     fn is_of_one_source(&self, sid: &str) -> bool {
         self.sources.get(domain(sid)).is_some_and(|sources| sources.len() == 1)
     }
 
-    /// Forests that do not trust each other may have one and the same suffix.
+    /// Whether a single domain has this suffix. Forests that do not trust each other may have the same one.
     fn is_of_one_domain(&self, dn: &Dn) -> bool {
         self.suffixes.get(suffix(dn)).is_some_and(|domains| domains.len() == 1)
     }
 }
 
-/// The SID of the domain of an account.
+/// Returns the SID of the domain of an account.
 fn domain(sid: &str) -> &str {
     sid.rsplit_once('-').map_or(sid, |(domain, _)| domain)
 }
 
-/// For so long a DN or a name may mean the account that had it: other domains hear of the new one when they replicate, and their
-/// infrastructure masters compare names every two days. A week has room for a weekend on which one of them is down.
+/// How long a former DN or name may still mean the account. Other domains learn the new one by replication, and their
+/// infrastructure masters compare names every two days. A week covers a weekend on which one of them is down.
 const FORMER: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 fn is_recent(until: Timestamp, now: Timestamp) -> bool {
     now.duration_since(until).abs() < FORMER
 }
 
-/// The DNs and names that groups may still call the account by after it was seen as `entry` and is called `name`: servers
-/// change groups after the entry, if at all, and other domains later.
+/// Returns the former DNs and names that groups may still use for the account after it was seen as `entry` with the
+/// name `name`. Servers update groups after the entry, if at all, and other domains later.
 pub(super) fn former_names(
     account: &Account,
     entry: &Entry,
@@ -294,7 +299,7 @@ pub(super) fn former_names(
     former
 }
 
-/// Every DN contains `=`. A name that does means nobody.
+/// Turns a former DN or name into the name of a member. Every DN contains `=`, so a plain name with `=` matches nobody.
 fn called_formerly(former: &str) -> MemberName {
     if former.contains('=') {
         MemberName::Dn(Dn::parse(former).canonical().to_owned())
@@ -303,19 +308,20 @@ fn called_formerly(former: &str) -> MemberName {
     }
 }
 
-/// The gid that a group gives its members; that of a tool is its group's.
+/// Returns the gid that a group or tool gives its members. That of a tool is the gid of its group.
 fn own_gid(entry: &Entry) -> Option<Gid> {
     entry.gid.or_else(|| entry.posix.as_ref().map(|posix| posix.gid)).filter(|_| entry.kind != AccountKind::User)
 }
 
-/// The DN of the domain: what begins with the first `dc`.
+/// Returns the DN of the domain, which begins at the first `dc`.
 fn suffix(dn: &Dn) -> &str {
     let text = dn.canonical();
     if text.starts_with("dc=") { text } else { text.find(",dc=").map_or("", |at| &text[at + 1..]) }
 }
 
 impl Named {
-    /// A group stands for its members. Whether there is any of them.
+    /// Adds the members that a name of `account` stands for; a group stands for its members. Returns whether there is
+    /// any.
     fn add(
         &mut self,
         source: &str,
@@ -344,7 +350,7 @@ impl Named {
     }
 }
 
-/// How many of `names` each group and tool names.
+/// Counts how many of `names` each group and tool contains.
 fn counted(read: &SourceRead, names: &BTreeSet<&MemberName>) -> Unresolved {
     let mut by_holder: BTreeMap<&DirectoryId, (u64, &MemberName)> = BTreeMap::new();
     for name in names {
@@ -364,7 +370,7 @@ fn counted(read: &SourceRead, names: &BTreeSet<&MemberName>) -> Unresolved {
     Unresolved { groups, members, examples }
 }
 
-/// Members whose leaving is not proved yet.
+/// Returns the members whose leaving is not proved yet.
 pub(super) fn staying(account: &Account) -> impl Iterator<Item = &DirectoryId> {
     account.members.keys().filter(|member| !account.leaving.contains(member))
 }

@@ -1,7 +1,7 @@
-//! One person in two sources: whose account an entry is, where the attribute that tells people apart says so.
+//! Finds the account of a new entry if the person already has an entry in another source.
 //!
-//! An account stays with the source that it was recorded with. It passes to another entry of its person only where an
-//! administrator says so: an attribute that people could write must not move an account.
+//! An account stays with the source that it was recorded with. It passes to another entry of its person only by an
+//! administrator's order, because an attribute that people can write must not move an account.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use crate::ledger::change::Change;
 use crate::ledger::{Account, LedgerState, Lifecycle, OrderKind};
 use crate::snapshot::Entry;
 
-/// What an entry of an unknown id is, whose person the ledger may know.
+/// What a new entry is, as far as the ledger knows its person.
 pub(super) enum Person {
-    /// Nobody that we know: a new account.
+    /// The person is unknown, so the entry gets a new account.
     New,
-    /// Somebody who has an account by another entry, which serves.
+    /// The person has an account by another entry, so this entry gets none.
     Served,
-    /// Rejected, with why.
+    /// The entry is rejected for this reason.
     Refused(String),
 }
 
-/// Accounts by what tells their person apart.
+/// Returns accounts by the value that identifies their person.
 pub(super) fn by_value(ledger: &LedgerState) -> BTreeMap<&str, Vec<&Account>> {
     let mut persons: BTreeMap<&str, Vec<&Account>> = BTreeMap::new();
     for (id, person) in &ledger.persons {
@@ -31,7 +31,8 @@ pub(super) fn by_value(ledger: &LedgerState) -> BTreeMap<&str, Vec<&Account>> {
 }
 
 impl<'a> Memory<'a> {
-    /// An entry of a later source is a person of an earlier one; its own account, if it has one, stays as it is.
+    /// Whether to skip an entry of a later source because an earlier source has the same person. An account that the
+    /// entry already has is not changed by it.
     pub(super) fn is_same(&mut self, source: &str, entry: &Entry, known: Option<&Account>) -> bool {
         let Some(of) = self.same.get(&(source, &entry.id)) else { return false };
         if let [_] = of.as_slice() {
@@ -64,14 +65,15 @@ impl<'a> Memory<'a> {
             return Person::Served;
         }
         Person::Refused(format!(
-            "it is the same person as {} of source {}; if this entry is to have that account: bursar adopt account user {}",
+            "it is the same person as {} of source {}; to give that account to this entry, run: bursar adopt \
+             account user {}",
             owner.account_name(),
             owner.source,
             owner.name
         ))
     }
 
-    /// The account of its person that is to be this entry's.
+    /// Returns an account of the entry's person that an order gives to this entry.
     pub(super) fn adopted_by_person(&self, entry: &Entry) -> Option<&'a Account> {
         let mut owners = self.of_person(entry).iter().copied();
         owners.find(|account| self.order(&account.id, OrderKind::AdoptAccount).is_some())
@@ -82,7 +84,7 @@ impl<'a> Memory<'a> {
         person.and_then(|person| self.persons.get(person)).map_or(&[], Vec::as_slice)
     }
 
-    /// A value that is hidden all at once stays.
+    /// Records the value that identifies the person. If the attribute is gone, the last value stays.
     pub(super) fn remember_person(&mut self, id: &AccountId, entry: &Entry) {
         let person = entry.person.as_ref().filter(|person| self.ledger.persons.get(id) != Some(*person));
         self.result.changes.extend(person.map(|person| Change::Person(id.clone(), person.clone())));

@@ -1,4 +1,4 @@
-//! Two sources that have the same people.
+//! Tests of two sources that have the same people.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,8 @@ type People<'a> = &'a [(&'a str, i64, &'a str)];
 fn read(source: &str, people: People<'_>, completeness: Completeness) -> SourceRead {
     let entry = |(name, uid, person): &(&str, i64, &str)| Entry {
         posix: Some(PosixIdentity {
-            uid: (*uid).try_into().expect("a uid"),
-            gid: 500.try_into().expect("a gid"),
+            uid: (*uid).try_into().expect("a valid uid"),
+            gid: 500.try_into().expect("a valid gid"),
             groups: BTreeSet::new(),
         }),
         person: Some((*person).to_owned()).filter(|person| !person.is_empty()),
@@ -40,7 +40,7 @@ impl Story {
             None => read("staff", &[], Completeness::Partial { why: "down".to_owned() }),
         };
         let snapshot: DirectorySnapshot = merge(vec![staff, read("guests", guests, Completeness::Complete)], &policy);
-        let now = jiff::Timestamp::from_second(1_790_000_000 + self.now).expect("a time");
+        let now = jiff::Timestamp::from_second(1_790_000_000 + self.now).expect("a valid time");
         let Transition { changes, .. } = transition(&self.ledger, &snapshot, &policy, now);
         for change in &changes {
             self.ledger.apply(change);
@@ -55,7 +55,7 @@ impl Story {
     }
 
     fn account(&self, name: &str) -> &Account {
-        self.ledger.accounts.values().find(|account| account.name == name).expect("an account")
+        self.ledger.accounts.values().find(|account| account.name == name).expect("the account exists")
     }
 
     fn rejected(&self) -> Vec<&str> {
@@ -67,7 +67,7 @@ impl Story {
             actor: "root".to_owned(),
             reason: "the same".to_owned(),
             ticket: None,
-            at: jiff::Timestamp::from_second(0).expect("a time"),
+            at: jiff::Timestamp::from_second(0).expect("a valid time"),
         };
         let account = self.account(name).id.clone();
         let order = Order { id: 1, account, what: OrderKind::AdoptAccount, note, bulk: None, object: None };
@@ -76,13 +76,13 @@ impl Story {
 }
 
 #[test]
-fn the_earlier_source_serves_and_the_later_one_makes_no_second_account() {
+fn a_person_in_two_sources_has_one_account_from_the_earlier_source() {
     let mut story = Story::default();
     let guests: People<'_> = &[("a.smith", 2001, "1"), ("carol", 2003, "3")];
     story.reads(Some(&[("alice", 2001, "1"), ("bob", 2002, "2")]), guests);
     assert_eq!(story.accounts(), [("alice", "staff"), ("bob", "staff"), ("carol", "guests")]);
     assert_eq!(story.rejected(), [""; 0]);
-    // Nor while the earlier one is down.
+    // This holds while the earlier source is down, too.
     story.reads(None, guests);
     assert_eq!((story.accounts().len(), story.rejected()), (3, vec![]));
     assert!(story.ledger.accounts.values().all(|account| account.absence.is_none()));
@@ -107,7 +107,7 @@ fn a_person_who_leaves_the_earlier_source_is_absent_until_given_the_later_entry(
 }
 
 #[test]
-fn an_account_of_the_later_source_does_not_move_by_itself() {
+fn an_account_of_the_later_source_moves_only_by_order() {
     let mut story = Story::default();
     let guests: People<'_> = &[("carol", 2003, "3")];
     story.reads(Some(&[("bob", 2002, "2")]), guests);

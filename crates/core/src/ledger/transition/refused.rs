@@ -1,4 +1,4 @@
-//! Why an entry is not taken as it says: its name or its uid is somebody's.
+//! Rejections of entries whose name or uid belongs to another account.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,12 +7,12 @@ use crate::identity::{AccountId, AccountKind};
 use crate::ledger::{Account, Lifecycle};
 use crate::snapshot::Entry;
 
-/// Accounts by the names that they have now.
+/// Accounts by their current names.
 pub(super) type Bearers<'a> = BTreeMap<(AccountKind, &'a str), Vec<&'a Account>>;
 
 impl<'a> Memory<'a> {
-    /// The account that has this name and keeps it, and is not `account`. Sources that are not asked now count as well: two
-    /// accounts of one name would have each other's access.
+    /// Returns another account that has this name and keeps it. Sources that are not asked now count too, because two
+    /// accounts with one name would share their access.
     pub(super) fn bearer(&self, kind: AccountKind, name: &str, account: Option<&AccountId>) -> Option<&'a Account> {
         self.bearer_beside(kind, name, account, &mut BTreeSet::new())
     }
@@ -36,7 +36,7 @@ impl<'a> Memory<'a> {
         others.find(|known| !self.gives_its_name_up(known, asked))
     }
 
-    /// Whether the account has another name from this read on. Those that exchange their names do so together.
+    /// Whether this read gives the account another name. Accounts that exchange their names all do so.
     fn gives_its_name_up(&self, account: &'a Account, asked: &mut BTreeSet<&'a AccountId>) -> bool {
         if !asked.insert(&account.id) {
             return true;
@@ -53,7 +53,8 @@ impl<'a> Memory<'a> {
 
     pub(super) fn rename_refused(entry: &Entry, account: &Account, owner: &Account) -> String {
         format!(
-            "{} is to be called {}, and source {} has {} already: it keeps its name until that one has another, or is deleted",
+            "{} was renamed to {}, but source {} already has {}: it keeps its name until that account \
+             is renamed or deleted",
             account.account_name(),
             entry.name,
             owner.source,
@@ -65,15 +66,15 @@ impl<'a> Memory<'a> {
         let held = self.ledger.accounts.get(owner);
         match held {
             Some(held) => format!(
-                "the name belongs to {} (directory id {}), and this entry has another id ({}); if it is to get what that \
-                 one has: bursar adopt account {} {}",
+                "the name belongs to {} (directory id {}), and this entry has another id ({}); to give that account to \
+                 this entry, run: bursar adopt account {} {}",
                 held.account_name(),
                 held.directory_id,
                 entry.id,
                 held.kind,
                 held.name
             ),
-            None => "another new entry has a name that Kubernetes cannot tell from it".to_owned(),
+            None => "another new entry has a name that is the same in Kubernetes".to_owned(),
         }
     }
 
@@ -81,7 +82,8 @@ impl<'a> Memory<'a> {
         let (before, after) = (account.posix.as_ref()?.uid, entry.posix.as_ref()?.uid);
         (before != after).then(|| {
             format!(
-                "uid changed from {before} to {after}; {} keeps {before} until: bursar adopt uid {} {}",
+                "uid changed from {before} to {after}; {} keeps {before}; to accept the new uid, run: bursar adopt \
+                 uid {} {}",
                 account.account_name(),
                 account.kind,
                 entry.name
@@ -93,8 +95,8 @@ impl<'a> Memory<'a> {
         let uid = entry.posix.as_ref()?.uid;
         if let Some((class, range)) = self.policy.uid_ranges().find(|(_, range)| range.contains(uid)) {
             return Some(format!(
-                "uid {uid} is in uid_range {range} of class {}, which is for workspaces: give the entry another uid, or the \
-                 class another range",
+                "uid {uid} is in uid_range {range} of class {}, which is for workspaces: give the entry another uid, or \
+                 the class another range",
                 class.name
             ));
         }

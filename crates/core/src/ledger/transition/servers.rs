@@ -1,4 +1,4 @@
-//! Which server answered, and how up to date it is.
+//! Records which server answered, and how up to date it is.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use crate::ledger::server::{Moved, ServerState, SourceMark};
 use crate::snapshot::freshness::Marks;
 use crate::snapshot::{Completeness, SourceRead};
 
-/// How far a server is, is written down at most this often, unless something else is: directories change all the time, and
-/// what no account of ours changed with need not be known to the second.
+/// If nothing else is written, the marks of a server are written at most this often. Directories change all the time,
+/// and a change that concerns no account of ours need not be recorded to the second.
 const MARK_EVERY: SignedDuration = SignedDuration::from_mins(5);
-/// A server that was not asked for so long is forgotten: it is no longer configured.
+/// A server that was not asked for this long is forgotten, because it is no longer configured.
 const FORGOTTEN: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 impl<'a> Memory<'a> {
-    /// Remembers how far the server is. The change of servers that stands, if one answered lately that cannot be compared
-    /// with this one: this one may be behind it, also if it was heard before.
+    /// Remembers the marks of the server that answered. Returns the current change of servers, if a server that cannot
+    /// be compared with this one answered lately: this one may be behind that one, even if it has answered before.
     pub(super) fn server(&mut self, read: &'a SourceRead, complete: bool) -> Option<Moved> {
         let known = self.ledger.marks.get(&read.source);
         let standing = known.and_then(|known| known.moved.clone()).filter(|moved| moved.stands(self.now));
@@ -27,13 +27,13 @@ impl<'a> Memory<'a> {
             return standing;
         }
         let is_silent = read.marks.says_nothing();
-        // A read that broke off shows less than its server has.
+        // A read that was cut off shows less than the server has.
         let is_noted = |server: &&String| match known.filter(|known| !known.marks.says_nothing()) {
             Some(known) => !is_silent || complete || known.server != **server,
             None => !is_silent || read.marks.ids.is_some(),
         };
         let Some(server) = read.server.as_ref().filter(is_noted) else {
-            // What it shows may be against what others did.
+            // This answer says nothing about its marks, but it may contradict what other servers showed.
             if let Some(known) = known.filter(|known| read.server.is_some() || (known.accepted && complete)) {
                 let at = if known.accepted && complete { self.now } else { known.at };
                 let accepted = known.accepted && !complete;
@@ -42,7 +42,7 @@ impl<'a> Memory<'a> {
             }
             return standing;
         };
-        // One name may stand for several servers; domain controllers say which one answers.
+        // One name may stand for several servers; domain controllers show which of them answers.
         let controller = |server: &str, marks: &Marks, is_silent: bool| match &marks.controller {
             _ if is_silent => format!("{server} (shows no contextCSN, entryCSN and modifyTimestamp)"),
             Some(controller) => format!("{server} ({controller})"),
@@ -60,10 +60,10 @@ impl<'a> Memory<'a> {
                 let standing = standing.unwrap_or_else(|| Moved { at: self.now, ..Moved::default() });
                 let first = standing.since.unwrap_or(standing.at).min(self.now);
                 let mut waiting = standing.shown;
-                // The former one answers again, after the only change.
+                // The former server answers again, and there was only one change before.
                 let is_back = standing.former == shown && first == standing.at && !standing.is_back;
                 if is_back {
-                    // What every answer since then has shown is what both of them show.
+                    // What was already shown before that change was shown by both servers, so it counts as settled.
                     let both = waiting.values_mut().filter(|since| **since <= first);
                     both.for_each(|since| *since = Timestamp::UNIX_EPOCH);
                 }
@@ -78,7 +78,8 @@ impl<'a> Memory<'a> {
         moved
     }
 
-    /// Writes down how far servers are: what is new and matters, or whatever is new beside other changes.
+    /// Records the marks of servers: always if the server, `moved`, `accepted` or the ids changed; otherwise if the
+    /// marks changed and either something else is written too or [`MARK_EVERY`] has passed.
     pub(super) fn remember_marks(&mut self) {
         let quiet = self.result.changes.is_empty();
         for (source, mut after) in std::mem::take(&mut self.marks) {
@@ -97,7 +98,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// How its servers are after a read, those that were not asked as they were.
+    /// Returns the states of the source's servers after a read. A server that was not asked keeps its last state.
     pub(super) fn servers(&self, read: &SourceRead) -> BTreeMap<String, ServerState> {
         let known = self.ledger.sources.get(&read.source);
         let mut servers = known.map(|known| known.servers.clone()).unwrap_or_default();

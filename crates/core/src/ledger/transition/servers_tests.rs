@@ -1,4 +1,4 @@
-//! Domain controllers that answer in turn, each of them maybe behind the others.
+//! Tests with domain controllers that answer in turn, of which each may be behind the others.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::snapshot::freshness::{Marks, Stamp};
 use crate::snapshot::{Completeness, Entry, Role, SourceRead};
 
 #[test]
-fn after_another_controller_answers_nothing_widens_for_half_an_hour() {
+fn for_half_an_hour_another_controller_adds_no_access() {
     let mut all = people(3);
     all.push(group("a", &[0]));
     all[0].disabled = Some("mark: yes".to_owned());
@@ -41,7 +41,7 @@ fn after_another_controller_answers_nothing_widens_for_half_an_hour() {
         )
     };
     assert_eq!(widened(&story), (false, false, false, false));
-    assert!(story.account("p1").disabled.is_some(), "what narrows does not wait");
+    assert!(story.account("p1").disabled.is_some(), "a mark does not wait");
     story.later(29 * 60);
     story.hears(of("dc2", &other));
     assert_eq!(widened(&story), (false, false, false, false));
@@ -52,7 +52,7 @@ fn after_another_controller_answers_nothing_widens_for_half_an_hour() {
 }
 
 #[test]
-fn a_server_that_says_nothing_of_its_age_widens_nothing_for_half_an_hour() {
+fn for_half_an_hour_a_server_without_marks_adds_no_access() {
     let mut all = people(2);
     all[0].disabled = Some("mark: yes".to_owned());
     let of = |server: &str, marks: Marks, entries: &[Entry]| SourceRead {
@@ -60,7 +60,7 @@ fn a_server_that_says_nothing_of_its_age_widens_nothing_for_half_an_hour() {
         marks,
         ..read(entries.to_vec())
     };
-    let entry = Stamp::parse("20260901000000Z").expect("a time");
+    let entry = Stamp::parse("20260901000000Z").expect("a valid time");
     let entries = Marks { entries: [(DirectoryId("u1".to_owned()), entry)].into(), ..Marks::default() };
     let mut former = all.clone();
     former[0].disabled = None;
@@ -76,12 +76,12 @@ fn a_server_that_says_nothing_of_its_age_widens_nothing_for_half_an_hour() {
             }
             assert_eq!(story.events.iter().filter(|event| *event == "directory server changed").count(), 1);
             let lag = story.ledger.sources["people"].servers[server].lag();
-            assert!(lag.contains("does not say how far it is"), "{lag}");
+            assert!(lag.contains("does not show its replication state"), "{lag}");
             let mark = &story.ledger.marks["people"].marks;
-            assert_eq!((&mark.changes, &mark.entries), (&shown.changes, &shown.entries), "what was seen stays known");
+            assert_eq!((&mark.changes, &mark.entries), (&shown.changes, &shown.entries), "the known marks stay");
         }
     }
-    // A read that broke off shows less than the server has.
+    // A read that was cut off shows less than the server has.
     let mut story = Story::begin(all.clone());
     story.hears(of("a", entries, &all));
     let why = "cut".to_owned();
@@ -90,7 +90,7 @@ fn a_server_that_says_nothing_of_its_age_widens_nothing_for_half_an_hour() {
 }
 
 #[test]
-fn another_controller_behind_the_same_name_widens_nothing_until_the_former_one_agrees() {
+fn another_controller_of_the_same_name_adds_no_access_until_the_former_one_agrees() {
     let mut all = people(2);
     all.push(group("a", &[0]));
     let of = |name: &str, entries: &[Entry]| SourceRead {
@@ -104,10 +104,11 @@ fn another_controller_behind_the_same_name_widens_nothing_until_the_former_one_a
     let member = DirectoryId("u0".to_owned());
     other[2].members.insert(member.clone(), Role::Manager);
     if let Some(posix) = &mut other[1].posix {
-        posix.gid = 500.try_into().expect("a gid");
+        posix.gid = 500.try_into().expect("a valid gid");
     }
     let widened = |story: &Story| {
-        let group = story.account("p1").posix.as_ref().expect("an identity").gid == 500.try_into().expect("a gid");
+        let group =
+            story.account("p1").posix.as_ref().expect("p1 has an identity").gid == 500.try_into().expect("a valid gid");
         (story.account("a").members[&member], group)
     };
     story.later(60);
@@ -116,12 +117,12 @@ fn another_controller_behind_the_same_name_widens_nothing_until_the_former_one_a
     other[2].members.insert(DirectoryId("u1".to_owned()), Role::Member);
     story.later(60);
     story.hears(of("dc1", &other));
-    assert_eq!(story.account("a").members.len(), 1, "the other one did not show that");
+    assert_eq!(story.account("a").members.len(), 1, "the other controller did not show the second member");
     assert_eq!(widened(&story), (Role::Manager, true));
 }
 
 #[test]
-fn what_another_controller_does_not_show_proves_nothing_for_half_an_hour() {
+fn for_half_an_hour_another_controller_proves_no_absence() {
     let mut all = people(3);
     all.push(group("a", &[0, 1]));
     all[0].home = Some(PathBuf::from("/home/new"));
@@ -148,9 +149,9 @@ fn what_another_controller_does_not_show_proves_nothing_for_half_an_hour() {
         assert_eq!(story.ledger.accounts, before);
     }
     story.hears(of("dc1", &all));
-    assert_eq!(story.ledger.accounts, before, "the former one agrees");
+    assert_eq!(story.ledger.accounts, before, "the former controller agrees with the ledger");
 
-    // Three that take turns hold back what all of them show for half an hour.
+    // Three servers that take turns delay for half an hour what all of them show.
     let mut story = begin();
     former.push(person(9));
     for turn in 0..12 {
@@ -163,7 +164,7 @@ fn what_another_controller_does_not_show_proves_nothing_for_half_an_hour() {
 }
 
 #[test]
-fn a_change_of_controllers_that_a_wrong_clock_dated_holds_nothing_up() {
+fn a_change_of_controllers_in_the_future_delays_nothing() {
     let of = |server: &str, entries: Vec<Entry>| SourceRead {
         server: Some(server.to_owned()),
         marks: controller(server),
@@ -194,7 +195,7 @@ fn a_mark_that_one_controller_showed_stays_while_two_others_take_turns() {
         story.hears(of(["dc2", "dc3"][turn % 2], &behind));
         assert!(story.account("p0").disabled.is_some() && story.account("a").leaving.is_empty(), "{turn}");
     }
-    // The former one was away, and does not have what another one showed meanwhile.
+    // The former server was unreachable, and lacks what another one showed meanwhile.
     let mut marked = all.clone();
     marked[1].disabled = Some("mark: yes".to_owned());
     story.hears(of("dc2", &marked));
@@ -204,7 +205,7 @@ fn a_mark_that_one_controller_showed_stays_while_two_others_take_turns() {
 }
 
 #[test]
-fn adoptions_and_ends_do_not_wait_for_ever_where_controllers_take_turns() {
+fn adoptions_do_not_wait_for_ever_while_controllers_take_turns() {
     let all = people(3);
     let of = |turn: usize, entries: &[Entry]| SourceRead {
         marks: controller(["dc1", "dc2", "dc3"][turn % 3]),
@@ -230,7 +231,7 @@ fn adoptions_and_ends_do_not_wait_for_ever_where_controllers_take_turns() {
     assert_eq!((story.ledger.orders.len(), story.account("p0").directory_id.0.as_str()), (1, "u0"));
     hear(&mut story, &after, 45);
     assert_eq!((story.ledger.orders.len(), story.account("p0").directory_id.0.as_str()), (0, "again"));
-    // Nothing answers to this one.
+    // No entry matches this order.
     let account = story.account("p1").id.clone();
     let note = Note { actor: "root".to_owned(), reason: "the same".to_owned(), ticket: None, at: story.now };
     story.ledger.orders.push(Order { id: 2, account, what: OrderKind::AdoptAccount, note, bulk: None, object: None });
@@ -238,7 +239,7 @@ fn adoptions_and_ends_do_not_wait_for_ever_where_controllers_take_turns() {
     assert!(story.ledger.orders.is_empty() && story.events.contains(&"account not adopted".to_owned()));
 }
 
-/// Someone in the directory of the property test.
+/// A person in the directory of the property test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Someone {
     there: bool,
@@ -250,38 +251,38 @@ struct Someone {
 type State = [Someone; 3];
 
 #[derive(Debug, Clone, Copy)]
-enum Happening {
+enum Event {
     ComesOrGoes(usize),
     Marked(usize),
     Joins(usize),
     Renamed(usize),
 }
 
-/// Minutes that pass, what happens, which server answers, and how many minutes it is behind.
-type Step = (i64, Option<Happening>, usize, i64);
+/// The minutes that pass, a change in the directory, the server that answers, and how many minutes it is behind.
+type Step = (i64, Option<Event>, usize, i64);
 
 fn steps(lag: i64) -> impl Strategy<Value = Vec<Step>> {
     let who = 0..3_usize;
-    let happening = prop_oneof![
-        who.clone().prop_map(Happening::ComesOrGoes),
-        who.clone().prop_map(Happening::Marked),
-        who.clone().prop_map(Happening::Joins),
-        who.prop_map(Happening::Renamed),
+    let event = prop_oneof![
+        who.clone().prop_map(Event::ComesOrGoes),
+        who.clone().prop_map(Event::Marked),
+        who.clone().prop_map(Event::Joins),
+        who.prop_map(Event::Renamed),
     ];
-    // One server may answer for long before another does.
+    // One server may answer for a long time before another does.
     let server = prop_oneof![3 => Just(0_usize), 1 => Just(1_usize), 1 => Just(2_usize)];
-    prop::collection::vec((1_i64..9, prop::option::weighted(0.3, happening), server, 0..lag), 1..90)
+    prop::collection::vec((1_i64..9, prop::option::weighted(0.3, event), server, 0..lag), 1..90)
 }
 
-/// Three servers of one directory, and what a ledger hears of them.
+/// Three servers of one directory, and the ledger that records their answers.
 struct Servers {
     story: Story,
     minute: i64,
-    /// The directory as it was from each minute on.
+    /// The state of the directory from each minute on.
     truth: BTreeMap<i64, State>,
-    /// As of which minute each server last answered, when, and what.
+    /// For each server, the minute whose state it last showed, when it answered, and that state.
     answers: BTreeMap<usize, (i64, i64, State)>,
-    /// As of which minute the ledger learned of each member.
+    /// The minute whose state made the ledger add each member.
     joined: BTreeMap<usize, i64>,
 }
 
@@ -296,24 +297,24 @@ impl Servers {
     }
 
     fn at(&self, minute: i64) -> (i64, State) {
-        self.truth.range(..=minute.max(0)).next_back().map(|(since, state)| (*since, *state)).expect("the first one")
+        self.truth.range(..=minute.max(0)).next_back().map(|(since, state)| (*since, *state)).expect("the first state")
     }
 
-    fn passes(&mut self, minutes: i64, happening: Option<Happening>) {
+    fn passes(&mut self, minutes: i64, event: Option<Event>) {
         self.minute += minutes;
         self.story.later(minutes * 60);
         let (_, mut state) = self.at(self.minute);
-        match happening {
+        match event {
             None => return,
-            Some(Happening::ComesOrGoes(who)) => state[who].there = !state[who].there,
-            Some(Happening::Marked(who)) => state[who].disabled = !state[who].disabled,
-            Some(Happening::Joins(who)) => state[who].member = !state[who].member,
-            Some(Happening::Renamed(who)) => state[who].name += 1,
+            Some(Event::ComesOrGoes(who)) => state[who].there = !state[who].there,
+            Some(Event::Marked(who)) => state[who].disabled = !state[who].disabled,
+            Some(Event::Joins(who)) => state[who].member = !state[who].member,
+            Some(Event::Renamed(who)) => state[who].name += 1,
         }
         self.truth.insert(self.minute, state);
     }
 
-    /// What the ledger has of each. `None`: no account.
+    /// Returns what the ledger knows of each person; `None` if there is no account.
     fn known(&self) -> [Option<Someone>; 3] {
         let group = self.story.account("a");
         let known = |who: usize| {
@@ -330,7 +331,7 @@ impl Servers {
         [known(0), known(1), known(2)]
     }
 
-    /// A server answers. What is given or taken was proved.
+    /// A server answers. Checks that access is added and removed only with proof.
     fn answers(&mut self, server: usize, lag: i64) -> Result<(), TestCaseError> {
         let before = self.known();
         let version = self.answers.get(&server).map_or(0, |(version, ..)| *version).max(self.minute - lag);
@@ -358,11 +359,11 @@ impl Servers {
             let is_member = |state: &State| state[who].there && state[who].member;
             let learned = self.joined.get(&who).copied().unwrap_or(0);
             let mut since = self.truth.range(learned..).map(|(_, state)| state);
-            // A server that is behind may show a removal that was taken back since.
+            // A server that is behind may show a removal that was reverted since.
             let mut lately = self.truth.range(self.minute - 30..);
             let was_removed = lately.any(|(at, state)| is_member(&self.at(at - 1).1) && !is_member(state));
             let has_stayed = is_member(&self.at(learned).1) && since.all(is_member) && !was_removed;
-            prop_assert!(!(known.member && !after.member && has_stayed), "{who} left, and never did");
+            prop_assert!(!(known.member && !after.member && has_stayed), "{who} was removed, but never left");
         }
         Ok(())
     }
@@ -384,23 +385,23 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_widens_against_an_answer_of_the_last_half_hour(history in steps(600)) {
+    fn no_access_is_added_against_an_answer_of_the_last_half_hour(history in steps(600)) {
         let mut servers = Servers::new();
-        for (minutes, happening, server, lag) in history {
-            servers.passes(minutes, happening);
+        for (minutes, event, server, lag) in history {
+            servers.passes(minutes, event);
             servers.joined.clear();
             servers.answers(server, lag)?;
         }
     }
 
     #[test]
-    fn servers_that_take_turns_take_nothing_and_agree_within_about_an_hour(
+    fn servers_that_take_turns_remove_no_valid_access_and_agree_within_an_hour(
         history in steps(30),
         turns in prop::collection::vec((0..3_usize, 0_i64..30), 22),
     ) {
         let mut servers = Servers::new();
-        for (minutes, happening, server, lag) in history {
-            servers.passes(minutes, happening);
+        for (minutes, event, server, lag) in history {
+            servers.passes(minutes, event);
             servers.answers(server, lag)?;
         }
         for (server, lag) in turns {

@@ -1,5 +1,5 @@
 //! Attributes that vanish from most accounts at once, because an access rule hides them or a schema lost them. Their
-//! last values stay until an administrator lets them go.
+//! last values stay until an administrator approves the loss.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use crate::ledger::change::Change;
 use crate::ledger::doubt::{Doubt, DoubtKey, Question};
 use crate::snapshot::{Entry, SourceRead};
 
-/// Among fewer accounts, several that lose an attribute at once are no sign of an access rule.
+/// If fewer accounts had an attribute, its loss is not a sign of an access rule.
 const ENOUGH: u64 = 10;
 
-/// An attribute that is believed to be gone only if it is proved to be.
+/// An attribute whose loss is believed only with proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Attribute {
     Home,
@@ -28,7 +28,7 @@ const ATTRIBUTES: [Attribute; 4] = [Attribute::Home, Attribute::SshKeys, Attribu
 /// Attributes that most accounts of a kind no longer show.
 pub(super) type Hidden = BTreeSet<(AccountKind, Attribute)>;
 
-/// How many showed it before, and how many of them do now.
+/// How many accounts had an attribute before, and how many of them have it now.
 #[derive(Debug, Clone, Copy, Default)]
 struct Count {
     before: u64,
@@ -42,7 +42,7 @@ impl Count {
 }
 
 impl Memory<'_> {
-    /// What is hidden in a read, for which the ledger then has a doubt. `known`: the account of each of its entries.
+    /// Returns the attributes that a read hides, and records a doubt for each. `known` has the account of each entry.
     pub(super) fn hidden(&mut self, read: &SourceRead, known: &[Option<&Account>], complete: bool) -> Hidden {
         let mut hidden = Hidden::new();
         for kind in [AccountKind::Tool, AccountKind::User].into_iter().filter(|kind| read.kinds.contains(kind)) {
@@ -86,7 +86,7 @@ impl Memory<'_> {
         }
     }
 
-    /// Counts only accounts in the read: a missing account proves nothing about an attribute.
+    /// Counts only accounts in the read, because a missing account proves nothing about an attribute.
     fn count(&self, read: &SourceRead, known: &[Option<&Account>], kind: AccountKind, attribute: Attribute) -> Count {
         let (mut count, mut present) = (Count::default(), 0);
         for (entry, account) in read.entries.iter().zip(known).filter(|(entry, _)| entry.kind == kind) {
@@ -97,7 +97,8 @@ impl Memory<'_> {
         }
         match attribute {
             Attribute::Home => {
-                // The ledger knows homes, and not who said so: as many as were counted, of those that are there.
+                // The ledger does not know which homes the directory showed and which were made by default. It uses the
+                // former count of shown homes, limited to the accounts in the read.
                 let shown = self.ledger.homes_shown.get(&(read.source.clone(), kind)).copied().unwrap_or_default();
                 Count { before: shown.min(present), now: count_homes(read, kind) }
             }
@@ -122,7 +123,7 @@ impl Memory<'_> {
         }
     }
 
-    /// It is doubted no longer.
+    /// Ends a doubt, if there is one.
     pub(super) fn believe(&mut self, key: DoubtKey) {
         if self.ledger.doubts.contains_key(&key) {
             self.result.changes.push(Change::Doubt(key, None));

@@ -1,7 +1,7 @@
-//! What is believed of an entry while its server may be behind another one that was heard lately.
+//! Decides what to believe of an entry while its server may be behind another one that answered recently.
 //!
-//! What narrows is believed at once. What widens, and what an entry is called and where it is, waits until every
-//! answer within the settling time has shown it: an answer against it may be the newer one.
+//! Changes that reduce access are believed at once. Changes that add access, and names and places, are believed once
+//! every answer within [`SETTLES`] has shown them, because an answer that contradicts them may be newer.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::ledger::{Account, OrderKind};
 use crate::snapshot::freshness::SETTLES;
 use crate::snapshot::{Entry, Role};
 
-/// What the last answers showed without a break, and since when.
+/// What all recent answers have shown, and since when.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     before: BTreeMap<String, Timestamp>,
@@ -29,12 +29,12 @@ impl Waiting {
         Self { before, shown: BTreeMap::new() }
     }
 
-    /// What this answer showed. It is against the rest.
+    /// Returns what this answer showed. It contradicts everything else that was waiting.
     pub(super) fn into_shown(self) -> BTreeMap<String, Timestamp> {
         self.shown
     }
 
-    /// This answer shows `what`: whether every answer of the settling time did.
+    /// Records that this answer shows `what`. Returns whether every answer within [`SETTLES`] did.
     fn has_settled(&mut self, what: &Value, now: Timestamp) -> bool {
         let digest: String = digest(what).chars().take(32).collect();
         let since = self.before.get(&digest).copied().filter(|since| *since <= now).unwrap_or(now);
@@ -43,14 +43,14 @@ impl Waiting {
     }
 }
 
-/// An entry as far as it is believed.
+/// The believed part of an entry.
 pub(super) struct Believed<'e> {
     pub(super) entry: Cow<'e, Entry>,
-    /// Whom the entry names, believed or not.
+    /// The members that the entry names, believed or not.
     pub(super) names: &'e BTreeMap<DirectoryId, Role>,
-    /// Its name, ids and places are those of the directory.
+    /// Whether its name, ids and places are believed.
     pub(super) is_itself: bool,
-    /// If it was absent, it is there again.
+    /// Whether the end of an absence is believed.
     pub(super) is_back: bool,
 }
 
@@ -61,7 +61,7 @@ impl<'e> Believed<'e> {
 }
 
 impl Memory<'_> {
-    /// What is believed of the entry of `account`, from a server that may be behind.
+    /// Returns the believed part of the entry of `account`, from a server that may be behind.
     pub(super) fn believed<'e>(&mut self, source: &str, entry: &'e Entry, account: &Account) -> Believed<'e> {
         if self.is_as_known(account, source, entry) {
             return Believed::whole(entry);
@@ -95,7 +95,7 @@ impl Memory<'_> {
         Believed { entry: Cow::Owned(believed), names: &entry.members, is_itself, is_back }
     }
 
-    /// What is believed of an entry that no account has. `None`: it waits.
+    /// Returns the believed part of an entry without an account. Returns `None` if the entry has to wait.
     pub(super) fn believed_new<'e>(&mut self, source: &str, entry: &'e Entry) -> Option<Believed<'e>> {
         let nothing = Entry::new(entry.kind, entry.id.0.as_str(), "", "");
         let believed = self.without_gains(source, entry, &nothing);
@@ -104,7 +104,7 @@ impl Memory<'_> {
         is_itself.then_some(Believed { entry: Cow::Owned(believed), names: &entry.members, is_itself, is_back: true })
     }
 
-    /// `entry` with what `known` has as well, and with what has settled.
+    /// Returns `entry` without gains compared to `known`, except those that every recent answer has shown.
     fn without_gains(&mut self, source: &str, entry: &Entry, known: &Entry) -> Entry {
         let mut has_settled = |what: Value| self.has_settled(source, &entry.id, &what);
         let mut believed = entry.clone();
@@ -129,14 +129,14 @@ impl Memory<'_> {
         believed
     }
 
-    /// Whether every answer of the settling time showed this of an entry.
+    /// Whether every answer within [`SETTLES`] showed this of an entry.
     pub(super) fn has_settled(&mut self, source: &str, entry: &DirectoryId, what: &Value) -> bool {
         let now = self.now;
         self.waiting.get_mut(source).is_none_or(|waiting| waiting.has_settled(&json!([entry, what]), now))
     }
 }
 
-/// What an entry is called and where it is, as far as `shown` says it.
+/// Returns the name, ids and places of an entry, limited to the fields that `shown` has.
 fn identity(entry: &Entry, shown: &Entry) -> Value {
     let ids = entry.posix.as_ref().filter(|_| shown.posix.is_some()).map(|posix| (posix.uid, posix.gid));
     json!({

@@ -1,4 +1,4 @@
-//! Steps in a realm as people and programs read them.
+//! Renders the steps in a realm as text and as JSON.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::identity::AccountName;
 use crate::plan::wording::counted;
 
 impl RealmPlan {
-    /// Every step with its account, as the actions in clusters.
+    /// Returns every step with its account, in the form of the actions in clusters.
     #[must_use]
     pub fn json(&self) -> Vec<Value> {
         let step = |step: &RealmStep| {
@@ -23,7 +23,7 @@ impl RealmPlan {
         self.steps.iter().map(step).collect()
     }
 
-    /// Everybody's steps, in the order in which each comes first.
+    /// Groups the steps by account. Accounts are in the order of their first steps.
     fn by_account(&self) -> Vec<(&AccountName, Vec<&RealmStep>)> {
         let mut accounts: Vec<(&AccountName, Vec<&RealmStep>)> = Vec::new();
         let mut places = std::collections::BTreeMap::new();
@@ -77,7 +77,7 @@ fn sign(steps: &[&RealmStep]) -> char {
     }
 }
 
-/// What is done, and why where that is not plain.
+/// Describes a step, with its reason if the step does not explain itself.
 fn said(step: &RealmStep) -> String {
     let why = &step.reason;
     match &step.action {

@@ -1,8 +1,7 @@
-//! Decides which steps of a realm's plan may be done: users are disabled and roles taken within limits of their own.
+//! Turns a [`RealmPlan`] into an [`ApprovedRealmPlan`]. Disabled users and removed roles have limits of their own.
 //!
-//! If a step is over a limit, that step alone is refused; the rest goes on. Only [`guard`] makes an
-//! [`ApprovedRealmPlan`]. A step uses up its budget, and its approval, when it was done: one that fails or is left to
-//! the next cycle uses nothing.
+//! If a step exceeds a limit, only that step is refused. Only [`guard`] makes an [`ApprovedRealmPlan`]. A step uses its
+//! budget and its approval only when it is done, so a step that fails or waits for the next cycle uses nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,12 +21,12 @@ use crate::plan::limit::{Limited, Verdict, judge, spent};
 use crate::plan::limit_usage::{LimitUse, tighter, worth_saying};
 use crate::policy::{Limits, Realm};
 
-/// [`Refusal::what`] of users that are disabled.
+/// [`Refusal::what`] for users that are disabled.
 pub(in crate::plan) const USERS: &str = "realm users";
-/// [`Refusal::what`] of roles that are taken.
+/// [`Refusal::what`] for roles that are removed from users.
 pub(in crate::plan) const ROLES: &str = "realm roles";
 
-/// The budget of users that are disabled.
+/// The budget for disabling users.
 static DISABLED: Limited = Limited {
     spending: Spending::RealmDisable,
     what: USERS,
@@ -35,7 +34,7 @@ static DISABLED: Limited = Limited {
     per_day: ("realm_disable_per_day", |limits| limits.realm_disable_per_day),
 };
 
-/// The budget of roles that are taken.
+/// The budget for removing roles from users.
 static TAKEN: Limited = Limited {
     spending: Spending::RealmRemoveRoles,
     what: ROLES,
@@ -43,24 +42,25 @@ static TAKEN: Limited = Limited {
     per_day: ("realm_remove_roles_per_day", |limits| limits.realm_remove_roles_per_day),
 };
 
-/// Everything that bounds what may be done at once in a realm.
+/// The inputs of [`guard`] besides the plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RealmBounds {
     limits: Limits,
-    /// Our users there, by class.
+    /// The number of our users in the realm, by class.
     users: BTreeMap<String, u64>,
-    /// Roles that they have, by class; of workspaces those that others have in them.
+    /// The number of roles that these users have, by class. For a deleted workspace, the holders of its roles are
+    /// counted in its own class.
     roles: BTreeMap<String, u64>,
     spent: Vec<Spent>,
     approvals: BTreeMap<String, Timestamp>,
-    /// What the last cycle refused there.
+    /// The refusals of the last cycle in the realm.
     refusals: Vec<RefusalRecord>,
-    /// What it refused in clusters.
+    /// The refusals of the last cycle in clusters.
     others: Vec<RefusalRecord>,
 }
 
 impl RealmBounds {
-    /// As the ledger, the configuration and the realm say.
+    /// Reads the bounds from the ledger, the configuration and the realm.
     #[must_use]
     pub fn of(ledger: &LedgerState, realm: &Realm, limits: &Limits, seen: &RealmInventory) -> Self {
         let classes = Classes::of(ledger);
@@ -93,41 +93,42 @@ impl RealmBounds {
     }
 }
 
-/// A realm's plan that may be executed, all of it. Only [`guard`] makes one.
+/// A realm's plan of which every step may be executed. Only [`guard`] makes one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApprovedRealmPlan {
     steps: Vec<ApprovedStep>,
     overcome: Vec<AccountId>,
-    /// `None`: as the ledger has them.
+    /// The refusals to record; `None` if they are in the ledger already.
     refusals: Option<Vec<RefusalRecord>>,
     near: Vec<LimitUse>,
 }
 
-/// A step that may be done. Only [`guard`] makes one.
+/// A step that may be executed. Only [`guard`] makes one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApprovedStep {
     step: RealmStep,
-    /// What it uses up when it is done.
+    /// The budget that the step uses when it is done.
     spends: Option<Spending>,
-    /// The approval that lets it through.
+    /// The approval by which the step passes.
     approval: Option<String>,
 }
 
 impl ApprovedRealmPlan {
-    /// What is to be done, in this order.
+    /// Returns the steps, in the order of their execution.
     #[must_use]
     pub fn steps(&self) -> &[ApprovedStep] {
         &self.steps
     }
 
-    /// Limits of which little is left after this.
+    /// Returns the limits that are nearly used up after this plan.
     #[must_use]
     pub fn near(&self) -> &[LimitUse] {
         &self.near
     }
 
-    /// What the ledger must have before anything is done: what is over, what is refused, and of users who are made the
-    /// moment by which each is known again if that is cut off.
+    /// Returns the changes that the ledger needs before the first step: failures that are over, refusals, and a
+    /// timestamp for each new user. If the daemon is killed while it creates a user, the next plan recognises the user
+    /// by this timestamp.
     #[must_use]
     pub fn intents(&self, ledger: &LedgerState, rules: &Realm, now: Timestamp) -> Vec<Change> {
         let Self { steps, overcome, refusals, near: _ } = self;
@@ -142,7 +143,7 @@ impl ApprovedRealmPlan {
         });
         let rows = made.zip(now.as_millisecond()..).filter_map(|((step, username, email, display_name), asked)| {
             let key = (step.id.clone(), rules.name.clone());
-            // What was asked for before may have been made since: its moment stays.
+            // An earlier request may have created the user, so its timestamp stays.
             if ledger.realm_accounts.get(&key).is_some_and(|row| row.user_id.is_none()) {
                 return None;
             }
@@ -164,13 +165,13 @@ impl ApprovedRealmPlan {
 }
 
 impl ApprovedStep {
-    /// What is done.
+    /// Returns the step itself.
     #[must_use]
     pub const fn step(&self) -> &RealmStep {
         &self.step
     }
 
-    /// What it used of limits and approvals, once it was done.
+    /// Returns the changes that record what the step used of limits and approvals. Call it only after the step is done.
     #[must_use]
     pub fn used(&self, now: Timestamp) -> Vec<Change> {
         let Self { step, spends, approval } = self;
@@ -179,20 +180,21 @@ impl ApprovedStep {
     }
 }
 
-/// Whether a limit of the realm refused it.
+/// Whether a limit of the realm caused the refusal.
 #[must_use]
 pub fn is_of_realm(refusal: &RefusalRecord) -> bool {
     [&DISABLED, &TAKEN].into_iter().any(|budget| budget.has_key(&refusal.limit))
 }
 
-/// The change by which a ledger forgets what was refused in a realm that the configuration does not name any more.
+/// Returns the change that removes the realm's refusals from the ledger, for a realm that the configuration no longer
+/// names.
 #[must_use]
 pub fn forgotten(ledger: &LedgerState) -> Option<Change> {
     let (of_realm, others): (Vec<_>, Vec<_>) = ledger.refusals.iter().cloned().partition(is_of_realm);
     (!of_realm.is_empty()).then_some(Change::Refusals(others))
 }
 
-/// Takes out what must not be done now.
+/// Removes the steps that must not be done now from the plan. Returns the rest, and the refusals.
 #[must_use]
 pub fn guard(plan: RealmPlan, bounds: &RealmBounds, now: Timestamp) -> (ApprovedRealmPlan, Vec<Refusal>) {
     let RealmPlan { realm, steps, notices: _, overcome } = plan;
@@ -219,7 +221,7 @@ pub fn guard(plan: RealmPlan, bounds: &RealmBounds, now: Timestamp) -> (Approved
     (approved, refusals)
 }
 
-/// The budget that a step uses, if it uses one.
+/// Returns the budget that a step uses, if any.
 fn budget_of(step: &RealmStep) -> Option<&'static Limited> {
     if step.counts == 0 {
         return None;
@@ -239,7 +241,7 @@ fn budget_of(step: &RealmStep) -> Option<&'static Limited> {
     }
 }
 
-/// What limits have said so far; steps by their places in the plan.
+/// Applies the limits, and collects what they refuse. Steps are identified by their index in the plan.
 struct LimitEvaluator<'a> {
     realm: &'a str,
     bounds: &'a RealmBounds,
@@ -250,7 +252,7 @@ struct LimitEvaluator<'a> {
 }
 
 impl LimitEvaluator<'_> {
-    /// The approvals of those who pass by one.
+    /// Applies one budget. Returns the approvals of the steps that pass by one.
     fn limit(&mut self, steps: &[RealmStep], budget: &Limited) -> BTreeMap<usize, String> {
         let sizes = self.bounds.sizes(budget);
         let mut by_class: BTreeMap<&str, Vec<usize>> = sizes.keys().map(|class| (class.as_str(), Vec::new())).collect();
@@ -305,7 +307,7 @@ impl LimitEvaluator<'_> {
     }
 }
 
-/// The hash of a step, the same in each cycle in which it would do the same.
+/// Returns the hash of a step. It is the same in every cycle in which the step does the same.
 fn part(realm: &str, step: &RealmStep) -> String {
     let (what, roles): (&str, BTreeSet<&str>) = match &step.action {
         RealmAction::RealmUnassign { roles, .. } => ("take", roles.iter().map(|role| role.name.as_str()).collect()),

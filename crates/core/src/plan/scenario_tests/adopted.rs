@@ -1,4 +1,4 @@
-//! Lines of a story about namespaces that others create.
+//! The lines of a story about foreign namespaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,11 +18,11 @@ impl Story {
                 self.world.inventory.adopted.clear();
             }
             ["profiles", "select", selector] => {
-                let class = self.world.policy.classes.get_mut("profile").expect("a class");
+                let class = self.world.policy.classes.get_mut("profile").expect("the policy has this class");
                 select(class, selector);
             }
             ["profiles", "for", group] => {
-                let class = self.world.policy.classes.get_mut("profile").expect("a class");
+                let class = self.world.policy.classes.get_mut("profile").expect("the policy has this class");
                 class.when = Some(When::Group((*group).to_owned()));
             }
             ["profiles", "twice"] => {
@@ -36,14 +36,18 @@ impl Story {
             }
             ["profile", name, "gone"] => drop(found.remove(&named(name))),
             ["profile", name, "anew", owner @ ..] => drop(found.insert(named(name), one("anew", owner))),
-            ["profile", name, "ours"] => found.get_mut(&named(name)).expect("a namespace").ours = true,
-            ["profile", name, "deleting"] => found.get_mut(&named(name)).expect("a namespace").deleting = true,
+            ["profile", name, "ours"] => {
+                found.get_mut(&named(name)).expect("the cluster has this namespace").ours = true;
+            }
+            ["profile", name, "deleting"] => {
+                found.get_mut(&named(name)).expect("the cluster has this namespace").deleting = true;
+            }
             ["profile", name, "of", owner @ ..] => drop(found.insert(named(name), one("first", owner))),
             other => panic!("no such line: {other:?}"),
         }
     }
 
-    /// What the cluster shows, and what that taught.
+    /// Observes the cluster, and shows the events.
     pub(super) fn see(&mut self) {
         let taught = self.world.look();
         if !taught.is_empty() {
@@ -54,7 +58,7 @@ impl Story {
 }
 
 fn named(name: &str) -> NamespaceName {
-    NamespaceName::try_from(name.to_owned()).expect("a namespace's name")
+    NamespaceName::try_from(name.to_owned()).expect("the word is a namespace name")
 }
 
 fn one(uid: &str, owner: &[&str]) -> FoundNamespace {
@@ -66,8 +70,8 @@ fn one(uid: &str, owner: &[&str]) -> FoundNamespace {
     }
 }
 
-/// The class adopts what this selector takes.
+/// Sets the selector of a class that adopts namespaces.
 fn select(class: &mut Class, selector: &str) {
     let From::Adopted(adopts) = &mut class.from else { panic!("class {} adopts nothing", class.name) };
-    adopts.selector = Selector::parse(selector).expect("a selector");
+    adopts.selector = Selector::parse(selector).expect("the selector is valid");
 }

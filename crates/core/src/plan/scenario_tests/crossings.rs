@@ -1,4 +1,4 @@
-//! Every state of the world against every event, as `tests/data/crossings.txt` lists them: most faults are where two sound
+//! Tests every state with every event of `tests/data/crossings.txt`, because most faults arise where two correct
 //! mechanisms meet.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,11 +15,11 @@ use crate::plan::testing::{crossings, prod};
 
 type Happening = crossings::Happening<String>;
 
-/// One cell while it is told.
+/// The test of one state with one event.
 struct Cell {
     story: Story,
     foo: AccountId,
-    /// What the clusters have that do not answer.
+    /// The inventory of the clusters that do not answer.
     away: BTreeMap<ClusterName, Arc<ClusterInventory>>,
 }
 
@@ -47,14 +47,14 @@ impl Cell {
                 ["cluster", name, "up"] => {
                     world.inventory.clusters.extend(self.away.remove_entry(&ClusterName((*name).to_owned())));
                 }
-                // The cluster shows what carries the label; the binding holds.
+                // The cluster no longer shows the binding without its label, but the binding still applies.
                 ["unlabelled", ..] => {
                     let binding = self.binding();
                     self.story.world.cluster().objects.remove(&binding);
                 }
                 ["finalizer", ..] => {
                     let binding = self.binding();
-                    self.story.world.cluster().objects.get_mut(&binding).expect("it is there").deleting = true;
+                    self.story.world.cluster().objects.get_mut(&binding).expect("the world has it").deleting = true;
                 }
                 ["finalized", ..] => {
                     let objects = &mut self.story.world.cluster().objects;
@@ -70,7 +70,7 @@ impl Cell {
                     objects.retain(|known, _| *known != key && !is_in(known));
                     self.story.world.bound.retain(|known, _| !is_in(known));
                 }
-                // The name may be another by now; the account is the same.
+                // The account may have been renamed to food by now.
                 [verb, "tool", "foo" | "food", rest @ ..] if *verb != "quota" && *verb != "killed" => {
                     let foo = self.foo.clone();
                     self.story.happens(verb, &foo, rest);
@@ -82,18 +82,21 @@ impl Cell {
 
     fn key(&self) -> ObjectKey {
         let tenant = &self.story.world.ledger.tenants[&(self.foo.clone(), prod())];
-        ObjectKey::namespace(&prod(), tenant.namespace.as_ref().expect("it has one"))
+        ObjectKey::namespace(&prod(), tenant.namespace.as_ref().expect("the tenant has a namespace"))
     }
 
     fn binding(&self) -> ObjectKey {
         let namespace = Some(self.key().name.clone());
         let mut bound = self.story.world.bound.keys();
-        bound.find(|key| key.cluster == prod() && key.namespace == namespace).expect("it is bound").clone()
+        bound
+            .find(|key| key.cluster == prod() && key.namespace == namespace)
+            .expect("the account has a binding")
+            .clone()
     }
 
     fn namespace(&mut self) -> &mut ObservedObject {
         let key = self.key();
-        self.story.world.cluster().objects.get_mut(&key).expect("it is there")
+        self.story.world.cluster().objects.get_mut(&key).expect("the world has it")
     }
 
     /// The subjects that bindings in namespaces of this name name, in the clusters that answer.
@@ -104,7 +107,7 @@ impl Cell {
         bound.flat_map(|(_, names)| names.iter().cloned()).collect()
     }
 
-    /// What there is in the end, but for the generation.
+    /// Returns the final state of the world, without generations.
     fn end(&mut self) -> BTreeMap<String, String> {
         let world = &mut self.story.world;
         for _ in 0..8 {
@@ -135,7 +138,8 @@ impl Cell {
     }
 }
 
-/// What holds after two cycles; `own`, `others`: what foo and stays had at the beginning.
+/// Checks the access after two cycles. `own` and `others` are the names that were bound for foo and stays at the
+/// beginning.
 fn promised(
     cell: &mut Cell,
     meaning: Option<Meaning>,
@@ -184,7 +188,7 @@ fn crossed(state: &Happening, event: &Happening, waits: bool) -> Result<BTreeMap
 }
 
 #[test]
-fn in_every_crossing_access_goes_that_should_and_no_other() {
+fn every_event_has_its_effect_on_access_in_every_state() {
     let Matrix { states, events, waits } =
         Matrix::read(|lines, _| Some(lines.iter().map(|line| (*line).to_owned()).collect()));
     assert!(states.len() * events.len() >= 280, "{} cells", states.len() * events.len());

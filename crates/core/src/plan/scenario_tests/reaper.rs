@@ -1,4 +1,4 @@
-//! Lines of a story about what ends by itself, and about classes that are revoked.
+//! The lines of a story about reapers, and about the revocation of a class.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,12 +18,12 @@ impl Story {
         match words {
             ["reaper", "pods", lifetime, per_cycle] => {
                 let lifetime = crate::contract::lifetime(lifetime);
-                let per_cycle = per_cycle.parse().expect("a number");
+                let per_cycle = per_cycle.parse().expect("the word is a number");
                 self.world.policy.reapers.pods = Some(PodReaper { lifetime, per_cycle, classes: BTreeMap::new() });
             }
             ["reaper", "idle", idle_for, warn_for, per_cycle] => {
-                let hours = |text: &str| crate::contract::lifetime(text).expect("a time");
-                let per_cycle = per_cycle.parse().expect("a number");
+                let hours = |text: &str| crate::contract::lifetime(text).expect("the text is a duration");
+                let per_cycle = per_cycle.parse().expect("the word is a number");
                 let (idle_for, warn_for) = (hours(idle_for), hours(warn_for));
                 let rules = NamespaceReaper { idle_for, warn_for, per_cycle, evidence: BTreeMap::new() };
                 self.world.policy.reapers.namespaces = Some(rules);
@@ -31,7 +31,7 @@ impl Story {
             ["pods", "shown"] => drop(self.world.inventory.pods.entry(prod()).or_default()),
             ["pods", "hidden"] => drop(self.world.inventory.pods.remove(&prod())),
             ["prometheus", "asked"] => {
-                let rules = self.world.policy.reapers.namespaces.as_mut().expect("the reaper is on");
+                let rules = self.world.policy.reapers.namespaces.as_mut().expect("this reaper is configured");
                 rules.evidence.insert(prod(), Evidence::default());
             }
             ["prometheus", "silent"] => drop(self.world.inventory.in_use.remove(&prod())),
@@ -40,27 +40,29 @@ impl Story {
                 self.world.inventory.in_use.insert(prod(), Arc::new(shown));
             }
             ["portal", "opens", namespace, hours] => {
-                let namespace = (*namespace).to_owned().try_into().expect("a namespace");
+                let namespace = (*namespace).to_owned().try_into().expect("the word is a namespace name");
                 let (key, at) = (ObjectKey::namespace(&prod(), &namespace), self.world.now - hours_of(hours));
-                let cluster = self.world.inventory.clusters.get_mut(&prod()).expect("it answers");
-                Arc::make_mut(cluster).objects.get_mut(&key).expect("it is there").last_use = Some(at);
+                let cluster = self.world.inventory.clusters.get_mut(&prod()).expect("the cluster answers");
+                Arc::make_mut(cluster).objects.get_mut(&key).expect("the world has it").last_use = Some(at);
             }
             ["pods", "gone", namespace] => {
-                let pods = self.world.inventory.pods.get_mut(&prod()).expect("shown");
+                let pods = self.world.inventory.pods.get_mut(&prod()).expect("the cluster shows it");
                 Arc::make_mut(pods).pods.retain(|(place, _), _| place != namespace);
             }
-            ["looks", times, hours] => (0..times.parse::<u32>().expect("a number")).for_each(|_| self.look(hours)),
+            ["looks", times, hours] => {
+                (0..times.parse::<u32>().expect("the word is a number")).for_each(|_| self.look(hours));
+            }
             ["pod", namespace, name, began, lifetime, job @ ..] => self.pod(namespace, name, began, lifetime, job),
             other => panic!("no such line: {other:?}"),
         }
     }
 
-    /// A pod that began so many hours ago; lifetime and job `-`: it says none.
+    /// Adds a pod that started `began` ago. A lifetime of `-` stands for none.
     fn pod(&mut self, namespace: &str, name: &str, began: &str, lifetime: &str, job: &[&str]) {
         let started = (began != "never").then(|| self.world.now - hours_of(began));
         let pod = ObservedPod {
             uid: format!("uid-{name}"),
-            created: "2026-05-01T00:00:00Z".parse().expect("a time"),
+            created: "2026-05-01T00:00:00Z".parse().expect("the text is a timestamp"),
             started,
             lifetime: Lifetime::read((lifetime != "-").then_some(lifetime)),
             job: job.first().map(|job| (*job).to_owned()),
@@ -73,11 +75,11 @@ impl Story {
         Arc::make_mut(pods).pods.insert((namespace.to_owned(), name.to_owned()), pod);
     }
 
-    /// So much later the pods are looked at, and what is due is done.
+    /// Lets the time pass, observes the pods, and executes a cycle.
     fn look(&mut self, hours: &str) {
         self.world.now += hours_of(hours);
         let world = &mut self.world;
-        let rules = world.policy.reapers.namespaces.clone().expect("the reaper is on");
+        let rules = world.policy.reapers.namespaces.clone().expect("this reaper is configured");
         for change in count(&world.ledger, &world.inventory, &rules, world.now) {
             world.ledger.apply(&change);
         }
@@ -85,13 +87,13 @@ impl Story {
         for event in self.world.cycle() {
             let account = event.account.map(|account| account.to_string()).unwrap_or_default();
             writeln!(self.shown, "{:.0} {account} {}: {}", self.world.now, event.action, event.reason)
-                .expect("a string takes all");
+                .expect("writing to a string does not fail");
         }
         for ((id, _), idle) in &self.world.ledger.idle {
             if idle.warned_at.is_some() && before.values().all(|known| known.warned_at != idle.warned_at) {
                 let account = self.world.ledger.accounts[id].account_name();
                 writeln!(self.shown, "{:.0} {account} warned: {:.0}", self.world.now, idle.due)
-                    .expect("a string takes all");
+                    .expect("writing to a string does not fail");
             }
         }
     }
@@ -103,7 +105,7 @@ impl Story {
         let written = write_all(&self.world.ledger, &self.world.policy, "root", &requests, now);
         let refused = written.refused.iter().map(|refusal| &refusal.text);
         for text in written.texts.iter().chain(refused) {
-            writeln!(self.shown, "said: {text}\n").expect("a string takes all");
+            writeln!(self.shown, "said: {text}\n").expect("writing to a string does not fail");
         }
         written.changes.iter().for_each(|change| self.world.ledger.apply(change));
     }

@@ -1,14 +1,14 @@
-//! One test for each story: a new file in `tests/data/scenarios` gets its name here.
+//! Runs one test per story. Add the name of each new file in `tests/data/scenarios` here.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use super::{data, golden, told};
 
-/// Tells a story, and compares with its plan.
-fn ends_as_its_plan_says(name: &str) {
+/// Runs a story, and compares its output with the golden file.
+fn assert_story(name: &str) {
     let file = format!("{}.txt", name.replace('_', "-"));
-    let story = fs::read_to_string(data("scenarios").join(&file)).expect("a readable story");
+    let story = fs::read_to_string(data("scenarios").join(&file)).expect("the story can be read");
     if let Err(difference) = golden(&data("plans").join(&file), &told(&story)) {
         panic!("{difference}");
     }
@@ -19,7 +19,7 @@ macro_rules! stories {
         const NAMES: &[&str] = &[$(stringify!($name)),*];
         $(#[test]
         fn $name() {
-            ends_as_its_plan_says(stringify!($name));
+            assert_story(stringify!($name));
         })*
     };
 }
@@ -46,7 +46,9 @@ stories! {
 #[test]
 fn every_story_has_its_test_and_every_plan_its_story() {
     let names = |folder: &str| -> BTreeSet<String> {
-        let files = fs::read_dir(data(folder)).expect("a folder").map(|entry| entry.expect("an entry").file_name());
+        let files = fs::read_dir(data(folder))
+            .expect("the folder can be read")
+            .map(|entry| entry.expect("the entry can be read").file_name());
         files.map(|file| file.to_string_lossy().trim_end_matches(".txt").replace('-', "_")).collect()
     };
     let told: BTreeSet<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();

@@ -1,4 +1,4 @@
-//! Lines of a story about workspaces and the people in them.
+//! The lines of a story about workspaces and the people in them.
 
 use std::fmt::Write as _;
 
@@ -21,7 +21,7 @@ impl Story {
                     "max" => FromWorkspaces::Max,
                     _ => FromWorkspaces::Tier,
                 };
-                let student = self.world.policy.classes.get_mut("student").expect("a class");
+                let student = self.world.policy.classes.get_mut("student").expect("the policy has this class");
                 student.quota.insert("requests.cpu".to_owned(), "1500m".to_owned());
                 student.from = From::Users(Some(way));
             }
@@ -36,12 +36,13 @@ impl Story {
         }
     }
 
-    /// Which role is bound to whom.
+    /// Shows the names in each binding of a namespace.
     fn who(&mut self, namespace: &str) {
         let bindings = self.world.bound.iter().filter(|(key, _)| key.namespace.as_deref() == Some(namespace));
         for (key, names) in bindings {
-            writeln!(self.shown, "{namespace} {}: {}", key.name, names.join(", ")).expect("a string takes all");
+            writeln!(self.shown, "{namespace} {}: {}", key.name, names.join(", "))
+                .expect("writing to a string does not fail");
         }
-        writeln!(self.shown).expect("a string takes all");
+        writeln!(self.shown).expect("writing to a string does not fail");
     }
 }

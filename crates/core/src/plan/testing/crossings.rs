@@ -1,10 +1,11 @@
-//! `tests/data/crossings.txt`: states of the world and events, which the model and real servers cross.
+//! Reads `tests/data/crossings.txt`: states and events. Tests of the model and of real servers combine each state with
+//! each event.
 
 use std::collections::BTreeSet;
 
 const TEXT: &str = include_str!("../../../../../tests/data/crossings.txt");
 
-/// What an event means for what the tool had.
+/// What an event does to the access that the tool had.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Meaning {
     Takes,
@@ -12,7 +13,7 @@ pub enum Meaning {
     Keeps,
 }
 
-/// A state, which keeps what the tool had, or an event.
+/// A state or an event. A state keeps the access that the tool had.
 #[derive(Clone)]
 pub struct Happening<Step> {
     pub name: String,
@@ -24,17 +25,17 @@ pub struct Happening<Step> {
 pub struct Matrix<Step> {
     pub states: Vec<Happening<Step>>,
     pub events: Vec<Happening<Step>>,
-    /// State and event of the cells that may wait.
+    /// Combinations of a state and an event in which the effect may wait.
     pub waits: BTreeSet<(String, String)>,
 }
 
 impl<Step> Matrix<Step> {
-    /// `steps`: makes steps of the lines that begin something, or, if `true`, of those that end it. `None`: states and
-    /// events with such lines are left out.
+    /// Reads the file. `steps` parses the lines that begin a state or an event or, if its second argument is `true`,
+    /// those that end it. If it returns `None`, the state or event is left out.
     pub fn read(steps: impl Fn(&[&str], bool) -> Option<Vec<Step>>) -> Self {
         let mut matrix = Self { states: Vec::new(), events: Vec::new(), waits: BTreeSet::new() };
         for line in TEXT.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-            let (head, rest) = line.split_once(':').expect("a colon");
+            let (head, rest) = line.split_once(':').expect("the line has a colon");
             let (list, name, meaning) = match head.split_whitespace().collect::<Vec<_>>()[..] {
                 ["state", name] => (&mut matrix.states, name, Meaning::Keeps),
                 ["event", name, "takes"] => (&mut matrix.events, name, Meaning::Takes),
@@ -46,7 +47,7 @@ impl<Step> Matrix<Step> {
                 }
                 ref other => panic!("no such line: {other:?}"),
             };
-            let (begins, ends) = rest.split_once('|').expect("what begins it | what ends it");
+            let (begins, ends) = rest.split_once('|').expect("the line is: HEAD: BEGINS | ENDS");
             let lines = |text| str::split(text, ';').map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>();
             if let (Some(begins), Some(ends)) = (steps(&lines(begins), false), steps(&lines(ends), true)) {
                 list.push(Happening { name: name.to_owned(), meaning, begins, ends });

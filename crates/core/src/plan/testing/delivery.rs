@@ -1,4 +1,4 @@
-//! What the model world makes of a delivery.
+//! Applies a delivery to the model of the world.
 
 use jiff::SignedDuration;
 

@@ -12,7 +12,7 @@ use crate::policy::{
     NfsVolume, Pattern, Peer, PodSecurity, Policy, Port, Range, Selector, Volume, VolumeKind, When, Who, Workspace,
 };
 
-/// The example site of the tests: tools, admins, and students with volumes and templates.
+/// Returns the policy of the example site: tools, admins, and students with volumes and templates.
 pub fn policy() -> Policy {
     let endpoint = Endpoint {
         url: "https://k8s.example.org:6443".to_owned(),
@@ -25,7 +25,7 @@ pub fn policy() -> Policy {
         endpoints: BTreeMap::from([("internal".to_owned(), endpoint)]),
         senders: crate::rules::senders::Senders::default(),
     };
-    let range = Range::parse("192.0.2.0/24").expect("a range");
+    let range = Range::parse("192.0.2.0/24").expect("the range is valid");
     let outside =
         Peer { who: Who::Addresses { range, except: Vec::new() }, ports: [443, 8443].map(Port::tcp).to_vec() };
     let lab = NetworkProfile {
@@ -88,7 +88,7 @@ fn class(name: &str, from: From) -> Class {
         from,
         when: None,
         clusters: vec![prod()],
-        name_pattern: Pattern(Regex::new("^[a-z]").expect("a pattern")),
+        name_pattern: Pattern(Regex::new("^[a-z]").expect("the pattern is a valid regex")),
         namespace: None,
         home: Some(HomeRule {
             prefix: "/home".into(),
@@ -173,7 +173,7 @@ fn student() -> Class {
     }
 }
 
-/// A tenant for each group.
+/// Returns a class that makes each group a tenant.
 pub fn course() -> Class {
     let named = |roles: &[&str]| roles.iter().map(|role| (*role).to_owned()).collect();
     let workspace = Workspace {
@@ -190,15 +190,15 @@ pub fn course() -> Class {
     }
 }
 
-/// What the people of a class from groups get.
+/// Returns what the people of a class of groups get.
 pub fn workspace_of(class: &mut Class) -> &mut Workspace {
     let From::Groups(workspace) = &mut class.from else { panic!("class {} is not from groups", class.name) };
     workspace
 }
 
-/// Namespaces that others create.
+/// Returns a class that adopts foreign namespaces.
 pub fn profile() -> Class {
-    let selector = Selector::parse("part-of=profiles").expect("a selector");
+    let selector = Selector::parse("part-of=profiles").expect("the selector is valid");
     Class {
         home: None,
         credential: None,

@@ -95,7 +95,7 @@ fn sources(settings: &Settings, only: Option<&str>) -> Result<Vec<SourceConfig>,
     match only {
         Some(only) if sources.is_empty() => {
             let names: Vec<&str> = settings.source_names().collect();
-            let text = format!("the configuration has no source {only:?}; it has: {}", names.join(", "));
+            let text = format!("the configuration has no source {only:?}; there are: {}", names.join(", "));
             Err(Failure::new(Exit::Usage, text))
         }
         _ => Ok(sources),

@@ -1,4 +1,4 @@
-//! What is said of each kind of mistake, and that the manual tells the truth.
+//! Tests the error of each kind of mistake, and that the shipped configuration documents the defaults of the code.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::rules::Mode;
 use crate::snapshot::Way;
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nnot looked into\n-----END CERTIFICATE-----\n";
-/// Everything that the other keys of the tests lean on.
+/// The keys that every test needs.
 const BASE: &str = r#"
 site = "test"
 [[source]]
@@ -51,7 +51,7 @@ fn load(text: &str) -> Result<Settings, SettingsErrors> {
     load_in(folder().path(), text, &[])
 }
 
-/// The errors that `text`, after [`BASE`], meets.
+/// Returns the errors of [`BASE`] followed by `text`.
 fn errors(text: &str) -> Vec<String> {
     load(&format!("{BASE}{text}")).expect_err("an error").0
 }
@@ -195,8 +195,8 @@ fn a_realm_has_keys_of_its_own() {
     told(
         &format!("{client}preset = \"rfc2307\"\npersist = true\n[source.tools]\nbase = \"ou=tools\"\n"),
         &[
-            "persist: Keycloak tells no changes: it is read again after each interval",
-            "preset: a source of type keycloak has the preset keycloak; what differs is in [source.attributes]",
+            "persist: Keycloak does not report changes: it is read again after each interval",
+            "preset: a source of type keycloak has the preset keycloak; set what differs in [source.attributes]",
             "tools: a realm has people and groups; tools come from another source",
         ],
     );
@@ -214,7 +214,7 @@ fn a_realm_has_keys_of_its_own() {
 }
 
 #[test]
-fn a_source_is_read_by_its_changes_where_they_are_told() {
+fn a_source_is_read_by_its_changes_if_the_server_reports_them() {
     let way = |lines: &str| -> Result<Way, String> {
         let preset = "preset = \"toolforge\"";
         let loaded = load(&BASE.replace(preset, lines)).map_err(|errors| errors.to_string())?;
@@ -234,7 +234,7 @@ fn a_source_is_read_by_its_changes_where_they_are_told() {
 }
 
 #[test]
-fn each_kind_of_credential_says_what_it_needs() {
+fn errors_in_a_credential_name_what_its_kind_needs() {
     let told = |kind: &str, expected: &[&str]| {
         let class = format!("{TOOL}home = {{ prefix = \"/home\" }}\ncredential = {{ {kind} }}\n");
         let expected: Vec<String> =
@@ -269,21 +269,21 @@ fn each_kind_of_credential_says_what_it_needs() {
         &[
             r#"client_id: "a b" has other than letters, digits and any of . _ : / + -"#,
             r#"grant: "password" is none of: auto, device-code"#,
-            r#"issuer: "http://sso" is no https URL; for example "https://sso.example.org/realms/site""#,
+            r#"issuer: "http://sso" is not an https URL; for example "https://sso.example.org/realms/site""#,
             r#"kind: kind = "oidc" needs from = "users", because a tool cannot log in"#,
-            r#"user: "system:{name}" is a name of Kubernetes' or ours; for example "oidc:{name}""#,
+            r#"user: "system:{name}" is reserved for Kubernetes or Bursar; for example "oidc:{name}""#,
         ],
     );
 }
 
 #[test]
-fn tables_of_what_is_off_are_read() {
+fn tables_of_disabled_features_are_accepted() {
     let harmless = "[archive]\nrecipient = \"age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p\"\n[webhook]\nexempt = [\"a\"]\n[reaper.namespaces]\nenabled = false\nidle_for = \"9d\"\n";
     assert_eq!(load(&format!("{BASE}{harmless}")).expect("settings").policy.exempt, ["a"]);
 }
 
 #[test]
-fn a_class_of_adopted_namespaces_says_which_and_whose() {
+fn a_class_of_adopted_namespaces_needs_a_selector_and_an_owner_annotation() {
     let class = "[class.profile]\nfrom = \"adopted\"\nclusters = [\"prod\"]\nowner_annotation = \"owner\"\n";
     let good = load(&format!("{BASE}{class}selector = \"a in (b, c),!d\"\n")).expect("settings");
     let profile = &good.policy.classes["profile"];
@@ -305,7 +305,7 @@ fn a_class_of_adopted_namespaces_says_which_and_whose() {
 }
 
 #[test]
-fn rules_of_adopted_namespaces_are_those_that_need_no_seal() {
+fn adopted_namespaces_have_only_rules_without_a_seal() {
     let class = "[class.profile]\nfrom = \"adopted\"\nclusters = [\"prod\"]\nowner_annotation = \"owner\"\nselector = \"a=b\"\n[class.profile.admission]\n";
     let rules = |text: &str| {
         let settings = load(&format!("{BASE}{class}{text}")).expect("settings");
@@ -332,10 +332,10 @@ fn rules_of_adopted_namespaces_are_those_that_need_no_seal() {
         ("claims = { storage_class = \"nfs\", read_write_many = [\"nfs\"] }", "claims.storage_class", "no such key"),
         ("claims = { read_write_many = [\"a'b\"] }", "claims.read_write_many", "is not a name"),
         ("hosts = \"enforce\"", "hosts", "needs a list"),
-        ("hosts = { allow = [\"{name}.lab.example.org\"] }", "hosts.allow", "would be everybody's"),
+        ("hosts = { allow = [\"{name}.lab.example.org\"] }", "hosts.allow", "would be the same for every tenant"),
         ("hosts = { allow = [\"x-{namespace}.lab.example.org\"] }", "hosts.allow", "two names could give one host"),
-        ("hosts = { allow = [\"{namespace}.{name}.example.org\"] }", "hosts.allow", "is no host"),
-        ("hosts = { allow = [], annotations = [\"a'b/*\"] }", "hosts.annotations", "is no annotation"),
+        ("hosts = { allow = [\"{namespace}.{name}.example.org\"] }", "hosts.allow", "is not a host"),
+        ("hosts = { allow = [], annotations = [\"a'b/*\"] }", "hosts.annotations", "is not an annotation"),
         (
             "volumes = { allow = [\"nfs.example.org:/srv/{name}\"] }",
             "volumes.allow",
@@ -352,7 +352,7 @@ fn rules_of_adopted_namespaces_are_those_that_need_no_seal() {
 }
 
 #[test]
-fn a_host_of_an_adopted_namespace_is_no_tenants() {
+fn a_host_of_an_adopted_namespace_must_not_be_a_tenants() {
     let class = |name: &str, rest: &str| format!("[class.{name}]\nclusters = [\"prod\"]\n{rest}\n");
     let adopted = |name: &str, host: &str| {
         let rest = format!(
@@ -377,12 +377,12 @@ fn exempt_group_cannot_end_the_text_it_is_written_in() {
     for odd in [r"a'] || true || group in ['", r"a\\\\", r"a\nb", ""] {
         let errors = errors(&format!("[webhook]\nexempt = [\"system:masters\", \"{odd}\"]\n"));
         assert!(errors.len() == 1 && errors[0].starts_with("bursar.toml: webhook.exempt: "), "{odd}: {errors:?}");
-        assert!(errors[0].contains("is no group's name"), "{errors:?}");
+        assert!(errors[0].contains("is not the name of a group"), "{errors:?}");
     }
 }
 
 #[test]
-fn half_of_a_client_certificate_and_odd_addresses_are_errors() {
+fn an_incomplete_client_certificate_and_wrong_addresses_are_errors() {
     let found = |keys: &str| errors(&format!("[cluster.prod.webhook]\n{keys}\n"));
     for (keys, wrong) in [
         ("client_name = \"a\"", "client_ca: missing, because client_name is set"),
@@ -420,7 +420,7 @@ fn a_class_without_namespace_is_never_one_by_mistake() {
 }
 
 #[test]
-fn limits_of_marks_and_of_access_are_those_of_suspensions_where_none_are_given() {
+fn limits_of_marks_and_access_default_to_those_of_suspensions() {
     let given = "[limits]\nsuspend_per_day = { count = 7 }\nremove_access_per_day = { count = 9 }\n";
     let settings = load_in(folder().path(), &format!("{BASE}{TOOL}{given}"), &[]).expect("settings");
     let limits = settings.policy.limits;
@@ -429,7 +429,7 @@ fn limits_of_marks_and_of_access_are_those_of_suspensions_where_none_are_given()
 }
 
 #[test]
-fn the_environment_is_over_the_file() {
+fn the_environment_overrides_the_file() {
     let (folder, text) = (folder(), format!("{BASE}{TOOL}[limits]\nsuspend_per_cycle = {{ count = 7 }}\n"));
     let with = |variables: &[(&str, &str)]| load_in(folder.path(), &text, variables);
     let name = "BURSAR_LIMITS__SUSPEND_PER_CYCLE__COUNT";
@@ -444,10 +444,10 @@ fn the_environment_is_over_the_file() {
 }
 
 #[test]
-fn a_variable_names_an_item_that_is_there_or_the_next() {
+fn a_variable_may_set_an_existing_item_or_the_next_one() {
     let folder = folder();
     let found = load_in(folder.path(), BASE, &[("BURSAR_SOURCE__9__CA", "x")]).expect_err("nine items are missing").0;
-    let why = "source has no item 1, and so none of number 9; the first is number 0";
+    let why = "source has no item 1, so item 9 cannot be set; the first is item 0";
     assert_eq!(found, [format!("BURSAR_SOURCE__9__CA: {why}")]);
     assert!(load_in(folder.path(), BASE, &[("BURSAR_SOURCE__0__CA", "ldap-ca.pem")]).is_ok());
 }
@@ -469,7 +469,7 @@ fn an_unknown_variable_is_a_warning_with_the_nearest_key() {
 }
 
 #[test]
-fn a_misspelt_key_is_the_only_error_that_it_makes() {
+fn a_misspelt_key_causes_one_error_only() {
     let only = |text: &str, expected: &str| {
         let errors = load(text).expect_err("an error").0;
         assert_eq!(errors, [format!("bursar.toml: {expected}")], "{text}");
@@ -482,7 +482,7 @@ fn a_misspelt_key_is_the_only_error_that_it_makes() {
 }
 
 #[test]
-fn secrets_that_are_missing_are_found_without_being_read() {
+fn missing_secrets_are_found_without_reading_secrets() {
     let folder = folder();
     let with = |value: &str| {
         let text = BASE.replace("preset", &format!("bind_dn = \"cn=bursar\"\npassword = {value}\npreset"));
@@ -517,7 +517,7 @@ fn a_file_that_changed_differs_from_the_settings_in_force() {
 fn a_changed_file_is_compared_without_asking_the_resolver() {
     let folder = folder();
     let path = folder.path().join("bursar.toml");
-    // A name that leads to this host, so that a class that reaches every address reaches it.
+    // `localhost` resolves to this host, so a class that reaches every address would reach it.
     let reaching = with_egress(r#"{ cidr = "0.0.0.0/0" }"#, "").replace("198.51.100.7", "localhost");
     let settings = load_in(folder.path(), &reaching, &[]).expect("settings");
     let found = super::egress(&settings, Names::AsWritten);
@@ -547,13 +547,13 @@ fn two_endpoints_never_have_one_name_in_a_kubeconfig() {
 }
 
 #[test]
-fn a_file_that_is_no_toml_is_told_with_its_line() {
+fn a_toml_error_is_reported_with_its_line() {
     let error = load("site = \"a\"\n[class\n").expect_err("an error").to_string();
     assert!(error.starts_with("bursar.toml: line 2: "), "{error}");
 }
 
 #[test]
-fn passwords_are_read_by_who_reads_directories_only() {
+fn passwords_are_read_only_with_the_sources() {
     let folder = folder();
     let password =
         |value: &str| BASE.replace("preset", &format!("bind_dn = \"cn=bursar\"\npassword = {value}\npreset"));
@@ -586,7 +586,7 @@ fn active_directory_has_keys_of_its_own() {
         ("idmap = { range_size = 0 }", "leave no slice"),
         ("idmap = { domain_sids = [\"S-1-5-32\"] }", "is not the SID of a domain"),
         ("members_at_once = 0", "0 asks for nothing"),
-        ("client_key = { file = \"/x\" }", "belongs to a client_certificate"),
+        ("client_key = { file = \"/x\" }", "needs client_certificate"),
     ] {
         let error = source(lines).expect_err(lines);
         assert!(error.contains(wrong), "{lines}: {error}");
@@ -645,7 +645,7 @@ fn shipped(name: &str) -> String {
     std::fs::read_to_string(path).expect("a shipped file")
 }
 
-/// The shipped file with the `#` taken from every line that is a key, but not from those that `left` says.
+/// Returns the shipped file with every commented key uncommented, except those for which `left` is true.
 fn uncommented(left: impl Fn(&str) -> bool) -> String {
     let lines = shipped("bursar.toml");
     let lines = lines.lines().map(|line| match line.strip_prefix('#') {
@@ -670,7 +670,7 @@ fn the_packaged_configuration_is_short_and_valid() {
 }
 
 #[test]
-fn the_manual_says_the_defaults_of_the_code() {
+fn the_shipped_file_has_the_defaults_of_the_code() {
     let folder = folder();
     let explicit = load_in(folder.path(), &uncommented(|_| false), &[]).expect("settings");
     let implicit = load_in(folder.path(), &uncommented(|line| line.ends_with("# default")), &[]).expect("settings");
@@ -688,7 +688,7 @@ fn the_webhooks_rules_are_the_golden() {
 }
 
 #[test]
-fn rules_of_admission_are_told_with_examples() {
+fn errors_in_admission_rules_have_examples() {
     let told = |line: &str, error: &str| {
         let line = format!("admission = {{ {line} }}");
         assert_eq!(class_error(&line), [format!("bursar.toml: class.tool.admission.{error}")], "{line}");
@@ -699,15 +699,15 @@ fn rules_of_admission_are_told_with_examples() {
     );
     told(
         r#"images = { allow = ["library/"] }"#,
-        r#"images.allow: "library/" is no registry with a path; for example "registry.example.org/""#,
+        r#"images.allow: "library/" is not a registry with a path; for example "registry.example.org/""#,
     );
     told(
         r#"hosts = { allow = ["tools.example.org"] }"#,
-        r#"hosts.allow: "tools.example.org" would be everybody's; for example "{name}.tools.example.org""#,
+        r#"hosts.allow: "tools.example.org" would be the same for every tenant; for example "{name}.tools.example.org""#,
     );
     told(
         r#"hosts = { allow = ["{name}.Example.org"] }"#,
-        r#"hosts.allow: "{name}.Example.org" is no host; for example "{name}.tools.example.org""#,
+        r#"hosts.allow: "{name}.Example.org" is not a host; for example "{name}.tools.example.org""#,
     );
     told(
         r#"hosts = { allow = ["{name}-dev.example.org"] }"#,
@@ -724,11 +724,11 @@ fn rules_of_admission_are_told_with_examples() {
     );
     told(r#"volumes = { inject = "init" }"#, r#"volumes.inject: "init" is none of: none, containers, all"#);
     told("hosts = { alow = [] }", "hosts.alow: there is no such key; did you mean allow?");
-    assert!(class_error(r#"admission = { volumes = { allow = ["x:y"] } }"#)[0].contains(r#""x:y" is no volume"#));
+    assert!(class_error(r#"admission = { volumes = { allow = ["x:y"] } }"#)[0].contains(r#""x:y" is not a volume"#));
 }
 
 #[test]
-fn hosts_of_two_classes_do_not_meet() {
+fn hosts_of_two_classes_must_not_overlap() {
     let user = "[class.user]\nfrom = \"tools\"\nclusters = [\"prod\"]\nnamespace = \"user-{name}\"\n";
     let hosts = |host: &str| format!("admission = {{ hosts = {{ allow = [\"{host}\"] }} }}\n");
     let both = |one: &str, other: &str| format!("{TOOL}{}{user}{}", hosts(one), hosts(other));
@@ -746,7 +746,7 @@ fn hosts_of_two_classes_do_not_meet() {
 }
 
 #[test]
-fn two_classes_do_not_share_a_host() {
+fn two_classes_must_not_have_the_same_host() {
     let user = "[class.user]\nfrom = \"tools\"\nclusters = [\"prod\"]\nnamespace = \"user-{name}\"\n";
     let hosts = "admission = { hosts = { allow = [\"{name}.example.org\"] } }\n";
     let errors = errors(&format!("{TOOL}{hosts}{user}{hosts}"));
@@ -757,7 +757,7 @@ fn two_classes_do_not_share_a_host() {
 }
 
 #[test]
-fn examples_are_configurations() {
+fn the_examples_are_valid() {
     for name in
         ["toolforge", "rfc2307", "active-directory", "freeipa", "keycloak"].map(|name| format!("examples/{name}.toml"))
     {
@@ -767,7 +767,7 @@ fn examples_are_configurations() {
 }
 
 #[test]
-fn a_class_of_groups_has_people_and_no_holder() {
+fn a_class_of_groups_has_members_and_no_credential() {
     let course = "[class.course]\nfrom = \"groups\"\nclusters = [\"prod\"]\n";
     let named = format!("{course}namespace = \"workspace-{{name}}\"\n");
     let loaded = load(&format!("{BASE}{named}managers = \"owner\"\nmember_roles = [\"view\"]\n")).expect("settings");
@@ -794,11 +794,11 @@ fn a_class_of_groups_has_people_and_no_holder() {
         "{named}managers = \"owner\"\n{}managers = \"manager\"\n",
         other.replace("workspace-", "lab-")
     ));
-    assert!(errors[0].contains("class.lab.managers: another class says \"owner\""), "{errors:?}");
+    assert!(errors[0].contains("class.lab.managers: another class has \"owner\""), "{errors:?}");
 }
 
 #[test]
-fn lifetimes_of_pods_bind_only_if_something_ends_pods() {
+fn lifetimes_of_pods_need_the_reaper() {
     let reaper = "[reaper.pods]\nenabled = true\n";
     let with = |line: &str| format!("{TOOL}admission = {{ lifetime = {line} }}\n{reaper}");
     let line = "{ max = \"7d\", default = \"1d\", warn = \"1h\" }";
@@ -810,12 +810,15 @@ fn lifetimes_of_pods_bind_only_if_something_ends_pods() {
     );
     assert_eq!(policy.classes["tool"].admission.lifetime, crate::rules::Mode::Enforce);
     let warned = load(&format!("{BASE}{}", with("{ mode = \"warn\", max = \"7d\" }"))).expect("settings").policy;
-    assert!(warned.reapers.pods.expect("on").classes.is_empty(), "nothing is ended that is not enforced");
+    assert!(
+        warned.reapers.pods.expect("on").classes.is_empty(),
+        "the reaper ends only pods of classes that enforce the lifetime"
+    );
     for (text, key) in [
         (with("{ max = \"0s\" }"), "max: leaves no time"),
         (with("{ max = \"soon\" }"), "max: \"soon\" is not a duration"),
         (with("{ max = \"1h\", default = \"2h\" }"), "default: is longer than max"),
-        (with("{ required = true, default = \"2h\" }"), "default: no pod gets it"),
+        (with("{ required = true, default = \"2h\" }"), "default: is never used"),
     ] {
         let errors = errors(&text);
         assert!(errors[0].starts_with(&format!("bursar.toml: class.tool.admission.lifetime.{key}")), "{errors:?}");
@@ -825,7 +828,7 @@ fn lifetimes_of_pods_bind_only_if_something_ends_pods() {
 }
 
 #[test]
-fn workspaces_have_uids_of_their_own_only_with_a_range() {
+fn workspaces_have_own_uids_only_with_a_range() {
     let course = "[class.course]\nfrom = \"groups\"\nclusters = [\"prod\"]\nnamespace = \"workspace-{name}\"\n";
     let ranged = format!("{course}uid_range = [70000, 70999]\n");
     let loaded = load(&format!("{BASE}{ranged}")).expect("settings");
@@ -853,7 +856,7 @@ fn workspaces_have_uids_of_their_own_only_with_a_range() {
                     .replace("70000", "70999")
                     .replace("[70999, 70999]", "[70999, 71999]")
             ),
-            "class.lab.uid_range: 70999-71999 meets the range of class course",
+            "class.lab.uid_range: 70999-71999 overlaps the range of class course",
         ),
         (format!("{person}{ranged}{volume}"), "class.course.volumes: nfs:/srv/{name} may be a home of class person"),
         (allowed("nfs:/srv/"), "class.course.admission.volumes.allow: nfs:/srv/ may be a home"),
@@ -867,11 +870,11 @@ fn workspaces_have_uids_of_their_own_only_with_a_range() {
         let errors = errors(&text);
         assert!(errors.iter().any(|error| error.starts_with(&format!("bursar.toml: {key}"))), "{errors:?}");
     }
-    assert!(load(&format!("{BASE}{person}{course}{volume}")).is_ok(), "without a range, as before");
+    assert!(load(&format!("{BASE}{person}{course}{volume}")).is_ok(), "a class without a range may have the volume");
 }
 
 #[test]
-fn a_realm_as_a_target_is_that_of_a_source_or_says_how_it_is_reached() {
+fn a_target_realm_uses_a_source_or_has_a_connection_of_its_own() {
     let keys = "url = \"https://sso\"\nrealm = \"lab\"\nclient_id = \"bursar\"\n";
     let own = format!("{keys}client_secret = {{ file = \"/nonexistent\" }}\n");
     let sso = format!("[[source]]\nname = \"sso\"\ntype = \"keycloak\"\n{own}");
@@ -884,18 +887,18 @@ fn a_realm_as_a_target_is_that_of_a_source_or_says_how_it_is_reached() {
         "client = \"ws\"\n",
         &format!(r#"source: missing; for example "sso", a [[source]] of type keycloak; or {or}"#),
     );
-    let none = r#"source: "sso" is no [[source]] of type keycloak; there is none; set"#;
+    let none = r#"source: "sso" is not a [[source]] of type keycloak; there is none; set"#;
     told("", "source = \"sso\"\n", &format!("{none} {or} here instead"));
-    told(&sso, "source = \"people\"\n", r#"source: "people" is no [[source]] of type keycloak; there are: sso"#);
+    told(&sso, "source = \"people\"\n", r#"source: "people" is not a [[source]] of type keycloak; there are: sso"#);
     let both = "source = \"sso\"\nurl = \"https://x\"\n";
     told(&sso, both, "url: is set by the source already; remove one of the two");
-    told(&sso, &own, r#"url: is that of source "sso"; say source = "sso" instead"#);
+    told(&sso, &own, r#"url: is the url of source "sso"; write source = "sso" instead"#);
     told("", &own.replace("https", "http"), r#"url: "http://sso" needs https://, or allow_plaintext = true"#);
     let of_source = |line: &str, expected: &str| told(&sso, &format!("source = \"sso\"\n{line}\n"), expected);
     of_source("clients = 1", "clients: there is no such key; did you mean client?");
     let example = r#"for example required_actions = ["UPDATE_PASSWORD"]"#;
     of_source("mail = true", &format!("mail: the mail asks for required_actions; {example}"));
-    let odd = r#"required_actions: "A B" is no required action; for example "UPDATE_PASSWORD""#;
+    let odd = r#"required_actions: "A B" is not a required action; for example "UPDATE_PASSWORD""#;
     of_source(r#"required_actions = ["A B"]"#, odd);
     of_source(r#"interval = "0s""#, r#"interval: 0 leaves no time; for example "24h""#);
 
@@ -910,7 +913,7 @@ fn a_realm_as_a_target_is_that_of_a_source_or_says_how_it_is_reached() {
 }
 
 #[test]
-fn rules_of_the_api_server_are_read_as_the_policies_look_for_them() {
+fn rules_of_the_api_server_become_the_words_of_the_policies() {
     let text = r#"
 [class.tool.admission]
 services = { mode = "warn", allow = ["NodePort"] }
@@ -931,7 +934,7 @@ claims = { mode = "audit", storage_class = "fast", storage_classes = ["fast", ""
 }
 
 #[test]
-fn wrong_rules_of_the_api_server_are_told() {
+fn errors_in_rules_of_the_api_server_are_reported() {
     let told = |line: &str, what: &str| {
         let errors = errors(&format!("{TOOL}[class.tool.admission]\n{line}\n"));
         assert!(errors.iter().any(|error| error.contains(what)), "{line}: {errors:?}");
@@ -942,11 +945,11 @@ fn wrong_rules_of_the_api_server_are_told() {
     told(r#"ingress = "enforce""#, "needs a list");
     told(
         r#"claims = { storage_class = "fast", storage_classes = ["slow"] }"#,
-        "is missing, which storage_class fills in",
+        "is missing, although storage_class fills it in",
     );
     told(
         r#"hosts = { allow = ["{name}.example.org"], fields = { "widgets.example.org" = ["spec..host"] } }"#,
-        "is no field of a kind",
+        "is not a field of a kind",
     );
     told(r#"hosts = { fields = { "widgets.example.org" = ["spec.host"] } }"#, "needs allow");
 }
@@ -960,7 +963,7 @@ fn with_egress(egress: &str, more: &str) -> String {
 }
 
 #[test]
-fn egress_rules_are_judged_by_all_they_reach_together() {
+fn egress_rules_of_a_class_are_checked_together() {
     let reached = |egress: &str| {
         let settings = load(&with_egress(egress, "")).unwrap_or_else(|errors| panic!("{errors}"));
         super::egress(&settings, Names::Resolved).reached.into_iter().map(|(_, what)| what).collect::<Vec<_>>()
@@ -981,7 +984,7 @@ fn egress_rules_are_judged_by_all_they_reach_together() {
 }
 
 #[test]
-fn strict_egress_refuses_what_check_warns_of() {
+fn strict_egress_refuses_what_check_warns_about() {
     let strict = "[security]\nstrict_egress = true\n";
     let errors = load(&with_egress(r#"{ cidr = "198.51.100.0/24" }"#, strict)).expect_err("refused").0;
     assert!(
@@ -993,13 +996,13 @@ fn strict_egress_refuses_what_check_warns_of() {
 }
 
 #[test]
-fn a_wrong_peer_is_told_with_an_example() {
+fn errors_in_a_peer_have_an_example() {
     let told = |peer: &str, what: &str| {
         let errors = load(&with_egress(peer, "")).expect_err("an error").0;
         assert!(errors.iter().any(|error| error.contains(what)), "{peer}: {errors:?}");
     };
-    told(r#"{ cidr = "198.51.100.0/24", except = ["10.0.0.0/8"] }"#, "is no part of 198.51.100.0/24");
-    told(r#"{ cidr = "198.51.100.0/24", except = ["198.51.100.0/24"] }"#, "is no part of");
+    told(r#"{ cidr = "198.51.100.0/24", except = ["10.0.0.0/8"] }"#, "is not a part of 198.51.100.0/24");
+    told(r#"{ cidr = "198.51.100.0/24", except = ["198.51.100.0/24"] }"#, "is not a part of");
     told(
         r#"{ cidr = "198.51.100.0/24", pods = "app=web" }"#,
         "is allowed only with to, namespaces and namespace_labels",

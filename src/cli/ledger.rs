@@ -1,4 +1,4 @@
-//! `bursar ledger verify` and `bursar ledger backup FILE`.
+//! `bursar ledger verify|backup`: verifies the history, and copies the ledger into a file.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;

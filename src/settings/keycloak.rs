@@ -45,7 +45,7 @@ pub(super) fn keycloak(table: &Table<'_>, folder: &Path) -> Option<(SourceKind, 
     config.ca_pem = ca(table, folder);
     config.interval = table.duration("interval", config.interval);
     if config.interval > Duration::from_secs(gaps::LONGEST_GAP.unsigned_abs()) {
-        // Of a longer gap between two reads, only an hour counts towards the absence of an account.
+        // If the gap between two reads is longer, only an hour of it counts towards the absence of an account.
         table.wrong("interval", "is longer than an hour, so absences would count for less than they last");
     }
     config.connect_timeout = table.duration("connect_timeout", config.connect_timeout);

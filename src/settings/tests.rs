@@ -976,7 +976,7 @@ fn egress_rules_of_a_class_are_checked_together() {
     );
     let but = r#"{ cidr = "0.0.0.0/0", except = ["198.51.100.0/24", "203.0.113.0/24"] }"#;
     assert!(!has(but, "nfs.server") && !has(but, "source."));
-    // Rules add up.
+    // Rules add up, so a second rule allows what the first leaves out.
     let undone = format!(r#"{but}, {{ cidr = "198.51.100.0/28", ports = [443, "2049/udp"] }}"#);
     assert!(has(&undone, "nfs.server 198.51.100.7 (cidr 198.51.100.0/28"));
     assert!(!has(&format!(r#"{but}, {{ cidr = "198.51.100.0/28", ports = [443] }}"#), "nfs.server"));

@@ -132,7 +132,7 @@ pub fn listener(path: Option<&Path>) -> Result<StdListener, HomedError> {
 }
 
 /// Serves requests until `shutdown`, then waits for the running ones, at most for the deadline. `settings` must have
-/// passed [`check`].
+/// passed `check`.
 pub async fn serve(
     listener: StdListener,
     settings: HomedSettings,

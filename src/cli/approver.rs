@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn an_image_must_have_a_digest() {
         let right = format!("registry.example.org/w@sha256:{}", "0a".repeat(32));
-        assert_eq!(by_digest(Some(&right)).expect("right"), right);
+        assert_eq!(by_digest(Some(&right)).expect("the value is valid"), right);
         for wrong in ["registry.example.org/w:1", "registry.example.org/w@sha256:0a", "w@sha512:00"] {
             let failure = by_digest(Some(&wrong.to_owned())).expect_err(wrong);
             assert!(failure.exit == Exit::Configuration && failure.text.contains("add the digest"), "{}", failure.text);

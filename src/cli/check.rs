@@ -181,7 +181,7 @@ mod tests {
     fn a_warning_names_volumes_that_do_not_determine_what_is_mounted() {
         let mut policy = policy();
         let mut said = |volume: AllowedVolume| {
-            let class = policy.classes.get_mut("student").expect("a class of the sample");
+            let class = policy.classes.get_mut("student").expect("the sample has this class");
             class.admission.volumes.allow = vec![volume];
             warnings(&policy).join("\n")
         };
@@ -201,7 +201,7 @@ mod tests {
         let mut policy = policy();
         policy.classes.insert("profile".to_owned(), crate::plan::testing::profile());
         let mut said = |network: &str, role: &str| {
-            let class = policy.classes.get_mut("profile").expect("it");
+            let class = policy.classes.get_mut("profile").expect("the policy has this class");
             (class.network, class.roles) = (network.to_owned(), vec![role.to_owned()]);
             warnings(&policy).join("\n")
         };
@@ -212,16 +212,16 @@ mod tests {
     #[test]
     fn a_warning_names_a_quota_without_a_default() {
         let mut policy = policy();
-        let class = policy.classes.get_mut("student").expect("a class of the sample");
+        let class = policy.classes.get_mut("student").expect("the sample has this class");
         class.quota = [("limits.memory".to_owned(), "8Gi".to_owned()), ("pods".to_owned(), "4".to_owned())].into();
         class.limit_range = None;
         let said = warnings(&policy);
         assert!(matches!(&*said, [one] if one.contains("do not name limits.memory themselves")), "{said:?}");
-        let class = policy.classes.get_mut("student").expect("a class of the sample");
+        let class = policy.classes.get_mut("student").expect("the sample has this class");
         class.quota.insert("requests.memory".to_owned(), "4Gi".to_owned());
         class.limit_range = Some(json!([{"type": "Container", "default": {"memory": "512Mi"}}]));
         assert_eq!(warnings(&policy), Vec::<String>::new());
-        let class = policy.classes.get_mut("student").expect("a class of the sample");
+        let class = policy.classes.get_mut("student").expect("the sample has this class");
         class.limit_range = Some(json!([{"type": "Pod", "max": {"memory": "512Mi"}}]));
         assert!(warnings(&policy)[0].contains("limits.memory, requests.memory"));
     }
@@ -230,7 +230,7 @@ mod tests {
     fn a_warning_names_a_class_with_privilege_escalation() {
         let mut policy = policy();
         assert_eq!(warnings(&policy), Vec::<String>::new());
-        let class = policy.classes.get_mut("student").expect("a class of the sample");
+        let class = policy.classes.get_mut("student").expect("the sample has this class");
         class.admission.uid.privilege_escalation = true;
         let said = warnings(&policy);
         assert!(

@@ -162,7 +162,7 @@ mod tests {
         };
         let refused = of("foo").expect_err("two accounts have the name");
         assert!(matches!(refused.exit, Exit::Usage) && refused.text.contains(&other.to_string()), "{}", refused.text);
-        let found = of(&other.to_string()).expect("by its id");
+        let found = of(&other.to_string()).expect("the id is unique");
         assert_eq!(found[0].posix.uid.get(), 52_504);
     }
 

@@ -240,17 +240,17 @@ mod tests {
     #[test]
     fn every_page_has_examples_files_and_other_pages() {
         let folder = std::env::temp_dir().join(format!("bursar-manual-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a folder");
-        write(&folder).expect("pages");
+        fs::create_dir_all(&folder).expect("the temporary folder is writable");
+        write(&folder).expect("the folder is writable");
         for page in ["bursar.1", "bursar-plan.1", "bursar-quota.1", "bursard.8", "bursar.toml.5"] {
             let text = fs::read_to_string(folder.join(page)).expect(page);
             for section in [".SH EXAMPLES", ".SH FILES", ".SH SEE ALSO"] {
                 assert!(text.contains(section), "{page} lacks {section}");
             }
         }
-        let nested = fs::read_to_string(folder.join("bursar-quota-set.1")).expect("a page");
+        let nested = fs::read_to_string(folder.join("bursar-quota-set.1")).expect("the page is readable");
         assert!(nested.contains(".SH SEE ALSO"), "{nested}");
-        fs::remove_dir_all(&folder).expect("removed");
+        fs::remove_dir_all(&folder).expect("the file can be removed");
     }
 
     #[test]

@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn bash_offers_names_and_never_runs_them() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
         let script = format!(
             r#"bursar() {{ printf '%s\n' foo 'f$(touch x)' 'f`touch x`' 'f;touch x' bar; }}
             {BASH}

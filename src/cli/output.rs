@@ -250,7 +250,7 @@ pub(super) fn is_golden(name: &str, text: &str) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/terminal").join(format!("{name}.txt"));
     let shown: String = text.trim_end().lines().map(|line| folded(line, Some(80)) + "\n").collect();
     if std::env::var_os("UPDATE_GOLDENS").is_some() {
-        std::fs::write(&path, &shown).expect("written");
+        std::fs::write(&path, &shown).expect("the folder is writable");
     }
     assert_eq!(shown, std::fs::read_to_string(&path).unwrap_or_default());
     let long = shown.lines().find(|line| console::measure_text_width(line) > 80);

@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn a_list_tells_how_many_more_there_are() {
         let row = json!({"name": "foo", "until": "9999-12-31T23:59:59Z", "n": 3, "nothing": null});
-        let rows = vec![row.as_object().cloned().expect("a row")];
+        let rows = vec![row.as_object().cloned().expect("the value is an object")];
         let columns = &["name", "until", "n", "nothing"];
         let section = Section { id: "tools", title: "Tools", note: "a & b".to_owned(), columns, rows, more: 7 };
         let empty = Section { id: "none", title: "None", note: String::new(), columns, rows: Vec::new(), more: 0 };

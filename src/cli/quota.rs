@@ -130,8 +130,8 @@ mod tests {
 
     #[test]
     fn a_day_begins_at_midnight_utc() {
-        assert_eq!(moment("2027-01-01").expect("a day").to_string(), "2027-01-01T00:00:00Z");
-        assert_eq!(moment("2027-01-01T08:30:00.5Z").expect("a time").to_string(), "2027-01-01T08:30:00Z");
+        assert_eq!(moment("2027-01-01").expect("the text is a day").to_string(), "2027-01-01T00:00:00Z");
+        assert_eq!(moment("2027-01-01T08:30:00.5Z").expect("the text is a time").to_string(), "2027-01-01T08:30:00Z");
         assert!(moment("tomorrow").is_err() && moment("2027-13-01").is_err());
     }
 
@@ -143,11 +143,11 @@ mod tests {
 
     #[test]
     fn a_file_without_orders_is_an_error() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
         let file = folder.path().join("quotas");
-        std::fs::write(&file, "# nothing yet\n\n").expect("written");
+        std::fs::write(&file, "# nothing yet\n\n").expect("the folder is writable");
         assert_eq!(read(&file).err().map(|failure| failure.exit), Some(Exit::Usage));
-        std::fs::write(&file, "tool foo pods=4\n").expect("written");
+        std::fs::write(&file, "tool foo pods=4\n").expect("the folder is writable");
         assert_eq!(read(&file).map(|orders| orders.len()).ok(), Some(1));
     }
 

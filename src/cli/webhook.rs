@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_url_is_host_and_port_by_https() {
-        assert_eq!(checked("https://10.0.0.5:9443/").expect("right"), "https://10.0.0.5:9443");
+        assert_eq!(checked("https://10.0.0.5:9443/").expect("the value is valid"), "https://10.0.0.5:9443");
         for wrong in ["http://a:1", "10.0.0.5:9443", "https://a/b", "https://a?x", "https://u@a", "https://a#b", ""] {
             let failure = checked(wrong).expect_err(wrong);
             assert_eq!(failure.exit, Exit::Usage, "{wrong}");

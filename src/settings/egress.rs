@@ -232,7 +232,7 @@ mod tests {
         let six = "00000000000000000000000000000001 01 80 10 80       lo\n\
                    fe800000000000000000000000000007 02 40 20 80     eth0\n\
                    20010db8000000000000000000000007 02 40 00 80     eth0\n";
-        assert_eq!(of_if_inet6(six), BTreeSet::from(["2001:db8::7".parse().expect("an address")]));
+        assert_eq!(of_if_inet6(six), BTreeSet::from(["2001:db8::7".parse().expect("the text is an address")]));
     }
 
     #[test]

@@ -154,10 +154,10 @@ mod tests {
 
     #[test]
     fn the_control_socket_is_found_in_a_wrong_file() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
         let path = folder.path().join("bursar.toml");
         let found = |text: &str| {
-            std::fs::write(&path, text).expect("written");
+            std::fs::write(&path, text).expect("the folder is writable");
             control_socket(&path, &BTreeMap::new())
         };
         let socket = Some("/run/x.sock".to_owned());

@@ -84,14 +84,14 @@ mod tests {
 
     #[test]
     fn the_newline_at_the_end_is_not_part_of_the_password() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
         let path = folder.path().join("password");
         for (text, password) in [("secret\n", "secret"), ("secret\r\n", "secret"), (" secret \n", " secret ")] {
-            std::fs::write(&path, text).expect("written");
-            let read = SecretPlace::File(path.clone()).read().expect("a password");
+            std::fs::write(&path, text).expect("the folder is writable");
+            let read = SecretPlace::File(path.clone()).read().expect("the file has a password");
             assert_eq!(read.reveal(), password);
         }
-        std::fs::write(&path, "\n").expect("written");
+        std::fs::write(&path, "\n").expect("the folder is writable");
         assert!(SecretPlace::File(path).read().is_err());
     }
 }

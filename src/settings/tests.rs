@@ -33,16 +33,16 @@ namespace = "tool-{name}"
 "#;
 
 fn folder() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
     for name in ["front-proxy-ca.pem", "k8s-ca.pem", "ldap-ca.pem"] {
-        std::fs::write(folder.path().join(name), PEM).expect("written");
+        std::fs::write(folder.path().join(name), PEM).expect("the folder is writable");
     }
     folder
 }
 
 fn load_in(folder: &Path, text: &str, variables: &[(&str, &str)]) -> Result<Settings, SettingsErrors> {
     let path = folder.join("bursar.toml");
-    std::fs::write(&path, text).expect("written");
+    std::fs::write(&path, text).expect("the folder is writable");
     let environment = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     Settings::load_with(&path, &environment.collect())
 }
@@ -53,7 +53,7 @@ fn load(text: &str) -> Result<Settings, SettingsErrors> {
 
 /// Returns the errors of [`BASE`] followed by `text`.
 fn errors(text: &str) -> Vec<String> {
-    load(&format!("{BASE}{text}")).expect_err("an error").0
+    load(&format!("{BASE}{text}")).expect_err("the text has an error").0
 }
 
 fn class_error(line: &str) -> Vec<String> {
@@ -112,7 +112,9 @@ fn errors_name_key_value_and_example() {
 #[test]
 fn a_configuration_that_cannot_be_read_names_the_remedy() {
     let folder = folder();
-    let load = |path: &Path| Settings::load_with(path, &std::collections::BTreeMap::new()).expect_err("no file").0;
+    let load = |path: &Path| {
+        Settings::load_with(path, &std::collections::BTreeMap::new()).expect_err("the file does not exist").0
+    };
     assert!(load(&folder.path().join("no.toml"))[0].contains("no.toml does not exist; write it"));
     let is_folder = load(folder.path());
     assert!(is_folder[0].starts_with("cannot read ") && is_folder[0].contains("--config FILE"), "{is_folder:?}");
@@ -134,7 +136,7 @@ fn each_mistake_is_reported_once() {
     let url = BASE.replace("https://k8s.example.org:6443", "http://k8s");
     let endpoints = "credential = { kind = \"certificate\", lifetime = \"7d\", endpoints = [\"internal\"] }\n";
     let home = "home = { prefix = \"/data/project\" }\n";
-    let found = load(&format!("{url}{TOOL}{home}{endpoints}")).expect_err("a wrong url").0;
+    let found = load(&format!("{url}{TOOL}{home}{endpoints}")).expect_err("the URL is wrong").0;
     assert!(
         found.len() == 1 && found[0].contains("endpoint.internal.url: \"http://k8s\" is not an https URL"),
         "{found:?}"
@@ -146,7 +148,7 @@ fn a_sentinel_is_a_dn() {
     let with = |dn: &str| load(&BASE.replace("preset", &format!("sentinels = [{dn:?}]\npreset")));
     assert!(with("uid=novaadmin,ou=people,dc=example,dc=org").is_ok() && with("2.5.4.3 = a").is_ok());
     for wrong in ["novaadmin", "=a", "uid novaadmin=x"] {
-        let found = with(wrong).expect_err("no DN").0;
+        let found = with(wrong).expect_err("the text is not a DN").0;
         assert!(
             found.len() == 1 && found[0].contains(&format!("source.people.sentinels: {wrong:?} is not a DN")),
             "{found:?}"
@@ -161,7 +163,7 @@ fn files_of_entries_that_are_missing_are_a_warning() {
     let users = "[source.users]\nbase = \"ou=people,dc=example,dc=org\"\n";
     let folder = folder();
     let (errors, warnings) =
-        load_in(folder.path(), &format!("{BASE}{files}{users}"), &[]).expect("settings").missing_files();
+        load_in(folder.path(), &format!("{BASE}{files}{users}"), &[]).expect("the settings are valid").missing_files();
     let missing = format!("source.files.paths: {} does not exist", folder.path().join("no.ldif").display());
     assert_eq!((errors, warnings), (Vec::new(), vec![missing]));
 }
@@ -200,7 +202,7 @@ fn a_realm_has_keys_of_its_own() {
             "tools: a realm has people and groups; tools come from another source",
         ],
     );
-    let loaded = load(&format!("{BASE}{realm}{client}interval = \"10m\"\n")).expect("settings");
+    let loaded = load(&format!("{BASE}{realm}{client}interval = \"10m\"\n")).expect("the settings are valid");
     let (source, _) = &loaded.sources[1];
     assert_eq!(source.interval(), Duration::from_mins(10));
     assert_eq!(source.groups.as_ref().map(|tree| tree.base.as_str()), Some("ou=groups,o=lab"));
@@ -208,7 +210,7 @@ fn a_realm_has_keys_of_its_own() {
     assert!(missing.contains("source.sso.client_secret: /nonexistent: "), "{missing}");
 
     let preset = "preset = \"toolforge\"";
-    let ldap = |line: &str| load(&BASE.replace(preset, line)).expect_err("an error").to_string();
+    let ldap = |line: &str| load(&BASE.replace(preset, line)).expect_err("the text has an error").to_string();
     assert!(ldap("interval = \"1m\"").contains("source.people.interval: is for type = \"keycloak\" only"));
     assert!(ldap("preset = \"keycloak\"").contains("source.people.preset: keycloak needs"));
 }
@@ -227,9 +229,9 @@ fn a_source_is_read_by_its_changes_if_the_server_reports_them() {
     assert_eq!(toolforge(""), Ok(Way::Incremental));
     assert_eq!(toolforge("persist = true"), Ok(Way::Persist));
     assert_eq!(toolforge("incremental = false"), Ok(Way::Full));
-    let both = toolforge("persist = true\nincremental = false").expect_err("an error");
+    let both = toolforge("persist = true\nincremental = false").expect_err("the text has an error");
     assert!(both.contains("source.people.persist: cannot be combined with incremental = false"), "{both}");
-    let member_of = way("preset = \"freeipa\"\npersist = true").expect_err("an error");
+    let member_of = way("preset = \"freeipa\"\npersist = true").expect_err("the text has an error");
     assert!(member_of.contains("source.people.persist: servers do not report changes of memberOf"), "{member_of}");
 }
 
@@ -279,13 +281,13 @@ fn errors_in_a_credential_name_what_its_kind_needs() {
 #[test]
 fn tables_of_disabled_features_are_accepted() {
     let harmless = "[archive]\nrecipient = \"age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p\"\n[webhook]\nexempt = [\"a\"]\n[reaper.namespaces]\nenabled = false\nidle_for = \"9d\"\n";
-    assert_eq!(load(&format!("{BASE}{harmless}")).expect("settings").policy.exempt, ["a"]);
+    assert_eq!(load(&format!("{BASE}{harmless}")).expect("the settings are valid").policy.exempt, ["a"]);
 }
 
 #[test]
 fn a_class_of_adopted_namespaces_needs_a_selector_and_an_owner_annotation() {
     let class = "[class.profile]\nfrom = \"adopted\"\nclusters = [\"prod\"]\nowner_annotation = \"owner\"\n";
-    let good = load(&format!("{BASE}{class}selector = \"a in (b, c),!d\"\n")).expect("settings");
+    let good = load(&format!("{BASE}{class}selector = \"a in (b, c),!d\"\n")).expect("the settings are valid");
     let profile = &good.policy.classes["profile"];
     assert_eq!((profile.network.as_str(), profile.roles.as_slice()), ("open", ["bursar-tenant".to_owned()].as_slice()));
     assert!(profile.namespace.is_none() && profile.adopts().is_some());
@@ -308,8 +310,8 @@ fn a_class_of_adopted_namespaces_needs_a_selector_and_an_owner_annotation() {
 fn adopted_namespaces_have_only_rules_without_a_seal() {
     let class = "[class.profile]\nfrom = \"adopted\"\nclusters = [\"prod\"]\nowner_annotation = \"owner\"\nselector = \"a=b\"\n[class.profile.admission]\n";
     let rules = |text: &str| {
-        let settings = load(&format!("{BASE}{class}{text}")).expect("settings");
-        settings.policy.classes["profile"].adopts().expect("it adopts").admission.as_ref().clone()
+        let settings = load(&format!("{BASE}{class}{text}")).expect("the settings are valid");
+        settings.policy.classes["profile"].adopts().expect("the class adopts namespaces").admission.as_ref().clone()
     };
     assert_eq!(rules(""), crate::policy::AdoptedAdmission::default());
     let some = rules(
@@ -422,7 +424,7 @@ fn a_class_without_namespace_is_never_one_by_mistake() {
 #[test]
 fn limits_of_marks_and_access_default_to_those_of_suspensions() {
     let given = "[limits]\nsuspend_per_day = { count = 7 }\nremove_access_per_day = { count = 9 }\n";
-    let settings = load_in(folder().path(), &format!("{BASE}{TOOL}{given}"), &[]).expect("settings");
+    let settings = load_in(folder().path(), &format!("{BASE}{TOOL}{given}"), &[]).expect("the settings are valid");
     let limits = settings.policy.limits;
     assert_eq!((limits.disable_per_day.count, limits.disable_per_cycle.count), (7, 5));
     assert_eq!((limits.remove_access_per_day.count, limits.remove_access_per_cycle.count), (9, 5));
@@ -434,12 +436,12 @@ fn the_environment_overrides_the_file() {
     let with = |variables: &[(&str, &str)]| load_in(folder.path(), &text, variables);
     let name = "BURSAR_LIMITS__SUSPEND_PER_CYCLE__COUNT";
     let settings = with(&[(name, "2"), ("BURSAR_HOMES__PREFIXES", "[\"/srv\"]"), ("BURSAR_CONFIG", "x")]);
-    let settings = settings.expect("settings");
+    let settings = settings.expect("the settings are valid");
     assert_eq!(settings.policy.limits.suspend_per_cycle.count, 2);
     assert_eq!(settings.homes.prefixes, [PathBuf::from("/srv")]);
-    let error = with(&[(name, "many")]).expect_err("an error").to_string();
+    let error = with(&[(name, "many")]).expect_err("the text has an error").to_string();
     assert_eq!(error, format!("{name}: \"many\" is not a number; for example 5"));
-    let error = with(&[("BURSAR_SOURCE__0__URLS", "[\"ldap://a\"]")]).expect_err("an error").to_string();
+    let error = with(&[("BURSAR_SOURCE__0__URLS", "[\"ldap://a\"]")]).expect_err("the text has an error").to_string();
     assert_eq!(error, "BURSAR_SOURCE__0__URLS: \"ldap://a\" needs starttls = true, or allow_plaintext = true");
 }
 
@@ -455,7 +457,7 @@ fn a_variable_may_set_an_existing_item_or_the_next_one() {
 #[test]
 fn an_unknown_variable_is_a_warning_with_the_nearest_key() {
     let (folder, text) = (folder(), format!("{BASE}{TOOL}"));
-    let warnings = |name: &str| load_in(folder.path(), &text, &[(name, "1")]).expect("settings").warnings;
+    let warnings = |name: &str| load_in(folder.path(), &text, &[(name, "1")]).expect("the settings are valid").warnings;
     assert_eq!(warnings("BURSAR_LIMTS__X"), ["BURSAR_LIMTS__X: limts: there is no such key; did you mean limits?"]);
     assert_eq!(
         warnings("BURSAR_SOURCE__0__BINDN"),
@@ -464,14 +466,14 @@ fn an_unknown_variable_is_a_warning_with_the_nearest_key() {
     assert!(warnings("BURSAR_SITE__NAME")[0].starts_with("BURSAR_SITE__NAME: sets no key"));
     assert_eq!(warnings("BURSAR_LIMITS__CHANGE_PER_CYCLE__COUNT"), Vec::<String>::new());
     let both = load_in(folder.path(), &format!("{text}[limts]\n"), &[("BURSAR_LIMTS__X", "1")]);
-    let both = both.expect_err("the file has it too").to_string();
+    let both = both.expect_err("the file has the error too").to_string();
     assert!(both.contains("bursar.toml: limts: there is no such key"), "{both}");
 }
 
 #[test]
 fn a_misspelt_key_causes_one_error_only() {
     let only = |text: &str, expected: &str| {
-        let errors = load(text).expect_err("an error").0;
+        let errors = load(text).expect_err("the text has an error").0;
         assert_eq!(errors, [format!("bursar.toml: {expected}")], "{text}");
     };
     let (base, all) = (BASE, format!("{BASE}{TOOL}"));
@@ -486,7 +488,7 @@ fn missing_secrets_are_found_without_reading_secrets() {
     let folder = folder();
     let with = |value: &str| {
         let text = BASE.replace("preset", &format!("bind_dn = \"cn=bursar\"\npassword = {value}\npreset"));
-        load_in(folder.path(), &text, &[]).expect("settings").missing_files()
+        load_in(folder.path(), &text, &[]).expect("the settings are valid").missing_files()
     };
     let (errors, warnings) = with("{ file = \"/nonexistent/password\" }");
     assert!(
@@ -502,14 +504,14 @@ fn missing_secrets_are_found_without_reading_secrets() {
 #[test]
 fn a_file_that_changed_differs_from_the_settings_in_force() {
     let folder = folder();
-    let settings = load_in(folder.path(), BASE, &[]).expect("settings");
+    let settings = load_in(folder.path(), BASE, &[]).expect("the settings are valid");
     assert_eq!(settings.differing_file(), None);
     let path = folder.path().join("bursar.toml");
-    std::fs::write(&path, format!("# A comment.\n{BASE}")).expect("written");
+    std::fs::write(&path, format!("# A comment.\n{BASE}")).expect("the folder is writable");
     assert_eq!(settings.differing_file(), None, "a comment changes nothing");
-    std::fs::write(&path, BASE.replace("\"test\"", "\"other\"")).expect("written");
+    std::fs::write(&path, BASE.replace("\"test\"", "\"other\"")).expect("the folder is writable");
     assert!(settings.differing_file().is_some_and(|why| why.contains("systemctl reload bursard")));
-    std::fs::write(&path, format!("{BASE}[lifecycl]\n")).expect("written");
+    std::fs::write(&path, format!("{BASE}[lifecycl]\n")).expect("the folder is writable");
     assert!(settings.differing_file().is_some_and(|why| why.contains("has errors") && why.contains("lifecycl: ")));
 }
 
@@ -519,13 +521,13 @@ fn a_changed_file_is_compared_without_asking_the_resolver() {
     let path = folder.path().join("bursar.toml");
     // `localhost` resolves to this host, so a class that reaches every address would reach it.
     let reaching = with_egress(r#"{ cidr = "0.0.0.0/0" }"#, "").replace("198.51.100.7", "localhost");
-    let settings = load_in(folder.path(), &reaching, &[]).expect("settings");
+    let settings = load_in(folder.path(), &reaching, &[]).expect("the settings are valid");
     let found = super::egress(&settings, Names::AsWritten);
     assert!(found.unknown.contains("nfs.server localhost"), "{found:?}");
     assert!(!found.reached.iter().any(|(_, what)| what.contains("localhost")), "{found:?}");
     let strict = "[security]\nstrict_egress = true\n";
     let told = with_egress(r#"{ cidr = "198.51.100.0/24" }"#, strict);
-    std::fs::write(&path, told).expect("written");
+    std::fs::write(&path, told).expect("the folder is writable");
     assert!(settings.differing_file().is_some_and(|why| why.contains("has errors")), "an address needs no resolver");
     assert!(Settings::load_offline(&path).is_err());
 }
@@ -548,7 +550,7 @@ fn two_endpoints_never_have_one_name_in_a_kubeconfig() {
 
 #[test]
 fn a_toml_error_is_reported_with_its_line() {
-    let error = load("site = \"a\"\n[class\n").expect_err("an error").to_string();
+    let error = load("site = \"a\"\n[class\n").expect_err("the text has an error").to_string();
     assert!(error.starts_with("bursar.toml: line 2: "), "{error}");
 }
 
@@ -558,13 +560,14 @@ fn passwords_are_read_only_with_the_sources() {
     let password =
         |value: &str| BASE.replace("preset", &format!("bind_dn = \"cn=bursar\"\npassword = {value}\npreset"));
     let place = folder.path().join("password").display().to_string();
-    let settings = load_in(folder.path(), &password(&format!("{{ file = {place:?} }}")), &[]).expect("settings");
+    let settings =
+        load_in(folder.path(), &password(&format!("{{ file = {place:?} }}")), &[]).expect("the settings are valid");
     assert!(settings.sources().is_err());
-    std::fs::write(&place, "secret\n").expect("written");
-    let sources = settings.sources().expect("sources");
+    std::fs::write(&place, "secret\n").expect("the folder is writable");
+    let sources = settings.sources().expect("the sources are valid");
     let SourceKind::Ldap(ldap) = &sources[0].kind else { panic!("{sources:?}") };
     assert_eq!(ldap.password.as_ref().map(|password| password.reveal().to_owned()).as_deref(), Some("secret"));
-    let error = load_in(folder.path(), &password("\"hunter2\""), &[]).expect_err("an error").to_string();
+    let error = load_in(folder.path(), &password("\"hunter2\""), &[]).expect_err("the text has an error").to_string();
     assert!(error.contains("source.people.password: is { credential") && !error.contains("hunter2"), "{error}");
 }
 
@@ -577,7 +580,7 @@ fn active_directory_has_keys_of_its_own() {
         load(&text).map_err(|error| error.to_string())
     };
     let read = source("ids = \"sid\"\nidmap = { range_min = 1000, default_domain_sid = \"S-1-5-21-1-2-3\" }");
-    let read = read.expect("settings").sources().expect("sources").remove(0);
+    let read = read.expect("the settings are valid").sources().expect("the sources are valid").remove(0);
     assert_eq!((read.attributes.id.as_str(), read.sids.ids, read.sids.range.lower), ("objectGUID", Ids::Sid, 1000));
     assert_eq!(read.sids.default_domain.map(|sid| sid.to_string()).as_deref(), Some("S-1-5-21-1-2-3"));
     for (lines, wrong) in [
@@ -591,7 +594,8 @@ fn active_directory_has_keys_of_its_own() {
         let error = source(lines).expect_err(lines);
         assert!(error.contains(wrong), "{lines}: {error}");
     }
-    let error = load(&format!("{BASE}{TOOL}").replace("preset", "ids = \"sid\"\npreset")).expect_err("an error");
+    let error =
+        load(&format!("{BASE}{TOOL}").replace("preset", "ids = \"sid\"\npreset")).expect_err("the text has an error");
     assert!(error.to_string().contains("is about Active Directory"), "{error}");
 }
 
@@ -602,11 +606,11 @@ fn a_certificate_takes_the_place_of_a_password() {
         let text = BASE.replace("preset", &format!("client_certificate = \"client.pem\"\n{lines}\npreset"));
         load_in(folder.path(), &text, &[])
     };
-    std::fs::write(folder.path().join("client.pem"), "-----BEGIN CERTIFICATE-----\n").expect("written");
+    std::fs::write(folder.path().join("client.pem"), "-----BEGIN CERTIFICATE-----\n").expect("the folder is writable");
     let key = folder.path().join("client.key").display().to_string();
-    std::fs::write(&key, "the key\n").expect("written");
+    std::fs::write(&key, "the key\n").expect("the folder is writable");
     let place = format!("client_key = {{ file = {key:?} }}");
-    let sources = source(&place).expect("settings").sources().expect("sources");
+    let sources = source(&place).expect("the settings are valid").sources().expect("the sources are valid");
     let SourceKind::Ldap(ldap) = &sources[0].kind else { panic!("{sources:?}") };
     let identity = ldap.identity.as_ref().and_then(|identity| identity.key.as_ref());
     assert_eq!(identity.map(|key| key.reveal().to_owned()).as_deref(), Some("the key"));
@@ -623,26 +627,27 @@ fn a_certificate_takes_the_place_of_a_password() {
 fn manifests_lie_beside_the_file() {
     let folder = folder();
     let manifests = folder.path().join("manifests");
-    std::fs::create_dir_all(manifests.join("tool")).expect("a folder");
-    std::fs::create_dir_all(manifests.join("tol")).expect("a folder");
+    std::fs::create_dir_all(manifests.join("tool")).expect("the temporary folder is writable");
+    std::fs::create_dir_all(manifests.join("tol")).expect("the temporary folder is writable");
     std::fs::write(
         manifests.join("tool/a.yaml"),
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: {a: \"{name}\"}\n---\nkind: Secret\n",
     )
-    .expect("written");
-    let error = load_in(folder.path(), &format!("{BASE}{TOOL}"), &[]).expect_err("errors").to_string();
+    .expect("the folder is writable");
+    let error =
+        load_in(folder.path(), &format!("{BASE}{TOOL}"), &[]).expect_err("the manifests have errors").to_string();
     assert!(error.contains("manifests/tol: there is no class of that name"), "{error}");
     assert!(error.contains("manifests/tool/a.yaml: a document has no apiVersion"), "{error}");
-    std::fs::remove_dir(manifests.join("tol")).expect("removed");
+    std::fs::remove_dir(manifests.join("tol")).expect("the file can be removed");
     std::fs::write(manifests.join("tool/a.yaml"), "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n")
-        .expect("written");
-    let settings = load_in(folder.path(), &format!("{BASE}{TOOL}"), &[]).expect("settings");
+        .expect("the folder is writable");
+    let settings = load_in(folder.path(), &format!("{BASE}{TOOL}"), &[]).expect("the settings are valid");
     assert_eq!(settings.policy.classes["tool"].manifests.len(), 1);
 }
 
 fn shipped(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(name);
-    std::fs::read_to_string(path).expect("a shipped file")
+    std::fs::read_to_string(path).expect("the file is shipped")
 }
 
 /// Returns the shipped file with every commented key uncommented, except those for which `left` is true.
@@ -657,23 +662,24 @@ fn uncommented(left: impl Fn(&str) -> bool) -> String {
 
 #[test]
 fn the_shipped_file_is_a_configuration() {
-    let settings = load(&shipped("bursar.toml")).expect("settings");
+    let settings = load(&shipped("bursar.toml")).expect("the settings are valid");
     assert_eq!((settings.site.as_str(), settings.policy.classes.len()), ("example", 0));
 }
 
 #[test]
 fn the_packaged_configuration_is_short_and_valid() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/bursar.toml");
-    let text = std::fs::read_to_string(path).expect("the file");
+    let text = std::fs::read_to_string(path).expect("the file is readable");
     assert!(text.lines().count() <= 12);
-    assert_eq!(load(&text).expect("settings").site, "example");
+    assert_eq!(load(&text).expect("the settings are valid").site, "example");
 }
 
 #[test]
 fn the_shipped_file_has_the_defaults_of_the_code() {
     let folder = folder();
-    let explicit = load_in(folder.path(), &uncommented(|_| false), &[]).expect("settings");
-    let implicit = load_in(folder.path(), &uncommented(|line| line.ends_with("# default")), &[]).expect("settings");
+    let explicit = load_in(folder.path(), &uncommented(|_| false), &[]).expect("the settings are valid");
+    let implicit =
+        load_in(folder.path(), &uncommented(|line| line.ends_with("# default")), &[]).expect("the settings are valid");
     assert_eq!(explicit, implicit);
     assert_eq!(explicit.policy.classes.keys().collect::<Vec<_>>(), ["admin", "course", "profile", "tool"]);
 }
@@ -681,10 +687,10 @@ fn the_shipped_file_has_the_defaults_of_the_code() {
 #[test]
 fn the_webhooks_rules_are_the_golden() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/admission");
-    let text = std::fs::read_to_string(data.join("classes.toml")).expect("classes");
-    let policy = load(&text).expect("settings").policy;
+    let text = std::fs::read_to_string(data.join("classes.toml")).expect("the file is readable");
+    let policy = load(&text).expect("the settings are valid").policy;
     let rules = crate::desired::rules::rules(&policy, &ClusterName("prod".to_owned()));
-    assert_eq!(rules.to_json() + "\n", std::fs::read_to_string(data.join("rules.json")).expect("rules"));
+    assert_eq!(rules.to_json() + "\n", std::fs::read_to_string(data.join("rules.json")).expect("the file is readable"));
 }
 
 #[test]
@@ -770,14 +776,15 @@ fn the_examples_are_valid() {
 fn a_class_of_groups_has_members_and_no_credential() {
     let course = "[class.course]\nfrom = \"groups\"\nclusters = [\"prod\"]\n";
     let named = format!("{course}namespace = \"workspace-{{name}}\"\n");
-    let loaded = load(&format!("{BASE}{named}managers = \"owner\"\nmember_roles = [\"view\"]\n")).expect("settings");
-    let workspace = loaded.policy.classes["course"].workspace().expect("a workspace");
+    let loaded = load(&format!("{BASE}{named}managers = \"owner\"\nmember_roles = [\"view\"]\n"))
+        .expect("the settings are valid");
+    let workspace = loaded.policy.classes["course"].workspace().expect("the class is for groups");
     assert_eq!(
         (workspace.members.as_slice(), workspace.managers.as_slice()),
         (&["view".to_owned()][..], &["view".to_owned()][..])
     );
     assert_eq!(loaded.policy.classes["course"].admission.uid.mode, crate::rules::Mode::Off);
-    let sources = loaded.sources().expect("sources");
+    let sources = loaded.sources().expect("the sources are valid");
     assert_eq!(sources[0].attributes.managers.as_deref(), Some("owner"));
     for (text, key) in [
         (course.to_owned(), "class.course.namespace: missing"),
@@ -802,16 +809,17 @@ fn lifetimes_of_pods_need_the_reaper() {
     let reaper = "[reaper.pods]\nenabled = true\n";
     let with = |line: &str| format!("{TOOL}admission = {{ lifetime = {line} }}\n{reaper}");
     let line = "{ max = \"7d\", default = \"1d\", warn = \"1h\" }";
-    let policy = load(&format!("{BASE}{}", with(line))).expect("settings").policy;
-    let class = policy.reapers.pods.as_ref().expect("on").classes["tool"];
+    let policy = load(&format!("{BASE}{}", with(line))).expect("the settings are valid").policy;
+    let class = policy.reapers.pods.as_ref().expect("the reaper is on").classes["tool"];
     assert_eq!(
         (class.lifetimes.max, class.lifetimes.default, class.warn),
         (Some(604_800), Some(86_400), Duration::from_hours(1))
     );
     assert_eq!(policy.classes["tool"].admission.lifetime, crate::rules::Mode::Enforce);
-    let warned = load(&format!("{BASE}{}", with("{ mode = \"warn\", max = \"7d\" }"))).expect("settings").policy;
+    let warned =
+        load(&format!("{BASE}{}", with("{ mode = \"warn\", max = \"7d\" }"))).expect("the settings are valid").policy;
     assert!(
-        warned.reapers.pods.expect("on").classes.is_empty(),
+        warned.reapers.pods.expect("the reaper is on").classes.is_empty(),
         "the reaper ends only pods of classes that enforce the lifetime"
     );
     for (text, key) in [
@@ -831,7 +839,7 @@ fn lifetimes_of_pods_need_the_reaper() {
 fn workspaces_have_own_uids_only_with_a_range() {
     let course = "[class.course]\nfrom = \"groups\"\nclusters = [\"prod\"]\nnamespace = \"workspace-{name}\"\n";
     let ranged = format!("{course}uid_range = [70000, 70999]\n");
-    let loaded = load(&format!("{BASE}{ranged}")).expect("settings");
+    let loaded = load(&format!("{BASE}{ranged}")).expect("the settings are valid");
     assert_eq!(loaded.policy.classes["course"].admission.uid.mode, crate::rules::Mode::Enforce);
     let person = "[class.person]\nfrom = \"users\"\nclusters = [\"prod\"]\nnamespace = \"u-{name}\"\nhome = { prefix = \"/home\" }\n\
                   volumes = [{ name = \"home\", kind = \"static\", nfs = { server = \"nfs\", path = \"/srv/{name}\" } }]\n";
@@ -902,13 +910,14 @@ fn a_target_realm_uses_a_source_or_has_a_connection_of_its_own() {
     of_source(r#"required_actions = ["A B"]"#, odd);
     of_source(r#"interval = "0s""#, r#"interval: 0 leaves no time; for example "24h""#);
 
-    let loaded = load(&format!("{BASE}[realm]\n{own}interval = \"10m\"\n")).expect("settings");
-    let realm = loaded.realm.as_ref().expect("a realm");
+    let loaded = load(&format!("{BASE}[realm]\n{own}interval = \"10m\"\n")).expect("the settings are valid");
+    let realm = loaded.realm.as_ref().expect("the realm is configured");
     assert_eq!((realm.rules.name.as_str(), realm.interval), ("lab", Duration::from_mins(10)));
     let missing = loaded.realm_connection(&[]).expect_err("there is no secret").to_string();
     assert!(missing.contains("realm.client_secret: /nonexistent: "), "{missing}");
-    let loaded = load(&format!("{BASE}{sso}[realm]\nsource = \"sso\"\nclient = \"ws\"\n")).expect("settings");
-    let rules = loaded.realm.expect("a realm").rules;
+    let loaded =
+        load(&format!("{BASE}{sso}[realm]\nsource = \"sso\"\nclient = \"ws\"\n")).expect("the settings are valid");
+    let rules = loaded.realm.expect("the realm is configured").rules;
     assert_eq!((rules.name.as_str(), rules.client.as_deref(), rules.adopt), ("lab", Some("ws"), false));
 }
 
@@ -986,7 +995,7 @@ fn egress_rules_of_a_class_are_checked_together() {
 #[test]
 fn strict_egress_refuses_what_check_warns_about() {
     let strict = "[security]\nstrict_egress = true\n";
-    let errors = load(&with_egress(r#"{ cidr = "198.51.100.0/24" }"#, strict)).expect_err("refused").0;
+    let errors = load(&with_egress(r#"{ cidr = "198.51.100.0/24" }"#, strict)).expect_err("it must be refused").0;
     assert!(
         matches!(&*errors, [one] if one.starts_with("bursar.toml: class.tool.network: reaches nfs.server 198.51.100.7")),
         "{errors:?}"
@@ -998,7 +1007,7 @@ fn strict_egress_refuses_what_check_warns_about() {
 #[test]
 fn errors_in_a_peer_have_an_example() {
     let told = |peer: &str, what: &str| {
-        let errors = load(&with_egress(peer, "")).expect_err("an error").0;
+        let errors = load(&with_egress(peer, "")).expect_err("the text has an error").0;
         assert!(errors.iter().any(|error| error.contains(what)), "{peer}: {errors:?}");
     };
     told(r#"{ cidr = "198.51.100.0/24", except = ["10.0.0.0/8"] }"#, "is not a part of 198.51.100.0/24");

@@ -90,8 +90,8 @@ mod tests {
     #[test]
     fn a_bundle_is_split_into_certificates() {
         let make = || {
-            let key = rcgen::KeyPair::generate().expect("a key");
-            rcgen::CertificateParams::default().self_signed(&key).expect("a certificate").pem()
+            let key = rcgen::KeyPair::generate().expect("ring makes a key");
+            rcgen::CertificateParams::default().self_signed(&key).expect("the certificate can be signed").pem()
         };
         let (one, two) = (make(), make());
         let found = certificates(&format!("{one}# between\n{two}"));

@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn rules_without_a_chosen_mode_are_named() {
         assert_eq!(unchosen("webhook", &[]), None);
-        let found = unchosen("webhook", &["class.tool.admission.services".to_owned()]).expect("a finding");
+        let found = unchosen("webhook", &["class.tool.admission.services".to_owned()]).expect("there is a finding");
         assert!(
             found.remedy.is_some() && found.text.starts_with("class.tool.admission.services only audit"),
             "{found:?}"
@@ -197,7 +197,7 @@ mod tests {
             (named("a"), &named("b"), "of an older"),
             (addresses.clone(), &none, "not match api_server_cidrs"),
         ] {
-            let said = not_in_force(&wanted, in_force, false).expect("a difference");
+            let said = not_in_force(&wanted, in_force, false).expect("there is a difference");
             assert!(said.contains(what), "{said}");
         }
         assert_eq!(not_in_force(&addresses, &none, true), None, "a webhook outside the cluster has no network policy");
@@ -214,7 +214,7 @@ mod tests {
         let wrong = found(&world);
         assert!(wrong.text.contains("the rules for pods of class tool, which has tenants"), "{wrong:?}");
         assert!(wrong.remedy.is_some_and(|remedy| remedy.starts_with("bursar webhook install --cluster prod;")));
-        let class = &mut world.policy.classes.get_mut("tool").expect("a class").admission;
+        let class = &mut world.policy.classes.get_mut("tool").expect("the policy has this class").admission;
         (class.uid.mode, class.host, class.volumes.mode) = (Mode::Audit, Mode::Warn, Mode::Off);
         (class.claims.mode, class.lifetime) = (Mode::Off, Mode::Off);
         assert_eq!(found(&world).remedy, None, "its rules enforce nothing");
@@ -222,11 +222,17 @@ mod tests {
 
     #[test]
     fn an_outside_webhook_must_be_written_again_30_days_before_its_end() {
-        let ends: Timestamp = "2026-12-21T06:00:00Z".parse().expect("a time");
+        let ends: Timestamp = "2026-12-21T06:00:00Z".parse().expect("the text is a time");
         let url = Some("https://hook.example.org:9443".to_owned());
         let found = |now: &str, is_given| {
             let cluster = ClusterName("prod".to_owned());
-            installed("webhook".to_owned(), &cluster, (&url, Some(ends)), is_given, now.parse().expect("a time"))
+            installed(
+                "webhook".to_owned(),
+                &cluster,
+                (&url, Some(ends)),
+                is_given,
+                now.parse().expect("the text is a time"),
+            )
         };
         let again = "bursar webhook install --cluster prod --url https://hook.example.org:9443 --write FOLDER";
         assert_eq!(found("2026-11-21T05:59:59Z", true).remedy, None);

@@ -152,11 +152,12 @@ say "asking bursar-homed, under its unit's restrictions"
 # Homes may be made here, which needs the capability CAP_CHOWN.
 sed -i 's|--prefix /home|--create-prefix /home|' "$system/etc/bursar/homed.env"
 within systemctl stop bursar-homed.service
+version=$(sed -n 's/^pub const PROTOCOL_VERSION: u32 = \([0-9]*\);$/\1/p' crates/protocol/src/lib.rs)
 asked() {
     local user=$1 work=$2 target='{"home":"/home/alice","uid":3001,"gid":3000,"groups":[],"kubeconfig":".kube/config"}'
     within runuser -u "$user" -- perl -MIO::Socket::UNIX -e '
         my $homed = IO::Socket::UNIX->new(Peer => "/run/bursar/homed.sock") or die "homed.sock: $!\n";
-        print $homed "$ARGV[0]\n"; $homed->flush; print scalar <$homed>' "{\"version\":3,\"target\":$target,\"work\":$work}" 2>&1
+        print $homed "$ARGV[0]\n"; $homed->flush; print scalar <$homed>' "{\"version\":$version,\"target\":$target,\"work\":$work}" 2>&1
 }
 for request in '{"ensure_home":{"create":true,"skeleton":true}}' '{"test_write":{"replace_unparsable":false}}'; do
     answer=$(asked bursar "$request") || true

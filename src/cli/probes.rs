@@ -202,7 +202,7 @@ fn ended(row: &serde_json::Map<String, serde_json::Value>) -> String {
     let text = |key: &str| row.get(key).and_then(serde_json::Value::as_str).unwrap_or_default();
     let detail: serde_json::Value = serde_json::from_str(text("detail")).unwrap_or_default();
     format!(
-        "{} from {}, on {}; objects that it let in stay until they are removed; `bursar webhook audit` lists them",
+        "{} from {}, on {}; objects that it admitted stay until they are removed; `bursar webhook audit` lists them",
         text("account"),
         detail["rule"].as_str().unwrap_or_default(),
         text("day")

@@ -76,7 +76,7 @@ fn one_of(account: &Account, rows: &[Row]) -> Result<Option<Row>, Failure> {
         return Ok(found.cloned());
     }
     let text = format!(
-        "{} {:?} is the name of several accounts; give the id instead of the name:\n{}",
+        "{} {:?} is ambiguous; use the id of the account instead of its name:\n{}",
         account.kind,
         account.name,
         output::table(rows, &["id", "name", "uid", "state", "since", "directory_id"])

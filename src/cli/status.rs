@@ -123,7 +123,7 @@ fn text(status: &Status, running: bool, now: Timestamp) -> String {
     lines.extend(unfinished.iter().map(|one| clean(&one.to_string())));
     for failure in failing {
         lines.push(format!(
-            "fails: {} in {}: {}: {} (since {:.0}, {} times, again at {:.0})",
+            "fails: {} in {}: {}: {} (since {:.0}, tried {} times, next attempt at {:.0})",
             failure.account,
             failure.cluster,
             failure.step,
@@ -190,7 +190,9 @@ fn of_realm(realm: &RealmStatus) -> Vec<String> {
     let mut lines = vec![format!("realm {name}: {users} users of ours, {read}{left}")];
     lines.extend(trouble.as_ref().map(|RealmTrouble { why, since, attempts, next_try }| {
         let why = clean(why);
-        format!("realm {name}: no changes are made since {since:.0}: {why} ({attempts} times, again at {next_try:.0})")
+        format!(
+            "realm {name}: no changes are made since {since:.0}: {why} (tried {attempts} times, next attempt at {next_try:.0})"
+        )
     }));
     lines.extend(notices.iter().map(|notice| format!("{}: {}", notice.account, clean(&notice.text))));
     lines

@@ -118,7 +118,7 @@ fn a_full_disk_ends_all_writing_and_nothing_else_until_there_is_room_again() {
     daemon.stop();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    wait_for("started anew it says so", DEADLINE, || stuck(&world).filter(|ledger| ledger["waiting"] == 2));
+    wait_for("after a restart it says so", DEADLINE, || stuck(&world).filter(|ledger| ledger["waiting"] == 2));
     assert!(!poll(Duration::from_secs(6), written), "something was written");
 
     disk.empty();

@@ -43,7 +43,9 @@ pub(super) fn adopts(table: &Table<'_>) -> Option<Adopts> {
         );
     }
     if table.section("drift").value("quota").is_some_and(|mode| mode == "adopt") {
-        table.section("drift").wrong("quota", "overrides exist for accounts' own namespaces only; one of: revert, report");
+        table
+            .section("drift")
+            .wrong("quota", "overrides exist for accounts' own namespaces only; one of: revert, report");
     }
     let selector = table.required("selector", "app.kubernetes.io/part-of=kubeflow-profile")?;
     let selector = Selector::parse(&selector);

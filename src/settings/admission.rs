@@ -48,7 +48,7 @@ pub(super) fn rule<'a>(table: &Table<'a>, rule: &str, keys: &[&str]) -> (Option<
 }
 
 /// Reads the rule `uid`. If a class of groups has no range of uids, its pods have no uid to run as, and the rule is
-/// off; Pod Security still prevents that they run as root.
+/// off; Pod Security still keeps them from running as root.
 fn uid(table: &Table<'_>, default: UidRules, kind: AccountKind, has_uids: bool) -> UidRules {
     if kind == AccountKind::Group && !has_uids {
         let is_off = table.value("uid").is_some_and(|value| value == Mode::Off.as_str());

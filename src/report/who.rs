@@ -353,7 +353,9 @@ async fn found(
     };
     let unkept = unkept.filter(|_| at.is_some());
     if let (What::Pod(..), Some(_)) = (what, at) {
-        found.notes.push("the ledger keeps no pods: the answer is whose the namespace was then".to_owned());
+        found
+            .notes
+            .push("the ledger keeps no pods, so the answer names the owner of the namespace at that time".to_owned());
     }
     found.notes.extend(unkept.map(|what| format!("the ledger keeps no former {what}: the answer is by those of now")));
     Ok(found)

@@ -96,7 +96,7 @@ fn took(world: &World, mark: u64, namespace: &str) -> SignedDuration {
     let created = requests().into_iter().find(|request| {
         request.verb == "create" && request.uri.starts_with("/api/v1/namespaces?") && request.status == 201
     });
-    let created: Timestamp = created.expect("its creation").at;
+    let created: Timestamp = created.expect("the namespace was created").at;
     bound.at.duration_since(created)
 }
 
@@ -182,10 +182,10 @@ fn a_profile_is_bound_to_its_owner_within_a_second_and_repaired() {
     assert_eq!(world.rows("SELECT * FROM failing").len(), 0, "{log}");
 
     // The class is removed from the configuration, and `init` removes its part of the admission policy.
-    let text = std::fs::read_to_string(world.config()).expect("the configuration");
-    let (before, rest) = text.split_once("[class.profile]").expect("the class");
-    let (_, after) = rest.split_once("[class.admin]").expect("the next class");
-    std::fs::write(world.config(), format!("{before}[class.admin]{after}")).expect("written");
+    let text = std::fs::read_to_string(world.config()).expect("the world has a configuration");
+    let (before, rest) = text.split_once("[class.profile]").expect("the text has this part");
+    let (_, after) = rest.split_once("[class.admin]").expect("the text has this part");
+    std::fs::write(world.config(), format!("{before}[class.admin]{after}")).expect("the folder is writable");
     world.initialise_again();
     let gone = poll(DEADLINE, || {
         world.cycle();
@@ -227,10 +227,10 @@ fn a_mistyped_selector_removes_no_more_access_than_the_limit_allows() {
 
     // A revocation also replaces the binding that the limit keeps.
     let old = world.folder.join("stolen");
-    std::fs::copy(kubeconfig(&world, person), &old).expect("copied");
+    std::fs::copy(kubeconfig(&world, person), &old).expect("the file can be copied");
     let target =
         Target { kind: AccountKind::User, name: person.to_owned(), reason: Some("stolen".to_owned()), ticket: None };
-    world.order(&OrderRequest::Revoke(target)).expect("revoked");
+    world.order(&OrderRequest::Revoke(target)).expect("the order is accepted");
     let arguments = ["auth", "can-i", "get", "configmaps", "-n", lab];
     let output = world.kubectl_with(&old, &arguments);
     assert_ne!(String::from_utf8_lossy(&output.stdout).trim(), "yes");
@@ -277,7 +277,7 @@ fn in_foreign_namespaces_the_daemon_may_only_do_what_the_adopting_class_says() {
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
     });
     let file = world.folder.join("pvc.json");
-    std::fs::write(&file, pvc.to_string()).expect("written");
+    std::fs::write(&file, pvc.to_string()).expect("the folder is writable");
     refused(&["create", "-f", &file.display().to_string()]);
     refused(&["label", "namespace", "lab-a", "x=y"]);
     refused(&["delete", "namespace", "lab-a"]);
@@ -310,7 +310,7 @@ fn init_installs_changes_and_removes_rules_for_adopted_namespaces() {
         "spec": {"accessModes": ["ReadWriteMany"], "storageClassName": "gold", "resources": {"requests": {"storage": "1Gi"}}},
     });
     let file = world.folder.join("claim.json");
-    std::fs::write(&file, claim.to_string()).expect("written");
+    std::fs::write(&file, claim.to_string()).expect("the folder is writable");
     let admin = world.servers.cluster.admin_kubeconfig.clone();
     let create = |world: &World| {
         let output = world.kubectl_with(&admin, &["create", "--dry-run=server", "-f", &file.display().to_string()]);

@@ -18,7 +18,9 @@ const OWN: &str = "lab-ann.lab.example.org";
 
 fn claim(modes: &[&str], fields: Value) -> Value {
     let mut spec = json!({"accessModes": modes, "resources": {"requests": {"storage": "1Gi"}}});
-    spec.as_object_mut().expect("fields").extend(fields.as_object().expect("fields").clone());
+    spec.as_object_mut()
+        .expect("the value is an object")
+        .extend(fields.as_object().expect("the value is an object").clone());
     object("v1", "PersistentVolumeClaim", LAB, spec)
 }
 
@@ -56,7 +58,9 @@ fn ingress(host: Option<&str>, more: Value) -> Value {
         rule["host"] = json!(host);
     }
     let mut spec = json!({"ingressClassName": "nginx", "rules": [rule]});
-    spec.as_object_mut().expect("fields").extend(more.as_object().expect("fields").clone());
+    spec.as_object_mut()
+        .expect("the value is an object")
+        .extend(more.as_object().expect("the value is an object").clone());
     object("networking.k8s.io/v1", "Ingress", LAB, spec)
 }
 
@@ -66,7 +70,10 @@ fn http_route(hosts: &[&str]) -> Value {
 
 fn service(spec: Value) -> Value {
     let mut whole = json!({"ports": [{"port": 80}]});
-    whole.as_object_mut().expect("fields").extend(spec.as_object().expect("fields").clone());
+    whole
+        .as_object_mut()
+        .expect("the value is an object")
+        .extend(spec.as_object().expect("the value is an object").clone());
     object("v1", "Service", LAB, whole)
 }
 

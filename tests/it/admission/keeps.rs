@@ -15,8 +15,8 @@ fn template() -> Value {
 
 fn pods(site: &Site, namespace: &str) -> Vec<Value> {
     let pods = site.cluster.run(&["get", "pods", "-n", namespace, "-o", "json"], "");
-    let pods: Value = serde_json::from_str(&pods).expect("JSON");
-    pods["items"].as_array().expect("a list").clone()
+    let pods: Value = serde_json::from_str(&pods).expect("the text is JSON");
+    pods["items"].as_array().expect("the value is a list").clone()
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn controllers_create_and_remove_a_tenants_objects() {
         (left.is_empty() && alive == 2).then_some(())
     });
     for pod in pods(&site, &namespace) {
-        site.delete("pod", pod["metadata"]["name"].as_str().expect("a name"), &namespace);
+        site.delete("pod", pod["metadata"]["name"].as_str().expect("a name is a string"), &namespace);
     }
     site.cluster.run(&["delete", "namespace", &namespace, "--timeout=240s"], "");
 }

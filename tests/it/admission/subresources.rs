@@ -15,7 +15,7 @@ fn a_resize_cannot_change_the_user_to_root() {
     // The API server either drops fields that do not belong to a resize before admission, or refuses the request.
     site.meddler(&patch, "");
     let stored = site.cluster.run(&["get", "pod", "resized", "-n", "tool-foo", "-o", "json"], "");
-    let stored: Value = serde_json::from_str(&stored).expect("JSON");
+    let stored: Value = serde_json::from_str(&stored).expect("the text is JSON");
     assert_eq!(stored["spec"]["securityContext"]["runAsUser"], 52503);
     assert_eq!(stored["spec"]["containers"][0]["securityContext"]["runAsUser"], Value::Null);
     site.delete("pod", "resized", "tool-foo");

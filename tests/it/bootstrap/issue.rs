@@ -45,7 +45,7 @@ struct World {
 impl World {
     async fn new() -> Self {
         let site = Site::shared();
-        let folder = TempDir::new().expect("a folder");
+        let folder = TempDir::new().expect("the system allows a temporary folder");
         let socket = folder.path().join("homed.sock");
         let mut command = Command::new(program("bursar-homed"));
         command
@@ -54,14 +54,15 @@ impl World {
             .args(["--client-user", "0"])
             .arg("--prefix")
             .arg(folder.path().join("homes"));
-        std::fs::create_dir(folder.path().join("homes")).expect("a folder");
+        std::fs::create_dir(folder.path().join("homes")).expect("the parent folder is writable");
         let open = |path: &std::path::Path| {
-            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("mode");
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+                .expect("tests run as root, who may change modes");
         };
         open(folder.path());
         let homed = Process::start("bursar-homed", &command, &folder.path().join("homed.log"));
         wait_for("bursar-homed listens", DEADLINE, || socket.exists().then_some(()));
-        let client = bootstrap::client(&site.daemon_kubeconfig()).await.expect("a client");
+        let client = bootstrap::client(&site.daemon_kubeconfig()).await.expect("the kubeconfig is valid");
         let watch = ClusterWatch::start(&client, name(), Vec::new(), Arc::default());
         let face = site.settings.policy.clusters[&name()].clone();
         let server = ApiServer::new(name(), client, Arc::default());
@@ -78,11 +79,11 @@ impl World {
 
     fn home(&self, tool: &str) -> HomeTarget {
         let home = self.folder.path().join("homes").join(tool);
-        std::fs::create_dir(&home).expect("a home");
-        chown(&home, Some(UID), Some(UID)).expect("owner");
+        std::fs::create_dir(&home).expect("the parent folder is writable");
+        chown(&home, Some(UID), Some(UID)).expect("tests run as root, who may change owners");
         let posix = PosixIdentity {
-            uid: Uid::try_from(i64::from(UID)).expect("a uid"),
-            gid: Gid::try_from(i64::from(UID)).expect("a gid"),
+            uid: Uid::try_from(i64::from(UID)).expect("the number is valid"),
+            gid: Gid::try_from(i64::from(UID)).expect("the number is valid"),
             groups: std::iter::empty().collect(),
         };
         HomeTarget { home, posix, kubeconfig: PathBuf::from(".kube/config"), create: false, replace_unparsable: false }
@@ -110,7 +111,7 @@ impl World {
             host: HostName::any(),
             endpoints: Arc::new(face.endpoints.clone()),
             default_endpoint: "internal".to_owned(),
-            namespace: Some(NamespaceName::try_from("tool-foo".to_owned()).expect("a namespace")),
+            namespace: Some(NamespaceName::try_from("tool-foo".to_owned()).expect("the name is valid")),
             digest: "d1".to_owned(),
         }
     }
@@ -144,8 +145,9 @@ async fn a_certificate_is_issued_and_delivered_and_works() {
     assert_eq!(requests("id-one"), "", "neither ours nor the stale one is left");
 
     let mut kubectl = site.cluster.kubectl_as(&delivery.path);
-    let who = kubectl.args(["auth", "whoami", "-o", "json", "--context", "test"]).output().expect("kubectl");
-    let who: serde_json::Value = serde_json::from_slice(&who.stdout).expect("JSON");
+    let who =
+        kubectl.args(["auth", "whoami", "-o", "json", "--context", "test"]).output().expect("kubectl is installed");
+    let who: serde_json::Value = serde_json::from_slice(&who.stdout).expect("the text is JSON");
     let user = &who["status"]["userInfo"];
     assert_eq!(user["username"], "tool:one");
     let groups = user["groups"].to_string();
@@ -158,7 +160,7 @@ async fn a_certificate_is_issued_and_delivered_and_works() {
                   openssl x509 -noout -subject -nameopt RFC2253 -ext extendedKeyUsage";
     let mut openssl = Command::new("sh");
     openssl.args(["-c", script, "sh"]).arg(site.cluster.kubectl_path()).arg(&delivery.path);
-    let said = String::from_utf8(openssl.output().expect("openssl").stdout).expect("text");
+    let said = String::from_utf8(openssl.output().expect("openssl is installed").stdout).expect("the output is UTF-8");
     for part in ["CN=tool:one", "O=bursar:tools", "O=bursar:tool:one#1042", "serialNumber=id-one", "TLS Web Client"] {
         assert!(said.replace('\\', "").contains(part), "{part}: {said}");
     }
@@ -195,7 +197,7 @@ async fn if_an_endpoint_refuses_the_new_credential_the_old_file_is_kept() {
     let away = Endpoint { url: "https://127.0.0.1:9".to_owned(), ..endpoint };
     Arc::make_mut(&mut credential.endpoints).insert("external".to_owned(), away);
     world.issue(&credential, &home).await.unwrap_or_else(|error| panic!("{}", error.reason()));
-    let text = std::fs::read_to_string(home.home.join(".kube/config")).expect("a file");
+    let text = std::fs::read_to_string(home.home.join(".kube/config")).expect("the file is readable");
     assert!(text.contains("test-external") && text.contains("bursar-test"), "{text}");
 }
 
@@ -234,10 +236,10 @@ async fn a_denied_request_fails_with_its_reason() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_of_an_untrusted_signer_is_not_used() {
     let site = Site::shared();
-    let client = bootstrap::client(&site.daemon_kubeconfig()).await.expect("a client");
+    let client = bootstrap::client(&site.daemon_kubeconfig()).await.expect("the kubeconfig is valid");
     let server = ApiServer::new(name(), client, Arc::default());
     let other = bursar_testkit::pki::Authority::new("of somebody else").client("tool:foo", "bursar:tools");
-    let key = rcgen::KeyPair::from_pem(&other.key).expect("a key");
+    let key = rcgen::KeyPair::from_pem(&other.key).expect("the key is valid");
     let public_key = rcgen::PublicKeyData::subject_public_key_info(&key);
     let asked = Asked {
         common_name: "tool:foo",
@@ -255,7 +257,7 @@ async fn a_failed_or_deleted_request_fails_with_its_reason() {
     let world = World::new().await;
     let site = Site::shared();
     // Stop the signer. These tests run in their own cluster, because every other request would wait.
-    let signer = site.cluster.controller_manager().expect("a controller manager");
+    let signer = site.cluster.controller_manager().expect("the cluster has a controller manager");
     let _frozen = signer.frozen();
     let failed = r#"[{"op":"add","path":"/status/conditions/-","value":{"type":"Failed","status":"True",
         "reason":"SignerValidationFailure","message":"not today"}}]"#;
@@ -271,7 +273,7 @@ async fn a_failed_or_deleted_request_fails_with_its_reason() {
                 let found = Site::shared().cluster.run(&["get", "csr", "-l", &label, "-o", condition], "");
                 found.lines().find(|line| line.contains("Approved")).map(|line| line.replace(" Approved", ""))
             });
-            let (verb, rest) = arguments.split_first().expect("a verb");
+            let (verb, rest) = arguments.split_first().expect("the list has a verb");
             let mut arguments = vec![*verb, "csr", &name];
             arguments.extend(rest);
             Site::shared().cluster.run(&arguments, "");

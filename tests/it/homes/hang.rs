@@ -24,15 +24,15 @@ impl FileServer {
     fn start(accounts: impl Iterator<Item = u32>) -> Self {
         let folder = folder();
         let [stored, sick] = ["stored", "sick"].map(|name| folder.path().join(name));
-        fs::create_dir(&stored).expect("folder");
-        fs::create_dir(&sick).expect("folder");
+        fs::create_dir(&stored).expect("the parent folder is writable");
+        fs::create_dir(&sick).expect("the parent folder is writable");
         for uid in accounts {
             make_directory(&stored.join(format!("h{uid}")), uid);
             make_directory(&folder.path().join(format!("homes/h{uid}")), uid);
         }
         let script = r#"setpriv --pdeathsig KILL bindfs -f "$1" "$2" & echo $! >"$3"
             until mountpoint -q "$2"; do sleep 0.02; done; shift 3; exec "$@""#;
-        let arguments = ["--prefix", sick.to_str().expect("UTF-8"), "--deadline", "5s", "--backoff", "1s"];
+        let arguments = ["--prefix", sick.to_str().expect("the path is UTF-8"), "--deadline", "5s", "--backoff", "1s"];
         let inner = command(folder.path(), &arguments);
         let note = folder.path().join("bindfs.pid");
         let child = Command::new("unshare")
@@ -42,10 +42,10 @@ impl FileServer {
             .args(inner.get_args())
             .stderr(Stdio::null())
             .spawn()
-            .expect("unshare");
+            .expect("unshare is installed");
         let homed = Homed::waited_for(folder, child);
-        let text = fs::read_to_string(note).expect("a process id");
-        let server = text.trim().parse().ok().and_then(Pid::from_raw).expect("a process id");
+        let text = fs::read_to_string(note).expect("the file is readable");
+        let server = text.trim().parse().ok().and_then(Pid::from_raw).expect("a process id is not zero");
         Self { homed, sick, server }
     }
 
@@ -59,10 +59,15 @@ impl FileServer {
         // be killed.
         let tasks = format!("/proc/{}/task", self.server.as_raw_nonzero());
         let is_stopped = |task: std::io::Result<fs::DirEntry>| {
-            let thread = task.expect("a thread").file_name().to_string_lossy().parse().expect("a thread id");
+            let thread = task
+                .expect("the process has a thread")
+                .file_name()
+                .to_string_lossy()
+                .parse()
+                .expect("the process has a thread");
             status_of(thread, "State:").starts_with('T')
         };
-        wait_for("the stop of bindfs", || fs::read_dir(&tasks).expect("threads").all(is_stopped));
+        wait_for("the stop of bindfs", || fs::read_dir(&tasks).expect("the folder is readable").all(is_stopped));
     }
 
     /// Delivers, and returns the reason of a failure (or "ok") and how long it took.

@@ -26,7 +26,7 @@ fn nothing_there(world: &mut World, why: &str) {
     assert_eq!((report.exit_code(), report.failing.len()), (1, 0), "{report:#?}");
     let kubeconfig = world.folder.join("homes/home").join(format!("{}-ada", world.name)).join(".kube/config");
     assert!(world.works(&kubeconfig), "access to the cluster does not depend on the realm");
-    let status = world.status().realm.expect("a realm");
+    let status = world.status().realm.expect("the status has a realm");
     assert!(status.trouble.is_some_and(|trouble| trouble.why.contains(why)));
     assert!(world.metrics().contains("bursar_realm_failing 1\n"));
     let doctor = world.bursar("doctor");

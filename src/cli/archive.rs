@@ -11,7 +11,7 @@ use super::arguments::{Archive, ArchiveApply, ArchiveFile, MaybeAccount};
 use super::context::{Context, as_bursar};
 use super::exit::{Exit, Failure};
 use super::recovery::{admin_of, may};
-use super::{order, output};
+use super::{order, output, show};
 use crate::archive::{About, ArchiveError, Identities, Unpacked};
 use crate::execute::request::ApiServer;
 use crate::orders::request::{OrderRequest, Target};
@@ -27,15 +27,16 @@ const COLUMNS: [&str; 7] = ["account", "cluster", "namespace", "at", "objects", 
 
 pub(super) async fn run(context: &Context, command: Archive) -> Result<Exit, Failure> {
     match command {
-        Archive::List(arguments) => list(context, &arguments).await,
+        Archive::List(arguments) => list(context, arguments).await,
         Archive::Show(ArchiveFile { file }) => show(context, &file).await,
         Archive::Apply(arguments) => apply(context, arguments).await,
     }
 }
 
-async fn list(context: &Context, MaybeAccount { kind, name }: &MaybeAccount) -> Result<Exit, Failure> {
-    let account = kind.zip(name.as_ref()).map(|(kind, name)| format!("{kind}:{name}")).unwrap_or_default();
-    let rows = context.store().await?.rows(LIST, &[account]).await?;
+async fn list(context: &Context, asked: MaybeAccount) -> Result<Exit, Failure> {
+    let mut store = context.store().await?;
+    let account = show::listed(&mut store, asked).await?;
+    let rows = store.rows(LIST, &[account]).await?;
     output::list(context, &rows, &COLUMNS, "no archives")
 }
 

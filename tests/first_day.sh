@@ -1,19 +1,19 @@
 # Tasks 2 to 10 of docs/first-day.md, in the booted system of packages.sh, which sources this file after the
-# installation. Between the commands of the page, this file does what the page leaves to the administrator's editor, and
-# causes the accidents that the page assumes.
+# installation. The other lines here do what the page leaves to the administrator's editor, and cause the accidents that
+# it describes.
 
 say "the first day, 2: connect"
 sed -e 's|^urls = .*|urls = ["'"$(cat "$site/ldap-url")"'"]|' -e 's|https://k8s.tools.example.org:6443|'"$(cat "$site/k8s-url")"'|' \
     -e 's|cluster\.tools|cluster.prod|; s|clusters = \["tools"\]|clusters = ["prod"]|' \
     "$system/usr/share/doc/bursar/examples/toolforge.toml" >"$work/bursar.toml"
-# Overwriting keeps the owner and the mode that the package gave the file.
+# Written in place: the file keeps the owner and the mode that the package gave it.
 cat "$work/bursar.toml" >"$system/etc/bursar/bursar.toml"
 install -m 0644 "$site/ldap-ca.pem" "$site/k8s-ca.pem" "$system/etc/bursar/"
 install -m 0755 "$site/kubectl" "$system/usr/local/bin/"
 install -D -m 0600 "$site/admin.kubeconfig" "$system/root/.kube/config"
 install -m 0640 "$site/ldap-password" "$system/etc/bursar/credentials/"
 within chown root:bursar /etc/bursar/credentials/ldap-password
-# A real host has these already: a home for bob, and an address besides loopback.
+# A home, so that /home does not look unmounted, and an address besides loopback, as a host has.
 within install -d -m 0700 /home/bob
 nsenter -t "$leader" -n -- ip address add 10.20.0.5/32 dev lo
 for tool in baz:52501 qux:52502 foo:52503 bar:52504 quux:52505 corge:52506; do
@@ -23,7 +23,7 @@ today 2
 prints '6 tools'
 
 say "the first day, 3: plan"
-# `bursar plan` ends with 2 if there are differences, like `diff`.
+# Exit code 2, because there are changes.
 day_ends["bursar plan"]=2
 today 3
 prints '^\+ .*foo'

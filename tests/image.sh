@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests the image of the webhook. Two builds of the committed files, in two folders with two target folders, must have
-# one digest. The image must be static, have one layer, and run without Kubernetes: read-only, without capabilities, as
-# an unprivileged user.
+# Tests the webhook's image: builds the committed sources in two folders with two target folders, compares the digests,
+# checks that the program is static and the image has one layer, and runs it without Kubernetes: read-only, without
+# capabilities and without root.
 #
 # Needs root (crun).
 set -euo pipefail
@@ -14,7 +14,7 @@ fail() { say "$*"; exit 1; }
 work=$(mktemp -d)
 container=bursar-webhook-test-$$
 ran=
-# crun refuses a mix of both versions of cgroups, and this container needs no cgroups.
+# crun fails with a mix of both versions of cgroups, and needs no cgroups here.
 crun() { unshare --mount sh -c 'mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec crun "$@"' crun "$@"; }
 end() {
     [ -z "$ran" ] || crun delete --force "$container" >/dev/null 2>&1 || true
@@ -25,7 +25,7 @@ CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 export CARGO_TARGET_DIR
 
 say "built in two folders"
-# The files get the current time. Otherwise cargo would reuse what another commit left in the target folder.
+# Files get the time of the build. Otherwise, cargo could use what another commit left in the target folder.
 for folder in one another; do
     mkdir "$work/$folder"
     git archive HEAD | tar -xmC "$work/$folder"
@@ -44,9 +44,9 @@ tar -C "$work/oci" -xf "$archive"
 blob() { echo "$work/oci/blobs/sha256/${1#sha256:}"; }
 manifest=$(blob "$(python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["manifests"][0]["digest"])' "$work/oci/index.json")")
 mapfile -t layers < <(python3 -c 'import json,sys; [print(l["digest"]) for l in json.load(open(sys.argv[1]))["layers"]]' "$manifest")
-[ "${#layers[@]}" = 1 ] || fail "the image has ${#layers[@]} layers"
+[ "${#layers[@]}" = 1 ] || fail "${#layers[@]} layers"
 tar -C "$work/rootfs" -xf "$(blob "${layers[0]}")"
-[ "$(cd "$work/rootfs" && find . -type f)" = ./bursar-webhook ] || fail "the image contains more than the program: $(find "$work/rootfs")"
+[ "$(cd "$work/rootfs" && find . -type f)" = ./bursar-webhook ] || fail "more than the program: $(find "$work/rootfs")"
 
 say "run"
 free_ports='import socket; both = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]; print(*[s.getsockname()[1] for s in both])'
@@ -79,18 +79,18 @@ mkdir "$work/rootfs/"{dev,files,proc}
 crun --cgroup-manager=disabled run --detach --bundle "$work" "$container" </dev/null >"$work/log" 2>&1 &
 ran=1
 until curl -sf http://127.0.0.1:$health/healthz >/dev/null; do
-    [ "$((tries = ${tries:-0} + 1))" -lt 100 ] || fail "the webhook does not answer: $(cat "$work/log")"
+    [ "$((tries = ${tries:-0} + 1))" -lt 100 ] || fail "it does not answer: $(cat "$work/log")"
     sleep 0.1
 done
 ready=$(curl -s http://127.0.0.1:$health/readyz)
-case $ready in *"namespaces are not listed yet"*) ;; *) fail "the webhook is ready without an API server: $ready" ;; esac
+case $ready in *"namespaces are not listed yet"*) ;; *) fail "without an API server it is ready: $ready" ;; esac
 review='{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u", "operation": "CREATE",
   "resource": {"group": "", "version": "v1", "resource": "pods"}, "namespace": "tool-foo", "object": {"spec": {}}}}'
 answer=$(curl -s --cacert "$files/tls.crt" --data "$review" https://localhost:$port/validate)
-case $answer in *'"allowed":false'*) ;; *) fail "the webhook allows a request without an identity: $answer" ;; esac
+case $answer in *'"allowed":false'*) ;; *) fail "without an identity it lets through: $answer" ;; esac
 crun kill "$container" TERM
 until [ "$(crun state "$container" | python3 -c 'import json,sys; print(json.load(sys.stdin)["status"])')" = stopped ]; do
-    [ "$((ends = ${ends:-0} + 1))" -lt 100 ] || fail "the webhook does not end after SIGTERM"
+    [ "$((ends = ${ends:-0} + 1))" -lt 100 ] || fail "it does not end"
     sleep 0.1
 done
 say "all checks passed"

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Tests both packages as an administrator uses them: their contents, and the deb in a booted system, where systemd
-# starts the daemons, and where they are upgraded and purged.
+# Tests both packages: their contents, and the deb in a booted system of its own, where systemd starts the daemons, and
+# where the package is upgraded and purged.
 #
 #   tests/packages.sh DEB RPM
 #
-# Needs root. debootstrap makes the system, a Debian, which is kept in
-# ${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}.
+# Needs root. The system is a Debian made by debootstrap, kept in ${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ "$#" = 2 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 64; }
@@ -29,7 +28,7 @@ trap end EXIT
 
 # --- the rpm: contents, owners, scripts -----------------------------------------------------------------------------
 say "the rpm"
-rpm --nosignature -K "$rpm" >/dev/null || fail "the digests of the rpm are wrong"
+rpm --nosignature -K "$rpm" >/dev/null || fail "the rpm's digests do not hold"
 owner() { rpm --nosignature -qp --qf '[%{FILENAMES} %{FILEMODES:perms} %{FILEUSERNAME}:%{FILEGROUPNAME}\n]' "$rpm" | awk -v name="$1" '$1 == name { print $2, $3 }'; }
 is "the configuration in the rpm" "$(owner /etc/bursar/bursar.toml)" "-rw-r----- root:bursar"
 is "bursard in the rpm" "$(owner /usr/bin/bursard)" "-rwxr-xr-x root:root"
@@ -44,12 +43,12 @@ for program in bursar bursard bursar-homed bursar-webhook; do
     "$work/rpmroot/usr/bin/$program" --version >/dev/null || fail "$program of the rpm does not run"
 done
 
-# --- both have the same files ----------------------------------------------------------------------------------------
-# Not compared: the folder of zsh completions and the compression of man pages, which differ between distributions.
+# --- both bring the same ---------------------------------------------------------------------------------------------
+# The distributions differ in the folders of shell completions, and in whether manual pages are gzipped.
 names() { grep -v -e '/$' -e zsh -e copyright | sed -e 's/\.gz$//' | sort; }
 dpkg-deb --fsys-tarfile "$deb" | tar -t | sed 's/^\.//' | names >"$work/deb.names"
 rpm --nosignature -qpl "$rpm" | names >"$work/rpm.names"
-diff "$work/deb.names" "$work/rpm.names" >&2 || fail "the packages have different files"
+diff "$work/deb.names" "$work/rpm.names" >&2 || fail "the packages differ in what they bring"
 
 # --- the deb, in a booted system -------------------------------------------------------------------------------------
 cache=${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/bursar}/system
@@ -67,7 +66,7 @@ cp -a --reflink=auto "$cache/bookworm" "$system"
 cp "$deb" "$system/bursar.deb"
 
 say "booting"
-# systemd-nspawn gets its own mount namespace, because it changes mounts.
+# In a mount namespace of its own, so that the mounts of nspawn stay in it.
 unshare -m bash -c 'mount --make-rprivate / && exec systemd-nspawn --register=no --keep-unit -q -D "$1" --private-network --console=passive -b' \
     - "$system" </dev/null >"$work/console.log" 2>&1 &
 nspawn=$!
@@ -82,7 +81,7 @@ soon() {
         sleep 0.2
     done
 }
-# Finds the systemd of that system: the process whose root directory is the system's.
+# Finds systemd of that system by its root folder. Succeeds when the system has booted.
 booted() {
     local process
     for process in $(pgrep -x systemd); do
@@ -97,7 +96,7 @@ soon "the boot" booted
 
 mode() { within stat -c '%A %U:%G' "$1"; }
 state() { within systemctl is-active "$1" 2>/dev/null || true; }
-# Runs a command in the system and checks its exit code.
+# Runs a command in the system. It must end with this exit code.
 ends() {
     local awaited=$1 code=0
     shift
@@ -105,14 +104,14 @@ ends() {
     [ "$code" = "$awaited" ] || { cat "$work/output" >&2; fail "$*: exit code $code, not $awaited"; }
 }
 
-# A directory and a control plane run on this host, in the network namespace of the system, which has no other network.
+# A directory and a control plane on this host, in the network namespace of the system.
 say "starting an LDAP server and a Kubernetes control plane"
 site=$work/site
 mkdir "$site"
 exec {serving}> >(exec nsenter -t "$leader" -n -- "${CARGO_TARGET_DIR:-target}/debug/examples/site" "$site" >"$work/site.log" 2>&1)
 soon "the servers" grep -q ready "$work/site.log"
 
-# Runs the commands of one task of docs/first-day.md exactly as the page prints them. Their output is in $work/today.
+# Runs the commands of one task of docs/first-day.md as the page shows them; their output is in $work/output.
 today() {
     local task=$1 command commands
     mapfile -t commands < <(awk -v task="## $task." '/^## /{here = index($0, task) == 1} here && sub(/^    /, "")' docs/first-day.md)
@@ -125,14 +124,14 @@ today() {
 }
 # The exit codes of commands of the page that do not end with 0.
 declare -A day_ends=()
-prints() { grep -qE -- "$1" "$work/today" || { cat "$work/today" >&2; fail "the first day: no output matches: $1"; }; }
+prints() { grep -qE -- "$1" "$work/today" || { cat "$work/today" >&2; fail "the first day: nothing printed like: $1"; }; }
 
 say "the first day, 1: install"
 cp "$deb" "$system/root"
 today 1
 is "the configuration" "$(mode /etc/bursar/bursar.toml)" "-rw-r----- root:bursar"
 within sh -c '[ "$(wc -l </etc/bursar/bursar.toml)" -le 12 ] && [ -s /usr/share/doc/bursar/bursar.toml ]' ||
-    fail "the package lacks a short configuration or its manual"
+    fail "the package ships a short configuration and its manual"
 is "the passwords' folder" "$(mode /etc/bursar/credentials)" "drwxr-x--- root:bursar"
 is "the state folder" "$(mode /var/lib/bursar)" "drwxr-x--- bursar:bursar"
 is "the sockets' folder" "$(mode /run/bursar)" "drwxr-xr-x bursar:bursar"
@@ -149,15 +148,16 @@ ends 64 bursar --bad-option
 is bursard "$(state bursard.service)" active
 is "bursar-homed's socket" "$(state bursar-homed.socket)" active
 
-say "asking bursar-homed with the restrictions of its unit"
-# Allow homed to make homes, which needs the capability to change owners.
+say "asking bursar-homed, under its unit's restrictions"
+# Homes may be made here, which needs the capability CAP_CHOWN.
 sed -i 's|--prefix /home|--create-prefix /home|' "$system/etc/bursar/homed.env"
 within systemctl stop bursar-homed.service
+version=$(sed -n 's/^pub const PROTOCOL_VERSION: u32 = \([0-9]*\);$/\1/p' crates/protocol/src/lib.rs)
 asked() {
     local user=$1 work=$2 target='{"home":"/home/alice","uid":3001,"gid":3000,"groups":[],"kubeconfig":".kube/config"}'
     within runuser -u "$user" -- perl -MIO::Socket::UNIX -e '
         my $homed = IO::Socket::UNIX->new(Peer => "/run/bursar/homed.sock") or die "homed.sock: $!\n";
-        print $homed "$ARGV[0]\n"; $homed->flush; print scalar <$homed>' "{\"version\":3,\"target\":$target,\"work\":$work}" 2>&1
+        print $homed "$ARGV[0]\n"; $homed->flush; print scalar <$homed>' "{\"version\":$version,\"target\":$target,\"work\":$work}" 2>&1
 }
 for request in '{"ensure_home":{"create":true,"skeleton":true}}' '{"test_write":{"replace_unparsable":false}}'; do
     answer=$(asked bursar "$request") || true
@@ -168,7 +168,7 @@ is "a folder that it made in it" "$(within stat -c '%A %u:%g' /home/alice/.kube)
 is bursar-homed "$(state bursar-homed.service)" active
 within systemd-analyze security --no-pager --threshold=20 bursar-homed.service >"$work/security" ||
     { tail -n 1 "$work/security" >&2; fail "bursar-homed.service is exposed by more than 2.0"; }
-answer=$(asked nobody '{"test_write":{"replace_unparsable":false}}') && fail "the user nobody could use bursar-homed: $answer"
+answer=$(asked nobody '{"test_write":{"replace_unparsable":false}}') && fail "nobody may ask bursar-homed: $answer"
 
 say "asking bursard"
 is "homed's socket" "$(mode /run/bursar-homed/homed.sock)" "srw------- bursar:bursar"
@@ -188,9 +188,9 @@ say "reloading"
 ends 0 systemctl reload bursard.service
 within sh -c 'echo "[lifecycl]" >>/etc/bursar/bursar.toml'
 ends 1 systemctl reload bursard.service
-is "bursard after a reload with an invalid file" "$(state bursard.service)" active
+is "bursard after a reload with a wrong file" "$(state bursard.service)" active
 differs() { within bursar status | grep -q "differs from the configuration in force"; }
-soon "the report of status that the file differs" differs
+soon "the word of status that the file differs" differs
 ends 0 bursar hold tool foo --reason audit
 ends 0 bursar release tool foo
 within sed -i '/^\[lifecycl\]$/d' /etc/bursar/bursar.toml
@@ -213,5 +213,5 @@ ends 0 bursar sync --once
 is "files of root in the state folder" "$(within find /var/lib/bursar ! -user bursar)" ""
 within dpkg --purge bursar >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "dpkg --purge"; }
 is "units after the purge" "$(within systemctl list-unit-files --no-legend 'bursar*' | grep -v transient || true)" ""
-within test -e /var/lib/bursar/ledger.db || fail "the purge deleted the ledger"
+within test -e /var/lib/bursar/ledger.db || fail "the purge took the ledger along"
 say "all checks passed"

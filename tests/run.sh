@@ -1,6 +1,6 @@
 #!/bin/sh
-# Starts a test, the demo or a benchmark. If this machine has the user `bursar` of the package, programs of root would
-# become this user, who cannot read the files of a test. So the program sees a machine without this user.
+# Starts a test, the demo or a benchmark. On a machine with the package's user `bursar`, programs of root would become
+# that user, who cannot read the files of a test. Therefore they run without this user in /etc/passwd.
 #
 #   tests/run.sh PROGRAM ARGUMENT…
 set -eu
@@ -10,14 +10,14 @@ fi
 work=$(mktemp -d)
 grep -v '^bursar:' /etc/passwd >"$work/passwd"
 grep -v -e '^bursar:' -e '^bursar-admin:' /etc/group >"$work/group"
-# Other sources, such as systemd or a directory, may know the user too.
+# Other sources than files may know the user too: systemd, or a directory.
 printf '%s: files\n' passwd group >"$work/nsswitch.conf"
 grep -v -e '^passwd:' -e '^group:' -e '^initgroups:' /etc/nsswitch.conf >>"$work/nsswitch.conf" || true
 chmod 755 "$work" && chmod 644 "$work"/*
-# shellcheck disable=SC2016  # the inner shell expands it
+# shellcheck disable=SC2016  # the inner shell expands this
 exec unshare --mount -- sh -c '
-    # The files need their own file system: a test mounts something over /etc/passwd, which is impossible if the mounted
-    # file was removed.
+    # The files are on a file system of their own: a test mounts over them, and nothing can be mounted over a removed
+    # file.
     mkdir "$0/kept" && mount -t tmpfs -o mode=755 tmpfs "$0/kept"
     for file in passwd group nsswitch.conf; do
         cp -p "$0/$file" "$0/kept/$file"

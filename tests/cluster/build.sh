@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # Builds the control plane that the tests and the demo start: etcd, kube-apiserver, kube-controller-manager, kubectl.
 #
-#   stdout: the folder of the four binaries, as the only line
+#   stdout: the folder that holds the four binaries, as its only line
 #   stderr: progress
 #
-# Builds once (about 5 to 10 minutes on 2 cores). The result is kept in
-# ${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}/cluster. If KUBEBUILDER_ASSETS is set, only the binaries that
-# its folder lacks are built. It has etcd, kube-apiserver and kubectl, and perhaps kube-controller-manager.
+# Built once (about 5 to 10 minutes on 2 cores) and kept in
+# ${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}/cluster. If KUBEBUILDER_ASSETS is set (etcd, kube-apiserver,
+# kubectl, perhaps kube-controller-manager), only the programs that are missing in that folder are built.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here"
 
-# Built in this order.
+# In the order in which they are built.
 tools=(etcd kube-apiserver kube-controller-manager kubectl)
 package_of() {
     case $1 in
@@ -31,8 +31,8 @@ if assets_have etcd && assets_have kube-apiserver && assets_have kube-controller
 fi
 command -v go >/dev/null || { say "Go is needed to build the Kubernetes control plane, and there is no \`go\` in PATH"; exit 1; }
 
-# The key of the cache: the sources with their replace lines, the compiler, and the recipe. Count the recipe up if this
-# script builds in another way.
+# The binaries depend on the sources and their replace lines, the compiler, and the recipe below (increase its number
+# when the way of building changes).
 recipe=1
 key=$({ cat go.mod go.sum; go env GOVERSION GOARCH; echo "$recipe"; } | sha256sum | cut -c1-16)
 cache=${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/bursar}/cluster
@@ -46,8 +46,8 @@ complete() {
     done
 }
 
-# Prints a line every 30 s during a build, so that nobody believes that it hangs. Its `sleep` must end with it, because
-# a remaining `sleep` would keep the pipes of the process that reads this script's output open.
+# Prints a line every 30 s while a build is quiet, to show that it does not hang. Its sleep is ended with it, because a
+# sleep that is left would keep the pipes open of the process that reads this script's output.
 heartbeat=
 start_heartbeat() {
     local what=$1 began=$SECONDS
@@ -73,7 +73,7 @@ build() {
     local tool=$1 number=$2 began=$SECONDS status=0
     say "building $tool ($number of ${#tools[@]})"
     start_heartbeat "building $tool"
-    # The linker sets the version. Otherwise the server reports v0.0.0, and clients complain.
+    # The version is linked in. Otherwise, the server calls itself v0.0.0, and clients complain.
     CGO_ENABLED=0 go build -trimpath -o "$folder/.$tool.new" -ldflags "-s -w \
         -X k8s.io/component-base/version.gitVersion=$version \
         -X k8s.io/component-base/version.gitMajor=$(cut -d. -f1 <<<"${version#v}") \

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Makes the Active Directory that the tests copy and start: the domain ad.example.org on Samba's domain controller.
+# Makes the Active Directory that the tests copy and start: the domain ad.example.org of Samba's domain controller.
 #
-#   stdout: the folder of the domain, as the only line
+#   stdout: the folder of the domain, as its only line
 #   stderr: progress
 #
-# Runs once (10 to 20 s). The result is kept in ${BURSAR_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}/samba. Needs root,
-# like the domain controller.
+# Made once (10 to 20 s) and kept in ${BURSAR_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}/samba. Needs root, as the
+# domain controller does.
 set -euo pipefail
 
 say() { echo "samba: $*" >&2; }
 command -v samba-tool >/dev/null || { say "there is no samba-tool (\`make domain\` installs it)"; exit 1; }
 
-# The key of the cache: Samba's version and the recipe. Count the recipe up if this script changes.
+# The domain depends on Samba's version and the recipe below (increase its number when it changes).
 recipe=1
 version=$(samba-tool --version)
 cache=${BURSAR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/bursar}/samba
@@ -27,9 +27,9 @@ if [ ! -e "$folder/made" ]; then
     new=$cache/.new
     rm -rf "$new" "$folder"
     mkdir "$new"
-    # Without its own file, Samba would use the settings in /etc/samba/smb.conf.
+    # Without a configuration of its own, it would use /etc/samba/smb.conf.
     printf '[global]\n' >"$new/empty.conf"
-    # The SID of the domain is the one in SSSD's documentation, so that the tests know the resulting numbers.
+    # The domain has the SID of SSSD's documentation, so that the tests know which uids come from it.
     samba-tool domain provision -s "$new/empty.conf" --targetdir="$new/dc" --server-role=dc --use-rfc2307 \
         --dns-backend=NONE --realm=AD.EXAMPLE.ORG --domain=ADX --domain-sid=S-1-5-21-123-456-789 \
         --adminpass='Passw0rd!x' --host-name=dc1 --host-ip=127.0.0.1 \

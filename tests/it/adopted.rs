@@ -337,7 +337,7 @@ fn init_installs_changes_and_removes_rules_for_adopted_namespaces() {
     whole(&mut world);
 
     world.configure(&rule("warn"), &rule("enforce"));
-    told(&mut world, "bursar-adopted-profile-warn is of an older configuration; run bursar init");
+    told(&mut world, "bursar-adopted-profile-warn comes from an older configuration; run bursar init");
     world.stop();
     world.initialise_again();
     assert_eq!(policies(&world), ["profile-enforce", "profile-enforce"]);
@@ -355,7 +355,7 @@ fn init_installs_changes_and_removes_rules_for_adopted_namespaces() {
     whole(&mut world);
 
     world.configure(&rule("enforce"), "");
-    told(&mut world, "bursar-adopted-profile-enforce is of an older configuration; run bursar init");
+    told(&mut world, "bursar-adopted-profile-enforce comes from an older configuration; run bursar init");
     world.stop();
     world.initialise_again();
     assert_eq!(policies(&world), Vec::<String>::new());

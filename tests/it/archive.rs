@@ -162,6 +162,8 @@ fn restored(world: &mut World, namespace: &str) {
     let file = newest(world);
     let listed = archive(world, &["list", "tool", "foo"]);
     assert!(stdout(&listed).contains(&file), "{}", stdout(&listed));
+    let unknown = archive(world, &["list", "tool", "nobody"]);
+    assert_eq!(unknown.status.code(), Some(4), "{}", stdout(&unknown));
     let shown = archive(world, &["show", &file]);
     assert!(stdout(&shown).contains("deployments.apps") && stdout(&shown).contains("1 Secrets"), "{}", stdout(&shown));
     let identity = world.folder.join("identity");

@@ -124,7 +124,7 @@ fn an_edited_quota_stays_and_is_shown_if_the_class_says_report() {
     world.tool("foo", 62_531, &[]);
     world.cycle();
     edit(&world, r#"{"spec":{"hard":{"pods":"20"}}}"#);
-    world.wait_for_drift(&["its class says report"]);
+    world.wait_for_drift(&["its class has drift = report"]);
     quiet(&mut world);
     assert_eq!(hard(&world)["pods"], "20");
     assert!(world.rows("SELECT resource FROM quota_override").is_empty());

@@ -153,7 +153,7 @@ fn a_lost_ledger_is_rebuilt_without_suspensions_or_new_certificates() {
     let rebuilt = follow(&config, &steps[0]);
     assert_eq!(rebuilt["certificates"], 2, "{rebuilt:#}");
     let unknown: Vec<&str> = rebuilt["unknown"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    assert!(unknown.iter().any(|doubt| doubt.contains("why tool:bar is suspended is lost")), "{unknown:#?}");
+    assert!(unknown.iter().any(|doubt| doubt.contains("tool:bar is suspended for an unknown reason")), "{unknown:#?}");
     assert!(
         !unknown.iter().any(|doubt| doubt.contains("tool:off")),
         "the directory shows why the tool is suspended: {unknown:#?}"

@@ -104,7 +104,7 @@ fn each_source_decides_about_its_people_and_one_person_has_one_account() {
     let report = world.cycle();
     assert!(report.failing.is_empty(), "{report:#?}");
     assert_eq!(names(&active(&world)), ["ann", "ben", "carol", "dora", "fay"]);
-    assert!(why(&world, "ben").contains("is taken from source people"), "{}", why(&world, "ben"));
+    assert!(why(&world, "ben").contains("comes from source people"), "{}", why(&world, "ben"));
     assert!(why(&world, "eve").contains("uid 63503 is held by"), "{}", why(&world, "eve"));
     assert_eq!(why(&world, "asmith"), "", "she has an account in the first source");
 

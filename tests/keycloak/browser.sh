@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Acts as a person at a browser: opens the given page of Keycloak, logs in as $BROWSER_USER, whose password is the
-# user's name, and allows what is requested. kubelogin starts this script as `xdg-open`.
+# Acts as a person at a browser: opens the given page of Keycloak, logs in as $BROWSER_USER, whose password is the name,
+# and grants what is requested. kubelogin runs this script under the name `xdg-open`.
 set -euo pipefail
 
 site=${1%%/realms/*}
@@ -11,7 +11,7 @@ visit() {
     curl --silent --show-error --fail --location --cacert "$SSL_CERT_FILE" \
         --cookie "$folder/jar" --cookie-jar "$folder/jar" "$@" >"$folder/page"
 }
-# Print the target of the form on the page, and the code in it.
+# The URL of the page's form, and its hidden fields.
 action() { grep -om1 'action="[^"]*"' "$folder/page" | cut -d'"' -f2 | sed "s/&amp;/\&/g; s|^/|$site/|"; }
 code() { grep -o 'name="code" value="[^"]*"' "$folder/page" | cut -d'"' -f4; }
 

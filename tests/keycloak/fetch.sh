@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Fetches Keycloak for the tests from Maven Central and prepares it, so that it starts in seconds.
+# Fetches the Keycloak that the tests start, from Maven Central, and prepares it so that it starts in seconds.
 #
-#   stdout: the folder of Keycloak, as the only line
+#   stdout: its folder, as its only line
 #   stderr: progress
 #
-# Runs once (about a minute, 170 MB). The result is kept in
-# ${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}/keycloak.
+# Done once (about a minute, 170 MB) and kept in ${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}/keycloak.
 set -euo pipefail
 
 version=26.4.7
@@ -30,7 +29,7 @@ if [ ! -e "$folder/prepared" ]; then
             -Dartifact="org.keycloak:keycloak-quarkus-dist:$version:tar.gz" -DoutputDirectory="$new" >&2 9>&-
         tar -xzf "$new/keycloak-quarkus-dist-$version.tar.gz" -C "$new"
         say "preparing it"
-        # Builds with the options that cannot change at a start. Otherwise each start would begin with this build.
+        # Built with the options that cannot change at the start. Otherwise, each start would build it first.
         "$new/keycloak-$version/bin/kc.sh" build --db=dev-mem --health-enabled=false --metrics-enabled=false >&2 9>&-
         mv "$new/keycloak-$version" "$folder"
         rm -rf "$new"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds kubelogin, with which people log in if their class has `kind = "oidc"`.
+# Builds kubelogin, with which people log in if their class has a credential of kind "oidc".
 #
-#   stdout: the folder of `kubectl-oidc_login`, as the only line; kubectl finds kubelogin by this name
+#   stdout: the folder that holds `kubectl-oidc_login`, the name by which kubectl finds it, as its only line
 #   stderr: progress
 #
-# Builds once (half a minute). The result is kept in ${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}/kubelogin.
+# Built once (half a minute) and kept in ${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}/kubelogin.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/kubelogin"

@@ -299,7 +299,8 @@ fn order(
         OrderKind::Suspend | OrderKind::Evict if is_going(account) => {
             let state = if account.state == Lifecycle::Deleted { "deleted" } else { "being deleted" };
             return refused(format!(
-                "{name} is {state} and has no access; to keep it from coming back, run: bursar hold"
+                "{name} is {state} and has no access; to keep it from coming back, run: bursar hold {} {}",
+                account.kind, account.name
             ));
         }
         OrderKind::AdoptUid if !has_another_uid(ledger, account) => {

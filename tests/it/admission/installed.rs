@@ -211,7 +211,7 @@ fn no_request_waits_for_the_webhook_before_it_runs() {
     assert_eq!(rules[1]["from"], Value::Null, "probes may come from anywhere");
     site.configure("");
     let doctor = out(&site.bursar(&["doctor"]));
-    assert!(doctor.contains("its network policy is not of api_server_cidrs"), "{doctor}");
+    assert!(doctor.contains("its network policy does not match api_server_cidrs"), "{doctor}");
     site.must(&["webhook", "install", "--cluster", "test"]);
     assert!(!policies().contains("bursar-webhook"), "{}", policies());
     site.configure(with_addresses);

@@ -78,7 +78,7 @@ fn a_client_that_cannot_create_roles_assigns_existing_ones() {
     assert_eq!(roles(&realm, "rrm-ada"), set(&["another", "workspace-rrm-lab:member"]));
     let doctor = world.bursar("doctor");
     assert!(
-        doctor.contains("may not create roles: it lacks manage-clients, so somebody else has to create them"),
+        doctor.contains("may not create roles: it lacks manage-clients, so an administrator must create them"),
         "{doctor}"
     );
 }

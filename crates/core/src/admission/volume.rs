@@ -89,7 +89,7 @@ fn outside<'a>(source: &str, value: &Json<'_>, tenant: &Tenant<'a>) -> Result<Ve
         }
         "projected" => return projected(value, tenant),
         _ if OWN.contains(&source) => None,
-        _ => named(tenant, format!("is of kind {}", quoted(source)), claim, source),
+        _ => named(tenant, format!("has the kind {}", quoted(source)), claim, source),
     };
     Ok(found.into_iter().collect())
 }

@@ -40,7 +40,7 @@ impl Failure {
         self.step == SUSPEND
     }
 
-    /// Whether a step failed that takes access away. It has its own backoff, and does not wait for other failed steps.
+    /// Whether the failed step takes access away. It has its own backoff, and does not wait for other failed steps.
     #[must_use]
     pub fn is_of_removal(&self) -> bool {
         self.step == REMOVAL

@@ -12,8 +12,8 @@ use super::Failure;
 pub struct RealmAccount {
     /// Keycloak's id; `None` if the user is being created and it is unknown whether Keycloak has done so.
     pub user_id: Option<String>,
-    /// The creation time that Bursar asked for, in milliseconds. If the request was interrupted, this time and the name
-    /// identify our user, and no other one.
+    /// The creation time that Bursar gives the user, in milliseconds. If the creation was interrupted, this time and
+    /// the name identify our user, and no other one.
     pub asked: i64,
     /// The user existed before and was taken over.
     #[serde(deserialize_with = "flag")]

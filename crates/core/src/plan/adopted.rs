@@ -228,7 +228,11 @@ impl Look<'_> {
         let keeps = |group: &str| self.groups.keeps(group, account);
         let allowed = admits(class, &account.dn, keeps);
         (!allowed).then(|| {
-            format!("its annotation names {}, whom class {} does not allow (when)", account.account_name(), class.name)
+            format!(
+                "its annotation names {}, which does not match `when` of class {}",
+                account.account_name(),
+                class.name
+            )
         })
     }
 }

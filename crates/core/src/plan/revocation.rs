@@ -81,7 +81,7 @@ impl std::fmt::Display for Progress {
             return Ok(());
         }
         let names: Vec<String> = stopped_by.iter().map(ToString::to_string).collect();
-        write!(f, "; paused, because these fail: {}. It continues when they are fixed", names.join(", "))
+        write!(f, "; paused, because these accounts fail: {}. It continues when they are fixed", names.join(", "))
     }
 }
 

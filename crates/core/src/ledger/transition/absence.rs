@@ -137,7 +137,7 @@ impl Memory<'_> {
         };
         for account in self.ledger.accounts.values().filter(absent) {
             let absence = if again.contains(&account.id) {
-                // It is unknown yet whether they are gone. A suspended account stays suspended.
+                // It is not known yet whether these accounts are gone. A suspended account stays suspended.
                 account.absence.filter(|_| matches!(account.state, Lifecycle::Suspended | Lifecycle::Archived))
             } else {
                 self.proved_absence(read, account)
@@ -152,7 +152,7 @@ impl Memory<'_> {
         }
     }
 
-    /// Returns the absence after this read. What follows a suspension is counted by [`Self::ending`].
+    /// Returns the absence after this read. After the suspension, [`Self::ending`] counts instead.
     pub(super) fn absence(&self, account: &Account) -> Option<Absence> {
         let limit = self.policy.lifecycle.absent_for.as_secs();
         let ends = matches!(account.state, Lifecycle::Suspended | Lifecycle::Archived | Lifecycle::Deleted);

@@ -18,8 +18,8 @@ impl<'a> Memory<'a> {
         self.ledger.orders.iter().find(|order| order.account == *account && order.what == what)
     }
 
-    /// Returns the account that an order gives to this new entry with the account's name. If the account's own entry
-    /// still exists, only an entry of the same person can get the account.
+    /// Returns the account that an order assigns to `entry`, a new entry with the account's name or of its person. If
+    /// the account's own entry still exists, only an entry of the same person can get the account.
     pub(super) fn adopted_by(&mut self, source: &str, entry: &Entry) -> Option<&'a Account> {
         if self.ledger.orders.is_empty() {
             return None;

@@ -357,7 +357,7 @@ fn a_cluster_removed_from_the_configuration_is_left_unchanged_and_its_contexts_a
     // The cluster returns: it has the same namespaces and new certificates, and tool bar is suspended there too.
     world.stop();
     fs::write(world.config(), &whole).expect("the folder is writable");
-    wait_for("it is served again", DEADLINE, || {
+    wait_for("foo works in the other cluster again", DEADLINE, || {
         world.cycle();
         works(&world, "foo", "other").then_some(())
     });
@@ -398,7 +398,7 @@ fn a_tenants_pod_can_mount_its_own_claim_and_path_but_no_other_path() {
     // last.
     let webhook = std::thread::scope(|scope| {
         let installing = scope.spawn(|| crate::runbooks::follow(&world, &install));
-        wait_for("the webhook's files", DEADLINE, || folder.join("kubeconfig").exists().then_some(()));
+        wait_for("the files of the webhook are written", DEADLINE, || folder.join("kubeconfig").exists().then_some(()));
         let webhook = Process::start("bursar-webhook", &command, &world.folder.join("webhook.log"));
         let (code, said) = installing.join().expect("the thread does not panic");
         assert_eq!(code, Some(0), "{said}");

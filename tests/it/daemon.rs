@@ -126,7 +126,7 @@ fn the_ledger_is_readable_while_the_daemon_runs_after_it_stopped_and_after_it_wa
     world.stop();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    wait_for("the first cycle", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    wait_for("the first cycle is over", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
     assert_eq!(read_as_group_member(&world), "foo|active");
     daemon.process.kill();
     assert_eq!(read_as_group_member(&world), "foo|active");
@@ -208,7 +208,7 @@ fn an_order_cuts_a_long_cycle_short_and_the_rest_is_done_after_it() {
     assert_eq!((&report["trigger"], &report["failing"]), (&"order".into(), &Value::Array(Vec::new())), "{answer}");
     let active = |world: &World| world.rows("SELECT name FROM tools WHERE delivered_at IS NOT NULL").len();
     assert_eq!(curl(&world, "GET", "/healthz"), "ok\n");
-    wait_for("the rest", DEADLINE, || (active(&world) == OTHERS as usize + 1).then_some(()));
+    wait_for("all other tools are delivered", DEADLINE, || (active(&world) == OTHERS as usize + 1).then_some(()));
     daemon.stop();
     // A delivery is dated with the second in which its cycle began.
     let later = "SELECT name FROM tools WHERE name <> 'foo' AND unixepoch(delivered_at) >= \
@@ -233,7 +233,7 @@ fn a_daemon_killed_again_and_again_during_a_bootstrap_ends_where_an_undisturbed_
         let _ = bursar_testkit::ready::poll(Duration::from_millis(milliseconds), || false);
         daemon.process.kill();
     }
-    wait_for("all of it done", DEADLINE, || {
+    wait_for("a cycle has nothing left to do", DEADLINE, || {
         let report = world.cycle();
         (report.failing.is_empty() && (report.actions, report.unchanged) == (0, u64::from(TOOLS))).then_some(())
     });

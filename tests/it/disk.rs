@@ -76,7 +76,7 @@ fn a_full_disk_ends_all_writing_and_nothing_else_until_there_is_room_again() {
     let mut world = World::new("full");
     world.tool("foo", 65_001, &[]);
     let kubeconfig = world.home("foo").join(".kube/config");
-    wait_for("the first delivery", DEADLINE, || {
+    wait_for("the kubeconfig is delivered", DEADLINE, || {
         world.cycle();
         kubeconfig.exists().then_some(())
     });
@@ -84,7 +84,7 @@ fn a_full_disk_ends_all_writing_and_nothing_else_until_there_is_room_again() {
     let disk = Disk::beneath(&world.state_dir());
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    wait_for("the first cycle", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    wait_for("the first cycle is over", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
     assert_eq!(curl(&world, "GET", "/healthz"), "ok\n");
 
     disk.fill();

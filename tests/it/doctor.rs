@@ -65,7 +65,7 @@ fn doctor_finds_nothing_on_a_healthy_site() {
     world.stop();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    wait_for("the first cycle", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    wait_for("the first cycle is over", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
     let output = run(&world, &[], false);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(0), "{text}");
@@ -206,7 +206,7 @@ fn a_missing_right_is_found() {
     };
     let patch = format!(r#"[{{"op": "remove", "path": "/rules/{}"}}]"#, rule("bursar-daemon"));
     other.run(&["patch", "clusterrole", "bursar-daemon", "--type=json", "-p", &patch], "");
-    wait_for("the API server notices", DEADLINE, || (!wrong(&world, &[]).0.is_empty()).then_some(()));
+    wait_for("the removed right is found", DEADLINE, || (!wrong(&world, &[]).0.is_empty()).then_some(()));
     let remedy = "bursar init --admin-kubeconfig FILE --cluster other";
     only(&world, &[], "cluster other, as the daemon", "may not patch certificatesigningrequests/approval", remedy);
     world.initialise("other", other);

@@ -118,7 +118,7 @@ fn logins_do_not_repeat_a_refused_bind() {
     std::fs::write(world.config(), config.replace(READER_DN, &reader)).expect("the folder is writable");
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    wait_for("the first cycle", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    wait_for("the first cycle is over", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
     assert_eq!(refused_binds(&world, &reader), 1);
     std::thread::scope(|scope| {
         for _ in 0..6 {

@@ -39,7 +39,7 @@ fn approved_request_becomes_a_certificate() {
     let cluster = &Servers::shared().cluster;
     cluster.run(&["create", "-f", "-"], &object.to_string());
     cluster.run(&["certificate", "approve", "harness"], "");
-    let certificate = wait_for("certificate in the status of the request", DEADLINE, || {
+    let certificate = wait_for("the certificate is in the status of the request", DEADLINE, || {
         let certificate = cluster.run(&["get", "csr", "harness", "-o", "jsonpath={.status.certificate}"], "");
         Some(certificate).filter(|certificate| !certificate.is_empty())
     });
@@ -52,7 +52,7 @@ fn approved_request_becomes_a_certificate() {
 fn controllers_make_the_default_service_account_and_remove_namespaces() {
     let cluster = &Servers::shared().cluster;
     cluster.run(&["create", "namespace", "harness"], "");
-    wait_for("default service account", DEADLINE, || {
+    wait_for("the namespace has its default service account", DEADLINE, || {
         let found = cluster.run(&["get", "serviceaccounts", "-n", "harness", "-o", "name"], "");
         found.contains("serviceaccount/default").then_some(())
     });
@@ -64,7 +64,7 @@ fn audit_log_names_the_user_of_a_request() {
     let cluster = &Servers::shared().cluster;
     let mark = cluster.audit_mark();
     cluster.run(&["get", "namespace", "kube-public"], "");
-    let request = wait_for("audit event of the admin's request", DEADLINE, || {
+    let request = wait_for("the audit log has the admin's request", DEADLINE, || {
         let mut requests = cluster.requests_since(mark).into_iter();
         requests.find(|request| request.user == "admin" && request.uri == "/api/v1/namespaces/kube-public")
     });

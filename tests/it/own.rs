@@ -49,7 +49,7 @@ fn people_can_query_only_their_own_accounts() {
     world.stop();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    wait_for("the first cycle", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    wait_for("the first cycle is over", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
 
     let own = json(&world, ANN, &["show"]);
     assert_eq!(own["account"], "user:own-ann");

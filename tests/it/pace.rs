@@ -67,7 +67,7 @@ fn a_changed_class_reaches_one_tenant_first_then_a_limited_number_per_cycle() {
         ["policy change begun", "policy change done"]
     );
     // A check of a delivery counts as a change, but not as an action.
-    wait_for("a cycle with nothing to do", DEADLINE, || {
+    wait_for("a cycle has nothing to do", DEADLINE, || {
         let report = world.cycle();
         assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
         (report.changed == 0).then_some(())

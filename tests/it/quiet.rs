@@ -39,7 +39,7 @@ pub fn own_servers(options: &ControlPlaneOptions) -> Arc<Servers> {
 pub fn asked_by_all(cluster: &ControlPlane, mark: u64) -> Vec<Request> {
     let last = format!("/api?mark-{}", cluster.audit_mark());
     cluster.run(&["get", "--raw", &last], "");
-    wait_for("our own request in the audit log", DEADLINE, || {
+    wait_for("the audit log has our own request", DEADLINE, || {
         let all = cluster.requests_since(mark);
         all.iter().any(|request| request.uri.starts_with(&last)).then_some(all)
     })
@@ -63,7 +63,7 @@ fn settle(world: &mut World) {
     // clock jumps ahead instead of waiting.
     let looked_at = "SELECT count(*) AS n FROM delivery WHERE digest NOT LIKE 'notice:%' \
                      AND (checked_at IS NULL OR unixepoch(checked_at) < unixepoch(at) + 60)";
-    wait_for("the last check of each delivery", DEADLINE, || {
+    wait_for("each delivery has had its last check", DEADLINE, || {
         world.cycle();
         let is_over = world.rows(looked_at)[0]["n"] == 0;
         if !is_over {
@@ -71,7 +71,7 @@ fn settle(world: &mut World) {
         }
         is_over.then_some(())
     });
-    wait_for("a cycle with nothing to do", DEADLINE, || {
+    wait_for("a cycle has nothing to do", DEADLINE, || {
         let mark = world.servers.cluster.audit_mark();
         let report = world.cycle();
         std::thread::sleep(Duration::from_millis(500));
@@ -453,7 +453,7 @@ fn installed(world: &World) {
             command.arg("--config").arg(config);
             command.args(["webhook", "install", "--image", "registry.example.org/w"]).output().expect("bursar is built")
         });
-        let pods = wait_for("two pods of the webhook", DEADLINE, || {
+        let pods = wait_for("the webhook has two pods", DEADLINE, || {
             let pods = cluster.run(&["get", "pods", "-n", "bursar", "-o", "name"], "");
             let pods: Vec<String> = pods.lines().map(str::to_owned).collect();
             (pods.len() == 2).then_some(pods)
@@ -602,7 +602,7 @@ async fn a_watch_that_ends_at_once_is_restarted_with_growing_pauses() {
     // The server ends each watch after one second.
     let short = watcher::Config::default().labels("example.org/is=paced").timeout(1);
     let watching = watcher(Api::<ConfigMap>::all(client), short).for_each(|_| std::future::ready(()));
-    tokio::time::timeout(Duration::from_secs(11), watching).await.expect_err("a watcher never ends");
+    tokio::time::timeout(Duration::from_secs(11), watching).await.expect_err("a watcher runs until the timeout");
     let asked = cluster.requests_since(mark);
     let begun = asked.iter().filter(|request| request.verb == "watch" && request.uri.contains("paced")).count();
     assert!((2..=6).contains(&begun), "{begun}");

@@ -198,7 +198,7 @@ fn pods_end_at_the_longest_lifetime_of_their_class() {
             let server = ApiServer::new(cluster, client, std::sync::Arc::default());
             server.ask(&format!("/api/v1/namespaces/{foo}/pods/near"), Ask::Merge(&change)).await
         });
-        let text = bursar::errors::chain(&refused.expect_err("refused"));
+        let text = bursar::errors::chain(&refused.expect_err("the API server refuses the change"));
         assert!(text.contains("changes nothing but the annotation"), "{change}: {text}");
     }
 }

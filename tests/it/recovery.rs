@@ -104,7 +104,7 @@ fn a_lost_ledger_is_rebuilt_without_suspensions_or_new_certificates() {
     world.order(&OrderRequest::Revoke(target(AccountKind::Tool, "foo"))).expect("the order is accepted");
     world.order(&OrderRequest::Suspend(target(AccountKind::Tool, "bar"))).expect("the order is accepted");
     world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "off")));
-    let report = wait_for("a cycle with nothing to do", DEADLINE, || {
+    let report = wait_for("a cycle has nothing to do", DEADLINE, || {
         let report = world.cycle();
         (report.exit_code() == 0 && report.actions == 0).then_some(report)
     });
@@ -239,7 +239,9 @@ fn after_a_takeover_the_former_owner_cannot_write() {
         (String::from_utf8_lossy(&may.stdout).trim() == "no").then_some(())
     });
 
-    wait_for("nothing to do", DEADLINE, || (ends(&config, &["sync", "--once"], 0)["actions"] == 0).then_some(()));
+    wait_for("a cycle has nothing to do", DEADLINE, || {
+        (ends(&config, &["sync", "--once"], 0)["actions"] == 0).then_some(())
+    });
     let ledger = standby.join("ledger.db").display().to_string();
     assert_eq!(generation(&ledger), revoked, "a revocation that is missing in the backup is still in force");
     let own = world.kubectl_as_tool("foo", &["auth", "can-i", "create", "pods"]);

@@ -171,7 +171,7 @@ fn a_revocation_removes_the_old_access_even_if_the_mark_cannot_be_raised() {
     let refused = world.kubectl_with(&stolen(&world, "foo"), &["get", "pods"]);
     assert!(stderr(&refused).contains("Forbidden"), "{}", stderr(&refused));
     world.servers.cluster.run(&["delete", "-f", "-"], &rule);
-    wait_for("the new certificate", 2 * DEADLINE, || {
+    wait_for("the new certificate works", 2 * DEADLINE, || {
         world.kubectl_as_tool("foo", &["get", "pods"]).status.success().then_some(())
     });
     refused_and_replaced(&world, "foo");
@@ -232,7 +232,7 @@ fn a_class_is_revoked_once_although_daemon_and_command_are_killed() {
         let daemon = Daemon::start(&world);
         daemon.notified("READY=1");
         let follows = Process::start("bursar", &command(&world, &arguments), &world.folder.join("revoke.log"));
-        wait_for("some are revoked", DEADLINE, || (revoked(&world).len() >= killed_after).then_some(()));
+        wait_for("enough accounts are revoked", DEADLINE, || (revoked(&world).len() >= killed_after).then_some(()));
         daemon.process.kill();
         follows.kill();
     }

@@ -35,7 +35,7 @@ fn a_cycle_with_nothing_to_do_writes_nothing() {
     world.tool("foo", 61101, &[]);
     all_is_well(&world.cycle());
     // Each delivery is checked again after 2 s. That does not count as an action.
-    wait_for("a cycle with nothing to do", DEADLINE, || {
+    wait_for("a cycle has nothing to do", DEADLINE, || {
         let cycle = world.cycle();
         assert_eq!(cycle.actions, 0, "{cycle:#?}");
         ((cycle.changed, cycle.unchanged) == (0, 1)).then_some(())

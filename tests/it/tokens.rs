@@ -168,7 +168,7 @@ fn deleting_a_secret_cuts_off_one_host_and_a_revocation_all() {
     unknown(&world, &first);
     works(&world, &second);
     // An administrator who deletes the Secret wants to revoke the old token, so the host gets a new one.
-    wait_for("another token", DEADLINE, || {
+    wait_for("the new token works", DEADLINE, || {
         good(&mut world);
         world.works(&folder(&world, "ce1", "foo").join("config")).then_some(())
     });
@@ -187,7 +187,7 @@ fn deleting_a_secret_cuts_off_one_host_and_a_revocation_all() {
             "annotations": {{"kubernetes.io/service-account.name": "bursar-{account}"}}}}}}"#
     );
     servers().cluster.run(&["create", "-n", &namespace, "-f", "-"], &filled);
-    let kept = wait_for("a token without an end", DEADLINE, || {
+    let kept = wait_for("the Secret has a token", DEADLINE, || {
         let token = world.kubectl(&["get", "secret", "kept", "-n", &namespace, "-o", "jsonpath={.data.token}"]);
         (!token.is_empty()).then_some(token)
     });

@@ -329,7 +329,7 @@ fn violations_older_than_the_label_may_stay_but_not_get_worse() {
             ("httproute", json!({"spec": {"hostnames": []}}), "has a hostname that is not yours, or none"),
             ("httproute", json!({"spec": {"hostnames": ["bob.lab.example.org", "*"]}}), "has a hostname"),
         ] {
-            let why = patch(kind, refused.clone()).expect_err("refused");
+            let why = patch(kind, refused.clone()).expect_err("the rules refuse the change");
             assert!(why.contains(text), "{kind} {refused}: {why}");
         }
         // Somebody who may remove the label thereby removes the rules.

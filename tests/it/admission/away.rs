@@ -104,7 +104,7 @@ fn no_pod_is_admitted_when_the_webhook_is_killed_under_load() {
     let (done, refused) = std::thread::scope(|scope| {
         let load = scope.spawn(|| load(&site, &stop));
         let reviews = || site.metric("bursar_webhook_review_seconds_count").filter(|count| *count > 100.0);
-        wait_for("100 reviews", DEADLINE, reviews);
+        wait_for("the webhook has answered 100 reviews", DEADLINE, reviews);
         site.webhook().kill();
         for number in 0..20 {
             let refused =

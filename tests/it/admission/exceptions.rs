@@ -58,7 +58,7 @@ fn an_exception_allows_only_its_rules_and_cannot_be_forged() {
         (with(&|spec| spec["hostNetwork"] = json!(true)), "hostNetwork"),
         (path, "of the node"),
     ] {
-        let why = dry(&pod).expect_err("refused");
+        let why = dry(&pod).expect_err("the exception does not allow the pod");
         assert!(why.contains("pods.bursar.dev") && why.contains(text), "{pod}: {why}");
     }
 

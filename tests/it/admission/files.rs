@@ -130,7 +130,9 @@ fn a_malformed_review_gets_a_clean_400() {
     // Other tests use up the connections of this address, and an idle one may be closed. An API server would try again,
     // too.
     let answered = |path: &str, body: Vec<u8>, more: &[&str]| {
-        wait_for("an answer", DEADLINE, || Some(post(path, body.clone(), more)).filter(|answer| answer != "000 0"))
+        wait_for("the webhook answers", DEADLINE, || {
+            Some(post(path, body.clone(), more)).filter(|answer| answer != "000 0")
+        })
     };
     assert_eq!(answered("/validate", b"not JSON".to_vec(), &[]), "400 2");
     assert_eq!(answered("/validate", b"{}".to_vec(), &["--http1.1"]), "400 1.1");

@@ -169,7 +169,7 @@ fn a_flood_of_one_tenant_delays_neither_other_tenants_nor_probes() {
     ] {
         flood.spawn(slow(target.clone(), head));
     }
-    wait_for("the idle connections", DEADLINE, || (opened.load(Ordering::Relaxed) >= IDLE).then_some(()));
+    wait_for("all idle connections are open", DEADLINE, || (opened.load(Ordering::Relaxed) >= IDLE).then_some(()));
 
     #[expect(clippy::disallowed_methods, reason = "this test measures")]
     let now = Instant::now;

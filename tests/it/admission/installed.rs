@@ -177,7 +177,7 @@ fn no_request_waits_for_the_webhook_before_it_runs() {
     site.configure(with_addresses);
     std::thread::scope(|scope| {
         let installing = scope.spawn(|| site.bursar(&["webhook", "install", "--cluster", "test"]));
-        let pods = wait_for("two pods of the Deployment", DEADLINE, || {
+        let pods = wait_for("the Deployment has two pods", DEADLINE, || {
             let pods = site.cluster.run(&["get", "pods", "-n", "bursar", "-o", "json"], "");
             let pods: Value = serde_json::from_str(&pods).expect("the text is JSON");
             pods["items"].as_array().filter(|pods| pods.len() == 2).cloned()

@@ -46,15 +46,15 @@ fn a_refusal_names_object_problem_and_remedy() {
     let site = Site::shared();
     let mut root = pod("root");
     root["spec"]["containers"][0]["securityContext"] = json!({"runAsUser": 0});
-    let refused = site.create(&root).expect_err("root");
+    let refused = site.create(&root).expect_err("the pod would run as root");
     let text = "container \"web\" would run as uid 0; tool foo runs as 52503: remove securityContext.runAsUser";
     assert!(refused.contains(text) && refused.contains("pods.bursar.dev"), "{refused}");
     let mut elsewhere = pod("elsewhere");
     elsewhere["spec"]["containers"][0]["image"] = json!("registry.example.org.evil.com/web");
-    let refused = site.create(&elsewhere).expect_err("another registry");
+    let refused = site.create(&elsewhere).expect_err("the class does not allow this registry");
     assert!(refused.contains("registry.example.org.evil.com"), "{refused}");
     // The log line does not contain the body of the review.
-    let log = wait_for("the refusal in the log", DEADLINE, || {
+    let log = wait_for("the log has the refusal", DEADLINE, || {
         let log = std::fs::read_to_string(site.log()).unwrap_or_default();
         log.lines().find(|line| line.contains("\"refused\"") && line.contains("evil.com")).map(str::to_owned)
     });
@@ -267,7 +267,7 @@ fn the_daemon_cannot_approve_a_certificate_for_a_stranger() {
         let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests/boss/approval";
         server.ask(path, bursar::execute::request::Ask::Merge(&approval)).await
     });
-    let refused = chain(&refused.expect_err("a stranger"));
+    let refused = chain(&refused.expect_err("the certificate is for a stranger"));
     assert!(refused.contains("approvals.bursar.dev"), "{refused}");
     let deleted = daemon(&["delete", "csr", "boss"], "");
     assert!(deleted.status.success(), "{}", said(&deleted));

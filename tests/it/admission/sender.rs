@@ -218,7 +218,7 @@ fn certified(site: &Site, account: &str, more: &[&str]) -> std::path::PathBuf {
     site.cluster.run(&["delete", "csr", &csr, "--ignore-not-found"], "");
     site.cluster.run(&["create", "-f", "-"], &object.to_string());
     site.cluster.run(&["certificate", "approve", &csr], "");
-    let certificate = wait_for("a certificate", DEADLINE, || {
+    let certificate = wait_for("the certificate is issued", DEADLINE, || {
         let found = site.cluster.run(&["get", "csr", &csr, "-o", "jsonpath={.status.certificate}"], "");
         (!found.is_empty()).then_some(found)
     });

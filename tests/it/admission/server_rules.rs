@@ -354,7 +354,8 @@ fn violations_older_than_a_rule_may_stay_but_not_get_worse() {
         if patched.status.success() { Ok(()) } else { Err(said(&patched)) }
     };
     assert_eq!(patch_of("elsewhere", json!({"metadata": {"labels": {"a": "b"}}})), Ok(()));
-    let why = patch_of("elsewhere", json!({"spec": {"externalName": "b.example.org"}})).expect_err("refused");
+    let why = patch_of("elsewhere", json!({"spec": {"externalName": "b.example.org"}}))
+        .expect_err("the rules refuse the change");
     assert!(why.contains("of type ExternalName"), "{why}");
     let patch = |patch: Value| patch_of("x", patch);
     for passes in [
@@ -371,7 +372,7 @@ fn violations_older_than_a_rule_may_stay_but_not_get_worse() {
         (json!({"spec": {"type": "ExternalName", "externalName": "a.example.org"}}), "of type ExternalName"),
         (json!({"metadata": {"annotations": {HOSTNAME: "bob.shop.example.org"}}}), "a host of somebody else"),
     ] {
-        let why = patch(refused.clone()).expect_err("refused");
+        let why = patch(refused.clone()).expect_err("the rules refuse the change");
         assert!(why.contains(text), "{refused}: {why}");
     }
     site.cluster.run(

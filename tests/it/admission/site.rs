@@ -318,7 +318,7 @@ impl Site {
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group(&identity.account.to_string())}],
         });
         self.cluster.run(&apply, &binding.to_string());
-        wait_for("default service account", DEADLINE, || {
+        wait_for("the namespace has its default service account", DEADLINE, || {
             let found = self.cluster.run(&["get", "serviceaccounts", "-n", &namespace, "-o", "name"], "");
             found.contains("serviceaccount/default").then_some(())
         });

@@ -33,7 +33,7 @@ fn scale_exec_and_eviction_are_allowed() {
     assert!(made.status.success(), "{}", said(&made));
     let scaled = site.meddler(&["scale", "deployment", "scaled", "-n", "tool-foo", "--replicas=1"], "");
     assert!(scaled.status.success(), "{}", said(&scaled));
-    let name = wait_for("the pod of the scaled deployment", DEADLINE, || {
+    let name = wait_for("the scaled deployment has a pod", DEADLINE, || {
         let name = site.cluster.run(&["get", "pods", "-n", "tool-foo", "-l", "app=scaled", "-o", "name"], "");
         Some(name.trim().strip_prefix("pod/")?.to_owned())
     });

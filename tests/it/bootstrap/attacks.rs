@@ -528,7 +528,7 @@ fn forged(site: &Site) -> PathBuf {
             "signerName": "kubernetes.io/kube-apiserver-client"}});
     site.cluster.run(&["create", "-f", "-"], &request.to_string());
     site.cluster.run(&["certificate", "approve", "mallory"], "");
-    let certificate = wait_for("mallory's certificate", DEADLINE, || {
+    let certificate = wait_for("mallory has a certificate", DEADLINE, || {
         let found = site.cluster.run(&["get", "csr", "mallory", "-o", "jsonpath={.status.certificate}"], "");
         (!found.is_empty()).then_some(found)
     });

@@ -172,7 +172,7 @@ async fn without_a_home_no_certificate_is_requested() {
     let mut home = world.home("two");
     home.home = home.home.with_file_name("nowhere");
     let mark = Site::shared().cluster.audit_mark();
-    let error = world.issue(&world.credential("two"), &home).await.expect_err("no home");
+    let error = world.issue(&world.credential("two"), &home).await.expect_err("the home is missing");
     assert_eq!(error.step(), "home");
     let asked = Site::shared().cluster.requests_since(mark);
     let made = asked.iter().filter(|request| request.verb == "create" && format!("{request:?}").contains("tool-two"));
@@ -188,7 +188,7 @@ async fn if_an_endpoint_refuses_the_new_credential_the_old_file_is_kept() {
     let endpoint = credential.endpoints["internal"].clone();
     let foreign = Endpoint { ca_pem: other.identity().certificate.clone(), ..endpoint };
     Arc::make_mut(&mut credential.endpoints).insert("internal".to_owned(), foreign);
-    let error = world.issue(&credential, &home).await.expect_err("not trusted");
+    let error = world.issue(&credential, &home).await.expect_err("the authority is not trusted");
     assert!(error.reason().contains("the old kubeconfig is kept"), "{}", error.reason());
     assert!(!home.home.join(".kube/config").exists());
     // An endpoint that cannot be reached from here does not prevent the delivery.
@@ -227,7 +227,7 @@ async fn a_denied_request_fails_with_its_reason() {
         site.cluster.run(&["delete", "csr", "denied"], "");
         (said == "Denied").then_some(())
     });
-    let error = world.issue(&world.credential("six"), &world.home("six")).await.expect_err("denied");
+    let error = world.issue(&world.credential("six"), &world.home("six")).await.expect_err("the request was denied");
     assert_eq!(error.step(), "certificate");
     assert!(error.reason().contains("denied: BursarApproved: never on Fridays"), "{}", error.reason());
     assert_eq!(requests("id-six"), "");
@@ -248,7 +248,7 @@ async fn a_certificate_of_an_untrusted_signer_is_not_used() {
         public_key: &public_key,
         authorities: None,
     };
-    let refused = verified(&server, other.certificate.as_bytes(), &asked).await.expect_err("unknown");
+    let refused = verified(&server, other.certificate.as_bytes(), &asked).await.expect_err("the signer is unknown");
     assert!(matches!(refused, VerifyError::Certificate(CertificateError::Untrusted(_))), "{refused}");
 }
 
@@ -267,7 +267,7 @@ async fn a_failed_or_deleted_request_fails_with_its_reason() {
     ] {
         let (credential, home) = (world.credential(tool), world.home(tool));
         let meddled = tokio::task::spawn_blocking(move || {
-            let name = wait_for("an approved request", DEADLINE, || {
+            let name = wait_for("the daemon approves its request", DEADLINE, || {
                 let condition = "jsonpath={range .items[*]}{.metadata.name} {.status.conditions[*].type}{\"\\n\"}{end}";
                 let label = format!("bursar.dev/id=id-{tool}");
                 let found = Site::shared().cluster.run(&["get", "csr", "-l", &label, "-o", condition], "");
@@ -279,7 +279,7 @@ async fn a_failed_or_deleted_request_fails_with_its_reason() {
             Site::shared().cluster.run(&arguments, "");
         });
         let (issued, _) = tokio::join!(world.issue(&credential, &home), meddled);
-        let error = issued.expect_err("no certificate");
+        let error = issued.expect_err("no certificate was issued");
         assert!(error.reason().contains(said), "{}", error.reason());
         assert_eq!(requests(&format!("id-{tool}")), "");
     }

@@ -37,7 +37,7 @@ fn a_repeated_init_changes_nothing_and_keeps_the_seal() {
     let changed: Vec<_> = again.made.iter().filter(|made| made.did != Did::Kept).collect();
     assert!(matches!(changed[..], [made] if made.did == Did::Removed && made.what.ends_with("former")), "{changed:?}");
 
-    let error = site.init("another").expect_err("another ledger");
+    let error = site.init("another").expect_err("the cluster belongs to another ledger");
     assert!(matches!(&error, AccessError::OtherOwner { found, .. } if found == LEDGER), "{error}");
 }
 
@@ -72,7 +72,7 @@ fn a_dry_run_lists_what_init_makes_and_uninstall_removes_it() {
     std::fs::write(&remembered, "{}").expect("the folder is writable");
     let would = take(LEDGER, admin_kubeconfig, true).expect("the administrator may do this");
     site.can(&["auth", "whoami"]);
-    let error = take("another", admin_kubeconfig, false).expect_err("another ledger's");
+    let error = take("another", admin_kubeconfig, false).expect_err("the cluster belongs to another ledger");
     assert!(matches!(error, AccessError::OtherOwner { .. }), "{error}");
     let mut by_bursar = kube::config::Kubeconfig::read_from(admin_kubeconfig).expect("the kubeconfig is readable");
     for user in by_bursar.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
@@ -81,7 +81,7 @@ fn a_dry_run_lists_what_init_makes_and_uninstall_removes_it() {
     let by_bursar_file = state_dir.join("by-bursar.json");
     std::fs::write(&by_bursar_file, serde_json::to_vec(&by_bursar).expect("the value has a JSON form"))
         .expect("the folder is writable");
-    let error = take(LEDGER, &by_bursar_file, false).expect_err("an administrator by Bursar");
+    let error = take(LEDGER, &by_bursar_file, false).expect_err("this administrator's rights come from Bursar");
     assert!(matches!(error, AccessError::OfBursar(_)), "{error}");
     assert!(remembered.exists());
     let removed = take(LEDGER, admin_kubeconfig, false).expect("the administrator may do this");
@@ -99,7 +99,7 @@ fn a_dry_run_lists_what_init_makes_and_uninstall_removes_it() {
     take(LEDGER, admin_kubeconfig, false).expect("the administrator may do this");
     site.cluster.run(&["delete", "configmap", "bursar-owner", "-n", "bursar", "--ignore-not-found"], "");
     site.cluster.run(&["label", "namespaces", "--all", "app.kubernetes.io/managed-by-"], "");
-    let error = take(LEDGER, admin_kubeconfig, false).expect_err("a cluster without Bursar");
+    let error = take(LEDGER, admin_kubeconfig, false).expect_err("the cluster has nothing of Bursar");
     assert!(matches!(error, AccessError::NothingOfBursar { .. }), "{error}");
 }
 
@@ -168,7 +168,8 @@ fn the_daemon_may_not_write_outside_of_tenants_namespaces() {
         site.refused("apply", &namespace(place, &class, "active"), POLICY);
     }
     site.cluster.run(&["create", "deployment", "web", "-n", "foreign", "--image=x"], "");
-    let refused = site.patch(&scale("foreign"), &json!({"spec": {"replicas": 0}})).expect_err("foreign");
+    let refused =
+        site.patch(&scale("foreign"), &json!({"spec": {"replicas": 0}})).expect_err("the namespace is not a tenant's");
     assert!(refused.contains(POLICY), "{refused}");
     site.refused("apply", &binding(Some("bursar"), "bursar-tenant", "Group", GROUP), POLICY);
     site.refused("apply", &namespace("unlabelled", &json!({}), "active"), POLICY);
@@ -283,7 +284,7 @@ fn the_daemon_may_list_a_suspended_tenant_but_run_nothing_in_it() {
     let site = Site::shared();
     let archive = binding(Some("tool-read"), "bursar-archive", "User", "bursar:daemon");
     site.must("apply", &archive);
-    wait_for("the binding's rights", DEADLINE, || {
+    wait_for("the binding gives the right", DEADLINE, || {
         site.daemon(&["get", "secrets", "-n", "tool-read"], "").status.success().then_some(())
     });
     // The daemon may `list` everything but has no `get`, which on all resources would also allow these requests.
@@ -334,11 +335,11 @@ fn the_daemon_may_not_make_host_volumes_or_approve_foreign_requests() {
     let kubelet = request("other-signer", "kubernetes.io/kubelet-serving");
     site.refused("create", &kubelet, POLICY);
     site.cluster.run(&["create", "-f", "-"], &kubelet.to_string());
-    let refused = site.patch(&approval("other-signer"), &approved()).expect_err("another signer");
+    let refused = site.patch(&approval("other-signer"), &approved()).expect_err("the request is for another signer");
     assert!(refused.contains("not permitted to approve") || refused.contains(POLICY), "{refused}");
     // The request has the right signer and our label, but the daemon did not create it.
     site.cluster.run(&["create", "-f", "-"], &request("of-the-admin", SIGNER).to_string());
-    let refused = site.patch(&approval("of-the-admin"), &approved()).expect_err("of another user");
+    let refused = site.patch(&approval("of-the-admin"), &approved()).expect_err("another user created the request");
     assert!(refused.contains(POLICY), "{refused}");
 }
 

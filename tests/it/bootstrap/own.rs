@@ -76,7 +76,9 @@ async fn a_foreign_kubeconfig_is_neither_renewed_nor_replaced() {
         renew(&path, Timestamp::UNIX_EPOCH).await.expect("the certificate is checked without an error"),
         Renewal::NotOurs
     );
-    let error = bootstrap::init(site.request(&empty(LEDGER), &path)).await.expect_err("not ours");
+    let error = bootstrap::init(site.request(&empty(LEDGER), &path))
+        .await
+        .expect_err("the kubeconfig does not belong to the daemon");
     assert!(error.to_string().contains("not replaced"), "{error}");
     assert_eq!(std::fs::read(&path).expect("the file is readable"), theirs);
 }

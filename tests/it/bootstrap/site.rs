@@ -123,7 +123,7 @@ impl Site {
         std::fs::write(&path, config).expect("the folder is writable");
         let settings = Settings::load(&path).unwrap_or_else(|error| panic!("{error}"));
         let _ = rustls::crypto::ring::default_provider().install_default();
-        wait_for("aggregated role edit", DEADLINE, || {
+        wait_for("the role edit is aggregated", DEADLINE, || {
             let rules = cluster.run(&["get", "clusterrole", "edit", "-o", "jsonpath={.rules}"], "");
             rules.contains("networkpolicies").then_some(())
         });

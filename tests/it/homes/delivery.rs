@@ -115,7 +115,7 @@ async fn a_token_is_delivered_and_removed_with_its_folder() {
     make_directory(&elsewhere, UID);
     fs::rename(&folder, target.home.join("kept")).expect("the parent folder is writable");
     symlink(&elsewhere, &folder).expect("the folder is writable");
-    let error = homed.ask(&target, write(with_token("three"))).await.expect_err("a link");
+    let error = homed.ask(&target, write(with_token("three"))).await.expect_err("the folder is a symlink");
     assert!(matches!(error.reason(), "symlink" | "not-a-directory" | "wrong-owner"), "{error:?}");
     assert!(names_in(&elsewhere).is_empty());
 }
@@ -186,10 +186,11 @@ async fn an_unparsable_kubeconfig_is_replaced_only_if_the_class_allows_it() {
     make_directory(&target.home.join(".kube"), UID);
     let config = target.home.join(".kube/config");
     make_file(&config, UID, b"a: b: c: hunter2\n");
-    let error = homed.write(&target).await.expect_err("refused");
+    let error = homed.write(&target).await.expect_err("the file is not YAML");
     assert_eq!(error.reason(), "not-yaml");
     assert!(!error.to_string().contains("hunter2"), "{error}");
-    let error = homed.ask(&target, Work::TestWrite { replace_unparsable: false }).await.expect_err("refused");
+    let error =
+        homed.ask(&target, Work::TestWrite { replace_unparsable: false }).await.expect_err("the file is not YAML");
     assert_eq!(error.reason(), "not-yaml");
     assert_eq!(fs::read(&config).expect("the file is readable"), b"a: b: c: hunter2\n");
 
@@ -332,7 +333,8 @@ async fn homes_are_made_only_if_the_request_and_the_prefix_allow_it() {
     let error = homed.ask(&target, ensure(true)).await.expect_err("the prefix does not allow it");
     assert_eq!(error.reason(), "create-not-allowed");
     symlink(other.path(), made.join("bar")).expect("the folder is writable");
-    let error = homed.ask(&HomeTarget::new(made.join("bar"), UID, UID), ensure(true)).await.expect_err("a symlink");
+    let error =
+        homed.ask(&HomeTarget::new(made.join("bar"), UID, UID), ensure(true)).await.expect_err("the home is a symlink");
     assert_eq!(error.reason(), "symlink");
     assert_eq!(fs::metadata(other.path()).expect("the file exists").uid(), 0);
 }

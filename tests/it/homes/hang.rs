@@ -67,7 +67,9 @@ impl FileServer {
                 .expect("the process has a thread");
             status_of(thread, "State:").starts_with('T')
         };
-        wait_for("the stop of bindfs", || fs::read_dir(&tasks).expect("the folder is readable").all(is_stopped));
+        wait_for("all threads of bindfs are stopped", || {
+            fs::read_dir(&tasks).expect("the folder is readable").all(is_stopped)
+        });
     }
 
     /// Delivers, and returns the reason of a failure (or "ok") and how long it took.
@@ -132,7 +134,7 @@ async fn a_mount_without_a_server_has_its_own_reason() {
     let world = FileServer::start(2_001..2_002);
     assert_eq!(world.deliver(&world.sick, 2_001, "1").await.0, "ok");
     world.signal(Signal::KILL);
-    wait_for("the end of bindfs", || {
+    wait_for("bindfs has ended", || {
         fs::read_to_string(format!("/proc/{}/stat", world.server)).map_or(true, |stat| stat.contains(") Z"))
     });
     assert_eq!(world.deliver(&world.sick, 2_001, "2").await.0, "not-connected");
@@ -142,6 +144,6 @@ async fn a_mount_without_a_server_has_its_own_reason() {
 async fn a_client_without_homed_names_the_unit_to_start() {
     let client = HomedClient::new("/nonexistent/homed.sock", Duration::from_secs(1));
     let request = Request::new(HomeTarget::new("/home/foo", UID, UID), write(entries("1")));
-    let error = client.call(&request).await.expect_err("nobody listens");
+    let error = client.call(&request).await.expect_err("no server listens");
     assert!(error.to_string().contains("systemctl start bursar-homed.socket"), "{error}");
 }

@@ -88,7 +88,7 @@ async fn a_daemon_that_is_killed_leaves_whole_files_and_its_successor_delivers_a
             .process_group(0)
             .spawn()
             .expect("the program is built");
-        wait_for("a delivery", || homes.iter().any(|home| home.join(".kube/config").exists()));
+        wait_for("a kubeconfig is delivered", || homes.iter().any(|home| home.join(".kube/config").exists()));
         tokio::time::sleep(Duration::from_millis(37 * (round as u64 % 7) + 5)).await;
         daemon.kill().expect("the process can be killed");
         daemon.wait().expect("the process can be waited for");

@@ -145,7 +145,7 @@ async fn a_lock_of_another_program_is_waited_for_and_named() {
     let homed = Homed::start(&["--deadline", "10s"]);
     let target = homed.home("foo");
     let lock = locked(&target, None);
-    let error = homed.write(&target).await.expect_err("locked");
+    let error = homed.write(&target).await.expect_err("another program holds the lock");
     assert_eq!(error.reason(), "in-use", "{error}");
     assert!(error.to_string().contains("config.lock") && error.remedy().contains("retried automatically"), "{error}");
     assert_eq!(fs::read(target.home.join(".kube/config")).expect("the file is readable"), b"x-mine: 1\n");
@@ -303,7 +303,7 @@ async fn the_users_part_of_the_previous_file_is_kept_and_can_be_restored() {
     let (config, kept) = (kube.join("config"), kube.join("config.bursar-kept"));
     homed.write(&target).await.expect("the home is writable");
     assert_eq!(names_in(&kube), ["config"], "nothing is kept if the file held nothing of the user's");
-    let error = homed.ask(&target, Work::RestoreKubeconfig).await.expect_err("nothing");
+    let error = homed.ask(&target, Work::RestoreKubeconfig).await.expect_err("there is no backup");
     assert_eq!(error.reason(), "nothing-kept");
     let own = "# mine\nusers:\n- {name: me, user: {token: hunter2}}\n";
     make_file(&config, UID, own.as_bytes());
@@ -342,7 +342,7 @@ async fn the_test_write_finds_obstacles_before_a_credential_is_issued() {
     assert_eq!(try_it().await, Ok(Answer::Writable));
     let own = b"contexts:\n- {name: toolforge, context: {cluster: mine, user: me}}\n";
     make_file(&target.home.join(".kube/k8s"), UID, own);
-    assert_eq!(try_it().await.expect_err("the user's").reason(), "foreign-entry");
+    assert_eq!(try_it().await.expect_err("the context belongs to the user").reason(), "foreign-entry");
     assert_eq!(names_in(&target.home.join(".kube")), ["k8s"]);
     assert_eq!(fs::read(target.home.join(".kube/k8s")).expect("the file is readable"), own);
     // A request without a kubeconfig needs no kubeconfig path that root allowed.
@@ -359,9 +359,9 @@ async fn a_missing_home_is_distinguished_from_an_unmounted_export() {
     let names = entries("1").names();
     let remove = async || homed.ask(&target, Work::RemoveKubeconfig { names: names.clone() }).await;
     fs::remove_dir(&target.home).expect("the folder exists");
-    assert_eq!(remove().await.expect_err("nothing is there").reason(), "missing-prefix");
+    assert_eq!(remove().await.expect_err("the prefix is empty").reason(), "missing-prefix");
     make_directory(&target.home.with_file_name("other"), UID);
-    assert_eq!(remove().await.expect_err("gone").reason(), "missing-home");
+    assert_eq!(remove().await.expect_err("the home is missing").reason(), "missing-home");
 }
 
 #[tokio::test]
@@ -374,8 +374,9 @@ async fn a_home_is_missing_only_if_its_file_system_is_mounted() {
     let names = entries("1").names();
     let without = async |home: &str, mount: Option<&Path>| {
         let target = HomeTarget { mount: mount.map(Path::to_owned), ..HomeTarget::new(prefix.join(home), UID, UID) };
-        let keys = homed.ask(&target, Work::SshKeys { keys: Vec::new() }).await.expect_err("no home");
-        let entries = homed.ask(&target, Work::RemoveKubeconfig { names: names.clone() }).await.expect_err("no home");
+        let keys = homed.ask(&target, Work::SshKeys { keys: Vec::new() }).await.expect_err("the home is missing");
+        let entries =
+            homed.ask(&target, Work::RemoveKubeconfig { names: names.clone() }).await.expect_err("the home is missing");
         assert_eq!(keys, entries, "{home}");
         (keys.reason(), keys.remedy())
     };
@@ -430,5 +431,5 @@ async fn a_file_that_takes_too_long_delays_only_its_owner() {
         }
     }
     homed.write(&homed.home("other")).await.expect("deliveries to other owners are not delayed");
-    wait_for("the end of all workers", || super::workers_of(homed.child.id()).is_empty());
+    wait_for("all workers have ended", || super::workers_of(homed.child.id()).is_empty());
 }

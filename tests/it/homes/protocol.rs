@@ -220,7 +220,10 @@ async fn homed_checks_all_requests_itself() {
     homed.refused(&HomeTarget { groups: vec![42], ..good.clone() }, "gid-too-low").await;
     let mut ours = entries("1");
     ours.contexts[0].cluster = "another".into();
-    assert_eq!(homed.ask(&good, write(ours)).await.expect_err("wrong").reason(), "bad-request");
+    assert_eq!(
+        homed.ask(&good, write(ours)).await.expect_err("the context names another cluster").reason(),
+        "bad-request"
+    );
     assert_eq!(names_in(&outside), Vec::<String>::new());
     assert_eq!(names_in(&good.home), Vec::<String>::new());
 }

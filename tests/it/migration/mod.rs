@@ -138,7 +138,7 @@ impl Client {
     #[track_caller]
     pub fn end(self) {
         let until_now = self.done.load(Ordering::Relaxed);
-        wait_for("a run that began now", DEADLINE, || {
+        wait_for("two more runs are over", DEADLINE, || {
             (self.done.load(Ordering::Relaxed) >= until_now + 2).then_some(())
         });
         self.over.store(true, Ordering::Relaxed);
@@ -167,7 +167,7 @@ pub fn certificate(world: &World, user: &str, group: &str) -> Identity {
     });
     cluster.run(&["create", "-f", "-"], &object.to_string());
     cluster.run(&["certificate", "approve", &name], "");
-    let certificate = wait_for("a certificate", DEADLINE, || {
+    let certificate = wait_for("the certificate is issued", DEADLINE, || {
         let certificate = cluster.run(&["get", "csr", &name, "-o", "jsonpath={.status.certificate}"], "");
         Some(certificate).filter(|certificate| !certificate.is_empty())
     });
@@ -228,7 +228,7 @@ pub fn deploy(world: &World, namespace: &str) {
             },
         })],
     );
-    wait_for("the pod of the Deployment", DEADLINE, || (!pods(world, namespace).is_empty()).then_some(()));
+    wait_for("the Deployment has a pod", DEADLINE, || (!pods(world, namespace).is_empty()).then_some(()));
 }
 
 fn pods(world: &World, namespace: &str) -> String {

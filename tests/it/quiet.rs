@@ -262,7 +262,8 @@ fn is_probe(request: &Request) -> bool {
     request.verb == "create" && request.uri.starts_with("/api/v1/namespaces?") && request.uri.contains("dryRun=All")
 }
 
-/// Whether this lists what is archived. The right for that is bound in the tenant's own namespace (`it bootstrap::`).
+/// Whether this lists the objects of the tenant that is archived. The right for that is bound in the tenant's own
+/// namespace; the tests of `bootstrap` check it.
 fn is_archive(request: &Request, world: &World) -> bool {
     request.verb == "list" && request.uri.contains(&format!("/namespaces/{}/", world.namespace("bar")))
 }

@@ -1,4 +1,4 @@
-//! From a domain to a kubeconfig, and back when a person is disabled.
+//! A person of a domain gets a kubeconfig, and loses access when disabled.
 
 use bursar_testkit::Servers;
 use bursar_testkit::samba::{DOMAIN_DN, SLICE, Samba, group_ldif, person_ldif};

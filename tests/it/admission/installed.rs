@@ -257,7 +257,8 @@ fn tenants_may_not_make_secrets_that_kubernetes_fills_with_tokens() {
     site.delete("secret", "own", "tool-foo");
 }
 
-/// Otherwise a controller would make the pod as soon as a revocation has made the account.
+/// If a tenant's pod could name this service account, a controller would create the pod as soon as a revocation has
+/// created the account.
 #[test]
 fn pods_may_not_name_the_service_account_of_the_next_generation() {
     let site = Site::shared();

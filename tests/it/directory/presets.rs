@@ -13,7 +13,7 @@ use bursar_testkit::slapd::{BASE_DN, READER_DN, Slapd, SlapdOptions};
 use super::{assert_why, ldap, members, names, read, toolforge, why};
 use crate::world::World;
 
-/// Schema of 389-ds that slapd lacks. Attributes that only the server writes there can be written here.
+/// Schema of 389-ds that slapd lacks. In 389-ds, only the server writes these attributes; here, the tests write them.
 const DIRECTORY_SERVER: &str = "\
     include /etc/ldap/schema/dsee.schema\n\
     attributetype ( 2.16.840.1.113730.3.1.610 NAME 'nsAccountLock' EQUALITY caseIgnoreMatch\n  \

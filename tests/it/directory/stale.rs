@@ -120,7 +120,7 @@ async fn a_restored_server_is_stale_after_somebody_wrote_to_it() {
         assert!(matches!(found.completeness, Completeness::Stale { .. }), "{}", why(&found));
         assert!(found.behind[host(&slapd)].why.contains("went back"), "{:?}", found.behind);
     }
-    // What is written by LDAP has a new time, also if it was there before.
+    // An entry that is added by LDAP gets a new time, even if it existed before.
     let seen = read(source.clone()).await;
     slapd.delete(&bob);
     slapd.add_ldif(&person_ldif(BASE_DN, "bob", 2002));

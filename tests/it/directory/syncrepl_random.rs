@@ -242,7 +242,7 @@ async fn after_2000_random_changes_a_read_of_changes_agrees_with_a_full_read() {
             .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is not a number")))
     };
     let (changes, seed) = (asked("BURSAR_TEST_CHANGES", 2000), asked("BURSAR_TEST_SEED", 4533));
-    // So small that about every second batch exceeds it.
+    // The session log is so small that about every second batch exceeds it.
     let slapd = site(SlapdOptions { sessionlog: 40, ..SlapdOptions::default() });
     let source = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
     let memory = SyncCache::default();

@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub const NOW: Timestamp = Timestamp::UNIX_EPOCH;
-/// When any step ended.
+/// The time at which every step ends.
 pub const ENDED: Timestamp = Timestamp::constant(30, 0);
 
 /// A tenant with its own namespace in the shared control plane, a ledger in memory, and watches.
@@ -49,7 +49,7 @@ impl World {
         let changed = Arc::new(Notify::new());
         let client = client().await;
         let watch = ClusterWatch::start(&client, cluster(), kinds, Arc::clone(&changed));
-        watch.wait_until_ready(DEADLINE).await.expect("watches of a cluster that is there");
+        watch.wait_until_ready(DEADLINE).await.expect("the watches of a running cluster");
         let face = Cluster {
             default_endpoint: "internal".to_owned(),
             endpoints: BTreeMap::new(),

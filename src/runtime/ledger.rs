@@ -191,7 +191,7 @@ impl Ledger {
     }
 
     /// Returns the number of revocations of classes that are in progress, how many accounts they have revoked, and how
-    /// many accounts of them are not finished.
+    /// many of these are not finished.
     #[must_use]
     pub fn revoked(&self) -> (usize, u64, usize) {
         let (ledger, revocations) = (self.state(), &self.state().revocations);

@@ -158,7 +158,7 @@ pub fn is_separable(ledger: &LedgerState, policy: &Policy) -> bool {
 }
 
 impl<'a> Each<'a> {
-    /// `groups`: the directory groups of the ledger.
+    /// `groups` are the directory groups of the ledger.
     #[must_use]
     pub fn of(
         ledger: &'a LedgerState,
@@ -252,7 +252,7 @@ struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    /// `groups`: the directory groups of the ledger.
+    /// `groups` are the directory groups of the ledger.
     fn of(
         ledger: &'a LedgerState,
         policy: &'a Policy,

@@ -106,7 +106,7 @@ struct Memory<'a> {
     judged: BTreeMap<&'a str, Judged>,
     /// The replication state of servers, to be recorded.
     marks: Vec<(String, SourceMark)>,
-    /// What is not believed yet of sources whose servers changed recently.
+    /// For each source whose server changed recently: what is not believed yet.
     waiting: BTreeMap<&'a str, Waiting>,
     result: Transition,
 }

@@ -83,7 +83,7 @@ fn the_nightly_full_read_repairs_what_no_change_reported() {
     assert_eq!(compared.found.examples, ["tool foo was out of date"]);
     assert!(world.metrics().contains("bursar_source_differences{source=\"people\"} 1"));
     let told = world.rows("SELECT reason FROM event WHERE action = 'directory repaired'").remove(0);
-    assert_eq!(told["reason"], "a full read of source people differs from the entries that were read as changes");
+    assert_eq!(told["reason"], "a full read of source people differs from the entries kept up to date by changes");
     assert!(world.bursar("status").contains(" repaired 1: tool foo was out of date"));
 
     all_is_well(&world.cycle_by(Trigger::FullRead));

@@ -711,8 +711,7 @@ impl<'a> World<'a> {
 }
 
 impl DesiredAccount {
-    /// Puts `kept` in front of `otherwise`: members leave, and everything else that people of the workspace would lose
-    /// waits.
+    /// Puts `kept` in front of `otherwise`: members leave, and every other loss of people of the workspace waits.
     fn keep_people(&mut self, subject: &Subject<'_>, kept: Option<Self>) {
         let Some(kept) = kept else { return };
         let rests_on = kept.rests_on.difference(&subject.holders.rests_on).cloned().collect();

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bulk_revocation_pauses_for_the_signer_and_when_most_homes_fail() {
+    fn a_bulk_revocation_pauses_if_the_signer_or_most_homes_fail() {
         let (mut world, before) = (site(), site());
         cycles(&mut world, 30, &[("ta", CERTIFICATE)]);
         assert_eq!(revoked(&world, &before), ["ta"]);

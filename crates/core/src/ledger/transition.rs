@@ -549,7 +549,7 @@ impl<'a> Memory<'a> {
     }
 
     fn repaired(&mut self, source: &str, found: &Comparison) {
-        let reason = format!("a full read of source {source} differs from the entries that were read as changes");
+        let reason = format!("a full read of source {source} differs from the entries kept up to date by changes");
         let detail = json!({ "source": source, "differences": found.differences, "examples": found.examples });
         self.result.events.push(Event::new("directory repaired", reason, detail));
     }

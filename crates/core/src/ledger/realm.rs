@@ -1,5 +1,5 @@
 //! What the ledger keeps of an account's user in a Keycloak realm. Only the ledger knows which users are ours, because
-//! their users can write every attribute in the realm that could say so.
+//! people can write every attribute of their user in the realm that could say so.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};

@@ -32,8 +32,8 @@ impl SourceMark {
 
 /// Another server answers than before, and either may be behind the other.
 ///
-/// Whatever one of them has shown, each of them has once [`SETTLES`] is over. So an answer may add access only if no
-/// answer within that time contradicted it.
+/// Once [`SETTLES`] is over, each of them has everything that one of them has shown. So an answer may add access only
+/// if no answer within that time contradicted it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
     /// When a server last answered instead of another one.

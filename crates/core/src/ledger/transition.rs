@@ -106,7 +106,7 @@ struct Memory<'a> {
     judged: BTreeMap<&'a str, Judged>,
     /// The replication state of servers, to be recorded.
     marks: Vec<(String, SourceMark)>,
-    /// What is not believed yet of sources whose servers changed recently.
+    /// For each source whose server changed recently: what is not believed yet.
     waiting: BTreeMap<&'a str, Waiting>,
     result: Transition,
 }
@@ -549,7 +549,7 @@ impl<'a> Memory<'a> {
     }
 
     fn repaired(&mut self, source: &str, found: &Comparison) {
-        let reason = format!("a full read of source {source} differs from the entries that its changes led to");
+        let reason = format!("a full read of source {source} differs from the entries kept up to date by changes");
         let detail = json!({ "source": source, "differences": found.differences, "examples": found.examples });
         self.result.events.push(Event::new("directory repaired", reason, detail));
     }

@@ -33,7 +33,7 @@ pub struct Unowned {
 }
 
 impl Unowned {
-    /// Returns all of them from the ledger.
+    /// Returns all such namespaces from the ledger.
     #[must_use]
     pub fn of(ledger: &LedgerState) -> Vec<Self> {
         let unowned = ledger.adopted.iter().filter_map(|((cluster, namespace), known)| {

@@ -20,7 +20,7 @@ use crate::snapshot::{Completeness, DirectorySnapshot, SourceRead};
 /// An absence is recorded at most this often (seconds), unless it becomes due. Otherwise one absent account would write
 /// a row each minute for 40 days.
 const COUNT_EVERY: i64 = 300;
-/// The same for the time that leads to an archive, for which minutes do not matter. It is less than
+/// Like [`COUNT_EVERY`], but for the time that leads to an archive, for which minutes do not matter. It is less than
 /// [`gaps::LONGEST_GAP`], because a longer gap would not count completely.
 const RETENTION_EVERY: i64 = 1800;
 

@@ -63,8 +63,8 @@ fn on_core(core: u32, process: u32) {
     assert!(pinned.expect("taskset").status.success(), "no core {core}");
 }
 
-/// Starts a server that answers a constant, with the webhook's certificate. If `record` is not empty, the server keeps
-/// there what it receives.
+/// Starts a server that answers a constant, with the webhook's certificate. The server writes each review that it
+/// receives to folder `record`, unless that is empty.
 fn constant(site: &Site, record: &Path) -> (Process, u16) {
     let port = free_port();
     let mut command = Command::new(std::env::current_exe().expect("this program"));
@@ -157,7 +157,7 @@ fn latency(site: &Site, recorded: &[Vec<u8>]) {
     let within =
         |part: f64| counts.iter().find(|(_, count)| *count >= all * part).map_or(f64::INFINITY, |(limit, _)| *limit);
     println!(
-        "2,000 a second: for who waits p50 {:.2} ms, p99 {:.2} ms; in the webhook p50 < {} ms, p99 < {} ms (goal 2), of {all}",
+        "2,000 a second: at the client p50 {:.2} ms, p99 {:.2} ms; in the webhook p50 < {} ms, p99 < {} ms (goal 2), of {all}",
         milliseconds(percentile(&times, 0.5)),
         milliseconds(percentile(&times, 0.99)),
         within(0.5) * 1e3,

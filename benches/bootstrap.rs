@@ -57,7 +57,7 @@ fn main() {
     for (nth, what) in ["apply", "post"].into_iter().enumerate() {
         let mut ratios: Vec<f64> = ratios.iter().map(|both| both[nth]).collect();
         ratios.sort_by(f64::total_cmp);
-        println!("bootstrap beside {what}: ratios {ratios:.2?}, median {:.2} (goal 0.85)", ratios[ratios.len() / 2]);
+        println!("bootstrap against {what}: ratios {ratios:.2?}, median {:.2} (goal 0.85)", ratios[ratios.len() / 2]);
     }
     println!("{}", figures::peak_memory());
 }

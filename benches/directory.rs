@@ -1,5 +1,6 @@
-//! Compares a full read of 20,000 entries from a real slapd over TLS, with checks and resolved memberships, with
-//! `ldapsearch` with the same pages, filters and attributes, whose output is discarded. Run `make bench`.
+//! Compares two full reads of 20,000 entries from a real slapd over TLS: Bursar's, which checks the entries and
+//! resolves memberships, and one by `ldapsearch` with the same pages, filters and attributes, whose output is
+//! discarded. Run `make bench`.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
@@ -21,11 +22,11 @@ use bursar_testkit::ldif::{group_of_names_ldif, person_dn, person_ldif, tool_ldi
 use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD, Slapd, SlapdOptions};
 use figures::{forget_peak_memory, median, milliseconds, peak_memory, settings};
 
-/// Reads by each. The medians are compared.
+/// Number of reads by each program. The medians are compared.
 const ROUNDS: usize = 9;
 
 fn main() {
-    // The default provider of both crates of the daemon that use TLS.
+    // Two crates of the daemon use TLS, and both need this default provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     people_only();
     tools_and_people();

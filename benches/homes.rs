@@ -1,7 +1,7 @@
 //! Compares deliveries into homes with a bare create-fsync-rename loop of the same user, in the same run, on the file
-//! system of `TMPDIR`. Also compares them with the same loop in one process per file, forked by a small process as
-//! homed does it, which is the maximum for deliveries by separate processes. Run `cargo bench --bench homes` as root.
-//! The goal is 0.7 of the bare loop.
+//! system of `TMPDIR`. The goal is 0.7 of the bare loop. Another bare loop uses one process per file, forked by a small
+//! process as in homed, and shows the maximum for deliveries by separate processes. Run `cargo bench --bench homes` as
+//! root.
 //!
 //! With `BURSAR_TEST_HOMES=ASKED:PLANTED`, the homes are elsewhere. ASKED is their folder for homed, for example an NFS
 //! mount whose server squashes root. PLANTED is the same folder as root sees it on the server, where they are created:
@@ -102,7 +102,7 @@ fn content() -> Vec<u8> {
     content
 }
 
-/// The process that uses threads.
+/// The bare loop with [`AT_A_TIME`] threads.
 fn be_bare(folder: &Path) {
     let content = content();
     become_user();
@@ -116,7 +116,7 @@ fn be_bare(folder: &Path) {
     println!("{}", rate(began));
 }
 
-/// The process that uses processes. Each of [`AT_A_TIME`] children becomes the user, writes one file, and ends.
+/// The bare loop with [`AT_A_TIME`] processes at a time. Each becomes the user, writes one file, and ends.
 fn be_bare_processes(folder: &Path) {
     let content = content();
     let homes = homes_in(folder);

@@ -55,7 +55,7 @@ async fn cycles(folder: &Path) {
     }
     let events = site.store.head().0;
     let rate = f64::from(TOOLS * rounds) / began.elapsed().as_secs_f64();
-    println!("\n{events} events; {rate:.0} of them a second, with what they tell of, written by {rounds} transactions");
+    println!("\n{events} events, written with their changes in {rounds} transactions, {rate:.0} tools a second");
     as_in_the_directory(&mut site).await;
     site.cycle().await;
     let after = cycle(&mut site).await;

@@ -2,10 +2,10 @@
 //! running `bursard` whose source has `persist = true`, on a real slapd, API server and `bursar-homed`. Run `cargo
 //! bench --bench removal`.
 //!
-//! The first measurements are idle. During the second ones, one tool in ten fails (its home belongs to another user),
-//! and as many new tools are set up. `BURSAR_BENCH_TOOLS` is the number of tools [1000]. The time starts before
-//! `ldapmodify` or `bursar`, and ends with the first 403 to requests that are sent continuously with the old
-//! certificate.
+//! During the first measurements, the daemon is idle. During the second ones, one tool in ten fails (its home belongs
+//! to another user), and as many new tools are set up. `BURSAR_BENCH_TOOLS` is the number of tools [1000]. The time
+//! starts before `ldapmodify` or `bursar`, and ends with the first 403 to requests that are sent continuously with the
+//! old certificate.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes what packages carry beside the programs: the manual pages and the shells' completions, from the program itself.
+# Generates the manual pages and the shell completions for the packages, from the program itself.
 #
 #   packaging/generate.sh PATH-OF-BURSAR
 set -euo pipefail

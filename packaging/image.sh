@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Builds the webhook's image: one static program on nothing, in one layer. The same sources make the same digest.
+# Builds the webhook's image: one static program in one layer, without a base image. The same sources give the same
+# digest.
 #
 #   stdout: the archive (OCI), and the image's digest
 #   stderr: progress
 #
-# IMAGE names it; BUILDAH_STORE is where buildah keeps what it works with (no registry and no daemon is needed).
+# IMAGE is the name of the image; BUILDAH_STORE is buildah's working folder. No registry and no daemon is needed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tests/cluster/apt.sh buildah
@@ -15,9 +16,9 @@ target=${CARGO_TARGET_DIR:-target}
 triple=$(rustc -vV | awk '$1 == "host:" { print $2 }')
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
 
-# Static: the image has no libraries. Paths of this machine are no part of the program, so that every checkout makes the
-# same one; cargo names our own files from the checkout on. --target, or the compiler's own plugins would be static too,
-# and could not be loaded.
+# The program is static, because the image has no libraries. Paths of this machine are kept out of the program, so that
+# every checkout builds the same one; cargo names our own files relative to the checkout. Without --target, the
+# compiler's own plugins would be static too, and could not be loaded.
 flags="-C target-feature=+crt-static --remap-path-prefix=$(realpath -m "$target")=/target"
 flags="$flags --remap-path-prefix=$cargo_home=/cargo --remap-path-prefix=$(rustc --print sysroot)=/rust"
 RUSTFLAGS=$flags SOURCE_DATE_EPOCH=0 CARGO_TARGET_DIR=$target/image \
@@ -27,7 +28,7 @@ program=$target/image/$triple/release/bursar-webhook
 ! readelf -l "$program" | grep -q INTERP || { echo "image: $program is not static" >&2; exit 1; }
 
 store=${BUILDAH_STORE:-$(realpath "$target")/image/store}
-# vfs and chroot: neither the kernel nor the user need allow more.
+# vfs and chroot need no special support of the kernel, and no further rights of the user.
 b() { buildah --storage-driver vfs --root "$store" --runroot "$store.run" "$@"; }
 container=$(b from scratch)
 trap 'b rm "$container" >/dev/null' EXIT
@@ -39,7 +40,7 @@ rm -r "$folder"
 b config --entrypoint '["/bursar-webhook"]' --cmd '' --user 65532:65532 --port 9443 --port 9444 \
     --label org.opencontainers.image.title=bursar-webhook --label "org.opencontainers.image.version=$version" \
     --label org.opencontainers.image.licenses=Apache-2.0 --created-by bursar "$container"
-# Names of files and the time are the archive's business, not the image's.
+# A fixed timestamp, so that the digest does not depend on the time of the build.
 b commit --quiet --timestamp 0 --format oci "$container" "$image" >&2
 archive=$target/image/bursar-webhook.tar
 rm -f "$archive"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs a cargo command that makes packages or judges the crates in them, if it is missing.
+# Installs a cargo command that makes packages or checks their crates, if it is missing.
 set -euo pipefail
 case $1 in
     cargo-deb) version=3.8.0 ;;

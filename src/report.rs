@@ -22,7 +22,7 @@ use crate::plan::{ApprovedPlan, Plan, Refusal, revocation};
 use crate::policy::Policy;
 use crate::snapshot::Completeness;
 
-/// Returns the report of a cycle that ended. The id, and the results of the execution, are filled in by others.
+/// Returns the report of a cycle that ended. The caller fills in the id and the results of the execution.
 #[must_use]
 pub fn cycle(
     trigger: Trigger,

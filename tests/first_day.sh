@@ -1,5 +1,6 @@
-# Tasks 2 to 10 of docs/first-day.md, in the booted system of packages.sh, which sources this file after the installation.
-# Between the commands of the page stands only what the page leaves to the administrator's editor, and to fate.
+# Tasks 2 to 10 of docs/first-day.md, in the booted system of packages.sh, which sources this file after the
+# installation. The other lines here do what the page leaves to the administrator's editor, and cause the accidents that
+# it describes.
 
 say "the first day, 2: connect"
 sed -e 's|^urls = .*|urls = ["'"$(cat "$site/ldap-url")"'"]|' -e 's|https://k8s.tools.example.org:6443|'"$(cat "$site/k8s-url")"'|' \
@@ -12,7 +13,7 @@ install -m 0755 "$site/kubectl" "$system/usr/local/bin/"
 install -D -m 0600 "$site/admin.kubeconfig" "$system/root/.kube/config"
 install -m 0640 "$site/ldap-password" "$system/etc/bursar/credentials/"
 within chown root:bursar /etc/bursar/credentials/ldap-password
-# Nothing else is mounted there; and a host has an address besides loopback.
+# A home, so that /home does not look unmounted, and an address besides loopback, as a host has.
 within install -d -m 0700 /home/bob
 nsenter -t "$leader" -n -- ip address add 10.20.0.5/32 dev lo
 for tool in baz:52501 qux:52502 foo:52503 bar:52504 quux:52505 corge:52506; do
@@ -22,7 +23,7 @@ today 2
 prints '6 tools'
 
 say "the first day, 3: plan"
-# As `diff` does where there are differences.
+# Exit code 2, because there are changes.
 day_ends["bursar plan"]=2
 today 3
 prints '^\+ .*foo'

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The webhook's image as a node meets it: what is committed, built in two folders with two target folders, has one
-# digest; static, one layer, and run without Kubernetes: read-only, without capabilities, as nobody.
+# Tests the webhook's image: builds the committed sources in two folders with two target folders, compares the digests,
+# checks that the program is static and the image has one layer, and runs it without Kubernetes: read-only, without
+# capabilities and without root.
 #
 # Needs root (crun).
 set -euo pipefail
@@ -13,7 +14,7 @@ fail() { say "$*"; exit 1; }
 work=$(mktemp -d)
 container=bursar-webhook-test-$$
 ran=
-# crun takes no mix of both versions of cgroups, and needs none of them here.
+# crun fails with a mix of both versions of cgroups, and needs no cgroups here.
 crun() { unshare --mount sh -c 'mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec crun "$@"' crun "$@"; }
 end() {
     [ -z "$ran" ] || crun delete --force "$container" >/dev/null 2>&1 || true
@@ -24,7 +25,7 @@ CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 export CARGO_TARGET_DIR
 
 say "built in two folders"
-# Files are as new as the build, or cargo would take for built what another commit left in the target folder.
+# Files get the time of the build. Otherwise, cargo could use what another commit left in the target folder.
 for folder in one another; do
     mkdir "$work/$folder"
     git archive HEAD | tar -xmC "$work/$folder"
@@ -92,4 +93,4 @@ until [ "$(crun state "$container" | python3 -c 'import json,sys; print(json.loa
     [ "$((ends = ${ends:-0} + 1))" -lt 100 ] || fail "it does not end"
     sleep 0.1
 done
-say "all of it is as it should be"
+say "all checks passed"

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The homes' tests on NFS: a real nfs-ganesha that squashes root, asked by Linux's own NFS client. Few test machines have
-# that client in their kernel, so it runs in a small virtual machine (no KVM needed). Six minutes on 2 cores; part of `make soak`.
+# Runs the tests of homes on NFS: a real nfs-ganesha that squashes root, and Linux's own NFS client. Few test machines
+# have that client in their kernel, so it runs in a small virtual machine (no KVM needed). Six minutes on 2 cores; part
+# of `make soak`.
 #
 #   tests/nfs.sh          the tests
-#   tests/nfs.sh bench    deliveries per second beside a bare loop, with the usual mount options
+#   tests/nfs.sh bench    deliveries per second, compared with a bare loop, with the usual mount options
 #
 # Needs root. The kernel is Debian's, kept in ${BURSAR_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}.
 set -euo pipefail
@@ -36,7 +37,7 @@ else
     "${CARGO:-cargo}" build --locked --quiet -p bursar-homed
     test_program=$(built it test -p bursar --test it)
     run="$test_program homes::hostile:: && $test_program homes::nfs:: --ignored --test-threads=1 --nocapture"
-    # What a test planted as root is seen at once.
+    # The server must see at once what a test wrote as root.
     caching=,noac,lookupcache=none
 fi
 [ -x "$test_program" ] || fail "the programs do not build"
@@ -68,7 +69,7 @@ chown -R 52503:52503 "$work/export/full/foo" "$work/export/read-only/foo"
 dd if=/dev/zero of="$work/export/full/filler" bs=4k 2>/dev/null || true
 mkdir "$work/export/homes/gone"
 
-# A port that is free now; two runs at a time take different ones.
+# Finds a free port, so that two runs at a time use different ones.
 port=$((20000 + RANDOM % 10000))
 export_of() { # id path pseudo access squash
     echo "EXPORT { Export_Id = $1; Path = $2; Pseudo = $3; Access_Type = $4; Squash = $5; SecType = sys; FSAL { Name = VFS; } }"
@@ -103,7 +104,7 @@ for program in "$test_program" "$homed"; do
     strip --strip-debug "$root/$program"
     for library in $(ldd "$program" | grep -oE '/[^ ]+'); do put "$library"; done
 done
-# One kubectl against deliveries, by another client: it is linked statically.
+# A statically linked kubectl, which another client runs during deliveries.
 cp "$(tests/cluster/build.sh)/kubectl" "$root/kubectl"
 number=100
 for module in virtio_pci virtio_net nfsv4; do
@@ -121,7 +122,7 @@ for module in /modules/*; do insmod \$module || echo "nfs: \$module"; done
 ip link set lo up; ip link set eth0 up; ip addr add 10.0.2.15/24 dev eth0; ip route add default via 10.0.2.2
 options=vers=4.2,port=$port,proto=tcp,clientaddr=10.0.2.15,addr=10.0.2.2,sec=sys$caching
 for export in homes plain full read-only; do mount -t nfs4 -o \$options 10.0.2.2:/\$export /mnt/\$export || echo "nfs: \$export"; done
-# Two clients of one export with the usual caches: of two minor versions, so that they share nothing.
+# Two clients of one export with the usual caches. They use two minor versions of NFS, so that they share no cache.
 usual=port=$port,proto=tcp,clientaddr=10.0.2.15,addr=10.0.2.2,sec=sys
 mount -t nfs4 -o vers=4.2,\$usual 10.0.2.2:/homes /mnt/first || echo "nfs: first"
 mount -t nfs4 -o vers=4.1,\$usual 10.0.2.2:/plain /mnt/second || echo "nfs: second"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Both packages as an administrator meets them: what is in them, and the deb installed in a booted system of its own,
-# where the daemons start as systemd runs them, are upgraded and purged.
+# Tests both packages: their contents, and the deb in a booted system of its own, where systemd starts the daemons, and
+# where the package is upgraded and purged.
 #
 #   tests/packages.sh DEB RPM
 #
@@ -44,7 +44,7 @@ for program in bursar bursard bursar-homed bursar-webhook; do
 done
 
 # --- both bring the same ---------------------------------------------------------------------------------------------
-# A shell's folder for completions, and gzipped pages, are the distributions' own customs.
+# The distributions differ in the folders of shell completions, and in whether manual pages are gzipped.
 names() { grep -v -e '/$' -e zsh -e copyright | sed -e 's/\.gz$//' | sort; }
 dpkg-deb --fsys-tarfile "$deb" | tar -t | sed 's/^\.//' | names >"$work/deb.names"
 rpm --nosignature -qpl "$rpm" | names >"$work/rpm.names"
@@ -66,7 +66,7 @@ cp -a --reflink=auto "$cache/bookworm" "$system"
 cp "$deb" "$system/bursar.deb"
 
 say "booting"
-# A mount namespace of its own: nspawn wants to change what is mounted where.
+# In a mount namespace of its own, so that the mounts of nspawn stay in it.
 unshare -m bash -c 'mount --make-rprivate / && exec systemd-nspawn --register=no --keep-unit -q -D "$1" --private-network --console=passive -b' \
     - "$system" </dev/null >"$work/console.log" 2>&1 &
 nspawn=$!
@@ -81,7 +81,7 @@ soon() {
         sleep 0.2
     done
 }
-# systemd of that system: the process whose root is ours.
+# Finds systemd of that system by its root folder. Succeeds when the system has booted.
 booted() {
     local process
     for process in $(pgrep -x systemd); do
@@ -96,7 +96,7 @@ soon "the boot" booted
 
 mode() { within stat -c '%A %U:%G' "$1"; }
 state() { within systemctl is-active "$1" 2>/dev/null || true; }
-# Runs a command in the system, which must end with this exit code.
+# Runs a command in the system. It must end with this exit code.
 ends() {
     local awaited=$1 code=0
     shift
@@ -104,14 +104,14 @@ ends() {
     [ "$code" = "$awaited" ] || { cat "$work/output" >&2; fail "$*: exit code $code, not $awaited"; }
 }
 
-# A directory and a control plane on this host, in the system's own network, which has no other.
+# A directory and a control plane on this host, in the network namespace of the system.
 say "starting an LDAP server and a Kubernetes control plane"
 site=$work/site
 mkdir "$site"
 exec {serving}> >(exec nsenter -t "$leader" -n -- "${CARGO_TARGET_DIR:-target}/debug/examples/site" "$site" >"$work/site.log" 2>&1)
 soon "the servers" grep -q ready "$work/site.log"
 
-# Runs the commands of one task of docs/first-day.md as the page prints them; what they print is in $work/output.
+# Runs the commands of one task of docs/first-day.md as the page shows them; their output is in $work/output.
 today() {
     local task=$1 command commands
     mapfile -t commands < <(awk -v task="## $task." '/^## /{here = index($0, task) == 1} here && sub(/^    /, "")' docs/first-day.md)
@@ -122,7 +122,7 @@ today() {
         cat "$work/output" >>"$work/today"
     done
 }
-# What a command of the page ends with, where it is not 0.
+# The exit codes of commands of the page that do not end with 0.
 declare -A day_ends=()
 prints() { grep -qE -- "$1" "$work/today" || { cat "$work/today" >&2; fail "the first day: nothing printed like: $1"; }; }
 
@@ -149,14 +149,15 @@ is bursard "$(state bursard.service)" active
 is "bursar-homed's socket" "$(state bursar-homed.socket)" active
 
 say "asking bursar-homed, under its unit's restrictions"
-# Where homes may be made: that needs the capability to give them away.
+# Homes may be made here, which needs the capability CAP_CHOWN.
 sed -i 's|--prefix /home|--create-prefix /home|' "$system/etc/bursar/homed.env"
 within systemctl stop bursar-homed.service
+version=$(sed -n 's/^pub const PROTOCOL_VERSION: u32 = \([0-9]*\);$/\1/p' crates/protocol/src/lib.rs)
 asked() {
     local user=$1 work=$2 target='{"home":"/home/alice","uid":3001,"gid":3000,"groups":[],"kubeconfig":".kube/config"}'
     within runuser -u "$user" -- perl -MIO::Socket::UNIX -e '
         my $homed = IO::Socket::UNIX->new(Peer => "/run/bursar/homed.sock") or die "homed.sock: $!\n";
-        print $homed "$ARGV[0]\n"; $homed->flush; print scalar <$homed>' "{\"version\":3,\"target\":$target,\"work\":$work}" 2>&1
+        print $homed "$ARGV[0]\n"; $homed->flush; print scalar <$homed>' "{\"version\":$version,\"target\":$target,\"work\":$work}" 2>&1
 }
 for request in '{"ensure_home":{"create":true,"skeleton":true}}' '{"test_write":{"replace_unparsable":false}}'; do
     answer=$(asked bursar "$request") || true
@@ -213,4 +214,4 @@ is "files of root in the state folder" "$(within find /var/lib/bursar ! -user bu
 within dpkg --purge bursar >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "dpkg --purge"; }
 is "units after the purge" "$(within systemctl list-unit-files --no-legend 'bursar*' | grep -v transient || true)" ""
 within test -e /var/lib/bursar/ledger.db || fail "the purge took the ledger along"
-say "all of it holds"
+say "all checks passed"

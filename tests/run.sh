@@ -1,6 +1,6 @@
 #!/bin/sh
-# Starts a test, the demo or a benchmark. On a machine with the package's user `bursar`, root's programs would become that
-# user, who cannot read the files of a test: they see a machine without it.
+# Starts a test, the demo or a benchmark. On a machine with the package's user `bursar`, programs of root would become
+# that user, who cannot read the files of a test. Therefore they run without this user in /etc/passwd.
 #
 #   tests/run.sh PROGRAM ARGUMENT…
 set -eu
@@ -10,13 +10,14 @@ fi
 work=$(mktemp -d)
 grep -v '^bursar:' /etc/passwd >"$work/passwd"
 grep -v -e '^bursar:' -e '^bursar-admin:' /etc/group >"$work/group"
-# Others than files may know it too: systemd, a directory.
+# Other sources than files may know the user too: systemd, or a directory.
 printf '%s: files\n' passwd group >"$work/nsswitch.conf"
 grep -v -e '^passwd:' -e '^group:' -e '^initgroups:' /etc/nsswitch.conf >>"$work/nsswitch.conf" || true
 chmod 755 "$work" && chmod 644 "$work"/*
-# shellcheck disable=SC2016  # it is the other shell's
+# shellcheck disable=SC2016  # the inner shell expands this
 exec unshare --mount -- sh -c '
-    # From a file system of their own: nothing can be mounted over a file that was removed, and a test does.
+    # The files are on a file system of their own: a test mounts over them, and nothing can be mounted over a removed
+    # file.
     mkdir "$0/kept" && mount -t tmpfs -o mode=755 tmpfs "$0/kept"
     for file in passwd group nsswitch.conf; do
         cp -p "$0/$file" "$0/kept/$file"

@@ -1,4 +1,5 @@
-# The configuration's group must be there before the file is. The same lines as sysusers.d/bursar.conf.
+# The group of the configuration must exist before the file is installed. Same users and groups as
+# sysusers.d/bursar.conf.
 getent group bursar >/dev/null || groupadd --system bursar
 getent group bursar-admin >/dev/null || groupadd --system bursar-admin
 getent group bursar-webhook >/dev/null || groupadd --system bursar-webhook

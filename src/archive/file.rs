@@ -16,7 +16,7 @@ const PARTIAL: &str = ".partial";
 #[derive(Debug, Clone, PartialEq)]
 pub struct Archives {
     folder: PathBuf,
-    /// If absent, Secrets are left out.
+    /// `None` to leave Secrets out.
     pub recipient: Option<Recipient>,
 }
 
@@ -60,7 +60,7 @@ impl Archives {
         self.folder.join(file)
     }
 
-    /// Writes an archive with mode 0600, reads it back and compares it. It gets its name only then.
+    /// Writes an archive with mode 0600, reads it back and compares it. The file gets its name only then.
     pub fn write(&self, file: &str, packed: &Packed) -> Result<Written, ArchiveError> {
         let at = |path: &Path| {
             let path = path.to_owned();

@@ -55,7 +55,7 @@ pub enum ArchiveError {
         /// Hex SHA-256.
         expected: String,
     },
-    /// It cannot be unpacked.
+    /// The archive cannot be unpacked.
     #[error("the archive cannot be unpacked")]
     Unpack(#[source] io::Error),
     /// A file in the archive is missing or does not parse, or the layout is another version.
@@ -103,7 +103,7 @@ pub struct Workload {
     /// For example `Deployment`.
     pub kind: String,
     pub name: String,
-    /// `spec.replicas`; absent for a kind that is suspended in another way.
+    /// `spec.replicas`; `None` for a kind that is suspended in another way.
     pub replicas: Option<i32>,
 }
 

@@ -1,8 +1,8 @@
 //! The approver of a cluster, as `bursar approver install` creates it with an administrator's credential. Once it is
 //! installed, the daemon only requests certificates and cannot approve any.
 //!
-//! A subject that can run pods in the approver's namespace, or change its rules, is in effect cluster administrator.
-//! Therefore the daemon has no rights, labels or files there.
+//! A subject that can run pods in the approver's namespace, or change the approver's rules, is in effect a cluster
+//! administrator. Therefore the daemon has no rights, labels or files in that namespace.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -202,7 +202,7 @@ pub(super) async fn hand_over(
     Ok(())
 }
 
-/// A user name that no earlier certificate has. Certificates of former approvers therefore have no rights.
+/// Returns a user name that no earlier certificate has. Certificates of former approvers therefore have no rights.
 fn user() -> String {
     format!("bursar:approver#{}", uuid::Uuid::new_v4().simple())
 }
@@ -328,7 +328,8 @@ async fn remove_workload(client: &Client) -> Result<(), AccessError> {
     removed.map(drop).or_else(|error| if error.is_not_found() { Ok(()) } else { Err(error) })
 }
 
-/// Returns a kubeconfig with a client certificate for `user`, which the administrator requests and approves.
+/// Returns a kubeconfig for `user`, and when its client certificate expires. The certificate is requested and approved
+/// with the administrator's credential.
 async fn kubeconfig(
     request: &ApproverRequest<'_>,
     client: &Client,

@@ -136,7 +136,7 @@ impl ConfinementWatch {
                 }
                 Seen::Present(_) if *rule && manifest["spec"].is_null() => {
                     outdated = true;
-                    Some("is of an older configuration".to_owned())
+                    Some("comes from an older configuration".to_owned())
                 }
                 Seen::NotYet | Seen::Forbidden => return None,
                 Seen::Absent => Some("is gone".to_owned()),

@@ -103,8 +103,8 @@ pub enum AccessError {
     Signing(#[source] SigningError),
     /// The webhook's certificate was not issued to the daemon.
     #[error(
-        "no certificate for bursar:webhook; with --admin-kubeconfig FILE an administrator has it signed, as it must be where \
-         an approver approves, or where the webhook that is in force does not run"
+        "cannot obtain a certificate for bursar:webhook; if an approver is installed, or if the installed webhook does not \
+         run, an administrator must have it signed: add --admin-kubeconfig FILE"
     )]
     WebhookSigning(#[source] SigningError),
     /// The issued certificate differs from the request.

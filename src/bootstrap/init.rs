@@ -66,7 +66,7 @@ pub struct InitRequest<'a> {
 /// The result of `init`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitReport {
-    /// Every object, in the order of creation.
+    /// All objects that were created, changed, kept or removed, in this order.
     pub made: Vec<Made>,
     /// The path of the daemon's kubeconfig.
     pub kubeconfig: PathBuf,
@@ -265,8 +265,8 @@ fn manifests(
     manifests
 }
 
-/// The policies of the backstop and of the rules, which do nothing before `bursar webhook install` binds them, and those of
-/// adopted namespaces with their bindings.
+/// Returns the policies of the backstop and of the classes' rules, which have no effect until `bursar webhook install`
+/// binds them, and the policies for adopted namespaces with their bindings.
 async fn backstop(client: &Client, needs: &Needs) -> Result<Vec<Value>, AccessError> {
     let mut policies = backstop::validating().to_vec();
     let of_classes = server_rules::policies(&needs.rules).into_iter();
@@ -306,8 +306,8 @@ async fn look(client: &Client, needs: &Needs) -> Result<Vec<ServedKind>, AccessE
     Ok(found)
 }
 
-/// Returns the rules of this server's `edit`. They are aggregated here in the way of `aggregationRule`, because in a
-/// cluster that has just started, the controller may not have done it yet, and a tenant's role would be empty.
+/// Returns the rules of this server's `edit`, aggregated as its `aggregationRule` says. In a cluster that has just
+/// started, the controller may not have aggregated them yet, and the tenants' role would be empty.
 async fn edit(client: &Client) -> Result<Vec<Value>, AccessError> {
     let all = answered("ClusterRoles", Api::<ClusterRole>::all(client.clone()).list(&ListParams::default())).await?;
     let mut seen = BTreeSet::new();
@@ -355,8 +355,8 @@ pub(super) async fn apply(client: &Client, manifest: &Value) -> Result<Made, Acc
     Ok(Made { what, did })
 }
 
-/// Takes away what an earlier `init` made for a configuration that is no longer in force: rights that nobody needs, and rules
-/// that no class has.
+/// Removes the objects of kind `K` that an earlier `init` made and that are not in `wanted`: rights that nobody needs
+/// any more, and rules that no class has any more.
 async fn prune<K>(client: &Client, wanted: &[Value]) -> Result<Vec<Made>, AccessError>
 where
     K: Resource<Scope = ClusterResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -384,8 +384,9 @@ fn is_same(before: &ObjectMeta, after: &ObjectMeta) -> bool {
         || (before.generation.is_some() && before.generation == after.generation && before.labels == after.labels)
 }
 
-/// Checks that the credential is confined: as the daemon, requests a namespace without a class in a dry run. The policy
-/// must refuse it, not missing rights. Repeats this until rights and policy are in force.
+/// Checks that the credential is confined: as the daemon, requests a namespace without a class in a dry run. The
+/// request must fail because of the policy, not because of missing rights. Repeats this until rights and policy are in
+/// force.
 #[expect(clippy::disallowed_methods, reason = "waits for the API server, with a deadline")]
 async fn enforced(daemon: &Client) -> Result<(), AccessError> {
     let begun = tokio::time::Instant::now();

@@ -30,7 +30,7 @@ pub struct Adopting {
     pub service_account_roles: BTreeSet<String>,
     /// The level of Pod Security for namespaces without one.
     pub pod_security: Option<PodSecurity>,
-    /// Beside role bindings: `resourcequotas`, `limitranges`, `networkpolicies`.
+    /// Resources that the class makes there besides role bindings: `resourcequotas`, `limitranges`, `networkpolicies`.
     pub resources: BTreeSet<String>,
 }
 
@@ -125,8 +125,8 @@ impl Needs {
             if self.namespaces.iter().any(known) {
                 continue;
             }
-            // Names of the same former pattern become one entry, because the API server limits the length of an
-            // expression.
+            // Names of the same former pattern become one entry, because the API server limits the length of the
+            // policy's expressions.
             let name = ledger.accounts.get(id).map(|account| account.kubernetes_name.as_str());
             let before = name.and_then(|name| namespace.strip_suffix(name)).filter(|before| !before.is_empty());
             self.namespaces.insert(before.map_or_else(|| namespace.to_owned(), |before| format!("{before}{{name}}")));

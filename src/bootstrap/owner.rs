@@ -89,7 +89,7 @@ async fn read(client: &Client) -> Result<Option<ConfigMap>, AccessError> {
     answered("ConfigMap bursar-owner", api.get_opt(OWNER)).await
 }
 
-/// A watch of the owner. It ends when this is dropped.
+/// A watch of the owner. The watch ends when this value is dropped.
 #[derive(Debug)]
 pub struct OwnerWatch {
     receiver: watch::Receiver<Ownership>,
@@ -173,7 +173,8 @@ fn of(map: &ConfigMap) -> Ownership {
     ledger_id(map).map_or(Ownership::Nobody, Ownership::Ledger)
 }
 
-/// Rules of another version of `bursar` cannot be read. They only show that there is an approver, so they get no class.
+/// Reads the administrator's choices. If an approver's rules come from another version of `bursar` and cannot be read,
+/// they are returned without classes: they only show that there is an approver.
 fn said(map: &ConfigMap) -> Said {
     let text = |key: &str| map.data.as_ref()?.get(key).cloned();
     let administrators = text(ADMINISTRATORS).unwrap_or_default();

@@ -34,7 +34,7 @@ pub const MARK: &str = "bursar-mark";
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 const ADMISSION: &str = "admissionregistration.k8s.io";
-/// What is watched and never written.
+/// The verbs on objects that the daemon watches and never writes.
 const SEEN: &[&str] = &["list", "watch"];
 const RBAC_V1: &str = "rbac.authorization.k8s.io/v1";
 
@@ -179,7 +179,7 @@ fn webhook_configurations() -> Vec<Value> {
     const KEPT_AND_SEEN: &[&str] = &["list", "watch", "create", "patch"];
     let (validating, mutating) = ("ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicyBinding");
     vec![
-        // What is installed, and until when its certificate is good, is read off this one.
+        // From this configuration the daemon reads what is installed and when its certificate expires.
         named(ADMISSION, "validatingwebhookconfigurations", [WEBHOOK, APPROVALS], KEPT),
         named(ADMISSION, "mutatingwebhookconfigurations", [WEBHOOK], KEPT_AND_SEEN),
         named(ADMISSION, "validatingadmissionpolicies", [DAEMON_ADMISSION_POLICY], SEEN),
@@ -283,9 +283,10 @@ pub fn daemon_binding(ledger_id: &str) -> Value {
     cluster_role_binding(DAEMON_ROLE, DAEMON_ROLE, &daemon_subject(ledger_id))
 }
 
-/// Lists all objects of a namespace, Secrets too, and deletes Secrets with tokens by their type, for an eviction. The
-/// admission policy lets the daemon bind it only to itself and only in namespaces of suspended tenants. Without `get`:
-/// on `*` it includes subresources such as `pods/exec`, and so a way into pods.
+/// The role for archives and evictions. It allows to list all objects of a namespace, including Secrets, and to delete
+/// Secrets with tokens by their type. The admission policy lets the daemon bind the role only to itself and only in
+/// namespaces of suspended tenants. The role lacks `get`, because `get` on `*` includes subresources such as
+/// `pods/exec`, and so gives access to pods.
 #[must_use]
 pub fn archive() -> Value {
     cluster_role(ARCHIVE_ROLE, &[rule("*", &["*"], &["list"]), rule("", &["secrets"], &["deletecollection"])])
@@ -329,15 +330,16 @@ const SENSITIVE: &[&str] = &[
     "projectcalico.org",
 ];
 
-/// Resources that say where a Service sends its traffic. A tenant who writes an address there reaches it past the egress
-/// policies (CVE-2021-25740). `edit` has the first one in clusters that were made before Kubernetes 1.22.
+/// Resources that say where a Service sends its traffic. A tenant who writes an address there can reach that address in
+/// spite of the egress policies (CVE-2021-25740). `edit` lets tenants write `endpoints` in clusters that were created
+/// before Kubernetes 1.22.
 const ADDRESSES: &[&str] = &["endpoints", "endpointslices", "pods/status", "services/status", "ingresses/status"];
 
 /// The verbs that a tenant keeps on resources that only Bursar and administrators write.
 const READ: &[&str] = &["get", "list", "watch"];
 
-/// Returns `rule` without what would undo the isolation: one rule for the resources that keep all verbs, and one for
-/// each resource that loses some.
+/// Returns `rule` without the rights that would undo the isolation: one rule for the resources that keep all verbs, and
+/// one for each resource that loses some.
 fn without_escape(rule: &Value) -> Vec<Value> {
     let texts =
         |key: &str| -> Vec<&str> { rule[key].as_array().into_iter().flatten().filter_map(Value::as_str).collect() };

@@ -53,7 +53,7 @@ pub struct UninstallRequest<'a> {
     pub state_dir: &'a Path,
     /// A kubeconfig of the cluster's administrator.
     pub admin_kubeconfig: &'a Path,
-    /// Only returns what would be removed.
+    /// Remove nothing, and only return what would be removed.
     pub dry_run: bool,
 }
 

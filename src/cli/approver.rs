@@ -26,7 +26,7 @@ pub(super) async fn run(context: &Context, command: &Approver) -> Result<Exit, F
     }
 }
 
-/// What both work with.
+/// What both commands need.
 struct Site {
     settings: Settings,
     cluster: ClusterName,
@@ -98,20 +98,20 @@ async fn install(context: &Context, arguments: &ApproverInstall) -> Result<Exit,
         output::line(format!(
             "written  {folder}: good until {not_after:.0}; nothing renews these files, `bursar doctor` warns 30 days before"
         ));
-        output::line(format!("next: bursar-webhook approve --dir {folder}; until it runs no certificate is issued"));
+        output::line(format!("next: bursar-webhook approve --dir {folder}; until it runs, no certificate is issued"));
     }
-    output::line("the daemon approves nothing any more: the approver does");
+    output::line("from now on, the approver approves certificate requests, and the daemon may not");
     Ok(Exit::Done)
 }
 
-/// A tag can be moved: who moves it would be a cluster administrator.
+/// Checks that an image has a digest. A person who can move a tag could become cluster administrator.
 fn by_digest(image: Option<&String>) -> Result<String, Failure> {
     const EXAMPLE: &str =
         "for example \"registry.example.org/bursar-webhook@sha256:0123…\", as `skopeo inspect` names it";
     let image = image.ok_or_else(|| {
         Failure::new(
             Exit::Configuration,
-            format!("webhook.image: missing; push what `make image` builds, and name it by digest; {EXAMPLE}"),
+            format!("webhook.image: missing; push the image that `make image` builds, and give it with its digest; {EXAMPLE}"),
         )
     })?;
     let digest = image.rsplit_once("@sha256:").map_or("", |(_, digest)| digest);
@@ -137,7 +137,7 @@ async fn uninstall(context: &Context, arguments: &ApproverUninstall) -> Result<E
         output::line(format!("{:<8} {}", word(made.did), made.what));
     }
     output::line(
-        "removed  the approver; the daemon approves its own requests again: this host can make itself cluster administrator",
+        "removed  the approver; the daemon approves its own requests again, so this host can make itself cluster administrator",
     );
     Ok(Exit::Done)
 }
@@ -147,9 +147,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_image_is_named_by_its_digest() {
+    fn an_image_must_have_a_digest() {
         let right = format!("registry.example.org/w@sha256:{}", "0a".repeat(32));
-        assert_eq!(by_digest(Some(&right)).expect("right"), right);
+        assert_eq!(by_digest(Some(&right)).expect("the value is valid"), right);
         for wrong in ["registry.example.org/w:1", "registry.example.org/w@sha256:0a", "w@sha512:00"] {
             let failure = by_digest(Some(&wrong.to_owned())).expect_err(wrong);
             assert!(failure.exit == Exit::Configuration && failure.text.contains("add the digest"), "{}", failure.text);

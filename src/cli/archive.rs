@@ -1,5 +1,5 @@
-//! `bursar archive list|show|apply`: namespaces in files, and the way back. Reading a file and making its objects again is
-//! root's and user `bursar`'s; the list is everybody's who may read.
+//! `bursar archive list|show|apply`: lists archives of namespaces, shows one, and restores its objects. Every caller
+//! who may read the ledger may list archives. Only root and user `bursar` may read and restore one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use super::arguments::{Archive, ArchiveApply, ArchiveFile, MaybeAccount};
 use super::context::{Context, as_bursar};
 use super::exit::{Exit, Failure};
 use super::recovery::{admin_of, may};
-use super::{order, output};
+use super::{order, output, show};
 use crate::archive::{About, ArchiveError, Identities, Unpacked};
 use crate::execute::request::ApiServer;
 use crate::orders::request::{OrderRequest, Target};
@@ -21,21 +21,22 @@ use crate::store::ReadStore;
 use crate::telemetry::Metrics;
 use crate::{bootstrap, runtime};
 
-/// Every archive, or those of `?1` = `tool:foo`.
+/// Selects every archive, or those of the account `?1`, such as `tool:foo`.
 const LIST: &str = "SELECT * FROM archives WHERE ?1 IN ('', account) ORDER BY at, file";
 const COLUMNS: [&str; 7] = ["account", "cluster", "namespace", "at", "objects", "secrets", "file"];
 
 pub(super) async fn run(context: &Context, command: Archive) -> Result<Exit, Failure> {
     match command {
-        Archive::List(arguments) => list(context, &arguments).await,
+        Archive::List(arguments) => list(context, arguments).await,
         Archive::Show(ArchiveFile { file }) => show(context, &file).await,
         Archive::Apply(arguments) => apply(context, arguments).await,
     }
 }
 
-async fn list(context: &Context, MaybeAccount { kind, name }: &MaybeAccount) -> Result<Exit, Failure> {
-    let account = kind.zip(name.as_ref()).map(|(kind, name)| format!("{kind}:{name}")).unwrap_or_default();
-    let rows = context.store().await?.rows(LIST, &[account]).await?;
+async fn list(context: &Context, asked: MaybeAccount) -> Result<Exit, Failure> {
+    let mut store = context.store().await?;
+    let account = show::listed(&mut store, asked).await?;
+    let rows = store.rows(LIST, &[account]).await?;
     output::list(context, &rows, &COLUMNS, "no archives")
 }
 
@@ -100,7 +101,7 @@ async fn apply(context: &Context, arguments: ArchiveApply) -> Result<Exit, Failu
     let secrets = if identities.is_none() { about.secrets } else { 0 };
     let target = Target { kind: about.account.kind, name: about.account_id.0.to_string(), reason, ticket };
     let made = applied.made.len() as u64;
-    // The history has who brought back what.
+    // The history records who restored what.
     let told = order::asked(context, &[OrderRequest::Restored { target, file: file.clone(), objects: made }]).await;
     print(context, &file, &applied, secrets)?;
     told?;
@@ -125,7 +126,7 @@ fn print(context: &Context, file: &str, applied: &Applied, secrets: u64) -> Resu
         output::line(format!("left: {object}: {why}"));
     }
     if secrets > 0 {
-        output::line(format!("left: {secrets} Secrets: --identity FILE opens them"));
+        output::line(format!("left: {secrets} Secrets: --identity FILE decrypts them"));
     }
     for (object, why) in failed {
         output::line(output::clean(&format!("failed: {object}: {why}")));
@@ -136,11 +137,11 @@ fn print(context: &Context, file: &str, applied: &Applied, secrets: u64) -> Resu
     Ok(())
 }
 
-/// The archive, if the ledger has it and the file is as it was written.
+/// Reads an archive that the ledger knows, and checks that the file was not changed.
 async fn read(settings: &Settings, file: &str) -> Result<Unpacked, Failure> {
     let ledger = ReadStore::open(&settings.ledger()).await?.state().await?;
     let Some(row) = ledger.archives.get(file) else {
-        let text = format!("the ledger has no archive {file:?}; `bursar archive list` has them");
+        let text = format!("the ledger has no archive {file:?}; `bursar archive list` lists them");
         return Err(Failure::new(Exit::NoAccount, text));
     };
     Ok(settings.archives().read(file, &row.digest)?)

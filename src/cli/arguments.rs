@@ -164,7 +164,7 @@ pub enum Command {
     },
 }
 
-/// `plan`.
+/// The arguments of `plan`.
 #[derive(Debug, Args)]
 pub struct Plan {
     /// Show everything that falls due until this day (00:00 UTC) or time
@@ -172,7 +172,7 @@ pub struct Plan {
     pub at: Option<jiff::Timestamp>,
 }
 
-/// `man`.
+/// The arguments of `man`.
 #[derive(Debug, Args)]
 pub struct Man {
     /// Write one page for each command into this folder
@@ -180,7 +180,7 @@ pub struct Man {
     pub out: Option<PathBuf>,
 }
 
-/// `init`.
+/// The arguments of `init`.
 #[derive(Debug, Args)]
 pub struct Init {
     /// The administrator's kubeconfig; read once and not kept
@@ -198,7 +198,7 @@ pub struct Init {
     pub dry_run: bool,
 }
 
-/// `uninstall`.
+/// The arguments of `uninstall`.
 #[derive(Debug, Args)]
 pub struct Uninstall {
     #[command(flatten)]
@@ -211,7 +211,7 @@ pub struct Uninstall {
     pub dry_run: bool,
 }
 
-/// `takeover`.
+/// The arguments of `takeover`.
 #[derive(Debug, Args)]
 pub struct Takeover {
     /// The administrator's kubeconfig; read once and not kept. If there are several clusters, give NAME=FILE for each.
@@ -220,7 +220,7 @@ pub struct Takeover {
     pub admin_kubeconfig: Vec<String>,
 }
 
-/// `sync`.
+/// The arguments of `sync`.
 #[derive(Debug, Args)]
 pub struct Sync {
     /// Run one cycle in this process, without a daemon
@@ -231,7 +231,7 @@ pub struct Sync {
     pub wait: bool,
 }
 
-/// `tools`, `users`.
+/// The arguments of `tools` and `users`.
 #[derive(Debug, Args)]
 pub struct Filter {
     /// Only accounts with a failing step
@@ -252,7 +252,7 @@ pub struct Account {
     pub name: String,
 }
 
-/// `history`.
+/// The arguments of `history`.
 #[derive(Debug, Args)]
 pub struct History {
     /// Kind of account; if omitted, the events of all accounts are shown
@@ -265,7 +265,7 @@ pub struct History {
     pub last: Option<usize>,
 }
 
-/// `who`.
+/// The arguments of `who`.
 #[derive(Debug, Args)]
 pub struct Who {
     /// A uid, X509SHA256=… or JTI=… of an audit event, NAMESPACE/POD, a host, or a mail address
@@ -275,7 +275,7 @@ pub struct Who {
     pub at: Option<Timestamp>,
 }
 
-/// `report`.
+/// The arguments of `report`.
 #[derive(Debug, Args)]
 pub struct Report {
     /// The HTML file to write, with mode 0600; with -, the page is printed
@@ -283,7 +283,7 @@ pub struct Report {
     pub out: PathBuf,
 }
 
-/// `certs`.
+/// The arguments of `certs`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Certs {
@@ -304,7 +304,7 @@ pub enum CertsCommand {
     },
 }
 
-/// `revoke`.
+/// The arguments of `revoke`.
 #[derive(Debug, Args)]
 pub struct Revoke {
     /// Kind of account
@@ -332,7 +332,7 @@ pub struct Revoke {
     pub ticket: Option<String>,
 }
 
-/// `ensure`.
+/// The arguments of `ensure`.
 #[derive(Debug, Args)]
 pub struct Ensure {
     #[command(flatten)]
@@ -342,7 +342,7 @@ pub struct Ensure {
     pub timeout: Duration,
 }
 
-/// `suspend`.
+/// The arguments of `suspend`.
 #[derive(Debug, Args)]
 pub struct Suspend {
     #[command(flatten)]
@@ -378,7 +378,7 @@ pub struct MaybeReasoned {
     pub ticket: Option<String>,
 }
 
-/// `resume`.
+/// The arguments of `resume`.
 #[derive(Debug, Args)]
 pub struct Resume {
     #[command(flatten)]
@@ -409,14 +409,14 @@ pub struct MaybeAccount {
     pub name: Option<String>,
 }
 
-/// `archive show`.
+/// The arguments of `archive show`.
 #[derive(Debug, Args)]
 pub struct ArchiveFile {
     /// Name of the archive, as in `archive list`
     pub file: String,
 }
 
-/// `archive apply`.
+/// The arguments of `archive apply`.
 #[derive(Debug, Args)]
 pub struct ArchiveApply {
     /// Name of the archive, as in `archive list`
@@ -460,7 +460,7 @@ pub enum Quota {
     },
 }
 
-/// `quota set`.
+/// The arguments of `quota set`.
 #[derive(Debug, Args)]
 pub struct QuotaSet {
     #[command(flatten)]
@@ -476,7 +476,7 @@ pub struct QuotaSet {
     pub until: Option<jiff::Timestamp>,
 }
 
-/// `quota unset`.
+/// The arguments of `quota unset`.
 #[derive(Debug, Args)]
 pub struct QuotaUnset {
     #[command(flatten)]
@@ -500,7 +500,7 @@ pub enum Exception {
     List(MaybeAccount),
 }
 
-/// `exception set`.
+/// The arguments of `exception set`.
 #[derive(Debug, Args)]
 #[command(mut_arg("reason", |reason| reason.required_unless_present("ticket")))]
 pub struct ExceptionSet {
@@ -517,7 +517,7 @@ pub struct ExceptionSet {
     pub cluster: Option<String>,
 }
 
-/// `exception unset`.
+/// The arguments of `exception unset`.
 #[derive(Debug, Args)]
 pub struct ExceptionUnset {
     #[command(flatten)]
@@ -584,7 +584,7 @@ pub struct WebhookCluster {
     pub cluster: Option<String>,
 }
 
-/// `webhook install`.
+/// The arguments of `webhook install`.
 #[derive(Debug, Args)]
 pub struct WebhookInstall {
     #[command(flatten)]
@@ -607,7 +607,7 @@ pub struct WebhookInstall {
     pub image: Option<String>,
 }
 
-/// `webhook uninstall`.
+/// The arguments of `webhook uninstall`.
 #[derive(Debug, Args)]
 pub struct WebhookUninstall {
     #[command(flatten)]
@@ -621,7 +621,7 @@ pub struct WebhookUninstall {
     pub admin_kubeconfig: Option<PathBuf>,
 }
 
-/// `webhook audit`.
+/// The arguments of `webhook audit`.
 #[derive(Debug, Args)]
 pub struct WebhookAudit {
     #[command(flatten)]
@@ -632,7 +632,7 @@ pub struct WebhookAudit {
     pub admin_kubeconfig: Option<PathBuf>,
 }
 
-/// `webhook manifests`.
+/// The arguments of `webhook manifests`.
 #[derive(Debug, Args)]
 pub struct WebhookManifests {
     #[command(flatten)]

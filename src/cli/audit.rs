@@ -1,4 +1,4 @@
-//! `bursar webhook audit`: which rules break what runs already, by the configuration in force or another one.
+//! `bursar webhook audit`: lists existing objects that break rules, under the configuration in force or another one.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::bootstrap::webhook::audit::{Audit, Found, audit};
 pub(super) async fn run(context: &Context, arguments: &WebhookAudit) -> Result<Exit, Failure> {
     let settings = context.settings()?;
     let name = cluster(&settings, &arguments.cluster)?;
-    // The daemon may not list all of it; an administrator who is there may.
+    // The daemon may not list all kinds. If there is an administrator's kubeconfig, it is used instead.
     let given = arguments.admin_kubeconfig.clone();
     let admin =
         if given.is_some() { given } else { admin_of(&settings, &name, None).ok().filter(|path| path.exists()) };
@@ -26,10 +26,10 @@ pub(super) async fn run(context: &Context, arguments: &WebhookAudit) -> Result<E
         None => None,
     };
     let site = site(context, &arguments.cluster).await?;
-    let progress = output::progress("judging what runs");
+    let progress = output::progress("checking objects");
     let client = admin.as_ref().unwrap_or(&site.client);
     let found = as_bursar(audit(client, site.request(), |kind, objects| {
-        progress.set_message(format!("judging {kind}, {objects} objects so far"));
+        progress.set_message(format!("checking {kind}, {objects} objects so far"));
     }));
     let found = found.await;
     progress.finish_and_clear();
@@ -65,7 +65,7 @@ fn text(audit: &Audit) -> String {
     lines.join("\n")
 }
 
-/// What happens to a new object like it.
+/// Returns what would happen to a new object like this one.
 fn says(found: &Found) -> &'static str {
     if found.excepted { "excepted" } else { found.broken.mode.as_str() }
 }
@@ -91,7 +91,7 @@ mod tests {
     use crate::rules::Mode;
 
     #[test]
-    fn the_audit_lists_what_it_did_not_judge_and_counts_findings() {
+    fn the_audit_counts_findings_and_lists_what_was_not_judged() {
         let broken = Broken { rule: "uid", mode: Mode::Warn, text: "as \u{1b}root".to_owned() };
         let found = Found {
             account: "tool:foo".to_owned(),

@@ -1,4 +1,4 @@
-//! `bursar certs`: which certificates and tokens are good and until when, and who holds one.
+//! `bursar certs`: lists valid certificates and tokens with their end, or finds the holder of one.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -32,11 +32,11 @@ fn ends_before(row: &Row, until: Timestamp) -> bool {
 
 async fn who(context: &Context, what: &What) -> Result<Exit, Failure> {
     let What::Credential(id) = what else {
-        let text = format!("{what} is no certificate and no token; ask: bursar who {what}");
+        let text = format!("{what} is neither a certificate nor a token; run: bursar who {what}");
         return Err(Failure::new(Exit::Usage, text));
     };
     let Some((_, row)) = who::credential(&mut context.store().await?, id).await? else {
-        return Err(Failure::new(Exit::NoAccount, "no certificate or token of that id was ever issued here"));
+        return Err(Failure::new(Exit::NoAccount, "no certificate or token with this id was ever issued here"));
     };
     if context.global.json {
         output::json(&row)?;

@@ -1,4 +1,4 @@
-//! `bursar check`: whether the configuration is one.
+//! `bursar check`: checks the configuration without contacting anything.
 
 use serde_json::json;
 
@@ -51,7 +51,7 @@ fn judged(context: &Context) -> Result<Exit, Failure> {
         if policy.classes.len() == 1 { "1 class".to_owned() } else { format!("{} classes", policy.classes.len()) },
     ));
     if policy.classes.is_empty() {
-        output::line("No [class.NAME]: nobody becomes a tenant.");
+        output::line("There is no [class.NAME], so no account becomes a tenant.");
     }
     for warning in warnings {
         output::line(format!("warning: {warning}"));
@@ -59,29 +59,29 @@ fn judged(context: &Context) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// What tenants' pods reach that they should not.
+/// Returns warnings about servers that tenants' pods should not reach.
 fn of_egress(Egress { reached, unknown }: &Egress) -> Vec<String> {
     let reached = reached.iter().map(|(class, what)| {
         format!(
-            "class.{class}.network: pods reach {what}; NFS believes any uid a client claims, so leave it out by except, \
-             ports or another profile"
+            "class.{class}.network: pods reach {what}; NFS trusts any uid that a client claims, so exclude the server with \
+             except, ports or another profile"
         )
     });
     let unknown = unknown.iter().map(|server| {
         format!(
-            "{server} is not an address, and this command contacts nothing; `bursar doctor` says whether pods reach it"
+            "{server} is not an address, and this command does not resolve names; `bursar doctor` checks whether pods reach it"
         )
     });
     reached.chain(unknown).collect()
 }
 
-/// What the configuration may say, and what it gives away by that.
+/// Returns warnings about settings that are valid but give protection away.
 fn warnings(policy: &Policy) -> Vec<String> {
     let may_escalate = |class: &&Class| class.admission.uid.privilege_escalation;
     let escalation = |class: &Class| {
         format!(
-            "class.{}.admission.uid.privilege_escalation: a setuid file in an image or an added capability makes any uid \
-             of a pod, and NFS believes it; remove the key if the pods of the class can do without",
+            "class.{}.admission.uid.privilege_escalation: with a setuid file in an image or an added capability, a pod can \
+             take any uid, and NFS trusts it; remove the key if the pods of the class do not need it",
             class.name
         )
     };
@@ -103,8 +103,8 @@ fn warnings(policy: &Policy) -> Vec<String> {
     escalation.chain(volumes).chain(opened).chain(classes.filter_map(trap)).collect()
 }
 
-/// Warns of a class that lets people write network policies in adopted namespaces: policies add up, so one of theirs opens the
-/// namespace although Bursar's own stay as they are.
+/// Warns about a class that lets people write network policies in adopted namespaces. Policies add up, so a policy of
+/// theirs opens the namespace although Bursar's own policies stay.
 fn opened(class: &Class) -> Option<String> {
     let harmless = |role: &&String| !["bursar-tenant", "view"].contains(&role.as_str());
     let role = class.roles.iter().chain(&class.service_account_roles).find(harmless)?;
@@ -117,7 +117,7 @@ fn opened(class: &Class) -> Option<String> {
     })
 }
 
-/// Allowed volumes whose text does not say what is mounted.
+/// Returns warnings about allowed volumes whose name does not determine what is mounted.
 fn volumes(class: &Class) -> Vec<String> {
     let warned = class.admission.volumes.allow.iter().filter_map(|volume| {
         let why = match volume {
@@ -125,13 +125,13 @@ fn volumes(class: &Class) -> Vec<String> {
                 let (own, beneath) = path.rsplit_once('}')?;
                 let folder = format!("{own}}}{}", beneath.split_once('/')?.0);
                 format!(
-                    "who can write in {folder} can put a link there to any place of the node, so pods may mount nothing beneath \
-                     it; allow {folder}, and mount what is beneath it by subPath"
+                    "a user who can write in {folder} can put a link there to any place of the node, so pods may mount nothing \
+                     beneath it; allow {folder}, and mount what is beneath it by subPath"
                 )
             }
             AllowedVolume::Csi(_) | AllowedVolume::Source(_) => {
-                "pods say what server and path it mounts, and nothing judges that; allow it only if all that it can mount is \
-                 for all tenants of the class"
+                "pods say which server and path are mounted, and no rule checks that; allow it only if everything that it can \
+                 mount is for all tenants of the class"
                     .to_owned()
             }
             AllowedVolume::Nfs { .. } | AllowedVolume::Token(_) => return None,
@@ -141,14 +141,15 @@ fn volumes(class: &Class) -> Vec<String> {
     warned.chain(of_anybody(class)).collect()
 }
 
-/// In adopted namespaces nothing holds pods to a uid.
+/// Returns warnings about volumes that pods of adopted namespaces mount, because nothing restricts the uid of these
+/// pods.
 fn of_anybody(class: &Class) -> impl Iterator<Item = String> {
     let allowed = class.adopts().into_iter().flat_map(|adopts| &adopts.admission.allowed_volumes);
     let is_mounted = |volume: &&AllowedVolume| !matches!(volume, AllowedVolume::Token(_));
     allowed.filter(is_mounted).map(|volume| {
         format!(
             "class.{}.admission.volumes.allow: {volume}: pods of adopted namespaces choose their uid, so they read and write \
-             there as anybody; allow only what is for all of them",
+             there as any user; allow only what is for all of them",
             class.name
         )
     })
@@ -161,7 +162,7 @@ mod tests {
     use crate::policy::From;
 
     #[test]
-    fn exports_that_adopted_namespaces_mount_as_any_user_are_warned_of() {
+    fn a_warning_names_exports_that_adopted_namespaces_mount_as_any_user() {
         let mut policy = policy();
         let mut class = profile();
         let From::Adopted(adopts) = &mut class.from else { panic!("it adopts") };
@@ -177,10 +178,10 @@ mod tests {
     }
 
     #[test]
-    fn volumes_whose_text_does_not_say_what_is_mounted_are_warned_of() {
+    fn a_warning_names_volumes_that_do_not_determine_what_is_mounted() {
         let mut policy = policy();
         let mut said = |volume: AllowedVolume| {
-            let class = policy.classes.get_mut("student").expect("a class of the sample");
+            let class = policy.classes.get_mut("student").expect("the sample has this class");
             class.admission.volumes.allow = vec![volume];
             warnings(&policy).join("\n")
         };
@@ -196,11 +197,11 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_who_may_write_network_policies_is_warned_of() {
+    fn a_warning_names_a_role_that_may_write_network_policies() {
         let mut policy = policy();
         policy.classes.insert("profile".to_owned(), crate::plan::testing::profile());
         let mut said = |network: &str, role: &str| {
-            let class = policy.classes.get_mut("profile").expect("it");
+            let class = policy.classes.get_mut("profile").expect("the policy has this class");
             (class.network, class.roles) = (network.to_owned(), vec![role.to_owned()]);
             warnings(&policy).join("\n")
         };
@@ -209,27 +210,27 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_without_a_default_is_warned_of() {
+    fn a_warning_names_a_quota_without_a_default() {
         let mut policy = policy();
-        let class = policy.classes.get_mut("student").expect("a class of the sample");
+        let class = policy.classes.get_mut("student").expect("the sample has this class");
         class.quota = [("limits.memory".to_owned(), "8Gi".to_owned()), ("pods".to_owned(), "4".to_owned())].into();
         class.limit_range = None;
         let said = warnings(&policy);
         assert!(matches!(&*said, [one] if one.contains("do not name limits.memory themselves")), "{said:?}");
-        let class = policy.classes.get_mut("student").expect("a class of the sample");
+        let class = policy.classes.get_mut("student").expect("the sample has this class");
         class.quota.insert("requests.memory".to_owned(), "4Gi".to_owned());
         class.limit_range = Some(json!([{"type": "Container", "default": {"memory": "512Mi"}}]));
         assert_eq!(warnings(&policy), Vec::<String>::new());
-        let class = policy.classes.get_mut("student").expect("a class of the sample");
+        let class = policy.classes.get_mut("student").expect("the sample has this class");
         class.limit_range = Some(json!([{"type": "Pod", "max": {"memory": "512Mi"}}]));
         assert!(warnings(&policy)[0].contains("limits.memory, requests.memory"));
     }
 
     #[test]
-    fn a_class_that_may_escalate_is_warned_of() {
+    fn a_warning_names_a_class_with_privilege_escalation() {
         let mut policy = policy();
         assert_eq!(warnings(&policy), Vec::<String>::new());
-        let class = policy.classes.get_mut("student").expect("a class of the sample");
+        let class = policy.classes.get_mut("student").expect("the sample has this class");
         class.admission.uid.privilege_escalation = true;
         let said = warnings(&policy);
         assert!(

@@ -1,4 +1,4 @@
-//! What every command has: the options, the settings, the ledger to read, the daemon to ask.
+//! The context of every command: the options, and access to the settings, the ledger and the daemon.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -17,15 +17,15 @@ use crate::errors::chain;
 use crate::settings::{Settings, SettingsErrors, control_socket};
 use crate::store::{FILE, ReadStore, backup};
 
-/// How a file of SQLite begins (sqlite.org/fileformat.html).
+/// The first bytes of a SQLite file (sqlite.org/fileformat.html).
 const SQLITE: &[u8] = b"SQLite format 3\0";
-/// What cures it when somebody may not read.
+/// The remedy if the caller may not read a file.
 const READING: &str = "reading needs group bursar";
 
-/// Options of the program, and what follows from them.
+/// The options of the program, and the caller.
 pub(super) struct Context {
     pub(super) global: Global,
-    /// Who runs the program, asked before it becomes somebody else.
+    /// The name of the caller, from before the process becomes user `bursar`.
     pub(super) actor: String,
     warned: Cell<bool>,
 }
@@ -35,7 +35,7 @@ impl Context {
         Self { global, actor: crate::control::caller::own_name(), warned: Cell::new(false) }
     }
 
-    /// The configuration; what it warns of is said once, on standard error.
+    /// Reads the configuration. Its warnings are printed once, on standard error.
     pub(super) fn settings(&self) -> Result<Settings, Failure> {
         let settings = self.read_settings(Settings::load)?;
         if !self.warned.replace(true) {
@@ -47,26 +47,29 @@ impl Context {
         Ok(settings)
     }
 
-    /// The same, for a command that says the warnings in its answer and contacts nothing.
+    /// Reads the configuration for a command that prints the warnings in its answer and contacts nothing.
     pub(super) fn offline_settings(&self) -> Result<Settings, Failure> {
         self.read_settings(Settings::load_offline)
     }
 
     fn read_settings(&self, load: fn(&Path) -> Result<Settings, SettingsErrors>) -> Result<Settings, Failure> {
         let path = &self.global.config;
-        // It names no password, but who may not read it is not one of us: another thing than a wrong configuration.
+        // A caller who may not read the file is not allowed to run the command. That is another error than a wrong
+        // configuration.
         if std::fs::File::open(path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied) {
             return Err(Failure::new(Exit::Forbidden, format!("you may not read {}; {READING}", path.display())));
         }
         Ok(load(path)?)
     }
 
-    /// The daemon, whether or not it is there. A configuration that is wrong, or not for this user, keeps nobody from it.
+    /// Returns a client of the daemon, even if the daemon does not run. A configuration that is wrong, or that the
+    /// caller may not read, does not matter.
     pub(super) fn daemon(&self) -> Result<ControlClient, Failure> {
         Ok(ControlClient::new(&control_socket(&self.global.config))?)
     }
 
-    /// The ledger: the one that is named, else the configured one, which root opens as user `bursar`.
+    /// Returns the path of the ledger: that of `--ledger`, or the configured one. For the latter, root becomes user
+    /// `bursar`.
     pub(super) fn ledger(&self) -> Result<PathBuf, Failure> {
         if let Some(path) = &self.global.ledger {
             return Ok(path.clone());
@@ -98,22 +101,24 @@ impl Context {
     }
 }
 
-/// Opens the file that the caller named, if it is a ledger: the remedies of a damaged ledger are about the configured one.
+/// Opens the file of `--ledger`. If it is not a ledger, the error says only that, because the remedies for a damaged
+/// ledger are about the configured one.
 async fn named(path: &Path) -> Result<ReadStore, Failure> {
-    let is_no =
-        |why: &str| Failure::new(Exit::Failed, format!("{} is no ledger, and no backup of one: {why}", path.display()));
+    let is_no = |why: &str| {
+        Failure::new(Exit::Failed, format!("{} is neither a ledger nor a backup of one: {why}", path.display()))
+    };
     let mut begin = Vec::new();
     let read = File::open(path).and_then(|file| file.take(SQLITE.len() as u64).read_to_end(&mut begin));
     read.map_err(|error| is_no(&error.to_string()))?;
     if begin != SQLITE && !backup::is_packed(path).is_ok_and(|is_packed| is_packed) {
-        return Err(is_no("SQLite did not write it"));
+        return Err(is_no("it is not a SQLite file"));
     }
     let mut store = opened(path).await?;
     store.rows("SELECT last_generation FROM ledger", &[]).await.map_err(|error| is_no(&chain(&error)))?;
     Ok(store)
 }
 
-/// Opens a ledger, or a backup of one, to be read.
+/// Opens a ledger, or a backup of one, for reading.
 async fn opened(path: &Path) -> Result<ReadStore, Failure> {
     if !backup::is_packed(path).context("cannot read the ledger")? {
         return Ok(ReadStore::open(path).await?);
@@ -122,16 +127,16 @@ async fn opened(path: &Path) -> Result<ReadStore, Failure> {
     let plain = folder.0.join(FILE);
     let unpacked = File::open(path).and_then(|mut packed| backup::unpack(&mut packed, &mut File::create(&plain)?));
     unpacked.context("cannot unpack the backup")?;
-    // The folder goes, and the file with it when it is closed.
+    // The folder is removed when this function returns. The open file stays readable until it is closed.
     Ok(ReadStore::open(&plain).await?)
 }
 
-/// Root becomes user `bursar`, so that no file in the state folder is ever root's.
+/// If the process is root, it becomes user `bursar`, so that no file in the state folder ever belongs to root.
 pub(super) fn become_bursar() -> Result<(), Failure> {
     crate::privilege::become_bursar().map_err(not_bursar)
 }
 
-/// Does `work` as user `bursar`, whose files these are, if this process is root.
+/// Does `work` as user `bursar`, who owns the files, if the process is root.
 pub(super) async fn as_bursar<T>(work: impl Future<Output = T>) -> Result<T, Failure> {
     crate::privilege::as_bursar(work).await.map_err(not_bursar)
 }
@@ -140,7 +145,7 @@ fn not_bursar(error: nix::Error) -> Failure {
     Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}"))
 }
 
-/// Whether this process may do the daemon's work while there is none.
+/// Whether this process may do the daemon's work while the daemon does not run: it is root or user `bursar`.
 pub(super) fn may_act() -> bool {
     let own = User::from_name(crate::privilege::USER).ok().flatten();
     Uid::effective().is_root() || own.is_some_and(|user| user.uid == Uid::effective())

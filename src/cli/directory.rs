@@ -1,4 +1,5 @@
-//! `bursar directory`: what is accepted of a directory, and what another configuration or another server would say.
+//! `bursar directory`: accepts the next read of a source, lists accounts that were imported again, and compares a
+//! source under another configuration or on another server.
 
 use std::path::PathBuf;
 
@@ -29,7 +30,7 @@ pub(super) async fn run(context: &Context, command: Directory) -> Result<Exit, F
     }
 }
 
-/// A line for each account, as one types it after `bursar adopt`.
+/// Prints a line for each account, in the syntax of `bursar adopt import`.
 async fn imported(context: &Context) -> Result<Exit, Failure> {
     let ledger = context.store().await?.state().await?;
     let doubts = ledger.doubts.iter().filter(|(key, _)| key.question == Question::Import);
@@ -45,7 +46,7 @@ async fn imported(context: &Context) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Reads each source twice, and prints what differs. Exit code 2 if something does.
+/// Reads each source twice, and prints the differences. If there are any, the exit code is 2.
 async fn diff(context: &Context, Diff { source, server }: Diff) -> Result<Exit, Failure> {
     let in_force = std::env::var_os("BURSAR_CONFIG").map_or_else(|| PathBuf::from(DEFAULT_PATH), PathBuf::from);
     let other = &context.global.config;
@@ -53,14 +54,14 @@ async fn diff(context: &Context, Diff { source, server }: Diff) -> Result<Exit, 
         let text = "nothing to compare with; add --config FILE (another configuration) or --server URL".to_owned();
         return Err(Failure::new(Exit::Usage, text));
     }
-    // With a server alone, whatever is named is the configuration.
+    // With --server, only one configuration is read: the one of --config, or the one in force.
     let first = Settings::load(if server.is_some() { other } else { &in_force })?;
     let second = if server.is_some() { None } else { Some(Settings::load(other)?) };
     let mut before = sources(&first, source.as_deref())?;
     if server.is_some() {
         before.retain(|source| matches!(source.kind, SourceKind::Ldap(_)));
         if before.is_empty() {
-            let text = "--server: only sources of type ldap and ad have servers; an ldif file and a realm have none";
+            let text = "--server: only sources of type ldap and ad have servers, not an ldif file or a realm";
             return Err(Failure::new(Exit::Usage, text));
         }
     }
@@ -101,7 +102,7 @@ fn sources(settings: &Settings, only: Option<&str>) -> Result<Vec<SourceConfig>,
     }
 }
 
-/// The source as one server has it.
+/// Returns the source with only this server.
 fn on_server(source: &SourceConfig, url: &str) -> Result<SourceConfig, Failure> {
     let mut source = source.clone();
     if let SourceKind::Ldap(ldap) = &mut source.kind {
@@ -115,7 +116,7 @@ async fn read(sources: &[SourceConfig], policy: &Policy) -> Vec<SourceRead> {
     bursar_directory::fetch(sources, &Pass::Once, policy, daemon::now()).await.reads
 }
 
-/// Reads of one source each, by name.
+/// Pairs the reads of each source, sorted by the name of the source.
 fn pairs<'a>(
     before: &'a [SourceRead],
     after: &'a [SourceRead],

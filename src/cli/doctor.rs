@@ -1,4 +1,4 @@
-//! `bursar doctor`: reaches everything, and says of each thing that is not right what cures it.
+//! `bursar doctor`: checks every connection, and prints a remedy for each problem.
 
 use super::context::{Context, become_bursar};
 use super::exit::{Exit, Failure};

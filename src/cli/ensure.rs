@@ -1,5 +1,5 @@
-//! `bursar ensure`: asks for an account and waits for a working kubeconfig. For login hooks: it may be asked by the person
-//! themself, who may not read the configuration.
+//! `bursar ensure`: waits until an account has a working kubeconfig. It is made for login hooks, so persons may run it
+//! for themselves, although they may not read the configuration.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::output;
 use crate::control::client::ClientError;
 use crate::orders::request::{EnsureAnswer, EnsureRequest};
 
-/// Between two questions.
+/// The pause between two requests.
 const AGAIN: Duration = Duration::from_millis(100);
 
 #[expect(clippy::disallowed_methods, reason = "a person waits at a login")]
@@ -22,7 +22,7 @@ pub(super) async fn run(context: &Context, arguments: Ensure) -> Result<Exit, Fa
     let request = EnsureRequest { kind: account.kind, name: account.name, since: Some(crate::daemon::now()) };
     let progress = output::progress("waiting for the kubeconfig");
     let deadline = Instant::now() + timeout;
-    let mut last = "bursard has no place for another question".to_owned();
+    let mut last = "bursard has too many connections, or restarts".to_owned();
     loop {
         match client.ensure(&request).await {
             Ok(answer) if answer.ready => {
@@ -30,13 +30,13 @@ pub(super) async fn run(context: &Context, arguments: Ensure) -> Result<Exit, Fa
                 return told(context, &answer);
             }
             Ok(answer) => last = answer.text,
-            // Many people log in at once, and the daemon's seats are taken; or it restarts.
+            // Many people log in at once and the daemon has no free connection, or the daemon restarts.
             Err(ClientError::Broken(_)) => {}
             Err(error) => return Err(error.into()),
         }
         if Instant::now() + AGAIN > deadline {
             progress.finish_and_clear();
-            return Err(Failure::new(Exit::Failed, format!("not within {} s: {last}", timeout.as_secs())));
+            return Err(Failure::new(Exit::Failed, format!("not ready within {} s: {last}", timeout.as_secs())));
         }
         tokio::time::sleep(AGAIN).await;
     }

@@ -1,4 +1,4 @@
-//! `bursar exception set|unset|list`: admission rules that do not hold for one account.
+//! `bursar exception set|unset|list`: excepts one account from admission rules.
 
 use super::arguments::{Exception, ExceptionSet, ExceptionUnset, MaybeAccount};
 use super::context::Context;
@@ -33,7 +33,7 @@ async fn list(context: &Context, asked: MaybeAccount) -> Result<Exit, Failure> {
     output::list(context, &rows, &COLUMNS, "no exceptions")
 }
 
-/// One of the rules that there can be an exception from.
+/// Returns a parser for rules from which an account can be excepted.
 pub(super) fn rule() -> impl TypedValueParser<Value = ExceptedRule> {
     PossibleValuesParser::new(ExceptedRule::ALL.map(ExceptedRule::as_str)).try_map(|text| text.parse::<ExceptedRule>())
 }

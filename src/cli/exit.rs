@@ -1,4 +1,4 @@
-//! What `bursar` ends with, and the one error that its commands return.
+//! The exit codes of `bursar`, and the error type that its commands return.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -10,17 +10,17 @@ use crate::runtime::RuntimeError;
 use crate::settings::SettingsErrors;
 use crate::store::StoreError;
 
-/// Exit codes; scripts are written against them. 64 and above are those of sysexits.h(3head).
+/// Exit codes. Scripts depend on them. Codes from 64 on are those of sysexits.h(3head).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// Done; nothing to do.
+    /// The command did its work, or there was nothing to do.
     Done = 0,
-    /// Failed; some accounts fail.
+    /// The command failed, or failed for some accounts.
     Failed = 1,
-    /// `plan`: changes.
+    /// `plan` found changes, or `directory diff` found differences.
     Changes = 2,
-    /// A limit refuses a part.
+    /// A limit refuses a part of the changes.
     Refused = 3,
     /// No such account.
     NoAccount = 4,
@@ -28,16 +28,16 @@ pub enum Exit {
     Usage = 64,
     /// The daemon is not reachable.
     Unavailable = 69,
-    /// Somebody else holds the lock.
+    /// Another process holds the lock.
     Busy = 75,
-    /// Not allowed.
+    /// The caller is not allowed to do this.
     Forbidden = 77,
     /// Wrong configuration.
     Configuration = 78,
 }
 
 impl Exit {
-    /// From a code that the daemon gave.
+    /// Returns the exit code for a number that the daemon answered.
     #[must_use]
     pub const fn of(code: u8) -> Self {
         match code {
@@ -61,22 +61,20 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command did not do what it was asked, and what the program ends with.
+/// Why a command failed, and the exit code for it.
 #[derive(Debug)]
 pub struct Failure {
-    /// The exit code.
     pub exit: Exit,
-    /// For people, with the remedy.
+    /// The message for people, with the remedy.
     pub text: String,
 }
 
 impl Failure {
-    /// A failure with its text.
     pub fn new(exit: Exit, text: impl Into<String>) -> Self {
         Self { exit, text: text.into() }
     }
 
-    /// Nobody of that name.
+    /// Returns the failure for an account that the ledger does not have.
     #[must_use]
     pub fn no_account(kind: impl fmt::Display, name: &str) -> Self {
         Self::new(Exit::NoAccount, format!("no {kind} {name:?} in the ledger; `bursar {kind}s` lists them"))
@@ -147,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_of_the_daemon_are_ours() {
+    fn the_daemons_codes_become_the_same_exit_codes() {
         for exit in [Exit::Done, Exit::Changes, Exit::Refused, Exit::NoAccount, Exit::Usage, Exit::Forbidden] {
             assert_eq!(Exit::of(exit as u8), exit);
         }

@@ -1,4 +1,4 @@
-//! `bursar completions SHELL` and `bursar man`: what the arguments say of themselves.
+//! `bursar completions SHELL` and `bursar man`: generates scripts and manual pages from the declared arguments.
 
 use std::io;
 
@@ -18,25 +18,26 @@ pub(super) fn completions(shell: Shell) -> Result<Exit, Failure> {
         Shell::Zsh => names::ZSH.as_bytes(),
         _ => b"",
     });
-    io::Write::write_all(&mut io::stdout(), &script).context("standard output")?;
+    io::Write::write_all(&mut io::stdout(), &script).context("cannot write to standard output")?;
     Ok(Exit::Done)
 }
 
-/// One page, the commands' own ones after it; or a file each, so that the page's references to them lead somewhere.
+/// Prints the page of `bursar`, followed by the pages of the commands. With `--out`, each page is written to a file, so
+/// that the references between pages work.
 pub(super) fn man(arguments: &Man) -> Result<Exit, Failure> {
     if let Some(folder) = &arguments.out {
-        manual::write(folder).with_context(|| folder.display().to_string())?;
+        manual::write(folder).with_context(|| format!("cannot write to {}", folder.display()))?;
         return Ok(Exit::Done);
     }
     let mut command = arguments::ungrouped().disable_help_subcommand(true);
     command.build();
     let mut page = Vec::new();
-    clap_mangen::Man::new(command.clone()).render(&mut page).context("the page")?;
+    clap_mangen::Man::new(command.clone()).render(&mut page).context("cannot make the page")?;
     for command in command.get_subcommands() {
-        clap_mangen::Man::new(command.clone()).render(&mut page).context("the page")?;
+        clap_mangen::Man::new(command.clone()).render(&mut page).context("cannot make the page")?;
     }
     page.extend_from_slice(manual::more("").as_bytes());
-    io::Write::write_all(&mut io::stdout(), &page).context("standard output")?;
+    io::Write::write_all(&mut io::stdout(), &page).context("cannot write to standard output")?;
     Ok(Exit::Done)
 }
 

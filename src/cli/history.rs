@@ -1,15 +1,16 @@
-//! `bursar history [KIND NAME]`: what was done, and who asked for it, oldest first.
+//! `bursar history [KIND NAME]`: lists what was done and who ordered it, oldest first.
 
 use super::arguments::{Account, History};
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::{output, show};
 
-/// The newest `?1`, -1 for all.
+/// Selects the newest `?1` events; -1 selects all.
 const ALL: &str = "SELECT at, actor, account, action, reason, ticket, plan, json(detail) AS detail
     FROM event ORDER BY id DESC LIMIT CAST(?1 AS INTEGER)";
-/// By id, so that a history goes on over a rename; by name, those who had it before. Each of the three asks the index
-/// on `account_id`: a history of years is not read whole for one account.
+/// Selects the events of one account by id, so that the history continues after a rename, and by name for accounts that
+/// had the name before. All three conditions use the index on `account_id`, so that a history of years is not read
+/// whole for one account.
 const OF_ONE: &str = "SELECT at, actor, account, action, reason, ticket, plan, json(detail) AS detail FROM event
     WHERE account_id = ?3
        OR (account_id IN (SELECT n.account_id FROM account_name n JOIN account a ON a.id = n.account_id
@@ -35,7 +36,7 @@ pub(super) async fn run(context: &Context, arguments: &History) -> Result<Exit, 
     };
     rows.reverse();
     for row in &mut rows {
-        // Stored as text; programs want the value.
+        // The ledger stores the detail as text. Programs get the JSON value.
         if let Some(detail) = row.get_mut("detail")
             && let Some(value) = detail.as_str().and_then(|text| serde_json::from_str(text).ok())
         {

@@ -1,5 +1,6 @@
-//! `bursar home show|restore`: what of a kubeconfig is ours, and the way back to the user's part of the one before.
-//! `bursar-homed` looks and writes; it answers user `bursar`, and tells nothing of what is the user's.
+//! `bursar home show|restore`: shows which entries of a kubeconfig are Bursar's, and restores the user's part of the
+//! replaced one. `bursar-homed` reads and writes the file. It answers only user `bursar`, and returns nothing of the
+//! user's part.
 
 use std::collections::BTreeSet;
 
@@ -48,7 +49,8 @@ pub(super) async fn run(context: &Context, command: Home) -> Result<Exit, Failur
     Ok(Exit::Done)
 }
 
-/// The homes of an account: where something was delivered to, else where its class has the file.
+/// Returns the kubeconfigs of an account: those that were delivered or, if there are none, the one that its class
+/// defines.
 fn homes(policy: &Policy, ledger: &LedgerState, account: &Account) -> Result<Vec<HomeTarget>, Failure> {
     let Account { kind, name } = account;
     let known = orders::find(ledger, *kind, name)?;
@@ -108,16 +110,16 @@ async fn show(client: &HomedClient, home: &HomeTarget) -> Result<(Value, String)
 fn said(found: &Inspection) -> String {
     let list = |names: &BTreeSet<String>| names.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
     let kept = match found.kept {
-        Some(bytes) => format!("the user's part of the file before is kept ({bytes} bytes)"),
-        None => "no earlier part of the user's is kept".to_owned(),
+        Some(bytes) => format!("the user's part of the replaced file is kept ({bytes} bytes)"),
+        None => "no replaced user's part is kept".to_owned(),
     };
     let ours = &found.ours;
     let what = match (&found.unreadable, found.exists) {
         (_, false) => "there is no file".to_owned(),
         (Some(why), true) => format!("it cannot be read: {why}"),
-        (None, true) if ours.is_empty() => "nothing in it is Bursar's".to_owned(),
+        (None, true) if ours.is_empty() => "it has no entries of Bursar".to_owned(),
         (None, true) => format!(
-            "Bursar's are clusters {}; contexts {}; users {}",
+            "entries of Bursar: clusters {}; contexts {}; users {}",
             list(&ours.clusters),
             list(&ours.contexts),
             list(&ours.users)
@@ -131,9 +133,9 @@ async fn restore(client: &HomedClient, home: &HomeTarget) -> Result<(Value, Stri
         return Err(misunderstood());
     };
     let what = match (changed, complete) {
-        (false, _) => "it was so already",
-        (true, true) => "the user's part is as it was before, with Bursar's entries of now",
-        (true, false) => "the user's part is as it was before; Bursar's entries come with the next look into the home",
+        (false, _) => "the user's part was restored already",
+        (true, true) => "the user's part is restored, with Bursar's current entries",
+        (true, false) => "the user's part is restored; Bursar's entries follow with the next check of the home",
     };
     Ok((json!({"changed": changed, "complete": complete}), what.to_owned()))
 }
@@ -145,7 +147,7 @@ mod tests {
     use crate::plan::testing::World;
 
     #[test]
-    fn the_home_of_one_of_two_accounts_of_a_name_is_named_by_its_id() {
+    fn of_two_accounts_with_one_name_each_is_found_by_its_id() {
         let mut world = World::new();
         let [one, other] =
             [("foo", 52_503), ("bar", 52_504)].map(|(name, uid)| world.add(AccountKind::Tool, name, Some(uid)));
@@ -158,9 +160,9 @@ mod tests {
             let account = Account { kind: AccountKind::Tool, name: name.to_owned() };
             homes(&world.policy, &world.ledger, &account)
         };
-        let refused = of("foo").expect_err("which of the two?");
+        let refused = of("foo").expect_err("two accounts have the name");
         assert!(matches!(refused.exit, Exit::Usage) && refused.text.contains(&other.to_string()), "{}", refused.text);
-        let found = of(&other.to_string()).expect("by its id");
+        let found = of(&other.to_string()).expect("the id is unique");
         assert_eq!(found[0].posix.uid.get(), 52_504);
     }
 
@@ -168,10 +170,10 @@ mod tests {
     fn only_our_entries_of_a_home_are_shown() {
         let one = |name: &str| BTreeSet::from([name.to_owned()]);
         let mut found = Inspection { exists: true, parses: true, kept: Some(7), ..Inspection::default() };
-        assert_eq!(said(&found), "nothing in it is Bursar's; the user's part of the file before is kept (7 bytes)");
+        assert_eq!(said(&found), "it has no entries of Bursar; the user's part of the replaced file is kept (7 bytes)");
         (found.ours.clusters, found.ours.contexts) = (one("prod"), one("prod"));
         found.ours.users = one("bursar-prod");
-        assert!(said(&found).starts_with("Bursar's are clusters prod; contexts prod; users bursar-prod;"));
+        assert!(said(&found).starts_with("entries of Bursar: clusters prod; contexts prod; users bursar-prod;"));
         found.unreadable = Some("it is not UTF-8 from byte 3".to_owned());
         assert!(said(&found).starts_with("it cannot be read: it is not UTF-8"));
     }

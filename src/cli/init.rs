@@ -19,7 +19,7 @@ use crate::ledger::LedgerState;
 use crate::privilege;
 use crate::store::{ReadStore, Store, StoreError};
 
-/// In place of the id of a ledger that is not there yet.
+/// Stands for the id of a ledger that does not exist yet.
 const NO_LEDGER: &str = "LEDGER-ID";
 
 pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Failure> {
@@ -57,7 +57,7 @@ pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Fai
     Ok(Exit::Done)
 }
 
-/// The ledger at `path`. One that is not there yet is not made, so its id is not known.
+/// Reads the ledger at `path`. If it does not exist, it is not created, and its id is not known.
 async fn as_it_is(path: &Path) -> Result<LedgerState, Failure> {
     if !path.exists() {
         return Ok(LedgerState { ledger_id: NO_LEDGER.to_owned(), ..LedgerState::default() });
@@ -75,13 +75,13 @@ async fn dry_run(context: &Context, request: InitRequest<'_>) -> Result<Exit, Fa
     }
     output::line(format!("# bursar init --cluster {cluster} would make these, and then a certificate for the daemon"));
     if ledger.ledger_id == NO_LEDGER {
-        output::line(format!("# {NO_LEDGER} stands for the id of the ledger, which the first init draws"));
+        output::line(format!("# {NO_LEDGER} stands for the id of the ledger, which the first init generates"));
     }
     output::raw(&webhook::yaml(&made).map_err(|error| Failure::new(Exit::Failed, error))?);
     Ok(Exit::Done)
 }
 
-/// The names of the accounts that an administrator lists; they become a part of a pattern.
+/// Checks the names of `--administrators`, which become part of a pattern.
 pub(super) fn administrators(given: Option<&[String]>) -> Result<Option<BTreeSet<String>>, Failure> {
     let Some(given) = given else { return Ok(None) };
     let names: BTreeSet<String> =
@@ -94,7 +94,7 @@ pub(super) fn administrators(given: Option<&[String]>) -> Result<Option<BTreeSet
     Ok(Some(names))
 }
 
-/// What was done to an object, for people and programs.
+/// Returns the word for what was done to an object.
 pub(super) const fn word(did: Did) -> &'static str {
     match did {
         Did::Created => "created",
@@ -104,7 +104,7 @@ pub(super) const fn word(did: Did) -> &'static str {
     }
 }
 
-/// The folder that a package's tmpfiles.d makes; here for who tries a checkout.
+/// Makes the state folder if it does not exist. Packages make it with tmpfiles.d; a checkout needs this.
 fn make_folder(state_dir: &Path) -> Result<(), Failure> {
     if state_dir.exists() {
         return Ok(());
@@ -119,7 +119,8 @@ fn make_folder(state_dir: &Path) -> Result<(), Failure> {
     }
 }
 
-/// What the ledger holds; it is made if there is none. One that a daemon writes is only read.
+/// Reads the ledger. If there is none, it is created. An existing ledger is only read, because a daemon may be writing
+/// it.
 async fn ledger(state_dir: &Path) -> Result<LedgerState, StoreError> {
     let path = state_dir.join(crate::store::FILE);
     if path.exists() {

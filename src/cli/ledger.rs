@@ -1,4 +1,4 @@
-//! `bursar ledger verify` and `bursar ledger backup FILE`.
+//! `bursar ledger verify|backup`: verifies the history, and copies the ledger into a file.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -13,7 +13,7 @@ use super::exit::{Exit, Failure};
 use super::output;
 use crate::store::{FILE, ReadStore};
 
-/// `told`: the hash of an event that must be in it.
+/// Verifies the history. `told` is the hash of an event that must be in it.
 pub(super) async fn verify(context: &Context, told: Option<String>) -> Result<Exit, Failure> {
     let mut store = context.store().await?;
     let progress = output::progress("checking the history");
@@ -36,7 +36,7 @@ pub(super) async fn verify(context: &Context, told: Option<String>) -> Result<Ex
     Ok(Exit::Done)
 }
 
-/// The hash of an event as it is told: a typing error must not look like a history that was cut off.
+/// Checks the format of an event's hash, so that a typing error does not look like a truncated history.
 pub(super) fn event_hash(text: &str) -> Result<String, String> {
     if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(text.to_ascii_lowercase());
@@ -44,7 +44,8 @@ pub(super) fn event_hash(text: &str) -> Result<String, String> {
     Err("the hash of an event has 64 hexadecimal digits, as in the journal and in `bursar ledger verify`".to_owned())
 }
 
-/// The file is opened as the caller, the ledger as user `bursar`: so the copy goes over a folder of its own.
+/// Copies the ledger into a new file. The caller opens the file and user `bursar` opens the ledger, so the copy is
+/// first made in a temporary folder.
 pub(super) async fn backup(context: &Context, path: &Path) -> Result<Exit, Failure> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let mut file = file.map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", path.display())))?;
@@ -52,7 +53,7 @@ pub(super) async fn backup(context: &Context, path: &Path) -> Result<Exit, Failu
     let copied = copy(context, &mut file).await;
     progress.finish_and_clear();
     let events = copied.inspect_err(|_| {
-        // Half a backup is none. Root who became `bursar` may no longer remove it; then it stays, empty.
+        // An incomplete backup is useless. If root has become `bursar`, the file cannot be removed, and stays empty.
         let _ = std::fs::remove_file(path);
     })?;
     if context.global.json {
@@ -71,11 +72,11 @@ async fn copy(context: &Context, file: &mut File) -> Result<i64, Failure> {
     let verified = ReadStore::open(&copy).await?.verify().await;
     let (events, _) = verified.map_err(|error| Failure::from(anyhow::Error::new(error)))?;
     let written = File::open(&copy).and_then(|mut copy| io::copy(&mut copy, file)).and_then(|_| file.sync_all());
-    written.context("the backup")?;
+    written.context("cannot write the backup")?;
     Ok(events)
 }
 
-/// A folder of this process alone, removed with what is in it.
+/// A folder that only this user can read. It is removed on drop.
 pub(super) struct Temporary(pub(super) PathBuf);
 
 impl Temporary {
@@ -88,7 +89,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // What cannot be removed is the temporary folder's owner's to clear away.
+        // If the folder cannot be removed, the system's cleaning of temporary files removes it.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

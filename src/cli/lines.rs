@@ -1,4 +1,5 @@
-//! Files of orders: each line as one types it after a command. Nothing of a file is given if a line of it is wrong.
+//! Reads files of orders, one per line, in the syntax of the command line. If a line is wrong, no order of the file is
+//! given.
 
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use clap::Parser as _;
 use super::arguments::{Arguments, Command};
 use super::exit::{Exit, Failure};
 
-/// What a file says, by `parse`: what was understood, and what was not.
+/// Reads a file with `parse`, which returns the orders and the errors. If there are errors, or no orders, this fails.
 pub(super) fn read<T>(file: &Path, parse: impl Fn(&str) -> (Vec<T>, Vec<String>)) -> Result<Vec<T>, Failure> {
     let name = file.display();
     let text = std::fs::read_to_string(file).map_err(|error| Failure::new(Exit::Usage, format!("{name}: {error}")))?;
@@ -22,7 +23,8 @@ pub(super) fn read<T>(file: &Path, parse: impl Fn(&str) -> (Vec<T>, Vec<String>)
     Err(Failure::new(Exit::Usage, wrong.join("\n")))
 }
 
-/// Lines as after `bursar` and `words`, as far as `meant` takes them; without those that are empty or begin with `#`.
+/// Parses lines as the arguments after `bursar` and `words`, and converts them with `meant`. Empty lines and lines that
+/// begin with `#` are ignored. Returns the orders and the errors.
 pub(super) fn parsed<T>(text: &str, words: &[&str], meant: impl Fn(Command) -> Option<T>) -> (Vec<T>, Vec<String>) {
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -33,7 +35,7 @@ fn of_line<T>(line: &str, before: &[&str], meant: impl Fn(Command) -> Option<T>)
     let all = std::iter::once("bursar").chain(before.iter().copied()).map(str::to_owned).chain(words(line)?);
     let parsed = Arguments::try_parse_from(all).map_err(|error| {
         let text = error.to_string();
-        // The arguments that are missing are on lines of their own.
+        // Clap lists missing arguments on lines of their own, so the lines are joined.
         let said = text
             .lines()
             .map(str::trim)
@@ -44,7 +46,7 @@ fn of_line<T>(line: &str, before: &[&str], meant: impl Fn(Command) -> Option<T>)
     meant(parsed.command).ok_or_else(|| format!("it is not a line of `bursar {}`", before.join(" ")))
 }
 
-/// Words apart by blanks; `"a reason"` is one.
+/// Splits a line at blanks. Text in double quotes is one word.
 fn words(line: &str) -> Result<Vec<String>, String> {
     let (mut words, mut word, mut quoted, mut begun) = (Vec::new(), String::new(), false, false);
     for character in line.chars() {
@@ -69,7 +71,7 @@ fn words(line: &str) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
-/// What was understood, and what was not.
+/// Separates the orders from the errors.
 pub(super) fn sorted<T>(found: impl Iterator<Item = Result<T, String>>) -> (Vec<T>, Vec<String>) {
     let (mut orders, mut wrong) = (Vec::new(), Vec::new());
     for one in found {

@@ -1,5 +1,5 @@
-//! The daemon's work by this process, while no daemon runs: under the same lock, as the same user. The only file of the
-//! command that opens the ledger for writing.
+//! Does the daemon's work in this process while the daemon does not run, under the same lock and as the same user. No
+//! other file of the command opens the ledger for writing.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::store::Store;
 use crate::telemetry::Metrics;
 use crate::{cycle, daemon};
 
-/// What a cycle would do.
+/// Returns what a cycle would do.
 pub(super) async fn plan(settings: Settings, at: Option<Timestamp>) -> Result<PlanAnswer, Failure> {
     act(&settings)?;
     if !settings.state_dir.join(SEAL_KEY).exists() && !settings.ledger().exists() {
@@ -30,22 +30,22 @@ pub(super) async fn plan(settings: Settings, at: Option<Timestamp>) -> Result<Pl
     Box::pin(close(runtime, answer)).await
 }
 
-/// One cycle to its end.
+/// Runs one cycle to its end.
 pub(super) async fn cycle(settings: Settings) -> Result<CycleReport, Failure> {
     let mut runtime = open(settings).await?;
     let report = cycle::run(&mut runtime, Trigger::Sync, Extent::All).await;
     Box::pin(close(runtime, report)).await
 }
 
-/// Writes orders down; the next cycle carries them out. That takes the ledger alone: no cluster has to answer.
+/// Records orders in the ledger, and the next cycle carries them out. No cluster needs to answer for this.
 pub(super) async fn orders(settings: &Settings, actor: &str, orders: &[OrderRequest]) -> Result<OrderAnswer, Failure> {
     act(settings)?;
     let ledger = settings.ledger();
     if !ledger.exists() {
-        // An empty ledger in the place of a lost one would look like the good one.
+        // If the ledger was lost, a new empty one in its place would look like the right one.
         let text = format!(
-            "{}: there is no ledger, and so no account; the first cycle creates it; run: bursar sync --once. To bring a lost ledger \
-             back, run: bursar ledger restore FILE, or bursar ledger rebuild",
+            "{}: there is no ledger, and so no account; the first cycle creates it; run: bursar sync --once. If the ledger was \
+             lost, run: bursar ledger restore FILE, or bursar ledger rebuild",
             ledger.display()
         );
         return Err(Failure::new(Exit::Failed, text));
@@ -66,7 +66,7 @@ async fn open(settings: Settings) -> Result<Runtime, Failure> {
     Ok(runtime.reading_once())
 }
 
-/// Becomes who may write in the state folder.
+/// Becomes user `bursar`, who may write in the state folder, or fails if the caller may not do that.
 fn act(settings: &Settings) -> Result<(), Failure> {
     if may_act() {
         return become_bursar();

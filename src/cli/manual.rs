@@ -1,4 +1,4 @@
-//! The manual pages: what the arguments say of themselves, with examples, files and other pages to read.
+//! Writes the manual pages: the help of the arguments, with examples, files and references to other pages.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,9 +7,9 @@ use std::path::Path;
 
 use super::arguments;
 
-/// Examples by command, each as one types it, with what it does.
+/// Examples by command: what to type, and what it does.
 const EXAMPLES: [(&str, &[(&str, &str)]); 27] = [
-    ("", &[("bursar plan", "shows what the next cycle does"), ("bursar status", "shows how things stand")]),
+    ("", &[("bursar plan", "shows what the next cycle does"), ("bursar status", "shows the state of everything")]),
     (
         "init",
         &[
@@ -20,18 +20,18 @@ const EXAMPLES: [(&str, &[(&str, &str)]); 27] = [
             ("bursar init --admin-kubeconfig FILE --cluster prod --dry-run", "prints the objects, for review"),
         ],
     ),
-    ("check", &[("bursar check", "checks /etc/bursar/bursar.toml and reaches nothing")]),
-    ("doctor", &[("bursar doctor", "reaches everything, as root or user bursar")]),
+    ("check", &[("bursar check", "checks /etc/bursar/bursar.toml and contacts nothing")]),
+    ("doctor", &[("bursar doctor", "checks every connection, as root or user bursar")]),
     (
         "plan",
         &[
             ("bursar plan", "exit code 0: nothing to do; 2: changes; 3: a part of them is refused"),
             (
                 "sudo bursar plan --config new.toml",
-                "who gains and who loses by another configuration, and in how many cycles",
+                "who gains and who loses access under another configuration, and in how many cycles",
             ),
             ("bursar plan --at 2027-03-01", "what falls due until that day"),
-            ("bursar plan --json | jq .actions[0]", "the same for programs"),
+            ("bursar plan --json | jq .actions[0]", "the first action, as JSON"),
         ],
     ),
     (
@@ -41,7 +41,7 @@ const EXAMPLES: [(&str, &[(&str, &str)]); 27] = [
             ("bursar sync --once", "one cycle without a daemon"),
         ],
     ),
-    ("status", &[("bursar status --json | jq .failing", "what fails, for programs")]),
+    ("status", &[("bursar status --json | jq .failing", "what fails, as JSON")]),
     ("tools", &[("bursar tools --failing", "lists tools with a failing step")]),
     ("users", &[("bursar users --suspended", "lists suspended people")]),
     ("show", &[("bursar show tool foo", "everything about tool foo"), ("bursar show", "your own account")]),
@@ -50,8 +50,11 @@ const EXAMPLES: [(&str, &[(&str, &str)]); 27] = [
         "who",
         &[
             ("bursar who 52503", "the account with this uid, its namespaces and people"),
-            ("bursar who X509SHA256=9a19ac7c… --at 2026-05-03", "who stood behind a certificate then"),
-            ("bursar who tool-foo/web-1", "whose namespace it is, and what the pod says"),
+            (
+                "bursar who X509SHA256=9a19ac7c… --at 2026-05-03",
+                "the account and the people behind a certificate on that day",
+            ),
+            ("bursar who tool-foo/web-1", "the account that owns the namespace, and the pod's uids and node"),
             ("bursar who foo.tools.example.org", "which tenants may serve this host"),
         ],
     ),
@@ -59,28 +62,28 @@ const EXAMPLES: [(&str, &[(&str, &str)]); 27] = [
         "report",
         &[
             ("bursar report --out report.html", "one page: accounts, access, exceptions, failures, changes"),
-            ("bursar report --out - --json", "the same for programs"),
+            ("bursar report --out - --json", "the same as JSON"),
         ],
     ),
     ("history", &[("bursar history tool foo --last 20", "the newest 20 events of tool foo")]),
     (
         "certs",
         &[
-            ("bursar certs --expiring 3d", "what ends within three days"),
-            ("bursar certs who X509SHA256=9a19ac7c…", "whose certificate an audit event names"),
+            ("bursar certs --expiring 3d", "what expires within three days"),
+            ("bursar certs who X509SHA256=9a19ac7c…", "the holder of the certificate that an audit event names"),
         ],
     ),
     (
         "revoke",
         &[(
             "bursar revoke tool foo --reason \"laptop stolen\"",
-            "older credentials are refused at once; prints the proof",
+            "older credentials are refused at once; the proof is printed",
         )],
     ),
     (
         "suspend",
         &[
-            ("bursar suspend tool foo --reason mining --ticket T9", "takes the access away until bursar resume"),
+            ("bursar suspend tool foo --reason mining --ticket T9", "takes away the access until bursar resume"),
             (
                 "bursar suspend tool foo --reason mining --until 2027-01-01",
                 "the same until a day; bursar resume ends it earlier",
@@ -93,54 +96,54 @@ const EXAMPLES: [(&str, &[(&str, &str)]); 27] = [
         "quota",
         &[
             ("bursar quota set tool foo limits.cpu=8 --ticket T123 --until 2027-01-01", "another amount until a day"),
-            ("bursar quota import FILE", "gives all that a file says"),
+            ("bursar quota import FILE", "sets all overrides that a file lists"),
         ],
     ),
     (
         "exception",
         &[(
             "bursar exception set tool foo images --ticket T123 --until 2027-01-01",
-            "rule images lets the pods of tool foo pass until a day",
+            "excepts tool foo from rule images until a day",
         )],
     ),
-    ("approve", &[("bursar approve 7f3a9c21", "permits exactly what was refused, once, within the hour")]),
+    ("approve", &[("bursar approve 7f3a9c21", "allows exactly the refused changes, once, within the hour")]),
     ("adopt", &[("bursar adopt namespace tool-foo --tool foo", "takes over an existing namespace")]),
     ("ensure", &[("bursar ensure user alice --timeout 30s", "waits for a working kubeconfig, for login hooks")]),
     (
         "webhook",
         &[
-            ("bursar webhook install --cluster prod", "installs it in the cluster"),
-            ("bursar webhook selftest --cluster prod", "requests that must pass or be refused, without effect"),
-            ("bursar webhook audit --config new.toml", "which rules of a configuration break what runs already"),
+            ("bursar webhook install --cluster prod", "installs the webhook in the cluster"),
+            ("bursar webhook selftest --cluster prod", "sends dry-run requests that must pass or be refused"),
+            ("bursar webhook audit --config new.toml", "which existing objects break rules of a new configuration"),
         ],
     ),
     ("takeover", &[("bursar takeover --admin-kubeconfig FILE", "makes this host the owner of the clusters")]),
     (
         "ledger",
         &[
-            ("bursar ledger backup FILE", "copies the ledger beside a running daemon"),
-            ("bursar ledger verify", "proves that nothing of the history was changed"),
+            ("bursar ledger backup FILE", "copies the ledger, also while the daemon runs"),
+            ("bursar ledger verify", "proves that the history was not changed"),
         ],
     ),
 ];
 
-/// Files that the programs read or write.
+/// Files and sockets of the programs.
 const FILES: [(&str, &str); 6] = [
     ("/etc/bursar/bursar.toml", "the configuration, bursar.toml(5)"),
     ("/etc/bursar/homed.env", "options of bursar-homed"),
-    ("/run/bursar/control.sock", "where bursard is asked"),
+    ("/run/bursar/control.sock", "the socket on which bursard answers"),
     ("/var/lib/bursar/ledger.db", "the ledger, SQLite"),
-    ("/var/lib/bursar/seal.key", "the key that seals namespaces; belongs in a backup of its own"),
+    ("/var/lib/bursar/seal.key", "the key that seals namespaces; keep its backup apart from those of the ledger"),
     ("/var/lib/bursar/backups/", "nightly copies of the ledger"),
 ];
 
-/// The configuration with every key, which is its own manual.
+/// The sample configuration, whose comments describe every key.
 const CONFIGURATION: &str = include_str!("../../config/bursar.toml");
 
 /// Writes every page into `folder`.
 ///
 /// # Errors
-/// A file cannot be written.
+/// Returns an error if a file cannot be written.
 pub(super) fn write(folder: &Path) -> io::Result<()> {
     clap_mangen::generate_to(arguments::ungrouped(), folder)?;
     for entry in fs::read_dir(folder)? {
@@ -156,7 +159,7 @@ pub(super) fn write(folder: &Path) -> io::Result<()> {
     fs::write(folder.join("bursar.toml.5"), configuration())
 }
 
-/// What follows the options on the page of a command.
+/// Returns the sections that follow the options on the page of a command.
 pub(super) fn more(command: &str) -> String {
     let mut text = String::new();
     let examples = EXAMPLES.iter().find(|(name, _)| *name == command).map_or(&[][..], |(_, examples)| examples);
@@ -179,7 +182,7 @@ fn listed(text: &mut String, head: &str, what: &str) {
     let _ = write!(text, ".TP\n\\fB{}\\fR\n{}\n", escaped(head), escaped(what));
 }
 
-/// Text as roff takes it.
+/// Escapes text for roff.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
@@ -189,23 +192,19 @@ fn daemon() -> String {
     let mut text = String::from(
         ".TH bursard 8\n.SH NAME\nbursard \\- keeps the accounts of a shared Kubernetes cluster\n.SH SYNOPSIS\n\
          .B bursard\n[\\fB\\-\\-config\\fR FILE] [\\fB\\-\\-log\\-format\\fR plain|json]\n.SH DESCRIPTION\n\
-         The daemon reads the directories, compares what should be with what is in the clusters, and carries out what the \
-         limits let through. It runs as user bursar, without a capability;\n.B bursar\\-homed\nwrites in homes. \
-         Stopped, it changes nothing in a cluster.\n.SH OPTIONS\n",
+         The daemon reads the directories, compares the desired state with the state of the clusters, and carries out the \
+         changes that the limits allow. It runs as user bursar, without a capability;\n.B bursar\\-homed\nwrites in homes. \
+         Stopping it changes nothing in a cluster.\n.SH OPTIONS\n",
     );
     listed(&mut text, "--config FILE", "the configuration; also BURSAR_CONFIG");
-    listed(&mut text, "--log-format plain|json", "how lines of the log look");
+    listed(&mut text, "--log-format plain|json", "the format of the log");
     text.push_str(".SH SIGNALS\n");
-    listed(
-        &mut text,
-        "SIGHUP",
-        "puts the configuration in force, if it is right; systemctl reload bursard checks it first",
-    );
-    listed(&mut text, "SIGTERM", "ends after what is under way, within a minute");
+    listed(&mut text, "SIGHUP", "reloads the configuration if it is valid; systemctl reload bursard checks it first");
+    listed(&mut text, "SIGTERM", "finishes the work in progress, within a minute, and exits");
     text.push_str(".SH EXIT STATUS\n0 stopped, 1 failed, 64 usage, 75 another process has the ledger, 77 it cannot become user bursar, 78 configuration.\n");
     text.push_str(".SH EXAMPLES\n");
-    listed(&mut text, "systemctl enable --now bursard", "starts it, now and at boot");
-    listed(&mut text, "journalctl -u bursard", "shows its log");
+    listed(&mut text, "systemctl enable --now bursard", "starts the daemon, now and at boot");
+    listed(&mut text, "journalctl -u bursard", "shows the daemon's log");
     text.push_str(".SH FILES\n");
     for (file, what) in FILES {
         listed(&mut text, file, what);
@@ -224,8 +223,8 @@ fn configuration() -> String {
         text.push('\n');
     }
     text.push_str(".fi\n.SH EXAMPLES\n");
-    listed(&mut text, "bursar check", "says all that is wrong with it");
-    listed(&mut text, "sudo bursar plan --config new.toml", "says what another one would do");
+    listed(&mut text, "bursar check", "lists all errors in the configuration");
+    listed(&mut text, "sudo bursar plan --config new.toml", "shows what another configuration would change");
     text.push_str(".SH FILES\n");
     for (file, what) in FILES {
         listed(&mut text, file, what);
@@ -241,21 +240,21 @@ mod tests {
     #[test]
     fn every_page_has_examples_files_and_other_pages() {
         let folder = std::env::temp_dir().join(format!("bursar-manual-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a folder");
-        write(&folder).expect("pages");
+        fs::create_dir_all(&folder).expect("the temporary folder is writable");
+        write(&folder).expect("the folder is writable");
         for page in ["bursar.1", "bursar-plan.1", "bursar-quota.1", "bursard.8", "bursar.toml.5"] {
             let text = fs::read_to_string(folder.join(page)).expect(page);
             for section in [".SH EXAMPLES", ".SH FILES", ".SH SEE ALSO"] {
                 assert!(text.contains(section), "{page} lacks {section}");
             }
         }
-        let nested = fs::read_to_string(folder.join("bursar-quota-set.1")).expect("a page");
+        let nested = fs::read_to_string(folder.join("bursar-quota-set.1")).expect("the page is readable");
         assert!(nested.contains(".SH SEE ALSO"), "{nested}");
-        fs::remove_dir_all(&folder).expect("removed");
+        fs::remove_dir_all(&folder).expect("the file can be removed");
     }
 
     #[test]
-    fn every_example_is_a_command_that_there_is() {
+    fn every_example_is_an_existing_command() {
         let command = arguments::ungrouped();
         for (name, examples) in EXAMPLES {
             assert!(name.is_empty() || command.find_subcommand(name).is_some(), "{name}");

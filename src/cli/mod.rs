@@ -1,5 +1,5 @@
-//! The administrators' command: arguments become one call of the library or of the daemon, and its answer is printed.
-//! Printing lives only here, one file a command; it decides nothing.
+//! The administrators' command `bursar`: turns the arguments into one call of the library or of the daemon, and prints
+//! the answer. Each command has its own file. Only this module prints, and it makes no decisions.
 
 mod approver;
 mod archive;
@@ -50,7 +50,7 @@ use self::exit::{Exit, Failure};
 /// Runs the command that the arguments name.
 #[must_use]
 pub fn main() -> ExitCode {
-    // Help is asked for before the options are known.
+    // Set before the arguments are parsed, because the parser prints the help.
     output::set_width(std::env::args_os().any(|word| word == "--wide"));
     let arguments = match arguments::parsed() {
         Ok(arguments) => arguments,
@@ -66,9 +66,9 @@ pub fn main() -> ExitCode {
             return Exit::Usage.into();
         }
     };
-    // HTTP clients want a TLS provider, also where they speak plain text. An error means that there is one.
+    // HTTP clients need a TLS provider even for plain HTTP. An error means that one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // One thread: root becomes another user on the way, and no thread is to be left behind.
+    // One thread: root may become another user later, and setuid changes only the thread that calls it.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = runtime
         .map_err(|error| Failure::new(Exit::Failed, error.to_string()))

@@ -1,5 +1,5 @@
-//! Names for the completions of shells: accounts from the ledger, classes and clusters from the configuration. Who may read
-//! neither is offered none.
+//! Prints names for shell completions: accounts from the ledger, classes and clusters from the configuration. A caller
+//! who may read neither gets none.
 
 use super::arguments::NameKind;
 use super::context::Context;
@@ -7,7 +7,7 @@ use super::exit::{Exit, Failure};
 use super::output;
 use crate::ledger::Lifecycle;
 
-/// Prints the names of one kind, one a line, sorted.
+/// Prints the sorted names of one kind, one per line.
 pub(super) async fn run(context: &Context, kind: NameKind) -> Result<Exit, Failure> {
     let mut names: Vec<String> = match kind {
         NameKind::Class => context.offline_settings()?.policy.classes.into_keys().collect(),
@@ -24,7 +24,7 @@ pub(super) async fn run(context: &Context, kind: NameKind) -> Result<Exit, Failu
     Ok(Exit::Done)
 }
 
-/// What a shell's script asks for, after the words before the cursor. It stands behind what clap generates.
+/// A script for bash that offers names, depending on the word before the cursor. It is appended to clap's script.
 pub(super) const BASH: &str = r#"
 _bursar_with_names() {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} kind=
@@ -36,7 +36,7 @@ _bursar_with_names() {
     if [[ -n $kind && $word != -* ]]; then
         local name
         COMPREPLY=()
-        # A name is text: `compgen -W` would run a command that it holds.
+        # Not `compgen -W`, which would run a command substitution within a name.
         while IFS= read -r name; do
             [[ $name == "$word"* ]] && COMPREPLY+=("$(printf %q "$name")")
         done < <(bursar names "$kind" 2>/dev/null)
@@ -47,7 +47,7 @@ _bursar_with_names() {
 complete -F _bursar_with_names -o nosort -o bashdefault -o default bursar
 "#;
 
-/// The same for fish.
+/// The script for fish.
 pub(super) const FISH: &str = r#"
 function __bursar_before
     set -l words (commandline -opc)
@@ -60,7 +60,7 @@ complete -c bursar -f -n "__bursar_before --class" -a "(bursar names class 2>/de
 complete -c bursar -f -n "__bursar_before --cluster" -a "(bursar names cluster 2>/dev/null)"
 "#;
 
-/// The same for zsh: the function that clap generates is called for everything else.
+/// The script for zsh. For everything but names, it calls the function that clap generates.
 pub(super) const ZSH: &str = r#"
 _bursar_with_names() {
     local kind=
@@ -88,7 +88,7 @@ mod tests {
     use crate::cli::arguments::{Arguments, Command};
 
     #[test]
-    fn the_scripts_ask_for_kinds_that_there_are() {
+    fn every_kind_in_the_scripts_is_a_valid_argument() {
         for kind in ["tool", "user", "group", "class", "cluster"] {
             let parsed = Arguments::try_parse_from(["bursar", "names", kind]).expect(kind);
             assert!(matches!(parsed.command, Command::Names { .. }));
@@ -96,8 +96,8 @@ mod tests {
     }
 
     #[test]
-    fn bash_offers_names_and_runs_nothing_of_them() {
-        let folder = tempfile::tempdir().expect("a folder");
+    fn bash_offers_names_and_never_runs_them() {
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
         let script = format!(
             r#"bursar() {{ printf '%s\n' foo 'f$(touch x)' 'f`touch x`' 'f;touch x' bar; }}
             {BASH}

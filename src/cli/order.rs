@@ -1,5 +1,5 @@
-//! `bursar suspend|resume|hold|release|approve`, and what `quota` and `revoke` ask for: orders, given to the daemon, or
-//! written down by this process while there is none.
+//! `bursar suspend|resume|hold|release|approve`: gives orders to the daemon or, if it does not run, records them in the
+//! ledger in this process. Other commands, such as `quota` and `revoke`, give their orders through this module.
 
 use super::arguments::{self, Account, Adopt, AdoptNamespace, Command, MaybeReasoned, Reasoned, Resume, Suspend};
 use super::context::Context;
@@ -36,7 +36,7 @@ pub(super) async fn adopt(context: &Context, command: Adopt) -> Result<Exit, Fai
     give(context, orders).await
 }
 
-/// Lines as one types them after `bursar adopt`.
+/// Parses lines in the syntax of `bursar adopt`.
 fn adoptions(text: &str) -> (Vec<OrderRequest>, Vec<String>) {
     lines::parsed(text, &["adopt"], |command| match command {
         Command::Adopt(command) => adoption(command),
@@ -66,7 +66,7 @@ impl From<Reasoned> for Target {
     }
 }
 
-/// `None`: it is not one order, but a file of them.
+/// Returns the order of a command; `None` for an import, which is a file of orders.
 fn adoption(command: Adopt) -> Option<OrderRequest> {
     Some(match command {
         Adopt::Uid(arguments) => OrderRequest::AdoptUid(arguments.into()),
@@ -89,13 +89,14 @@ pub(super) async fn approve(context: &Context, hash: String) -> Result<Exit, Fai
     give(context, vec![OrderRequest::Approve { hash }]).await
 }
 
-/// By the daemon, or by this process under the same lock. What could be written down is, whatever is refused beside it.
+/// Gives orders to the daemon or, if it does not run, records them in this process under the same lock. If one order is
+/// refused, the others are still recorded.
 pub(super) async fn give(context: &Context, orders: Vec<OrderRequest>) -> Result<Exit, Failure> {
     printed(context, asked(context, &orders).await?)
 }
 
 pub(super) async fn asked(context: &Context, orders: &[OrderRequest]) -> Result<OrderAnswer, Failure> {
-    let progress = output::progress("the order is carried out");
+    let progress = output::progress("carrying out the order");
     let answer = match context.daemon()?.order(orders).await {
         Err(ClientError::Absent { .. }) => local::orders(&context.settings()?, &context.actor, orders).await?,
         answer => answer?,
@@ -118,12 +119,12 @@ pub(super) fn printed(context: &Context, answer: OrderAnswer) -> Result<Exit, Fa
     }
     let open = answer.open.into_iter().map(|Refusal { exit_code, text }| Refusal {
         exit_code,
-        text: format!("not done yet: {}; `bursar status` says how far it is", clean(&text)),
+        text: format!("not done yet: {}; `bursar status` shows the progress", clean(&text)),
     });
     refused(answer.refused.into_iter().chain(open).collect())
 }
 
-/// Ends as the first of them says.
+/// Returns all refusals as one failure, with the exit code of the first.
 fn refused(refusals: Vec<Refusal>) -> Result<Exit, Failure> {
     let Some(exit_code) = refusals.first().map(|refusal| refusal.exit_code) else { return Ok(Exit::Done) };
     let text = refusals.into_iter().map(|refusal| refusal.text).collect::<Vec<_>>().join("\n");
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_has_adoptions_and_nothing_else() {
+    fn a_file_may_have_only_adoptions() {
         let text = "# of the old cluster\nnamespace tool-foo --tool foo --ticket T1\nuid tool bar\n";
         let (orders, wrong) = adoptions(text);
         assert_eq!((orders.len(), wrong), (2, Vec::new()));

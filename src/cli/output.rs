@@ -1,4 +1,4 @@
-//! How things are printed: tables for people, JSON for programs, progress where somebody looks.
+//! Prints answers: tables for people, JSON for programs, and progress if standard error is a terminal.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::OnceLock;
@@ -17,16 +17,16 @@ use super::exit::{Exit, Failure};
 /// One row of a view.
 pub(super) type Row = Map<String, Value>;
 
-/// How much fits into a line; set once, before anything is printed.
+/// The number of columns of a line; `None` for lines of any length. Set once, before anything is printed.
 static WIDTH: OnceLock<Option<usize>> = OnceLock::new();
 
-/// Lets lines be as long as they are, if `wide`; else as long as the terminal has columns. `COLUMNS` says so in its place,
-/// also where no terminal is. A file or another program gets whole lines.
+/// Sets the width of lines. If `wide`, lines are not folded; otherwise they are folded at `COLUMNS`, or at the width of
+/// the terminal. Without both, lines are not folded, so that a file or another program gets whole lines.
 pub(super) fn set_width(wide: bool) {
     let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let shown = || console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
     let width = if wide { None } else { said.or_else(shown) };
-    // Only the first of two would count, and there is one.
+    // An error would mean that the width was set before, but this is the only call.
     let _ = WIDTH.set(width.map(|width| width.max(NARROWEST)));
 }
 
@@ -34,29 +34,31 @@ fn width() -> Option<usize> {
     WIDTH.get().copied().flatten()
 }
 
-/// Below this, names and hashes do not fit.
+/// The smallest width: names and hashes do not fit into less.
 const NARROWEST: usize = 40;
 
-/// Prints `text` with a newline at its end, folded where it is longer than the terminal. A reader that went away (`| head`) is
-/// no failure.
+/// Prints lines, folded at the width of the terminal. If the reader has closed the pipe (`| head`), the program exits
+/// without an error.
 pub(super) fn line(text: impl AsRef<str>) {
     let lines = text.as_ref().trim_end_matches('\n').split('\n');
     print(&lines.map(|line| folded(&clean(line), width())).collect::<Vec<_>>().join("\n"));
 }
 
-/// The same, with lines coloured by their sign: `+` access comes or all is well, `-` access goes, `~` a change, `!` look.
+/// Like [`line`], but colours each line by its sign: `+` access is added or all is well, `-` access is removed, `~` a
+/// change, `!` a problem.
 pub(super) fn signed(text: impl AsRef<str>) {
     let lines = text.as_ref().trim_end_matches('\n').split('\n');
     let lines = lines.map(|line| coloured(&folded(&clean(line), width()), has_colour()));
     print(&lines.collect::<Vec<_>>().join("\n"));
 }
 
-/// Prints `text` as it is: for programs, or a file.
+/// Prints `text` without folding, for programs or a file.
 pub(super) fn raw(text: &str) {
     print(&text.trim_end_matches('\n').split('\n').map(clean).collect::<Vec<_>>().join("\n"));
 }
 
-/// Prints `text` on standard error, and folds it if that is a terminal. Names of a directory and keys of a file are in it.
+/// Prints an error on standard error, folded if that is a terminal. Control characters are replaced, because the text
+/// contains names from a directory and keys from a file.
 pub(super) fn error(text: &str) {
     let width = width().filter(|_| io::stderr().is_terminal());
     let lines: Vec<String> = text.trim_end().split('\n').map(|line| folded(&clean(line), width)).collect();
@@ -75,21 +77,21 @@ fn print(text: &str) {
     }
 }
 
-/// Colour where the terminal has it and nobody forbids it (<https://no-color.org>).
+/// Whether to use colours: the terminal supports them, and `NO_COLOR` is not set (<https://no-color.org>).
 fn has_colour() -> bool {
     let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
     io::stdout().is_terminal() && !set("NO_COLOR") && !dumb
 }
 
-/// Prints the help, folded. Its options and commands stay apart from what is said of them.
+/// Prints the help, folded so that descriptions stay in their column.
 pub(super) fn help(text: &StyledStr) {
     let text = if has_colour() { text.ansi().to_string() } else { text.to_string() };
     let width = width().unwrap_or(HELP_WIDTH).min(HELP_WIDTH);
     print(&text.trim_end().split('\n').map(|line| folded(line, Some(width))).collect::<Vec<_>>().join("\n"));
 }
 
-/// Help is read, so it has the width of a page.
+/// The greatest width of help: longer lines of prose are hard to read.
 const HELP_WIDTH: usize = 80;
 
 /// Colours one line by its sign.
@@ -104,12 +106,13 @@ fn coloured(line: &str, has_colour: bool) -> String {
     if has_colour { format!("\u{1b}[{colour}m{line}\u{1b}[0m") } else { line.to_owned() }
 }
 
-/// The line in pieces that fit, the later ones indented. A word that is longer stays whole, so that it can be copied.
+/// Folds a line into pieces that fit, and indents all but the first. A word that is too long stays whole, so that it
+/// can be copied.
 pub(super) fn folded(line: &str, width: Option<usize>) -> String {
     let length = |text: &str| console::measure_text_width(text);
     let Some(width) = width.filter(|width| length(line) > *width) else { return line.to_owned() };
     let start = line.len() - line.trim_start().len();
-    // What stands apart by two blanks is a column: the last that begins in the left half is gone on with.
+    // Two blanks separate columns. The folded text continues in the last column that begins in the left half.
     let columns = line.char_indices().filter(|(place, found)| *found != ' ' && line[..*place].ends_with("  "));
     let mut columns = columns.map(|(place, _)| place);
     let column = columns.rfind(|place| *place > start && length(&line[..*place]) <= width / 2);
@@ -136,13 +139,13 @@ pub(super) fn folded(line: &str, width: Option<usize>) -> String {
     text.split('\n').map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
-/// Prints a value for programs.
+/// Prints a value as JSON.
 pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     raw(&serde_json::to_string_pretty(value)?);
     Ok(())
 }
 
-/// Prints all of `rows` as JSON, or their `columns` as a table; `none` says that there are no rows.
+/// Prints all of `rows` as JSON, or their `columns` as a table. If there are no rows, prints `none`.
 pub(super) fn list(context: &Context, rows: &[Row], columns: &[&str], none: &str) -> Result<Exit, Failure> {
     if context.global.json {
         json(&rows)?;
@@ -154,13 +157,13 @@ pub(super) fn list(context: &Context, rows: &[Row], columns: &[&str], none: &str
     Ok(Exit::Done)
 }
 
-/// The `columns` of `rows` as a table with a heading; nothing for no rows.
+/// Returns the `columns` of `rows` as a table with a heading; an empty text if there are no rows.
 pub(super) fn table(rows: &[Row], columns: &[&str]) -> String {
     arranged(rows, columns, width())
 }
 
-/// As wide as `width` if each word fits into its column; else as wide as it is, so that [`line`] folds whole rows and a time
-/// or an address can still be copied.
+/// Returns a table of this width if each word fits into its column. Otherwise, the table has its natural width and
+/// [`line`] folds whole rows, so that a time or an address can still be copied.
 fn arranged(rows: &[Row], columns: &[&str], width: Option<usize>) -> String {
     if rows.is_empty() {
         return String::new();
@@ -177,7 +180,7 @@ fn arranged(rows: &[Row], columns: &[&str], width: Option<usize>) -> String {
         }
         table.add_row(cells);
     }
-    // A blank on each side.
+    // A column has a blank on each side.
     let least: Vec<u16> = longest.into_iter().map(|word| word.saturating_add(2)).collect();
     let fits = |width: &u16| least.iter().map(|column| u32::from(*column)).sum::<u32>() <= u32::from(*width);
     if let Some(width) = width.and_then(|width| u16::try_from(width).ok()).filter(fits) {
@@ -193,7 +196,7 @@ fn longest_word(text: &str) -> u16 {
     u16::try_from(longest).unwrap_or(u16::MAX)
 }
 
-/// `key  value` lines, one each column.
+/// Returns a row as `key  value` lines.
 pub(super) fn pairs(row: &Row) -> String {
     let width = row.keys().map(String::len).max().unwrap_or(0);
     let lines: Vec<String> =
@@ -201,7 +204,7 @@ pub(super) fn pairs(row: &Row) -> String {
     lines.join("\n")
 }
 
-/// A value as people read it.
+/// Formats a value for people; `-` for null.
 pub(super) fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
@@ -210,12 +213,12 @@ pub(super) fn cell(value: &Value) -> String {
     }
 }
 
-/// Text of the directory must not drive the terminal.
+/// Replaces control characters, because text from a directory must not control the terminal.
 pub(super) fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// A sign of life on standard error while `text` is under way, if somebody looks.
+/// Shows a spinner with `text`, if standard error is a terminal.
 pub(super) fn progress(text: &'static str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -228,7 +231,7 @@ pub(super) fn progress(text: &'static str) -> ProgressBar {
     bar
 }
 
-/// How many of `length` are done, on standard error, if somebody looks.
+/// Shows a progress bar up to `length`, if standard error is a terminal.
 pub(super) fn bar(length: u64, text: &'static str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -241,13 +244,13 @@ pub(super) fn bar(length: u64, text: &'static str) -> ProgressBar {
     bar
 }
 
-/// Compares what a terminal of 80 columns shows with `tests/data/terminal/NAME.txt`; `UPDATE_GOLDENS` writes the file.
+/// Folds `text` at 80 columns, and compares it with `tests/data/terminal/NAME.txt`. `UPDATE_GOLDENS` writes the file.
 #[cfg(test)]
 pub(super) fn is_golden(name: &str, text: &str) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/terminal").join(format!("{name}.txt"));
     let shown: String = text.trim_end().lines().map(|line| folded(line, Some(80)) + "\n").collect();
     if std::env::var_os("UPDATE_GOLDENS").is_some() {
-        std::fs::write(&path, &shown).expect("written");
+        std::fs::write(&path, &shown).expect("the folder is writable");
     }
     assert_eq!(shown, std::fs::read_to_string(&path).unwrap_or_default());
     let long = shown.lines().find(|line| console::measure_text_width(line) > 80);

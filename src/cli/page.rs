@@ -1,5 +1,6 @@
-//! The page of `bursar report`: an [`Overview`] as one HTML file that loads nothing and runs nothing. Names come from
-//! directories, so all text goes through [`Escaped`]. The page is well-formed XML, too, so that programs can read it.
+//! Turns an [`Overview`] into the page of `bursar report`: one HTML file that loads and runs nothing. Names come from
+//! directories, so all text is written through [`Escaped`]. The page is also well-formed XML, so that programs can read
+//! it.
 
 use std::fmt::{self, Display, Write as _};
 
@@ -7,7 +8,7 @@ use serde_json::Value;
 
 use crate::report::overview::{Overview, Section};
 
-/// Wide tables scroll by themselves; on paper they are whole.
+/// Wide tables scroll on the screen, and are printed whole.
 const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;margin:0 auto;max-width:96rem;padding:1rem 2rem}\
     h2{margin:2.5rem 0 .5rem}p{margin:.4rem 0}nav a{margin-right:1rem;white-space:nowrap}code{overflow-wrap:anywhere}\
     div{overflow:auto;max-height:45rem}table{border-collapse:collapse}\
@@ -15,7 +16,7 @@ const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;margin:0 auto;max-
     max-width:30rem;min-width:4rem;overflow-wrap:anywhere}\
     th{position:sticky;top:0;background:#fff}@media print{div{overflow:visible;max-height:none}th{position:static}}";
 
-/// Text as HTML shows it. Control characters do not drive a terminal that prints the page, either.
+/// Text escaped for HTML. Control characters are replaced, so that they cannot control a terminal that prints the page.
 struct Escaped<'t>(&'t str);
 
 impl Display for Escaped<'_> {
@@ -28,7 +29,7 @@ impl Display for Escaped<'_> {
                 '"' => f.write_str("&quot;")?,
                 '\'' => f.write_str("&#39;")?,
                 '\n' | '\t' => f.write_char(' ')?,
-                // XML knows neither, not even escaped.
+                // XML allows neither of them, not even escaped.
                 '\u{fffe}' | '\u{ffff}' => f.write_char('\u{fffd}')?,
                 other if other.is_control() => f.write_char('\u{fffd}')?,
                 other => f.write_char(other)?,
@@ -38,10 +39,10 @@ impl Display for Escaped<'_> {
     }
 }
 
-/// The page.
+/// Returns the page.
 pub(super) fn page(overview: &Overview) -> String {
     let mut html = String::new();
-    // A string takes everything.
+    // Writing to a string never fails.
     let _ = write(&mut html, overview);
     html
 }
@@ -125,7 +126,7 @@ mod tests {
     #[test]
     fn a_list_tells_how_many_more_there_are() {
         let row = json!({"name": "foo", "until": "9999-12-31T23:59:59Z", "n": 3, "nothing": null});
-        let rows = vec![row.as_object().cloned().expect("a row")];
+        let rows = vec![row.as_object().cloned().expect("the value is an object")];
         let columns = &["name", "until", "n", "nothing"];
         let section = Section { id: "tools", title: "Tools", note: "a & b".to_owned(), columns, rows, more: 7 };
         let empty = Section { id: "none", title: "None", note: String::new(), columns, rows: Vec::new(), more: 0 };

@@ -1,4 +1,4 @@
-//! `bursar plan`: what would be done, also by another configuration, and what falls due later.
+//! `bursar plan`: prints what the next cycle would do, also under another configuration, or what falls due until a day.
 
 use super::arguments::Plan;
 use super::context::Context;
@@ -10,7 +10,10 @@ use crate::daemon;
 
 pub(super) async fn run(context: &Context, Plan { at }: Plan) -> Result<Exit, Failure> {
     if let Some(at) = at.filter(|at| *at <= daemon::now()) {
-        return Err(Failure::new(Exit::Usage, format!("--at {at}: is past; name a later day, for example 2027-03-01")));
+        return Err(Failure::new(
+            Exit::Usage,
+            format!("--at {at} is in the past; give a later day, for example 2027-03-01"),
+        ));
     }
     let settings = context.settings()?;
     let config = context.global.config_is_named.then(|| config(context)).transpose()?;
@@ -28,7 +31,7 @@ pub(super) async fn run(context: &Context, Plan { at }: Plan) -> Result<Exit, Fa
     Ok(Exit::of(answer.exit_code))
 }
 
-/// The configuration that `--config` or `BURSAR_CONFIG` names, for the daemon.
+/// Reads the configuration that `--config` or `BURSAR_CONFIG` names, to send it to the daemon.
 fn config(context: &Context) -> Result<ConfigText, Failure> {
     let file = &context.global.config;
     let failed = |error| Failure::new(Exit::Failed, format!("{}: {error}", file.display()));

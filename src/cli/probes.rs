@@ -1,5 +1,5 @@
-//! What `bursar doctor` reaches: directories, clusters, homes and the daemon, each answer as a finding. Nothing is
-//! changed anywhere, but for a file that is written beneath a home and taken away again.
+//! The probes of `bursar doctor`: they check directories, clusters, homes and the daemon, and return findings. They
+//! change nothing, except that they write files and directories in homes and prefixes as a test and remove them again.
 
 mod authority;
 mod cluster;
@@ -33,20 +33,20 @@ use crate::settings::{self, Egress, Names, Settings};
 use crate::snapshot::{Completeness, SourceRead, Way};
 use crate::store::ReadStore;
 
-/// An answer that takes longer is none.
+/// The deadline of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Days for which `bursar doctor` names an exception that ended: an audit is due in that time.
+/// The number of days for which `bursar doctor` names an exception that ended. An audit should happen in that time.
 const ENDED_WITHIN: i64 = 30;
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
-    /// What was looked at.
+    /// What was checked.
     pub(super) subject: String,
     /// What was found.
     pub(super) text: String,
-    /// What to do; nothing where all is well.
+    /// What to do; `None` if there is no problem.
     pub(super) remedy: Option<String>,
 }
 
@@ -60,12 +60,12 @@ impl Finding {
     }
 }
 
-/// Reads every directory once. Answers also with the homes that they name.
+/// Reads every directory once. Returns the homes that they name, too.
 pub(super) async fn sources(settings: &Settings) -> (Vec<Finding>, Vec<PathBuf>) {
     let sources = match settings.sources() {
         Ok(sources) => sources,
         Err(errors) => {
-            let remedy = "put the password where the configuration says, 0640 root:bursar";
+            let remedy = "put the password where the configuration expects it, with mode 0640 and owner root:bursar";
             return (errors.0.iter().map(|error| Finding::bad("password", error, remedy)).collect(), Vec::new());
         }
     };
@@ -75,7 +75,7 @@ pub(super) async fn sources(settings: &Settings) -> (Vec<Finding>, Vec<PathBuf>)
     for read in &snapshot.reads {
         let subject = format!("source {}", read.source);
         let server = read.server.as_deref().unwrap_or("no server");
-        // Every directory has some that are not tenants; they are no trouble of the site's.
+        // Every directory has entries that cannot become tenants, so they are not a problem.
         let rejected = match read.rejected.len() {
             0 => String::new(),
             count => format!("; rejected entries: {count} (`bursar plan` lists each with the reason)"),
@@ -106,7 +106,8 @@ pub(super) async fn sources(settings: &Settings) -> (Vec<Finding>, Vec<PathBuf>)
     (findings, entries.filter_map(|entry| entry.home).collect())
 }
 
-/// `: 3 512 users, 5 tools (0 with maintainers)`: a wrong attribute for members shows nowhere else.
+/// Returns the counts of entries, such as `: 3512 users; 5 tools, 0 with maintainers`. A wrong attribute for members
+/// shows nowhere else.
 fn kinds(read: &SourceRead) -> String {
     let mut kinds: BTreeMap<AccountKind, (usize, usize)> = BTreeMap::new();
     for entry in &read.entries {
@@ -127,7 +128,7 @@ fn kinds(read: &SourceRead) -> String {
     if said.is_empty() { String::new() } else { format!(": {}", said.join("; ")) }
 }
 
-/// A source that is to tell its changes at once, and cannot.
+/// Returns a finding if a source is configured with `persist`, but its server does not report changes.
 fn untold(sources: &[SourceConfig], read: &SourceRead) -> Option<Finding> {
     let source = sources.iter().find(|source| source.name == read.source)?;
     let is_told = read.way != Way::Full || read.completeness != Completeness::Complete;
@@ -135,12 +136,13 @@ fn untold(sources: &[SourceConfig], read: &SourceRead) -> Option<Finding> {
         Finding::bad(
             format!("source {}, persist", source.name),
             "the server does not report changes, so each cycle reads everything",
-            "OpenLDAP: `overlay syncprov` on the database, and no limit on the size of our searches; else take persist out",
+            "OpenLDAP: add `overlay syncprov` to the database, and lift the size limit for bind_dn; otherwise remove persist",
         )
     })
 }
 
-/// A source whose server does not say how far it is: a backup that is weeks old would look the same.
+/// Returns a finding if the server of a source does not report its replication state. Bursar could not tell it from a
+/// server that was restored from a backup of weeks ago.
 fn undated(sources: &[SourceConfig], read: &SourceRead) -> Option<Finding> {
     let source = sources.iter().find(|source| source.name == read.source)?;
     let server = read.server.as_ref().filter(|_| read.marks.says_nothing())?;
@@ -148,13 +150,16 @@ fn undated(sources: &[SourceConfig], read: &SourceRead) -> Option<Finding> {
     is_judged.then(|| {
         Finding::bad(
             format!("source {}, age", source.name),
-            format!("{server} does not say how far it is, so nobody sees when it is behind other servers, or restored"),
+            format!(
+                "{server} does not report its replication state, so Bursar cannot see whether it is behind other servers or \
+                 was restored from a backup"
+            ),
             "let Bursar read contextCSN of the suffix, and entryCSN and modifyTimestamp of entries (docs/directories.md)",
         )
     })
 }
 
-/// What idle namespaces are judged by, beside their pods.
+/// Checks the Prometheus servers that tell, in addition to the pods, whether a namespace is in use.
 pub(super) async fn evidence(settings: &Settings) -> Vec<Finding> {
     let mut findings = Vec::new();
     let rules = settings.policy.reapers.namespaces.iter();
@@ -172,7 +177,8 @@ pub(super) async fn evidence(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-/// Exceptions that ended within [`ENDED_WITHIN`] days. What they let in is not known to the ledger, only to an audit.
+/// Returns the exceptions that ended within [`ENDED_WITHIN`] days. The ledger does not know what they let in; only an
+/// audit finds it.
 pub(super) async fn ended_exceptions(settings: &Settings) -> Vec<Finding> {
     let ledger = settings.ledger();
     if !ledger.exists() {
@@ -196,18 +202,18 @@ fn ended(row: &serde_json::Map<String, serde_json::Value>) -> String {
     let text = |key: &str| row.get(key).and_then(serde_json::Value::as_str).unwrap_or_default();
     let detail: serde_json::Value = serde_json::from_str(text("detail")).unwrap_or_default();
     format!(
-        "{} from {}, on {}; what it let in stays until it is removed, and `bursar webhook audit` names it",
+        "{} from {}, on {}; objects that it admitted stay until they are removed; `bursar webhook audit` lists them",
         text("account"),
         detail["rule"].as_str().unwrap_or_default(),
         text("day")
     )
 }
 
-/// What tenants' pods reach that they should not.
+/// Returns findings about servers that tenants' pods should not reach.
 pub(super) fn egress(settings: &Settings) -> Vec<Finding> {
     let Egress { reached, unknown } = settings::egress(settings, Names::Resolved);
     let reached = reached.into_iter().map(|(class, what)| {
-        let remedy = "leave it out by except or ports of the class's [network.NAME]; a pod that reaches a file server can \
+        let remedy = "exclude it with except or ports in the class's [network.NAME]; a pod that reaches a file server can \
                     read every home (/usr/share/doc/bursar/threat-model.md)";
         Finding::bad(format!("class {class}, network"), format!("its pods reach {what}"), remedy)
     });
@@ -219,7 +225,7 @@ pub(super) fn egress(settings: &Settings) -> Vec<Finding> {
     reached.chain(unknown).collect()
 }
 
-/// Whether the daemon runs, and what it finds in clusters that its ledger does not know.
+/// Checks whether the daemon runs, and returns the objects in clusters that its ledger does not know.
 pub(super) async fn daemon(settings: &Settings) -> Vec<Finding> {
     let answer = match ControlClient::new(&settings.control_socket) {
         Ok(client) => client.status().await,
@@ -228,7 +234,7 @@ pub(super) async fn daemon(settings: &Settings) -> Vec<Finding> {
     let socket = settings.control_socket.display();
     let running = match &answer {
         Ok(_) => Finding::good("daemon", format!("answers at {socket}")),
-        // A host that is set up and was never started has nothing wrong.
+        // If the daemon was never started, that is not a problem.
         Err(ClientError::Absent { .. }) if !has_worked(settings).await => {
             Finding::good("daemon", "not started yet; next: bursar plan, then systemctl enable --now bursard")
         }
@@ -241,17 +247,17 @@ pub(super) async fn daemon(settings: &Settings) -> Vec<Finding> {
     let unknown = unknown.into_iter().map(|Unknown { cluster, object, what }| {
         Finding::bad(
             format!("cluster {cluster}"),
-            format!("{object} is not in the ledger, and carries Bursar's label"),
+            format!("{object} is not in the ledger, but carries Bursar's label"),
             what,
         )
     });
     std::iter::once(running).chain(unknown).collect()
 }
 
-/// Whether there was a cycle.
+/// Whether there was a cycle on this host.
 async fn has_worked(settings: &Settings) -> bool {
     let report = async { ReadStore::open(&settings.ledger()).await?.last_report().await };
-    // A ledger that cannot be read is a finding of its own.
+    // If the ledger cannot be read, another finding says so.
     settings.ledger().exists() && !matches!(report.await, Ok(None))
 }
 

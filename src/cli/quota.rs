@@ -1,4 +1,4 @@
-//! `bursar quota set|unset|list|import`: other amounts for one account than its class gives.
+//! `bursar quota set|unset|list|import`: overrides the amounts of the class for one account.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use super::{lines, order, output, show};
 use crate::identity::ClusterName;
 use crate::orders::request::{self, OrderRequest, Target};
 
-/// Every override, or those of `?1` = `tool:foo`.
+/// Selects every override, or those of the account `?1`, such as `tool:foo`.
 const LIST: &str =
     "SELECT a.kind || ':' || a.name AS account, a.id, nullif(q.cluster, '') AS cluster, q.resource, q.amount,
        q.note ->> 'ticket' AS ticket, q.until, q.note ->> 'actor' AS actor, q.note ->> 'reason' AS reason,
@@ -64,12 +64,12 @@ async fn list(context: &Context, asked: MaybeAccount) -> Result<Exit, Failure> {
     output::list(context, &rows, &COLUMNS, "no overrides")
 }
 
-/// Whether an override has no end: programs read a time that sorts after all others.
+/// Whether an override has no end. The database and JSON have a time for it that sorts after all others.
 fn is_open(until: &Value) -> bool {
     until.as_str().is_some_and(|until| until.starts_with("9999-12-31"))
 }
 
-/// A file of `quota list --json`, or of lines as one types them after `bursar quota set`.
+/// Reads a file with the output of `quota list --json`, or with lines in the syntax of `bursar quota set`.
 fn read(file: &Path) -> Result<Vec<OrderRequest>, Failure> {
     lines::read(file, |text| if text.trim_start().starts_with('[') { of_rows(text) } else { of_lines(text) })
 }
@@ -105,19 +105,19 @@ fn of_lines(text: &str) -> (Vec<OrderRequest>, Vec<String>) {
     })
 }
 
-/// A day, which is its beginning in UTC, or a moment.
+/// Parses a day, which means its beginning in UTC, or a time.
 pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
     if let Ok(day) = text.parse::<Date>()
         && !text.contains('T')
     {
         return day.to_zoned(TimeZone::UTC).map(|zoned| zoned.timestamp()).map_err(|error| error.to_string());
     }
-    let wrong = || format!("{text:?} is no day and no time; for example 2027-01-01, or 2027-01-01T12:00:00Z");
+    let wrong = || format!("{text:?} is neither a day nor a time; for example 2027-01-01, or 2027-01-01T12:00:00Z");
     let moment: Timestamp = text.parse().map_err(|_| wrong())?;
     Timestamp::from_second(moment.as_second()).map_err(|_| wrong())
 }
 
-/// `limits.cpu=8`.
+/// Parses an amount such as `limits.cpu=8`.
 pub(super) fn amount(text: &str) -> Result<(String, String), String> {
     let wrong = || format!("{text:?} is not RESOURCE=AMOUNT; for example limits.cpu=8");
     let (resource, amount) = text.split_once('=').ok_or_else(wrong)?;
@@ -130,8 +130,8 @@ mod tests {
 
     #[test]
     fn a_day_begins_at_midnight_utc() {
-        assert_eq!(moment("2027-01-01").expect("a day").to_string(), "2027-01-01T00:00:00Z");
-        assert_eq!(moment("2027-01-01T08:30:00.5Z").expect("a time").to_string(), "2027-01-01T08:30:00Z");
+        assert_eq!(moment("2027-01-01").expect("the text is a day").to_string(), "2027-01-01T00:00:00Z");
+        assert_eq!(moment("2027-01-01T08:30:00.5Z").expect("the text is a time").to_string(), "2027-01-01T08:30:00Z");
         assert!(moment("tomorrow").is_err() && moment("2027-13-01").is_err());
     }
 
@@ -143,16 +143,16 @@ mod tests {
 
     #[test]
     fn a_file_without_orders_is_an_error() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
         let file = folder.path().join("quotas");
-        std::fs::write(&file, "# nothing yet\n\n").expect("written");
+        std::fs::write(&file, "# nothing yet\n\n").expect("the folder is writable");
         assert_eq!(read(&file).err().map(|failure| failure.exit), Some(Exit::Usage));
-        std::fs::write(&file, "tool foo pods=4\n").expect("written");
+        std::fs::write(&file, "tool foo pods=4\n").expect("the folder is writable");
         assert_eq!(read(&file).map(|orders| orders.len()).ok(), Some(1));
     }
 
     #[test]
-    fn a_file_has_lines_or_what_a_list_printed() {
+    fn a_file_has_lines_of_orders_or_the_json_of_a_list() {
         let text = "# since spring\n\ntool foo limits.cpu=8 --ticket T1 --until 2027-01-01\ntool bar pods=4 --reason \"a b\"\n";
         let (orders, wrong) = of_lines(text);
         assert_eq!((orders.len(), wrong), (2, Vec::new()));

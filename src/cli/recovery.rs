@@ -1,5 +1,5 @@
-//! `bursar ledger restore FILE`, `bursar ledger rebuild` and `bursar takeover`: a ledger after a loss. They act at once,
-//! under the daemon's lock.
+//! `bursar ledger restore FILE`, `bursar ledger rebuild` and `bursar takeover`: recover the ledger after a loss. They
+//! act at once, under the daemon's lock.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,13 +22,14 @@ use crate::settings::Settings;
 use crate::store::backup;
 use crate::store::restore::{RestoreError, Restored, Restoring, restore as put_back};
 
-/// What comes after the ledger has another id.
-const NEXT: &str = "its id is new: `bursar takeover` makes it the owner of the clusters, and then bursard starts";
+/// The next steps after the ledger got a new id.
+const NEXT: &str =
+    "the ledger has a new id; next: `bursar takeover` makes it the owner of the clusters, then start bursard";
 
 pub(super) async fn restore(context: &Context, path: &Path, older: bool) -> Result<Exit, Failure> {
     let settings = context.settings()?;
     may()?;
-    // As the caller, before this process becomes somebody who may not read it.
+    // Opened as the caller, because user `bursar` may not be allowed to read it.
     let mut backup = File::open(path).map_err(|error| {
         let (path, folder) = (path.display(), backup::folder(&settings.state_dir));
         Failure::new(Exit::Failed, format!("cannot read {path}: {error}; nightly backups are in {}", folder.display()))
@@ -50,7 +51,7 @@ pub(super) async fn restore(context: &Context, path: &Path, older: bool) -> Resu
         output::line(format!("the previous ledger is now {}", replaced.display()));
     }
     match forgotten {
-        Some(events) if events > 0 => output::line(format!("{events} events are in that file only")),
+        Some(events) if events > 0 => output::line(format!("{events} of its events are not in the backup")),
         _ => {}
     }
     Ok(Exit::Done)
@@ -152,7 +153,8 @@ pub(super) fn may() -> Result<(), Failure> {
     if may_act() { Ok(()) } else { Err(Failure::new(Exit::Forbidden, "this needs root or user bursar")) }
 }
 
-/// None where the key is lost: then no namespace proves anything, and a new one is drawn.
+/// Returns no key if the seal's key is lost. Then no seal of a namespace can be verified, and `init` generates a new
+/// key.
 fn public_keys(state_dir: &Path) -> Result<Vec<[u8; 32]>, Failure> {
     if !state_dir.join(bootstrap::SEAL_KEY).exists() {
         return Ok(Vec::new());
@@ -160,7 +162,7 @@ fn public_keys(state_dir: &Path) -> Result<Vec<[u8; 32]>, Failure> {
     Ok(vec![runtime::read_seal(state_dir)?.public_key()])
 }
 
-/// An administrator's kubeconfig for each cluster, as they are `given`: `FILE`, or `NAME=FILE`.
+/// Returns the administrator's kubeconfig of each cluster from the arguments, each `FILE` or `NAME=FILE`.
 fn admins(settings: &Settings, given: &[String]) -> Result<BTreeMap<ClusterName, PathBuf>, Failure> {
     let known: Vec<&ClusterName> = settings.clusters.keys().collect();
     let mut admins = BTreeMap::new();
@@ -176,10 +178,10 @@ fn admins(settings: &Settings, given: &[String]) -> Result<BTreeMap<ClusterName,
         return Ok(admins);
     }
     let names: Vec<String> = known.iter().map(|name| format!("--admin-kubeconfig {name}=FILE")).collect();
-    Err(Failure::new(Exit::Usage, format!("name the administrator's kubeconfig of each cluster: {}", names.join(" "))))
+    Err(Failure::new(Exit::Usage, format!("give the administrator's kubeconfig of each cluster: {}", names.join(" "))))
 }
 
-/// The administrator's kubeconfig of one cluster: the one that is given, or where `kubectl` looks.
+/// Returns the administrator's kubeconfig of one cluster: the given one, or the one that `kubectl` uses.
 pub(super) fn admin_of(settings: &Settings, cluster: &ClusterName, given: Option<PathBuf>) -> Result<PathBuf, Failure> {
     if !settings.clusters.contains_key(cluster) {
         let text = format!("cluster {cluster} is not in the configuration");
@@ -190,13 +192,13 @@ pub(super) fn admin_of(settings: &Settings, cluster: &ClusterName, given: Option
     })
 }
 
-/// Where `kubectl` looks; a file in the home of root that does not exist was not meant by anybody.
+/// Returns the kubeconfig that `kubectl` uses: `$KUBECONFIG` or, if it exists, `~/.kube/config`.
 fn usual() -> Option<PathBuf> {
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".kube/config")).filter(|path| path.exists());
     std::env::var_os("KUBECONFIG").map(PathBuf::from).or_else(home)
 }
 
-/// The same, if there is one cluster only.
+/// Returns the kubeconfig that `kubectl` uses as the administrator's kubeconfig of the only cluster.
 fn usual_admin(settings: &Settings) -> Result<BTreeMap<ClusterName, PathBuf>, Failure> {
     match usual() {
         Some(path) => admins(settings, &[path.display().to_string()]),

@@ -1,4 +1,4 @@
-//! `bursar report --out FILE`: the whole site on one page, for managers and auditors.
+//! `bursar report --out FILE`: writes the state of the whole site to one page, for managers and auditors.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::daemon;
 use crate::errors::chain;
 use crate::report::overview::Overview;
 
-/// The page has people's addresses. Its owner decides who else may read it.
+/// The page contains mail addresses of people, so only the caller may read it.
 const MODE: u32 = 0o600;
 
 pub(super) async fn run(context: &Context, Report { out }: &Report) -> Result<Exit, Failure> {
@@ -19,7 +19,7 @@ pub(super) async fn run(context: &Context, Report { out }: &Report) -> Result<Ex
     if !prints {
         must_be_a_file(out)?;
     }
-    // The daemon's ledger is read as user `bursar`, a named one and the page are the caller's.
+    // The configured ledger is read as user `bursar`. The ledger of --ledger and the page belong to the caller.
     let progress = output::progress("reading the ledger");
     let overview = match context.global.ledger {
         Some(_) => read(context).await,
@@ -46,7 +46,7 @@ async fn read(context: &Context) -> Result<Overview, Failure> {
     Ok(Overview::read(&mut context.store().await?, &policy, daemon::now()).await?)
 }
 
-/// Nothing else is replaced: not a link, and no device.
+/// Checks that the path is a regular file or does not exist, so that no link and no device is replaced.
 fn must_be_a_file(path: &Path) -> Result<(), Failure> {
     let wrong = |what: &str| Err(Failure::new(Exit::Failed, format!("{}: {what}", path.display())));
     match std::fs::symlink_metadata(path) {

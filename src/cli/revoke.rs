@@ -1,5 +1,5 @@
-//! `bursar revoke`: of one account, or of a class; it returns when the API server refuses the old certificates and the new
-//! ones are delivered.
+//! `bursar revoke`: revokes the credentials of one account or of a class. It returns when the API server refuses the
+//! old certificates and the new ones are delivered.
 
 use std::time::Duration;
 
@@ -15,12 +15,13 @@ use crate::orders::request::{Evict, OrderRequest, RevokeClass, Target};
 use crate::plan::revocation::Progress;
 use crate::report::unfinished::Unfinished;
 
-/// Between two looks how far it is.
+/// The pause between two requests for the progress.
 const LOOK: Duration = Duration::from_millis(500);
 
-const STOPPED: &str = "it stopped by itself, and goes on when the failing step works again; see `bursar status`";
-const WAITS: &str = "the revocation is not over: it goes on by itself when what it waits for is there again, and the same \
-                     command follows it. To revoke the whole class once more, give another reason";
+const STOPPED: &str =
+    "the revocation stopped, and continues automatically when the failing step works again; see `bursar status`";
+const WAITS: &str = "the revocation is not finished: it continues automatically when what it waits for is back. The same \
+                     command shows its progress; to revoke the whole class once more, give another reason";
 
 pub(super) async fn run(context: &Context, arguments: Revoke) -> Result<Exit, Failure> {
     let Revoke { kind, name, all: _, class, evict, since, reason, ticket } = arguments;
@@ -35,7 +36,7 @@ pub(super) async fn run(context: &Context, arguments: Revoke) -> Result<Exit, Fa
             give(context, vec![order]).await
         }
         (_, _, Some(class)) => of_class(context, RevokeClass { class, reason, ticket }).await,
-        // The arguments' own rules leave no third.
+        // The rules of the arguments exclude any other combination.
         _ => Ok(Exit::Usage),
     }
 }
@@ -55,16 +56,17 @@ async fn of_class(context: &Context, request: RevokeClass) -> Result<Exit, Failu
     told(context, &answer, end, &Open { bound, open })
 }
 
-/// Revocations and suspensions that are not done to their end: an account that was suspended meanwhile may still be bound
-/// where its cluster does not answer. Those of other classes are included, because a row of `tenant` has only the class that
-/// came first.
+/// Returns the unfinished revocations and suspensions. An account that was suspended meanwhile may still have its
+/// bindings in a cluster that does not answer. Other classes are included, because a row of `tenant` has only the first
+/// class of the account.
 fn unfinished(all: &[Unfinished]) -> Vec<String> {
     let open = all.iter().filter(|one| ["revoke", "suspend"].contains(&one.what.as_str()));
     open.map(ToString::to_string).collect()
 }
 
-/// The newest answer about each account and cluster since the last revocation of the class was ordered, if bindings of others
-/// still name the holder. Other accounts are included, because a row of `tenant` has only the class that came first.
+/// Selects accounts and clusters in which foreign bindings still name the holder of old credentials, by the newest
+/// answer since the last revocation of the class was ordered. Accounts of other classes are included, because a row of
+/// `tenant` has only the first class of the account.
 const BOUND: &str = "WITH began AS (
       SELECT max(id) AS id FROM event WHERE action = 'revocation of a class ordered' AND detail ->> 'class' = ?1
     ), asked AS (
@@ -75,7 +77,7 @@ const BOUND: &str = "WITH began AS (
     SELECT asked.account, asked.cluster, e.detail ->> 'foreign' AS bindings FROM asked JOIN event e ON e.id = asked.id
     WHERE e.action = 'old credentials bound by others' ORDER BY 1, 2";
 
-/// A line for each account and cluster.
+/// Returns a line for each account and cluster that [`BOUND`] selects.
 async fn bound_by_others(context: &Context, class: &str) -> Result<Vec<String>, Failure> {
     let rows = context.store().await?.rows(BOUND, &[class.to_owned()]).await?;
     let line = |row: &output::Row| {
@@ -86,28 +88,28 @@ async fn bound_by_others(context: &Context, class: &str) -> Result<Vec<String>, 
     Ok(rows.iter().map(line).collect())
 }
 
-/// How it ended.
+/// The state of the revocation when this command stops following it.
 struct Ended {
-    /// As it was last seen; absent: it was over before anybody looked.
+    /// The last progress; `None` if the revocation was finished before the first request.
     progress: Option<Progress>,
-    /// Why it is not over.
+    /// Why the revocation is not finished; `None` if it is.
     open: Option<&'static str>,
-    /// What is not done to its end, for all accounts.
+    /// The unfinished work of all accounts.
     unfinished: Vec<Unfinished>,
 }
 
-/// What of it does not prove that old credentials are refused.
+/// The reasons why old credentials may still be accepted.
 struct Open {
-    /// By bindings that are not ours. `Err`: the ledger, which knows them, cannot be read here.
+    /// Lines about foreign bindings. An error if the ledger, which knows them, cannot be read by the caller.
     bound: Result<Vec<String>, Failure>,
-    /// By what waits.
+    /// Lines about unfinished revocations and suspensions.
     open: Vec<String>,
 }
 
-/// Looks until nothing of it is left, or it stops.
+/// Follows the revocation until it is finished, stops or waits.
 async fn followed(client: &ControlClient, first: Progress) -> Result<Ended, Failure> {
     let bar = output::bar(first.all(), "accounts are revoked");
-    // What the first answer waits for, the next one says.
+    // The first answer may not know yet what the revocation waits for, so at least one more is requested.
     let (mut last, mut unfinished, mut looked) = (first, Vec::new(), false);
     loop {
         bar.set_length(last.all());
@@ -122,7 +124,7 @@ async fn followed(client: &ControlClient, first: Progress) -> Result<Ended, Fail
         tokio::time::sleep(LOOK).await;
         let status = client.status().await.map_err(|error| {
             let Failure { exit, text } = error.into();
-            let on = "the revocation continues when bursard runs; run this command again to follow it";
+            let on = "the revocation continues when bursard runs; to follow it, run this command again";
             Failure::new(exit, format!("{text}\n{on}"))
         })?;
         unfinished = status.unfinished;
@@ -158,8 +160,8 @@ fn told(context: &Context, answer: &OrderAnswer, end: Ended, left: &Open) -> Res
             lines(bound)
         )),
         Err(Failure { text, .. }) => texts.push(format!(
-            "it is not known whether bindings that are not Bursar's name holders of older credentials, because the ledger \
-             cannot be read here; when that is corrected, run `bursar revoke` again:\n{}",
+            "the ledger cannot be read here, so it is not known whether bindings that are not Bursar's name holders of older \
+             credentials; correct this, then run `bursar revoke` again:\n{}",
             output::clean(text)
         )),
     }

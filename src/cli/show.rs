@@ -1,5 +1,5 @@
-//! `bursar show [KIND NAME]`: everything that the ledger knows of one account. A caller who may not read the ledger
-//! asks the daemon about their own account.
+//! `bursar show [KIND NAME]`: prints everything that the ledger knows about one account. If the caller may not read the
+//! ledger, the daemon answers about the caller's own account.
 
 use serde_json::Value;
 
@@ -50,7 +50,8 @@ fn print(facts: &Value) {
     }
 }
 
-/// The account's row of its view, by name or id; of several that have the name the one that is served.
+/// Returns the account's row in the view of its kind, by name or id. If several accounts have the name, the one that is
+/// served counts.
 pub(super) async fn account_row(store: &mut ReadStore, account: &Account) -> Result<Option<Row>, Failure> {
     let rows = facts::named(store, account.kind, &account.name).await?;
     one_of(account, &rows)
@@ -61,21 +62,21 @@ async fn known(store: &mut ReadStore, account: &Account) -> Result<Row, Failure>
     row.ok_or_else(|| Failure::no_account(account.kind, &account.name))
 }
 
-/// The account that a list is about, as `tool:foo`; empty: all accounts.
+/// Returns the account to list, such as `tool:foo`; an empty text for all accounts.
 pub(super) async fn listed(store: &mut ReadStore, asked: MaybeAccount) -> Result<String, Failure> {
     let MaybeAccount { kind: Some(kind), name: Some(name) } = asked else { return Ok(String::new()) };
     let row = known(store, &Account { kind, name }).await?;
     Ok(format!("{kind}:{}", row.get("name").and_then(Value::as_str).unwrap_or_default()))
 }
 
-/// As [`crate::orders::find`] tells them apart.
+/// Chooses one of several rows with the same name, by the rule of [`crate::orders::find`].
 fn one_of(account: &Account, rows: &[Row]) -> Result<Option<Row>, Failure> {
     let found = meant(rows, |row| row.get("state").and_then(Value::as_str).unwrap_or_default());
     if found.is_some() || rows.is_empty() {
         return Ok(found.cloned());
     }
     let text = format!(
-        "{} {:?} is the name of several; say which by its id instead of the name:\n{}",
+        "{} {:?} is ambiguous; use the id of the account instead of its name:\n{}",
         account.kind,
         account.name,
         output::table(rows, &["id", "name", "uid", "state", "since", "directory_id"])

@@ -1,4 +1,5 @@
-//! `bursar status`: how things stand, from the daemon, or from the ledger while there is none.
+//! `bursar status`: prints the state of sources, clusters and accounts, from the daemon or, if it does not run, from
+//! the ledger.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -84,7 +85,7 @@ fn text(status: &Status, running: bool, now: Timestamp) -> String {
     lines.extend(wal.as_ref().map(|(length, readers)| {
         let readers: Vec<String> = readers.iter().map(|reader| clean(reader)).collect();
         format!(
-            "the ledger's WAL has grown to {length} MiB; it shrinks when these have done reading: {}",
+            "the ledger's WAL has grown to {length} MiB; it shrinks when these processes finish reading: {}",
             readers.join(", ")
         )
     }));
@@ -105,8 +106,8 @@ fn text(status: &Status, running: bool, now: Timestamp) -> String {
     lines.extend(unowned.iter().map(|unowned| clean(&unowned.to_string())));
     match last_cycle {
         Some(report) => {
-            // What fails now is said below, with when it is tried again, and how far a change is now. Clusters are said above,
-            // if a daemon knows them.
+            // The current failures and the current progress are printed below. If a daemon runs, the clusters were
+            // printed above.
             let report = crate::control::api::CycleReport {
                 away: if running { BTreeMap::new() } else { report.away.clone() },
                 failing: Vec::new(),
@@ -122,7 +123,7 @@ fn text(status: &Status, running: bool, now: Timestamp) -> String {
     lines.extend(unfinished.iter().map(|one| clean(&one.to_string())));
     for failure in failing {
         lines.push(format!(
-            "fails: {} in {}: {}: {} (since {:.0}, {} times, again at {:.0})",
+            "fails: {} in {}: {}: {} (since {:.0}, tried {} times, next attempt at {:.0})",
             failure.account,
             failure.cluster,
             failure.step,
@@ -143,7 +144,7 @@ fn text(status: &Status, running: bool, now: Timestamp) -> String {
     lines.join("\n")
 }
 
-/// The webhook's last answer, with its age.
+/// Returns the line about the webhook's last answer, with its age.
 fn webhook(cluster: &str, WebhookAnswer { at, trouble }: &WebhookAnswer, now: Timestamp) -> String {
     let minutes = now.duration_since(*at).as_mins().max(0);
     match trouble {
@@ -189,7 +190,9 @@ fn of_realm(realm: &RealmStatus) -> Vec<String> {
     let mut lines = vec![format!("realm {name}: {users} users of ours, {read}{left}")];
     lines.extend(trouble.as_ref().map(|RealmTrouble { why, since, attempts, next_try }| {
         let why = clean(why);
-        format!("realm {name}: no changes are made since {since:.0}: {why} ({attempts} times, again at {next_try:.0})")
+        format!(
+            "realm {name}: no changes are made since {since:.0}: {why} (tried {attempts} times, next attempt at {next_try:.0})"
+        )
     }));
     lines.extend(notices.iter().map(|notice| format!("{}: {}", notice.account, clean(&notice.text))));
     lines
@@ -240,7 +243,7 @@ mod tests {
     use crate::plan::testing::{World, prod};
 
     #[test]
-    fn how_things_stand_is_the_golden_at_80_columns() {
+    fn the_status_is_the_golden_at_80_columns() {
         let mut world = World::new();
         world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();

@@ -1,4 +1,4 @@
-//! `bursar sync`: a cycle now, by the daemon, or with `--once` by this process.
+//! `bursar sync`: runs a cycle now, in the daemon or, with `--once`, in this process.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::{local, output};
 use crate::control::api::{Away, CycleReport, Failing};
 use crate::control::client::ControlClient;
 
-/// How often `sync` looks how much is left.
+/// How often `sync` asks how many accounts are left.
 const LOOK: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(context: &Context, arguments: &Sync) -> Result<Exit, Failure> {
@@ -36,7 +36,7 @@ pub(super) async fn run(context: &Context, arguments: &Sync) -> Result<Exit, Fai
     Ok(Exit::of(report.exit_code()))
 }
 
-/// Says how much is left, as long as nobody stops it.
+/// Shows how many accounts are left, until the caller drops the future.
 async fn show(daemon: &ControlClient, progress: &ProgressBar) -> Infallible {
     loop {
         tokio::time::sleep(LOOK).await;
@@ -47,7 +47,7 @@ async fn show(daemon: &ControlClient, progress: &ProgressBar) -> Infallible {
     }
 }
 
-/// A cycle in a few lines.
+/// Returns the report of a cycle in a few lines.
 pub(super) fn text(report: &CycleReport) -> String {
     let CycleReport { id, trigger, began: _, ended, changed, unchanged, actions, left, .. } = report;
     let CycleReport { failing, rejected, partial, refusals, near, pace, revocations, over_quota, unknown, .. } = report;

@@ -1,4 +1,4 @@
-//! `bursar tools`.
+//! `bursar tools`: lists the tools in the ledger.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ pub(super) async fn run(context: &Context, filter: &Filter) -> Result<Exit, Fail
     list(context, filter, rows, ("tools", &columns))
 }
 
-/// Prints the rows that the filter lets through. `what`: what they are, and the columns that are shown.
+/// Prints the rows that pass the filter. `what` is the name of the rows in messages, `columns` the columns to show.
 pub(super) fn list(
     context: &Context,
     filter: &Filter,
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filters_look_at_state_and_error() {
+    fn filters_use_state_and_last_error() {
         let row = |state: &str, error: Value| {
             json!({"state": state, "last_error": error}).as_object().cloned().unwrap_or_default()
         };

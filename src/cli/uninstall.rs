@@ -1,4 +1,4 @@
-//! `bursar uninstall`: takes Bursar out of a cluster; what tenants have stays.
+//! `bursar uninstall`: removes Bursar from a cluster. Namespaces and data of tenants stay.
 
 use serde_json::json;
 
@@ -14,7 +14,7 @@ pub(super) async fn run(context: &Context, arguments: &Uninstall) -> Result<Exit
     let Uninstall { cluster, admin_kubeconfig, dry_run } = arguments;
     let settings = context.settings()?;
     let cluster = webhook::cluster(&settings, cluster)?;
-    // It would write again what is removed.
+    // A running daemon would restore what is removed.
     if !dry_run && !matches!(context.daemon()?.status().await, Err(ClientError::Absent { .. })) {
         return Err(Failure::new(Exit::Busy, "bursard runs; stop it first: systemctl disable --now bursard"));
     }
@@ -35,13 +35,13 @@ pub(super) async fn run(context: &Context, arguments: &Uninstall) -> Result<Exit
         output::json(&json!({"cluster": cluster, "removed": names, "dry_run": dry_run}))?;
         return Ok(Exit::Done);
     }
-    let word = if *dry_run { "would go" } else { "removed" };
+    let word = if *dry_run { "would be removed:" } else { "removed" };
     for made in &removed {
         output::line(format!("{word:<8} {}", made.what));
     }
     output::line(format!(
-        "cluster {cluster}: nobody has access by Bursar{}; namespaces, quotas, network policies and volumes of tenants stay",
-        if *dry_run { " after this" } else { " any more" }
+        "cluster {cluster}: {} nobody has access through Bursar; namespaces, quotas, network policies and volumes of tenants stay",
+        if *dry_run { "after this," } else { "from now on," }
     ));
     Ok(Exit::Done)
 }

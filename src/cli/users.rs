@@ -1,4 +1,4 @@
-//! `bursar users`.
+//! `bursar users`: lists the users in the ledger.
 
 use super::arguments::Filter;
 use super::context::Context;

@@ -1,5 +1,5 @@
-//! `bursar webhook`: installs, removes, tries and prints the webhook of a cluster, with the daemon's own credential. It acts
-//! itself, at once, whether a daemon runs or not.
+//! `bursar webhook`: installs, removes, tests and prints the webhook of a cluster, with the daemon's own credential. It
+//! acts at once, without the daemon.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ pub(super) async fn run(context: &Context, command: &Webhook) -> Result<Exit, Fa
     }
 }
 
-/// What every one of them works with.
+/// What all these commands need.
 pub(super) struct Site {
     settings: Settings,
     cluster: ClusterName,
@@ -56,7 +56,7 @@ impl Site {
     }
 }
 
-/// Opens it all as user `bursar`, whose files they are.
+/// Opens everything as user `bursar`, who owns the files.
 pub(super) async fn site(context: &Context, arguments: &WebhookCluster) -> Result<Site, Failure> {
     let settings = context.settings()?;
     let cluster = cluster(&settings, arguments)?;
@@ -126,7 +126,7 @@ async fn install(context: &Context, arguments: &WebhookInstall) -> Result<Exit, 
     Ok(if matches!(installed.client, ClientCertificate::NotSeen { .. }) { Exit::Failed } else { Exit::Done })
 }
 
-/// What an API server takes as `clientConfig.url`.
+/// Checks that an API server accepts the URL as `clientConfig.url`, and removes a slash at its end.
 fn checked(url: &str) -> Result<String, Failure> {
     let wrong = |why: &str| Failure::new(Exit::Usage, format!("--url {url}: {why}; for example https://10.0.0.5:9443"));
     let parsed = reqwest::Url::parse(url).map_err(|error| wrong(&error.to_string()))?;
@@ -142,8 +142,8 @@ fn checked(url: &str) -> Result<String, Failure> {
 
 fn image(settings: &Settings, given: Option<&String>) -> Result<String, Failure> {
     given.or(settings.webhook_image.as_ref()).cloned().ok_or_else(|| {
-        let text = "webhook.image: missing; push what `make image` builds to a registry that the nodes reach, and name it; \
-                    for example \"registry.example.org/bursar-webhook:0.1.0\"";
+        let text = "webhook.image: missing; push the image that `make image` builds to a registry that the nodes reach, and \
+                    name it there; for example \"registry.example.org/bursar-webhook:0.1.0\"";
         Failure::new(Exit::Configuration, text)
     })
 }
@@ -177,8 +177,8 @@ fn print(context: &Context, installed: &Installed, folder: Option<&Path>) -> any
         }
         ClientCertificate::Demanded => {
             output::line(
-                "it answers only the client certificate of client_ca and client_name, as soon as the kubelets have given the \
-                 pods their files, within two minutes",
+                "within two minutes, when the pods have received their files, it answers only the client certificate of \
+                 client_ca and client_name",
             );
         }
         ClientCertificate::NotSeen { why } => output::signed(format!(
@@ -213,9 +213,9 @@ async fn uninstall(context: &Context, arguments: &WebhookUninstall) -> Result<Ex
     }
     lines(&wrote);
     let what = if arguments.backstop {
-        "nothing checks the uids of tenants' pods any more"
+        "from now on, nothing checks the uids of tenants' pods"
     } else {
-        "the backstop still refuses pods of other uids; `bursar webhook uninstall --backstop` removes that too"
+        "the backstop still refuses pods with other uids; `bursar webhook uninstall --backstop` removes it too"
     };
     output::line(what);
     Ok(Exit::Done)
@@ -223,7 +223,7 @@ async fn uninstall(context: &Context, arguments: &WebhookUninstall) -> Result<Ex
 
 async fn selftest(context: &Context, arguments: &WebhookCluster) -> Result<Exit, Failure> {
     let site = site(context, arguments).await?;
-    let progress = output::progress("trying what must pass and what must be refused");
+    let progress = output::progress("sending requests that must pass or be refused");
     let tried = webhook::selftest(&site.client, site.request()).await;
     progress.finish_and_clear();
     let tried = tried?;
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_url_is_host_and_port_by_https() {
-        assert_eq!(checked("https://10.0.0.5:9443/").expect("right"), "https://10.0.0.5:9443");
+        assert_eq!(checked("https://10.0.0.5:9443/").expect("the value is valid"), "https://10.0.0.5:9443");
         for wrong in ["http://a:1", "10.0.0.5:9443", "https://a/b", "https://a?x", "https://u@a", "https://a#b", ""] {
             let failure = checked(wrong).expect_err(wrong);
             assert_eq!(failure.exit, Exit::Usage, "{wrong}");

@@ -1,5 +1,6 @@
-//! `bursar who WHAT [--at TIME]`: the accounts and people behind what a log names. The ledger answers; the cluster is
-//! asked for a pod, too. A caller who may not read the ledger asks the daemon about their own accounts.
+//! `bursar who WHAT [--at TIME]`: finds the accounts and people behind a uid, certificate, pod or host in a log. The
+//! ledger answers; for a pod, the cluster is asked too. If the caller may not read the ledger, the daemon answers about
+//! the caller's own accounts.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::identity::ClusterName;
 use crate::report::who::{What, answer};
 use crate::{bootstrap, daemon};
 
-/// How long a cluster may take: the ledger's answer waits for it.
+/// The deadline of a cluster's answer, for which the ledger's answer has to wait.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 pub(super) async fn run(context: &Context, asked: &Who) -> Result<Exit, Failure> {
@@ -58,12 +59,12 @@ pub(super) async fn run(context: &Context, asked: &Who) -> Result<Exit, Failure>
     Ok(Exit::Done)
 }
 
-/// A single word may have been meant as something else than a host.
+/// Returns a hint if the argument is a single word, which counts as a host but may be meant as something else.
 fn hint(what: &What) -> Option<String> {
     match what {
-        What::Host(host) if !host.contains('.') => {
-            Some(format!("a namespace is asked as {host}/POD; an account is shown by: bursar show KIND {host}"))
-        }
+        What::Host(host) if !host.contains('.') => Some(format!(
+            "for a pod in a namespace, run: bursar who {host}/POD; for an account: bursar show KIND {host}"
+        )),
         _ => None,
     }
 }
@@ -79,7 +80,7 @@ async fn all(context: &Context, Who { what, at }: &Who) -> Result<Value, Failure
         None => None,
     };
     let mut found = answer(&mut store, now.as_ref().map(|(ledger, policy)| (ledger, policy)), what, *at).await?;
-    // The cluster shows the pods of now.
+    // The cluster knows only current pods.
     if let (What::Pod(namespace, name), None) = (what, at)
         && found["answers"].as_array().is_some_and(|answers| !answers.is_empty())
     {
@@ -92,7 +93,8 @@ async fn all(context: &Context, Who { what, at }: &Who) -> Result<Value, Failure
     Ok(found)
 }
 
-/// The pods of that name in the clusters where the answers have the namespace, and what is not known of them.
+/// Returns the pods with this name in the clusters where the answers have the namespace, and notes about pods that were
+/// not found.
 async fn pods(context: &Context, answers: &Value, namespace: &str, name: &str) -> (Vec<Value>, Vec<String>) {
     let owned = answers.as_array().into_iter().flatten().filter_map(|answer| answer["namespaces"].as_array());
     let here = owned.flatten().filter(|owned| owned["namespace"] == namespace);
@@ -108,10 +110,10 @@ async fn pods(context: &Context, answers: &Value, namespace: &str, name: &str) -
     (pods, notes)
 }
 
-/// What a pod says of itself, asked as the daemon: it may list pods, not get one.
+/// Returns facts about a pod, which is read with the daemon's access. The daemon may list pods, but not get one.
 async fn pod(context: &Context, cluster: &ClusterName, namespace: &str, name: &str) -> Result<Option<Value>, String> {
     if !may_act() {
-        return Err("that needs root or user bursar".to_owned());
+        return Err("reading it needs root or user bursar".to_owned());
     }
     let settings = context.settings().map_err(|failure| failure.text)?;
     let kubeconfig = settings.clusters.get(cluster).ok_or("it is not in the configuration")?;
@@ -147,7 +149,7 @@ fn said(cluster: &ClusterName, pod: &Pod) -> Value {
     })
 }
 
-/// One account, with its namespaces and people.
+/// Formats one account with its namespaces and people.
 fn block(answer: &Row) -> String {
     let mut pairs = answer.clone();
     let mut rows = |key: &str| -> Vec<Row> {
@@ -172,7 +174,7 @@ fn block(answer: &Row) -> String {
     list("these people have access:", &with);
     list("no access; these people belong to it:", &without);
     if with.is_empty() && without.is_empty() {
-        parts.push("nobody belongs to it".to_owned());
+        parts.push("no person belongs to it".to_owned());
     }
     parts.join("\n")
 }

@@ -1,5 +1,5 @@
-//! `bursar why [KIND NAME]`: from the directory's entry over the rule to each object, or the step that is missing. A
-//! caller who may not read the ledger asks the daemon about their own account.
+//! `bursar why [KIND NAME]`: explains an account, from the directory entry over the rule to each object, or names the
+//! missing step. If the caller may not read the ledger, the daemon answers about the caller's own account.
 
 use serde_json::{Value, json};
 

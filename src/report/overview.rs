@@ -11,10 +11,10 @@ use crate::store::{ReadStore, StoreError};
 
 /// Changes of this period before the report are listed.
 const CHANGES: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// The maximum of listed accounts of each kind. Sites have at most this many, and a browser still shows the page at
-/// once.
+/// The maximum number of listed accounts of each kind. Sites have at most this many, and a browser still shows the page
+/// at once.
 const ACCOUNTS: u64 = 10_000;
-/// The maximum of rows in every other list. Longer lists are for `sqlite3`, not for a page.
+/// The maximum number of rows in every other list. Longer lists are for `sqlite3`, not for a page.
 const OTHERS: u64 = 500;
 
 /// The state of a site according to its ledger.
@@ -29,7 +29,7 @@ pub struct Overview {
     pub events: i64,
     /// The hash of the newest event, for `bursar ledger verify --head`.
     pub head: String,
-    /// When the last cycle ended; absent before the first.
+    /// When the last cycle ended; `None` before the first.
     pub last_cycle: Option<String>,
     pub sections: Vec<Section>,
 }
@@ -124,7 +124,7 @@ const PARTS: [Part; 17] = [
     Part {
         id: "removals",
         title: "Pending removals",
-        note: "What follows if the directory stays as it is. If its day is past, a removal is held back.",
+        note: "These follow if the directory stays as it is. A removal whose day is past is held back.",
         columns: &["account", "what", "absent_since", "on"],
         bound: OTHERS,
         query: "SELECT account, what, absent_since, \"on\" FROM pending_removals ORDER BY \"on\", account",
@@ -151,7 +151,7 @@ const PARTS: [Part; 17] = [
     Part {
         id: "holds",
         title: "Held accounts",
-        note: "A held account is planned for and shown, and not changed.",
+        note: "Plans show what a held account needs, but nothing is changed before it is released.",
         columns: &["account", "actor", "reason", "ticket", "at"],
         bound: OTHERS,
         query: "SELECT a.kind || ':' || a.name AS account, h.note ->> 'actor' AS actor, h.note ->> 'reason' AS reason,

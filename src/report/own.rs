@@ -1,5 +1,5 @@
-//! Answers people's questions about their own: the account with their uid, and the tools and workspaces that they
-//! belong to. They do not learn which other accounts exist. PURE: no runtime, no client, no file system, no clock.
+//! Answers people's questions about their own accounts: the account with their uid, and the tools and workspaces that
+//! they belong to. They do not learn which other accounts exist. PURE: no runtime, no client, no file system, no clock.
 
 use serde_json::{Value, json};
 
@@ -10,10 +10,11 @@ use crate::orders::request::Refusal;
 use crate::policy::Policy;
 use crate::report::why::{Step, chain};
 
-/// Returns the account that a process of this uid asks about; if the request names none, the account of the uid itself.
+/// Returns the account that a process with this uid asks about. If the request names none, returns the account with the
+/// uid itself.
 ///
 /// # Errors
-/// The same refusal for an account that is not theirs and for one that does not exist.
+/// The account does not exist, or does not belong to the person. The refusal is the same in both cases.
 pub fn find<'a>(ledger: &'a LedgerState, uid: u32, request: &OwnRequest) -> Result<&'a Account, Refusal> {
     let own = asking(ledger, uid).ok_or_else(refused)?;
     let Some(AccountName { kind, name }) = &request.of else { return Ok(own) };
@@ -26,7 +27,7 @@ pub fn find<'a>(ledger: &'a LedgerState, uid: u32, request: &OwnRequest) -> Resu
     }
 }
 
-/// The same refusal for an account that is not theirs and for one that does not exist.
+/// Returns the refusal for an account that does not exist or does not belong to the person.
 #[must_use]
 pub fn refused() -> Refusal {
     let text = "this account cannot be shown: you may ask about your own account, and about tools and workspaces that \

@@ -23,7 +23,7 @@ pub struct Unfinished {
     pub account: AccountName,
     /// For example `suspend`, `resume`, `revoke`, `adopt uid`.
     pub what: String,
-    /// The order; absent if there was none, or if only the history still has it.
+    /// The note of the order; `None` if nobody ordered the change, or if only the history still has the order.
     pub by: Option<Note>,
     /// Texts for administrators, each with the remedy.
     pub waits_for: Vec<String>,
@@ -45,7 +45,7 @@ impl fmt::Display for Unfinished {
 pub fn all(ledger: &LedgerState, policy: &Policy, clusters: &BTreeMap<String, ClusterStatus>) -> Vec<Unfinished> {
     let left = Left::of(ledger, policy);
     let look = Look { ledger, clusters };
-    // The others of a class are counted in the progress of its revocation.
+    // The progress of a bulk revocation counts its orders, so they are listed here only if a hold stops them.
     let is_shown = |order: &&Order| order.bulk.is_none() || ledger.holds.contains_key(&order.account);
     let orders = ledger.orders.iter().filter(is_shown);
     let orders = orders.filter_map(|order| look.written(order));
@@ -72,7 +72,8 @@ pub fn all(ledger: &LedgerState, policy: &Policy, clusters: &BTreeMap<String, Cl
     all
 }
 
-/// The same of people who may not log in and whose user in `realm` still may. `trouble`: why nothing is done there.
+/// Returns an unfinished suspension for each of `people`, who may not log in although their users in `realm` still can.
+/// `trouble` says why the realm cannot be changed; `None` if it can.
 #[must_use]
 pub fn in_realm<'a>(
     ledger: &LedgerState,
@@ -145,7 +146,7 @@ impl<'a> Left<'a> {
                 to.entry(record.account.clone()).or_default().insert(cluster);
             };
             match owner.map(|owner| owner.state) {
-                // A place that its classes gave up refuses them for good.
+                // A cluster that the account's classes no longer name refuses its pods for good.
                 Some(Lifecycle::Active) if stops_pods(key) && owner.is_some_and(|it| serves(it, &key.cluster)) => {
                     add(&mut left.sealed);
                 }
@@ -174,7 +175,7 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// An order that no plan has carried out yet.
+    /// Describes an order that no plan has carried out yet.
     fn written(&self, order: &Order) -> Option<Unfinished> {
         let account = self.ledger.accounts.get(&order.account)?;
         let name = account.account_name();
@@ -205,7 +206,7 @@ impl Look<'_> {
         })
     }
 
-    /// An account of which outdated bindings are left.
+    /// Describes an account of which outdated bindings are left.
     fn bound(&self, account: &Account, places: &Places<'_>) -> Option<Unfinished> {
         match account.state {
             Lifecycle::Active => Some(self.begun(account, "revoke", None, places)),
@@ -313,7 +314,7 @@ mod tests {
         let (mut world, alice, algebra) = World::in_course();
         order(&mut world, &alice, OrderKind::Suspend);
         let (approved, _) = world.guarded();
-        let own = approved.accounts().iter().position(|plan| plan.id == alice).expect("her part");
+        let own = approved.accounts().iter().position(|plan| plan.id == alice).expect("alice has a part in the plan");
         let steps: usize = approved.accounts()[..=own].iter().map(|plan| plan.steps().count()).sum();
         assert!(approved.accounts()[own + 1..].iter().any(|plan| plan.id == algebra), "the workspace comes after");
         world.execute_until(&approved, steps);
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_a_class_gave_up_is_no_resumption() {
+    fn a_seal_in_a_cluster_that_the_class_no_longer_names_is_not_unfinished() {
         let mut world = World::new();
         world.another_cluster("gpu");
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
@@ -387,6 +388,6 @@ mod tests {
         assert_eq!(said(&world, true), Vec::<String>::new());
         order(&mut world, &foo, OrderKind::Revoke);
         (0..2).for_each(|_| drop(world.cycle()));
-        assert_eq!(said(&world, true), Vec::<String>::new(), "no order of the account ends with 1 by it");
+        assert_eq!(said(&world, true), Vec::<String>::new(), "the seal does not make another order fail");
     }
 }

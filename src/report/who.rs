@@ -1,5 +1,5 @@
 //! Finds the accounts behind something that a log names: a uid, a credential, a pod, a host or a mail address. Shows
-//! them as they were at a given time, and notes which former facts the ledger does not keep. Changes nothing.
+//! them as they were at a given time, and says which former facts the ledger does not keep. Changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,11 +24,11 @@ use crate::store::{ReadStore, StoreError};
 const CERTIFICATE: &str = "X509SHA256=";
 /// The prefix of a token's id in audit events.
 const TOKEN: &str = "JTI=";
-/// A time that stands for "now": later than everything in the ledger, and before the open end. The answer is then the
-/// newest that the ledger has, also in a backup. The queries compare with it.
+/// The time that stands for "now" in the queries. It is later than everything in the ledger, and before the open end,
+/// so the answer is the newest that the ledger has, also in a backup.
 const LATEST: &str = "9999-12-31T23:59:58Z";
 
-/// The certificate or token with an id, and its present holder.
+/// The certificate or token with id `?1`, and its present holder.
 const CREDENTIAL: &str = "SELECT a.kind || ':' || a.name AS account, a.state, c.cluster, c.host, c.subject, c.fingerprint, c.not_before, c.not_after,
        c.newest = 1 AND c.generation = a.generation AND a.state = 'active' AS good, a.id
 FROM certificate c JOIN account a ON a.id = c.account_id WHERE c.fingerprint = ?1";
@@ -73,7 +73,7 @@ JOIN account_name n ON n.account_id = a.id AND n.at_start <= ?2 AND n.at_end > ?
 LEFT JOIN event e ON e.id = life.last
 ORDER BY 2";
 
-/// Since when the ledger knows the accounts without a row above.
+/// The time since which the ledger knows each account of `?1`.
 const KNOWN: &str = "SELECT a.id, a.kind || ':' || a.name AS account, min(n.at_start) AS since
 FROM account a JOIN account_name n ON n.account_id = a.id WHERE a.id IN (SELECT value FROM json_each(?1)) GROUP BY a.id";
 
@@ -88,7 +88,8 @@ const NAMESPACES: &str = "WITH owned AS (
 SELECT account_id AS id, cluster, namespace, class, first_class FROM owned
 WHERE account_id IN (SELECT value FROM json_each(?1)) AND at_start <= ?2 AND at_end > ?2 ORDER BY cluster, namespace";
 
-/// Who belongs to them, and who of these had access by it: a workspace names only people who are active.
+/// The members of the accounts of `?1` at `?2`, and whether each had access. The bindings of a workspace name only
+/// active people.
 const PEOPLE: &str = "SELECT ms.account_id AS id, ms.member, ms.role, ms.at_start AS since,
        (SELECT p.mail FROM account p WHERE p.id = ms.member_id AND p.kind = 'user') AS mail,
        a.kind <> 'group' OR EXISTS (SELECT 1 FROM activity ac WHERE ac.account_id = ms.member_id
@@ -102,7 +103,7 @@ type Row = Map<String, Value>;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum What {
-    /// A number that processes and files have.
+    /// The uid of a process or file.
     Uid(u32),
     /// The fingerprint of a certificate, or the id of a token.
     Credential(String),
@@ -217,8 +218,9 @@ impl Found {
     }
 }
 
-/// Returns the answer to `bursar who`, as `--json` prints it; `answers` is empty if nobody stands behind `what`.
-/// `now`: the newest state and the configuration, by which classes are now; without them hosts of classes stay unknown.
+/// Returns the answer to `bursar who`, as `--json` prints it; `answers` is empty if nobody stands behind `what`. `now`
+/// is the newest state and the configuration, which determine the present classes. If it is `None`, a host is not found
+/// by the classes that may serve it.
 pub async fn answer(
     store: &mut ReadStore,
     now: Option<(&LedgerState, &Policy)>,
@@ -280,7 +282,8 @@ pub async fn answer(
     Ok(json!({"what": what, "at": at, "answers": answers, "credential": found.credential, "notes": found.notes}))
 }
 
-/// Writes the class of a namespace as it is now, or the one by which the account got it.
+/// Sets `class` to the present class of a namespace. If that is unknown, the row keeps `first_class`, the class by
+/// which the account got the namespace.
 fn name_class(row: &mut Row, classes: Option<&BTreeMap<&ClusterName, &str>>) {
     if row["first_class"].is_null() {
         row.remove("first_class");
@@ -353,13 +356,15 @@ async fn found(
     };
     let unkept = unkept.filter(|_| at.is_some());
     if let (What::Pod(..), Some(_)) = (what, at) {
-        found.notes.push("the ledger keeps no pods: the answer is whose the namespace was then".to_owned());
+        found
+            .notes
+            .push("the ledger keeps no pods, so the answer names the owner of the namespace at that time".to_owned());
     }
-    found.notes.extend(unkept.map(|what| format!("the ledger keeps no former {what}: the answer is by those of now")));
+    found.notes.extend(unkept.map(|what| format!("the ledger keeps no former {what}: the answer uses present ones")));
     Ok(found)
 }
 
-/// Adds the tenants whose class lets them serve `host`, by the function that admission asks.
+/// Adds the tenants whose class lets them serve `host`. The decision is made by the same function as in admission.
 fn served(
     (ledger, policy): (&LedgerState, &Policy),
     of_namespaces: &Classes<'_>,
@@ -434,7 +439,7 @@ fn taken(row: &mut Row, column: &str) -> String {
     text
 }
 
-/// Rows by the account that each is about.
+/// Groups rows by the account that each is about.
 fn by_id(rows: Vec<Row>) -> BTreeMap<String, Vec<Row>> {
     let mut all: BTreeMap<String, Vec<Row>> = BTreeMap::new();
     for mut row in rows {
@@ -538,7 +543,7 @@ mod tests {
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.policy.classes.retain(|name, _| name == "tool");
         world.cycle();
-        // Another class takes it now; the ledger remembers the first one.
+        // Another class selects the tool now; the ledger remembers the first one.
         let mut class = world.policy.classes.remove("tool").expect("a class");
         class.name = "web".to_owned();
         class.admission.hosts.mode = Mode::Enforce;
@@ -561,7 +566,7 @@ mod tests {
             Account { state: Lifecycle::Active, ..Account::new(id, account, "people", directory_id, day(1)) }
         };
         let people = ["ann", "ben", "eve"].map(|name| new(AccountKind::User, name));
-        // Nothing makes eve a tenant.
+        // No class selects eve, so she is no tenant.
         let people = people.map(|person| match person.name.as_str() {
             "eve" => Account { state: Lifecycle::New, ..person },
             _ => person,

@@ -151,7 +151,7 @@ fn life(account: &Account, ledger: &LedgerState) -> Step {
     }
 }
 
-/// Its users in Keycloak realms.
+/// Returns a step for each user of the account in a Keycloak realm.
 fn realm(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     let users = ledger.realm_accounts.iter().filter(|((id, _), _)| *id == account.id);
     let step = |((_, realm), user): (&(AccountId, String), &RealmAccount)| {
@@ -170,7 +170,7 @@ fn realm(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     users.map(step).collect()
 }
 
-/// Its archives, and the next step towards its deletion.
+/// Returns the account's archives, and the next step towards its deletion.
 fn archives(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     let next = match (account.state, account.ending) {
         (_, Some(Ending::Deletion { at })) => Some(format!("its deletion was let through {at:.0}")),
@@ -190,7 +190,7 @@ fn archives(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     files.chain(next.map(|next| Step::new("end", false, next))).collect()
 }
 
-/// Whether the class selects the account, and if not, why.
+/// Says whether the class selects the account, and if not, why.
 fn rule(account: &Account, ledger: &LedgerState, class: &Class) -> Step {
     let at = format!("class.{}", class.name);
     let in_group = |group: &str| is_member(ledger, group, account);
@@ -222,7 +222,7 @@ fn is_member(ledger: &LedgerState, group: &str, person: &Account) -> bool {
     groups.into_iter().any(|group| group.has_member(person) && !group.leaving.contains(&person.directory_id))
 }
 
-/// Its quota overrides, and who gave them.
+/// Returns the account's quota overrides, and who gave them.
 fn overrides(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<Step> {
     let classes = classes_of(account, ledger, policy);
     let class = class_of(&classes);
@@ -246,7 +246,7 @@ fn overrides(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<St
     ledger.overrides_of(&account.id).map(step).collect()
 }
 
-/// Its exceptions from admission rules, and who gave them.
+/// Returns the account's exceptions from admission rules, and who gave them.
 fn exceptions(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<Step> {
     let classes = classes_of(account, ledger, policy);
     let class = classes.iter().find(|class| class.namespace.is_some());
@@ -264,14 +264,14 @@ fn exceptions(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<S
     ledger.exceptions_of(&account.id).map(step).collect()
 }
 
-/// A change of the policy that may not have reached the account yet.
+/// Returns the changes of the policy that may not have reached the account yet.
 fn pace(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     let classes: BTreeSet<&str> = ledger.tenants_of(&account.id).map(|(_, tenant)| tenant.class.as_str()).collect();
     let under_way = Progress::of(ledger).into_iter().filter(|progress| classes.contains(progress.class.as_str()));
     under_way.map(|progress| Step::new("pace", progress.stopped_by.is_empty(), progress.to_string())).collect()
 }
 
-/// The adopted namespaces that name it as owner.
+/// Returns the adopted namespaces whose annotation names the account as owner.
 fn adopted(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     let named = ledger.adopted.iter().filter(|(_, adopted)| adopted.named.as_ref() == Some(&account.id));
     let step = |((cluster, namespace), adopted): (&(_, _), &AdoptedNamespace)| {
@@ -286,7 +286,7 @@ fn adopted(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     named.map(step).collect()
 }
 
-/// Its objects, each with the key of the class that it comes from.
+/// Returns the account's objects, each with the key of the class that it comes from.
 fn objects(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     let classes = |cluster| ledger.tenants.get(&(account.id.clone(), cluster)).map(|tenant| tenant.class.clone());
     let objects = ledger.objects.iter().filter(|(_, record)| record.account == account.id);

@@ -191,7 +191,7 @@ impl Ledger {
     }
 
     /// Returns the number of revocations of classes that are in progress, how many accounts they have revoked, and how
-    /// many accounts of them are not finished.
+    /// many of these are not finished.
     #[must_use]
     pub fn revoked(&self) -> (usize, u64, usize) {
         let (ledger, revocations) = (self.state(), &self.state().revocations);
@@ -199,9 +199,9 @@ impl Ledger {
         (revocations.len(), revocations.values().map(|revocation| revocation.done).sum(), open)
     }
 
-    /// Returns how long until a cycle is due before the schedule's next one: for the check of a home after a delivery,
-    /// for the retry of a delivery or of a failed removal of access, or for the next step of a class's revocation.
-    /// Returns `None` if there is none within `SOON`.
+    /// Returns the time until a cycle that is due earlier than the schedule's next one: for the check of a home after a
+    /// delivery, for the retry of a delivery or of a failed removal of access, or for the next step of a class's
+    /// revocation. Returns `None` if no such cycle is due within `SOON`.
     #[must_use]
     pub fn next_look(&self) -> Option<Duration> {
         let (now, ledger) = (self.now(), self.state());

@@ -117,9 +117,9 @@ pub struct Work {
     pub stop: CancellationToken,
     /// Cancelled when the time slice is over. A child of `interrupt`.
     pub slice_over: CancellationToken,
-    /// How long a cycle begins grants and repairs of further accounts; `None` is without limit. Removals of access are
-    /// always carried out. The rest is left to the next cycle, which reads and plans first, so that slow accounts do
-    /// not delay a suspension in a directory or a repair.
+    /// How long a cycle may begin grants and repairs of further accounts; `None` if without limit. Removals of access
+    /// are always carried out. The rest is left to the next cycle, which reads and plans first, so that slow accounts
+    /// do not delay a suspension in a directory or a repair.
     pub slice: Option<Duration>,
     /// Shows whether the cycle makes progress.
     pub progress: Progress,
@@ -228,8 +228,8 @@ impl Runtime {
         self.ledger.now()
     }
 
-    /// Returns how long until a cycle is due that no schedule or event starts: for [`Ledger::next_look`], or because a
-    /// realm that did not answer is tried again.
+    /// Returns the time until a cycle that neither the schedule nor an event starts: for [`Ledger::next_look`], or
+    /// because a realm that did not answer is tried again.
     #[must_use]
     pub fn next_look(&self) -> Option<Duration> {
         let now = self.now();

@@ -1,4 +1,4 @@
-//! `[class.NAME.admission]`: a mode for each rule, and what each allows.
+//! Reads `[class.NAME.admission]`: a mode for each rule, and what the rule allows.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const RULES: [&str; 11] =
 const MODES: [(&str, Mode); 4] =
     [("enforce", Mode::Enforce), ("warn", Mode::Warn), ("audit", Mode::Audit), ("off", Mode::Off)];
 
-/// What the table says, with [`Admission::default`] for what it does not.
+/// Reads the table. Missing keys have the values of [`Admission::default`].
 pub(super) fn admission(table: &Table<'_>, kind: AccountKind, has_uids: bool) -> Admission {
     table.only(&RULES);
     let default = Admission::default();
@@ -36,7 +36,8 @@ pub(super) fn admission(table: &Table<'_>, kind: AccountKind, has_uids: bool) ->
     }
 }
 
-/// The mode of a rule that is written `rule = "MODE"` or `rule = { mode = "MODE", … }`, and what else the latter says.
+/// Reads a rule that is written as `rule = "MODE"` or `rule = { mode = "MODE", … }`. Returns its mode, and the table of
+/// the second form.
 pub(super) fn rule<'a>(table: &Table<'a>, rule: &str, keys: &[&str]) -> (Option<Mode>, Option<Table<'a>>) {
     if !table.value(rule).is_some_and(serde_json::Value::is_object) {
         return (table.choice(rule, &MODES), None);
@@ -46,8 +47,8 @@ pub(super) fn rule<'a>(table: &Table<'a>, rule: &str, keys: &[&str]) -> (Option<
     (fields.choice("mode", &MODES), Some(fields))
 }
 
-/// Without a range of uids for them, workspaces have none that their pods could run as; Pod Security still lets none run
-/// as root.
+/// Reads the rule `uid`. If a class of groups has no range of uids, its pods have no uid to run as, and the rule is
+/// off; Pod Security still keeps them from running as root.
 fn uid(table: &Table<'_>, default: UidRules, kind: AccountKind, has_uids: bool) -> UidRules {
     if kind == AccountKind::Group && !has_uids {
         let is_off = table.value("uid").is_some_and(|value| value == Mode::Off.as_str());
@@ -70,8 +71,8 @@ fn uid(table: &Table<'_>, default: UidRules, kind: AccountKind, has_uids: bool) 
     }
 }
 
-/// The mode and the list of a rule that is off without one. A list that somebody forgot would refuse everything, and one
-/// that is empty says so.
+/// Returns the mode and the list of a rule that is off without a list. If the mode is set, the list must be given: a
+/// forgotten list would refuse everything. An empty list does that on purpose.
 fn listed(
     table: &Table<'_>,
     name: &str,
@@ -97,13 +98,13 @@ fn images(table: &Table<'_>) -> ImageRules {
     let digest = fields.as_ref().is_some_and(|fields| fields.switch("digest", false));
     if let Some(fields) = &fields {
         for place in allow.iter().filter(|place| !is_place(place)) {
-            fields.wrong("allow", format!("{place:?} is no registry with a path; for example {EXAMPLE:?}"));
+            fields.wrong("allow", format!("{place:?} is not a registry with a path; for example {EXAMPLE:?}"));
         }
     }
     ImageRules { mode, allow, digest }
 }
 
-/// `own` stands in patterns for what makes them the tenant's.
+/// Reads the rule `hosts`. `own` is the placeholder in patterns for the name of the tenant or namespace.
 pub(super) fn hosts(table: &Table<'_>, default: HostRules, own: &str) -> HostRules {
     let example = format!("{own}.tools.example.org");
     let (mode, fields) = rule(table, "hosts", &["allow", "annotations", "fields"]);
@@ -112,17 +113,20 @@ pub(super) fn hosts(table: &Table<'_>, default: HostRules, own: &str) -> HostRul
     for host in &allow {
         let pattern = host.replace(own, "{name}");
         if host.matches(own).count() != 1 {
-            fields.wrong("allow", format!("{host:?} would be everybody's; for example {example:?}"));
+            fields.wrong("allow", format!("{host:?} would be the same for every tenant; for example {example:?}"));
         } else if !has_name_as_label(&pattern) {
             let why = "two names could give one host";
-            fields.wrong("allow", format!("{host:?} has more than {own} in a label: {why}; for example {example:?}"));
+            fields.wrong(
+                "allow",
+                format!("{host:?} has other text beside {own} in a label: {why}; for example {example:?}"),
+            );
         } else if !is_host(&pattern) || host.matches('{').count() != 1 {
-            fields.wrong("allow", format!("{host:?} is no host; for example {example:?}"));
+            fields.wrong("allow", format!("{host:?} is not a host; for example {example:?}"));
         }
     }
     let annotations = fields.texts("annotations").unwrap_or(default.annotations);
     for key in annotations.iter().filter(|key| key.trim_end_matches("/*").contains('*') || key.is_empty()) {
-        fields.wrong("annotations", format!("{key:?} is no annotation; for example \"cert-manager.io/*\""));
+        fields.wrong("annotations", format!("{key:?} is not an annotation; for example \"cert-manager.io/*\""));
     }
     HostRules { mode, allow, annotations }
 }
@@ -150,7 +154,7 @@ pub(super) fn allowed_volumes(fields: &Table<'_>) -> Vec<AllowedVolume> {
         let volume = allowed_volume(text);
         if volume.is_none() {
             let examples = "\"nfs.example.org:/srv/dumps/\", \"/public/dumps/\", \"csi:DRIVER\", \"token:AUDIENCE\"";
-            fields.wrong("allow", format!("{text:?} is no volume; for example {examples}"));
+            fields.wrong("allow", format!("{text:?} is not a volume; for example {examples}"));
         }
         volume
     });
@@ -172,7 +176,7 @@ fn allowed_volume(text: &str) -> Option<AllowedVolume> {
             Some(AllowedVolume::Nfs { server: server.to_owned(), path: path(rest)? })
         }
         None if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
-            // These have a form that says which.
+            // These have a form of their own, which names the server, path or driver.
             (!matches!(text, "nfs" | "hostPath" | "csi")).then(|| AllowedVolume::Source(text.to_owned()))
         }
         _ => None,
@@ -185,7 +189,8 @@ fn claims(table: &Table<'_>) -> ClaimRules {
     ClaimRules { mode: mode.unwrap_or_default(), storage_class }
 }
 
-/// The mode, how long pods live, and how long before their end people are told.
+/// Reads the rule `lifetime`. Returns its mode, the lifetimes of pods, and how long before its end a pod gets a
+/// warning.
 fn lifetime(table: &Table<'_>, default: Mode) -> (Mode, Lifetimes, Duration) {
     let (mode, fields) = rule(table, "lifetime", &["max", "default", "required", "warn"]);
     let mode = mode.unwrap_or(default);
@@ -193,23 +198,24 @@ fn lifetime(table: &Table<'_>, default: Mode) -> (Mode, Lifetimes, Duration) {
     let time = |key: &str| {
         let time = fields.has(key).then(|| fields.duration(key, Duration::ZERO).as_secs());
         if time == Some(0) && !fields.is_wrong(key) {
-            fields.wrong(key, "leaves no time, less than a second; for example \"24h\"");
+            fields.wrong(key, "leaves no time: it is less than a second; for example \"24h\"");
         }
         time
     };
     let lifetimes =
         Lifetimes { max: time("max"), default: time("default"), required: fields.switch("required", false) };
     if lifetimes.default.zip(lifetimes.max).is_some_and(|(default, max)| default > max) {
-        fields.wrong("default", "is longer than max; write at most as much");
+        fields.wrong("default", "is longer than max; it must be at most as long");
     }
     if lifetimes.required && lifetimes.default.is_some() {
-        fields.wrong("default", "no pod gets it with required = true; remove one of the two");
+        fields.wrong("default", "is never used with required = true; remove one of the two");
     }
     let warn = if fields.has("warn") { Duration::from_secs(time("warn").unwrap_or_default()) } else { Duration::ZERO };
     (mode, lifetimes, warn)
 }
 
-/// Notes classes whose pods nothing would end, and gives the reaper what the others say.
+/// Gives the reaper the lifetimes of the classes. If the reaper is off, they are errors, because nothing would end
+/// pods.
 pub(super) fn reaped(root: &Table<'_>, reapers: &mut Reapers, classes: &[Class]) {
     for class in classes {
         let Admission { lifetime, lifetimes, lifetime_warning: warn, .. } = class.admission;
@@ -225,7 +231,7 @@ pub(super) fn reaped(root: &Table<'_>, reapers: &mut Reapers, classes: &[Class])
     }
 }
 
-/// Pod Security `restricted` refuses what the key would let through.
+/// Records an error if `privilege_escalation` is set with Pod Security `restricted`, which refuses it anyway.
 pub(super) fn escalation_needs_a_lower_level(table: &Table<'_>, class: &Class) {
     if class.admission.uid.privilege_escalation && class.pod_security == PodSecurity::Restricted {
         let why = "Pod Security \"restricted\" refuses it anyway; remove it, or set pod_security = \"baseline\"";
@@ -238,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn volumes_say_what_they_are() {
+    fn the_text_of_a_volume_determines_its_kind() {
         let nfs = AllowedVolume::Nfs { server: "nfs.example.org".to_owned(), path: "/srv/{name}".to_owned() };
         assert_eq!(allowed_volume("nfs.example.org:/srv/{name}"), Some(nfs));
         assert_eq!(allowed_volume("/public/dumps/"), Some(AllowedVolume::HostPath("/public/dumps/".to_owned())));

@@ -1,4 +1,5 @@
-//! Reads what is special in a `[class.NAME]` with `from = "adopted"`: namespaces that others create.
+//! Reads the keys that are special in a `[class.NAME]` with `from = "adopted"`, which adopts namespaces that others
+//! create.
 
 use super::admission::{allowed_volumes, hosts, rule};
 use super::server_rules::{names, server_rules};
@@ -7,9 +8,9 @@ use crate::policy::{AdoptedAdmission, Adopts, PLACEHOLDER, PodSecurity, Selector
 use crate::rules::server::{ServerRule, ServerRules};
 use crate::rules::{AllowedVolume, Mode};
 
-/// Keys of such a class alone.
+/// Keys that only such a class has.
 pub(super) const OF_ADOPTED: [&str; 2] = ["selector", "owner_annotation"];
-/// Keys that say something of a namespace that we make, or of a holder's own credential.
+/// Keys about namespaces that Bursar makes, or about credentials, which such a class must not have.
 const STRANGE: [&str; 15] = [
     "namespace",
     "name_pattern",
@@ -28,12 +29,12 @@ const STRANGE: [&str; 15] = [
     "uid_range",
 ];
 
-/// Rules that the API server can judge without knowing whose a namespace is.
+/// Rules that the API server can evaluate without knowing the owner of a namespace.
 const RULES: [&str; 7] = ["hosts", "volumes", "claims", "services", "scheduling", "sysctls", "ingress"];
 /// Rules that need the seal of a tenant's namespace, or the webhook.
 const OF_TENANTS: [&str; 4] = ["uid", "host", "images", "lifetime"];
 
-/// What the class adopts.
+/// Reads what the class adopts.
 pub(super) fn adopts(table: &Table<'_>) -> Option<Adopts> {
     for key in STRANGE.iter().filter(|key| table.has(key)) {
         table.wrong(
@@ -42,7 +43,9 @@ pub(super) fn adopts(table: &Table<'_>) -> Option<Adopts> {
         );
     }
     if table.section("drift").value("quota").is_some_and(|mode| mode == "adopt") {
-        table.section("drift").wrong("quota", "overrides are of accounts' own namespaces; one of: revert, report");
+        table
+            .section("drift")
+            .wrong("quota", "overrides exist for accounts' own namespaces only; one of: revert, report");
     }
     let selector = table.required("selector", "app.kubernetes.io/part-of=kubeflow-profile")?;
     let selector = Selector::parse(&selector);
@@ -52,19 +55,22 @@ pub(super) fn adopts(table: &Table<'_>) -> Option<Adopts> {
     }
     let owner_annotation = table.required("owner_annotation", "owner")?;
     if !is_annotation(&owner_annotation) {
-        table.wrong("owner_annotation", format!("{owner_annotation:?} is no annotation; for example \"owner\""));
+        table.wrong("owner_annotation", format!("{owner_annotation:?} is not an annotation; for example \"owner\""));
     }
     let admission = Box::new(admission(&table.section("admission")));
-    // What a namespace without a level has need not be said.
+    // `privileged` is not a choice, because namespaces without a level have it anyway.
     let levels = [("baseline", PodSecurity::Baseline), ("restricted", PodSecurity::Restricted)];
     let pod_security = table.choice("pod_security", &levels);
     Some(Adopts { selector: selector.ok()?, owner_annotation, admission, pod_security })
 }
 
-/// A rule that is not there is off: others make these namespaces, and what they need there.
+/// Reads the rules. A missing rule is off, because the makers of these namespaces may need what it refuses.
 fn admission(table: &Table<'_>) -> AdoptedAdmission {
     for key in OF_TENANTS.iter().filter(|key| table.has(key)) {
-        table.wrong(key, format!("is for tenants' namespaces only; here there are: {}", RULES.join(", ")));
+        table.wrong(
+            key,
+            format!("is for tenants' namespaces only; the rules for adopted namespaces are: {}", RULES.join(", ")),
+        );
     }
     table.only(&[&RULES[..], &OF_TENANTS].concat());
     let default = AdoptedAdmission::default();
@@ -79,7 +85,7 @@ fn admission(table: &Table<'_>) -> AdoptedAdmission {
     for key in hosts.annotations.iter().filter(|key| !is_annotation(key.trim_end_matches("/*"))) {
         table
             .section("hosts")
-            .wrong("annotations", format!("{key:?} is no annotation; for example \"cert-manager.io/*\""));
+            .wrong("annotations", format!("{key:?} is not an annotation; for example \"cert-manager.io/*\""));
     }
     AdoptedAdmission {
         hosts,
@@ -95,7 +101,7 @@ fn admission(table: &Table<'_>) -> AdoptedAdmission {
     }
 }
 
-/// The mode of the lists of storage classes, and the list for `ReadWriteMany`.
+/// Returns the mode of the rule `claims`, and the rule for `ReadWriteMany`.
 fn claims(table: &Table<'_>) -> (Mode, ServerRule) {
     let off = ServerRule { mode: Some(Mode::Off), ..ServerRule::default() };
     if !table.has("claims") {
@@ -118,7 +124,7 @@ fn claims(table: &Table<'_>) -> (Mode, ServerRule) {
     }
 }
 
-/// What is allowed becomes texts of an expression of the API server.
+/// Reads the rule `volumes`. The allowed volumes become texts in an expression of the API server.
 fn volumes(table: &Table<'_>) -> (Mode, Vec<AllowedVolume>) {
     if !table.has("volumes") {
         return (Mode::Off, Vec::new());

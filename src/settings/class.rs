@@ -1,4 +1,4 @@
-//! `[class.NAME]`: who becomes a tenant, and what they get.
+//! Reads `[class.NAME]`: which accounts become tenants, and what they get.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::policy::{
     Workspace,
 };
 
-/// Keys of every class.
+/// All keys of a class.
 const KEYS: [&str; 28] = [
     "from",
     "when",
@@ -50,7 +50,7 @@ const KEYS: [&str; 28] = [
     "selector",
     "owner_annotation",
 ];
-/// Keys that say something of a namespace, and nothing where there is none.
+/// Keys that need a namespace.
 const OF_A_NAMESPACE: [&str; 9] = [
     "quota",
     "quota_from_workspaces",
@@ -62,32 +62,32 @@ const OF_A_NAMESPACE: [&str; 9] = [
     "service_account_roles",
     "admission",
 ];
-/// Keys that say something of the people of a group.
+/// Keys about the members of a group.
 const OF_GROUPS: [&str; 6] = ["member_roles", "manager_roles", "managers", "member_quota", "tier", "uid_range"];
-/// Keys that say something of one holder, and nothing where there are several, each with a credential of their own.
+/// Keys about the holder of a credential. A group has none, because each of its members has an own credential.
 const OF_A_HOLDER: [&str; 5] = ["home", "credential", "roles", "impersonate", "provision"];
-/// What a name must look like unless the class says otherwise.
+/// The default of `name_pattern`.
 pub(super) const NAME_PATTERN: &str = "^[a-z][a-z0-9-]{1,50}$";
-/// `edit` less what would undo isolation; `init` makes it.
+/// The default of `roles`: `edit` without the rights that would undo the isolation. `init` makes this role.
 pub(super) const ROLES: [&str; 1] = ["bursar-tenant"];
-/// Kubernetes' strictest level: what a class does not ask for, its tenants do not get.
+/// The default of `pod_security`: Kubernetes' strictest level, because tenants get only what their class asks for.
 pub(super) const POD_SECURITY: PodSecurity = PodSecurity::Restricted;
-/// Where kubectl looks.
+/// The default of `kubeconfig`, where kubectl looks.
 pub(super) const KUBECONFIG: &str = ".kube/config";
 
 const PATTERN: Kind = Kind("a regular expression", "\"^[a-z][a-z0-9-]{1,50}$\"");
 const RELATIVE: Kind = Kind("a path within the home", "\".kube/config\"");
 
-/// What a class may name.
+/// The names that a class may refer to.
 pub(super) struct Known<'a> {
     pub(super) clusters: &'a BTreeMap<ClusterName, Cluster>,
-    /// There are none, because `[cluster.NAME]` is misspelt.
+    /// `[cluster.NAME]` is misspelt, so `clusters` is empty.
     pub(super) clusters_misspelt: bool,
     pub(super) networks: Vec<String>,
     pub(super) prefixes: &'a [PathBuf],
 }
 
-/// The class in `table`, without its manifests.
+/// Reads the class in `table`, without its manifests.
 pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<Class> {
     table.only(&KEYS);
     let kind = kind(table)?;
@@ -134,8 +134,8 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
     })
 }
 
-/// The kind of account that the class is for; `Some(None)`: it adopts namespaces.
-#[expect(clippy::option_option, reason = "the outer is what every reader of a key returns")]
+/// Returns the kind of account that the class is for; `Some(None)` if the class adopts namespaces.
+#[expect(clippy::option_option, reason = "the outer Option means an error, as in every reader of a key")]
 fn kind(table: &Table<'_>) -> Option<Option<AccountKind>> {
     if !table.has("from") {
         table.wrong("from", "missing; one of: tools, users, groups, adopted");
@@ -154,7 +154,7 @@ fn provision(table: &Table<'_>) -> Provision {
     table.choice("provision", &words).unwrap_or_default()
 }
 
-/// Keys that fit what the class is from.
+/// Records an error for each key that does not fit the kind of the class.
 fn fitting(table: &Table<'_>, kind: Option<AccountKind>) {
     if kind.is_none() {
         return;
@@ -181,7 +181,7 @@ fn fitting(table: &Table<'_>, kind: Option<AccountKind>) {
     }
 }
 
-/// `PREFIX{name}SUFFIX`, short enough for every name.
+/// Reads `namespace`, a pattern `PREFIX{name}SUFFIX` that is short enough for every name.
 fn namespace(table: &Table<'_>, kind: Option<AccountKind>) -> Option<String> {
     let kind = kind?;
     if kind != AccountKind::User && !table.has("namespace") {
@@ -195,7 +195,7 @@ fn namespace(table: &Table<'_>, kind: Option<AccountKind>) -> Option<String> {
         table.wrong("namespace", format!("{text:?} needs {{name}} once; for example \"tool-{{name}}\""));
     } else if around + KUBERNETES_NAME_MAX > 63 {
         let most = 63 - KUBERNETES_NAME_MAX;
-        table.wrong("namespace", format!("{text:?} has more than {most} characters beside {{name}}"));
+        table.wrong("namespace", format!("{text:?} has more than {most} characters besides {{name}}"));
     } else if let Err(error) = NamespaceName::try_from(filled) {
         table.wrong("namespace", error.to_string());
     }
@@ -217,7 +217,7 @@ fn clusters(table: &Table<'_>, known: &Known<'_>) -> Vec<ClusterName> {
     names.into_iter().map(ClusterName).collect()
 }
 
-/// `"prd" is none of: prod; did you mean "prod"?`
+/// Returns a message such as `"prd" is none of: prod; did you mean "prod"?`
 pub(super) fn unknown<'k>(name: &str, known: impl Iterator<Item = &'k str> + Clone, where_to: &str) -> String {
     let value = serde_json::Value::String(name.to_owned());
     if known.clone().next().is_none() { format!("{value} has no {where_to}") } else { is_none_of(&value, known) }
@@ -253,10 +253,11 @@ fn default_pattern() -> Regex {
     Regex::new(NAME_PATTERN).expect("a constant that a test compiles")
 }
 
-/// A class without a namespace is bound in the whole cluster, so its roles are never a default.
+/// Reads `roles`. If the class has no namespace, its roles apply to the whole cluster, so they have no default.
 fn roles(table: &Table<'_>, kind: Option<AccountKind>, namespace: Option<&String>) -> Vec<String> {
     if kind.is_some() && namespace.is_none() && !table.has("roles") && !table.has("namespace") {
-        table.wrong("roles", "missing: without namespace they hold in the whole cluster; for example [\"view\"]");
+        table
+            .wrong("roles", "missing: without namespace, the roles apply to the whole cluster; for example [\"view\"]");
     }
     table.texts("roles").unwrap_or_else(|| ROLES.map(str::to_owned).to_vec())
 }
@@ -284,13 +285,13 @@ fn workspace(table: &Table<'_>) -> Workspace {
 
 fn impersonate(table: &Table<'_>) -> Vec<String> {
     if table.has("impersonate") && table.has("namespace") {
-        table.wrong("impersonate", "holds in the whole cluster, so the class may have no namespace");
+        table.wrong("impersonate", "applies to the whole cluster, so the class must not have a namespace");
     }
     let fields = table.section("impersonate");
     fields.only(&["users"]);
     let users = fields.texts("users").unwrap_or_default();
     for user in users.iter().filter(|user| user.starts_with("system:")) {
-        fields.wrong("users", format!("{user:?} is Kubernetes' own; for example \"bursar:cluster-admin\""));
+        fields.wrong("users", format!("{user:?} is reserved for Kubernetes; for example \"bursar:cluster-admin\""));
     }
     users
 }
@@ -320,7 +321,7 @@ fn pod_security(table: &Table<'_>) -> PodSecurity {
     table.choice("pod_security", &levels).unwrap_or(POD_SECURITY)
 }
 
-/// In a namespace that others made the default is `open`, because its makers have policies of their own.
+/// Reads `network`. In adopted namespaces the default is `open`, because their makers have policies of their own.
 fn network(table: &Table<'_>, kind: Option<AccountKind>, known: &Known<'_>) -> String {
     let default = if kind.is_none() { "open" } else { "isolated" };
     let name = table.text("network").unwrap_or_else(|| default.to_owned());
@@ -371,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_pattern_is_one() {
+    fn the_default_pattern_is_valid() {
         assert!(default_pattern().is_match("tool-1") && !default_pattern().is_match("Tool"));
     }
 

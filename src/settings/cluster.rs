@@ -1,4 +1,4 @@
-//! `[cluster.NAME]`: its public face, who may send reviews to its webhook, and where the daemon's own kubeconfig is.
+//! Reads `[cluster.NAME]`: its endpoints, who may send reviews to its webhook, and the path of the daemon's kubeconfig.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::rules::senders::{ClientRules, Senders};
 const URL: Kind = Kind("an https URL", "\"https://k8s.example.org:6443\"");
 const PROXY: Kind = Kind("a proxy's URL", "\"socks5://proxy.example.org:1080\"");
 
-/// The clusters, and the daemon's kubeconfig of each.
+/// Returns the clusters, and the daemon's kubeconfig of each.
 pub(super) fn clusters(
     root: &Table<'_>,
     folder: &Path,
@@ -36,7 +36,7 @@ pub(super) fn clusters(
     (clusters, kubeconfigs)
 }
 
-/// What is wrong of it is noted, and it keeps its name: classes that use it are right.
+/// Reads an endpoint. If it has errors, it is still returned, so that classes that use it cause no further errors.
 fn endpoint(table: &Table<'_>, folder: &Path) -> Endpoint {
     table.only(&["url", "ca", "tls_server_name", "proxy"]);
     for (key, example) in [("url", URL.1), ("ca", "\"/etc/bursar/k8s-ca.pem\"")] {
@@ -54,7 +54,8 @@ fn endpoint(table: &Table<'_>, folder: &Path) -> Endpoint {
     }
 }
 
-/// Half of a client's certificate would let in nobody, or everybody.
+/// Reads the webhook's senders. `client_ca` and `client_name` need each other: with only one of them, either no client
+/// or every client would be accepted.
 fn senders(table: &Table<'_>, folder: &Path) -> Senders {
     table.only(&["client_ca", "client_name", "api_server_cidrs"]);
     for (key, other, example) in [
@@ -102,7 +103,8 @@ fn default_endpoint(table: &Table<'_>, endpoints: &BTreeMap<String, Endpoint>) -
     endpoints.keys().next().cloned().unwrap_or_default()
 }
 
-/// Two endpoints of one name would write over each other in each kubeconfig, and the end of one would remove the other.
+/// Records an error if two endpoints have the same entry name: they would overwrite each other in each kubeconfig, and
+/// the removal of one would remove the other.
 pub(super) fn one_entry_each(root: &Table<'_>, clusters: &BTreeMap<ClusterName, Cluster>) {
     let mut entries: BTreeMap<String, (&ClusterName, &str)> = BTreeMap::new();
     for (name, cluster) in clusters {

@@ -1,4 +1,4 @@
-//! `[class.NAME] credential`: which kind, and what each kind may say.
+//! Reads `credential` of `[class.NAME]`: its kind, and the keys of that kind.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,16 +11,17 @@ use super::table::{Table, absolute_path};
 use crate::identity::{AccountKind, ClusterName, HostName};
 use crate::policy::{Cluster, CredentialKind, CredentialRule, OidcRule, TOKEN_LIFETIME_MAX};
 
-/// A week: short enough that a lost certificate is worth little, long enough to survive a long weekend.
+/// The default lifetime of certificates: short enough that a lost certificate is worth little, and long enough that an
+/// outage over a long weekend does no harm.
 pub(super) const LIFETIME: Duration = Duration::from_hours(7 * 24);
-/// The API server refuses less, of certificates and of tokens alike (`spec.expirationSeconds`).
+/// The least lifetime that the API server accepts, for certificates and tokens (`spec.expirationSeconds`).
 const LIFETIME_MIN: Duration = Duration::from_mins(10);
-/// No signer grants more, and it must fit `expirationSeconds`.
+/// The greatest lifetime of certificates. No signer grants more, and it must fit into `expirationSeconds`.
 const LIFETIME_MAX: Duration = Duration::from_hours(10 * 365 * 24);
-/// An hour: what leaked is worth little, and 20 minutes are left to renew it in.
+/// The default lifetime of tokens: a leaked token is worth little, and 20 minutes are left to renew it.
 pub(super) const TOKEN_LIFETIME: Duration = Duration::from_hours(1);
-/// Names of hosts are in names of Secrets, and a site has as many as it has systems outside, not nodes: each is watched by
-/// its name.
+/// The most hosts of a class. Each host has a Secret that is watched by its name. A host is a system outside of the
+/// cluster, such as a compute element, and not each of its nodes.
 const HOSTS_MAX: usize = 50;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,7 +34,7 @@ enum Word {
 const WORDS: [(&str, Word); 3] =
     [("certificate", Word::Certificate), ("service-account", Word::ServiceAccount), ("oidc", Word::Oidc)];
 
-/// The credential of a class of these accounts.
+/// Reads the credential of a class for accounts of this kind.
 pub(super) fn credential(
     table: &Table<'_>,
     kind: Option<AccountKind>,
@@ -85,7 +86,7 @@ fn hosts(fields: &Table<'_>) -> Vec<HostName> {
         fields.wrong("hosts", "missing: each host has a token of its own; for example [\"ce1\"]");
     }
     if hosts.len() > HOSTS_MAX {
-        fields.wrong("hosts", format!("are more than {HOSTS_MAX}; name systems, not their nodes"));
+        fields.wrong("hosts", format!("there are more than {HOSTS_MAX}; list systems, not their nodes"));
     }
     for (index, host) in hosts.iter().enumerate() {
         if !label.is_match(host) {
@@ -98,7 +99,8 @@ fn hosts(fields: &Table<'_>) -> Vec<HostName> {
     hosts.into_iter().map(HostName).collect()
 }
 
-/// Files of two hosts in one home would be one file; those of two tenants in one directory likewise.
+/// Reads `directory`. It must contain `{host}` and `{name}`, because otherwise the tokens of two hosts or of two
+/// tenants would be written to one file.
 fn directory(fields: &Table<'_>, hosts: &[HostName], known: &Known<'_>) -> Option<PathBuf> {
     if !fields.has("directory") {
         if hosts.len() > 1 {
@@ -133,7 +135,7 @@ fn oidc(fields: &Table<'_>) -> Option<OidcRule> {
     if let Some(issuer) = issuer.as_ref().filter(|issuer| !bursar_protocol::is_issuer(issuer)) {
         fields.wrong(
             "issuer",
-            format!("{issuer:?} is no https URL; for example \"https://sso.example.org/realms/site\""),
+            format!("{issuer:?} is not an https URL; for example \"https://sso.example.org/realms/site\""),
         );
     }
     let client_id = fields.required("client_id", "kubernetes");
@@ -151,7 +153,7 @@ fn oidc(fields: &Table<'_>) -> Option<OidcRule> {
     } else if user.matches("{name}").count() != 1 {
         fields.wrong("user", format!("{user:?} needs {{name}} once; for example \"oidc:{{name}}\""));
     } else if ["system:", "bursar:", "tool:", "user:", "group:"].iter().any(|taken| before.starts_with(taken)) {
-        fields.wrong("user", format!("{user:?} is a name of Kubernetes' or ours; for example \"oidc:{{name}}\""));
+        fields.wrong("user", format!("{user:?} is reserved for Kubernetes or Bursar; for example \"oidc:{{name}}\""));
     }
     let grants = [("auto", Grant::Auto), ("device-code", Grant::DeviceCode)];
     let grant = fields.choice("grant", &grants).unwrap_or_default();
@@ -167,7 +169,7 @@ fn endpoints(fields: &Table<'_>, clusters: &[ClusterName], known: &Known<'_>) ->
         defaults
     });
     if endpoints.is_empty() && fields.has("endpoints") {
-        fields.wrong("endpoints", "names none; for example [\"internal\"]");
+        fields.wrong("endpoints", "is empty; for example [\"internal\"]");
     }
     for name in &endpoints {
         if !clusters.is_empty() && !clusters.iter().any(|cluster| cluster.endpoints.contains_key(name)) {

@@ -1,7 +1,9 @@
-//! What tenants' pods should not reach: the file servers of the policy, the directories, and this host. NFS with `AUTH_SYS`
-//! believes every uid that a client claims, so a pod that reaches the server can read every home.
+//! Checks whether network profiles let tenants' pods reach servers that they should not: the file servers of the
+//! policy, the directories, and this host. NFS with `AUTH_SYS` trusts every uid that a client claims, so a pod that
+//! reaches the file server can read every home.
 //!
-//! Names are resolved as the nodes would, as far as this host's resolver is theirs; with [`Names::AsWritten`] not at all.
+//! Names are resolved with this host's resolver, which may differ from that of the nodes. With [`Names::AsWritten`],
+//! names are not resolved.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs as _};
@@ -14,36 +16,36 @@ use super::Settings;
 use crate::policy::{Class, NetworkProfile, NfsVolume, Policy, Target};
 use crate::rules::AllowedVolume;
 
-/// A resolver that takes longer is away: a configuration is also read while it is.
+/// The deadline of the resolver. If it does not answer, the configuration is read without its answer.
 const RESOLVED_WITHIN: Duration = Duration::from_secs(2);
-/// rpcbind, NFS, mountd and NFS over RDMA.
+/// The ports of rpcbind, NFS, mountd and NFS over RDMA.
 const NFS_PORTS: [u16; 4] = [111, 2049, 20048, 20049];
-/// LDAP and the global catalogue of Active Directory.
+/// The ports of LDAP and of the global catalog of Active Directory.
 const LDAP_PORTS: [u16; 4] = [389, 636, 3268, 3269];
 
-/// What is known of servers that the configuration names by name.
+/// How to treat servers that the configuration gives by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Names {
-    /// The addresses that this host's resolver has for them; it may take seconds.
+    /// Resolve the names with this host's resolver, which may take seconds.
     Resolved,
-    /// Nothing: only addresses are judged, and nothing is contacted.
+    /// Resolve nothing: only servers given by address are checked, and nothing is contacted.
     AsWritten,
 }
 
-/// What classes reach that they should not.
+/// The servers that classes reach although they should not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Egress {
-    /// Class and what its pods reach, with the reason.
+    /// A class, and a server that its pods reach, with the reason.
     pub reached: Vec<(String, String)>,
-    /// Servers whose addresses are not known, although a class reaches addresses.
+    /// Servers whose addresses are not known, although a class reaches addresses outside of its cluster.
     pub unknown: BTreeSet<String>,
 }
 
-/// Judges the sum of each class's rules.
+/// Checks the rules of each class together, because they add up.
 #[must_use]
 pub fn egress(settings: &Settings, names: Names) -> Egress {
     let policy = &settings.policy;
-    // Without a class that reaches addresses outside there is nothing to resolve.
+    // If no class reaches addresses outside of the cluster, there is nothing to resolve.
     let reaches_out = |class: &&Class| policy.networks.get(&class.network).is_some_and(NetworkProfile::reaches_out);
     let classes: Vec<&Class> = with_pods(policy).filter(reaches_out).collect();
     let mut found = Egress::default();
@@ -64,7 +66,7 @@ pub fn egress(settings: &Settings, names: Names) -> Egress {
     found
 }
 
-/// Classes in whose namespaces pods run.
+/// Returns the classes that have namespaces, in which pods run.
 fn with_pods(policy: &Policy) -> impl Iterator<Item = &Class> {
     policy.classes.values().filter(|class| class.namespace.is_some() || class.adopts().is_some())
 }
@@ -79,10 +81,10 @@ fn targets(settings: &Settings, names: Names) -> Vec<Target> {
         match &source.kind {
             SourceKind::Ldap(ldap) => {
                 let urls = ldap.urls.iter().filter_map(|text| ServerUrl::parse(text));
-                // A socket leads to a server on this host.
+                // A URL of a local socket is left out: it leads to a server on this host.
                 servers.extend(urls.filter(|url| url.socket.is_none()).map(|url| {
                     let ports = LDAP_PORTS.into_iter().chain([url.port]).collect();
-                    // The domain of an SRV record has the addresses of an Active Directory's controllers.
+                    // In Active Directory, the domain of an SRV record has the addresses of the controllers.
                     let host = if url.is_service() { after_service(&url.host) } else { url.host.clone() };
                     (format!("{name} ({})", url.host), host, ports)
                 }));
@@ -108,7 +110,7 @@ fn targets(settings: &Settings, names: Names) -> Vec<Target> {
         }
     };
     let own = own_addresses();
-    // A server that only this host reaches is this host's, at whatever address pods know it by.
+    // A server with a loopback address runs on this host, so pods would reach it at any address of this host.
     let seen_by_pods = |addresses: BTreeSet<IpAddr>| -> BTreeSet<IpAddr> {
         let (here, others): (BTreeSet<_>, BTreeSet<_>) = addresses.into_iter().partition(IpAddr::is_loopback);
         if here.is_empty() { others } else { others.union(&own).copied().collect() }
@@ -124,7 +126,7 @@ fn targets(settings: &Settings, names: Names) -> Vec<Target> {
     servers.chain([here]).collect()
 }
 
-/// The file servers, each with the ports that its mount options name.
+/// Returns the file servers, each with the ports that its mount options name.
 fn nfs(policy: &Policy) -> BTreeSet<(String, BTreeSet<u16>)> {
     let port = |option: &String| option.strip_prefix("port=").or(option.strip_prefix("mountport="))?.parse().ok();
     let mut servers = BTreeSet::new();
@@ -144,25 +146,25 @@ fn nfs(policy: &Policy) -> BTreeSet<(String, BTreeSet<u16>)> {
     servers
 }
 
-/// `_ldap._tcp.example.org` is about `example.org`.
+/// Returns the domain of a service name: `example.org` for `_ldap._tcp.example.org`.
 fn after_service(host: &str) -> String {
     host.split('.').skip_while(|label| label.starts_with('_')).collect::<Vec<_>>().join(".")
 }
 
-/// The namespace of `NAME.NAMESPACE.svc` and of `POD.NAME.NAMESPACE.svc.cluster.local`.
+/// Returns the namespace of a name such as `NAME.NAMESPACE.svc` or `POD.NAME.NAMESPACE.svc.cluster.local`.
 fn of_service(host: &str) -> Option<String> {
     let labels: Vec<&str> = host.trim_end_matches('.').split('.').collect();
     let at = labels.iter().position(|label| *label == "svc").filter(|at| *at >= 2)?;
     Some(labels[at - 1].to_owned())
 }
 
-/// The addresses of each host, in their order; none for one that does not resolve in time.
+/// Returns the addresses of each host, in the order of the hosts; none if a host does not resolve in time.
 #[expect(clippy::disallowed_methods, reason = "waits for the resolver, with a deadline")]
 fn resolved(hosts: &[String]) -> Vec<BTreeSet<IpAddr>> {
     let (sender, answers) = mpsc::channel();
     for (index, host) in hosts.iter().enumerate() {
         let (sender, host) = (sender.clone(), host.clone());
-        // The resolver of the C library cannot be interrupted; a thread that is late is left behind.
+        // The resolver of the C library cannot be interrupted, so a thread that is late keeps running.
         let _ = std::thread::Builder::new().name("resolve".to_owned()).spawn(move || {
             let found = (host.as_str(), 0).to_socket_addrs();
             let addresses = found.into_iter().flatten().map(|address| address.ip().to_canonical());
@@ -178,15 +180,16 @@ fn resolved(hosts: &[String]) -> Vec<BTreeSet<IpAddr>> {
     addresses
 }
 
-/// The addresses of this host, without those that no pod could mean. Read from files, because the daemon may not open the
-/// socket that lists interfaces.
+/// Returns the addresses of this host that a pod could reach. They are read from files, because the daemon may not open
+/// a netlink socket.
 fn own_addresses() -> BTreeSet<IpAddr> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let (four, six) = (of_fib_trie(&read("/proc/self/net/fib_trie")), of_if_inet6(&read("/proc/self/net/if_inet6")));
     four.into_iter().map(IpAddr::V4).chain(six.into_iter().map(IpAddr::V6)).collect()
 }
 
-/// A leaf is `|-- ADDRESS`, and a line beneath it says `/32 host LOCAL` if the address is this host's.
+/// Parses `fib_trie`. A leaf is `|-- ADDRESS`, and a line beneath it says `/32 host LOCAL` if it is an address of this
+/// host.
 fn of_fib_trie(text: &str) -> BTreeSet<Ipv4Addr> {
     let mut leaf: Option<Ipv4Addr> = None;
     let mut own = BTreeSet::new();
@@ -200,7 +203,8 @@ fn of_fib_trie(text: &str) -> BTreeSet<Ipv4Addr> {
     own
 }
 
-/// A line for each address: 32 hexadecimal digits, then index, length, scope, flags and the interface.
+/// Parses `if_inet6`. Each line has an address as 32 hexadecimal digits, then index, length, scope, flags and
+/// interface.
 fn of_if_inet6(text: &str) -> BTreeSet<Ipv6Addr> {
     let addresses = text.lines().filter_map(|line| u128::from_str_radix(line.split_whitespace().next()?, 16).ok());
     let is_meant = |address: &Ipv6Addr| !address.is_loopback() && !address.is_unicast_link_local();
@@ -220,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn own_addresses_are_those_of_this_host_and_not_of_its_networks() {
+    fn own_addresses_are_the_hosts_and_not_those_of_its_networks() {
         let trie = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n     |-- 192.0.2.0\n        \
                     /24 link UNICAST\n     |-- 192.0.2.7\n        /32 host LOCAL\n     |-- 192.0.2.255\n        /32 link \
                     BROADCAST\nLocal:\n     |-- 127.0.0.1\n        /32 host LOCAL\n";
@@ -228,7 +232,7 @@ mod tests {
         let six = "00000000000000000000000000000001 01 80 10 80       lo\n\
                    fe800000000000000000000000000007 02 40 20 80     eth0\n\
                    20010db8000000000000000000000007 02 40 00 80     eth0\n";
-        assert_eq!(of_if_inet6(six), BTreeSet::from(["2001:db8::7".parse().expect("an address")]));
+        assert_eq!(of_if_inet6(six), BTreeSet::from(["2001:db8::7".parse().expect("the text is an address")]));
     }
 
     #[test]

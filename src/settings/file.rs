@@ -1,5 +1,5 @@
-//! The configuration as one tree of plain values: the TOML file, and over it the environment
-//! (`BURSAR_LIMITS__SUSPEND_PER_CYCLE__COUNT=2`). The only place that names the `config` crate. It judges no value.
+//! Merges the TOML file and the environment (`BURSAR_LIMITS__SUSPEND_PER_CYCLE__COUNT=2`) into one tree of plain
+//! values. The environment takes precedence. Only this module uses the `config` crate. It does not check values.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,26 +8,26 @@ use config::{Config, File, FileFormat};
 use serde_json::{Map, Value};
 use toml::de::DeTable;
 
-/// What every variable begins with.
+/// The prefix of all variables.
 const PREFIX: &str = "BURSAR_";
-/// Variables that are options of the programs, not keys.
+/// Variables that are options of the programs and not keys.
 const OPTIONS: [&str; 2] = ["BURSAR_CONFIG", "BURSAR_LEDGER"];
 /// Variables of the test suite.
 const TEST_PREFIX: &str = "BURSAR_TEST_";
 
-/// File and environment, merged.
+/// The merged configuration.
 pub(super) struct Merged {
-    /// The tree; every value of the environment is text in it.
+    /// The tree. Every value from the environment is a text.
     pub(super) root: Map<String, Value>,
-    /// Variables by the key they set, as errors name it, so that an error names the variable.
+    /// The variable that sets a key, by the name of the key in errors, so that an error can name the variable.
     pub(super) variables: BTreeMap<String, String>,
-    /// Variables by the keys, and the tables above them, that are not in the file.
+    /// The variable that adds a key, or a table above it, that is not in the file.
     pub(super) added: BTreeMap<String, String>,
-    /// Variables that set nothing.
+    /// Warnings about variables that set nothing.
     pub(super) warnings: Vec<String>,
 }
 
-/// Lays `environment` over the `text` of the file at `path`. The error is for people.
+/// Merges `environment` into the `text` of the file at `path`. The error is a message for administrators.
 pub(super) fn merged(path: &Path, text: &str, environment: &BTreeMap<String, String>) -> Result<Merged, String> {
     let name = super::file_name(path);
     let table = text.parse::<toml::Table>().map_err(|error| {
@@ -65,7 +65,7 @@ pub(super) fn merged(path: &Path, text: &str, environment: &BTreeMap<String, Str
     Ok(Merged { root, variables, added, warnings })
 }
 
-/// The value at a key, by its parts.
+/// Returns the value of a key, given by its parts.
 fn beneath<'v>(tree: &'v Value, parts: &[String]) -> Option<&'v Value> {
     parts.iter().try_fold(tree, |value, part| match value {
         Value::Array(items) => items.get(part.parse::<usize>().ok()?),
@@ -73,8 +73,8 @@ fn beneath<'v>(tree: &'v Value, parts: &[String]) -> Option<&'v Value> {
     })
 }
 
-/// Says that `parts` name an item of a list although one before it is neither in the file nor in the environment: it would
-/// be empty, and every key of it missing.
+/// Returns an error if `parts` name an item of a list, but an item before it is neither in the file nor in the
+/// environment. That item would be empty and miss every key.
 fn gap(parts: &[String], of_file: &Value, environment: &BTreeMap<String, String>) -> Option<String> {
     parts.iter().enumerate().find_map(|(place, part)| {
         let index: usize = part.parse().ok()?;
@@ -87,17 +87,18 @@ fn gap(parts: &[String], of_file: &Value, environment: &BTreeMap<String, String>
             })
         };
         let absent = (items.len()..index).find(|index| !is_set(*index))?;
-        Some(format!("{} has no item {absent}, and so none of number {index}; the first is number 0", key_of(list)))
+        Some(format!("{} has no item {absent}, so item {index} cannot be set; the first is item 0", key_of(list)))
     })
 }
 
-/// `BURSAR_SITE__NAME`, where `site` is a text.
+/// Whether a part of the key before the last has a value that is no table and no list, such as `site` in
+/// `BURSAR_SITE__NAME`.
 fn is_within_a_value(parts: &[String], tree: &Value) -> bool {
     let above = (1..parts.len()).filter_map(|count| beneath(tree, &parts[..count]));
     above.into_iter().any(|value| !value.is_array() && !value.is_object())
 }
 
-/// The key as errors name it: with the name of a list's item instead of its index, if it has one.
+/// Returns the key as errors name it. If an item of a list has a name, the name replaces the index.
 fn shown(parts: &[String], tree: &Value) -> String {
     let mut text = String::new();
     for (place, part) in parts.iter().enumerate() {
@@ -112,7 +113,7 @@ fn shown(parts: &[String], tree: &Value) -> String {
     text
 }
 
-/// The text of `control.socket`, also in a file that is no configuration, or no TOML after it.
+/// Returns `control.socket`, even if the file is not a valid configuration or has a TOML error elsewhere.
 pub(super) fn control_socket(path: &Path, environment: &BTreeMap<String, String>) -> Option<String> {
     if let Some(socket) = environment.get("BURSAR_CONTROL__SOCKET") {
         return Some(socket.clone());
@@ -123,7 +124,7 @@ pub(super) fn control_socket(path: &Path, environment: &BTreeMap<String, String>
     control.get("socket")?.get_ref().as_str().map(str::to_owned)
 }
 
-/// The parts of the key that a variable sets; `None` if it is another program's, or an option.
+/// Returns the parts of the key that a variable sets; `None` for variables of other programs, and for options.
 fn parts_of(variable: &str) -> Option<Vec<String>> {
     if OPTIONS.contains(&variable) || variable.starts_with(TEST_PREFIX) {
         return None;
@@ -131,8 +132,8 @@ fn parts_of(variable: &str) -> Option<Vec<String>> {
     Some(variable.strip_prefix(PREFIX)?.to_ascii_lowercase().split("__").map(str::to_owned).collect())
 }
 
-/// `BURSAR_LIMITS__SUSPEND_PER_CYCLE__COUNT` sets `limits.suspend_per_cycle.count`; `BURSAR_SOURCE__0__CA` sets
-/// `source[0].ca`.
+/// Returns the key for its parts: `BURSAR_LIMITS__SUSPEND_PER_CYCLE__COUNT` sets `limits.suspend_per_cycle.count`, and
+/// `BURSAR_SOURCE__0__CA` sets `source[0].ca`.
 fn key_of(parts: &[String]) -> String {
     shown(parts, &Value::Null)
 }
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_name_keys() {
+    fn a_variable_becomes_the_key_that_it_sets() {
         let key = |variable| parts_of(variable).map(|parts| key_of(&parts));
         assert_eq!(key("BURSAR_LIMITS__SUSPEND_PER_CYCLE__COUNT").as_deref(), Some("limits.suspend_per_cycle.count"));
         assert_eq!(key("BURSAR_SOURCE__0__CA").as_deref(), Some("source[0].ca"));
@@ -153,10 +154,10 @@ mod tests {
 
     #[test]
     fn the_control_socket_is_found_in_a_wrong_file() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
         let path = folder.path().join("bursar.toml");
         let found = |text: &str| {
-            std::fs::write(&path, text).expect("written");
+            std::fs::write(&path, text).expect("the folder is writable");
             control_socket(&path, &BTreeMap::new())
         };
         let socket = Some("/run/x.sock".to_owned());

@@ -1,4 +1,5 @@
-//! Host patterns of classes (`admission.hosts.allow`): what one is, and that no host belongs to two tenants by them.
+//! Checks the host patterns of classes (`admission.hosts.allow`): their syntax, and that no host belongs to two
+//! tenants.
 
 use super::table::Table;
 use crate::identity::is_dns_label;
@@ -6,19 +7,19 @@ use crate::policy::Class;
 
 const NAME: &str = "{name}";
 
-/// Lower-case labels, one of which is `{name}`, `*` at most as the first.
+/// Whether a pattern consists of lower-case labels or `{name}`. The first label may be `*`.
 pub(super) fn is_host(pattern: &str) -> bool {
     let plain = pattern.strip_prefix("*.").unwrap_or(pattern);
     plain.len() <= 200 && plain.contains('.') && plain.split('.').all(|label| label == NAME || is_dns_label(label))
 }
 
-/// Whether `{name}` is a whole label. Beside other text in its label it would be ambiguous: with `{name}-dev` and `{name}`,
-/// `foo-dev` is tool foo's and tool foo-dev's.
+/// Whether `{name}` is a whole label. With other text in its label it would be ambiguous: with `{name}-dev` and
+/// `{name}`, `foo-dev` would belong to tool foo and to tool foo-dev.
 pub(super) fn has_name_as_label(pattern: &str) -> bool {
     pattern.split('.').any(|label| label == NAME)
 }
 
-/// Notes every pattern of `class` by which a host would belong to two tenants of a cluster.
+/// Records an error for every pattern of `class` with which a host would belong to two tenants of a cluster.
 pub(super) fn one_owner(table: &Table<'_>, class: &Class, others: &[Class]) {
     let wrong = |why: String| table.section("admission").section("hosts").wrong("allow", why);
     let hosts = &patterns(class);
@@ -31,7 +32,7 @@ pub(super) fn one_owner(table: &Table<'_>, class: &Class, others: &[Class]) {
     }
     let shared = |other: &&Class| other.clusters.iter().any(|cluster| class.clusters.contains(cluster));
     for other in others.iter().filter(shared) {
-        // Where namespaces are named alike, so are their tenants: two of one name are one.
+        // If both classes name namespaces alike, two accounts with one name share a namespace, so they are one tenant.
         let are_strangers = other.namespace != class.namespace;
         for host in hosts {
             for theirs in &patterns(other) {
@@ -49,7 +50,7 @@ pub(super) fn one_owner(table: &Table<'_>, class: &Class, others: &[Class]) {
     }
 }
 
-/// With `{name}` in the place of what differs. The name of an adopted namespace is its own, whichever class adopts it.
+/// Returns the patterns with `{name}` as the placeholder, also those of adopted namespaces.
 fn patterns(class: &Class) -> Vec<String> {
     match class.adopts() {
         Some(adopts) => adopts.admission.host_patterns().collect(),
@@ -57,14 +58,14 @@ fn patterns(class: &Class) -> Vec<String> {
     }
 }
 
-/// Whether a host is one tenant's by one pattern and another's by the other.
+/// Whether a host could belong to one tenant by one pattern and to another tenant by the other.
 fn have_two_owners(one: &str, other: &str) -> bool {
     let place = |pattern: &str| pattern.rsplit('.').position(|label| label == NAME);
     place(one) != place(other) && meet(one, other)
 }
 
-/// Whether some host is covered by both patterns. A wildcard of a route (Gateway API) covers several labels, so a first
-/// label `*` stands for one or more.
+/// Whether both patterns match a common host. In routes of the Gateway API a wildcard matches several labels, so a
+/// first label `*` stands for one or more labels.
 fn meet(one: &str, other: &str) -> bool {
     let parts = |pattern: &'_ str| -> (bool, Vec<String>) {
         let rest = pattern.strip_prefix("*.");
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_meet_where_one_host_fits_both() {
+    fn patterns_meet_if_one_host_matches_both() {
         for (one, other) in [
             ("{name}.example.org", "{name}.example.org"),
             ("{name}.tools.example.org", "www.{name}.example.org"),
@@ -122,7 +123,7 @@ mod tests {
         }
     }
 
-    /// Every list of `length` words, the last word varying fastest.
+    /// Returns every list of `length` words.
     fn lists(words: &[&str], length: usize) -> Vec<String> {
         let longer = |lists: Vec<String>| -> Vec<String> {
             let each = lists.iter().flat_map(|list| words.iter().map(move |word| format!("{list}.{word}")));
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn no_host_has_two_owners_by_patterns_that_are_taken() {
+    fn no_host_has_two_owners_with_accepted_patterns() {
         let covers = |pattern: &str, host: &str| match pattern.strip_prefix('*') {
             Some(rest) => host.len() > rest.len() && host.ends_with(rest),
             None => host == pattern,

@@ -1,4 +1,4 @@
-//! A `[[source]]` that is a realm of Keycloak.
+//! Reads a `[[source]]` that is a Keycloak realm.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use crate::identity::AccountKind;
 use crate::ledger::gaps;
 pub(super) use bursar_directory::keycloak::INTERVAL;
 
-/// Keys of other sources, and what a realm has instead.
+/// Keys of other sources, each with what a realm has instead.
 const OF_OTHERS: [(&str, &str); 14] = [
     ("urls", "a realm has one url"),
-    ("bind_dn", "a realm knows us by client_id"),
-    ("password", "a realm knows us by client_secret"),
-    ("client_certificate", "a realm knows us by client_secret"),
-    ("client_key", "a realm knows us by client_secret"),
+    ("bind_dn", "a realm identifies Bursar by client_id"),
+    ("password", "a realm identifies Bursar by client_secret"),
+    ("client_certificate", "a realm identifies Bursar by client_secret"),
+    ("client_key", "a realm identifies Bursar by client_secret"),
     ("starttls", "a realm speaks https"),
-    ("incremental", "Keycloak tells no changes: it is read in full after each interval"),
-    ("persist", "Keycloak tells no changes: it is read again after each interval"),
-    ("members_at_once", "members come in pages: page_size"),
+    ("incremental", "Keycloak does not report changes: it is read in full after each interval"),
+    ("persist", "Keycloak does not report changes: it is read again after each interval"),
+    ("members_at_once", "a realm's members are read in pages: page_size"),
     ("path", "a realm has a url"),
     ("paths", "a realm has a url"),
     ("tools", "a realm has people and groups; tools come from another source"),
@@ -31,7 +31,7 @@ const OF_OTHERS: [(&str, &str); 14] = [
     ("groups", "all of a realm's groups are read"),
 ];
 
-/// The realm, and where the secret of our client is.
+/// Reads the realm, and the place of the secret of Bursar's client.
 pub(super) fn keycloak(table: &Table<'_>, folder: &Path) -> Option<(SourceKind, Option<SecretPlace>)> {
     for (key, why) in OF_OTHERS.iter().filter(|(key, _)| table.has(key)) {
         table.wrong(key, *why);
@@ -45,8 +45,8 @@ pub(super) fn keycloak(table: &Table<'_>, folder: &Path) -> Option<(SourceKind, 
     config.ca_pem = ca(table, folder);
     config.interval = table.duration("interval", config.interval);
     if config.interval > Duration::from_secs(gaps::LONGEST_GAP.unsigned_abs()) {
-        // An account that is absent for longer between two reads counts as absent for an hour only.
-        table.wrong("interval", "is longer than an hour, and absence would count for less than it lasts");
+        // If the gap between two reads is longer, only an hour of it counts towards the absence of an account.
+        table.wrong("interval", "is longer than an hour, so absences would count for less than they last");
     }
     config.connect_timeout = table.duration("connect_timeout", config.connect_timeout);
     config.timeout = table.duration("timeout", config.timeout);
@@ -61,7 +61,7 @@ pub(super) fn keycloak(table: &Table<'_>, folder: &Path) -> Option<(SourceKind, 
     Some((SourceKind::Keycloak(config), secret))
 }
 
-/// Where the realm's entries of a kind are.
+/// Returns where the realm's entries of a kind are.
 pub(super) fn tree(realm: &KeycloakConfig, kind: AccountKind) -> Tree {
     Preset::Keycloak.tree(kind, &keycloak::base(&realm.realm, kind))
 }

@@ -1,4 +1,4 @@
-//! `manifests/CLASS/*.yaml` beside the configuration file: a class's own objects, parsed once.
+//! Reads `manifests/CLASS/*.yaml` beside the configuration file: objects that a class adds to its namespaces.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::table::Table;
 use crate::kinds::{ObjectKind, Watch};
 
-/// The documents of the class `name`, in the order of their files.
+/// Returns the documents of the class `name`, in the order of their files.
 pub(super) fn manifests(root: &Table<'_>, folder: &Path, name: &str) -> Vec<Value> {
     let mut documents = Vec::new();
     for path in yaml_files(&folder.join("manifests").join(name)) {
@@ -29,7 +29,7 @@ pub(super) fn manifests(root: &Table<'_>, folder: &Path, name: &str) -> Vec<Valu
     documents
 }
 
-/// Folders that no class has would be left out silently.
+/// Records an error for each folder without a class, which would otherwise be ignored silently.
 pub(super) fn strays(root: &Table<'_>, folder: &Path, classes: &[String]) {
     let Ok(entries) = std::fs::read_dir(folder.join("manifests")) else { return };
     let mut names: Vec<String> = entries
@@ -59,14 +59,17 @@ fn wrong(document: &Value) -> Option<String> {
     }
     let kind = ObjectKind::of_manifest(document);
     if !kind.site_may_bring() {
-        return Some(format!("a {kind} is not a tenant's; put only what lives in its namespace here"));
+        return Some(format!("a {kind} is not allowed; only objects in the tenant's namespace are"));
     }
-    // The daemon is given rights to Secrets by their names, or it could read all of a tenant's.
+    // The daemon gets rights to Secrets by name. Otherwise, it could read all Secrets of a tenant.
     let name = document.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
     if kind.watch() == Watch::ByName && name.contains('{') {
         return Some(format!("a {kind}'s name must be the same for every tenant, and {name:?} is not"));
     }
-    document.to_string().contains("{credential:").then(|| "not in this version: {credential:NAME}".to_owned())
+    document
+        .to_string()
+        .contains("{credential:")
+        .then(|| "{credential:NAME} is not supported in this version".to_owned())
 }
 
 fn first_line(error: &impl ToString) -> String {

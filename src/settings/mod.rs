@@ -1,6 +1,6 @@
-//! The configuration file and the environment become [`Settings`]: everything checked once, all errors told at once,
-//! so that what is built from it cannot fail. It reads files beside the configuration and reaches nothing else, except
-//! for the resolver with `[security] strict_egress`, where the configuration is put in force.
+//! Turns the configuration file and the environment into [`Settings`]. Everything is checked once, and all errors are
+//! reported together, so that later work with the settings cannot fail because of them. This module reads only files.
+//! The one exception: with `[security] strict_egress`, names are resolved when the configuration is put in force.
 
 mod admission;
 mod adopted;
@@ -39,82 +39,80 @@ use crate::archive::{Archives, Recipient};
 use crate::identity::ClusterName;
 use crate::policy::Policy;
 
-/// Where the daemon listens unless the configuration says otherwise.
+/// The default of `control.socket`.
 pub const CONTROL_SOCKET: &str = "/run/bursar/control.sock";
-/// Where the configuration is unless somebody says otherwise.
+/// The default path of the configuration.
 pub const DEFAULT_PATH: &str = "/etc/bursar/bursar.toml";
 
-/// Where the daemon listens, as far as the file at `path` and the environment say it: also where the configuration is
-/// wrong or not readable, so that it never keeps an order from the daemon.
+/// Returns the control socket that the file at `path` or the environment names, or the default. This works even if the
+/// configuration is wrong or not readable, so that orders always reach the daemon.
 #[must_use]
 pub fn control_socket(path: &Path) -> PathBuf {
     let told = file::control_socket(path, &environment()).and_then(|text| class::absolute(&text));
     told.unwrap_or_else(|| PathBuf::from(CONTROL_SOCKET))
 }
 
-/// The variables of the process that are text.
+/// Returns the environment variables that are valid UTF-8.
 fn environment() -> BTreeMap<String, String> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect()
 }
 
-/// Everything that the configuration says.
+/// The checked configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// The file that these settings were read from.
     file: PathBuf,
-    /// Variables `BURSAR_…` of the environment that set nothing, with the nearest key.
+    /// Warnings about environment variables `BURSAR_…` that set nothing, with the nearest key.
     pub warnings: Vec<String>,
-    /// Shown in plans, logs and reports.
+    /// The name of the site in plans, logs and reports.
     pub site: String,
-    /// Ledger, archives, backups and keys.
+    /// The folder of the ledger, archives, backups and keys.
     pub state_dir: PathBuf,
-    /// The directories, first wins, each with the place of its password.
+    /// The directories, each with the place of its secret. If several have an account, the first one counts.
     sources: Vec<(SourceConfig, Option<SecretPlace>)>,
-    /// What is wanted of tenants.
+    /// The desired state of tenants, and the limits.
     pub policy: Policy,
     /// The daemon's kubeconfig of each cluster.
     pub clusters: BTreeMap<ClusterName, PathBuf>,
-    /// When things happen.
     pub schedule: Schedule,
-    /// How homes are reached.
     pub homes: Homes,
-    /// Where Prometheus may ask; absent: only at the control socket.
+    /// The address at which metrics are served; `None` if only the control socket serves them.
     pub metrics: Option<SocketAddr>,
-    /// Where the daemon is asked.
+    /// The socket on which the daemon answers.
     pub control_socket: PathBuf,
-    /// Whom Secrets in archives are encrypted to; absent: they are left out.
+    /// The key that Secrets in archives are encrypted to; `None` if archives have no Secrets.
     pub archive_recipient: Option<Recipient>,
-    /// A realm of Keycloak that is written to.
+    /// The Keycloak realm that Bursar writes to.
     pub realm: Option<Box<RealmSettings>>,
-    /// What runs in the cluster as the webhook.
+    /// The container image of the webhook.
     pub webhook_image: Option<String>,
 }
 
 /// `[schedule]`: five-field cron expressions, UTC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
-    /// Cycles.
+    /// When cycles run.
     pub cycle: String,
-    /// Full reads of directories that are read by changes otherwise.
+    /// When directories that are otherwise read by their changes are read in full.
     pub full_read: String,
-    /// Backups of the ledger.
+    /// When the ledger is backed up.
     pub backup: String,
 }
 
 /// `[homes]`: how `bursar-homed` is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Homes {
-    /// Its socket.
+    /// The socket of `bursar-homed`.
     pub socket: PathBuf,
-    /// How long one request may take.
+    /// The most time that one request may take.
     pub deadline: Duration,
-    /// Folders that homes lie beneath.
+    /// The folders beneath which homes may be.
     pub prefixes: Vec<PathBuf>,
 }
 
-/// Everything that is wrong with a configuration, one line each: `bursar.toml: KEY: what, and what would be right`.
+/// All errors of a configuration, one line each: `bursar.toml: KEY: PROBLEM; for example VALUE`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct SettingsErrors(pub Vec<String>);
 
@@ -125,25 +123,25 @@ impl fmt::Display for SettingsErrors {
 }
 
 impl Settings {
-    /// Reads the file at `path` and the variables `BURSAR_…` of the environment, and the CA bundles and manifests that
-    /// they name; no password.
+    /// Reads the file at `path`, the variables `BURSAR_…` of the environment, and the CA bundles and manifests that
+    /// they name, but no password.
     pub fn load(path: &Path) -> Result<Self, SettingsErrors> {
         Self::load_with(path, &environment())
     }
 
-    /// As [`Settings::load`], with `environment` instead of the process's.
+    /// Like [`Settings::load`], with `environment` instead of the environment of the process.
     pub fn load_with(path: &Path, environment: &BTreeMap<String, String>) -> Result<Self, SettingsErrors> {
         let text = std::fs::read_to_string(path).map_err(|error| SettingsErrors(vec![unreadable(path, &error)]))?;
         Self::of_text(path, &text, environment, Names::Resolved)
     }
 
-    /// As [`Settings::load`], and contacts nothing: `strict_egress` is judged by addresses only.
+    /// Like [`Settings::load`], but contacts nothing: `strict_egress` is checked with addresses only, not with names.
     pub fn load_offline(path: &Path) -> Result<Self, SettingsErrors> {
         let text = std::fs::read_to_string(path).map_err(|error| SettingsErrors(vec![unreadable(path, &error)]))?;
         Self::of_text(path, &text, &environment(), Names::AsWritten)
     }
 
-    /// As [`Settings::load`], with `text` instead of what is in the file.
+    /// Like [`Settings::load`], with `text` instead of the content of the file.
     pub fn parse(path: &Path, text: &str) -> Result<Self, SettingsErrors> {
         Self::of_text(path, text, &environment(), Names::Resolved)
     }
@@ -166,7 +164,8 @@ impl Settings {
                 );
             }
         }
-        // A variable of another program, or of another version, is no reason to refuse all work.
+        // A variable of another program or of another version only causes a warning, because an error would stop all
+        // work.
         let (strays, errors): (Vec<_>, Vec<_>) =
             errors.into_inner().into_iter().partition(|wrong| wrong.unknown && added.contains_key(&wrong.key));
         warnings.extend(strays.iter().map(|stray| format!("{}: {}: {}", added[&stray.key], stray.key, stray.what)));
@@ -183,14 +182,15 @@ impl Settings {
         }
     }
 
-    /// Whether `other` says the same, in whatever file.
+    /// Whether `other` has the same settings, even if they come from another file.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         *other == Self { file: other.file.clone(), ..self.clone() }
     }
 
-    /// Says how the file differs from these settings, which were read from it earlier; `None` if it does not. The daemon asks
-    /// between its cycles, so nothing is resolved here: `strict_egress` judges names when the file is put in force.
+    /// Returns how the file differs now from these settings, which were read from it; `None` if it does not. The daemon
+    /// calls this between its cycles, so no name is resolved here: `strict_egress` checks names when the file is put in
+    /// force.
     #[must_use]
     pub fn differing_file(&self) -> Option<String> {
         let differs = format!("{} differs from the configuration in force", self.file.display());
@@ -206,7 +206,8 @@ impl Settings {
         }
     }
 
-    /// The directories with their passwords, which are read now: a program that reads no directory needs none.
+    /// Reads the passwords now, and returns the directories with them. A program that reads no directory needs no
+    /// password.
     pub fn sources(&self) -> Result<Vec<SourceConfig>, SettingsErrors> {
         let mut wrong = Vec::new();
         let mut sources = Vec::new();
@@ -227,8 +228,9 @@ impl Settings {
         if wrong.is_empty() { Ok(sources) } else { Err(SettingsErrors(wrong)) }
     }
 
-    /// Files that are not where the configuration says: secrets, which are an error; credentials, which `LoadCredential=` of
-    /// the unit may hand to the daemon alone; and files of entries, without which a read is not complete.
+    /// Returns errors and warnings about missing files. A missing secret file is an error. A missing credential is a
+    /// warning, because `LoadCredential=` of the unit may give it to the daemon only. A missing LDIF file is a warning;
+    /// without it, a read is incomplete.
     #[must_use]
     pub fn missing_files(&self) -> (Vec<String>, Vec<String>) {
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
@@ -255,24 +257,23 @@ impl Settings {
         (errors, warnings)
     }
 
-    /// How the realm that is written to is reached, with its secret; `sources`: with theirs.
+    /// Returns the connection to the realm that Bursar writes to, with its secret. `sources` must have their secrets.
     pub fn realm_connection(&self, sources: &[SourceConfig]) -> Result<Option<KeycloakConfig>, SettingsErrors> {
         let connection = self.realm.as_ref().map(|realm| realm.connection(sources)).transpose();
         connection.map_err(|error| SettingsErrors(vec![error]))
     }
 
-    /// The names of the directories, in their order.
+    /// Returns the names of the directories, in their order.
     pub fn source_names(&self) -> impl Iterator<Item = &str> {
         self.sources.iter().map(|(source, _)| source.name.as_str())
     }
 
-    /// The archives.
     #[must_use]
     pub fn archives(&self) -> Archives {
         Archives::of(&self.state_dir, self.archive_recipient.clone())
     }
 
-    /// The ledger.
+    /// Returns the path of the ledger.
     #[must_use]
     pub fn ledger(&self) -> PathBuf {
         self.state_dir.join("ledger.db")
@@ -290,7 +291,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> String {
     }
 }
 
-/// `bursar.toml`, for messages.
+/// Returns the name of a file without its folder, for messages.
 fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

@@ -1,4 +1,4 @@
-//! `[network.NAME]`: profiles beside the built-in `open` and `isolated`.
+//! Reads `[network.NAME]`: profiles in addition to the built-in `open` and `isolated`.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use super::table::{Kind, Table};
 use crate::identity::is_dns_label;
 use crate::policy::{Namespaces, NetworkProfile, Peer, Port, Range, Selector, Who};
 
-/// The profiles that need no table.
+/// The built-in profiles.
 const BUILT_IN: [&str; 2] = ["isolated", "open"];
 pub(super) const CIDR: Kind = Kind("a range of addresses", "\"192.0.2.0/24\"");
 
-/// All profiles by name.
+/// Returns all profiles by name, with the built-in ones.
 pub(super) fn networks(root: &Table<'_>) -> BTreeMap<String, NetworkProfile> {
     let mut networks = BTreeMap::from([
         ("open".to_owned(), NetworkProfile::open()),
@@ -36,7 +36,7 @@ pub(super) fn networks(root: &Table<'_>) -> BTreeMap<String, NetworkProfile> {
     networks
 }
 
-/// One rule; `direction` is `from` or `to`.
+/// Reads one rule. `direction` is `from` or `to`.
 fn peer(table: &Table<'_>, direction: &str) -> Option<Peer> {
     let whom = [direction, "namespaces", "namespace_labels", "cidr"];
     table.only(&[&whom[..], &["pods", "except", "ports"]].concat());
@@ -95,10 +95,10 @@ fn selector(table: &Table<'_>, key: &str) -> Option<Selector> {
 fn except(table: &Table<'_>, range: &Range) -> Vec<Range> {
     let texts = table.texts("except").unwrap_or_default();
     let parsed = texts.iter().filter_map(|text| {
-        // Kubernetes refuses one that is not smaller.
+        // Kubernetes refuses an exception that is not smaller than the range.
         let within = Range::parse(text).filter(|inner| range.covers(inner) && inner != range);
         if within.is_none() {
-            table.wrong("except", format!("{text:?} is no part of {range}; for example \"192.0.2.7/32\""));
+            table.wrong("except", format!("{text:?} is not a part of {range}; for example \"192.0.2.7/32\""));
         }
         within
     });
@@ -114,7 +114,7 @@ fn ports(table: &Table<'_>) -> Vec<Port> {
     })
 }
 
-/// `443`, `"443"`, `"443/tcp"`, `"443/udp"`.
+/// Parses a port such as `443`, `"443"`, `"443/tcp"` or `"443/udp"`.
 fn port(value: &Value) -> Option<Port> {
     let text = value.as_str().map(str::to_owned).or_else(|| value.as_u64().map(|number| number.to_string()))?;
     let (number, protocol) = text.split_once('/').unwrap_or((&text, "tcp"));
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_of_tcp_unless_they_say_udp() {
+    fn ports_are_tcp_unless_they_end_with_udp() {
         let udp = Port { number: 53, udp: true };
         assert_eq!([json!(443), json!("443"), json!("443/tcp")].map(|value| port(&value)), [Some(Port::tcp(443)); 3]);
         assert_eq!(port(&json!("53/udp")), Some(udp));

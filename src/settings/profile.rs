@@ -1,4 +1,4 @@
-//! Parts of a class: quota, limit range, volumes.
+//! Reads the quota and the limit range of a class.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::quantity::{MEASURED, is_count, is_counted, is_quantity, is_resource, 
 pub(super) const QUANTITY: Kind = Kind("a quantity", "\"16\"");
 const COUNT: Kind = Kind("a whole number", "\"16\"");
 
-/// `spec.hard` of the ResourceQuota.
+/// Reads `spec.hard` of the ResourceQuota.
 pub(super) fn quota(table: &Table<'_>) -> BTreeMap<String, String> {
     let mut quota = BTreeMap::new();
     for resource in table.keys() {
@@ -40,7 +40,7 @@ fn not_a_resource(resource: &str) -> String {
     }
 }
 
-/// Resources that no override may change.
+/// Reads the resources that no override may change.
 pub(super) fn quota_locked(table: &Table<'_>) -> BTreeSet<String> {
     let locked = table.texts("quota_locked").unwrap_or_default();
     for resource in locked.iter().filter(|resource| !is_resource(resource)) {
@@ -49,7 +49,7 @@ pub(super) fn quota_locked(table: &Table<'_>) -> BTreeSet<String> {
     locked.into_iter().collect()
 }
 
-/// `spec.limits` of the LimitRange.
+/// Reads `spec.limits` of the LimitRange.
 pub(super) fn limit_range(table: &Table<'_>) -> Value {
     const TYPES: [(&str, &str); 3] =
         [("container", "Container"), ("pod", "Pod"), ("persistent_volume_claim", "PersistentVolumeClaim")];

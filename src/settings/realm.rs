@@ -1,4 +1,4 @@
-//! `[realm]`: a realm of Keycloak as a target, reached as a source is, or by keys of its own.
+//! Reads `[realm]`: a Keycloak realm that Bursar writes to. It uses the connection of a source, or keys of its own.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,23 +11,23 @@ use super::secret::SecretPlace;
 use super::table::{DURATION, Table};
 use crate::policy::Realm;
 
-/// What is wanted of the realm, how often it is read, and how it is reached.
+/// The settings of the realm.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RealmSettings {
-    /// What is wanted.
+    /// The desired state of the realm.
     pub rules: Realm,
-    /// Between two reads.
+    /// The time between two reads.
     pub interval: Duration,
-    /// Not as a source: the connection, and where its secret is.
+    /// The connection with the place of its secret; `None` if the realm uses the connection of a source.
     pub(super) own: Option<(KeycloakConfig, Option<SecretPlace>)>,
 }
 
-/// Keys of the connection: as those of a source.
+/// Keys of the connection, the same as those of a source.
 const CONNECTION: [&str; 9] =
     ["url", "realm", "client_id", "client_secret", "ca", "allow_plaintext", "page_size", "connect_timeout", "timeout"];
 const KEYS: [&str; 6] = ["source", "client", "required_actions", "mail", "adopt", "interval"];
 
-/// `None`: there is no target, or something is wrong with it.
+/// Reads `[realm]`. Returns `None` if it is missing or has errors.
 pub(super) fn realm(
     root: &Table<'_>,
     folder: &Path,
@@ -55,7 +55,7 @@ pub(super) fn realm(
         adopt: table.switch("adopt", false),
     };
     if let Some(odd) = rules.required_actions.iter().find(|action| !is_action(action)) {
-        table.wrong("required_actions", format!("{odd:?} is no required action; for example \"UPDATE_PASSWORD\""));
+        table.wrong("required_actions", format!("{odd:?} is not a required action; for example \"UPDATE_PASSWORD\""));
     }
     if rules.mail && rules.required_actions.is_empty() {
         table.wrong("mail", "the mail asks for required_actions; for example required_actions = [\"UPDATE_PASSWORD\"]");
@@ -67,12 +67,12 @@ pub(super) fn realm(
     Some(RealmSettings { rules, interval, own })
 }
 
-/// Keycloak's own begin with capitals; those of extensions may be any.
+/// Whether a text can be a required action. Extensions may use any letters.
 fn is_action(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c))
 }
 
-/// The realm of the source that is named.
+/// Returns the realm of the source that `source` names.
 fn of_source(table: &Table<'_>, sources: &[(SourceConfig, Option<SecretPlace>)]) -> Option<String> {
     for key in CONNECTION.iter().filter(|key| table.has(key)) {
         table.wrong(key, "is set by the source already; remove one of the two");
@@ -87,14 +87,14 @@ fn of_source(table: &Table<'_>, sources: &[(SourceConfig, Option<SecretPlace>)])
         } else {
             format!("there are: {}", known.join(", "))
         };
-        table.wrong("source", format!("{name:?} is no [[source]] of type keycloak; {known}"));
+        table.wrong("source", format!("{name:?} is not a [[source]] of type keycloak; {known}"));
     }
     found.map(|(_, config)| config.realm.clone())
 }
 
 type Own = (KeycloakConfig, Option<SecretPlace>);
 
-/// A connection of its own.
+/// Reads a connection of the realm's own.
 fn own(
     table: &Table<'_>,
     folder: &Path,
@@ -108,7 +108,7 @@ fn own(
     }
     let same = |other: &&KeycloakConfig| other.realm == config.realm && other.url == config.url;
     if let Some((source, _)) = sources.iter().find(|(source, _)| keycloak_of(source).as_ref().is_some_and(same)) {
-        table.wrong("url", format!("is that of source {0:?}; say source = {0:?} instead", source.name));
+        table.wrong("url", format!("is the url of source {0:?}; write source = {0:?} instead", source.name));
     }
     Some((config.realm.clone(), Some((config, place))))
 }
@@ -121,12 +121,12 @@ fn keycloak_of(source: &SourceConfig) -> Option<&KeycloakConfig> {
 }
 
 impl RealmSettings {
-    /// How it is reached, as `sources` or with its own secret, which is read now.
+    /// Returns the connection: that of a source, or the realm's own, whose secret is read now.
     pub(super) fn connection(&self, sources: &[SourceConfig]) -> Result<KeycloakConfig, String> {
         match &self.own {
             None => {
                 let source = sources.iter().find(|source| Some(&source.name) == self.rules.source.as_ref());
-                source.and_then(keycloak_of).cloned().ok_or_else(|| "realm.source: it is no source".to_owned())
+                source.and_then(keycloak_of).cloned().ok_or_else(|| "realm.source: there is no such source".to_owned())
             }
             Some((config, place)) => {
                 let secret = place.as_ref().map(SecretPlace::read).transpose();

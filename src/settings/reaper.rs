@@ -1,4 +1,4 @@
-//! `[reaper]`: what is ended by itself, and what must be known before.
+//! Reads `[reaper]`: which pods and namespaces Bursar ends automatically, and the evidence that this needs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,11 +12,11 @@ use crate::identity::ClusterName;
 use crate::policy::{Cluster, Evidence, NamespaceReaper, PodReaper, Reapers};
 
 const DAY: u64 = 24;
-/// A wrong default lifetime is noticed before it has ended everything.
+/// The default of `per_cycle` for pods: low enough to notice a wrong lifetime before all pods have ended.
 const PODS_PER_CYCLE: u64 = 50;
 const NAMESPACES_PER_CYCLE: u64 = 5;
 
-/// The reapers that are on.
+/// Returns the reapers that are enabled.
 pub(super) fn reapers(table: &Table<'_>, folder: &Path, clusters: &BTreeMap<ClusterName, Cluster>) -> Reapers {
     table.only(&["pods", "namespaces"]);
     let namespaces = table.section("namespaces");

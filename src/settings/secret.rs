@@ -1,4 +1,5 @@
-//! Where a password is, and reading it there. It is in no value that is printed, and in no argument or environment.
+//! The place of a password, and reading it from there. A password is never printed, and never in an argument or the
+//! environment.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -7,12 +8,12 @@ use bursar_directory::source::Secret;
 
 use super::table::Table;
 
-/// Where credentials are outside the systemd unit, 0640 root:bursar.
+/// The folder of credentials outside of the systemd unit; the files have mode 0640 and owner root:bursar.
 const CREDENTIALS: &str = "/etc/bursar/credentials";
-/// Where systemd puts those of `LoadCredential=` (systemd.exec(5)).
+/// The variable that names the folder of the credentials of `LoadCredential=` (systemd.exec(5)).
 const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
 
-/// Where a password is.
+/// The place of a password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SecretPlace {
     /// `{ credential = NAME }`: in `$CREDENTIALS_DIRECTORY`, else in `/etc/bursar/credentials`.
@@ -22,7 +23,7 @@ pub enum SecretPlace {
 }
 
 impl SecretPlace {
-    /// From the value of `key`. What is wrong is said without the value: it may be the password itself.
+    /// Reads the value of `key`. Errors do not show the value, because it may be the password itself.
     pub(super) fn of(table: &Table<'_>, key: &str) -> Option<Self> {
         const FORM: &str = "is { credential = \"NAME\" } or { file = \"/path\" }, never the password itself";
         let fields = table.value(key)?.as_object().filter(|fields| fields.len() == 1);
@@ -41,7 +42,7 @@ impl SecretPlace {
         place
     }
 
-    /// The file, as things are now.
+    /// Returns the current path of the file.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         match self {
@@ -53,7 +54,8 @@ impl SecretPlace {
         }
     }
 
-    /// Says that it is not there; `None` also where this process may not look. Its text is not read.
+    /// Returns why the password is missing; `None` if it exists, or if this process may not check that. The password is
+    /// not read.
     pub(super) fn missing(&self) -> Option<String> {
         let path = self.path();
         let why = match std::fs::metadata(&path) {
@@ -63,11 +65,11 @@ impl SecretPlace {
         };
         Some(match self {
             Self::File(_) => why,
-            Self::Credential(name) => format!("{why}; right only if the unit has LoadCredential={name}:FILE"),
+            Self::Credential(name) => format!("{why}; this is correct only if the unit has LoadCredential={name}:FILE"),
         })
     }
 
-    /// Reads it, without the newline that editors leave at its end.
+    /// Reads the password, without the newline that editors leave at its end.
     pub(super) fn read(&self) -> Result<Secret, String> {
         let path = self.path();
         let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -81,15 +83,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newline_at_the_end_is_not_the_password() {
-        let folder = tempfile::tempdir().expect("a folder");
+    fn the_newline_at_the_end_is_not_part_of_the_password() {
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
         let path = folder.path().join("password");
         for (text, password) in [("secret\n", "secret"), ("secret\r\n", "secret"), (" secret \n", " secret ")] {
-            std::fs::write(&path, text).expect("written");
-            let read = SecretPlace::File(path.clone()).read().expect("a password");
+            std::fs::write(&path, text).expect("the folder is writable");
+            let read = SecretPlace::File(path.clone()).read().expect("the file has a password");
             assert_eq!(read.reveal(), password);
         }
-        std::fs::write(&path, "\n").expect("written");
+        std::fs::write(&path, "\n").expect("the folder is writable");
         assert!(SecretPlace::File(path).read().is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The rules of `[class.NAME.admission]` that the API server evaluates itself.
+//! Reads the rules of `[class.NAME.admission]` that the API server evaluates itself.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,9 @@ use super::table::Table;
 use crate::rules::Mode;
 use crate::rules::server::{ANY, HostField, ServerRule, ServerRules};
 
-/// What `services.allow` may name: types of Services, and the field that takes addresses.
+/// The words of `services.allow`: types of Services, and the field for external addresses.
 const SERVICES: [&str; 4] = ["NodePort", "LoadBalancer", "ExternalName", "externalIPs"];
-/// Keys of `scheduling` that are lists, and the word for their names.
+/// Keys of `scheduling` that are lists, and the word before each of their names.
 const SCHEDULING: [(&str, &str); 4] = [
     ("priority_classes", "priority"),
     ("runtime_classes", "runtime"),
@@ -18,7 +18,7 @@ const SCHEDULING: [(&str, &str); 4] = [
 ];
 const INGRESS: [(&str, &str); 2] = [("classes", "ingress"), ("gateway_classes", "gateway")];
 
-/// `claims`: the mode of the rule of that name, which storage classes share.
+/// Reads the rules. `claims` is the mode of the rule `claims`, which also applies to storage classes.
 pub(super) fn server_rules(table: &Table<'_>, claims: Mode) -> ServerRules {
     ServerRules {
         services: services(table),
@@ -41,7 +41,7 @@ fn services(table: &Table<'_>) -> ServerRule {
     ServerRule { mode, allow: allow.into_iter().collect() }
 }
 
-/// `WORD NAME` for each name of each list, and `WORD *` where there is no list.
+/// Returns `WORD NAME` for each name of each list, and `WORD *` if there is no list.
 fn listed(fields: Option<&Table<'_>>, lists: &[(&str, &str)]) -> BTreeSet<String> {
     let mut allow = BTreeSet::new();
     for (key, word) in lists {
@@ -53,12 +53,12 @@ fn listed(fields: Option<&Table<'_>>, lists: &[(&str, &str)]) -> BTreeSet<String
     allow
 }
 
-/// Names of a list, which become words of an expression of the API server.
+/// Reads a list of names, which become words in an expression of the API server.
 pub(super) fn names(fields: &Table<'_>, key: &str) -> Vec<String> {
     let is_plain = |one: char| one.is_ascii_alphanumeric() || "-_./".contains(one);
     let names = fields.texts(key).unwrap_or_default();
     for name in names.iter().filter(|name| !name.chars().all(is_plain)) {
-        fields.wrong(key, format!("{name:?} is not a name; name each"));
+        fields.wrong(key, format!("{name:?} is not a name; write each name, without wildcards"));
     }
     names
 }
@@ -76,11 +76,11 @@ fn scheduling(table: &Table<'_>) -> ServerRule {
 fn sysctls(table: &Table<'_>) -> ServerRule {
     let (mode, fields) = rule(table, "sysctls", &["allow"]);
     let allow = fields.map(|fields| names(&fields, "allow")).unwrap_or_default();
-    // Kubernetes takes a slash for a dot, and the policy knows dots.
+    // Kubernetes accepts slashes instead of dots, but the policy compares with dots.
     ServerRule { mode, allow: allow.into_iter().map(|name| name.replace('/', ".")).collect() }
 }
 
-/// Off without a list.
+/// Reads the rule `ingress`, which is off without a list.
 fn ingress(table: &Table<'_>) -> ServerRule {
     let (mode, fields) = rule(table, "ingress", &INGRESS.map(|(key, _)| key));
     let has_list = fields.as_ref().is_some_and(|fields| INGRESS.iter().any(|(key, _)| fields.has(key)));
@@ -91,7 +91,7 @@ fn ingress(table: &Table<'_>) -> ServerRule {
     ServerRule { mode: Some(mode.unwrap_or(unlisted)), allow: listed(fields.as_ref(), &INGRESS) }
 }
 
-/// Off without a list; otherwise in the mode of `claims`.
+/// Reads the rule for storage classes. It is off without a list, and otherwise has the mode of `claims`.
 fn storage(table: &Table<'_>, mode: Mode) -> ServerRule {
     let Some(fields) = detailed(table, "claims").filter(|fields| fields.has("storage_classes")) else {
         return ServerRules::default().storage;
@@ -99,12 +99,12 @@ fn storage(table: &Table<'_>, mode: Mode) -> ServerRule {
     let classes = names(&fields, "storage_classes");
     let filled = fields.value("storage_class").and_then(serde_json::Value::as_str);
     if let Some(filled) = filled.filter(|filled| !classes.iter().any(|class| class == filled)) {
-        fields.wrong("storage_classes", format!("{filled:?} is missing, which storage_class fills in"));
+        fields.wrong("storage_classes", format!("{filled:?} is missing, although storage_class fills it in"));
     }
     ServerRule { mode: Some(mode), allow: classes.into_iter().map(|class| format!("class {class}")).collect() }
 }
 
-/// The table of a rule whose other keys are read elsewhere; `None` if the rule is a mode alone.
+/// Returns the table of a rule; `None` if the rule is written as a mode only. Its other keys are checked elsewhere.
 fn detailed<'a>(table: &Table<'a>, rule: &str) -> Option<Table<'a>> {
     table.value(rule).is_some_and(serde_json::Value::is_object).then(|| table.section(rule))
 }
@@ -120,7 +120,7 @@ fn host_fields(table: &Table<'_>) -> BTreeSet<HostField> {
         for path in fields.texts(&kind).unwrap_or_default() {
             let Some(field) = HostField::parse(&kind, &path) else {
                 let example = "\"gateways.gateway.networking.k8s.io\" = [\"spec.listeners[].hostname\"]";
-                fields.wrong(&kind, format!("{path:?} is no field of a kind; for example {example}"));
+                fields.wrong(&kind, format!("{path:?} is not a field of a kind; for example {example}"));
                 continue;
             };
             found.insert(field);

@@ -1,4 +1,4 @@
-//! `[[source]]` becomes a [`SourceConfig`], from its preset and what differs from it.
+//! Turns `[[source]]` into a [`SourceConfig`]: its preset, and the keys that differ from the preset.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
@@ -15,7 +15,7 @@ use super::table::{DURATION, NUMBER, Table};
 use crate::identity::AccountKind;
 use crate::snapshot::Way;
 
-/// Keys of every source.
+/// Keys of all types of sources.
 const KEYS: [&str; 12] =
     ["name", "type", "preset", "ids", "idmap", "sentinels", "tools", "users", "groups", "attributes", "path", "paths"];
 const ATTRIBUTES: [&str; 18] = [
@@ -40,7 +40,7 @@ const ATTRIBUTES: [&str; 18] = [
 ];
 const IDMAP: [&str; 5] = ["range_min", "range_max", "range_size", "default_domain_sid", "domain_sids"];
 
-/// Keys of servers and realms only.
+/// Keys of LDAP servers and realms only.
 const OF_SERVERS: [&str; 21] = [
     "urls",
     "url",
@@ -65,7 +65,7 @@ const OF_SERVERS: [&str; 21] = [
     "interval",
 ];
 
-/// What is read.
+/// The value of `type`.
 #[derive(Clone, Copy)]
 enum Type {
     Ldap,
@@ -74,7 +74,7 @@ enum Type {
     Keycloak,
 }
 
-/// The sources, in order.
+/// Reads the sources, in order.
 pub(super) fn sources(root: &Table<'_>, folder: &Path) -> Vec<(SourceConfig, Option<SecretPlace>)> {
     let mut names = Vec::new();
     let tables = root.list("source");
@@ -127,9 +127,9 @@ fn source(table: &Table<'_>, name: String, folder: &Path) -> Option<(SourceConfi
     Some((source, secret))
 }
 
-/// As the reader checks it, with a password that only stands for the one that is read later.
+/// Applies the checks of the directory reader. A placeholder stands for the password, which is read later.
 fn check(table: &Table<'_>, source: &SourceConfig, place: Option<&SecretPlace>) {
-    // What is missing is then the misspelt key's value.
+    // A misspelt key is reported already, and would cause an error about a missing key here.
     if KEYS.iter().chain(&OF_SERVERS).any(|key| table.misspells(key)) {
         return;
     }
@@ -144,7 +144,7 @@ fn check(table: &Table<'_>, source: &SourceConfig, place: Option<&SecretPlace>) 
     }
 }
 
-/// A domain and a realm have presets of their own.
+/// Reads `preset`. Active Directory and Keycloak have presets of their own.
 fn preset(table: &Table<'_>, of_type: Type) -> Preset {
     let (own, name) = match of_type {
         Type::Ldap | Type::Ldif => (None, "ldap"),
@@ -153,7 +153,7 @@ fn preset(table: &Table<'_>, of_type: Type) -> Preset {
     };
     let told = table.choice("preset", &PRESETS);
     if let Some(own) = own.filter(|own| told.is_some_and(|told| told != *own)) {
-        let why = format!("a source of type {name} has the preset {name}; what differs is in [source.attributes]");
+        let why = format!("a source of type {name} has the preset {name}; set what differs in [source.attributes]");
         table.wrong("preset", why);
         return own;
     }
@@ -163,7 +163,7 @@ fn preset(table: &Table<'_>, of_type: Type) -> Preset {
     own.or(told).unwrap_or(Preset::Rfc2307)
 }
 
-/// How SIDs become numbers; only Active Directory has any.
+/// Reads how SIDs become uids and gids, which concerns only Active Directory.
 fn sids(table: &Table<'_>, preset: Preset) -> SidMapping {
     let mut sids = SidMapping::default();
     if preset != Preset::Ad {
@@ -212,7 +212,7 @@ fn ldap(table: &Table<'_>, folder: &Path) -> (SourceKind, Option<SecretPlace>) {
     if let Some(certificate_pem) = pem(table, "client_certificate", folder) {
         ldap.identity = Some(ClientIdentity { certificate_pem, key: None });
     } else if table.has("client_key") && !table.has("client_certificate") {
-        table.wrong("client_key", "belongs to a client_certificate");
+        table.wrong("client_key", "needs client_certificate");
     }
     ldap.members_at_once = table.number("members_at_once");
     ldap.connect_timeout = table.duration("connect_timeout", ldap.connect_timeout);
@@ -248,7 +248,7 @@ fn ldap(table: &Table<'_>, folder: &Path) -> (SourceKind, Option<SecretPlace>) {
     (SourceKind::Ldap(ldap), SecretPlace::of(table, key))
 }
 
-/// DNs, or tables of a DN and the attributes that it must show.
+/// Reads `sentinels`: DNs, or tables of a DN and the attributes that its entry must show.
 fn sentinels(table: &Table<'_>) -> Vec<Sentinel> {
     let is_text = |value: &serde_json::Value| value.is_string();
     let texts =
@@ -277,12 +277,12 @@ fn ldif_paths(table: &Table<'_>, folder: &Path) -> Vec<PathBuf> {
     one.chain(table.texts("paths").unwrap_or_default()).map(|path| folder.join(path)).collect()
 }
 
-/// The PEM bundle that `ca` names.
+/// Reads the PEM bundle in the file of `ca`.
 pub(super) fn ca(table: &Table<'_>, folder: &Path) -> Option<String> {
     pem(table, "ca", folder)
 }
 
-/// The certificates in the file that `key` names.
+/// Reads the certificates in the file that `key` names.
 pub(super) fn pem(table: &Table<'_>, key: &str, folder: &Path) -> Option<String> {
     let path = folder.join(table.text(key)?);
     match std::fs::read_to_string(&path) {
@@ -305,7 +305,7 @@ fn tree(table: &Table<'_>, key: &str, preset: Preset, kind: AccountKind) -> Opti
     if let Some(filter) = fields.text("filter") {
         tree.filter = filter;
     }
-    // An empty text is a value here: names are as the directory has them.
+    // An empty text is valid here: nothing is stripped from names.
     if let Some(prefix) = fields.value("strip_prefix").and_then(|prefix| prefix.as_str()) {
         tree.strip_prefix = Some(prefix.to_owned()).filter(|prefix| !prefix.is_empty());
     }
@@ -362,7 +362,7 @@ fn disabled(table: &Table<'_>, text: &str) -> Option<DisabledMark> {
     mark.ok()
 }
 
-/// A text, or a list of texts.
+/// Reads a text or a list of texts.
 fn one_or_more(table: &Table<'_>, key: &str) -> Option<Vec<String>> {
     match table.value(key)?.as_str() {
         Some(text) if !text.starts_with('[') => Some(vec![text.to_owned()]),

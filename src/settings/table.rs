@@ -1,5 +1,5 @@
-//! A table of the configuration that is being read: each value is taken by its key as what it should be, and what is
-//! wrong is noted with key, value and an example, so that all errors are told at once.
+//! A table of the configuration while it is being read. Each method reads the value of a key as a certain type. If the
+//! value is wrong, the error is recorded with key, value and an example, so that all errors are reported together.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -10,37 +10,37 @@ use serde_json::{Map, Value};
 
 use crate::identity::is_dns_label;
 
-/// One thing that is wrong.
+/// One error.
 #[derive(Debug)]
 pub(super) struct Wrong {
     pub(super) key: String,
     pub(super) what: String,
-    /// There is no such key, so that its value was not used.
+    /// There is no such key, so its value was not used.
     pub(super) unknown: bool,
 }
 
-/// Everything that is wrong.
+/// The errors so far.
 #[derive(Debug, Default)]
 pub(super) struct Errors {
     wrong: RefCell<Vec<Wrong>>,
-    /// Keys that are absent because they are misspelt: that is said once, where the misspelt key is.
+    /// Keys that are missing because they are misspelt. Only the misspelt key is reported.
     misspelt: RefCell<BTreeSet<String>>,
 }
 
 impl Errors {
-    /// Notes that `key` is wrong.
+    /// Records an error of `key`.
     pub(super) fn add(&self, key: impl Into<String>, what: impl Into<String>) {
         self.wrong.borrow_mut().push(Wrong { key: key.into(), what: what.into(), unknown: false });
     }
 
-    /// Without what follows from a misspelt key alone.
+    /// Returns all errors, without those that only follow from a misspelt key.
     pub(super) fn into_inner(self) -> Vec<Wrong> {
         let misspelt = self.misspelt.into_inner();
         self.wrong.into_inner().into_iter().filter(|wrong| !misspelt.contains(&wrong.key)).collect()
     }
 }
 
-/// What a value should be, and one that is.
+/// The name of a type of values, and an example.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Kind(pub(super) &'static str, pub(super) &'static str);
 
@@ -50,12 +50,11 @@ pub(super) const NUMBER: Kind = Kind("a number", "5");
 pub(super) const SWITCH: Kind = Kind("true or false", "true");
 pub(super) const LIST: Kind = Kind("a list of texts", "[\"a\", \"b\"]");
 
-/// An absolute path; `example` is one for this key.
+/// Returns the kind of absolute paths, with an example for this key.
 pub(super) const fn absolute_path(example: &'static str) -> Kind {
     Kind("an absolute path", example)
 }
 
-/// One table.
 #[derive(Clone)]
 pub(super) struct Table<'a> {
     path: String,
@@ -64,12 +63,12 @@ pub(super) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// The table at `path`, the root's being empty.
+    /// Returns the table at `path`, which is empty for the root.
     pub(super) fn new(path: impl Into<String>, fields: Map<String, Value>, errors: &'a Errors) -> Self {
         Self { path: path.into(), fields, errors }
     }
 
-    /// The full name of `key`.
+    /// Returns the full name of `key`.
     pub(super) fn at(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
@@ -86,28 +85,28 @@ impl<'a> Table<'a> {
         self.fields.get(key)
     }
 
-    /// Notes that `key` is wrong.
+    /// Records an error of `key`.
     pub(super) fn wrong(&self, key: &str, what: impl Into<String>) {
         self.errors.add(self.at(key), what);
     }
 
-    /// Notes that the table is wrong.
+    /// Records an error of the table itself.
     pub(super) fn wrong_itself(&self, what: impl Into<String>) {
         self.errors.add(self.path.clone(), what);
     }
 
-    /// Whether something is noted about `key` already.
+    /// Whether an error of `key` was recorded.
     pub(super) fn is_wrong(&self, key: &str) -> bool {
         let key = self.at(key);
         self.errors.wrong.borrow().iter().any(|wrong| wrong.key == key)
     }
 
-    /// Whether `key` is absent because it is misspelt, as far as [`Table::only`] was asked before.
+    /// Whether `key` is missing because it is misspelt. [`Table::only`] must have been called before.
     pub(super) fn misspells(&self, key: &str) -> bool {
         self.errors.misspelt.borrow().contains(&self.at(key))
     }
 
-    /// Notes every key that is none of `known`.
+    /// Records an error for every key that is not in `known`.
     pub(super) fn only(&self, known: &[&str]) {
         for key in self.fields.keys().filter(|key| !known.contains(&key.as_str())) {
             let near = nearest(key, known);
@@ -122,7 +121,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The value as text, read by `parse`.
+    /// Parses the value, as text, with `parse`.
     pub(super) fn parsed<T>(&self, key: &str, kind: Kind, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
         let value = self.fields.get(key)?;
         let text = match value {
@@ -147,7 +146,7 @@ impl<'a> Table<'a> {
         text.map(str::to_owned)
     }
 
-    /// The text that must be there; `example` is what it may look like.
+    /// Returns the text of a required key. If it is missing, the error shows `example`.
     pub(super) fn required(&self, key: &str, example: &str) -> Option<String> {
         if !self.has(key) {
             self.wrong(key, format!("missing; for example {example:?}"));
@@ -170,7 +169,7 @@ impl<'a> Table<'a> {
         self.parsed(key, DURATION, |text| humantime::parse_duration(text).ok()).unwrap_or(default)
     }
 
-    /// One of `words`.
+    /// Returns the value that `words` gives for the text.
     pub(super) fn choice<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Option<T> {
         let value = self.fields.get(key)?;
         let chosen = words.iter().find(|(word, _)| value.as_str() == Some(word)).map(|(_, chosen)| *chosen);
@@ -180,7 +179,7 @@ impl<'a> Table<'a> {
         chosen
     }
 
-    /// A list of texts; from the environment, also a TOML list in one text.
+    /// Returns a list of texts. A variable of the environment has the list as TOML in one text.
     pub(super) fn texts(&self, key: &str) -> Option<Vec<String>> {
         let value = self.fields.get(key)?;
         let list = match value {
@@ -194,7 +193,7 @@ impl<'a> Table<'a> {
         list
     }
 
-    /// A table within.
+    /// Returns the table of a key.
     pub(super) fn table(&self, key: &str) -> Option<Table<'a>> {
         let fields = self.fields.get(key)?.as_object();
         if fields.is_none() {
@@ -203,13 +202,13 @@ impl<'a> Table<'a> {
         fields.map(|fields| Self::new(self.at(key), fields.clone(), self.errors))
     }
 
-    /// A table within, empty if it is not there.
+    /// Returns the table of a key, or an empty table if the key is missing.
     pub(super) fn section(&self, key: &str) -> Table<'a> {
         let absent = || Self::new(self.at(key), Map::new(), self.errors);
         if self.has(key) { self.table(key).unwrap_or_else(absent) } else { absent() }
     }
 
-    /// The tables of a table of tables, by name, each named as Kubernetes would (`[class.NAME]`).
+    /// Returns the tables of a key with their names (`[class.NAME]`), which must be DNS labels.
     pub(super) fn named(&self, key: &str) -> Vec<(String, Table<'a>)> {
         let section = self.section(key);
         let mut tables = Vec::new();
@@ -224,7 +223,8 @@ impl<'a> Table<'a> {
         tables
     }
 
-    /// The tables of a list of tables (`[[source]]`, `volumes`). In messages each goes by its name if it has one.
+    /// Returns the tables of a list of tables (`[[source]]`, `volumes`). Messages use the name of a table, if it has
+    /// one, instead of its index.
     pub(super) fn list(&self, key: &str) -> Vec<Table<'a>> {
         let Some(value) = self.fields.get(key) else { return Vec::new() };
         let Value::Array(items) = value else {
@@ -246,12 +246,12 @@ impl<'a> Table<'a> {
     }
 }
 
-/// `"sixteen" is not a quantity; for example "16"`.
+/// Returns a message such as `"sixteen" is not a quantity; for example "16"`.
 pub(super) fn is_not(value: &Value, Kind(kind, example): Kind) -> String {
     format!("{value} is not {kind}; for example {example}")
 }
 
-/// `"tols" is none of: tools, users`.
+/// Returns a message such as `"tols" is none of: tools, users`, with the nearest word if there is one.
 pub(super) fn is_none_of<'w>(value: &Value, words: impl Iterator<Item = &'w str> + Clone) -> String {
     let known: Vec<&str> = words.collect();
     let near = value.as_str().and_then(|text| nearest(text, &known));
@@ -266,11 +266,11 @@ fn from_toml_list(text: &str) -> Option<Vec<String>> {
     document.get("list")?.as_array()?.iter().map(|item| item.as_str().map(str::to_owned)).collect()
 }
 
-/// So much of two words must be alike for one to be a slip of the other: `bindn` and `bind_dn` are by 0.71. With much less,
-/// short keys that have nothing to do with each other would be suggested.
+/// The similarity from which one word counts as a misspelling of another: that of `bindn` and `bind_dn` is 0.71. With a
+/// much lower limit, unrelated short keys would be suggested.
 const ALIKE: f64 = 0.65;
 
-/// The known word that `word` most likely is.
+/// Returns the known word that `word` most likely means.
 pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let alike = known.iter().map(|known| (strsim::normalized_damerau_levenshtein(word, known), *known));
     alike.filter(|(alike, _)| *alike >= ALIKE).max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, near)| near)
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_come_from_one_variable_too() {
+    fn a_list_can_be_one_variable() {
         assert_eq!(from_toml_list(r#"["/a", "/b"]"#), Some(vec!["/a".to_owned(), "/b".to_owned()]));
         assert_eq!(from_toml_list("[1]"), None);
     }

@@ -1,4 +1,4 @@
-//! What is said of each kind of mistake, and that the manual tells the truth.
+//! Tests the error of each kind of mistake, and that the shipped configuration documents the defaults of the code.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::rules::Mode;
 use crate::snapshot::Way;
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nnot looked into\n-----END CERTIFICATE-----\n";
-/// Everything that the other keys of the tests lean on.
+/// The keys that every test needs.
 const BASE: &str = r#"
 site = "test"
 [[source]]
@@ -33,16 +33,16 @@ namespace = "tool-{name}"
 "#;
 
 fn folder() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
     for name in ["front-proxy-ca.pem", "k8s-ca.pem", "ldap-ca.pem"] {
-        std::fs::write(folder.path().join(name), PEM).expect("written");
+        std::fs::write(folder.path().join(name), PEM).expect("the folder is writable");
     }
     folder
 }
 
 fn load_in(folder: &Path, text: &str, variables: &[(&str, &str)]) -> Result<Settings, SettingsErrors> {
     let path = folder.join("bursar.toml");
-    std::fs::write(&path, text).expect("written");
+    std::fs::write(&path, text).expect("the folder is writable");
     let environment = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     Settings::load_with(&path, &environment.collect())
 }
@@ -51,9 +51,9 @@ fn load(text: &str) -> Result<Settings, SettingsErrors> {
     load_in(folder().path(), text, &[])
 }
 
-/// The errors that `text`, after [`BASE`], meets.
+/// Returns the errors of [`BASE`] followed by `text`.
 fn errors(text: &str) -> Vec<String> {
-    load(&format!("{BASE}{text}")).expect_err("an error").0
+    load(&format!("{BASE}{text}")).expect_err("the text has an error").0
 }
 
 fn class_error(line: &str) -> Vec<String> {
@@ -112,7 +112,9 @@ fn errors_name_key_value_and_example() {
 #[test]
 fn a_configuration_that_cannot_be_read_names_the_remedy() {
     let folder = folder();
-    let load = |path: &Path| Settings::load_with(path, &std::collections::BTreeMap::new()).expect_err("no file").0;
+    let load = |path: &Path| {
+        Settings::load_with(path, &std::collections::BTreeMap::new()).expect_err("the file does not exist").0
+    };
     assert!(load(&folder.path().join("no.toml"))[0].contains("no.toml does not exist; write it"));
     let is_folder = load(folder.path());
     assert!(is_folder[0].starts_with("cannot read ") && is_folder[0].contains("--config FILE"), "{is_folder:?}");
@@ -134,7 +136,7 @@ fn each_mistake_is_reported_once() {
     let url = BASE.replace("https://k8s.example.org:6443", "http://k8s");
     let endpoints = "credential = { kind = \"certificate\", lifetime = \"7d\", endpoints = [\"internal\"] }\n";
     let home = "home = { prefix = \"/data/project\" }\n";
-    let found = load(&format!("{url}{TOOL}{home}{endpoints}")).expect_err("a wrong url").0;
+    let found = load(&format!("{url}{TOOL}{home}{endpoints}")).expect_err("the URL is wrong").0;
     assert!(
         found.len() == 1 && found[0].contains("endpoint.internal.url: \"http://k8s\" is not an https URL"),
         "{found:?}"
@@ -146,7 +148,7 @@ fn a_sentinel_is_a_dn() {
     let with = |dn: &str| load(&BASE.replace("preset", &format!("sentinels = [{dn:?}]\npreset")));
     assert!(with("uid=novaadmin,ou=people,dc=example,dc=org").is_ok() && with("2.5.4.3 = a").is_ok());
     for wrong in ["novaadmin", "=a", "uid novaadmin=x"] {
-        let found = with(wrong).expect_err("no DN").0;
+        let found = with(wrong).expect_err("the text is not a DN").0;
         assert!(
             found.len() == 1 && found[0].contains(&format!("source.people.sentinels: {wrong:?} is not a DN")),
             "{found:?}"
@@ -161,7 +163,7 @@ fn files_of_entries_that_are_missing_are_a_warning() {
     let users = "[source.users]\nbase = \"ou=people,dc=example,dc=org\"\n";
     let folder = folder();
     let (errors, warnings) =
-        load_in(folder.path(), &format!("{BASE}{files}{users}"), &[]).expect("settings").missing_files();
+        load_in(folder.path(), &format!("{BASE}{files}{users}"), &[]).expect("the settings are valid").missing_files();
     let missing = format!("source.files.paths: {} does not exist", folder.path().join("no.ldif").display());
     assert_eq!((errors, warnings), (Vec::new(), vec![missing]));
 }
@@ -195,12 +197,12 @@ fn a_realm_has_keys_of_its_own() {
     told(
         &format!("{client}preset = \"rfc2307\"\npersist = true\n[source.tools]\nbase = \"ou=tools\"\n"),
         &[
-            "persist: Keycloak tells no changes: it is read again after each interval",
-            "preset: a source of type keycloak has the preset keycloak; what differs is in [source.attributes]",
+            "persist: Keycloak does not report changes: it is read again after each interval",
+            "preset: a source of type keycloak has the preset keycloak; set what differs in [source.attributes]",
             "tools: a realm has people and groups; tools come from another source",
         ],
     );
-    let loaded = load(&format!("{BASE}{realm}{client}interval = \"10m\"\n")).expect("settings");
+    let loaded = load(&format!("{BASE}{realm}{client}interval = \"10m\"\n")).expect("the settings are valid");
     let (source, _) = &loaded.sources[1];
     assert_eq!(source.interval(), Duration::from_mins(10));
     assert_eq!(source.groups.as_ref().map(|tree| tree.base.as_str()), Some("ou=groups,o=lab"));
@@ -208,13 +210,13 @@ fn a_realm_has_keys_of_its_own() {
     assert!(missing.contains("source.sso.client_secret: /nonexistent: "), "{missing}");
 
     let preset = "preset = \"toolforge\"";
-    let ldap = |line: &str| load(&BASE.replace(preset, line)).expect_err("an error").to_string();
+    let ldap = |line: &str| load(&BASE.replace(preset, line)).expect_err("the text has an error").to_string();
     assert!(ldap("interval = \"1m\"").contains("source.people.interval: is for type = \"keycloak\" only"));
     assert!(ldap("preset = \"keycloak\"").contains("source.people.preset: keycloak needs"));
 }
 
 #[test]
-fn a_source_is_read_by_its_changes_where_they_are_told() {
+fn a_source_is_read_by_its_changes_if_the_server_reports_them() {
     let way = |lines: &str| -> Result<Way, String> {
         let preset = "preset = \"toolforge\"";
         let loaded = load(&BASE.replace(preset, lines)).map_err(|errors| errors.to_string())?;
@@ -227,14 +229,14 @@ fn a_source_is_read_by_its_changes_where_they_are_told() {
     assert_eq!(toolforge(""), Ok(Way::Incremental));
     assert_eq!(toolforge("persist = true"), Ok(Way::Persist));
     assert_eq!(toolforge("incremental = false"), Ok(Way::Full));
-    let both = toolforge("persist = true\nincremental = false").expect_err("an error");
+    let both = toolforge("persist = true\nincremental = false").expect_err("the text has an error");
     assert!(both.contains("source.people.persist: cannot be combined with incremental = false"), "{both}");
-    let member_of = way("preset = \"freeipa\"\npersist = true").expect_err("an error");
+    let member_of = way("preset = \"freeipa\"\npersist = true").expect_err("the text has an error");
     assert!(member_of.contains("source.people.persist: servers do not report changes of memberOf"), "{member_of}");
 }
 
 #[test]
-fn each_kind_of_credential_says_what_it_needs() {
+fn errors_in_a_credential_name_what_its_kind_needs() {
     let told = |kind: &str, expected: &[&str]| {
         let class = format!("{TOOL}home = {{ prefix = \"/home\" }}\ncredential = {{ {kind} }}\n");
         let expected: Vec<String> =
@@ -269,23 +271,23 @@ fn each_kind_of_credential_says_what_it_needs() {
         &[
             r#"client_id: "a b" has other than letters, digits and any of . _ : / + -"#,
             r#"grant: "password" is none of: auto, device-code"#,
-            r#"issuer: "http://sso" is no https URL; for example "https://sso.example.org/realms/site""#,
+            r#"issuer: "http://sso" is not an https URL; for example "https://sso.example.org/realms/site""#,
             r#"kind: kind = "oidc" needs from = "users", because a tool cannot log in"#,
-            r#"user: "system:{name}" is a name of Kubernetes' or ours; for example "oidc:{name}""#,
+            r#"user: "system:{name}" is reserved for Kubernetes or Bursar; for example "oidc:{name}""#,
         ],
     );
 }
 
 #[test]
-fn tables_of_what_is_off_are_read() {
+fn tables_of_disabled_features_are_accepted() {
     let harmless = "[archive]\nrecipient = \"age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p\"\n[webhook]\nexempt = [\"a\"]\n[reaper.namespaces]\nenabled = false\nidle_for = \"9d\"\n";
-    assert_eq!(load(&format!("{BASE}{harmless}")).expect("settings").policy.exempt, ["a"]);
+    assert_eq!(load(&format!("{BASE}{harmless}")).expect("the settings are valid").policy.exempt, ["a"]);
 }
 
 #[test]
-fn a_class_of_adopted_namespaces_says_which_and_whose() {
+fn a_class_of_adopted_namespaces_needs_a_selector_and_an_owner_annotation() {
     let class = "[class.profile]\nfrom = \"adopted\"\nclusters = [\"prod\"]\nowner_annotation = \"owner\"\n";
-    let good = load(&format!("{BASE}{class}selector = \"a in (b, c),!d\"\n")).expect("settings");
+    let good = load(&format!("{BASE}{class}selector = \"a in (b, c),!d\"\n")).expect("the settings are valid");
     let profile = &good.policy.classes["profile"];
     assert_eq!((profile.network.as_str(), profile.roles.as_slice()), ("open", ["bursar-tenant".to_owned()].as_slice()));
     assert!(profile.namespace.is_none() && profile.adopts().is_some());
@@ -305,11 +307,11 @@ fn a_class_of_adopted_namespaces_says_which_and_whose() {
 }
 
 #[test]
-fn rules_of_adopted_namespaces_are_those_that_need_no_seal() {
+fn adopted_namespaces_have_only_rules_without_a_seal() {
     let class = "[class.profile]\nfrom = \"adopted\"\nclusters = [\"prod\"]\nowner_annotation = \"owner\"\nselector = \"a=b\"\n[class.profile.admission]\n";
     let rules = |text: &str| {
-        let settings = load(&format!("{BASE}{class}{text}")).expect("settings");
-        settings.policy.classes["profile"].adopts().expect("it adopts").admission.as_ref().clone()
+        let settings = load(&format!("{BASE}{class}{text}")).expect("the settings are valid");
+        settings.policy.classes["profile"].adopts().expect("the class adopts namespaces").admission.as_ref().clone()
     };
     assert_eq!(rules(""), crate::policy::AdoptedAdmission::default());
     let some = rules(
@@ -332,10 +334,10 @@ fn rules_of_adopted_namespaces_are_those_that_need_no_seal() {
         ("claims = { storage_class = \"nfs\", read_write_many = [\"nfs\"] }", "claims.storage_class", "no such key"),
         ("claims = { read_write_many = [\"a'b\"] }", "claims.read_write_many", "is not a name"),
         ("hosts = \"enforce\"", "hosts", "needs a list"),
-        ("hosts = { allow = [\"{name}.lab.example.org\"] }", "hosts.allow", "would be everybody's"),
+        ("hosts = { allow = [\"{name}.lab.example.org\"] }", "hosts.allow", "would be the same for every tenant"),
         ("hosts = { allow = [\"x-{namespace}.lab.example.org\"] }", "hosts.allow", "two names could give one host"),
-        ("hosts = { allow = [\"{namespace}.{name}.example.org\"] }", "hosts.allow", "is no host"),
-        ("hosts = { allow = [], annotations = [\"a'b/*\"] }", "hosts.annotations", "is no annotation"),
+        ("hosts = { allow = [\"{namespace}.{name}.example.org\"] }", "hosts.allow", "is not a host"),
+        ("hosts = { allow = [], annotations = [\"a'b/*\"] }", "hosts.annotations", "is not an annotation"),
         (
             "volumes = { allow = [\"nfs.example.org:/srv/{name}\"] }",
             "volumes.allow",
@@ -352,7 +354,7 @@ fn rules_of_adopted_namespaces_are_those_that_need_no_seal() {
 }
 
 #[test]
-fn a_host_of_an_adopted_namespace_is_no_tenants() {
+fn a_host_of_an_adopted_namespace_must_not_be_a_tenants() {
     let class = |name: &str, rest: &str| format!("[class.{name}]\nclusters = [\"prod\"]\n{rest}\n");
     let adopted = |name: &str, host: &str| {
         let rest = format!(
@@ -377,12 +379,12 @@ fn exempt_group_cannot_end_the_text_it_is_written_in() {
     for odd in [r"a'] || true || group in ['", r"a\\\\", r"a\nb", ""] {
         let errors = errors(&format!("[webhook]\nexempt = [\"system:masters\", \"{odd}\"]\n"));
         assert!(errors.len() == 1 && errors[0].starts_with("bursar.toml: webhook.exempt: "), "{odd}: {errors:?}");
-        assert!(errors[0].contains("is no group's name"), "{errors:?}");
+        assert!(errors[0].contains("is not the name of a group"), "{errors:?}");
     }
 }
 
 #[test]
-fn half_of_a_client_certificate_and_odd_addresses_are_errors() {
+fn an_incomplete_client_certificate_and_wrong_addresses_are_errors() {
     let found = |keys: &str| errors(&format!("[cluster.prod.webhook]\n{keys}\n"));
     for (keys, wrong) in [
         ("client_name = \"a\"", "client_ca: missing, because client_name is set"),
@@ -420,34 +422,34 @@ fn a_class_without_namespace_is_never_one_by_mistake() {
 }
 
 #[test]
-fn limits_of_marks_and_of_access_are_those_of_suspensions_where_none_are_given() {
+fn limits_of_marks_and_access_default_to_those_of_suspensions() {
     let given = "[limits]\nsuspend_per_day = { count = 7 }\nremove_access_per_day = { count = 9 }\n";
-    let settings = load_in(folder().path(), &format!("{BASE}{TOOL}{given}"), &[]).expect("settings");
+    let settings = load_in(folder().path(), &format!("{BASE}{TOOL}{given}"), &[]).expect("the settings are valid");
     let limits = settings.policy.limits;
     assert_eq!((limits.disable_per_day.count, limits.disable_per_cycle.count), (7, 5));
     assert_eq!((limits.remove_access_per_day.count, limits.remove_access_per_cycle.count), (9, 5));
 }
 
 #[test]
-fn the_environment_is_over_the_file() {
+fn the_environment_overrides_the_file() {
     let (folder, text) = (folder(), format!("{BASE}{TOOL}[limits]\nsuspend_per_cycle = {{ count = 7 }}\n"));
     let with = |variables: &[(&str, &str)]| load_in(folder.path(), &text, variables);
     let name = "BURSAR_LIMITS__SUSPEND_PER_CYCLE__COUNT";
     let settings = with(&[(name, "2"), ("BURSAR_HOMES__PREFIXES", "[\"/srv\"]"), ("BURSAR_CONFIG", "x")]);
-    let settings = settings.expect("settings");
+    let settings = settings.expect("the settings are valid");
     assert_eq!(settings.policy.limits.suspend_per_cycle.count, 2);
     assert_eq!(settings.homes.prefixes, [PathBuf::from("/srv")]);
-    let error = with(&[(name, "many")]).expect_err("an error").to_string();
+    let error = with(&[(name, "many")]).expect_err("the text has an error").to_string();
     assert_eq!(error, format!("{name}: \"many\" is not a number; for example 5"));
-    let error = with(&[("BURSAR_SOURCE__0__URLS", "[\"ldap://a\"]")]).expect_err("an error").to_string();
+    let error = with(&[("BURSAR_SOURCE__0__URLS", "[\"ldap://a\"]")]).expect_err("the text has an error").to_string();
     assert_eq!(error, "BURSAR_SOURCE__0__URLS: \"ldap://a\" needs starttls = true, or allow_plaintext = true");
 }
 
 #[test]
-fn a_variable_names_an_item_that_is_there_or_the_next() {
+fn a_variable_may_set_an_existing_item_or_the_next_one() {
     let folder = folder();
     let found = load_in(folder.path(), BASE, &[("BURSAR_SOURCE__9__CA", "x")]).expect_err("nine items are missing").0;
-    let why = "source has no item 1, and so none of number 9; the first is number 0";
+    let why = "source has no item 1, so item 9 cannot be set; the first is item 0";
     assert_eq!(found, [format!("BURSAR_SOURCE__9__CA: {why}")]);
     assert!(load_in(folder.path(), BASE, &[("BURSAR_SOURCE__0__CA", "ldap-ca.pem")]).is_ok());
 }
@@ -455,7 +457,7 @@ fn a_variable_names_an_item_that_is_there_or_the_next() {
 #[test]
 fn an_unknown_variable_is_a_warning_with_the_nearest_key() {
     let (folder, text) = (folder(), format!("{BASE}{TOOL}"));
-    let warnings = |name: &str| load_in(folder.path(), &text, &[(name, "1")]).expect("settings").warnings;
+    let warnings = |name: &str| load_in(folder.path(), &text, &[(name, "1")]).expect("the settings are valid").warnings;
     assert_eq!(warnings("BURSAR_LIMTS__X"), ["BURSAR_LIMTS__X: limts: there is no such key; did you mean limits?"]);
     assert_eq!(
         warnings("BURSAR_SOURCE__0__BINDN"),
@@ -464,14 +466,14 @@ fn an_unknown_variable_is_a_warning_with_the_nearest_key() {
     assert!(warnings("BURSAR_SITE__NAME")[0].starts_with("BURSAR_SITE__NAME: sets no key"));
     assert_eq!(warnings("BURSAR_LIMITS__CHANGE_PER_CYCLE__COUNT"), Vec::<String>::new());
     let both = load_in(folder.path(), &format!("{text}[limts]\n"), &[("BURSAR_LIMTS__X", "1")]);
-    let both = both.expect_err("the file has it too").to_string();
+    let both = both.expect_err("the file has the error too").to_string();
     assert!(both.contains("bursar.toml: limts: there is no such key"), "{both}");
 }
 
 #[test]
-fn a_misspelt_key_is_the_only_error_that_it_makes() {
+fn a_misspelt_key_causes_one_error_only() {
     let only = |text: &str, expected: &str| {
-        let errors = load(text).expect_err("an error").0;
+        let errors = load(text).expect_err("the text has an error").0;
         assert_eq!(errors, [format!("bursar.toml: {expected}")], "{text}");
     };
     let (base, all) = (BASE, format!("{BASE}{TOOL}"));
@@ -482,11 +484,11 @@ fn a_misspelt_key_is_the_only_error_that_it_makes() {
 }
 
 #[test]
-fn secrets_that_are_missing_are_found_without_being_read() {
+fn missing_secrets_are_found_without_reading_secrets() {
     let folder = folder();
     let with = |value: &str| {
         let text = BASE.replace("preset", &format!("bind_dn = \"cn=bursar\"\npassword = {value}\npreset"));
-        load_in(folder.path(), &text, &[]).expect("settings").missing_files()
+        load_in(folder.path(), &text, &[]).expect("the settings are valid").missing_files()
     };
     let (errors, warnings) = with("{ file = \"/nonexistent/password\" }");
     assert!(
@@ -502,14 +504,14 @@ fn secrets_that_are_missing_are_found_without_being_read() {
 #[test]
 fn a_file_that_changed_differs_from_the_settings_in_force() {
     let folder = folder();
-    let settings = load_in(folder.path(), BASE, &[]).expect("settings");
+    let settings = load_in(folder.path(), BASE, &[]).expect("the settings are valid");
     assert_eq!(settings.differing_file(), None);
     let path = folder.path().join("bursar.toml");
-    std::fs::write(&path, format!("# A comment.\n{BASE}")).expect("written");
+    std::fs::write(&path, format!("# A comment.\n{BASE}")).expect("the folder is writable");
     assert_eq!(settings.differing_file(), None, "a comment changes nothing");
-    std::fs::write(&path, BASE.replace("\"test\"", "\"other\"")).expect("written");
+    std::fs::write(&path, BASE.replace("\"test\"", "\"other\"")).expect("the folder is writable");
     assert!(settings.differing_file().is_some_and(|why| why.contains("systemctl reload bursard")));
-    std::fs::write(&path, format!("{BASE}[lifecycl]\n")).expect("written");
+    std::fs::write(&path, format!("{BASE}[lifecycl]\n")).expect("the folder is writable");
     assert!(settings.differing_file().is_some_and(|why| why.contains("has errors") && why.contains("lifecycl: ")));
 }
 
@@ -517,15 +519,15 @@ fn a_file_that_changed_differs_from_the_settings_in_force() {
 fn a_changed_file_is_compared_without_asking_the_resolver() {
     let folder = folder();
     let path = folder.path().join("bursar.toml");
-    // A name that leads to this host, so that a class that reaches every address reaches it.
+    // `localhost` resolves to this host, so a class that reaches every address would reach it.
     let reaching = with_egress(r#"{ cidr = "0.0.0.0/0" }"#, "").replace("198.51.100.7", "localhost");
-    let settings = load_in(folder.path(), &reaching, &[]).expect("settings");
+    let settings = load_in(folder.path(), &reaching, &[]).expect("the settings are valid");
     let found = super::egress(&settings, Names::AsWritten);
     assert!(found.unknown.contains("nfs.server localhost"), "{found:?}");
     assert!(!found.reached.iter().any(|(_, what)| what.contains("localhost")), "{found:?}");
     let strict = "[security]\nstrict_egress = true\n";
     let told = with_egress(r#"{ cidr = "198.51.100.0/24" }"#, strict);
-    std::fs::write(&path, told).expect("written");
+    std::fs::write(&path, told).expect("the folder is writable");
     assert!(settings.differing_file().is_some_and(|why| why.contains("has errors")), "an address needs no resolver");
     assert!(Settings::load_offline(&path).is_err());
 }
@@ -547,24 +549,25 @@ fn two_endpoints_never_have_one_name_in_a_kubeconfig() {
 }
 
 #[test]
-fn a_file_that_is_no_toml_is_told_with_its_line() {
-    let error = load("site = \"a\"\n[class\n").expect_err("an error").to_string();
+fn a_toml_error_is_reported_with_its_line() {
+    let error = load("site = \"a\"\n[class\n").expect_err("the text has an error").to_string();
     assert!(error.starts_with("bursar.toml: line 2: "), "{error}");
 }
 
 #[test]
-fn passwords_are_read_by_who_reads_directories_only() {
+fn passwords_are_read_only_with_the_sources() {
     let folder = folder();
     let password =
         |value: &str| BASE.replace("preset", &format!("bind_dn = \"cn=bursar\"\npassword = {value}\npreset"));
     let place = folder.path().join("password").display().to_string();
-    let settings = load_in(folder.path(), &password(&format!("{{ file = {place:?} }}")), &[]).expect("settings");
+    let settings =
+        load_in(folder.path(), &password(&format!("{{ file = {place:?} }}")), &[]).expect("the settings are valid");
     assert!(settings.sources().is_err());
-    std::fs::write(&place, "secret\n").expect("written");
-    let sources = settings.sources().expect("sources");
+    std::fs::write(&place, "secret\n").expect("the folder is writable");
+    let sources = settings.sources().expect("the sources are valid");
     let SourceKind::Ldap(ldap) = &sources[0].kind else { panic!("{sources:?}") };
     assert_eq!(ldap.password.as_ref().map(|password| password.reveal().to_owned()).as_deref(), Some("secret"));
-    let error = load_in(folder.path(), &password("\"hunter2\""), &[]).expect_err("an error").to_string();
+    let error = load_in(folder.path(), &password("\"hunter2\""), &[]).expect_err("the text has an error").to_string();
     assert!(error.contains("source.people.password: is { credential") && !error.contains("hunter2"), "{error}");
 }
 
@@ -577,7 +580,7 @@ fn active_directory_has_keys_of_its_own() {
         load(&text).map_err(|error| error.to_string())
     };
     let read = source("ids = \"sid\"\nidmap = { range_min = 1000, default_domain_sid = \"S-1-5-21-1-2-3\" }");
-    let read = read.expect("settings").sources().expect("sources").remove(0);
+    let read = read.expect("the settings are valid").sources().expect("the sources are valid").remove(0);
     assert_eq!((read.attributes.id.as_str(), read.sids.ids, read.sids.range.lower), ("objectGUID", Ids::Sid, 1000));
     assert_eq!(read.sids.default_domain.map(|sid| sid.to_string()).as_deref(), Some("S-1-5-21-1-2-3"));
     for (lines, wrong) in [
@@ -586,12 +589,13 @@ fn active_directory_has_keys_of_its_own() {
         ("idmap = { range_size = 0 }", "leave no slice"),
         ("idmap = { domain_sids = [\"S-1-5-32\"] }", "is not the SID of a domain"),
         ("members_at_once = 0", "0 asks for nothing"),
-        ("client_key = { file = \"/x\" }", "belongs to a client_certificate"),
+        ("client_key = { file = \"/x\" }", "needs client_certificate"),
     ] {
         let error = source(lines).expect_err(lines);
         assert!(error.contains(wrong), "{lines}: {error}");
     }
-    let error = load(&format!("{BASE}{TOOL}").replace("preset", "ids = \"sid\"\npreset")).expect_err("an error");
+    let error =
+        load(&format!("{BASE}{TOOL}").replace("preset", "ids = \"sid\"\npreset")).expect_err("the text has an error");
     assert!(error.to_string().contains("is about Active Directory"), "{error}");
 }
 
@@ -602,11 +606,11 @@ fn a_certificate_takes_the_place_of_a_password() {
         let text = BASE.replace("preset", &format!("client_certificate = \"client.pem\"\n{lines}\npreset"));
         load_in(folder.path(), &text, &[])
     };
-    std::fs::write(folder.path().join("client.pem"), "-----BEGIN CERTIFICATE-----\n").expect("written");
+    std::fs::write(folder.path().join("client.pem"), "-----BEGIN CERTIFICATE-----\n").expect("the folder is writable");
     let key = folder.path().join("client.key").display().to_string();
-    std::fs::write(&key, "the key\n").expect("written");
+    std::fs::write(&key, "the key\n").expect("the folder is writable");
     let place = format!("client_key = {{ file = {key:?} }}");
-    let sources = source(&place).expect("settings").sources().expect("sources");
+    let sources = source(&place).expect("the settings are valid").sources().expect("the sources are valid");
     let SourceKind::Ldap(ldap) = &sources[0].kind else { panic!("{sources:?}") };
     let identity = ldap.identity.as_ref().and_then(|identity| identity.key.as_ref());
     assert_eq!(identity.map(|key| key.reveal().to_owned()).as_deref(), Some("the key"));
@@ -623,29 +627,30 @@ fn a_certificate_takes_the_place_of_a_password() {
 fn manifests_lie_beside_the_file() {
     let folder = folder();
     let manifests = folder.path().join("manifests");
-    std::fs::create_dir_all(manifests.join("tool")).expect("a folder");
-    std::fs::create_dir_all(manifests.join("tol")).expect("a folder");
+    std::fs::create_dir_all(manifests.join("tool")).expect("the temporary folder is writable");
+    std::fs::create_dir_all(manifests.join("tol")).expect("the temporary folder is writable");
     std::fs::write(
         manifests.join("tool/a.yaml"),
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: {a: \"{name}\"}\n---\nkind: Secret\n",
     )
-    .expect("written");
-    let error = load_in(folder.path(), &format!("{BASE}{TOOL}"), &[]).expect_err("errors").to_string();
+    .expect("the folder is writable");
+    let error =
+        load_in(folder.path(), &format!("{BASE}{TOOL}"), &[]).expect_err("the manifests have errors").to_string();
     assert!(error.contains("manifests/tol: there is no class of that name"), "{error}");
     assert!(error.contains("manifests/tool/a.yaml: a document has no apiVersion"), "{error}");
-    std::fs::remove_dir(manifests.join("tol")).expect("removed");
+    std::fs::remove_dir(manifests.join("tol")).expect("the file can be removed");
     std::fs::write(manifests.join("tool/a.yaml"), "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n")
-        .expect("written");
-    let settings = load_in(folder.path(), &format!("{BASE}{TOOL}"), &[]).expect("settings");
+        .expect("the folder is writable");
+    let settings = load_in(folder.path(), &format!("{BASE}{TOOL}"), &[]).expect("the settings are valid");
     assert_eq!(settings.policy.classes["tool"].manifests.len(), 1);
 }
 
 fn shipped(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(name);
-    std::fs::read_to_string(path).expect("a shipped file")
+    std::fs::read_to_string(path).expect("the file is shipped")
 }
 
-/// The shipped file with the `#` taken from every line that is a key, but not from those that `left` says.
+/// Returns the shipped file with every commented key uncommented, except those for which `left` is true.
 fn uncommented(left: impl Fn(&str) -> bool) -> String {
     let lines = shipped("bursar.toml");
     let lines = lines.lines().map(|line| match line.strip_prefix('#') {
@@ -657,23 +662,24 @@ fn uncommented(left: impl Fn(&str) -> bool) -> String {
 
 #[test]
 fn the_shipped_file_is_a_configuration() {
-    let settings = load(&shipped("bursar.toml")).expect("settings");
+    let settings = load(&shipped("bursar.toml")).expect("the settings are valid");
     assert_eq!((settings.site.as_str(), settings.policy.classes.len()), ("example", 0));
 }
 
 #[test]
 fn the_packaged_configuration_is_short_and_valid() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/bursar.toml");
-    let text = std::fs::read_to_string(path).expect("the file");
+    let text = std::fs::read_to_string(path).expect("the file is readable");
     assert!(text.lines().count() <= 12);
-    assert_eq!(load(&text).expect("settings").site, "example");
+    assert_eq!(load(&text).expect("the settings are valid").site, "example");
 }
 
 #[test]
-fn the_manual_says_the_defaults_of_the_code() {
+fn the_shipped_file_has_the_defaults_of_the_code() {
     let folder = folder();
-    let explicit = load_in(folder.path(), &uncommented(|_| false), &[]).expect("settings");
-    let implicit = load_in(folder.path(), &uncommented(|line| line.ends_with("# default")), &[]).expect("settings");
+    let explicit = load_in(folder.path(), &uncommented(|_| false), &[]).expect("the settings are valid");
+    let implicit =
+        load_in(folder.path(), &uncommented(|line| line.ends_with("# default")), &[]).expect("the settings are valid");
     assert_eq!(explicit, implicit);
     assert_eq!(explicit.policy.classes.keys().collect::<Vec<_>>(), ["admin", "course", "profile", "tool"]);
 }
@@ -681,14 +687,14 @@ fn the_manual_says_the_defaults_of_the_code() {
 #[test]
 fn the_webhooks_rules_are_the_golden() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/admission");
-    let text = std::fs::read_to_string(data.join("classes.toml")).expect("classes");
-    let policy = load(&text).expect("settings").policy;
+    let text = std::fs::read_to_string(data.join("classes.toml")).expect("the file is readable");
+    let policy = load(&text).expect("the settings are valid").policy;
     let rules = crate::desired::rules::rules(&policy, &ClusterName("prod".to_owned()));
-    assert_eq!(rules.to_json() + "\n", std::fs::read_to_string(data.join("rules.json")).expect("rules"));
+    assert_eq!(rules.to_json() + "\n", std::fs::read_to_string(data.join("rules.json")).expect("the file is readable"));
 }
 
 #[test]
-fn rules_of_admission_are_told_with_examples() {
+fn errors_in_admission_rules_have_examples() {
     let told = |line: &str, error: &str| {
         let line = format!("admission = {{ {line} }}");
         assert_eq!(class_error(&line), [format!("bursar.toml: class.tool.admission.{error}")], "{line}");
@@ -699,15 +705,15 @@ fn rules_of_admission_are_told_with_examples() {
     );
     told(
         r#"images = { allow = ["library/"] }"#,
-        r#"images.allow: "library/" is no registry with a path; for example "registry.example.org/""#,
+        r#"images.allow: "library/" is not a registry with a path; for example "registry.example.org/""#,
     );
     told(
         r#"hosts = { allow = ["tools.example.org"] }"#,
-        r#"hosts.allow: "tools.example.org" would be everybody's; for example "{name}.tools.example.org""#,
+        r#"hosts.allow: "tools.example.org" would be the same for every tenant; for example "{name}.tools.example.org""#,
     );
     told(
         r#"hosts = { allow = ["{name}.Example.org"] }"#,
-        r#"hosts.allow: "{name}.Example.org" is no host; for example "{name}.tools.example.org""#,
+        r#"hosts.allow: "{name}.Example.org" is not a host; for example "{name}.tools.example.org""#,
     );
     told(
         r#"hosts = { allow = ["{name}-dev.example.org"] }"#,
@@ -724,11 +730,11 @@ fn rules_of_admission_are_told_with_examples() {
     );
     told(r#"volumes = { inject = "init" }"#, r#"volumes.inject: "init" is none of: none, containers, all"#);
     told("hosts = { alow = [] }", "hosts.alow: there is no such key; did you mean allow?");
-    assert!(class_error(r#"admission = { volumes = { allow = ["x:y"] } }"#)[0].contains(r#""x:y" is no volume"#));
+    assert!(class_error(r#"admission = { volumes = { allow = ["x:y"] } }"#)[0].contains(r#""x:y" is not a volume"#));
 }
 
 #[test]
-fn hosts_of_two_classes_do_not_meet() {
+fn hosts_of_two_classes_must_not_overlap() {
     let user = "[class.user]\nfrom = \"tools\"\nclusters = [\"prod\"]\nnamespace = \"user-{name}\"\n";
     let hosts = |host: &str| format!("admission = {{ hosts = {{ allow = [\"{host}\"] }} }}\n");
     let both = |one: &str, other: &str| format!("{TOOL}{}{user}{}", hosts(one), hosts(other));
@@ -746,7 +752,7 @@ fn hosts_of_two_classes_do_not_meet() {
 }
 
 #[test]
-fn two_classes_do_not_share_a_host() {
+fn two_classes_must_not_have_the_same_host() {
     let user = "[class.user]\nfrom = \"tools\"\nclusters = [\"prod\"]\nnamespace = \"user-{name}\"\n";
     let hosts = "admission = { hosts = { allow = [\"{name}.example.org\"] } }\n";
     let errors = errors(&format!("{TOOL}{hosts}{user}{hosts}"));
@@ -757,7 +763,7 @@ fn two_classes_do_not_share_a_host() {
 }
 
 #[test]
-fn examples_are_configurations() {
+fn the_examples_are_valid() {
     for name in
         ["toolforge", "rfc2307", "active-directory", "freeipa", "keycloak"].map(|name| format!("examples/{name}.toml"))
     {
@@ -767,17 +773,18 @@ fn examples_are_configurations() {
 }
 
 #[test]
-fn a_class_of_groups_has_people_and_no_holder() {
+fn a_class_of_groups_has_members_and_no_credential() {
     let course = "[class.course]\nfrom = \"groups\"\nclusters = [\"prod\"]\n";
     let named = format!("{course}namespace = \"workspace-{{name}}\"\n");
-    let loaded = load(&format!("{BASE}{named}managers = \"owner\"\nmember_roles = [\"view\"]\n")).expect("settings");
-    let workspace = loaded.policy.classes["course"].workspace().expect("a workspace");
+    let loaded = load(&format!("{BASE}{named}managers = \"owner\"\nmember_roles = [\"view\"]\n"))
+        .expect("the settings are valid");
+    let workspace = loaded.policy.classes["course"].workspace().expect("the class is for groups");
     assert_eq!(
         (workspace.members.as_slice(), workspace.managers.as_slice()),
         (&["view".to_owned()][..], &["view".to_owned()][..])
     );
     assert_eq!(loaded.policy.classes["course"].admission.uid.mode, crate::rules::Mode::Off);
-    let sources = loaded.sources().expect("sources");
+    let sources = loaded.sources().expect("the sources are valid");
     assert_eq!(sources[0].attributes.managers.as_deref(), Some("owner"));
     for (text, key) in [
         (course.to_owned(), "class.course.namespace: missing"),
@@ -794,28 +801,32 @@ fn a_class_of_groups_has_people_and_no_holder() {
         "{named}managers = \"owner\"\n{}managers = \"manager\"\n",
         other.replace("workspace-", "lab-")
     ));
-    assert!(errors[0].contains("class.lab.managers: another class says \"owner\""), "{errors:?}");
+    assert!(errors[0].contains("class.lab.managers: another class has \"owner\""), "{errors:?}");
 }
 
 #[test]
-fn lifetimes_of_pods_bind_only_if_something_ends_pods() {
+fn lifetimes_of_pods_need_the_reaper() {
     let reaper = "[reaper.pods]\nenabled = true\n";
     let with = |line: &str| format!("{TOOL}admission = {{ lifetime = {line} }}\n{reaper}");
     let line = "{ max = \"7d\", default = \"1d\", warn = \"1h\" }";
-    let policy = load(&format!("{BASE}{}", with(line))).expect("settings").policy;
-    let class = policy.reapers.pods.as_ref().expect("on").classes["tool"];
+    let policy = load(&format!("{BASE}{}", with(line))).expect("the settings are valid").policy;
+    let class = policy.reapers.pods.as_ref().expect("the reaper is on").classes["tool"];
     assert_eq!(
         (class.lifetimes.max, class.lifetimes.default, class.warn),
         (Some(604_800), Some(86_400), Duration::from_hours(1))
     );
     assert_eq!(policy.classes["tool"].admission.lifetime, crate::rules::Mode::Enforce);
-    let warned = load(&format!("{BASE}{}", with("{ mode = \"warn\", max = \"7d\" }"))).expect("settings").policy;
-    assert!(warned.reapers.pods.expect("on").classes.is_empty(), "nothing is ended that is not enforced");
+    let warned =
+        load(&format!("{BASE}{}", with("{ mode = \"warn\", max = \"7d\" }"))).expect("the settings are valid").policy;
+    assert!(
+        warned.reapers.pods.expect("the reaper is on").classes.is_empty(),
+        "the reaper ends only pods of classes that enforce the lifetime"
+    );
     for (text, key) in [
         (with("{ max = \"0s\" }"), "max: leaves no time"),
         (with("{ max = \"soon\" }"), "max: \"soon\" is not a duration"),
         (with("{ max = \"1h\", default = \"2h\" }"), "default: is longer than max"),
-        (with("{ required = true, default = \"2h\" }"), "default: no pod gets it"),
+        (with("{ required = true, default = \"2h\" }"), "default: is never used"),
     ] {
         let errors = errors(&text);
         assert!(errors[0].starts_with(&format!("bursar.toml: class.tool.admission.lifetime.{key}")), "{errors:?}");
@@ -825,10 +836,10 @@ fn lifetimes_of_pods_bind_only_if_something_ends_pods() {
 }
 
 #[test]
-fn workspaces_have_uids_of_their_own_only_with_a_range() {
+fn workspaces_have_own_uids_only_with_a_range() {
     let course = "[class.course]\nfrom = \"groups\"\nclusters = [\"prod\"]\nnamespace = \"workspace-{name}\"\n";
     let ranged = format!("{course}uid_range = [70000, 70999]\n");
-    let loaded = load(&format!("{BASE}{ranged}")).expect("settings");
+    let loaded = load(&format!("{BASE}{ranged}")).expect("the settings are valid");
     assert_eq!(loaded.policy.classes["course"].admission.uid.mode, crate::rules::Mode::Enforce);
     let person = "[class.person]\nfrom = \"users\"\nclusters = [\"prod\"]\nnamespace = \"u-{name}\"\nhome = { prefix = \"/home\" }\n\
                   volumes = [{ name = \"home\", kind = \"static\", nfs = { server = \"nfs\", path = \"/srv/{name}\" } }]\n";
@@ -853,7 +864,7 @@ fn workspaces_have_uids_of_their_own_only_with_a_range() {
                     .replace("70000", "70999")
                     .replace("[70999, 70999]", "[70999, 71999]")
             ),
-            "class.lab.uid_range: 70999-71999 meets the range of class course",
+            "class.lab.uid_range: 70999-71999 overlaps the range of class course",
         ),
         (format!("{person}{ranged}{volume}"), "class.course.volumes: nfs:/srv/{name} may be a home of class person"),
         (allowed("nfs:/srv/"), "class.course.admission.volumes.allow: nfs:/srv/ may be a home"),
@@ -867,11 +878,11 @@ fn workspaces_have_uids_of_their_own_only_with_a_range() {
         let errors = errors(&text);
         assert!(errors.iter().any(|error| error.starts_with(&format!("bursar.toml: {key}"))), "{errors:?}");
     }
-    assert!(load(&format!("{BASE}{person}{course}{volume}")).is_ok(), "without a range, as before");
+    assert!(load(&format!("{BASE}{person}{course}{volume}")).is_ok(), "a class without a range may have the volume");
 }
 
 #[test]
-fn a_realm_as_a_target_is_that_of_a_source_or_says_how_it_is_reached() {
+fn a_target_realm_uses_a_source_or_has_a_connection_of_its_own() {
     let keys = "url = \"https://sso\"\nrealm = \"lab\"\nclient_id = \"bursar\"\n";
     let own = format!("{keys}client_secret = {{ file = \"/nonexistent\" }}\n");
     let sso = format!("[[source]]\nname = \"sso\"\ntype = \"keycloak\"\n{own}");
@@ -884,33 +895,34 @@ fn a_realm_as_a_target_is_that_of_a_source_or_says_how_it_is_reached() {
         "client = \"ws\"\n",
         &format!(r#"source: missing; for example "sso", a [[source]] of type keycloak; or {or}"#),
     );
-    let none = r#"source: "sso" is no [[source]] of type keycloak; there is none; set"#;
+    let none = r#"source: "sso" is not a [[source]] of type keycloak; there is none; set"#;
     told("", "source = \"sso\"\n", &format!("{none} {or} here instead"));
-    told(&sso, "source = \"people\"\n", r#"source: "people" is no [[source]] of type keycloak; there are: sso"#);
+    told(&sso, "source = \"people\"\n", r#"source: "people" is not a [[source]] of type keycloak; there are: sso"#);
     let both = "source = \"sso\"\nurl = \"https://x\"\n";
     told(&sso, both, "url: is set by the source already; remove one of the two");
-    told(&sso, &own, r#"url: is that of source "sso"; say source = "sso" instead"#);
+    told(&sso, &own, r#"url: is the url of source "sso"; write source = "sso" instead"#);
     told("", &own.replace("https", "http"), r#"url: "http://sso" needs https://, or allow_plaintext = true"#);
     let of_source = |line: &str, expected: &str| told(&sso, &format!("source = \"sso\"\n{line}\n"), expected);
     of_source("clients = 1", "clients: there is no such key; did you mean client?");
     let example = r#"for example required_actions = ["UPDATE_PASSWORD"]"#;
     of_source("mail = true", &format!("mail: the mail asks for required_actions; {example}"));
-    let odd = r#"required_actions: "A B" is no required action; for example "UPDATE_PASSWORD""#;
+    let odd = r#"required_actions: "A B" is not a required action; for example "UPDATE_PASSWORD""#;
     of_source(r#"required_actions = ["A B"]"#, odd);
     of_source(r#"interval = "0s""#, r#"interval: 0 leaves no time; for example "24h""#);
 
-    let loaded = load(&format!("{BASE}[realm]\n{own}interval = \"10m\"\n")).expect("settings");
-    let realm = loaded.realm.as_ref().expect("a realm");
+    let loaded = load(&format!("{BASE}[realm]\n{own}interval = \"10m\"\n")).expect("the settings are valid");
+    let realm = loaded.realm.as_ref().expect("the realm is configured");
     assert_eq!((realm.rules.name.as_str(), realm.interval), ("lab", Duration::from_mins(10)));
     let missing = loaded.realm_connection(&[]).expect_err("there is no secret").to_string();
     assert!(missing.contains("realm.client_secret: /nonexistent: "), "{missing}");
-    let loaded = load(&format!("{BASE}{sso}[realm]\nsource = \"sso\"\nclient = \"ws\"\n")).expect("settings");
-    let rules = loaded.realm.expect("a realm").rules;
+    let loaded =
+        load(&format!("{BASE}{sso}[realm]\nsource = \"sso\"\nclient = \"ws\"\n")).expect("the settings are valid");
+    let rules = loaded.realm.expect("the realm is configured").rules;
     assert_eq!((rules.name.as_str(), rules.client.as_deref(), rules.adopt), ("lab", Some("ws"), false));
 }
 
 #[test]
-fn rules_of_the_api_server_are_read_as_the_policies_look_for_them() {
+fn rules_of_the_api_server_become_the_words_of_the_policies() {
     let text = r#"
 [class.tool.admission]
 services = { mode = "warn", allow = ["NodePort"] }
@@ -931,7 +943,7 @@ claims = { mode = "audit", storage_class = "fast", storage_classes = ["fast", ""
 }
 
 #[test]
-fn wrong_rules_of_the_api_server_are_told() {
+fn errors_in_rules_of_the_api_server_are_reported() {
     let told = |line: &str, what: &str| {
         let errors = errors(&format!("{TOOL}[class.tool.admission]\n{line}\n"));
         assert!(errors.iter().any(|error| error.contains(what)), "{line}: {errors:?}");
@@ -942,11 +954,11 @@ fn wrong_rules_of_the_api_server_are_told() {
     told(r#"ingress = "enforce""#, "needs a list");
     told(
         r#"claims = { storage_class = "fast", storage_classes = ["slow"] }"#,
-        "is missing, which storage_class fills in",
+        "is missing, although storage_class fills it in",
     );
     told(
         r#"hosts = { allow = ["{name}.example.org"], fields = { "widgets.example.org" = ["spec..host"] } }"#,
-        "is no field of a kind",
+        "is not a field of a kind",
     );
     told(r#"hosts = { fields = { "widgets.example.org" = ["spec.host"] } }"#, "needs allow");
 }
@@ -960,7 +972,7 @@ fn with_egress(egress: &str, more: &str) -> String {
 }
 
 #[test]
-fn egress_rules_are_judged_by_all_they_reach_together() {
+fn egress_rules_of_a_class_are_checked_together() {
     let reached = |egress: &str| {
         let settings = load(&with_egress(egress, "")).unwrap_or_else(|errors| panic!("{errors}"));
         super::egress(&settings, Names::Resolved).reached.into_iter().map(|(_, what)| what).collect::<Vec<_>>()
@@ -973,7 +985,7 @@ fn egress_rules_are_judged_by_all_they_reach_together() {
     );
     let but = r#"{ cidr = "0.0.0.0/0", except = ["198.51.100.0/24", "203.0.113.0/24"] }"#;
     assert!(!has(but, "nfs.server") && !has(but, "source."));
-    // Rules add up.
+    // Rules add up, so a second rule allows what the first leaves out.
     let undone = format!(r#"{but}, {{ cidr = "198.51.100.0/28", ports = [443, "2049/udp"] }}"#);
     assert!(has(&undone, "nfs.server 198.51.100.7 (cidr 198.51.100.0/28"));
     assert!(!has(&format!(r#"{but}, {{ cidr = "198.51.100.0/28", ports = [443] }}"#), "nfs.server"));
@@ -981,9 +993,9 @@ fn egress_rules_are_judged_by_all_they_reach_together() {
 }
 
 #[test]
-fn strict_egress_refuses_what_check_warns_of() {
+fn strict_egress_refuses_what_check_warns_about() {
     let strict = "[security]\nstrict_egress = true\n";
-    let errors = load(&with_egress(r#"{ cidr = "198.51.100.0/24" }"#, strict)).expect_err("refused").0;
+    let errors = load(&with_egress(r#"{ cidr = "198.51.100.0/24" }"#, strict)).expect_err("it must be refused").0;
     assert!(
         matches!(&*errors, [one] if one.starts_with("bursar.toml: class.tool.network: reaches nfs.server 198.51.100.7")),
         "{errors:?}"
@@ -993,13 +1005,13 @@ fn strict_egress_refuses_what_check_warns_of() {
 }
 
 #[test]
-fn a_wrong_peer_is_told_with_an_example() {
+fn errors_in_a_peer_have_an_example() {
     let told = |peer: &str, what: &str| {
-        let errors = load(&with_egress(peer, "")).expect_err("an error").0;
+        let errors = load(&with_egress(peer, "")).expect_err("the text has an error").0;
         assert!(errors.iter().any(|error| error.contains(what)), "{peer}: {errors:?}");
     };
-    told(r#"{ cidr = "198.51.100.0/24", except = ["10.0.0.0/8"] }"#, "is no part of 198.51.100.0/24");
-    told(r#"{ cidr = "198.51.100.0/24", except = ["198.51.100.0/24"] }"#, "is no part of");
+    told(r#"{ cidr = "198.51.100.0/24", except = ["10.0.0.0/8"] }"#, "is not a part of 198.51.100.0/24");
+    told(r#"{ cidr = "198.51.100.0/24", except = ["198.51.100.0/24"] }"#, "is not a part of");
     told(
         r#"{ cidr = "198.51.100.0/24", pods = "app=web" }"#,
         "is allowed only with to, namespaces and namespace_labels",

@@ -1,5 +1,5 @@
-//! `uid_range` of a class from groups: each of its workspaces has a uid of its own, so none of them may be another's, and no
-//! home may be mounted where people share one.
+//! Reads `uid_range` of a class of groups, with which each workspace has a uid of its own. Ranges must not overlap, and
+//! no home may be mounted in a workspace, because its members share a uid.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::rules::AllowedVolume;
 
 const EXAMPLE: &str = "[70000, 79999]";
 
-/// `[FIRST, LAST]`, both included.
+/// Reads `[FIRST, LAST]`. Both are part of the range.
 pub(super) fn uid_range(table: &Table<'_>) -> Option<UidRange> {
     let value = table.value("uid_range")?;
     let uid = |value: &Value| Uid::try_from(value.as_i64()?).ok();
@@ -22,14 +22,15 @@ pub(super) fn uid_range(table: &Table<'_>) -> Option<UidRange> {
     };
     let range = range.map(|(first, last)| UidRange { first, last }).filter(|range| range.first <= range.last);
     if range.is_none() {
-        let why =
-            format!("{value} is not the first and the last of some uids in {UID_MIN}..{ID_MAX}; for example {EXAMPLE}");
+        let why = format!(
+            "{value} is not the first and the last uid of a range in {UID_MIN}..{ID_MAX}; for example {EXAMPLE}"
+        );
         table.wrong("uid_range", why);
     }
     range
 }
 
-/// Notes ranges that meet, and volumes of classes with a range that may be somebody's home.
+/// Records an error for ranges that overlap, and for volumes that may be a home in classes with a range.
 pub(super) fn one_identity(root: &Table<'_>, classes: &[Class]) {
     let ranged = |class: &Class| class.workspace().and_then(|workspace| workspace.uid_range);
     for (index, class) in classes.iter().enumerate() {
@@ -37,7 +38,7 @@ pub(super) fn one_identity(root: &Table<'_>, classes: &[Class]) {
         let table = root.section("class").section(&class.name);
         let met = classes.iter().take(index).find(|other| ranged(other).is_some_and(|theirs| theirs.meets(range)));
         if let Some(other) = met {
-            let why = format!("{range} meets the range of class {}: one uid would be two workspaces'", other.name);
+            let why = format!("{range} overlaps the range of class {}: two workspaces would have one uid", other.name);
             table.wrong("uid_range", why);
         }
         let homes: Vec<Homes<'_>> = classes
@@ -45,11 +46,11 @@ pub(super) fn one_identity(root: &Table<'_>, classes: &[Class]) {
             .filter(|other| other.from.account_kind() == Some(AccountKind::User))
             .flat_map(homes)
             .collect();
-        // Nobody judges what server and path such a volume names.
+        // No rule checks which server and path such a volume mounts.
         for volume in class.admission.volumes.allow.iter().filter(|allowed| allowed.is_judged_by_name_only()) {
             if let Some(home) = homes.first() {
                 let why = format!(
-                    "{volume} may mount any server and path, and so a home of class {}, and no home is mounted in a \
+                    "{volume} may mount any server and path, even a home of class {}, which must not be mounted in a \
                      workspace with a uid of its own; give the class a volume instead (volumes)",
                     home.class
                 );
@@ -59,8 +60,8 @@ pub(super) fn one_identity(root: &Table<'_>, classes: &[Class]) {
         for home in homes {
             let why = |what: &str| {
                 format!(
-                    "{what} may be a home of class {}, and no home is mounted in a workspace with a uid of its own; keep its \
-                     files elsewhere",
+                    "{what} may be a home of class {}, which must not be mounted in a workspace with a uid of its own; keep \
+                     the files of the workspace elsewhere",
                     home.class
                 )
             };
@@ -88,10 +89,10 @@ pub(super) fn one_identity(root: &Table<'_>, classes: &[Class]) {
     }
 }
 
-/// Where the homes of a class of people are.
+/// The homes of a class of people.
 struct Homes<'a> {
     class: &'a str,
-    /// The file server; `None`: paths of hosts.
+    /// The file server; `None` for a path on the hosts.
     server: Option<&'a String>,
     path: String,
 }
@@ -112,7 +113,7 @@ fn homes(class: &Class) -> Vec<Homes<'_>> {
 }
 
 impl Homes<'_> {
-    /// Whether a volume at `path` may be one of them, above one, or beneath one.
+    /// Whether a volume at `path` may be one of these homes, or above or beneath one.
     fn is_at(&self, server: Option<&String>, path: &str) -> bool {
         let is_same =
             |one: &String, other: &String| one.eq_ignore_ascii_case(other) || one.contains('{') || other.contains('{');

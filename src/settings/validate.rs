@@ -1,5 +1,5 @@
-//! The whole tree becomes [`Settings`]: each section by its own module, and here those that are a few keys. Defaults
-//! that are not another module's are here, and `config/bursar.toml` says the same ones.
+//! Turns the merged tree into [`Settings`]. Large sections have their own modules; this module reads the small ones,
+//! with their defaults. `config/bursar.toml` documents the same defaults.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -40,7 +40,8 @@ const ADDRESS: Kind = Kind("an address with a port", "\"127.0.0.1:9746\"");
 const AGE: Kind = Kind("a recipient of age", "\"age1…\"");
 const DAY: u64 = 24;
 
-/// What the tree of the file at `path` says; relative paths begin at its folder. `None` only with errors noted.
+/// Reads the tree of the file at `path`. Relative paths start at its folder. If this returns `None`, an error was
+/// recorded.
 pub(super) fn settings(root: &Table<'_>, path: &Path) -> Option<Settings> {
     let (file, folder) = (path.to_path_buf(), path.parent().unwrap_or(Path::new("")));
     root.only(&[&SECTIONS[..], &["control"]].concat());
@@ -103,13 +104,14 @@ pub(super) fn settings(root: &Table<'_>, path: &Path) -> Option<Settings> {
     })
 }
 
-/// Every directory is asked for the attribute by which the classes know managers.
+/// Adds the attribute that names the managers of groups, from the classes, to every source.
 fn managers(root: &Table<'_>, policy: &Policy, sources: &mut [(SourceConfig, Option<SecretPlace>)]) {
     let mut named = policy.classes.values().filter_map(|class| Some((class, class.workspace()?.named_by.as_ref()?)));
     let Some((_, attribute)) = named.next() else { return };
     for (class, _) in named.filter(|(_, other)| *other != attribute) {
-        let why =
-            format!("another class says {attribute:?}; name it once, in [source.attributes], where directories differ");
+        let why = format!(
+            "another class has {attribute:?}; if directories differ, set managers in [source.attributes] instead"
+        );
         root.section("class").section(&class.name).wrong("managers", why);
     }
     for (source, _) in sources {
@@ -132,8 +134,10 @@ fn classes(root: &Table<'_>, folder: &Path, known: &Known<'_>) -> Vec<Class> {
                 && other.clusters.iter().any(|cluster| class.clusters.contains(cluster))
         });
         if let Some(other) = other {
-            let why =
-                format!("class {} has the same for other entries: two accounts of one name would meet", other.name);
+            let why = format!(
+                "class {} has the same for another kind of account: two accounts with one name would share it",
+                other.name
+            );
             table.wrong("namespace", why);
         }
         admission::escalation_needs_a_lower_level(&table, &class);
@@ -144,7 +148,7 @@ fn classes(root: &Table<'_>, folder: &Path, known: &Known<'_>) -> Vec<Class> {
     classes
 }
 
-/// A switch of `[security]`.
+/// Reads a switch of `[security]`.
 fn security(root: &Table<'_>, key: &str) -> bool {
     root.section("security").switch(key, false)
 }
@@ -153,13 +157,13 @@ fn exempt(table: &Table<'_>) -> Vec<String> {
     table.only(&["exempt", "image"]);
     let default = || ["system:masters", "kubeadm:cluster-admins"].map(str::to_owned).to_vec();
     let groups = table.texts("exempt").unwrap_or_else(default);
-    // They become texts in an expression of the API server.
+    // The groups become texts in an expression of the API server.
     let is_odd =
         |group: &&String| group.is_empty() || group.contains(['\'', '"', '\\']) || group.contains(char::is_control);
     for group in groups.iter().filter(is_odd) {
         table.wrong(
             "exempt",
-            format!("{group:?} is no group's name: quotes, backslashes and control characters cannot be in it"),
+            format!("{group:?} is not the name of a group: quotes, backslashes and control characters cannot be in it"),
         );
     }
     groups
@@ -183,7 +187,7 @@ fn limits(table: &Table<'_>) -> Limits {
         delete_per_day: limit(table, "delete_per_day", count(5)),
         remove_members_per_cycle,
         remove_members_per_day,
-        // The realm follows the ledger: what the ledger's limits let through in one cycle, the realm's let through too.
+        // The realm follows the ledger, so its limits allow in one cycle what those of the ledger allow.
         realm_disable_per_cycle: limit(table, "realm_disable_per_cycle", suspend_per_cycle),
         realm_disable_per_day: limit(table, "realm_disable_per_day", suspend_per_day),
         realm_remove_roles_per_cycle: limit(table, "realm_remove_roles_per_cycle", remove_members_per_cycle),

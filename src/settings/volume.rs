@@ -1,4 +1,4 @@
-//! `volumes` of a class: claims, and what stands behind them.
+//! Reads `volumes` of a class: claims, and the storage behind them.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::policy::{NfsVolume, Provisioned, Volume, VolumeKind};
 use crate::quantity::is_quantity;
 
 const ABSOLUTE: Kind = Kind("an absolute path", "\"/srv/project/{name}\"");
-/// `accessModes` of Kubernetes.
+/// The access modes of Kubernetes.
 const ACCESS: [&str; 4] = ["ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany", "ReadWriteOncePod"];
 const OF_NFS: [&str; 3] = ["nfs", "options", "directory"];
 const OF_A_CLASS: [&str; 3] = ["size", "storage_class", "access"];
@@ -24,7 +24,7 @@ enum Word {
     Personal,
 }
 
-/// Every volume of a class; directories must lie beneath one of `prefixes`.
+/// Reads every volume of a class. Directories must be beneath one of `prefixes`.
 pub(super) fn volumes(table: &Table<'_>, prefixes: &[PathBuf], kind: Option<AccountKind>) -> Vec<Volume> {
     let mut names = BTreeSet::new();
     let mut personal = 0;
@@ -51,11 +51,11 @@ pub(super) fn volumes(table: &Table<'_>, prefixes: &[PathBuf], kind: Option<Acco
             }
         }
         if kind == Some(AccountKind::Group) && word != Word::Shared && volume.has("directory") {
-            volume.wrong("directory", "of a group is shared by its people; kind = \"shared\"");
+            volume.wrong("directory", "a group's directory is shared by its members; for example kind = \"shared\"");
         }
         personal += u32::from(word == Word::Personal);
         if word == Word::Personal && personal > 1 {
-            volume.wrong("kind", "a class has one personal volume at most: its Secret names one");
+            volume.wrong("kind", "a class can have only one personal volume, because its Secret names only one");
         }
         let behind = match word {
             Word::Static => VolumeKind::Static(nfs(volume, prefixes)?),
@@ -84,7 +84,7 @@ fn name(volume: &Table<'_>, names: &mut BTreeSet<String>) -> Option<String> {
         volume.wrong("name", format!("{name:?} is not a claim's name; for example \"home\""));
     }
     if !names.insert(name.clone()) {
-        volume.wrong("name", format!("{name:?} is another volume's name too"));
+        volume.wrong("name", format!("{name:?} is also the name of another volume"));
     }
     Some(name)
 }
@@ -102,7 +102,7 @@ fn provisioned(volume: &Table<'_>) -> Option<Provisioned> {
 fn nfs(volume: &Table<'_>, prefixes: &[PathBuf]) -> Option<NfsVolume> {
     let options = volume.texts("options").unwrap_or_default();
     if options.iter().any(|option| option.is_empty() || option.contains([',', ' '])) {
-        volume.wrong("options", "one mount option each; for example [\"nfsvers=4.2\", \"hard\"]");
+        volume.wrong("options", "each item must be one mount option; for example [\"nfsvers=4.2\", \"hard\"]");
     }
     let directory = volume.parsed("directory", ABSOLUTE, |text| absolute(text).map(|_| text.to_owned()));
     if let Some(directory) = &directory {
@@ -112,7 +112,7 @@ fn nfs(volume: &Table<'_>, prefixes: &[PathBuf]) -> Option<NfsVolume> {
         if !directory.contains("{name}") {
             volume.wrong(
                 "directory",
-                format!("{directory:?} would be everybody's; for example \"/data/project/{{name}}\""),
+                format!("{directory:?} would be the same for every tenant; for example \"/data/project/{{name}}\""),
             );
         }
     }

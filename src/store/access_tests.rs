@@ -48,7 +48,8 @@ fn done(step: &Step, account: &mut Account, second: i64) {
     }
 }
 
-/// Returns the expected members of the account, in the state it had, when the query names it `name`.
+/// Returns the members that the view must show if the query names the account `name`. `stood` is the account as it was
+/// at that time.
 fn members(stood: &Account, name: &str) -> BTreeSet<(String, String)> {
     let role = |role: &Role| match role {
         Role::Member => "member".to_owned(),

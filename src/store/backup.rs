@@ -12,7 +12,8 @@ use jiff::tz::TimeZone;
 use super::read::VerifyError;
 use super::{FILE, ReadStore, StoreError, disk, make_file, make_folder};
 
-/// Number of backups that are kept: two weeks, longer than the absence of an administrator who would notice a fault.
+/// Number of nightly backups that are kept. Two weeks are longer than an administrator who would notice a fault is
+/// away.
 const KEPT: usize = 14;
 
 /// The name of the folder in the state folder.
@@ -111,7 +112,7 @@ fn compress(from: &Path, to: &Path) -> io::Result<()> {
     let mut same = Same(BufReader::new(File::open(from)?));
     let read = unpack(&mut File::open(to)?, &mut BufWriter::new(&mut same))?;
     let is_whole = read == fs::metadata(from)?.len();
-    if is_whole { Ok(()) } else { Err(io::Error::other("a compressed backup is shorter than what it was made of")) }
+    if is_whole { Ok(()) } else { Err(io::Error::other("a compressed backup is shorter than its ledger")) }
 }
 
 /// Accepts only the bytes that another file has at the same place.

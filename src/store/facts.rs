@@ -43,12 +43,12 @@ const PARTS: [(&str, &[&str], &str); 11] = [
     (
         "deliveries",
         &["cluster", "host", "path", "at", "checked_at"],
-        "SELECT d.cluster, d.host, d.path, d.at, d.checked_at FROM delivery d JOIN account a ON a.id = d.account_id WHERE a.kind || ':' || a.name = ?1 ORDER BY 1",
+        "SELECT d.cluster, d.host, d.path, d.at, d.checked_at FROM delivery d JOIN account a ON a.id = d.account_id WHERE a.kind || ':' || a.name = ?1 AND a.state <> 'deleted' ORDER BY 1",
     ),
     (
         "hold",
         &["actor", "reason", "ticket", "at"],
-        "SELECT h.note ->> 'actor' AS actor, h.note ->> 'reason' AS reason, h.note ->> 'ticket' AS ticket, h.note ->> 'at' AS at FROM hold h JOIN account a ON a.id = h.account_id WHERE a.kind || ':' || a.name = ?1",
+        "SELECT h.note ->> 'actor' AS actor, h.note ->> 'reason' AS reason, h.note ->> 'ticket' AS ticket, h.note ->> 'at' AS at FROM hold h JOIN account a ON a.id = h.account_id WHERE a.kind || ':' || a.name = ?1 AND a.state <> 'deleted'",
     ),
     (
         "failing",

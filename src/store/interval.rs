@@ -1,6 +1,6 @@
-//! Intervals with a beginning and an end: memberships, names and activity of accounts. Memory holds only what is open
-//! now and not when it began. These rows are therefore no copy of memory: a change ends the open row and begins another
-//! one.
+//! Intervals with a beginning and an end: memberships, names and activity of accounts. Memory holds only the intervals
+//! that are open now, without their beginnings. The rows are therefore not a copy of memory: a change ends the open row
+//! and begins another one.
 
 use std::collections::BTreeSet;
 

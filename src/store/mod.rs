@@ -40,7 +40,7 @@ pub const FILE: &str = "ledger.db";
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another process is the writer.
-    #[error("another process holds the ledger's lock: bursard runs, or a `bursar` that changes something")]
+    #[error("another process holds the ledger's lock: bursard runs, or a `bursar` command that changes something")]
     Busy,
     /// A file or folder cannot be used.
     #[error("cannot use {path}")]

@@ -9,7 +9,8 @@ use nix::unistd::{Uid, User};
 
 use super::{FILE, with};
 
-/// In bytes. SQLite empties the WAL whenever it has 4 MB, so a reader must have held one that is this much longer.
+/// In bytes. SQLite empties the WAL at 4 MB unless a reader holds it, so a reader must have held a WAL that is longer
+/// than this.
 const LONG: u64 = 64 << 20;
 
 /// The bytes of the `-shm` file that readers lock (sqlite.org/walformat.html, `WAL_READ_LOCK`).

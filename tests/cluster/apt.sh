@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the tests and the demo run, those that are missing; says nothing if none is.
+# Installs those Debian packages that the tests and the demo need and that are missing. Prints nothing if none is
+# missing.
 set -euo pipefail
 
 missing=()
@@ -11,8 +12,8 @@ done
 if [ "$(id -u)" = 0 ]; then root=(); else root=(sudo -n); fi
 echo "apt: installing ${missing[*]}" >&2
 
-# The tests start their own servers: a package must not start one for the whole machine. Debian asks policy-rc.d
-# before it starts a service; one that is there already is the administrator's, and stays.
+# The tests start their own servers, so a package must not start one for the whole machine. Debian runs policy-rc.d
+# before it starts a service. If that file exists, it belongs to the administrator, and stays.
 if [ ! -e /usr/sbin/policy-rc.d ]; then
     trap '"${root[@]}" rm -f /usr/sbin/policy-rc.d' EXIT
     printf '#!/bin/sh\nexit 101\n' | "${root[@]}" tee /usr/sbin/policy-rc.d >/dev/null

@@ -4,9 +4,9 @@
 #   stdout: the folder that holds the four binaries, as its only line
 #   stderr: progress
 #
-# Built once (about 5 to 10 minutes on 2 cores) and kept in ${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}/cluster.
-# With KUBEBUILDER_ASSETS set (etcd, kube-apiserver, kubectl, perhaps kube-controller-manager) only what that folder
-# lacks is built.
+# Built once (about 5 to 10 minutes on 2 cores) and kept in
+# ${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}/cluster. If KUBEBUILDER_ASSETS is set (etcd, kube-apiserver,
+# kubectl, perhaps kube-controller-manager), only the programs that are missing in that folder are built.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -31,8 +31,8 @@ if assets_have etcd && assets_have kube-apiserver && assets_have kube-controller
 fi
 command -v go >/dev/null || { say "Go is needed to build the Kubernetes control plane, and there is no \`go\` in PATH"; exit 1; }
 
-# What decides the binaries: the sources and their replace lines, the compiler, and the recipe below (count it up when
-# the way of building changes).
+# The binaries depend on the sources and their replace lines, the compiler, and the recipe below (increase its number
+# when the way of building changes).
 recipe=1
 key=$({ cat go.mod go.sum; go env GOVERSION GOARCH; echo "$recipe"; } | sha256sum | cut -c1-16)
 cache=${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/bursar}/cluster
@@ -46,8 +46,8 @@ complete() {
     done
 }
 
-# A line every 30 s while a build is quiet, so that nobody takes it for hung. Its own sleep ends with it: a sleep left
-# behind would hold the pipes of the process that reads this script's output.
+# Prints a line every 30 s while a build is quiet, to show that it does not hang. Its sleep is ended with it, because a
+# sleep that is left would keep the pipes open of the process that reads this script's output.
 heartbeat=
 start_heartbeat() {
     local what=$1 began=$SECONDS
@@ -73,7 +73,7 @@ build() {
     local tool=$1 number=$2 began=$SECONDS status=0
     say "building $tool ($number of ${#tools[@]})"
     start_heartbeat "building $tool"
-    # The version is linked in: without it the server calls itself v0.0.0, and clients complain.
+    # The version is linked in. Otherwise, the server calls itself v0.0.0, and clients complain.
     CGO_ENABLED=0 go build -trimpath -o "$folder/.$tool.new" -ldflags "-s -w \
         -X k8s.io/component-base/version.gitVersion=$version \
         -X k8s.io/component-base/version.gitMajor=$(cut -d. -f1 <<<"${version#v}") \

@@ -11,7 +11,7 @@ set -euo pipefail
 say() { echo "samba: $*" >&2; }
 command -v samba-tool >/dev/null || { say "there is no samba-tool (\`make domain\` installs it)"; exit 1; }
 
-# What decides the domain: Samba's version, and the recipe below (count it up when it changes).
+# The domain depends on Samba's version and the recipe below (increase its number when it changes).
 recipe=1
 version=$(samba-tool --version)
 cache=${BURSAR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/bursar}/samba
@@ -27,9 +27,9 @@ if [ ! -e "$folder/made" ]; then
     new=$cache/.new
     rm -rf "$new" "$folder"
     mkdir "$new"
-    # Without a file of its own it takes over what /etc/samba/smb.conf says.
+    # Without a configuration of its own, it would use /etc/samba/smb.conf.
     printf '[global]\n' >"$new/empty.conf"
-    # The domain's SID is that of SSSD's documentation, so that the tests know what numbers come of it.
+    # The domain has the SID of SSSD's documentation, so that the tests know which uids come from it.
     samba-tool domain provision -s "$new/empty.conf" --targetdir="$new/dc" --server-role=dc --use-rfc2307 \
         --dns-backend=NONE --realm=AD.EXAMPLE.ORG --domain=ADX --domain-sid=S-1-5-21-123-456-789 \
         --adminpass='Passw0rd!x' --host-name=dc1 --host-ip=127.0.0.1 \

@@ -1,4 +1,4 @@
-/* Writes tests/data/sss_idmap.txt: what SSSD's own library makes of some SIDs. Build and run:
+/* Writes tests/data/sss_idmap.txt: the ids that the library of SSSD computes from some SIDs. Build and run:
  *   cc -o idmap tests/data/sss_idmap.c -lsss_idmap && ./idmap > tests/data/sss_idmap.txt
  * Debian packages: gcc, libsss-idmap-dev. */
 #include <stdint.h>

@@ -1,8 +1,8 @@
 //! The demo: an LDAP server, a Kubernetes control plane and Bursar, started from nothing, with 12 sample people and 6
 //! tools. `DEMO=once` checks what happened and stops; otherwise everything runs until Ctrl-C.
 //!
-//! It does what an administrator would do, with the commands an administrator has, so it is also the shortest test of
-//! the whole.
+//! The demo does what an administrator would do, with the commands of an administrator. So it is also the shortest test
+//! of the whole system.
 
 #![expect(clippy::disallowed_methods, reason = "waits for real servers, with deadlines, and measures them")]
 

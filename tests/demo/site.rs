@@ -15,12 +15,12 @@ use bursar_testkit::process::Process;
 use bursar_testkit::sample::{self, PEOPLE, TOOLS};
 use bursar_testkit::slapd::{READER_DN, READER_PASSWORD, SlapdOptions};
 
-/// Where the sample's homes are, beneath the demo's own folder.
+/// The folder with the homes of tools, relative to the root of all homes.
 const PROJECTS: &str = "data/project";
-/// The same for people.
+/// The folder with the homes of people, relative to the root of all homes.
 const PEOPLE_HOMES: &str = "home";
 
-/// Everything that runs, and where it is. Dropped in this order: the daemons end before what they talk to.
+/// Everything that runs, and its paths. Fields are dropped in this order, so the daemons end before the servers.
 pub struct Site {
     bursard: Process,
     homed: Process,
@@ -37,8 +37,8 @@ pub struct Site {
 }
 
 impl Site {
-    /// Starts the servers, makes homes and configuration, runs `bursar init`, and starts the webhook,
-    /// the approver and the daemons.
+    /// Starts the servers, makes the homes and the configuration, runs `bursar init`, and starts the webhook, the
+    /// approver and the daemons.
     pub fn start() -> Self {
         say("starting an LDAP server and a Kubernetes control plane");
         let beneath = |folder: &Path| format!("homeDirectory: {}/", folder.join("site/homes").display());
@@ -47,7 +47,7 @@ impl Site {
         });
         let root = servers.folder().join("site");
         let homes = root.join("homes");
-        fs::create_dir_all(&root).expect("a folder for the site");
+        fs::create_dir_all(&root).expect("the parent folder is writable");
         make_homes(&homes);
         let config = root.join("bursar.toml");
         write_config(&servers, &root, &homes, &config);
@@ -79,22 +79,22 @@ impl Site {
         }
     }
 
-    /// `bursar` with this configuration.
+    /// Returns a `bursar` command with this configuration.
     pub fn bursar(&self) -> Command {
         bursar(&self.config)
     }
 
-    /// Where the daemon listens.
+    /// Returns the path of the control socket of the daemon.
     pub fn control_socket(&self) -> PathBuf {
         self.config.with_file_name("control.sock")
     }
 
-    /// The kubeconfig in a tool's home.
+    /// Returns the path of the kubeconfig in a tool's home.
     pub fn tool_kubeconfig(&self, tool: &str) -> PathBuf {
         self.homes.join(PROJECTS).join(tool).join(".kube/config")
     }
 
-    /// `kubectl` with a tool's own kubeconfig.
+    /// Returns a `kubectl` command with a tool's own kubeconfig.
     pub fn kubectl_as_tool(&self, tool: &str) -> Command {
         self.servers.cluster.kubectl_as(&self.tool_kubeconfig(tool))
     }
@@ -104,7 +104,7 @@ impl Site {
         make_home(&self.homes.join(PROJECTS).join(tool), uid, uid);
     }
 
-    /// The ends of the daemons' logs, for a failure.
+    /// Returns the last lines of the programs' logs, for the report of a failure.
     pub fn log_ends(&self) -> String {
         let programs = [&self.bursard, &self.homed, &self.webhook, &self.approver];
         let [bursard, homed, webhook, approver] = programs.map(Process::log_end);
@@ -113,10 +113,11 @@ impl Site {
         )
     }
 
-    /// Returns at Ctrl-C.
+    /// Waits for Ctrl-C.
     pub fn wait_for_interrupt() {
         let (sender, receiver) = mpsc::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
         std::thread::spawn(move || {
             let interrupted = runtime.block_on(tokio::signal::ctrl_c());
             sender.send(interrupted)
@@ -126,7 +127,7 @@ impl Site {
     }
 }
 
-/// The webhook runs beside the API server, which asks it by URL: there is no node that could run it.
+/// Starts the webhook beside the API server, which calls it by URL, because the cluster has no node that could run it.
 fn start_webhook(root: &Path, config: &Path) -> Process {
     let (port, health) = (free_port(), free_port());
     let (url, files) = (format!("https://127.0.0.1:{port}"), root.join("webhook"));
@@ -134,7 +135,7 @@ fn start_webhook(root: &Path, config: &Path) -> Process {
     let mut command = Command::new(program("bursar-webhook"));
     command.arg("--dir").arg(&files).args(["--log-format", "plain"]);
     command.args(["--listen", &format!("127.0.0.1:{port}"), "--health", &format!("127.0.0.1:{health}")]);
-    // The installation waits for the webhook, and the webhook for its files, of which this is the last.
+    // The installation waits for the webhook, and the webhook waits for its files. The kubeconfig is the last of these.
     let webhook = std::thread::scope(|scope| {
         let mut install = bursar(config);
         install.args(["webhook", "install", "--cluster", "demo", "--url", &url, "--write"]).arg(&files);
@@ -143,7 +144,7 @@ fn start_webhook(root: &Path, config: &Path) -> Process {
             std::thread::sleep(Duration::from_millis(100));
         }
         let webhook = Process::start("bursar-webhook", &command, &root.join("webhook.log"));
-        installing.join().expect("the installation");
+        installing.join().expect("the thread does not panic");
         webhook
     });
     let tried = require(bursar(config).args(["webhook", "selftest", "--cluster", "demo"]));
@@ -151,7 +152,7 @@ fn start_webhook(root: &Path, config: &Path) -> Process {
     webhook
 }
 
-/// The approver runs there too. From its installation on the daemon approves no certificate.
+/// Starts the approver beside the API server too. After its installation, the daemon approves no certificates.
 fn start_approver(root: &Path, config: &Path, admin_kubeconfig: &Path) -> Process {
     let (health, files) = (free_port(), root.join("approver"));
     say("bursar approver install --cluster demo --admin-kubeconfig … --write …; starting bursar-webhook approve");
@@ -166,7 +167,7 @@ fn start_approver(root: &Path, config: &Path, admin_kubeconfig: &Path) -> Proces
         let answer = Command::new("curl").args(["-sf", &format!("http://127.0.0.1:{health}/readyz")]).output();
         answer.is_ok_and(|answer| answer.status.success())
     };
-    approver.wait_until("200 from its /readyz", Duration::from_mins(1), ready);
+    approver.wait_until("/readyz of the approver returns 200", Duration::from_mins(1), ready);
     approver
 }
 
@@ -214,15 +215,16 @@ fn make_homes(homes: &Path) {
 }
 
 fn make_home(home: &Path, uid: u32, gid: u32) {
-    fs::create_dir_all(home).expect("a home");
-    std::os::unix::fs::chown(home, Some(uid), Some(gid)).expect("the home's owner");
-    fs::set_permissions(home, fs::Permissions::from_mode(0o700)).expect("the home's mode");
+    fs::create_dir_all(home).expect("the parent folder is writable");
+    std::os::unix::fs::chown(home, Some(uid), Some(gid)).expect("the demo runs as root, who may change owners");
+    fs::set_permissions(home, fs::Permissions::from_mode(0o700)).expect("the demo runs as root, who may change modes");
 }
 
 fn write_config(servers: &Servers, root: &Path, homes: &Path, config: &Path) {
     let password = root.join("ldap-password");
-    fs::write(&password, READER_PASSWORD).expect("the password's file");
-    fs::set_permissions(&password, fs::Permissions::from_mode(0o600)).expect("the password's mode");
+    fs::write(&password, READER_PASSWORD).expect("the folder is writable");
+    fs::set_permissions(&password, fs::Permissions::from_mode(0o600))
+        .expect("the demo runs as root, who may change modes");
     let text = include_str!("bursar.toml")
         .replace("@ROOT@", &root.display().to_string())
         .replace("@HOMES@", &homes.display().to_string())
@@ -232,5 +234,5 @@ fn write_config(servers: &Servers, root: &Path, homes: &Path, config: &Path) {
         .replace("@PASSWORD_FILE@", &password.display().to_string())
         .replace("@K8S_URL@", &servers.cluster.url)
         .replace("@K8S_CA@", &servers.cluster.ca_pem.display().to_string());
-    fs::write(config, text).expect("the configuration");
+    fs::write(config, text).expect("the folder is writable");
 }

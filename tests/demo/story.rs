@@ -1,4 +1,4 @@
-//! What the demo shows, and checks while it shows it.
+//! The steps of the demo. Each step prints its results and checks them.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,12 +14,12 @@ use bursar_testkit::slapd::BASE_DN;
 
 use crate::site::{Site, say};
 
-/// What did not happen as it should.
+/// The message about a step that failed.
 pub type Failed = String;
 
 const DEADLINE: Duration = Duration::from_mins(2);
 
-/// Tells the story, step by step, and stops at the first that is not as it should be.
+/// Runs the steps in order and stops at the first that fails.
 pub fn tell(site: &Site) -> Result<(), Failed> {
     first_sync(site)?;
     a_tool_works(site)?;
@@ -29,7 +29,7 @@ pub fn tell(site: &Site) -> Result<(), Failed> {
     the_ledger_answers(site)
 }
 
-/// Commands to go on with.
+/// Prints commands that the reader may try next.
 pub fn what_to_try_next(site: &Site) {
     let config = site.config.display();
     let kubectl = site.servers.cluster.kubectl_path().display();
@@ -50,7 +50,9 @@ pub fn what_to_try_next(site: &Site) {
 
 fn first_sync(site: &Site) -> Result<(), Failed> {
     say("bursar sync: 6 tools and 12 people from LDAP");
-    wait_for("the daemon's control socket", DEADLINE, || UnixStream::connect(site.control_socket()).ok());
+    wait_for("the control socket of the daemon accepts connections", DEADLINE, || {
+        UnixStream::connect(site.control_socket()).ok()
+    });
     show(&succeed(site.bursar().arg("sync"))?);
     show(&succeed(site.bursar().arg("tools"))?);
     let tools = rows(site, "tools")?;
@@ -67,8 +69,8 @@ fn a_tool_works(site: &Site) -> Result<(), Failed> {
     };
     say("kubectl with tool foo's own kubeconfig");
     let plain = ["run", "hello", "--image=registry.example.org/hello", "--restart=Never"];
-    // The controller manager makes the default service account of a new namespace a moment after the namespace.
-    wait_for("a pod of tool foo", DEADLINE, || {
+    // The controller manager creates the default service account a moment after its namespace.
+    wait_for("tool foo can create a pod", DEADLINE, || {
         let output = as_foo(&plain).output().ok()?;
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.success() || text.contains("AlreadyExists")).then_some(())
@@ -80,7 +82,7 @@ fn a_tool_works(site: &Site) -> Result<(), Failed> {
     show(&succeed(&mut as_foo(&["get", "pods"]))?);
     let elsewhere = refuse(&mut as_foo(&["get", "pods", "--namespace", "tool-bar"]))?;
     println!("{elsewhere}");
-    expect(elsewhere.contains("Forbidden"), || format!("in another's namespace: {elsewhere}"))
+    expect(elsewhere.contains("Forbidden"), || format!("in the namespace of another tool: {elsewhere}"))
 }
 
 fn nobody_runs_as_somebody_else(site: &Site) -> Result<(), Failed> {
@@ -97,7 +99,7 @@ fn nobody_runs_as_somebody_else(site: &Site) -> Result<(), Failed> {
 }
 
 fn what_a_tool_has(site: &Site) -> Result<(), Failed> {
-    say("what stands in namespace tool-foo, and in the home");
+    say("the objects in namespace tool-foo, and the kubeconfig in the home");
     let kinds = "resourcequota,limitrange,networkpolicy,persistentvolumeclaim";
     let output = succeed(site.kubectl_as_tool("foo").args(["get", kinds, "--output", "name"]))?;
     show(&output);
@@ -108,7 +110,9 @@ fn what_a_tool_has(site: &Site) -> Result<(), Failed> {
     let kubeconfig = site.tool_kubeconfig("foo");
     let metadata = fs::metadata(&kubeconfig).map_err(|error| format!("{}: {error}", kubeconfig.display()))?;
     println!("{} uid {} mode {:o}", kubeconfig.display(), metadata.uid(), metadata.mode() & 0o777);
-    expect(metadata.uid() == 52503 && metadata.mode() & 0o777 == 0o600, || "not the tool's, or not 0600".to_owned())
+    expect(metadata.uid() == 52503 && metadata.mode() & 0o777 == 0o600, || {
+        "the kubeconfig does not belong to the tool, or its mode is not 0600".to_owned()
+    })
 }
 
 fn a_new_tool(site: &Site) -> Result<(), Failed> {
@@ -141,7 +145,7 @@ fn the_ledger_answers(site: &Site) -> Result<(), Failed> {
     Ok(())
 }
 
-/// How many rows `bursar VIEW --json` has.
+/// Returns how many rows `bursar VIEW --json` prints.
 fn rows(site: &Site, view: &str) -> Result<usize, Failed> {
     let output = succeed(site.bursar().args([view, "--json"]))?;
     let rows: Vec<serde_json::Value> =

@@ -25,7 +25,7 @@ const LONG_AGO: &str = "132223104000000000";
 
 fn ldap(samba: &Samba, url: &str) -> LdapConfig {
     LdapConfig {
-        ca_pem: Some(std::fs::read_to_string(&samba.ca_pem).expect("the authority's certificate")),
+        ca_pem: Some(std::fs::read_to_string(&samba.ca_pem).expect("the file is readable")),
         bind_dn: Some(READER.to_owned()),
         password: Some(Secret::new(READER_PASSWORD.to_owned())),
         connect_timeout: Duration::from_secs(10),
@@ -54,8 +54,9 @@ fn with(ldap: LdapConfig, base: &str) -> SourceConfig {
 /// Returns the RID of an object, as the administrator's tools show it.
 fn rid(samba: &Samba, dn: &str) -> u32 {
     let found = samba.search(dn, "(objectSid=*)", &["objectSid"]);
-    let value = found.lines().find_map(|line| line.strip_prefix("objectSid:: ")).expect("a SID in base64");
-    let bytes = base64::engine::general_purpose::STANDARD.decode(value).expect("base64");
+    let value =
+        found.lines().find_map(|line| line.strip_prefix("objectSid:: ")).expect("the entry has a SID in base64");
+    let bytes = base64::engine::general_purpose::STANDARD.decode(value).expect("the value is base64");
     let (_, rid) = Sid::from_bytes(&bytes).and_then(|sid| sid.in_domain()).expect("the SID belongs to the domain");
     assert_eq!(bytes[bytes.len() - 4..], rid.to_le_bytes());
     rid
@@ -146,7 +147,7 @@ async fn a_controller_that_was_set_back_is_stale() {
             let sources = std::slice::from_ref(&source);
             let pass = Pass::Changes(SyncCache::default());
             let now = bursar::daemon::now();
-            fetch_after(sources, &pass, &known, &policy(), now).await.reads.pop().expect("one read")
+            fetch_after(sources, &pass, &known, &policy(), now).await.reads.pop().expect("the source was read")
         }
     };
     assert_eq!(why(&after(marks.clone()).await), "complete");
@@ -171,7 +172,7 @@ async fn an_absent_account_is_looked_up_by_its_guid() {
     }
     let source = source(samba, &base);
     let all = read(source.clone()).await;
-    let dn = |name: &str| all.entries.iter().find(|entry| entry.name == name).expect("read").dn.clone();
+    let dn = |name: &str| all.entries.iter().find(|entry| entry.name == name).expect("the entry was read").dn.clone();
     samba.modify_ldif(&format!(
         "dn: {}\nchangetype: modrdn\nnewrdn: CN=lookup-moves\ndeleteoldrdn: 1\nnewsuperior: {elsewhere}\n\n\
          dn: {}\nchangetype: delete\n\n",
@@ -184,7 +185,7 @@ async fn an_absent_account_is_looked_up_by_its_guid() {
     confirm(std::slice::from_ref(&source), &Pass::Once, &Known::new(), &due, &mut snapshot).await;
     let proofs = snapshot.reads[0].proofs.clone().expect("the servers were asked for the absent accounts");
     let place = |name: &str| {
-        let id = &all.entries.iter().find(|entry| entry.name == name).expect("read").id;
+        let id = &all.entries.iter().find(|entry| entry.name == name).expect("the entry was read").id;
         proofs[id].servers[0].1.clone()
     };
     assert!(matches!(place("lookup-stays"), Place::Inside { .. }));
@@ -246,7 +247,7 @@ async fn an_entry_that_hides_user_account_control_is_rejected_with_its_id() {
     samba.add_ldif(&person_ldif(&base, "hide-alice", "userAccountControl: 546\n"));
     let mut source = source(samba, &base);
     // An attribute that no entry has looks like one that an access rule hides.
-    source.attributes.disabled = vec!["department&2".parse().expect("a mark")];
+    source.attributes.disabled = vec!["department&2".parse().expect("the mark is valid")];
     let found = read(source).await;
     assert_eq!(found.entries, []);
     let rejected = &found.rejected[0];

@@ -87,7 +87,7 @@ fn ours(world: &World, namespace: &str) -> Vec<String> {
 /// binding.
 fn took(world: &World, mark: u64, namespace: &str) -> SignedDuration {
     let requests = || world.servers.cluster.requests_since(mark);
-    let bound = wait_for("the binding in the audit log", DEADLINE, || {
+    let bound = wait_for("the audit log shows the binding", DEADLINE, || {
         let bound = |uri: &str| uri.contains(&format!("/namespaces/{namespace}/rolebindings/bursar-bursar-tenant"));
         let mut requests = requests().into_iter();
         requests.find(|request| request.user == DAEMON && request.verb == "patch" && bound(&request.uri))
@@ -96,7 +96,7 @@ fn took(world: &World, mark: u64, namespace: &str) -> SignedDuration {
     let created = requests().into_iter().find(|request| {
         request.verb == "create" && request.uri.starts_with("/api/v1/namespaces?") && request.status == 201
     });
-    let created: Timestamp = created.expect("its creation").at;
+    let created: Timestamp = created.expect("the namespace was created").at;
     bound.at.duration_since(created)
 }
 
@@ -107,7 +107,7 @@ fn a_profile_is_bound_to_its_owner_within_a_second_and_repaired() {
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
     // The first cycle must be over before times are measured.
-    wait_for("a daemon at rest", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    wait_for("the first cycle is over", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
     let mut times = Vec::new();
     // The median of five consecutive times counts, because the machine may be busy at times.
     let is_quick = ('a'..='o').any(|letter| {
@@ -146,7 +146,8 @@ fn a_profile_is_bound_to_its_owner_within_a_second_and_repaired() {
     assert!(!may(&world, "ada", "get", "lab-a"));
     assert_eq!(ours(&world, "lab-a").len(), 3);
     let access = "SELECT member, at_end < '9999' AS past FROM access_on WHERE namespace = 'lab-a' ORDER BY at_start";
-    let access = wait_for("two rows", DEADLINE, || Some(world.rows(access)).filter(|rows| rows.len() == 2));
+    let access =
+        wait_for("the view has both owners", DEADLINE, || Some(world.rows(access)).filter(|rows| rows.len() == 2));
     assert_eq!((&access[0]["member"], &access[0]["past"]), (&json!("user:ada"), &json!(1)));
     assert_eq!((&access[1]["member"], &access[1]["past"]), (&json!("user:boole"), &json!(0)));
 
@@ -182,10 +183,10 @@ fn a_profile_is_bound_to_its_owner_within_a_second_and_repaired() {
     assert_eq!(world.rows("SELECT * FROM failing").len(), 0, "{log}");
 
     // The class is removed from the configuration, and `init` removes its part of the admission policy.
-    let text = std::fs::read_to_string(world.config()).expect("the configuration");
-    let (before, rest) = text.split_once("[class.profile]").expect("the class");
-    let (_, after) = rest.split_once("[class.admin]").expect("the next class");
-    std::fs::write(world.config(), format!("{before}[class.admin]{after}")).expect("written");
+    let text = std::fs::read_to_string(world.config()).expect("the world has a configuration");
+    let (before, rest) = text.split_once("[class.profile]").expect("the text has this part");
+    let (_, after) = rest.split_once("[class.admin]").expect("the text has this part");
+    std::fs::write(world.config(), format!("{before}[class.admin]{after}")).expect("the folder is writable");
     world.initialise_again();
     let gone = poll(DEADLINE, || {
         world.cycle();
@@ -208,7 +209,7 @@ fn a_mistyped_selector_removes_no_more_access_than_the_limit_allows() {
     });
     assert!(bound, "{:?}", world.rows("SELECT * FROM failing"));
     world.configure("part-of=kubeflow-profile", "part-of=kubeflow-profiles");
-    let refused = wait_for("a refusal", DEADLINE, || {
+    let refused = wait_for("the report has a refusal", DEADLINE, || {
         let report = world.cycle();
         report.refusals.into_iter().next()
     });
@@ -227,10 +228,10 @@ fn a_mistyped_selector_removes_no_more_access_than_the_limit_allows() {
 
     // A revocation also replaces the binding that the limit keeps.
     let old = world.folder.join("stolen");
-    std::fs::copy(kubeconfig(&world, person), &old).expect("copied");
+    std::fs::copy(kubeconfig(&world, person), &old).expect("the file can be copied");
     let target =
         Target { kind: AccountKind::User, name: person.to_owned(), reason: Some("stolen".to_owned()), ticket: None };
-    world.order(&OrderRequest::Revoke(target)).expect("revoked");
+    world.order(&OrderRequest::Revoke(target)).expect("the order is accepted");
     let arguments = ["auth", "can-i", "get", "configmaps", "-n", lab];
     let output = world.kubectl_with(&old, &arguments);
     assert_ne!(String::from_utf8_lossy(&output.stdout).trim(), "yes");
@@ -277,7 +278,7 @@ fn in_foreign_namespaces_the_daemon_may_only_do_what_the_adopting_class_says() {
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
     });
     let file = world.folder.join("pvc.json");
-    std::fs::write(&file, pvc.to_string()).expect("written");
+    std::fs::write(&file, pvc.to_string()).expect("the folder is writable");
     refused(&["create", "-f", &file.display().to_string()]);
     refused(&["label", "namespace", "lab-a", "x=y"]);
     refused(&["delete", "namespace", "lab-a"]);
@@ -300,17 +301,19 @@ fn init_installs_changes_and_removes_rules_for_adopted_namespaces() {
         clusters.flat_map(|cluster| cluster.confinement).filter(|what| what.contains("adopted")).collect()
     };
     let told = |world: &mut World, what: &str| {
-        wait_for("a finding", DEADLINE, || findings(world).iter().any(|found| found.contains(what)).then_some(()));
+        wait_for("the expected finding is reported", DEADLINE, || {
+            findings(world).iter().any(|found| found.contains(what)).then_some(())
+        });
     };
     let whole = |world: &mut World| {
-        wait_for("no finding", DEADLINE, || findings(world).is_empty().then_some(()));
+        wait_for("nothing is found any more", DEADLINE, || findings(world).is_empty().then_some(()));
     };
     let claim = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "x", "namespace": "lab-a"},
         "spec": {"accessModes": ["ReadWriteMany"], "storageClassName": "gold", "resources": {"requests": {"storage": "1Gi"}}},
     });
     let file = world.folder.join("claim.json");
-    std::fs::write(&file, claim.to_string()).expect("written");
+    std::fs::write(&file, claim.to_string()).expect("the folder is writable");
     let admin = world.servers.cluster.admin_kubeconfig.clone();
     let create = |world: &World| {
         let output = world.kubectl_with(&admin, &["create", "--dry-run=server", "-f", &file.display().to_string()]);
@@ -330,18 +333,18 @@ fn init_installs_changes_and_removes_rules_for_adopted_namespaces() {
     assert_eq!(policies(&world), Vec::<String>::new(), "a dry run creates no policies");
     world.initialise_again();
     assert_eq!(policies(&world), ["profile-warn", "profile-warn"]);
-    wait_for("a warning", DEADLINE, || {
+    wait_for("the claim is allowed with a warning", DEADLINE, || {
         let (passes, said) = create(&world);
         (passes && said.contains("Warning") && said.contains("set spec.storageClassName to \"nfs\"")).then_some(())
     });
     whole(&mut world);
 
     world.configure(&rule("warn"), &rule("enforce"));
-    told(&mut world, "bursar-adopted-profile-warn is of an older configuration; run bursar init");
+    told(&mut world, "bursar-adopted-profile-warn comes from an older configuration; run bursar init");
     world.stop();
     world.initialise_again();
     assert_eq!(policies(&world), ["profile-enforce", "profile-enforce"]);
-    wait_for("a refusal", DEADLINE, || (!create(&world).0).then_some(()));
+    wait_for("the claim is refused", DEADLINE, || (!create(&world).0).then_some(()));
     whole(&mut world);
 
     // A policy is weakened, and a binding is deleted.
@@ -355,11 +358,11 @@ fn init_installs_changes_and_removes_rules_for_adopted_namespaces() {
     whole(&mut world);
 
     world.configure(&rule("enforce"), "");
-    told(&mut world, "bursar-adopted-profile-enforce is of an older configuration; run bursar init");
+    told(&mut world, "bursar-adopted-profile-enforce comes from an older configuration; run bursar init");
     world.stop();
     world.initialise_again();
     assert_eq!(policies(&world), Vec::<String>::new());
-    wait_for("no refusal", DEADLINE, || create(&world).0.then_some(()));
+    wait_for("the claim is allowed", DEADLINE, || create(&world).0.then_some(()));
     whole(&mut world);
     assert_eq!(world.rows("SELECT * FROM failing").len(), 0);
 }
@@ -413,7 +416,7 @@ fn a_pod_security_level_is_set_only_if_there_is_none() {
     set(&world, "lab-new", "=privileged");
     set(&world, "lab-old", "=restricted");
     let told =
-        wait_for("a weaker level is told", DEADLINE, || Some(weaker(&mut world)).filter(|told| !told.is_empty()));
+        wait_for("the weaker level is reported", DEADLINE, || Some(weaker(&mut world)).filter(|told| !told.is_empty()));
     let remedy = format!("kubectl label namespace lab-new {ENFORCE}=baseline --overwrite");
     assert!(matches!(&*told, [one] if one.contains("\"privileged\"") && one.contains(&remedy)), "{told:?}");
     assert!(world.plan().text.contains(&remedy), "{}", world.plan().text);

@@ -1,4 +1,4 @@
-//! A cluster whose approver is away for long, is not there yet when the daemon starts, or is told of requests that change.
+//! An approver that is away for long, that starts after the daemon, or that sees requests change.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::world::{World, all_is_well, stderr};
 
 const DEADLINE: Duration = Duration::from_mins(7);
 
-/// How far the clock of the first test is ahead, in hours.
+/// How many hours the clock of the first test is ahead.
 static AHEAD: AtomicI64 = AtomicI64::new(0);
 
 fn ahead() -> Timestamp {
@@ -46,12 +46,13 @@ fn an_approver_that_is_away_for_a_day_loses_nothing_and_keeps_no_revocation_wait
     all_is_well(&world.cycle());
     let old = |world: &World, tool: &str| world.folder.join(format!("old-{tool}"));
     for tool in ["stays", "stolen", "leaves"] {
-        std::fs::copy(world.home(tool).join(".kube/config"), old(&world, tool)).expect("a copy");
+        std::fs::copy(world.home(tool).join(".kube/config"), old(&world, tool))
+            .expect("the old kubeconfig can be copied");
     }
     world.stop();
     install(&world);
     world.clock = ahead;
-    // Whom the approver keeps waiting for a certificate takes no time from whom a removal is about.
+    // Accounts that wait for the approver must not delay the removal of access from others.
     for (uid, tool) in (66_811..).zip(["newa", "newb", "newc"]) {
         world.tool(tool, uid, &[]);
     }
@@ -61,16 +62,17 @@ fn an_approver_that_is_away_for_a_day_loses_nothing_and_keeps_no_revocation_wait
         let servers = world.servers.clone();
         let refused = scope.spawn(move || {
             let began = Instant::now();
-            wait_for("both are refused", DEADLINE, || {
+            wait_for("the API server refuses both accounts", DEADLINE, || {
                 let asks = |kubeconfig| servers.cluster.kubectl_as(kubeconfig).args(["get", "pods"]).output();
-                let refuses = |kubeconfig| stderr(&asks(kubeconfig).expect("kubectl")).contains("Forbidden");
+                let refuses =
+                    |kubeconfig| stderr(&asks(kubeconfig).expect("kubectl is installed")).contains("Forbidden");
                 (refuses(&stolen) && refuses(&leaves)).then_some(())
             });
             began.elapsed()
         });
         let began = Instant::now();
         let report = world.cycle();
-        let (refused, cycle) = (refused.join().expect("refused"), began.elapsed());
+        let (refused, cycle) = (refused.join().expect("the API server refused both in time"), began.elapsed());
         let why = |tool: &str| report.failing.iter().find(|it| it.account.name == tool).map(|it| it.reason.clone());
         for tool in ["stolen", "newa"] {
             let why = why(tool).unwrap_or_else(|| panic!("{tool} is reported: {report:#?}"));
@@ -80,7 +82,7 @@ fn an_approver_that_is_away_for_a_day_loses_nothing_and_keeps_no_revocation_wait
         assert!(refused < cycle, "{refused:?} of {cycle:?}");
         refused
     });
-    // For an approval 30 s are waited.
+    // The daemon waits 30 s for an approval.
     assert!(refused < Duration::from_secs(29), "{refused:?}");
 
     for _ in 0..24 {
@@ -95,7 +97,7 @@ fn an_approver_that_is_away_for_a_day_loses_nothing_and_keeps_no_revocation_wait
 
     let _approver = start(&world);
     let has_access = |world: &World, tool: &str| world.works(&world.home(tool).join(".kube/config"));
-    wait_for("all that waited is signed", DEADLINE, || {
+    wait_for("every waiting certificate is issued", DEADLINE, || {
         AHEAD.fetch_add(1, Ordering::Relaxed);
         let report = world.cycle();
         (report.exit_code() == 0 && ["stolen", "newa", "newb", "newc"].iter().all(|tool| has_access(&world, tool)))
@@ -108,20 +110,20 @@ fn an_approver_that_is_away_for_a_day_loses_nothing_and_keeps_no_revocation_wait
 }
 
 #[test]
-fn a_cold_start_waits_for_no_approver_and_its_own_certificate_comes_with_it() {
+fn a_start_without_an_approver_revokes_at_once_and_renews_the_daemons_certificate_later() {
     let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "apcold", "");
     world.configure("lifetime = \"7d\"", "lifetime = \"30d\"");
     for (uid, tool) in (66_821..).zip(["foo", "bar"]) {
         world.tool(tool, uid, &[]);
     }
     all_is_well(&world.cycle());
-    let before = own_certificate(&mut world).expect("it has one");
+    let before = own_certificate(&mut world).expect("the daemon has a certificate");
     let stolen = world.folder.join("stolen");
-    std::fs::copy(world.home("bar").join(".kube/config"), &stolen).expect("a copy");
+    std::fs::copy(world.home("bar").join(".kube/config"), &stolen).expect("the kubeconfig can be copied");
     world.stop();
     install(&world);
 
-    // Its own certificate is due, and so are those of the tools; nothing that approves runs yet.
+    // The certificates of the daemon and of the tools are due for renewal, but no approver runs yet.
     world.clock = in_24_days;
     world.give(&[OrderRequest::Revoke(target("bar"))]);
     let began = Instant::now();
@@ -129,15 +131,15 @@ fn a_cold_start_waits_for_no_approver_and_its_own_certificate_comes_with_it() {
     assert!(!world.works(&stolen), "a revocation does not wait");
     println!("the first cycle took {:?}", began.elapsed());
     assert!(world.status().clusters["test"].ready, "{:?}", world.trouble());
-    assert_eq!(own_certificate(&mut world), Some(before), "it is still the old one");
+    assert_eq!(own_certificate(&mut world), Some(before), "the daemon still has its old certificate");
     world.stop();
 
     let _approver = start(&world);
-    wait_for("all is renewed", DEADLINE, || {
+    wait_for("the daemon and all tools have new certificates", DEADLINE, || {
         let report = world.cycle();
         let renewed = own_certificate(&mut world).is_some_and(|until| until > before);
         if !renewed {
-            // Asked for again within the hour, and at every start.
+            // The daemon asks for its own certificate once an hour, and at every start.
             world.stop();
         }
         (report.exit_code() == 0 && renewed).then_some(())
@@ -155,14 +157,16 @@ fn a_request_that_changes_while_it_waits_is_judged_as_it_is_now() {
     install(&world);
     let _approver = start(&world);
 
-    // As the daemon asks, but for a namespace that the hint does not name and the seal does not match: it waits.
-    let generation = world.rows("SELECT generation FROM tools")[0]["generation"].as_u64().expect("a number");
-    let key = NewKey::generate().expect("a key");
+    // This request is like the daemon's, but the seal of the hint's namespace does not match. So it waits.
+    let generation =
+        world.rows("SELECT generation FROM tools")[0]["generation"].as_u64().expect("the ledger has a generation");
+    let key = NewKey::generate().expect("a key can be generated");
     let group = format!("bursar:tool:foo#{generation}");
     let organizations = [Some("bursar:tools"), Some(group.as_str())];
-    let id = world.rows("SELECT id FROM tools")[0]["id"].as_str().expect("an id").to_owned();
-    let pem =
-        key.request(Names { common_name: "tool:foo", organizations, serial_number: Some(&id) }).expect("a request");
+    let id = world.rows("SELECT id FROM tools")[0]["id"].as_str().expect("the ledger has an ID").to_owned();
+    let pem = key
+        .request(Names { common_name: "tool:foo", organizations, serial_number: Some(&id) })
+        .expect("a key signs its own request");
     let request = json!({
         "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
         "metadata": {"name": "changes", "labels": {"app.kubernetes.io/managed-by": "bursar"}},
@@ -184,12 +188,12 @@ fn a_request_that_changes_while_it_waits_is_judged_as_it_is_now() {
     create.args(["create", "-f", "-"]);
     let created = bursar_testkit::process::run(create, &request.to_string());
     assert!(created.status.success(), "{}", stderr(&created));
-    let log = || std::fs::read_to_string(world.folder.join("approver.log")).expect("a log");
-    wait_for("it waits", DEADLINE, || log().contains("not approved yet").then_some(()));
-    // Another version of the request: an approval of the former one would conflict, and it would wait for ever.
+    let log = || std::fs::read_to_string(world.folder.join("approver.log")).expect("the approver writes a log");
+    wait_for("the approver leaves the request waiting", DEADLINE, || log().contains("not approved yet").then_some(()));
+    // This change makes a new version of the request. An approval of the older version would conflict for ever.
     world.kubectl(&["annotate", "csr", "changes", "example.org/changed=yes"]);
     annotated(&sealed);
-    wait_for("it is approved", DEADLINE, || {
+    wait_for("the approver approves the request", DEADLINE, || {
         let said = world.kubectl(&["get", "csr", "changes", "-o", "jsonpath={.status.conditions[*].type}"]);
         (said == "Approved").then_some(())
     });

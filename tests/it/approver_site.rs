@@ -1,4 +1,4 @@
-//! `bursar-webhook approve` beside the API server of a world.
+//! Runs `bursar-webhook approve` beside the API server of a world.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,36 +15,41 @@ use bursar_testkit::ready::DEADLINE;
 
 use crate::world::World;
 
-/// `bursar approver install --write`: from now on the daemon approves nothing. Gives the folder of its files.
+/// Runs `bursar approver install --write` and returns the folder of its files. From then on, the daemon approves
+/// nothing.
 pub fn install(world: &World) -> PathBuf {
     let folder = world.folder.join("approver");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
     let settings = world.settings();
-    let seed = fs::read(world.state_dir().join("seal.key")).expect("a key");
+    let seed = fs::read(world.state_dir().join("seal.key")).expect("the daemon has made its seal key");
     runtime.block_on(async {
-        let mut store = ReadStore::open(&world.state_dir().join("ledger.db")).await.expect("a ledger");
-        let ledger = store.state().await.expect("a ledger");
+        let mut store =
+            ReadStore::open(&world.state_dir().join("ledger.db")).await.expect("the daemon has made a ledger");
+        let ledger = store.state().await.expect("the ledger is readable");
         let request = ApproverRequest {
             policy: &settings.policy,
             cluster: &ClusterName("test".to_owned()),
             ledger: &ledger,
             admin_kubeconfig: &world.servers.cluster.admin_kubeconfig,
-            public_key: Sealer::from_seed(&seed).expect("a key").public_key(),
+            public_key: Sealer::from_seed(&seed).expect("the seal key is valid").public_key(),
             administrators: None,
         };
-        approver::install(request, Place::Outside { folder: &folder }).await.expect("installed");
+        approver::install(request, Place::Outside { folder: &folder })
+            .await
+            .expect("the administrator may install the approver");
     });
     folder
 }
 
-/// Starts it, and waits until it is ready.
+/// Starts the approver and waits until it is ready.
 pub fn start(world: &World) -> Process {
     let health = free_port();
     let mut command = Command::new(program("bursar-webhook"));
     command.arg("approve").arg("--dir").arg(world.folder.join("approver"));
     command.args(["--health", &format!("127.0.0.1:{health}")]);
     let approver = Process::start("bursar-webhook approve", &command, &world.folder.join("approver.log"));
-    approver.wait_until("200 from its /readyz", DEADLINE, || {
+    approver.wait_until("/readyz of the approver returns 200", DEADLINE, || {
         let answer = Command::new("curl").args(["-sf", &format!("http://127.0.0.1:{health}/readyz")]).output();
         answer.is_ok_and(|answer| answer.status.success())
     });

@@ -128,7 +128,9 @@ fn own_sources() -> BTreeMap<PathBuf, Source> {
 /// Returns all sources of the root and of the workspace's crates. Paths are relative to each `src`.
 fn all_sources() -> Vec<(PathBuf, Source)> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates");
-    let crates = fs::read_dir(crates).expect("a folder").map(|entry| entry.expect("an entry").path().join("src"));
+    let crates = fs::read_dir(crates)
+        .expect("the folder is readable")
+        .map(|entry| entry.expect("the folder is readable").path().join("src"));
     own_sources()
         .into_iter()
         .chain(crates.filter(|folder| folder.is_dir()).flat_map(|folder| sources(&folder)))
@@ -145,16 +147,16 @@ fn sources(root: &Path) -> BTreeMap<PathBuf, Source> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
+        for entry in fs::read_dir(&folder).expect("the folder is readable") {
+            let path = entry.expect("the folder is readable").path();
             if path.is_dir() {
                 folders.push(path);
                 continue;
             }
-            let name = path.strip_prefix(root).expect("beneath src").to_path_buf();
+            let name = path.strip_prefix(root).expect("every file is below src").to_path_buf();
             let is_test = name.to_string_lossy().contains("test");
             if path.extension().is_some_and(|extension| extension == "rs") && !is_test {
-                found.insert(name.clone(), source(&name, &fs::read_to_string(&path).expect("text")));
+                found.insert(name.clone(), source(&name, &fs::read_to_string(&path).expect("the file is readable")));
             }
         }
     }
@@ -311,7 +313,9 @@ fn the_table_of_core_has_no_cycle() {
 fn unsafe_code_is_in_one_file() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let is_unsafe = |text: &str| text.contains("unsafe_code") || text.contains("unsafe ");
-    let crates = fs::read_dir(root.join("crates")).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let crates = fs::read_dir(root.join("crates"))
+        .expect("the folder is readable")
+        .map(|entry| entry.expect("the folder is readable").path());
     let mut found = Vec::new();
     for folder in crates.chain([root.to_owned()]).map(|package| package.join("src")) {
         let sources = sources(&folder).into_iter().filter(|(_, source)| is_unsafe(&source.text));

@@ -25,7 +25,7 @@ const RECIPIENT: &str = "age1zvkyg2lqzraa2lnjvqej32nkuu0ues2s82hzrye869xeexvn73e
 pub fn state(world: &World, tool: &str) -> String {
     let rows = world.rows("SELECT name, state FROM tools");
     let row = rows.iter().find(|row| row["name"] == tool).expect("the tool is known");
-    row["state"].as_str().expect("text").to_owned()
+    row["state"].as_str().expect("the value is a string").to_owned()
 }
 
 /// Moves the tool's entry out of every base that is read. The entry keeps its entryUUID.
@@ -35,12 +35,12 @@ pub fn leaves(world: &World, tool: &str) {
 
 pub fn returns(world: &World, tool: &str) {
     let account = tool_account_dn(&world.base, tool);
-    let (rdn, home) = account.split_once(',').expect("a DN of several parts");
+    let (rdn, home) = account.split_once(',').expect("the DN has several parts");
     moved(&format!("{rdn},{}", world.base), home);
 }
 
 fn moved(dn: &str, superior: &str) {
-    let rdn = dn.split(',').next().expect("an RDN");
+    let rdn = dn.split(',').next().expect("the DN has several parts");
     let record = format!("dn: {dn}\nchangetype: modrdn\nnewrdn: {rdn}\ndeleteoldrdn: 1\nnewsuperior: {superior}\n");
     Servers::shared().slapd.modify_ldif(&record);
 }
@@ -77,7 +77,7 @@ fn archive(world: &mut World, arguments: &[&str]) -> Output {
     world.stop();
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
     command.arg("--config").arg(world.config()).arg("archive").args(arguments);
-    command.output().expect("bursar runs")
+    command.output().expect("bursar is built")
 }
 
 fn stdout(output: &Output) -> String {
@@ -86,13 +86,13 @@ fn stdout(output: &Output) -> String {
 
 fn newest(world: &World) -> String {
     let rows = world.rows("SELECT file FROM archives ORDER BY at DESC, file");
-    rows[0]["file"].as_str().expect("text").to_owned()
+    rows[0]["file"].as_str().expect("the value is a string").to_owned()
 }
 
 pub fn create(world: &World, namespace: &str, objects: &[Value]) {
     let file = world.folder.join("objects.json");
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
-    fs::write(&file, list.to_string()).expect("written");
+    fs::write(&file, list.to_string()).expect("the folder is writable");
     world.kubectl(&["create", "-n", namespace, "-f", &file.display().to_string()]);
 }
 
@@ -104,9 +104,9 @@ pub fn config_map(name: &str) -> Value {
 fn unpacked(world: &World) -> (PathBuf, PathBuf) {
     let file = world.state_dir().join("archive").join(newest(world));
     let folder = world.folder.join("unpacked");
-    fs::create_dir_all(&folder).expect("a folder");
+    fs::create_dir_all(&folder).expect("the parent folder is writable");
     let done = Command::new("tar").arg("--zstd").arg("-xf").arg(&file).arg("-C").arg(&folder).status();
-    assert!(done.expect("tar and zstd").success());
+    assert!(done.expect("tar and zstd are installed").success());
     (file, folder)
 }
 
@@ -137,11 +137,11 @@ fn an_absent_tool_is_archived_and_deleted_and_gets_everything_back_when_it_retur
     assert_eq!(state(&world, "stays"), "active");
 
     let (file, folder) = unpacked(&world);
-    assert_eq!(fs::metadata(&file).expect("there").permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(&file).expect("the file exists").permissions().mode() & 0o777, 0o600);
     for object in ["configmaps/settings.json", "deployments.apps/web.json", "persistentvolumeclaims/home.json"] {
         assert!(folder.join("objects").join(object).is_file(), "{object} is not in the archive");
     }
-    let all = Command::new("grep").args(["-rlE", &SECRET.join("|")]).arg(&folder).output().expect("grep");
+    let all = Command::new("grep").args(["-rlE", &SECRET.join("|")]).arg(&folder).output().expect("grep is installed");
     assert!(all.stdout.is_empty(), "a Secret is in plain text in: {}", stdout(&all));
     let row = &world.rows("SELECT secrets, left_out FROM archives")[0];
     assert_eq!((&row["secrets"], &row["left_out"]), (&json!(1), &json!(0)));
@@ -162,10 +162,12 @@ fn restored(world: &mut World, namespace: &str) {
     let file = newest(world);
     let listed = archive(world, &["list", "tool", "foo"]);
     assert!(stdout(&listed).contains(&file), "{}", stdout(&listed));
+    let unknown = archive(world, &["list", "tool", "nobody"]);
+    assert_eq!(unknown.status.code(), Some(4), "{}", stdout(&unknown));
     let shown = archive(world, &["show", &file]);
     assert!(stdout(&shown).contains("deployments.apps") && stdout(&shown).contains("1 Secrets"), "{}", stdout(&shown));
     let identity = world.folder.join("identity");
-    fs::write(&identity, format!("# of a test\n{IDENTITY}\n")).expect("written");
+    fs::write(&identity, format!("# of a test\n{IDENTITY}\n")).expect("the folder is writable");
     let admin = world.servers.cluster.admin_kubeconfig.display().to_string();
     let identity = identity.display().to_string();
     let apply = ["apply", &file, "--identity", &identity, "--admin-kubeconfig", &admin, "--reason", "asked for"];
@@ -182,9 +184,9 @@ fn restored(world: &mut World, namespace: &str) {
     let again = archive(world, &apply);
     assert!(!again.status.success() && stderr(&again).contains("not empty"), "{}", stderr(&again));
     let path = world.state_dir().join("archive").join(&file);
-    let mut altered = fs::read(&path).expect("read");
+    let mut altered = fs::read(&path).expect("the file is readable");
     altered[30] ^= 1;
-    fs::write(&path, altered).expect("written");
+    fs::write(&path, altered).expect("the folder is writable");
     for command in [&["show", file.as_str()][..], &apply] {
         let refused = archive(world, command);
         assert!(
@@ -302,8 +304,8 @@ fn deletions_over_the_limit_wait_for_approval() {
     let plan = world.plan();
     assert_eq!(plan.exit_code, 3, "{}", plan.text);
     assert!(plan.text.contains("refused by limit delete_per_day (0 left): 2 of 2 deletions: tb, tc"), "{}", plan.text);
-    let hash = plan.plan["refused"]["hash"].as_str().expect("a hash").to_owned();
-    world.order(&OrderRequest::Approve { hash }).expect("approved");
+    let hash = plan.plan["refused"]["hash"].as_str().expect("the value is a string").to_owned();
+    world.order(&OrderRequest::Approve { hash }).expect("the order is accepted");
     cycles_until(&mut world, "tb", "deleted");
     cycles_until(&mut world, "tc", "deleted");
     assert_eq!(state(&world, "stays"), "active");
@@ -345,8 +347,12 @@ fn archive_and_deletion_finish_although_bursar_is_killed_at_each_step() {
     assert!(!exists(&world, &namespace));
     let file = newest(&world);
     let shown = archive(&mut world, &["show", &file, "--json"]);
-    let shown: Value = serde_json::from_slice(&shown.stdout).expect("JSON");
-    let kept = shown["contents"].as_array().expect("a list").iter().filter(|object| object["kind"] == "configmaps");
+    let shown: Value = serde_json::from_slice(&shown.stdout).expect("the text is JSON");
+    let kept = shown["contents"]
+        .as_array()
+        .expect("the value is a list")
+        .iter()
+        .filter(|object| object["kind"] == "configmaps");
     assert_eq!(kept.count(), 61, "60 of the tool's, and kube-root-ca.crt");
     assert_eq!(world.rows("SELECT * FROM spent WHERE spending = 'delete'").len(), 1, "one deletion is counted once");
     returns(&world, "foo");
@@ -365,8 +371,8 @@ fn a_broken_home_delays_neither_the_archive_nor_the_deletion() {
     assert_eq!(world.cycle().exit_code(), 0);
     let namespaces = ["junk", "gone"].map(|tool| world.namespace(tool));
     let config = world.home("junk").join(".kube/config");
-    fs::write(&config, "a: b: c\n").expect("junk");
-    fs::remove_dir_all(world.home("gone")).expect("gone");
+    fs::write(&config, "a: b: c\n").expect("the folder is writable");
+    fs::remove_dir_all(world.home("gone")).expect("the folder exists");
     for tool in ["junk", "gone"] {
         leaves(&world, tool);
     }
@@ -380,7 +386,7 @@ fn a_broken_home_delays_neither_the_archive_nor_the_deletion() {
         cycles_until(&mut world, tool, "deleted");
     }
     assert!(namespaces.iter().all(|namespace| !exists(&world, namespace)));
-    assert_eq!(fs::read_to_string(&config).expect("untouched"), "a: b: c\n");
+    assert_eq!(fs::read_to_string(&config).expect("the file is readable"), "a: b: c\n");
     let failing = world.rows("SELECT account, step, reason FROM failing");
     assert_eq!(failing.len(), 1, "{failing:#?}");
     assert!(

@@ -1,4 +1,4 @@
-//! `bursar webhook audit` on a real cluster without a webhook: what runs already is judged, and nothing is written.
+//! `bursar webhook audit` in a cluster without a webhook: it judges existing objects and writes nothing.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -20,7 +20,7 @@ fn command(config: &Path, admin: &Path) -> Command {
 
 fn audit(world: &World, config: &Path) -> (Option<i32>, Value) {
     let mut command = command(config, &world.servers.cluster.admin_kubeconfig);
-    let Output { status, stdout, stderr } = command.arg("--json").output().expect("bursar runs");
+    let Output { status, stdout, stderr } = command.arg("--json").output().expect("bursar is built");
     let said = String::from_utf8_lossy(&stderr).into_owned();
     (status.code(), serde_json::from_slice(&stdout).unwrap_or_else(|_| panic!("{said}")))
 }
@@ -85,7 +85,7 @@ fn the_audit_judges_existing_objects_and_writes_nothing() {
             "spec": {"rules": [{"host": "bar.tools.example.org"}]},
         }),
     );
-    // Whose they are, its people wrote: nothing of it scales them.
+    // Tenants wrote the owners of these replica sets themselves, and no controller scales them.
     let uid_of = |kind: &str, name: &str| {
         world.kubectl(&["get", kind, name, "-n", &namespace, "-o", "jsonpath={.metadata.uid}"])
     };
@@ -106,7 +106,7 @@ fn the_audit_judges_existing_objects_and_writes_nothing() {
     let (code, audited) = audit(&world, &world.config());
     let found: Vec<(&str, &str, &str)> = audited["found"]
         .as_array()
-        .expect("a list")
+        .expect("the findings are a list")
         .iter()
         .map(|found| {
             assert_eq!((&found["account"], &found["class"]), (&json!("tool:foo"), &json!("tool")), "{found}");
@@ -128,24 +128,24 @@ fn the_audit_judges_existing_objects_and_writes_nothing() {
     for one in expected {
         assert!(found.contains(&one), "{one:?} is not in {audited:#}");
     }
-    // By whom it was run; controllers write, too.
+    // Only requests of this administrator count, because controllers write too.
     let asked: Vec<_> =
         asked_by_all(&world.servers.cluster, mark).into_iter().filter(|request| request.user == "admin").collect();
     assert!(asked.iter().any(|request| request.verb == "list" && request.uri.contains("/ingresses")), "{asked:#?}");
     let written: Vec<_> = asked.iter().filter(|request| !["get", "list"].contains(&request.verb.as_str())).collect();
     assert!(written.is_empty(), "{written:#?}");
 
-    // Another configuration: `--config` is judged by, and a kind that may not be listed is told.
+    // The audit uses the rules of `--config`, and it names each kind that may not be listed.
     let other = world.folder.join("other.toml");
-    let text = std::fs::read_to_string(world.config()).expect("the configuration");
+    let text = std::fs::read_to_string(world.config()).expect("the world has a configuration");
     let text = text.replace("[class.tool.admission]\n", "[class.tool.admission]\nuid = \"audit\"\n");
-    std::fs::write(&other, text).expect("written");
+    std::fs::write(&other, text).expect("the folder is writable");
     let (_, audited) = audit(&world, &other);
     let modes: Vec<&Value> =
-        audited["found"].as_array().expect("a list").iter().filter(|it| it["rule"] == "uid").collect();
+        audited["found"].as_array().expect("the findings are a list").iter().filter(|it| it["rule"] == "uid").collect();
     assert!(!modes.is_empty() && modes.iter().all(|it| it["mode"] == "audit"), "{audited:#}");
     let daemon = world.state_dir().join("clusters/test.kubeconfig");
-    let output = command(&world.config(), &daemon).output().expect("bursar runs");
+    let output = command(&world.config(), &daemon).output().expect("bursar is built");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.code() == Some(1) && said.contains("! not judged: "), "{said}");
 }

@@ -1,4 +1,4 @@
-//! A kind that cannot be watched in a cluster: what needs it waits, and access is taken away as ever.
+//! If a kind cannot be watched in a cluster, steps that need it wait, but access is still taken away.
 
 use std::fs;
 
@@ -11,11 +11,11 @@ use serde_json::json;
 use crate::quiet::own_servers;
 use crate::world::{World, all_is_well};
 
-/// A site on servers of its own with tools foo and bar, before `bursar init`; class `tool` has this manifest.
+/// Returns a site with tools foo and bar on servers of its own, before `bursar init`. Class `tool` has this manifest.
 fn site(name: &str, manifest: Option<&str>) -> World {
     let world = World::bare(own_servers(&ControlPlaneOptions::default()), name, "");
     if let Some(manifest) = manifest {
-        has_manifest(&world, manifest);
+        write_manifest(&world, manifest);
     }
     for (tool, uid) in [("foo", 67_801), ("bar", 67_802)] {
         world.tool(tool, uid, &[]);
@@ -23,18 +23,19 @@ fn site(name: &str, manifest: Option<&str>) -> World {
     world
 }
 
-fn has_manifest(world: &World, manifest: &str) {
+fn write_manifest(world: &World, manifest: &str) {
     let folder = world.folder.join("manifests/tool");
-    fs::create_dir_all(&folder).expect("a folder");
-    fs::write(folder.join("all.yaml"), manifest).expect("a manifest");
+    fs::create_dir_all(&folder).expect("the folder is writable");
+    fs::write(folder.join("all.yaml"), manifest).expect("the folder is writable");
 }
 
 fn cluster(world: &mut World) -> ClusterStatus {
     world.status().clusters["test"].clone()
 }
 
-/// The directory marks foo as disabled, and the next cycles take its access away; bar's quota is repaired meanwhile.
-fn access_goes(world: &mut World) {
+/// The directory marks foo as disabled, and the next cycles take away its access. Meanwhile, the quota of bar is
+/// repaired.
+fn check_access_is_taken_away(world: &mut World) {
     let (disabled, drifted) = (world.namespace("foo"), world.namespace("bar"));
     let patch = r#"{"spec":{"hard":{"pods":"99"}}}"#;
     world.kubectl(&["patch", "resourcequota", "bursar", "-n", &drifted, "--type=merge", "-p", patch]);
@@ -50,13 +51,13 @@ fn access_goes(world: &mut World) {
 }
 
 #[test]
-fn a_kind_that_bursar_init_has_not_allowed_yet_keeps_nobodys_access() {
+fn a_kind_that_bursar_init_has_not_allowed_yet_delays_no_loss_of_access() {
     let mut world = site("blindinit", None);
     world.initialise_again();
     all_is_well(&world.cycle());
-    has_manifest(&world, "{apiVersion: v1, kind: ConfigMap, metadata: {name: hints}, data: {a: b}}\n");
+    write_manifest(&world, "{apiVersion: v1, kind: ConfigMap, metadata: {name: hints}, data: {a: b}}\n");
     world.reload();
-    access_goes(&mut world);
+    check_access_is_taken_away(&mut world);
     let cluster = cluster(&mut world);
     let trouble = cluster.trouble.unwrap_or_default();
     assert!(cluster.ready && trouble.starts_with("ConfigMap cannot be watched: "), "{trouble}");
@@ -67,14 +68,14 @@ fn a_kind_that_bursar_init_has_not_allowed_yet_keeps_nobodys_access() {
     world.stop();
     world.initialise_again();
     let hints = ["get", "configmap", "hints", "-n", "blindinit-bar", "--ignore-not-found", "-o", "name"];
-    wait_for("it is made", DEADLINE, || {
+    wait_for("the daemon makes the config map", DEADLINE, || {
         world.cycle();
         (!world.kubectl(&hints).is_empty()).then_some(())
     });
 }
 
 #[test]
-fn a_kind_whose_conversion_webhook_is_down_keeps_nobodys_access() {
+fn a_kind_whose_conversion_webhook_is_down_delays_no_loss_of_access() {
     let widget = "{apiVersion: example.org/v2, kind: Widget, metadata: {name: mine}}\n";
     let mut world = site("blindcrd", Some(widget));
     let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
@@ -99,15 +100,15 @@ fn a_kind_whose_conversion_webhook_is_down_keeps_nobodys_access() {
     let dead = json!({"strategy": "Webhook", "webhook": {
         "conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://127.0.0.1:1/convert"}}});
     converts(&world, &dead);
-    wait_for("the kind is not shown any more", DEADLINE, || {
+    wait_for("the kind cannot be watched any more", DEADLINE, || {
         let trouble = cluster(&mut world).trouble.unwrap_or_default();
         trouble.starts_with("Widget cannot be watched: ").then_some(())
     });
     assert!(cluster(&mut world).ready);
-    access_goes(&mut world);
+    check_access_is_taken_away(&mut world);
 
     converts(&world, &json!({"strategy": "None", "webhook": null}));
-    wait_for("all is well again", DEADLINE, || {
+    wait_for("the cycle succeeds and the cluster has no trouble", DEADLINE, || {
         let report = world.cycle();
         (report.exit_code() == 0 && cluster(&mut world).trouble.is_none()).then_some(())
     });

@@ -1,4 +1,4 @@
-//! 1,000 deliveries while both programs are killed again and again: no half file, no stray one, and all delivered.
+//! 1,000 deliveries while both programs are killed repeatedly: no partial or stray files, and every file is delivered.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -13,10 +13,10 @@ use crate::world::World;
 
 const PEOPLE: u32 = 1_000;
 const FIRST_UID: u32 = 67_000;
-/// Kills of each of the two programs.
+/// How often each of the two programs is killed.
 const KILLS: usize = 8;
 
-/// Logins need no signer, so that homes are all that is waited for.
+/// Logins need no certificate, so the test waits only for homes.
 const CLASS: &str = r#"
 [class.person]
 from       = "users"
@@ -26,8 +26,8 @@ home       = { prefix = "@HOMES@", kubeconfig = ".kube/config", create = false }
 credential = { kind = "oidc", issuer = "https://sso.example.org", client_id = "kubernetes", grant = "device-code", user = "sso:{name}", endpoints = ["internal"] }
 "#;
 
-/// The delivering process is killed when this many more files are there: another number each time.
-fn some() -> usize {
+/// Returns after how many more files the program is killed. The number is random.
+fn random_count() -> usize {
     usize::from(uuid::Uuid::new_v4().as_bytes()[0]) % 30 + 1
 }
 
@@ -35,12 +35,12 @@ fn delivered(homes: &[PathBuf]) -> usize {
     homes.iter().filter(|home| home.join(".kube/config").exists()).count()
 }
 
-/// It is whole, the owner's, and nobody else's to read.
+/// Checks that the kubeconfig is complete, belongs to this uid and is readable for nobody else.
 fn check(config: &Path, uid: u32) {
     let kubeconfig = Kubeconfig::read_from(config).unwrap_or_else(|error| panic!("{}: {error}", config.display()));
     let user = kubeconfig.auth_infos.first().and_then(|user| user.auth_info.as_ref());
     assert!(user.is_some_and(|user| user.exec.is_some()), "{}", config.display());
-    let found = fs::metadata(config).expect("there");
+    let found = fs::metadata(config).expect("the kubeconfig exists");
     assert_eq!((found.uid(), found.permissions().mode() & 0o777), (uid, 0o600), "{}", config.display());
 }
 
@@ -67,7 +67,7 @@ fn a_thousand_deliveries_survive_kills_of_both_programs() {
     let mut daemon = Daemon::start(&world);
     for _ in 0..KILLS {
         for kills_homed in [true, false] {
-            let enough = (delivered(&homes) + some()).min(homes.len());
+            let enough = (delivered(&homes) + random_count()).min(homes.len());
             wait_for("deliveries", DEADLINE, || (delivered(&homes) >= enough).then_some(()));
             if kills_homed {
                 world.restart_homed(&[]);
@@ -78,16 +78,17 @@ fn a_thousand_deliveries_survive_kills_of_both_programs() {
             }
         }
     }
-    assert!(delivered(&homes) < homes.len(), "nothing was left to be killed in the middle of");
+    assert!(delivered(&homes) < homes.len(), "the last kill came after all deliveries");
     drop(daemon);
 
-    wait_for("all of it delivered, also what failed meanwhile and waits", DEADLINE, || {
+    wait_for("all files are delivered, also those that had failed", DEADLINE, || {
         let report = world.cycle();
         (report.exit_code() == 0 && report.actions == 0).then_some(())
     });
     for home in &homes {
-        let names =
-            fs::read_dir(home.join(".kube")).expect("a folder").map(|entry| entry.expect("an entry").file_name());
+        let names = fs::read_dir(home.join(".kube"))
+            .expect("the folder exists")
+            .map(|entry| entry.expect("the folder is readable").file_name());
         assert_eq!(names.collect::<Vec<_>>(), ["config"], "{}", home.display());
     }
     check_all();

@@ -50,9 +50,9 @@ pub struct Site {
 impl Site {
     pub fn new() -> Self {
         let site = Self { folder: Folder::create("cli") };
-        std::fs::create_dir(site.path("state")).expect("a folder");
-        std::fs::write(site.path("state/seal.key"), [7; 32]).expect("written");
-        std::fs::write(site.path("people.ldif"), PEOPLE).expect("written");
+        std::fs::create_dir(site.path("state")).expect("the parent folder is writable");
+        std::fs::write(site.path("state/seal.key"), [7; 32]).expect("the folder is writable");
+        std::fs::write(site.path("people.ldif"), PEOPLE).expect("the folder is writable");
         site.configure("");
         site
     }
@@ -69,13 +69,13 @@ impl Site {
              type = \"ldif\"\npreset = \"rfc2307\"\npath = \"people.ldif\"\n\
              [source.users]\nbase = \"ou=people,dc=example,dc=org\"\n{more}"
         );
-        std::fs::write(self.path("bursar.toml"), text).expect("written");
+        std::fs::write(self.path("bursar.toml"), text).expect("the folder is writable");
     }
 
     /// Returns the configuration of a class in an unreachable cluster.
     fn student(&self) -> String {
         let authority = bursar_testkit::pki::Authority::new("nobody's");
-        std::fs::write(self.path("ca.pem"), &authority.identity().certificate).expect("written");
+        std::fs::write(self.path("ca.pem"), &authority.identity().certificate).expect("the folder is writable");
         "[cluster.prod.endpoint.internal]\nurl = \"https://127.0.0.1:9\"\nca = \"ca.pem\"\n[class.student]\n\
          from = \"users\"\nclusters = [\"prod\"]\nnamespace = \"user-{name}\"\n"
             .to_owned()
@@ -115,7 +115,7 @@ fn text(output: &Output) -> String {
 
 /// Returns standard output if the exit code is 0, otherwise standard output and standard error.
 fn ended(command: &mut Command, exit: i32, what: &str) -> String {
-    let output = command.output().expect("bursar runs");
+    let output = command.output().expect("bursar is built");
     assert_eq!(output.status.code(), Some(exit), "{what}\n{}", text(&output));
     if exit == 0 { String::from_utf8_lossy(&output.stdout).into_owned() } else { text(&output) }
 }
@@ -124,26 +124,26 @@ fn ended(command: &mut Command, exit: i32, what: &str) -> String {
 fn a_plan_compares_another_configuration_with_the_one_in_force() {
     let site = Site::new();
     let daemon = site.daemon();
-    let other = std::fs::read_to_string(site.path("bursar.toml")).expect("a configuration");
+    let other = std::fs::read_to_string(site.path("bursar.toml")).expect("the world has a configuration");
     let other = format!("{other}{}", site.student());
-    std::fs::write(site.path("other.toml"), &other).expect("written");
+    std::fs::write(site.path("other.toml"), &other).expect("the folder is writable");
     let file = site.path("other.toml");
     let plan = |more: &str, exit| site.run(&format!("plan --config {} {more}", file.display()), exit);
     let (mut by_option, mut by_variable) = (site.command("plan"), site.command("plan"));
     for command in [by_option.arg("--config").arg(&file), by_variable.env("BURSAR_CONFIG", &file)] {
-        let said = text(&command.output().expect("bursar runs"));
+        let said = text(&command.output().expect("bursar is built"));
         assert!(said.contains("gain access: ") && said.contains("lose access: nobody"), "{said}");
     }
     assert!(!site.run("plan", 0).contains("gain access"), "the configuration in force is not compared with itself");
     assert!(plan("--at 2020-01-01", 64).contains("is past"));
     let in_force = format!("plan --config {} --at 2999-01-01", site.path("bursar.toml").display());
     assert!(site.run(&in_force, 0).contains("nothing falls due"));
-    std::fs::write(&file, format!("{other}[lifecycl]\n")).expect("written");
+    std::fs::write(&file, format!("{other}[lifecycl]\n")).expect("the folder is writable");
     assert!(plan("", 78).contains("did you mean lifecycle?"));
 
     // The daemon reads the files that a configuration names with its own rights, so only administrators may have a
     // configuration planned.
-    std::fs::write(&file, &other).expect("written");
+    std::fs::write(&file, &other).expect("the folder is writable");
     let answer = stranger_asks(&site, &file);
     assert!(answer.contains("reading needs group bursar"), "{answer}");
     drop(daemon);
@@ -155,15 +155,15 @@ fn stranger_asks(site: &Site, file: &std::path::Path) -> String {
     let mut command = Command::new("curl");
     command.args(["-s", "--unix-socket"]).arg(site.path("control.sock")).args(["-H", "content-type: application/json"]);
     command.args(["-d", &body, "http://bursard/v1/plan"]).uid(STRANGER);
-    text(&command.output().expect("curl"))
+    text(&command.output().expect("curl is installed"))
 }
 
 #[test]
 fn before_init_the_plan_shows_the_accounts_of_the_directories() {
     let site = Site::new();
-    std::fs::remove_file(site.path("state/seal.key")).expect("removed");
+    std::fs::remove_file(site.path("state/seal.key")).expect("the file exists");
     site.configure(&site.student());
-    let said = text(&site.command("plan").output().expect("bursar runs"));
+    let said = text(&site.command("plan").output().expect("bursar is built"));
     assert!(said.contains("+ user alice") && said.contains("`bursar init` was not run yet"), "{said}");
     assert!(!site.path("state/ledger.db").exists(), "a preview makes no ledger");
 }
@@ -180,7 +180,7 @@ fn a_cycle_fails_if_a_cluster_is_unreachable() {
         );
     }
     assert!(site.run("status", 0).contains("cluster prod: not reachable: "));
-    let plan = text(&site.command("plan").output().expect("bursar runs"));
+    let plan = text(&site.command("plan").output().expect("bursar is built"));
     assert!(
         plan.contains("! cluster prod: ") && plan.contains("prod.kubeconfig"),
         "the plan names the missing kubeconfig: {plan}"
@@ -211,10 +211,12 @@ fn a_file_is_not_compared_with_a_server() {
 #[test]
 fn test_runs_stay_root_on_hosts_with_user_bursar() {
     let site = Site::new();
-    std::fs::set_permissions(site.path("bursar.toml"), std::fs::Permissions::from_mode(0o600)).expect("a mode");
-    let users = std::fs::read_to_string("/etc/passwd").expect("users");
+    std::fs::set_permissions(site.path("bursar.toml"), std::fs::Permissions::from_mode(0o600))
+        .expect("tests run as root, who may change modes");
+    let users = std::fs::read_to_string("/etc/passwd").expect("the file is readable");
     let users: String = users.split_inclusive('\n').filter(|line| !line.starts_with("bursar:")).collect();
-    std::fs::write(site.path("passwd"), format!("{users}bursar:x:61997:61997::/:/bin/false\n")).expect("written");
+    std::fs::write(site.path("passwd"), format!("{users}bursar:x:61997:61997::/:/bin/false\n"))
+        .expect("the folder is writable");
     let plan = |stay: bool| {
         let script = "mount --bind \"$0\" /etc/passwd && exec \"$@\"";
         let mut command = Command::new("unshare");
@@ -287,7 +289,7 @@ fn check_prints_json_for_valid_and_invalid_configurations() {
     let site = Site::new();
     let mut stray = site.command("--json check");
     let warned = ended(stray.env("BURSAR_LIMTS__X", "1"), 0, "a stray variable");
-    let warned: Value = serde_json::from_str(&warned).expect("JSON");
+    let warned: Value = serde_json::from_str(&warned).expect("the text is JSON");
     assert!(warned["warnings"][0].as_str().is_some_and(|warning| warning.contains("did you mean limits?")), "{warned}");
     site.configure("[lifecycl]\n");
     let wrong = site.json("check", 78);
@@ -304,18 +306,18 @@ fn doctor_resolves_names_and_check_does_not() {
          [security]\nstrict_egress = true\n",
         site.student()
     ));
-    let resolver = UdpSocket::bind("127.77.14.1:53").expect("an address of this host");
-    resolver.set_read_timeout(Some(Duration::from_millis(1))).expect("set");
+    let resolver = UdpSocket::bind("127.77.14.1:53").expect("the address belongs to this host");
+    resolver.set_read_timeout(Some(Duration::from_millis(1))).expect("the timeout is not zero");
     let is_asked = || resolver.recv(&mut [0; 512]).is_ok();
     std::fs::write(site.path("resolv.conf"), "nameserver 127.77.14.1\noptions timeout:1 attempts:1\n")
-        .expect("written");
+        .expect("the folder is writable");
     let run = |arguments: &str| {
         let inner = site.command(arguments);
         let mut command = Command::new("unshare");
         command.args(["-m", "--propagation", "private", "sh", "-ec"]);
         command.args(["mount --bind \"$1\" /etc/resolv.conf; shift; exec \"$@\"", "sh"]).arg(site.path("resolv.conf"));
         command.env("BURSAR_CONFIG", site.path("bursar.toml")).arg(inner.get_program()).args(inner.get_args());
-        command.output().expect("unshare")
+        command.output().expect("unshare is installed")
     };
     let check = run("check");
     assert!(check.status.success() && !is_asked(), "{}", text(&check));
@@ -338,7 +340,7 @@ fn orders_work_while_the_configuration_file_has_errors() {
     site.run("approve 00000000", 1);
     let said = site.run("status", 0);
     assert!(said.contains("differs from the configuration in force, and has errors"), "{said}");
-    std::fs::write(site.path("bursar.toml"), "").expect("written");
+    std::fs::write(site.path("bursar.toml"), "").expect("the folder is writable");
     let mut named = site.command("release user alice");
     ended(named.env("BURSAR_CONTROL__SOCKET", site.path("control.sock")), 0, "the socket by the environment");
     daemon.signal(Signal::TERM);
@@ -388,7 +390,7 @@ fn without_a_daemon_commands_work_on_the_ledger_themselves() {
     assert_eq!(site.json("ledger verify", 0)["ok"], true);
     let mut other = site.command("users");
     let copy = site.path("copy.db");
-    std::fs::copy(site.path("state/ledger.db"), &copy).expect("a copy");
+    std::fs::copy(site.path("state/ledger.db"), &copy).expect("the file can be copied");
     let listed = ended(other.arg("--ledger").arg(&copy).env("BURSAR_CONFIG", "/nonexistent"), 0, "--ledger");
     assert!(listed.contains("alice"), "{listed}");
     let said = site.run(&format!("users --ledger {}", site.path("people.ldif").display()), 1);
@@ -437,7 +439,7 @@ fn doctor_finds_no_problem_after_init() {
     let bursar = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
         command.arg("--config").arg(world.config()).arg("--json").args(arguments);
-        let output = command.output().expect("bursar runs");
+        let output = command.output().expect("bursar is built");
         let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
         (output.status.code(), value)
     };

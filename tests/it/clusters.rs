@@ -94,7 +94,7 @@ fn the_contexts_of_both_clusters_are_in_one_kubeconfig() {
     let namespace = world.namespace("foo");
     let metadata = |cluster: &ControlPlane| {
         let text = cluster.run(&["get", "namespace", &namespace, "-o", "json"], "");
-        serde_json::from_str::<serde_json::Value>(&text).expect("JSON")["metadata"].clone()
+        serde_json::from_str::<serde_json::Value>(&text).expect("the text is JSON")["metadata"].clone()
     };
     let (here, there) = (metadata(&world.servers.cluster), metadata(other));
     let of = |metadata: &serde_json::Value, key: &str| metadata["annotations"][format!("bursar.dev/{key}")].clone();
@@ -104,10 +104,10 @@ fn the_contexts_of_both_clusters_are_in_one_kubeconfig() {
     // A change for one cluster sends no requests to the other, which stays connected.
     let mark = other.audit_mark();
     let url = world.servers.cluster.url.replace("localhost", "127.0.0.1");
-    let text = fs::read_to_string(world.config()).expect("a configuration");
+    let text = fs::read_to_string(world.config()).expect("the world has a configuration");
     let ca = world.servers.cluster.ca_pem.display();
     let table = format!("[cluster.test.endpoint.outside]\nurl = \"{url}\"\nca = \"{ca}\"\n\n[homes]\n");
-    fs::write(world.config(), text.replace("[homes]\n", &table)).expect("written");
+    fs::write(world.config(), text.replace("[homes]\n", &table)).expect("the folder is writable");
     world.reload();
     assert_eq!(world.cycle().exit_code(), 0);
     assert!(world.status().clusters.values().all(|cluster| cluster.ready));
@@ -128,20 +128,20 @@ fn a_cluster_that_hangs_delays_only_its_own_work_and_catches_up() {
     }
     assert_eq!(world.cycle().exit_code(), 0);
     let stolen = world.folder.join("stolen");
-    fs::copy(world.home("t0").join(".kube/config"), &stolen).expect("a copy");
+    fs::copy(world.home("t0").join(".kube/config"), &stolen).expect("the file can be copied");
     let with = |world: &World, context: &str| {
         world.kubectl_with(&stolen, &["get", "pods", "--context", context]).status.success()
     };
     assert!(with(&world, "test") && with(&world, "other"));
 
-    let server = other.api_server().expect("of our own");
+    let server = other.api_server().expect("the cluster has its own API server");
     let frozen = server.frozen();
     let began = Instant::now();
     // A new tool, a suspension and a revocation, each in both clusters.
     world.tool("new", 62_871, &[]);
     world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "t1")));
     world.cycle();
-    world.order(&OrderRequest::Revoke(target("t0"))).expect("revoked");
+    world.order(&OrderRequest::Revoke(target("t0"))).expect("the order is accepted");
     let state = |world: &World, tool: &str| {
         let rows = world.rows("SELECT name, state FROM tools");
         rows.iter().find(|row| row["name"] == tool).map(|row| row["state"].clone())
@@ -177,7 +177,7 @@ fn a_cluster_that_hangs_during_a_reload_does_not_delay_a_revocation_in_the_other
     world.tool("foo", 62_877, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
     let stolen = world.folder.join("stolen");
-    fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("a copy");
+    fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("the file can be copied");
     let opens = |world: &World| world.kubectl_with(&stolen, &["get", "pods", "--context", "test"]).status.success();
     assert!(opens(&world));
     world.stop();
@@ -187,7 +187,7 @@ fn a_cluster_that_hangs_during_a_reload_does_not_delay_a_revocation_in_the_other
         let clusters = &status(&world)["clusters"];
         (clusters["test"]["ready"] == true && clusters["other"]["ready"] == true).then_some(())
     });
-    let server = other.api_server().expect("of our own");
+    let server = other.api_server().expect("the cluster has its own API server");
     let frozen = server.frozen();
     daemon.process.signal(Signal::HUP);
     daemon.notified("RELOADING=1");
@@ -199,7 +199,7 @@ fn a_cluster_that_hangs_during_a_reload_does_not_delay_a_revocation_in_the_other
         println!("refused after {took:?}");
         // If the revocation waited for the other cluster's request, it would take 30 s.
         assert!(took < Duration::from_secs(15), "{took:?}");
-        let (code, said) = revoking.join().expect("it ends");
+        let (code, said) = revoking.join().expect("the thread does not panic");
         assert!(code == Some(1) && said.contains("cluster other"), "{said}");
     });
     drop(frozen);
@@ -211,7 +211,7 @@ fn a_daemon_that_starts_while_a_cluster_hangs_works_in_the_other() {
     let (other, _turn) = other();
     let mut world = world("starts", other);
     world.tool("foo", 62_881, &[]);
-    let server = other.api_server().expect("of our own");
+    let server = other.api_server().expect("the cluster has its own API server");
     let frozen = server.frozen();
     world.stop();
     let daemon = Daemon::start(&world);
@@ -238,9 +238,9 @@ fn an_order_exits_with_1_and_is_shown_until_an_unreachable_cluster_is_done() {
     world.tool("foo", 62_891, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
     let stolen = world.folder.join("stolen");
-    fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("a copy");
+    fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("the file can be copied");
     world.stop();
-    let server = other.api_server().expect("of our own");
+    let server = other.api_server().expect("the cluster has its own API server");
     let frozen = server.frozen();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
@@ -278,7 +278,7 @@ fn a_bulk_revocation_is_not_done_while_a_suspension_waits_for_a_cluster() {
     world.tool("foo", 62_893, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();
-    let server = other.api_server().expect("of our own");
+    let server = other.api_server().expect("the cluster has its own API server");
     let frozen = server.frozen();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
@@ -290,7 +290,7 @@ fn a_bulk_revocation_is_not_done_while_a_suspension_waits_for_a_cluster() {
         });
         let (code, said) = crate::runbooks::follow(&world, "bursar suspend tool foo --reason stolen");
         assert_eq!(code, Some(1), "{said}");
-        revoking.join().expect("it ends")
+        revoking.join().expect("the thread does not panic")
     });
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("tool:foo: suspend") && said.contains("cluster other"), "{said}");
@@ -311,8 +311,8 @@ fn a_cluster_removed_from_the_configuration_is_left_unchanged_and_its_contexts_a
     }
     assert_eq!(world.cycle().exit_code(), 0);
     let stolen = world.folder.join("stolen");
-    fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("a copy");
-    let whole = fs::read_to_string(world.config()).expect("a configuration");
+    fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("the file can be copied");
+    let whole = fs::read_to_string(world.config()).expect("the world has a configuration");
     let namespace = world.namespace("foo");
     let kinds = "resourcequotas,rolebindings,networkpolicies,persistentvolumeclaims";
     let stands = || other.run(&["get", kinds, "-n", &namespace, "-o", "name"], "");
@@ -324,8 +324,8 @@ fn a_cluster_removed_from_the_configuration_is_left_unchanged_and_its_contexts_a
     let (before, mark) = (stands(), other.audit_mark());
 
     // The administrator knows that the cluster is gone, and removes its class of people too.
-    let at = whole.find("\n[cluster.other]").expect("the other cluster");
-    fs::write(world.config(), &whole[..at]).expect("written");
+    let at = whole.find("\n[cluster.other]").expect("the configuration has this cluster");
+    fs::write(world.config(), &whole[..at]).expect("the folder is writable");
     world.configure("[\"test\", \"other\"]", "[\"test\"]");
     world.configure(", \"main\"]", "]");
     let limits = "[limits]\nremove_access_per_cycle = { count = 9 }\nremove_access_per_day = { count = 9 }\n[homes]\n";
@@ -340,7 +340,7 @@ fn a_cluster_removed_from_the_configuration_is_left_unchanged_and_its_contexts_a
         ["foo", "bar"].iter().all(|tool| contexts(&world, tool) == "test").then_some(())
     });
     assert!(works(&world, "foo", "test"));
-    let config = fs::read_to_string(world.home("foo").join(".kube/config")).expect("a kubeconfig");
+    let config = fs::read_to_string(world.home("foo").join(".kube/config")).expect("the kubeconfig is readable");
     assert!(!config.contains("other"), "{config}");
     assert!(world.rows("SELECT cluster FROM expiring_certificates").iter().all(|row| row["cluster"] == "test"));
     world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "bar")));
@@ -356,8 +356,8 @@ fn a_cluster_removed_from_the_configuration_is_left_unchanged_and_its_contexts_a
 
     // The cluster returns: it has the same namespaces and new certificates, and tool bar is suspended there too.
     world.stop();
-    fs::write(world.config(), &whole).expect("written");
-    wait_for("it is served again", DEADLINE, || {
+    fs::write(world.config(), &whole).expect("the folder is writable");
+    wait_for("foo works in the other cluster again", DEADLINE, || {
         world.cycle();
         works(&world, "foo", "other").then_some(())
     });
@@ -398,9 +398,9 @@ fn a_tenants_pod_can_mount_its_own_claim_and_path_but_no_other_path() {
     // last.
     let webhook = std::thread::scope(|scope| {
         let installing = scope.spawn(|| crate::runbooks::follow(&world, &install));
-        wait_for("the webhook's files", DEADLINE, || folder.join("kubeconfig").exists().then_some(()));
+        wait_for("the files of the webhook are written", DEADLINE, || folder.join("kubeconfig").exists().then_some(()));
         let webhook = Process::start("bursar-webhook", &command, &world.folder.join("webhook.log"));
-        let (code, said) = installing.join().expect("the installation");
+        let (code, said) = installing.join().expect("the thread does not panic");
         assert_eq!(code, Some(0), "{said}");
         webhook
     });

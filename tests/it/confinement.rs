@@ -1,5 +1,5 @@
-//! The confinement of the daemon is watched, certificates that nobody asked for are told, and the end of its own is said at
-//! once: on servers of their own.
+//! The daemon watches its confinement, and reports certificates that nobody requested and the end of its own
+//! certificate. Each test has servers of its own.
 
 use std::time::Duration;
 
@@ -29,21 +29,25 @@ fn in_31_days() -> Timestamp {
 }
 
 #[test]
-fn a_weakened_confinement_is_told_and_holds_grants_back() {
+fn a_weakened_confinement_is_reported_and_grants_wait() {
     let servers = own_servers(&ControlPlaneOptions::default());
     let mut world = World::on(servers, "confined", "\n[security]\nrequire_confinement = true\n");
     world.tool("foo", 66_001, &[]);
-    wait_for("a tenant where the confinement is whole", DEADLINE, || {
+    wait_for("a tenant is served while the confinement is complete", DEADLINE, || {
         let found = findings(&mut world);
         assert_eq!(found, Vec::<String>::new());
         has_namespace(&world, "foo").then_some(())
     });
     let sentence = world.status().clusters.into_values().find_map(|cluster| cluster.administrator);
-    assert!(sentence.expect("a sentence").contains("this host can make itself cluster administrator"));
+    assert!(
+        sentence
+            .expect("the status has a sentence about administrators")
+            .contains("this host can make itself cluster administrator")
+    );
 
     let weaken = r#"{"spec":{"failurePolicy":"Ignore"}}"#;
     world.kubectl(&["patch", "validatingadmissionpolicy", "bursar-cage", "--type=merge", "-p", weaken]);
-    let found = wait_for("the change is told", DEADLINE, || {
+    let found = wait_for("the change is reported", DEADLINE, || {
         let found = findings(&mut world);
         (!found.is_empty()).then_some(found)
     });
@@ -54,24 +58,24 @@ fn a_weakened_confinement_is_told_and_holds_grants_back() {
     assert!(!has_namespace(&world, "bar"), "nothing is granted meanwhile");
     let foo =
         Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: Some("a test".to_owned()), ticket: None };
-    world.order(&OrderRequest::Suspend(foo)).expect("an order");
+    world.order(&OrderRequest::Suspend(foo)).expect("the order is accepted");
     let state = world.rows("SELECT state FROM tools WHERE name = 'foo'");
-    assert_eq!(state[0]["state"], "suspended", "narrowing goes on");
+    assert_eq!(state[0]["state"], "suspended", "access is still taken away");
 
     world.kubectl(&["delete", "validatingadmissionpolicybinding", "bursar-cage"]);
-    wait_for("the deletion is told", DEADLINE, || {
+    wait_for("the deletion is reported", DEADLINE, || {
         findings(&mut world).iter().any(|what| what.contains("is gone; run bursar init")).then_some(())
     });
     world.stop();
     world.initialise_again();
-    wait_for("it is whole again", DEADLINE, || {
+    wait_for("the confinement is complete again, and bar is served", DEADLINE, || {
         let found = findings(&mut world);
         (found.is_empty() && has_namespace(&world, "bar")).then_some(())
     });
 }
 
 #[test]
-fn a_certificate_that_nobody_here_asked_for_is_told_with_its_subject() {
+fn a_certificate_that_the_daemon_did_not_request_is_reported_with_its_subject() {
     let servers = own_servers(&ControlPlaneOptions::default());
     let mut world = World::on(servers.clone(), "unasked", "");
     world.tool("foo", 66_011, &[]);
@@ -80,14 +84,14 @@ fn a_certificate_that_nobody_here_asked_for_is_told_with_its_subject() {
         world.cycle();
         world.status().clusters.into_values().flat_map(|cluster| cluster.unknown_certificates).collect()
     };
-    assert_eq!(unknown(&mut world), Vec::<String>::new(), "what it asked for itself is known");
+    assert_eq!(unknown(&mut world), Vec::<String>::new(), "the daemon knows its own requests");
 
-    // A thief, with the daemon's credential.
-    let key = rcgen::KeyPair::generate().expect("a key");
+    // A thief uses the daemon's credential.
+    let key = rcgen::KeyPair::generate().expect("a key can be generated");
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(rcgen::DnType::CommonName, "bursar:cluster-admin");
-    let pem = params.serialize_request(&key).and_then(|request| request.pem()).expect("a request");
+    let pem = params.serialize_request(&key).and_then(|request| request.pem()).expect("a key signs its own request");
     let request = json!({
         "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
         "metadata": {"name": "stolen", "labels": {"app.kubernetes.io/managed-by": "bursar"}},
@@ -102,12 +106,12 @@ fn a_certificate_that_nobody_here_asked_for_is_told_with_its_subject() {
     let created = run(create, &request.to_string());
     assert!(created.status.success(), "{}", crate::world::stderr(&created));
     world.kubectl(&["certificate", "approve", "stolen"]);
-    // What is asked for here is in the ledger within a second; half a minute later it is not.
-    let told = wait_for("it is told", DEADLINE, || {
+    // The daemon's own requests are in the ledger within a second. A request that is missing after 30 s is unknown.
+    let told = wait_for("the certificate is reported", DEADLINE, || {
         let told = unknown(&mut world);
         (!told.is_empty()).then_some(told)
     });
-    assert_eq!(told.len(), 1, "what it asked for itself is known: {told:?}");
+    assert_eq!(told.len(), 1, "the daemon knows its own requests: {told:?}");
     assert!(told[0].contains("CN=bursar:cluster-admin") && told[0].contains("X509SHA256="), "{told:?}");
     assert!(world.metrics().contains("bursar_unknown_certificates{cluster=\"test\"} 1"), "{}", world.metrics());
 }
@@ -124,8 +128,8 @@ fn an_expired_certificate_of_the_daemon_is_reported_at_once() {
     world.clock = in_31_days;
     let began = std::time::Instant::now();
     world.cycle();
-    let trouble = world.trouble().expect("trouble");
+    let trouble = world.trouble().expect("the cluster has trouble");
     assert!(trouble.contains("ended at") && trouble.contains("run bursar init"), "{trouble}");
-    // A first listing would be waited for 30 s.
+    // The daemon would wait 30 s for a first listing.
     assert!(began.elapsed() < Duration::from_secs(29), "{:?}", began.elapsed());
 }

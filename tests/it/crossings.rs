@@ -149,7 +149,8 @@ fn moved(rdn: &str, from: &str, to: &str) -> String {
 
 impl Site {
     fn new(world: World, other: Option<ControlPlane>, ahead: &'static AtomicI64) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
         Self { world, orders: Vec::new(), other, away: BTreeSet::new(), ahead, runtime }
     }
 
@@ -164,7 +165,7 @@ impl Site {
         self.world.tool("stays", FIRST_UID - 1, &["ann", "bob"]);
         all_is_well(&self.world.cycle());
         for cell in cells {
-            fs::copy(self.kubeconfig(&cell.tool), &cell.old).expect("a copy");
+            fs::copy(self.kubeconfig(&cell.tool), &cell.old).expect("the file can be copied");
         }
     }
 
@@ -180,9 +181,9 @@ impl Site {
         for (_, words) in steps.iter().filter(|(verb, _)| verb == "cluster") {
             let (name, cluster) = match words[0].as_str() {
                 "prod" => ("test", &self.world.servers.cluster),
-                _ => ("other", self.other.as_ref().expect("a site of two clusters")),
+                _ => ("other", self.other.as_ref().expect("the site has two clusters")),
             };
-            let server = cluster.api_server().expect("of our own");
+            let server = cluster.api_server().expect("the cluster has its own API server");
             if words[1] == "down" {
                 server.signal(Signal::STOP);
                 self.away.insert(name);
@@ -233,7 +234,7 @@ impl Site {
                 )),
                 "absent" | "back" => {
                     for dn in [account, group] {
-                        let (rdn, place) = dn.split_once(',').expect("a DN of several parts");
+                        let (rdn, place) = dn.split_once(',').expect("the DN has several parts");
                         let (from, to) = if verb == "absent" { (place, base.as_str()) } else { (base.as_str(), place) };
                         modify(&moved(rdn, from, to));
                     }
@@ -241,7 +242,7 @@ impl Site {
                 "rename" => {
                     let name = format!("{tool}r");
                     let home = world.home(&name);
-                    fs::rename(world.home(tool), &home).expect("its home moves with it");
+                    fs::rename(world.home(tool), &home).expect("the parent folder is writable");
                     for (dn, attribute) in [(account, "uid"), (group, "cn")] {
                         modify(&format!(
                             "dn: {dn}\nchangetype: modrdn\nnewrdn: {attribute}=tools.{name}\ndeleteoldrdn: 1\n\n"
@@ -371,17 +372,22 @@ impl Site {
         let tools = self.world.rows("SELECT name, generation FROM tools WHERE state = 'active'");
         let present: BTreeSet<(&str, u64)> = tools
             .iter()
-            .map(|row| (row["name"].as_str().expect("a name"), row["generation"].as_u64().expect("a number")))
+            .map(|row| {
+                (
+                    row["name"].as_str().expect("a name is a string"),
+                    row["generation"].as_u64().expect("the value is a number"),
+                )
+            })
             .collect();
         let mut wrong = BTreeSet::new();
         for (_, cluster) in self.answering() {
             let bindings = cluster.run(&["get", "rolebindings", "-A", "-o", "json"], "");
-            let bindings: Value = serde_json::from_str(&bindings).expect("JSON");
-            for binding in bindings["items"].as_array().expect("a list") {
+            let bindings: Value = serde_json::from_str(&bindings).expect("the text is JSON");
+            for binding in bindings["items"].as_array().expect("the value is a list") {
                 let subjects = binding["subjects"].as_array().into_iter().flatten();
                 let mut groups = subjects.filter_map(|subject| of_generation_group(subject["name"].as_str()?));
                 if groups.any(|(account, generation)| !present.contains(&(account.name.as_str(), generation))) {
-                    wrong.insert(binding["metadata"]["namespace"].as_str().expect("a namespace").to_owned());
+                    wrong.insert(binding["metadata"]["namespace"].as_str().expect("the value is a string").to_owned());
                 }
             }
         }
@@ -402,12 +408,12 @@ impl Site {
             .collect();
         let mut ends = BTreeMap::new();
         for row in rows {
-            let namespace = row["namespace"].as_str().expect("a namespace").to_owned();
+            let namespace = row["namespace"].as_str().expect("the value is a string").to_owned();
             let prefix = format!("{namespace} ");
             let lines = quotas.iter().flat_map(|quotas| quotas.lines());
             let mut own: Vec<&str> = lines.filter_map(|line| line.strip_prefix(&prefix)).collect();
             own.sort_unstable();
-            let access = self.opens(&self.kubeconfig(row["name"].as_str().expect("a name")));
+            let access = self.opens(&self.kubeconfig(row["name"].as_str().expect("a name is a string")));
             let access = access.map_or_else(|why| why, |clusters| clusters.to_string());
             ends.insert(namespace, format!("{} {} {own:?} access {access}", row["state"], row["members"]));
         }
@@ -452,9 +458,9 @@ async fn opens(kubeconfig: &Path, context: &str) -> Result<bool, String> {
         return Ok(false);
     }
     let options = KubeConfigOptions { context: Some(context.to_owned()), ..KubeConfigOptions::default() };
-    let config = Config::from_custom_kubeconfig(file, &options).await.expect("a context");
+    let config = Config::from_custom_kubeconfig(file, &options).await.expect("the kubeconfig is valid");
     let namespace = config.default_namespace.clone();
-    let pods: Api<Pod> = Api::namespaced(Client::try_from(config).expect("a client"), &namespace);
+    let pods: Api<Pod> = Api::namespaced(Client::try_from(config).expect("the kubeconfig is valid"), &namespace);
     match pods.list(&ListParams::default().limit(1)).await {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(status)) if status.code == 403 => Ok(false),
@@ -472,7 +478,9 @@ fn ends(happening: &Happening) -> Vec<Step> {
 #[test]
 fn a_server_without_an_answer_is_an_error_and_not_a_refusal() {
     let client = Authority::new("crossings").client("tool:x", "bursar:tools");
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
+    let free = TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .expect("the system has a free port");
     let folder = Folder::create("crossings-silent");
     let kubeconfig = folder.path().join("config");
     let text = json!({
@@ -484,7 +492,7 @@ fn a_server_without_an_answer_is_an_error_and_not_a_refusal() {
         }}],
         "contexts": [{"name": "bursar", "context": {"cluster": "c", "user": "x", "namespace": "tool-x"}}],
     });
-    fs::write(&kubeconfig, text.to_string()).expect("written");
+    fs::write(&kubeconfig, text.to_string()).expect("the folder is writable");
     let runtime = crate::ledger::runtime();
     let answer = runtime.block_on(opens(&kubeconfig, "bursar"));
     assert!(answer.is_err_and(|why| why.contains("config in bursar: no answer")));

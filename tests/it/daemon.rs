@@ -1,5 +1,5 @@
-//! `bursard` as systemd runs it: readiness, watchdog, signals, the control socket, and a ledger that a member of the
-//! group can read whatever happened.
+//! `bursard` as systemd runs it: readiness, watchdog, signals and the control socket. Members of its group can always
+//! read the ledger.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
@@ -17,7 +17,8 @@ use crate::world::World;
 
 pub struct Daemon {
     pub process: Process,
-    /// Read as they come, as systemd does: a daemon that nobody hears would wait.
+    /// A thread reads the notifications as they come, as systemd does. Otherwise the socket would fill up and block the
+    /// daemon.
     notifications: Receiver<String>,
 }
 
@@ -25,7 +26,7 @@ impl Daemon {
     pub fn start(world: &World) -> Self {
         let socket = world.folder.join("notify.sock");
         let _ = std::fs::remove_file(&socket);
-        let notifications = UnixDatagram::bind(&socket).expect("a notification socket");
+        let notifications = UnixDatagram::bind(&socket).expect("the folder is writable");
         let (heard, lines) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
@@ -47,7 +48,7 @@ impl Daemon {
     pub fn notified(&self, awaited: &str) {
         loop {
             let line = self.notifications.recv_timeout(DEADLINE).unwrap_or_else(|error| {
-                panic!("{awaited} awaited: {error}\n{}", self.process.log_end());
+                panic!("no {awaited} came: {error}\n{}", self.process.log_end());
             });
             if line == awaited {
                 return;
@@ -68,7 +69,7 @@ pub fn curl(world: &World, method: &str, path: &str) -> String {
         .arg(world.folder.join("control.sock"))
         .arg(format!("http://bursard{path}"))
         .output()
-        .expect("curl");
+        .expect("curl is installed");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -81,12 +82,12 @@ pub fn post(world: &World, path: &str, body: &Value) -> Value {
         .arg(world.folder.join("control.sock"))
         .arg(format!("http://bursard{path}"))
         .output()
-        .expect("curl");
+        .expect("curl is installed");
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
 }
 
 pub fn status(world: &World) -> Value {
-    serde_json::from_str(&curl(world, "GET", "/v1/status")).expect("JSON")
+    serde_json::from_str(&curl(world, "GET", "/v1/status")).expect("the text is JSON")
 }
 
 /// What plain `sqlite3` prints for somebody who may read, not write.
@@ -101,10 +102,10 @@ fn read_as_group_member(world: &World) -> String {
         world.state_dir().join("ledger.db-shm"),
     ] {
         if path.exists() {
-            std::os::unix::fs::chown(&path, None, Some(READER)).expect("the group");
+            std::os::unix::fs::chown(&path, None, Some(READER)).expect("tests run as root, who may change owners");
         }
     }
-    let mode = std::fs::metadata(&ledger).expect("a ledger").permissions().mode() & 0o777;
+    let mode = std::fs::metadata(&ledger).expect("the ledger exists").permissions().mode() & 0o777;
     assert_eq!(mode, 0o640);
     let output = Command::new("sqlite3")
         .arg(&ledger)
@@ -113,7 +114,7 @@ fn read_as_group_member(world: &World) -> String {
         .gid(READER)
         .current_dir("/")
         .output()
-        .expect("sqlite3");
+        .expect("sqlite3 is installed");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
@@ -125,7 +126,7 @@ fn the_ledger_is_readable_while_the_daemon_runs_after_it_stopped_and_after_it_wa
     world.stop();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    wait_for("the first cycle", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    wait_for("the first cycle is over", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
     assert_eq!(read_as_group_member(&world), "foo|active");
     daemon.process.kill();
     assert_eq!(read_as_group_member(&world), "foo|active");
@@ -155,13 +156,15 @@ fn a_wrong_configuration_does_not_replace_the_one_in_force() {
     let world = World::new("reload");
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    let right = std::fs::read_to_string(world.config()).expect("the configuration");
-    std::fs::write(world.config(), right.replace("site = \"reload\"", "sight = \"reload\"")).expect("written");
+    let right = std::fs::read_to_string(world.config()).expect("the world has a configuration");
+    std::fs::write(world.config(), right.replace("site = \"reload\"", "sight = \"reload\""))
+        .expect("the folder is writable");
     daemon.process.signal(Signal::HUP);
     daemon.notified("RELOADING=1");
     daemon.notified("READY=1");
     assert_eq!(status(&world)["site"], "reload");
-    std::fs::write(world.config(), right.replace("site = \"reload\"", "site = \"another\"")).expect("written");
+    std::fs::write(world.config(), right.replace("site = \"reload\"", "site = \"another\""))
+        .expect("the folder is writable");
     daemon.process.signal(Signal::HUP);
     daemon.notified("RELOADING=1");
     daemon.notified("READY=1");
@@ -175,9 +178,9 @@ fn the_control_socket_answers_status_plan_sync_and_metrics() {
     world.tool("foo", 61402, &[]);
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    let report: Value = serde_json::from_str(&curl(&world, "POST", "/v1/sync")).expect("JSON");
+    let report: Value = serde_json::from_str(&curl(&world, "POST", "/v1/sync")).expect("the text is JSON");
     assert_eq!((&report["failing"], &report["trigger"]), (&Value::Array(Vec::new()), &Value::from("sync")), "{report}");
-    let plan: Value = serde_json::from_str(&curl(&world, "GET", "/v1/plan")).expect("JSON");
+    let plan: Value = serde_json::from_str(&curl(&world, "GET", "/v1/plan")).expect("the text is JSON");
     assert_eq!(plan["exit_code"], 0, "{plan}");
     assert_eq!(status(&world)["clusters"]["test"]["ready"], true);
     let metrics = curl(&world, "GET", "/metrics");
@@ -205,7 +208,7 @@ fn an_order_cuts_a_long_cycle_short_and_the_rest_is_done_after_it() {
     assert_eq!((&report["trigger"], &report["failing"]), (&"order".into(), &Value::Array(Vec::new())), "{answer}");
     let active = |world: &World| world.rows("SELECT name FROM tools WHERE delivered_at IS NOT NULL").len();
     assert_eq!(curl(&world, "GET", "/healthz"), "ok\n");
-    wait_for("the rest", DEADLINE, || (active(&world) == OTHERS as usize + 1).then_some(()));
+    wait_for("all other tools are delivered", DEADLINE, || (active(&world) == OTHERS as usize + 1).then_some(()));
     daemon.stop();
     // A delivery is dated with the second in which its cycle began.
     let later = "SELECT name FROM tools WHERE name <> 'foo' AND unixepoch(delivered_at) >= \
@@ -230,20 +233,20 @@ fn a_daemon_killed_again_and_again_during_a_bootstrap_ends_where_an_undisturbed_
         let _ = bursar_testkit::ready::poll(Duration::from_millis(milliseconds), || false);
         daemon.process.kill();
     }
-    wait_for("all of it done", DEADLINE, || {
+    wait_for("a cycle has nothing left to do", DEADLINE, || {
         let report = world.cycle();
         (report.failing.is_empty() && (report.actions, report.unchanged) == (0, u64::from(TOOLS))).then_some(())
     });
     let requests = world.kubectl(&["get", "csr", "-l", "app.kubernetes.io/managed-by=bursar", "-o", "name"]);
     for account in world.rows("SELECT id FROM tools") {
-        let id = account["id"].as_str().expect("an id");
+        let id = account["id"].as_str().expect("an id is a string");
         assert!(!requests.contains(id), "a certificate request was left behind:\n{requests}");
     }
     for number in 0..TOOLS {
         let tool = format!("t{number}");
         let own = world.kubectl_as_tool(&tool, &["auth", "can-i", "create", "pods"]);
         assert_eq!(String::from_utf8_lossy(&own.stdout).trim(), "yes", "{tool}: {}", crate::world::stderr(&own));
-        let stray = std::fs::read_dir(world.home(&tool).join(".kube")).expect("a folder").count();
+        let stray = std::fs::read_dir(world.home(&tool).join(".kube")).expect("the folder is readable").count();
         assert_eq!(stray, 1, "{tool}: a half file was left behind");
     }
 }

@@ -1,4 +1,5 @@
-//! The ledger's disk is full or read-only: the daemon reads on, writes nothing anywhere, says so, and recovers by itself.
+//! If the disk of the ledger is full or read-only, the daemon still reads, writes nothing anywhere, reports this, and
+//! recovers by itself.
 
 use std::fs;
 use std::io::Write as _;
@@ -12,19 +13,19 @@ use serde_json::Value;
 use crate::daemon::{Daemon, curl, post, status};
 use crate::world::World;
 
-/// A small disk of a test's own, until it is dropped.
+/// A small disk for one test. It is unmounted when this is dropped.
 pub struct Disk {
     path: PathBuf,
 }
 
 impl Disk {
-    /// Puts what is in `path` on it.
+    /// Mounts a new disk at `path` and moves the content of `path` onto it.
     pub fn beneath(path: &Path) -> Self {
         let aside = path.with_extension("aside");
-        fs::rename(path, &aside).expect("moved aside");
-        fs::create_dir(path).expect("a mount point");
+        fs::rename(path, &aside).expect("the parent folder is writable");
+        fs::create_dir(path).expect("the parent folder is writable");
         mount(&["-t", "tmpfs", "-o", "size=40m,mode=0750", "none"], path);
-        let copied = Command::new("cp").arg("-a").arg(aside.join(".")).arg(path).status().expect("cp");
+        let copied = Command::new("cp").arg("-a").arg(aside.join(".")).arg(path).status().expect("cp is installed");
         assert!(copied.success());
         Self { path: path.to_owned() }
     }
@@ -33,16 +34,16 @@ impl Disk {
         self.path.join("ballast")
     }
 
-    /// Fills it to the last byte.
+    /// Fills the disk to the last byte.
     pub fn fill(&self) {
-        let mut file = fs::File::create(self.ballast()).expect("a file");
+        let mut file = fs::File::create(self.ballast()).expect("the disk has room for a file");
         for size in [1 << 20, 4096, 1] {
             while file.write_all(&vec![1; size]).is_ok() {}
         }
     }
 
     pub fn empty(&self) {
-        fs::remove_file(self.ballast()).expect("removed");
+        fs::remove_file(self.ballast()).expect("the ballast exists");
     }
 
     pub fn set(&self, mode: &str) {
@@ -52,17 +53,17 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // A process that still has a file open there keeps it until it closes it.
+        // `umount --lazy` also works while a process has files open there.
         let _ = Command::new("umount").arg("--lazy").arg(&self.path).status();
     }
 }
 
 fn mount(arguments: &[&str], path: &Path) {
-    let output = Command::new("mount").args(arguments).arg(path).output().expect("mount");
+    let output = Command::new("mount").args(arguments).arg(path).output().expect("mount is installed");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn stuck(world: &World) -> Option<Value> {
+fn stuck_ledger(world: &World) -> Option<Value> {
     Some(status(world)["ledger"].clone()).filter(|ledger| !ledger.is_null())
 }
 
@@ -75,7 +76,7 @@ fn a_full_disk_ends_all_writing_and_nothing_else_until_there_is_room_again() {
     let mut world = World::new("full");
     world.tool("foo", 65_001, &[]);
     let kubeconfig = world.home("foo").join(".kube/config");
-    wait_for("the first delivery", DEADLINE, || {
+    wait_for("the kubeconfig is delivered", DEADLINE, || {
         world.cycle();
         kubeconfig.exists().then_some(())
     });
@@ -83,30 +84,30 @@ fn a_full_disk_ends_all_writing_and_nothing_else_until_there_is_room_again() {
     let disk = Disk::beneath(&world.state_dir());
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    wait_for("the first cycle", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    wait_for("the first cycle is over", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
     assert_eq!(curl(&world, "GET", "/healthz"), "ok\n");
 
     disk.fill();
     world.tool("bar", 65_002, &[]);
-    fs::remove_file(&kubeconfig).expect("removed");
+    fs::remove_file(&kubeconfig).expect("the kubeconfig exists");
     world.kubectl(&["delete", "resourcequota", "bursar", "-n", &world.namespace("foo")]);
     let answer = post(&world, "/v1/sync", &Value::Null);
     assert!(answer["text"].as_str().is_some_and(|text| text.contains("the ledger takes no writes")), "{answer}");
-    let ledger = wait_for("what waits is known", DEADLINE, || {
-        stuck(&world).filter(|ledger| ledger["waiting"].as_u64() == Some(2))
+    let ledger = wait_for("the status counts what waits", DEADLINE, || {
+        stuck_ledger(&world).filter(|ledger| ledger["waiting"].as_u64() == Some(2))
     });
     assert!(ledger["why"].as_str().is_some_and(|why| why.contains("MiB are free")), "{ledger}");
     assert!(curl(&world, "GET", "/healthz").starts_with("degraded: the ledger takes no writes: "));
     assert!(curl(&world, "GET", "/metrics").contains("bursar_ledger_stuck 1"));
     let said = Command::new(env!("CARGO_BIN_EXE_bursar")).arg("--config").arg(world.config()).arg("status").output();
-    let said = String::from_utf8_lossy(&said.expect("bursar").stdout).into_owned();
+    let said = String::from_utf8_lossy(&said.expect("bursar is built").stdout).into_owned();
     let promised =
         include_str!("../../docs/runbooks/disk-full.md").lines().find(|line| line.contains("takes no writes"));
-    for part in promised.expect("the line of the runbook").trim().split("2027-01-01T04:00:00Z") {
+    for part in promised.expect("the runbook has the line").trim().split("2027-01-01T04:00:00Z") {
         let part = part.split("/var").next().unwrap_or(part);
         assert!(said.contains(part), "{part:?} in {said}");
     }
-    let plan: Value = serde_json::from_str(&curl(&world, "GET", "/v1/plan")).expect("JSON");
+    let plan: Value = serde_json::from_str(&curl(&world, "GET", "/v1/plan")).expect("the text is JSON");
     assert!(plan["text"].as_str().is_some_and(|text| text.contains("tool bar")), "{plan}");
     let written = || {
         namespaces(&world).contains(&world.namespace("bar"))
@@ -118,13 +119,15 @@ fn a_full_disk_ends_all_writing_and_nothing_else_until_there_is_room_again() {
     daemon.stop();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    wait_for("started anew it says so", DEADLINE, || stuck(&world).filter(|ledger| ledger["waiting"] == 2));
+    wait_for("a restarted daemon reports it", DEADLINE, || {
+        stuck_ledger(&world).filter(|ledger| ledger["waiting"] == 2)
+    });
     assert!(!poll(Duration::from_secs(6), written), "something was written");
 
     disk.empty();
-    wait_for("all of it made up for", DEADLINE, || {
+    wait_for("both tools are delivered and the ledger takes writes", DEADLINE, || {
         let tools = world.rows("SELECT name FROM tools WHERE delivered_at IS NOT NULL");
-        (tools.len() == 2 && stuck(&world).is_none()).then_some(())
+        (tools.len() == 2 && stuck_ledger(&world).is_none()).then_some(())
     });
     assert!(written());
     assert_eq!(curl(&world, "GET", "/healthz"), "ok\n");
@@ -143,9 +146,9 @@ fn a_daemon_that_starts_on_a_read_only_disk_reads_and_recovers_when_it_is_writab
     world.tool("bar", 65_012, &[]);
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    let ledger = wait_for("the daemon says so", DEADLINE, || {
-        // Tool bar waits, and tool foo too while the second look at its delivery is due.
-        stuck(&world).filter(|ledger| ledger["waiting"].as_u64() >= Some(1))
+    let ledger = wait_for("the daemon reports it", DEADLINE, || {
+        // Tool bar waits. Tool foo waits too if its delivery is due for its second check.
+        stuck_ledger(&world).filter(|ledger| ledger["waiting"].as_u64() >= Some(1))
     });
     assert!(ledger["why"].as_str().is_some_and(|why| why.contains("read")), "{ledger}");
     let hold = serde_json::json!([{"order": "hold", "kind": "tool", "name": "foo", "reason": "an audit"}]);

@@ -1,4 +1,4 @@
-//! What the documents tell people to type exists: commands, options, linked files, and the metrics of the alert rules.
+//! The commands, options and linked files that the documents name exist, and so do the metrics of the alert rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,18 +21,18 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// All Markdown for people.
+/// Returns the paths of all Markdown documents for administrators and users.
 fn documents() -> Vec<PathBuf> {
-    let folders =
-        ["docs", "docs/migration", "docs/runbooks"].map(|name| fs::read_dir(root().join(name)).expect("docs"));
-    let docs = folders.into_iter().flatten().map(|entry| entry.expect("an entry").path());
+    let folders = ["docs", "docs/migration", "docs/runbooks"]
+        .map(|name| fs::read_dir(root().join(name)).expect("the folder exists"));
+    let docs = folders.into_iter().flatten().map(|entry| entry.expect("the folder is readable").path());
     let mut documents: Vec<_> =
         docs.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect();
     documents.extend(["README.md", "ARCHITECTURE.md"].map(|name| root().join(name)));
     documents
 }
 
-/// What is set as code: inline, indented by four, or fenced.
+/// Returns the code in a document: inline, indented by four, or fenced.
 fn code(text: &str) -> Vec<&str> {
     let mut fenced = false;
     let mut found = Vec::new();
@@ -48,7 +48,7 @@ fn code(text: &str) -> Vec<&str> {
     found
 }
 
-/// `bursar` commands in a piece of code, as words; what follows a `;` or a pipe is another.
+/// Returns the `bursar` commands in a piece of code, as words. A `;` or a pipe starts another command.
 fn commands(code: &str) -> Vec<Vec<&str>> {
     code.split([';', '|'])
         .map(|command| {
@@ -58,7 +58,7 @@ fn commands(code: &str) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// The part of a command that does not exist.
+/// Returns the part of a command that does not exist.
 fn unknown(words: &[&str]) -> Option<String> {
     let mut arguments = Arguments::command();
     arguments.build();
@@ -97,7 +97,7 @@ fn every_command_in_the_documents_exists() {
 }
 
 #[test]
-fn commands_that_are_not_there_are_found() {
+fn a_command_that_does_not_exist_is_found() {
     let text = "Ask `bursar log`.\n\n    $ sudo bursar certs whom x  # who\n    bursar tools [--lost]\n    bursar plan";
     let found: Vec<_> = code(text).into_iter().flat_map(commands).filter_map(|words| unknown(&words)).collect();
     assert_eq!(
@@ -112,19 +112,19 @@ fn every_link_between_documents_leads_to_a_file() {
         let text = read(&document);
         for link in text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
             if !link.is_empty() && !link.contains("://") {
-                let target = document.parent().expect("a folder").join(link);
+                let target = document.parent().expect("every document is in a folder").join(link);
                 assert!(target.exists(), "{}: {link}", document.display());
             }
         }
     }
 }
 
-/// A ledger in which every gauge has a value.
+/// Returns a ledger in which every gauge has a value.
 fn state() -> LedgerState {
     let at = Timestamp::UNIX_EPOCH;
     let id = AccountId("a".into());
     let place = (id.clone(), ClusterName("prod".to_owned()));
-    let name = "tool:foo".parse().expect("an account");
+    let name = "tool:foo".parse().expect("the account is valid");
     let account = Account {
         state: Lifecycle::Active,
         generation: 1,
@@ -167,7 +167,7 @@ fn state() -> LedgerState {
 fn each_alert_fires_when_it_should() {
     for (what, file) in [("check", "bursar.rules.yml"), ("test", "bursar.rules.test.yml")] {
         let file = root().join("packaging/prometheus").join(file);
-        let told = Command::new("promtool").args([what, "rules"]).arg(&file).output().expect("promtool");
+        let told = Command::new("promtool").args([what, "rules"]).arg(&file).output().expect("promtool is installed");
         assert!(told.status.success(), "{}: {}", file.display(), String::from_utf8_lossy(&told.stderr));
     }
 }

@@ -1,4 +1,4 @@
-//! Network profiles on the real API server, and what is said of a class whose pods reach a file server.
+//! Network profiles on the real API server, and the warnings about a class whose pods reach a file server.
 
 use serde_json::{Value, json};
 
@@ -23,13 +23,14 @@ fn world(name: &str) -> World {
 }
 
 #[test]
-fn a_profile_is_what_the_cluster_has_and_stays_so() {
+fn a_profile_becomes_network_policies_that_no_later_cycle_changes() {
     let mut world = world("egress");
     world.tool("foo", 63_101, &[]);
     all_is_well(&world.cycle());
     let found = world.kubectl(&["get", "networkpolicies", "-n", &world.namespace("foo"), "-o", "json"]);
-    let found: Value = serde_json::from_str(&found).expect("JSON");
-    let specs: Vec<&Value> = found["items"].as_array().expect("items").iter().map(|item| &item["spec"]).collect();
+    let found: Value = serde_json::from_str(&found).expect("kubectl prints JSON");
+    let specs: Vec<&Value> =
+        found["items"].as_array().expect("kubectl prints a list").iter().map(|item| &item["spec"]).collect();
     let has = |direction: &str, rule: &Value| specs.iter().any(|spec| spec[direction][0] == *rule);
     let ports = |ports: &[(&str, u16)]| -> Value {
         ports.iter().map(|(protocol, port)| json!({"protocol": protocol, "port": port})).collect()
@@ -51,7 +52,7 @@ fn a_profile_is_what_the_cluster_has_and_stays_so() {
 }
 
 #[test]
-fn doctor_is_red_and_check_warns_if_pods_reach_a_file_server() {
+fn doctor_and_check_report_a_class_whose_pods_reach_a_file_server() {
     let mut world = world("reached");
     let of_network = |world: &World| {
         let (wrong, _) = crate::doctor::wrong(world, &[]);
@@ -61,14 +62,14 @@ fn doctor_is_red_and_check_warns_if_pods_reach_a_file_server() {
             .map(|(_, text, _)| text)
             .collect::<Vec<_>>()
     };
-    // The server is in the range, but not on its ports.
+    // The profile allows the address of the file server, but not its ports.
     assert_eq!(of_network(&world), Vec::<String>::new());
     world.configure("ports = [443, \"443/udp\"]", "ports = [443, 2049]");
     let reached = "nfs.server 203.0.113.7 (cidr 203.0.113.0/24 has 203.0.113.7)";
     assert_eq!(of_network(&world), [format!("its pods reach {reached}")]);
     let said = world.bursar("check");
     assert!(said.contains("warning: class.tool.network: pods reach nfs.server 203.0.113.7"), "{said}");
-    // The other rule undoes what an exception left out.
+    // The exception leaves the server out, but another rule allows it again.
     world.configure("except = [\"203.0.113.16/28\"]", "except = [\"203.0.113.0/28\"]");
     assert_eq!(of_network(&world), Vec::<String>::new());
     world.configure("{ to = \"dns\" },", "{ to = \"dns\" }, { cidr = \"203.0.113.7/32\" },");

@@ -1,5 +1,5 @@
 //! Endpoints of a cluster: several contexts, proxies, `tls-server-name`, an endpoint that fails, and a CA that is
-//! replaced while everybody works on.
+//! replaced while tenants keep working.
 
 mod proxy;
 mod rollover;
@@ -15,12 +15,12 @@ use bursar_testkit::ready::DEADLINE;
 use self::proxy::Proxy;
 use crate::world::{World, stderr};
 
-/// A port of the API server that all tests share.
+/// The port of the API server that all tests share.
 fn port() -> u16 {
-    Servers::shared().cluster.url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port")
+    Servers::shared().cluster.url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("the URL has a port")
 }
 
-/// Puts another endpoint beside `internal`, for the class `tool`.
+/// Adds another endpoint beside `internal` and uses it for the class `tool`.
 fn with_endpoint(world: &mut World, name: &str, lines: &str) {
     let table = format!("[cluster.test.endpoint.{name}]\n{lines}\n\n[homes]\n");
     world.configure("[homes]\n", &table);
@@ -31,7 +31,7 @@ fn with_endpoint(world: &mut World, name: &str, lines: &str) {
 }
 
 fn config(world: &World, tool: &str) -> String {
-    fs::read_to_string(world.home(tool).join(".kube/config")).expect("a kubeconfig")
+    fs::read_to_string(world.home(tool).join(".kube/config")).expect("the kubeconfig is delivered")
 }
 
 fn works(world: &World, tool: &str, context: &str) -> bool {
@@ -43,11 +43,11 @@ fn ca() -> String {
 }
 
 #[test]
-fn each_endpoint_is_a_context_and_proxies_are_gone_through() {
+fn each_endpoint_becomes_a_context_and_uses_its_proxy() {
     let mut world = World::new("contexts");
     world.tool("foo", 62_701, &[]);
     let (http, socks) = (Proxy::http(port()), Proxy::socks5(port()));
-    // A host that nobody but the proxies knows, and a name that is in the certificate.
+    // Only the proxies resolve this host. The certificate has the name `kubernetes`.
     for (name, proxy) in [("web", &http), ("socks", &socks)] {
         let table = format!(
             "[cluster.test.endpoint.{name}]\nurl = \"https://api.elsewhere.invalid:6443\"\nca = \"{}\"\n\
@@ -63,7 +63,7 @@ fn each_endpoint_is_a_context_and_proxies_are_gone_through() {
     );
     let report = world.cycle();
     assert_eq!(report.exit_code(), 0, "{report:#?}");
-    assert!(http.used() > 0 && socks.used() > 0, "the new credential was tried through both");
+    assert!(http.used() > 0 && socks.used() > 0, "the daemon tries the new credential through both proxies");
     assert_eq!(world.status().clusters["test"].endpoints, [].into());
 
     let contexts = ["test", "test-socks", "test-web"];
@@ -75,10 +75,10 @@ fn each_endpoint_is_a_context_and_proxies_are_gone_through() {
         let before = proxy.map(Proxy::used);
         let got = world.kubectl_as_tool("foo", &["get", "pods", "--context", context]);
         assert!(got.status.success(), "{context}: {}", stderr(&got));
-        assert!(proxy.map(Proxy::used) > before || proxy.is_none(), "{context} goes around its proxy");
+        assert!(proxy.map(Proxy::used) > before || proxy.is_none(), "{context} does not use its proxy");
     }
 
-    // Endpoints that the class no longer names leave the file.
+    // Endpoints that the class no longer names are removed from the kubeconfig.
     world.configure("endpoints = [\"internal\", \"web\", \"socks\"]", "endpoints = [\"internal\"]");
     assert_eq!(world.cycle().exit_code(), 0);
     let names = world.kubectl_as_tool("foo", &["config", "get-contexts", "-o", "name"]);
@@ -87,7 +87,7 @@ fn each_endpoint_is_a_context_and_proxies_are_gone_through() {
 }
 
 #[test]
-fn an_endpoint_that_fails_is_a_finding_and_costs_nobody_a_credential() {
+fn an_endpoint_that_fails_is_reported_and_nobody_loses_a_credential() {
     let mut world = World::new("failing");
     for (tool, uid) in [("foo", 62_711), ("bar", 62_712), ("baz", 62_713)] {
         world.tool(tool, uid, &[]);
@@ -96,9 +96,9 @@ fn an_endpoint_that_fails_is_a_finding_and_costs_nobody_a_credential() {
     let tools = ["foo", "bar", "baz"];
     let before = tools.map(|tool| config(&world, tool));
 
-    // The CA of somebody else: no credential works there. Those who have a good file keep it, and one of them was tried.
+    // With a foreign CA, no credential works there. Tools with a working kubeconfig keep it. Only one of them is tried.
     let foreign = world.folder.join("foreign.pem");
-    fs::write(&foreign, &Authority::new("of somebody else").identity().certificate).expect("written");
+    fs::write(&foreign, &Authority::new("of somebody else").identity().certificate).expect("the folder is writable");
     let url = format!("https://127.0.0.1:{}", port());
     with_endpoint(&mut world, "outside", &format!("url = \"{url}\"\nca = \"{}\"", foreign.display()));
     for _ in 0..2 {
@@ -115,18 +115,18 @@ fn an_endpoint_that_fails_is_a_finding_and_costs_nobody_a_credential() {
         assert!(metrics.contains(&format!("bursar_endpoint_failing{{cluster=\"test\",{line}")), "{metrics}");
     }
 
-    // Whose certificate is worth nothing any more gets a new one for the endpoint that works.
+    // A tool whose certificate is revoked gets a new one for the endpoint that works.
     let target =
         Target { kind: AccountKind::Tool, name: "bar".to_owned(), reason: Some("stolen".to_owned()), ticket: None };
-    world.order(&OrderRequest::Revoke(target)).expect("revoked");
+    world.order(&OrderRequest::Revoke(target)).expect("the order is accepted");
     assert!(works(&world, "bar", "test") && config(&world, "bar") != before[1]);
     world.tool("new", 62_714, &[]);
     world.cycle();
     assert!(works(&world, "new", "test"), "a new tool does not wait for an endpoint");
 
-    // The remedy: everybody gets the context, and nothing is found any more.
+    // After the repair, every tool gets the context, and the finding is gone.
     world.configure(&foreign.display().to_string(), &ca());
-    bursar_testkit::ready::wait_for("contexts of all", DEADLINE, || {
+    bursar_testkit::ready::wait_for("every tool has the new context", DEADLINE, || {
         world.cycle();
         tools.iter().all(|tool| config(&world, tool).contains("test-outside")).then_some(())
     });
@@ -135,7 +135,7 @@ fn an_endpoint_that_fails_is_a_finding_and_costs_nobody_a_credential() {
 }
 
 #[test]
-fn a_url_with_a_slip_of_the_pen_replaces_no_file() {
+fn a_url_with_a_wrong_port_replaces_no_kubeconfig() {
     let mut world = World::new("slip");
     world.tool("foo", 62_721, &[]);
     assert_eq!(world.cycle().exit_code(), 0);

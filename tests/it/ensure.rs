@@ -1,4 +1,5 @@
-//! `bursar ensure`: accounts that are made when somebody asks, by whom, how soon, and that their kubeconfig works.
+//! `bursar ensure`: who may ask for an account, that it is created on request, how long that takes, and that its
+//! kubeconfig works.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output};
@@ -12,10 +13,10 @@ use bursar_testkit::slapd::READER_DN;
 use crate::daemon::{Daemon, status};
 use crate::world::{World, stderr};
 
-/// Longer than a look into a home is believed.
+/// Longer than the daemon relies on its last check of a home.
 const STALE: Duration = Duration::from_secs(11);
 
-/// A site with a class of people who get a namespace when they ask.
+/// Returns a site with a class of people who get a namespace only on request.
 fn site(name: &str) -> World {
     let homes = Servers::shared().folder().join(name).join("homes/home");
     let class = format!(
@@ -36,7 +37,7 @@ credential = {{ kind = "certificate", lifetime = "7d", endpoints = ["internal"] 
 fn ensure(world: &World, uid: u32, kind: &str, name: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
     command.arg("--config").arg(world.config()).args(["ensure", kind, name, "--timeout", "60s"]);
-    command.uid(uid).gid(uid).current_dir("/").output().expect("bursar")
+    command.uid(uid).gid(uid).current_dir("/").output().expect("bursar is built")
 }
 
 fn ready(world: &World, uid: u32, kind: &str, name: &str) {
@@ -55,7 +56,7 @@ fn works(world: &World, name: &str) -> bool {
 }
 
 #[test]
-fn an_account_is_made_when_its_person_asks() {
+fn a_person_gets_an_account_on_request() {
     const ANN: u32 = 63_201;
     const BEN: u32 = 63_202;
     let world = site("ensure");
@@ -80,12 +81,12 @@ fn an_account_is_made_when_its_person_asks() {
     assert_eq!(noted.len(), 1, "{noted:?}");
 
     // A person who lost the kubeconfig gets it again at the next login.
-    std::fs::remove_file(world.folder.join("homes/home/ens-ann/.kube/config")).expect("removed");
+    std::fs::remove_file(world.folder.join("homes/home/ens-ann/.kube/config")).expect("the kubeconfig exists");
     std::thread::sleep(STALE);
     ready(&world, ANN, "user", "ens-ann");
     assert!(works(&world, "ens-ann"));
 
-    // Somebody whom the directory has for a moment only.
+    // This person has just been added to the directory.
     world.person("ens-cid", 63_204);
     ready(&world, 0, "user", "ens-cid");
     assert!(works(&world, "ens-cid"));
@@ -113,26 +114,26 @@ fn logins_do_not_repeat_a_refused_bind() {
          dn: {reader}\nobjectClass: organizationalRole\nobjectClass: simpleSecurityObject\ncn: reader\n\
          userPassword: rotated\npwdPolicySubentry: {policy}\n\n"
     ));
-    let config = std::fs::read_to_string(world.config()).expect("the configuration");
-    std::fs::write(world.config(), config.replace(READER_DN, &reader)).expect("written");
+    let config = std::fs::read_to_string(world.config()).expect("the world has a configuration");
+    std::fs::write(world.config(), config.replace(READER_DN, &reader)).expect("the folder is writable");
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    wait_for("the first cycle", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    wait_for("the first cycle is over", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
     assert_eq!(refused_binds(&world, &reader), 1);
     std::thread::scope(|scope| {
         for _ in 0..6 {
             scope.spawn(|| refused(&world, 0, "user", "nobody", 4));
         }
     });
-    // The directory was read again, or they would still wait.
+    // The directory was read again; otherwise the logins would still wait.
     assert_eq!(refused_binds(&world, &reader), 1);
     crate::daemon::curl(&world, "POST", "/v1/sync");
-    assert_eq!(refused_binds(&world, &reader), 2, "an administrator says that the password is right now");
+    assert_eq!(refused_binds(&world, &reader), 2, "a sync tries the bind once more");
     daemon.stop();
 }
 
 #[test]
-fn a_login_hook_is_quick() {
+fn login_hooks_end_within_seconds() {
     const PEOPLE: u32 = 50;
     let world = site("quick");
     let people: Vec<(u32, String)> = (0..PEOPLE).map(|number| (63_300 + number, format!("qu-{number}"))).collect();

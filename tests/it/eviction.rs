@@ -1,5 +1,5 @@
-//! `bursar revoke --evict`: what somebody who had a tool's credential left in its namespace acts no more, and starts again
-//! only if an administrator says so.
+//! `bursar revoke --evict`: nothing that an intruder left in a tool's namespace keeps running, and it starts again only
+//! if an administrator approves it.
 
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -17,22 +17,23 @@ const RUNBOOK: &str = include_str!("../../docs/runbooks/stolen-laptop.md");
 
 fn bursar(world: &World, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    command.arg("--config").arg(world.config()).args(arguments).output().expect("bursar")
+    command.arg("--config").arg(world.config()).args(arguments).output().expect("bursar is built")
 }
 
-/// A token that Kubernetes wrote into a Secret for service account `default`.
+/// Returns a token that Kubernetes wrote into a Secret for the service account `default`.
 fn planted(world: &World, namespace: &str) -> String {
     let secret = world.folder.join("secret.yaml");
     let text = format!(
         "apiVersion: v1\nkind: Secret\ntype: kubernetes.io/service-account-token\nmetadata:\n  name: planted\n  \
          namespace: {namespace}\n  annotations: {{kubernetes.io/service-account.name: default}}\n"
     );
-    std::fs::write(&secret, text).expect("written");
+    std::fs::write(&secret, text).expect("the folder is writable");
     world.servers.cluster.wait_for_pods(namespace);
-    world.kubectl(&["create", "-f", secret.to_str().expect("UTF-8")]);
+    world.kubectl(&["create", "-f", secret.to_str().expect("the path is UTF-8")]);
     let token = ["get", "secret", "planted", "-n", namespace, "-o", "jsonpath={.data.token}"];
-    let token = wait_for("its token", DEADLINE, || Some(world.kubectl(&token)).filter(|token| !token.is_empty()));
-    String::from_utf8(BASE64.decode(token).expect("base64")).expect("UTF-8")
+    let token =
+        wait_for("the Secret has a token", DEADLINE, || Some(world.kubectl(&token)).filter(|token| !token.is_empty()));
+    String::from_utf8(BASE64.decode(token).expect("a Secret is base64")).expect("a token is UTF-8")
 }
 
 fn uid(world: &World, namespace: &str) -> String {
@@ -48,30 +49,33 @@ fn uid(world: &World, namespace: &str) -> String {
     ])
 }
 
-/// What the API server says to the holder of a token.
+/// Returns the answer of the API server to a client with this token.
 fn with_token(world: &World, token: &str, namespace: &str) -> Output {
     let admin = &world.servers.cluster.admin_kubeconfig;
     let anonymous = world.folder.join("anonymous");
-    let text = std::fs::read_to_string(admin).expect("a kubeconfig");
+    let text = std::fs::read_to_string(admin).expect("the cluster has a kubeconfig");
     let kept = text.lines().filter(|line| !line.contains("client-certificate") && !line.contains("client-key"));
-    std::fs::write(&anonymous, kept.collect::<Vec<_>>().join("\n")).expect("written");
+    std::fs::write(&anonymous, kept.collect::<Vec<_>>().join("\n")).expect("the folder is writable");
     world.kubectl_with(&anonymous, &["--token", token, "get", "pods", "-n", namespace])
 }
 
 #[test]
-fn an_eviction_leaves_nothing_that_acts_and_resume_starts_what_is_approved() {
+fn an_eviction_stops_everything_and_resume_starts_only_approved_workloads() {
     let mut world = World::on(Arc::new(Servers::start()), "evict", "");
     world.tool("foo", 62_841, &[]);
     all_is_well(&world.cycle());
     let stolen = world.folder.join("stolen");
-    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("a copy");
+    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("the kubeconfig can be copied");
     world.stop();
     let namespace = world.namespace("foo");
     world.kubectl(&["create", "deployment", "web", "--image=example.org/web", "--replicas=2", "-n", &namespace]);
     world.kubectl(&["create", "cronjob", "miner", "--image=example.org/m", "--schedule=0 3 1 1 *", "-n", &namespace]);
     let token = planted(&world, &namespace);
     let before = uid(&world, &namespace);
-    assert!(stderr(&with_token(&world, &token, &namespace)).contains("Forbidden"), "known, without a right of its own");
+    assert!(
+        stderr(&with_token(&world, &token, &namespace)).contains("Forbidden"),
+        "the API server knows the token, which has no rights"
+    );
 
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
@@ -91,10 +95,10 @@ fn an_eviction_leaves_nothing_that_acts_and_resume_starts_what_is_approved() {
     assert_eq!(world.rows("SELECT state FROM tools")[0]["state"], "suspended");
     let secrets = world.kubectl(&["get", "secrets", "-n", &namespace, "-o", "name"]);
     assert!(!secrets.contains("planted"), "{secrets}");
-    wait_for("the token opens nothing", DEADLINE, || {
+    wait_for("the API server refuses the token", DEADLINE, || {
         stderr(&with_token(&world, &token, &namespace)).contains("Unauthorized").then_some(())
     });
-    wait_for("another default service account", DEADLINE, || {
+    wait_for("the default service account is replaced", DEADLINE, || {
         let after = uid(&world, &namespace);
         (!after.is_empty() && after != before).then_some(())
     });
@@ -108,7 +112,7 @@ fn an_eviction_leaves_nothing_that_acts_and_resume_starts_what_is_approved() {
     assert!(stderr(&asked).contains("stopped are: cronjob/miner, deployment/web"), "{}", stderr(&asked));
     let resumed = bursar(&world, &["resume", "tool", "foo", "--start", "deployment/web"]);
     assert!(resumed.status.success(), "{}", stderr(&resumed));
-    assert_eq!(runs("cronjob/miner", "{.spec.suspend}"), "true", "nobody approved it");
+    assert_eq!(runs("cronjob/miner", "{.spec.suspend}"), "true", "nobody approved the cron job");
     assert_eq!(runs("deployment/web", "{.spec.replicas}"), "2");
     assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
     assert!(stderr(&world.kubectl_with(&stolen, &["get", "pods"])).contains("Forbidden"));

@@ -1,4 +1,4 @@
-//! Exceptions from admission rules, from the order to the seal and to their end.
+//! Exceptions from admission rules: from the order, through the seal, to their end.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::world::World;
 
-/// What the namespace of tool foo says.
+/// Returns the exceptions and the seal in the namespace of tool foo.
 fn sealed(world: &World) -> (String, String) {
     let annotation = |name: &str| {
         let path = format!("jsonpath={{.metadata.annotations.bursar\\.dev/{name}}}");
@@ -32,7 +32,7 @@ fn an_exception_is_sealed_at_once_and_ends_by_proved_time() {
     let until = daemon::now() + SignedDuration::from_hours(2);
     let rules = vec![ExceptedRule::Volumes, ExceptedRule::Images];
     let order = OrderRequest::ExceptionSet(ExceptionSet { target, rules, until, cluster: None });
-    let report = world.order(&order).expect("given");
+    let report = world.order(&order).expect("the order is accepted");
     assert_eq!(report.exit_code(), 0, "{report:#?}");
     let (given, after) = sealed(&world);
     assert_eq!(given, "images,volumes");
@@ -40,7 +40,7 @@ fn an_exception_is_sealed_at_once_and_ends_by_proved_time() {
     let report = world.cycle();
     assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
 
-    // A clock that jumps, or a daemon that was off, proves an hour at most.
+    // If the clock jumps, or the daemon was off, at most an hour is proved.
     world.stop();
     world.clock = || daemon::now() + SignedDuration::from_hours(50);
     world.cycle();
@@ -55,7 +55,7 @@ fn an_exception_is_sealed_at_once_and_ends_by_proved_time() {
 }
 
 #[test]
-fn the_command_gives_lists_and_takes_back() {
+fn the_command_sets_lists_and_unsets_exceptions() {
     let mut world = World::new("exccli");
     world.tool("foo", 62_562, &[]);
     world.cycle();
@@ -63,7 +63,7 @@ fn the_command_gives_lists_and_takes_back() {
     let run = |world: &World, arguments: &str, exit: i32| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
         command.arg("--config").arg(world.config()).args(arguments.split_whitespace());
-        let output = command.output().expect("bursar runs");
+        let output = command.output().expect("bursar is built");
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         assert_eq!(output.status.code(), Some(exit), "{arguments}: {text}");
         text
@@ -81,7 +81,7 @@ fn the_command_gives_lists_and_takes_back() {
     }
     run(&world, "exception set tool nobody images --until 2099-01-01 --ticket T1", 4);
     run(&world, "exception unset tool foo volumes", 1);
-    let listed: Value = serde_json::from_str(&run(&world, "--json exception list", 0)).expect("JSON");
+    let listed: Value = serde_json::from_str(&run(&world, "--json exception list", 0)).expect("bursar prints JSON");
     assert_eq!((&listed[0]["account"], &listed[0]["rule"]), (&"tool:foo".into(), &"images".into()));
     assert_eq!((&listed[0]["ticket"], &listed[0]["until"]), (&"T123".into(), &"2099-01-01T00:00:00Z".into()));
     assert!(run(&world, "exception list tool foo", 0).contains("T123"));

@@ -24,10 +24,10 @@ fn api_server_shows_its_version() {
 
 #[test]
 fn approved_request_becomes_a_certificate() {
-    let key = rcgen::KeyPair::generate().expect("a key");
+    let key = rcgen::KeyPair::generate().expect("a key can be generated");
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name.push(rcgen::DnType::CommonName, "harness");
-    let request = params.serialize_request(&key).and_then(|request| request.pem()).expect("a request");
+    let request = params.serialize_request(&key).and_then(|request| request.pem()).expect("the request is valid");
     let object = serde_json::json!({
         "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
         "metadata": {"name": "harness"},
@@ -39,7 +39,7 @@ fn approved_request_becomes_a_certificate() {
     let cluster = &Servers::shared().cluster;
     cluster.run(&["create", "-f", "-"], &object.to_string());
     cluster.run(&["certificate", "approve", "harness"], "");
-    let certificate = wait_for("certificate in the status of the request", DEADLINE, || {
+    let certificate = wait_for("the certificate is in the status of the request", DEADLINE, || {
         let certificate = cluster.run(&["get", "csr", "harness", "-o", "jsonpath={.status.certificate}"], "");
         Some(certificate).filter(|certificate| !certificate.is_empty())
     });
@@ -52,7 +52,7 @@ fn approved_request_becomes_a_certificate() {
 fn controllers_make_the_default_service_account_and_remove_namespaces() {
     let cluster = &Servers::shared().cluster;
     cluster.run(&["create", "namespace", "harness"], "");
-    wait_for("default service account", DEADLINE, || {
+    wait_for("the namespace has its default service account", DEADLINE, || {
         let found = cluster.run(&["get", "serviceaccounts", "-n", "harness", "-o", "name"], "");
         found.contains("serviceaccount/default").then_some(())
     });
@@ -64,7 +64,7 @@ fn audit_log_names_the_user_of_a_request() {
     let cluster = &Servers::shared().cluster;
     let mark = cluster.audit_mark();
     cluster.run(&["get", "namespace", "kube-public"], "");
-    let request = wait_for("audit event of the admin's request", DEADLINE, || {
+    let request = wait_for("the audit log has the admin's request", DEADLINE, || {
         let mut requests = cluster.requests_since(mark).into_iter();
         requests.find(|request| request.user == "admin" && request.uri == "/api/v1/namespaces/kube-public")
     });
@@ -87,7 +87,7 @@ fn starttls_works_and_an_unknown_authority_is_refused() {
     let slapd = &Servers::shared().slapd;
     require(&reader_search(slapd, &slapd.ldap_url, &["-ZZ", "-b", BASE_DN, "uid=novaadmin"]));
     let mut stranger = ldapsearch(slapd, &slapd.ldaps_url, &["-b", BASE_DN, "uid=novaadmin"]);
-    let answer = stranger.env_remove("LDAPTLS_CACERT").output().expect("ldapsearch");
+    let answer = stranger.env_remove("LDAPTLS_CACERT").output().expect("ldapsearch is installed");
     assert!(!answer.status.success(), "a server with a certificate of an unknown authority was trusted");
 }
 
@@ -149,7 +149,7 @@ const VICTIM: &str = "BURSAR_TEST_VICTIM";
 fn killed_test_run_leaves_no_process_and_no_file() {
     let folder = Folder::create("victim");
     let note = folder.path().join("note");
-    let mut command = Command::new(std::env::current_exe().expect("this binary"));
+    let mut command = Command::new(std::env::current_exe().expect("the test knows its own path"));
     command.args(["--exact", "harness::victim_of_a_kill", "--ignored", "--nocapture"]).env(VICTIM, &note);
     let victim = Process::start("victim", &command, &folder.path().join("victim.log"));
     let text = || std::fs::read_to_string(&note).ok().filter(|text| text.ends_with('\n'));
@@ -194,7 +194,7 @@ fn reader_search(slapd: &Slapd, url: &str, arguments: &[&str]) -> Output {
 }
 
 fn shell(script: &str, file: &std::path::Path) -> Output {
-    Command::new("sh").args(["-c", script, "sh"]).arg(file).output().expect("sh")
+    Command::new("sh").args(["-c", script, "sh"]).arg(file).output().expect("sh is installed")
 }
 
 fn base64(text: &str) -> String {

@@ -1,4 +1,4 @@
-//! Keycloak as it is: what is read of real realms, and a cycle from there to a kubeconfig.
+//! A real Keycloak: what Bursar reads from its realms, and a whole cycle from a realm to a kubeconfig.
 
 mod cycle;
 pub mod proxy;
@@ -14,10 +14,10 @@ use crate::directory::{members, names, read, why};
 
 pub const CLIENT: &str = "bursar";
 pub const SECRET: &str = "the secret of a test: 1+1=2";
-/// All that our service account needs.
+/// The only role that the service account of Bursar needs.
 const ROLE: &str = "view-users";
 
-/// A realm whose administrators may give users any attribute, with a client for Bursar.
+/// A realm with a client for Bursar. Administrators of the realm may set any attribute of a user.
 pub struct Realm {
     pub name: &'static str,
     pub server: &'static Keycloak,
@@ -28,7 +28,7 @@ impl Realm {
         Self::with(name, users, groups, Some("ADMIN_EDIT"), &[ROLE])
     }
 
-    /// `unmanaged`: who may change attributes that are not declared; `roles`: those of our client.
+    /// Makes a realm. `unmanaged` says who may change undeclared attributes; `roles` are the roles of Bursar's client.
     pub fn with(
         name: &'static str,
         users: &[Value],
@@ -69,20 +69,22 @@ impl Realm {
 
     pub fn id(&self, user: &str) -> String {
         let found = self.ask("GET", &format!("/users?exact=true&username={user}"), &Value::Null);
-        found[0]["id"].as_str().expect("somebody").to_owned()
+        found[0]["id"].as_str().expect("the realm has the user").to_owned()
     }
 
-    /// Changes what is said of somebody.
+    /// Changes fields of a user.
     pub fn change(&self, user: &str, changes: &Value) {
         let path = format!("/users/{}", self.id(user));
         let mut all = self.ask("GET", &path, &Value::Null);
-        all.as_object_mut().expect("a table").extend(changes.as_object().expect("a table").clone());
+        all.as_object_mut()
+            .expect("a user is an object")
+            .extend(changes.as_object().expect("the value is an object").clone());
         self.ask("PUT", &path, &all);
     }
 
     pub fn config(&self) -> KeycloakConfig {
         let config = KeycloakConfig::new(self.server.url.clone(), self.name.to_owned(), CLIENT.to_owned());
-        let ca_pem = std::fs::read_to_string(&self.server.ca_pem).expect("the authority's certificate");
+        let ca_pem = std::fs::read_to_string(&self.server.ca_pem).expect("Keycloak has a CA");
         KeycloakConfig { client_secret: Some(Secret::new(SECRET.to_owned())), ca_pem: Some(ca_pem), ..config }
     }
 
@@ -111,10 +113,10 @@ pub fn person(name: &str, uid: u32, groups: &[&str]) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn people_and_groups_within_groups_are_read() {
+async fn people_and_nested_groups_are_read() {
     let mut alice = person("alice", 2001, &["/staff/lab/night"]);
     alice["email"] = "alice@example.org".into();
-    // An import leaves it out.
+    // An import needs this time; the administration would set it.
     alice["createdTimestamp"] = 1_763_684_479_123_u64.into();
     alice["firstName"] = "Alice".into();
     alice["lastName"] = "Example".into();
@@ -133,33 +135,33 @@ async fn people_and_groups_within_groups_are_read() {
     let found = read(source).await;
     assert_eq!(why(&found), "complete");
     assert_eq!(found.server.as_deref(), realm.server.url.strip_prefix("https://"));
-    assert_eq!(names(&found, AccountKind::User), ["alice", "bob"], "no service account");
+    assert_eq!(names(&found, AccountKind::User), ["alice", "bob"], "a service account is not a person");
     assert_eq!(names(&found, AccountKind::Group), ["lab", "night", "staff"]);
-    let alice = found.entries.iter().find(|entry| entry.name == "alice").expect("alice");
+    let alice = found.entries.iter().find(|entry| entry.name == "alice").expect("the entry was read");
     assert_eq!(alice.id.0, realm.id("alice"));
     assert_eq!(
         (alice.mail.as_deref(), alice.display_name.as_deref()),
         (Some("alice@example.org"), Some("Alice Example"))
     );
-    let posix = alice.posix.as_ref().expect("numbers");
+    let posix = alice.posix.as_ref().expect("alice has a uid");
     let gids: Vec<u32> = posix.groups.iter().map(|gid| gid.get()).collect();
     assert_eq!((posix.uid.get(), posix.gid.get(), gids), (2001, 500, vec![3000, 3001]));
     assert_eq!(alice.home.as_deref(), Some(std::path::Path::new("/home/elsewhere/alice")));
     assert!(alice.created.is_some() && alice.disabled.is_none());
-    let bob = found.entries.iter().find(|entry| entry.name == "bob").expect("bob");
+    let bob = found.entries.iter().find(|entry| entry.name == "bob").expect("the entry was read");
     assert_eq!(bob.disabled.as_deref(), Some("enabled: false"));
     assert_eq!(members(&found, "night"), ["alice"]);
     assert_eq!(members(&found, "lab"), ["alice"]);
     assert_eq!(members(&found, "staff"), ["alice", "bob"]);
-    let staff = found.entries.iter().find(|entry| entry.name == "staff").expect("staff");
+    let staff = found.entries.iter().find(|entry| entry.name == "staff").expect("the entry was read");
     assert_eq!(staff.members[&bob.id], bursar::snapshot::Role::Manager);
     let [carol] = found.rejected.as_slice() else { panic!("{:?}", found.rejected) };
     assert_eq!(carol.why, "uidNumber is missing, or hidden from us");
-    assert!(carol.id.is_some(), "she is there all the same");
+    assert!(carol.id.is_some(), "a rejected entry keeps its id");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lists_that_fill_several_pages_are_whole() {
+async fn lists_of_several_pages_are_read_completely() {
     let people: Vec<_> = (0..7).map(|n| person(&format!("p{n}-page"), 2000 + n, &["/all"])).collect();
     let parts: Vec<_> = (0..120).map(|n| json!({"name": format!("part-{n:03}")})).collect();
     let mut groups = vec![json!({"name": "all", "subGroups": parts})];
@@ -175,8 +177,8 @@ async fn lists_that_fill_several_pages_are_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_realm_is_read_whole() {
-    // Twelve pages. Keycloak takes a minute to make 5,000 people.
+async fn a_large_realm_is_read_completely() {
+    // Twelve pages. For 5,000 people, Keycloak needs a minute.
     let size: u32 = if std::env::var_os("BURSAR_SOAK").is_some() { 5000 } else { 1120 };
     let people: Vec<_> =
         (0..size).map(|n| person(&format!("user{n:05}"), 10_000 + n, &[&format!("/g{}", n % 20)])).collect();

@@ -44,7 +44,7 @@ pub const VIEWS: [&str; 15] = [
 ];
 
 fn day(text: &str) -> Timestamp {
-    format!("2026-{text}:00:00Z").parse().expect("a time")
+    format!("2026-{text}:00:00Z").parse().expect("the time is valid")
 }
 
 fn account(kind: AccountKind, name: &str, uid: u32) -> Account {
@@ -53,8 +53,8 @@ fn account(kind: AccountKind, name: &str, uid: u32) -> Account {
     Account {
         dn: format!("cn={name}"),
         posix: Some(PosixIdentity {
-            uid: number.try_into().expect("a uid"),
-            gid: number.try_into().expect("a gid"),
+            uid: number.try_into().expect("the number is valid"),
+            gid: number.try_into().expect("the number is valid"),
             groups: BTreeSet::new(),
         }),
         home: Some(format!("/data/project/{name}").into()),
@@ -72,7 +72,7 @@ fn maintained(account: Account, people: &[&str]) -> Account {
 }
 
 fn tenant(account: &Account, class: &str, namespace: Option<&str>) -> Change {
-    let namespace = namespace.map(|name| name.to_owned().try_into().expect("a namespace"));
+    let namespace = namespace.map(|name| name.to_owned().try_into().expect("the name is valid"));
     let tenant = Tenant { class: class.to_owned(), namespace, created_at: account.since };
     Change::Tenant(account.id.clone(), ClusterName("prod".to_owned()), tenant)
 }
@@ -115,7 +115,7 @@ fn archive(account: &Account) -> Change {
     let archive = Archive {
         account: account.id.clone(),
         cluster: ClusterName("prod".to_owned()),
-        namespace: "tool-foo".to_owned().try_into().expect("a namespace"),
+        namespace: "tool-foo".to_owned().try_into().expect("the name is valid"),
         generation: account.generation,
         digest: "5f2e8c1d".repeat(8),
         bytes: 14_230,
@@ -131,7 +131,7 @@ fn more_pods(account: &Account) -> Change {
     let key = OverrideKey { account: account.id.clone(), resource: "pods".to_owned(), cluster: None };
     let ticket = Some("T123".to_owned());
     let note = Note { actor: "carol".to_owned(), reason: "a course".to_owned(), ticket, at: account.since };
-    let until = "2027-01-01T00:00:00Z".parse().expect("a time");
+    let until = "2027-01-01T00:00:00Z".parse().expect("the time is valid");
     Change::Override(key, Some(QuotaOverride { amount: "16".to_owned(), until: Some(until), note, proved: None }))
 }
 
@@ -139,7 +139,7 @@ fn excepted(account: &Account) -> Change {
     let key = ExceptionKey { account: account.id.clone(), rule: ExceptedRule::Images, cluster: None };
     let ticket = Some("T124".to_owned());
     let note = Note { actor: "carol".to_owned(), reason: "a course".to_owned(), ticket, at: account.since };
-    let until = "2026-09-01T00:00:00Z".parse().expect("a time");
+    let until = "2026-09-01T00:00:00Z".parse().expect("the time is valid");
     Change::Exception(key, Some(Exception { until, note, proved: None }))
 }
 
@@ -188,7 +188,7 @@ fn event(account: &Account, actor: &str, action: &str, reason: &str, ticket: Opt
 
 /// Writes the history that the document describes.
 pub async fn story(state_dir: &Path) -> Store {
-    let (mut store, lock) = Store::open(state_dir).await.expect("a new ledger");
+    let (mut store, lock) = Store::open(state_dir).await.expect("the ledger can be opened");
     let people = [
         Account { mail: Some("alice@example.org".to_owned()), ..account(AccountKind::User, "alice", 3001) },
         account(AccountKind::User, "bob", 3002),
@@ -260,7 +260,7 @@ pub async fn story(state_dir: &Path) -> Store {
 }
 
 pub fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime")
 }
 
 pub fn sqlite3(ledger: &Path, statement: &str) -> Output {
@@ -291,13 +291,13 @@ fn every_example_of_the_document_gives_the_answer_that_it_shows() {
     let folder = Folder::create("ledger-document");
     let runtime = runtime();
     let store = runtime.block_on(story(folder.path()));
-    runtime.block_on(store.close()).expect("closed");
+    runtime.block_on(store.close()).expect("the ledger closes");
     let ledger = folder.path().join(FILE);
     let mut wrong = String::new();
     for (statement, answer) in examples() {
         let found = printed(&sqlite3(&ledger, statement));
         if found != answer {
-            writeln!(wrong, "{statement}```\n```\n{found}```\n").expect("text");
+            writeln!(wrong, "{statement}```\n```\n{found}```\n").expect("writing to a string cannot fail");
         }
     }
     assert!(wrong.is_empty(), "docs/ledger.md should say:\n\n{wrong}");
@@ -344,20 +344,21 @@ fn every_view_has_the_documented_columns() {
             found.lines().next().expect("the history has a row in each view").split_whitespace().collect();
         assert_eq!(header.join(" "), columns, "{view}");
     }
-    runtime.block_on(store.close()).expect("closed");
+    runtime.block_on(store.close()).expect("the ledger closes");
 }
 
 #[test]
 fn a_reader_that_holds_the_wal_is_named_and_the_wal_shrinks_afterwards() {
     let folder = Folder::create("ledger-wal");
     let runtime = runtime();
-    let (mut store, lock) = runtime.block_on(Store::open(folder.path())).expect("a new ledger");
+    let (mut store, lock) = runtime.block_on(Store::open(folder.path())).expect("the ledger can be opened");
     let mut command = Command::new("sqlite3");
     command.arg("-readonly").arg(folder.path().join(FILE)).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut shell = command.spawn().expect("sqlite3 (`make packages` installs it)");
-    let (mut asks, answers) = (shell.stdin.take().expect("a pipe"), shell.stdout.take().expect("a pipe"));
-    writeln!(asks, "BEGIN; SELECT count(*) FROM account;").expect("asked");
-    BufReader::new(answers).lines().next().expect("a line").expect("an answer");
+    let (mut asks, answers) =
+        (shell.stdin.take().expect("the child has pipes"), shell.stdout.take().expect("the child has pipes"));
+    writeln!(asks, "BEGIN; SELECT count(*) FROM account;").expect("the shell reads its input");
+    BufReader::new(answers).lines().next().expect("the shell answers").expect("the shell answers");
     let foo = account(AccountKind::Tool, "foo", 52503);
     let mut write = |reason: &str| {
         let event = event(&foo, "bursar", "seen", reason, None);
@@ -372,10 +373,10 @@ fn a_reader_that_holds_the_wal_is_named_and_the_wal_shrinks_afterwards() {
     assert!(length > 64 && readers.len() == 1, "{length} {readers:?}");
     assert!(readers[0].starts_with(&format!("sqlite3 (pid {}, ", shell.id())), "{readers:?}");
     drop(asks);
-    shell.wait().expect("its end");
+    shell.wait().expect("the process can be waited for");
     assert_eq!(holding_the_wal(folder.path()), None, "no reader is left");
     write("one");
     write("two");
-    let length = std::fs::metadata(folder.path().join("ledger.db-wal")).expect("a WAL").len();
+    let length = std::fs::metadata(folder.path().join("ledger.db-wal")).expect("the path exists").len();
     assert!(length <= 4 << 20, "{length}");
 }

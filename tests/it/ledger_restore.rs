@@ -1,4 +1,5 @@
-//! `bursar ledger restore`: what it refuses, what it keeps, and that a kill in the middle leaves a whole ledger.
+//! `bursar ledger restore`: which backups it refuses, and what it keeps. A kill during a restore leaves a complete
+//! ledger.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,12 +12,12 @@ use rustix::process::Signal;
 use crate::cli::Site;
 
 fn sqlite3(ledger: &Path, statement: &str) -> String {
-    let output = Command::new("sqlite3").arg(ledger).arg(statement).output().expect("sqlite3");
+    let output = Command::new("sqlite3").arg(ledger).arg(statement).output().expect("sqlite3 is installed");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// A site with a ledger, and a backup of it.
+/// Returns a site with a ledger, and the path of a backup of that ledger.
 fn site() -> (Site, PathBuf) {
     let site = Site::new();
     site.run("sync --once", 0);
@@ -33,9 +34,11 @@ fn id(ledger: &Path) -> String {
     sqlite3(ledger, "SELECT id FROM ledger")
 }
 
-/// Files beside the ledger that an earlier one was moved to.
+/// Returns the files that replaced ledgers were moved to.
 fn replaced(site: &Site) -> Vec<PathBuf> {
-    let files = fs::read_dir(site.path("state")).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let files = fs::read_dir(site.path("state"))
+        .expect("the folder exists")
+        .map(|entry| entry.expect("the folder is readable").path());
     let mut files: Vec<PathBuf> =
         files.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().contains("replaced"))).collect();
     files.sort();
@@ -43,12 +46,12 @@ fn replaced(site: &Site) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_backup_takes_the_ledgers_place_with_another_id_and_what_was_there_stays() {
+fn a_restored_backup_gets_a_new_id_and_the_old_ledger_stays_beside_it() {
     let (site, backup) = site();
     site.run("hold user alice --reason audit", 0);
     let before = id(&ledger(&site));
     let restore = format!("ledger restore {}", backup.display());
-    assert!(site.run(&restore, 1).contains("--older"), "what happened since would be forgotten");
+    assert!(site.run(&restore, 1).contains("--older"), "a restore that forgets events needs --older");
     assert_eq!(id(&ledger(&site)), before);
     assert!(replaced(&site).is_empty());
 
@@ -67,13 +70,13 @@ fn a_backup_takes_the_ledgers_place_with_another_id_and_what_was_there_stays() {
 }
 
 #[test]
-fn verify_says_which_event_was_changed_is_missing_or_stands_elsewhere_and_knows_a_head_that_was_told() {
+fn verify_names_the_event_that_was_changed_removed_or_moved_and_checks_a_given_head() {
     let (site, backup) = site();
     for reason in ["one", "two", "three"] {
         site.run(&format!("hold user alice --reason {reason}"), 0);
     }
-    let head = site.json("ledger verify", 0)["head"].as_str().expect("a hash").to_owned();
-    let last: i64 = sqlite3(&ledger(&site), "SELECT max(id) FROM event").parse().expect("a number");
+    let head = site.json("ledger verify", 0)["head"].as_str().expect("verify prints the head").to_owned();
+    let last: i64 = sqlite3(&ledger(&site), "SELECT max(id) FROM event").parse().expect("sqlite3 prints the id");
     site.run(&format!("ledger verify --head {head}"), 0);
     site.run("ledger verify --head 00", 64);
     let said = site.run(&format!("ledger verify --head {head} --ledger {}", backup.display()), 1);
@@ -91,7 +94,7 @@ fn verify_says_which_event_was_changed_is_missing_or_stands_elsewhere_and_knows_
         (swap, format!("event {} does not continue", last - 1)),
     ] {
         let forged = site.path("forged.db");
-        fs::copy(ledger(&site), &forged).expect("a copy");
+        fs::copy(ledger(&site), &forged).expect("the ledger can be copied");
         let free = "DROP TRIGGER event_is_never_changed; DROP TRIGGER event_is_never_removed";
         sqlite3(&forged, &format!("{free}; {forgery}"));
         let said = site.run(&format!("ledger verify --ledger {}", forged.display()), 1);
@@ -100,7 +103,7 @@ fn verify_says_which_event_was_changed_is_missing_or_stands_elsewhere_and_knows_
 }
 
 #[test]
-fn a_daemon_copies_the_ledger_by_its_schedule_and_tells_the_journal_the_head() {
+fn a_daemon_makes_backups_on_schedule_and_logs_the_head() {
     let site = Site::new();
     site.configure("[schedule]\nbackup = \"* * * * *\"\n");
     let daemon = site.daemon();
@@ -108,21 +111,23 @@ fn a_daemon_copies_the_ledger_by_its_schedule_and_tells_the_journal_the_head() {
     site.run("hold user alice --reason audit", 0);
     let copies = || {
         let files = fs::read_dir(site.path("state/backups")).into_iter().flatten();
-        files.map(|file| file.expect("a file").path()).find(|path| path.to_string_lossy().contains("ledger-"))
+        files
+            .map(|file| file.expect("the folder is readable").path())
+            .find(|path| path.to_string_lossy().contains("ledger-"))
     };
-    let copy = wait_for("the next minute's backup", DEADLINE, copies);
+    let copy = wait_for("the backup of the next minute is there", DEADLINE, copies);
     let said = site.json(&format!("ledger verify --ledger {}", copy.display()), 0);
     let status = || site.json("status", 0)["backup"]["newest"].is_string().then_some(());
-    wait_for("status tells of it", DEADLINE, status);
+    wait_for("status shows the backup", DEADLINE, status);
     daemon.signal(Signal::TERM);
     assert!(daemon.wait(DEADLINE).success(), "{}", daemon.log_end());
-    let log = fs::read_to_string(site.path("bursard.log")).expect("a log");
-    assert!(log.contains(said["head"].as_str().expect("a hash")), "{log}");
+    let log = fs::read_to_string(site.path("bursard.log")).expect("the daemon writes a log");
+    assert!(log.contains(said["head"].as_str().expect("verify prints the head")), "{log}");
     assert!(log.lines().any(|line| line.contains("history") && line.contains("head")), "{log}");
 }
 
 #[test]
-fn a_running_daemon_keeps_its_ledger() {
+fn the_ledger_cannot_be_replaced_while_the_daemon_runs() {
     let (site, backup) = site();
     let daemon = site.daemon();
     site.run(&format!("ledger restore {}", backup.display()), 75);
@@ -135,25 +140,29 @@ fn a_running_daemon_keeps_its_ledger() {
 #[test]
 fn an_incomplete_backup_is_refused_and_changes_nothing() {
     let (site, backup) = site();
-    let before = fs::read(ledger(&site)).expect("a ledger");
+    let before = fs::read(ledger(&site)).expect("the site has a ledger");
     let spoiled = |name: &str, spoil: &dyn Fn(&Path)| {
         let path = site.path(name);
-        fs::copy(&backup, &path).expect("a copy");
+        fs::copy(&backup, &path).expect("the backup can be copied");
         spoil(&path);
         let said = site.run(&format!("ledger restore {} --older", path.display()), 1);
-        assert!(!said.contains("move ledger.db aside"), "the ledger is good: {said}");
+        assert!(!said.contains("move ledger.db aside"), "the current ledger is intact: {said}");
         said
     };
-    let said = spoiled("noise", &|path| fs::write(path, b"not a database at all, but long enough").expect("written"));
-    assert!(said.contains("the backup cannot be used; choose another one"), "{said}");
-    let said = spoiled("empty", &|path| fs::write(path, b"").expect("written"));
-    assert!(said.contains("the backup cannot be used; choose another one"), "{said}");
-    let said = spoiled("cut", &|path| {
-        let whole = fs::read(path).expect("a backup");
-        fs::write(path, &whole[..whole.len() / 2]).expect("written");
+    let said = spoiled("noise", &|path| {
+        fs::write(path, b"not a database at all, but long enough").expect("the folder is writable")
     });
     assert!(said.contains("the backup cannot be used; choose another one"), "{said}");
-    let said = spoiled("packed", &|path| fs::write(path, b"\x28\xb5\x2f\xfd and no more of zstd").expect("written"));
+    let said = spoiled("empty", &|path| fs::write(path, b"").expect("the folder is writable"));
+    assert!(said.contains("the backup cannot be used; choose another one"), "{said}");
+    let said = spoiled("cut", &|path| {
+        let whole = fs::read(path).expect("the backup is readable");
+        fs::write(path, &whole[..whole.len() / 2]).expect("the folder is writable");
+    });
+    assert!(said.contains("the backup cannot be used; choose another one"), "{said}");
+    let said = spoiled("packed", &|path| {
+        fs::write(path, b"\x28\xb5\x2f\xfd and no more of zstd").expect("the folder is writable")
+    });
     assert!(said.contains("the backup cannot be used; choose another one"), "{said}");
     let forged = "DROP TRIGGER event_is_never_changed; UPDATE event SET reason = 'nothing' WHERE id = 1";
     let said = spoiled("forged", &|path| drop(sqlite3(path, forged)));
@@ -163,18 +172,18 @@ fn an_incomplete_backup_is_refused_and_changes_nothing() {
     assert!(said.contains("newer version"), "{said}");
     let said = site.run(&format!("ledger restore {}", site.path("nowhere").display()), 1);
     assert!(said.contains("nowhere: ") && said.contains("state/backups"), "{said}");
-    assert_eq!(fs::read(ledger(&site)).expect("a ledger"), before);
+    assert_eq!(fs::read(ledger(&site)).expect("the site has a ledger"), before);
     assert!(replaced(&site).is_empty(), "{:?}", replaced(&site));
 }
 
 #[test]
 fn a_damaged_ledger_is_replaced_with_its_wal() {
     let (site, backup) = site();
-    let mut content = fs::read(ledger(&site)).expect("a ledger");
+    let mut content = fs::read(ledger(&site)).expect("the site has a ledger");
     content[100..2000].fill(0xff);
-    fs::write(ledger(&site), content).expect("written");
+    fs::write(ledger(&site), content).expect("the folder is writable");
     assert!(site.run("sync --once", 1).contains("bursar ledger restore BACKUP"));
-    fs::write(site.path("state/ledger.db-wal"), b"of the damaged one").expect("written");
+    fs::write(site.path("state/ledger.db-wal"), b"of the damaged one").expect("the folder is writable");
     site.run(&format!("ledger restore {}", backup.display()), 0);
     assert_eq!(site.json("ledger verify", 0)["ok"], true);
     assert!(!site.path("state/ledger.db-wal").exists());
@@ -183,22 +192,22 @@ fn a_damaged_ledger_is_replaced_with_its_wal() {
 }
 
 #[test]
-fn a_lost_file_comes_back() {
+fn a_lost_ledger_is_restored_from_a_backup() {
     let (site, backup) = site();
-    fs::remove_file(ledger(&site)).expect("removed");
+    fs::remove_file(ledger(&site)).expect("the site has a ledger");
     site.run(&format!("ledger restore {}", backup.display()), 0);
     assert!(site.run("users", 0).contains("alice"));
 }
 
 #[test]
-fn a_restore_that_is_killed_leaves_one_whole_ledger_or_the_other() {
+fn a_killed_restore_leaves_either_ledger_complete() {
     let (site, backup) = site();
     for milliseconds in [5, 10, 15, 20, 30, 40, 60, 80, 120] {
         let mut command = site.command(&format!("ledger restore {} --older", backup.display()));
-        let mut killed = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("bursar runs");
+        let mut killed = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("bursar is built");
         let _ = poll(Duration::from_millis(milliseconds), || false);
-        killed.kill().expect("killed, or it has ended");
-        killed.wait().expect("its end");
+        killed.kill().expect("a process that has ended can be killed too");
+        killed.wait().expect("the child can be waited for");
         assert_eq!(site.json("ledger verify", 0)["ok"], true, "after {milliseconds} ms");
         assert!(site.run("users", 0).contains("alice"));
     }

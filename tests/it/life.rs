@@ -1,4 +1,4 @@
-//! Suspension, resumption, revocation, holds and limits: what an account loses, what comes back, and who decides.
+//! Suspension, resumption, revocation, holds and limits: what an account loses, what comes back, and who may decide.
 
 use bursar::daemon;
 use bursar::identity::AccountKind;
@@ -17,23 +17,23 @@ fn target(tool: &str) -> Target {
 
 fn state(world: &World, tool: &str) -> String {
     let rows = world.rows("SELECT name, state FROM tools");
-    let row = rows.iter().find(|row| row["name"] == tool).expect("the tool is known");
-    row["state"].as_str().expect("text").to_owned()
+    let row = rows.iter().find(|row| row["name"] == tool).expect("the ledger knows the tool");
+    row["state"].as_str().expect("a state is text").to_owned()
 }
 
 fn works(world: &World, tool: &str) -> bool {
     world.kubectl_as_tool(tool, &["get", "pods"]).status.success()
 }
 
-/// Out of every base that is read, and back: the entry keeps its entryUUID.
-fn moved(dn: &str, superior: &str) {
-    let rdn = dn.split(',').next().expect("an RDN");
+/// Moves an entry out of every base that is read, or back. The entry keeps its `entryUUID`.
+fn move_entry(dn: &str, superior: &str) {
+    let rdn = dn.split(',').next().expect("a DN has an RDN");
     let record = format!("dn: {dn}\nchangetype: modrdn\nnewrdn: {rdn}\ndeleteoldrdn: 1\nnewsuperior: {superior}\n");
     Servers::shared().slapd.modify_ldif(&record);
 }
 
 #[test]
-fn a_tool_that_is_gone_loses_its_access_and_gets_all_back_when_it_returns() {
+fn a_tool_that_leaves_the_directory_loses_access_until_it_returns() {
     let mut world = World::with("gone", AT_ONCE);
     world.tool("foo", 62_001, &[]);
     world.tool("stays", 62_002, &[]);
@@ -41,11 +41,11 @@ fn a_tool_that_is_gone_loses_its_access_and_gets_all_back_when_it_returns() {
     let namespace = world.namespace("foo");
     world.kubectl(&["create", "deployment", "web", "--image=example.org/web", "--replicas=3", "-n", &namespace]);
     let old = world.folder.join("old-kubeconfig");
-    std::fs::copy(world.home("foo").join(".kube/config"), &old).expect("a copy of the kubeconfig");
+    std::fs::copy(world.home("foo").join(".kube/config"), &old).expect("the file can be copied");
 
     let account = tool_account_dn(&world.base, "foo");
-    let (rdn, home) = account.split_once(',').expect("a DN of several parts");
-    moved(&account, &world.base);
+    let (rdn, home) = account.split_once(',').expect("the DN has several parts");
+    move_entry(&account, &world.base);
     let report = world.cycle();
     assert_eq!(state(&world, "foo"), "suspended", "{report:#?}");
     let bindings = world.kubectl(&["get", "rolebindings", "-n", &namespace, "-o", "name"]);
@@ -56,7 +56,7 @@ fn a_tool_that_is_gone_loses_its_access_and_gets_all_back_when_it_returns() {
     assert_eq!(world.kubectl(&replicas), "0");
     assert!(works(&world, "stays"));
 
-    moved(&format!("{rdn},{}", world.base), home);
+    move_entry(&format!("{rdn},{}", world.base), home);
     all_is_well(&world.cycle());
     assert_eq!(state(&world, "foo"), "active");
     assert!(works(&world, "foo"));
@@ -88,33 +88,33 @@ fn an_ordered_suspension_ends_only_by_resume() {
     let mut world = World::new("ordered");
     world.tool("foo", 62_021, &[]);
     all_is_well(&world.cycle());
-    world.order(&OrderRequest::Suspend(target("foo"))).expect("suspended");
+    world.order(&OrderRequest::Suspend(target("foo"))).expect("the order is accepted");
     assert_eq!(state(&world, "foo"), "suspended");
-    let kubeconfig = || std::fs::read_to_string(world.home("foo").join(".kube/config")).expect("it stays");
+    let kubeconfig = || std::fs::read_to_string(world.home("foo").join(".kube/config")).expect("the kubeconfig stays");
     assert!(!kubeconfig().contains("client-key-data"), "no key stays");
     let told = stderr(&world.kubectl_as_tool("foo", &["get", "pods"]));
     assert!(told.contains("tool foo is suspended since 2") && told.contains("; ask the administrators of"), "{told}");
     let report = world.cycle();
     assert_eq!((report.changed, state(&world, "foo").as_str()), (0, "suspended"), "{report:#?}");
-    all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("resumed"));
+    all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("the order is accepted"));
     assert!(works(&world, "foo"));
-    // A home that takes no notice loses what is ours all the same, and delays nothing.
+    // If the tenant changed the kubeconfig, Bursar's part is removed all the same, without delay.
     let config = world.home("foo").join(".kube/config");
     let own = "contexts: [{name: test, context: {cluster: mine, user: me}}]\n";
-    std::fs::write(&config, own).expect("written");
-    all_is_well(&world.order(&OrderRequest::Suspend(target("foo"))).expect("suspended"));
-    let left = std::fs::read_to_string(&config).expect("there");
+    std::fs::write(&config, own).expect("the folder is writable");
+    all_is_well(&world.order(&OrderRequest::Suspend(target("foo"))).expect("the order is accepted"));
+    let left = std::fs::read_to_string(&config).expect("the kubeconfig stays");
     assert!(left.contains("me") && !left.contains("exec"), "{left}");
-    std::fs::remove_file(&config).expect("removed");
-    all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("resumed"));
-    let refusal = world.order(&OrderRequest::Resume(target("foo"))).expect_err("not suspended");
+    std::fs::remove_file(&config).expect("the kubeconfig stays");
+    all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("the order is accepted"));
+    let refusal = world.order(&OrderRequest::Resume(target("foo"))).expect_err("the account is not suspended");
     assert!(refusal.text.contains("not suspended"), "{}", refusal.text);
-    let refusal = world.order(&OrderRequest::Suspend(target("nobody"))).expect_err("unknown");
+    let refusal = world.order(&OrderRequest::Suspend(target("nobody"))).expect_err("the account is unknown");
     assert_eq!(refusal.exit_code, 4);
 }
 
 #[test]
-fn a_suspension_with_an_end_resumes_by_itself() {
+fn a_suspension_with_an_end_time_ends_by_itself() {
     let mut world = World::new("untilend");
     world.tool("foo", 62_081, &[]);
     all_is_well(&world.cycle());
@@ -124,18 +124,18 @@ fn a_suspension_with_an_end_resumes_by_itself() {
             until: daemon::now() + SignedDuration::from_hours(hours),
         })
     };
-    let refusal = world.order(&until(-1)).expect_err("past");
+    let refusal = world.order(&until(-1)).expect_err("the end time is in the past");
     assert_eq!(refusal.exit_code, 64, "{}", refusal.text);
-    world.order(&until(1)).expect("suspended");
+    world.order(&until(1)).expect("the order is accepted");
     let suspended = world.status().suspended;
     assert!(matches!(&*suspended, [one] if one.to_string().contains("tool foo until")), "{suspended:?}");
     let why = world.bursar("why tool foo");
     assert!(why.contains("`bursar resume` ends it earlier"), "{why}");
-    // Another end instead; the same one twice is refused.
+    // Another end time replaces the first, but the same one again is refused.
     let later = until(2);
-    world.order(&later).expect("another end");
-    assert!(world.order(&later).expect_err("the same end").text.contains("already until"));
-    world.order(&until(1)).expect("earlier again");
+    world.order(&later).expect("the order is accepted");
+    assert!(world.order(&later).expect_err("the end time is the same").text.contains("already until"));
+    world.order(&until(1)).expect("the order is accepted");
     world.cycle();
     assert!(!works(&world, "foo"));
     world.stop();
@@ -153,38 +153,38 @@ fn a_revoked_certificate_is_refused_and_the_new_one_works() {
     world.tool("foo", 62_031, &[]);
     all_is_well(&world.cycle());
     let stolen = world.folder.join("stolen");
-    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("a copy");
+    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("the kubeconfig can be copied");
     assert!(world.kubectl_with(&stolen, &["get", "pods"]).status.success());
-    all_is_well(&world.order(&OrderRequest::Revoke(target("foo"))).expect("revoked"));
+    all_is_well(&world.order(&OrderRequest::Revoke(target("foo"))).expect("the order is accepted"));
     let refused = world.kubectl_with(&stolen, &["get", "pods"]);
     assert!(stderr(&refused).contains("Forbidden"), "{}", stderr(&refused));
     assert!(works(&world, "foo"));
 }
 
 #[test]
-fn a_held_tool_is_planned_for_and_not_touched() {
+fn a_held_tool_is_in_the_plan_but_is_not_changed() {
     let mut world = World::new("held");
     world.tool("foo", 62_041, &[]);
     all_is_well(&world.cycle());
-    world.order(&OrderRequest::Hold(target("foo"))).expect("held");
+    world.order(&OrderRequest::Hold(target("foo"))).expect("the order is accepted");
     Servers::shared().slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "foo")));
     world.cycle();
     assert_eq!(state(&world, "foo"), "active");
     let plan = world.plan();
     assert!(plan.text.contains("foo") && plan.text.contains("held"), "{}", plan.text);
-    world.order(&OrderRequest::Release(target("foo"))).expect("released");
+    world.order(&OrderRequest::Release(target("foo"))).expect("the order is accepted");
     assert_eq!(state(&world, "foo"), "suspended");
 }
 
 #[test]
-fn a_maintainer_who_leaves_takes_no_working_certificate_along() {
+fn a_maintainer_who_leaves_keeps_no_working_certificate() {
     let mut world = World::new("leaver");
     world.person("leaver-ann", 62_051);
     world.person("leaver-ben", 62_052);
     world.tool("foo", 62_053, &["leaver-ann", "leaver-ben"]);
     all_is_well(&world.cycle());
     let kept = world.folder.join("kept");
-    std::fs::copy(world.home("foo").join(".kube/config"), &kept).expect("a copy");
+    std::fs::copy(world.home("foo").join(".kube/config"), &kept).expect("the kubeconfig can be copied");
     let stays = bursar_testkit::ldif::person_dn(&world.base, "leaver-ben");
     let leave = replace_ldif(&tool_group_dn(&world.base, "foo"), "member", &[&stays]);
     Servers::shared().slapd.modify_ldif(&leave);
@@ -198,7 +198,7 @@ fn a_maintainer_who_leaves_takes_no_working_certificate_along() {
 }
 
 #[test]
-fn too_many_at_once_are_held_back_until_somebody_approves_exactly_them() {
+fn too_many_suspensions_wait_until_an_administrator_approves_exactly_these() {
     let more = format!("{AT_ONCE}[limits]\nsuspend_per_cycle = {{ count = 2 }}\nsuspend_per_day = {{ count = 2 }}\n");
     let mut world = World::with("limits", &more);
     let tools = ["ta", "tb", "tc", "td"];
@@ -216,9 +216,9 @@ fn too_many_at_once_are_held_back_until_somebody_approves_exactly_them() {
     assert_eq!(suspended(&world), 2);
     let plan = world.plan();
     assert_eq!(plan.exit_code, 3);
-    let hash = plan.plan["refused"]["hash"].as_str().expect("a hash").to_owned();
+    let hash = plan.plan["refused"]["hash"].as_str().expect("a refused plan has a hash").to_owned();
     assert!(plan.text.contains(&format!("bursar approve {hash}")), "{}", plan.text);
-    world.order(&OrderRequest::Approve { hash }).expect("approved");
+    world.order(&OrderRequest::Approve { hash }).expect("the order is accepted");
     assert_eq!(suspended(&world), 4);
     assert!(works(&world, "stays"));
 }

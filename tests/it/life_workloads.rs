@@ -1,5 +1,5 @@
-//! Workloads over a suspension and a resumption by whole programs that are killed in the middle: at each moment every
-//! workload is what it was, or the ledger knows what that is.
+//! Bursar is killed in the middle of a suspension and of a resumption. At each moment, every workload either is as
+//! before, or the ledger knows how it was.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use crate::world::World;
 
 const DEPLOYMENTS: u64 = 12;
 
-/// `Kind/name` and what it is scaled to; `null` for what is suspended, `true` for what is not.
+/// The scale of each workload by `Kind/name`. A kind without replicas has `null` if it is suspended, and `true` if not.
 type Workloads = BTreeMap<String, Value>;
 
 #[test]
-fn workloads_come_back_exactly_though_bursar_is_killed_in_the_middle_both_ways() {
+fn workloads_return_exactly_although_bursar_is_killed_during_suspension_and_resumption() {
     let mut world = World::new("midway");
     world.tool("foo", 62_081, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
@@ -29,37 +29,37 @@ fn workloads_come_back_exactly_though_bursar_is_killed_in_the_middle_both_ways()
 
     slapd.modify_ldif(&disable_ldif(&account));
     world.killed_when(|world| state(world) == "suspended", |_| false);
-    nothing_is_lost(&world, &before);
+    check_nothing_is_lost(&world, &before);
     world.killed_when(|world| !kept(world).is_empty(), |_| false);
-    nothing_is_lost(&world, &before);
+    check_nothing_is_lost(&world, &before);
     world.killed_when(|world| workloads(world)["Deployment/web1"] == 0, |_| false);
-    nothing_is_lost(&world, &before);
+    check_nothing_is_lost(&world, &before);
     world.cycle();
     world.stop();
     let stopped = workloads(&world);
     assert!(stopped.values().all(|now| *now == 0 || now.is_null()), "{stopped:?}");
-    nothing_is_lost(&world, &before);
-    assert!(!bare_pod_is_there(&world));
+    check_nothing_is_lost(&world, &before);
+    assert!(!bare_pod_exists(&world));
 
     scale(&world, "web1", 7);
     let mut expected = before;
     expected.insert("Deployment/web1".to_owned(), json!(7));
     slapd.modify_ldif(&enable_ldif(&account));
     world.killed_when(|world| state(world) == "active", |_| false);
-    nothing_is_lost(&world, &expected);
+    check_nothing_is_lost(&world, &expected);
     world.killed_when(|world| workloads(world)["Deployment/web2"] != 0, |_| false);
-    nothing_is_lost(&world, &expected);
+    check_nothing_is_lost(&world, &expected);
     assert_eq!(world.cycle().exit_code(), 0);
     assert_eq!(workloads(&world), expected);
     assert!(kept(&world).is_empty());
-    assert!(!bare_pod_is_there(&world), "a bare pod is not made again");
+    assert!(!bare_pod_exists(&world), "a bare pod is not created again");
 
     scale(&world, "web3", 0);
     assert_eq!(world.cycle().exit_code(), 0);
-    assert_eq!(workloads(&world)["Deployment/web3"], 0, "the tenant's own from then on");
+    assert_eq!(workloads(&world)["Deployment/web3"], 0, "the tenant decides from then on");
 }
 
-fn nothing_is_lost(world: &World, before: &Workloads) {
+fn check_nothing_is_lost(world: &World, before: &Workloads) {
     let (now, kept) = (workloads(world), kept(world));
     for (name, was) in before {
         let known = kept.get(name);
@@ -68,24 +68,24 @@ fn nothing_is_lost(world: &World, before: &Workloads) {
 }
 
 fn state(world: &World) -> String {
-    world.rows("SELECT state FROM tools")[0]["state"].as_str().expect("text").to_owned()
+    world.rows("SELECT state FROM tools")[0]["state"].as_str().expect("a state is text").to_owned()
 }
 
 fn kept(world: &World) -> Workloads {
     let rows = world.rows("SELECT kind || '/' || name AS name, replicas FROM stopped_workload WHERE kind <> 'Pod'");
     let was = |replicas: &Value| if replicas.is_null() { json!(true) } else { replicas.clone() };
-    rows.iter().map(|row| (row["name"].as_str().expect("text").to_owned(), was(&row["replicas"]))).collect()
+    rows.iter().map(|row| (row["name"].as_str().expect("a name is text").to_owned(), was(&row["replicas"]))).collect()
 }
 
-/// Those that nobody controls.
+/// Returns the workloads that have no owner.
 fn workloads(world: &World) -> Workloads {
     let kinds = "deployments,statefulsets,replicasets,cronjobs,jobs";
     let listed = world.kubectl(&["get", kinds, "-n", &world.namespace("foo"), "-o", "json"]);
-    let listed: Value = serde_json::from_str(&listed).expect("a list");
-    let objects = listed["items"].as_array().expect("a list").iter();
+    let listed: Value = serde_json::from_str(&listed).expect("kubectl prints JSON");
+    let objects = listed["items"].as_array().expect("kubectl prints a list").iter();
     let top_level = objects.filter(|object| object["metadata"]["ownerReferences"].is_null());
     let named = top_level.map(|object| {
-        let text = |value: &Value| value.as_str().expect("text").to_owned();
+        let text = |value: &Value| value.as_str().expect("a name is text").to_owned();
         let running = if object["spec"]["suspend"] == true { Value::Null } else { json!(true) };
         let now = object["spec"].get("replicas").cloned().unwrap_or(running);
         (format!("{}/{}", text(&object["kind"]), text(&object["metadata"]["name"])), now)
@@ -93,7 +93,7 @@ fn workloads(world: &World) -> Workloads {
     named.collect()
 }
 
-fn bare_pod_is_there(world: &World) -> bool {
+fn bare_pod_exists(world: &World) -> bool {
     !world
         .kubectl(&["get", "pod", "bare", "--ignore-not-found", "-n", &world.namespace("foo"), "-o", "name"])
         .is_empty()
@@ -113,7 +113,7 @@ fn create(world: &World) {
     };
     let mut batch = template("batch");
     batch["spec"]["restartPolicy"] = json!("Never");
-    // The bare pod first, while the quota has room for it.
+    // The bare pod comes first because the quota has room for it only then.
     let bare =
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bare"}, "spec": template("bare")["spec"]});
     let mut items = vec![bare];
@@ -129,7 +129,7 @@ fn create(world: &World) {
     ]);
     let file = world.folder.join("workloads.json");
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
-    std::fs::write(&file, list.to_string()).expect("written");
+    std::fs::write(&file, list.to_string()).expect("the folder is writable");
     world.kubectl(&["create", "-n", &world.namespace("foo"), "-f", &file.display().to_string()]);
 }
 
@@ -145,7 +145,7 @@ fn template(name: &str) -> Value {
 }
 
 #[test]
-fn a_suspension_ends_pods_whose_grace_is_years_and_pods_of_a_job_that_nobody_runs() {
+fn a_suspension_ends_pods_with_a_grace_of_years_and_pods_of_an_unmanaged_job() {
     let mut world = World::new("lastpods");
     world.tool("foo", 62_091, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
@@ -164,7 +164,7 @@ fn a_suspension_ends_pods_whose_grace_is_years_and_pods_of_a_job_that_nobody_run
         let labels = json!({"batch.kubernetes.io/controller-uid": uid});
         create(&json!({"apiVersion": "v1", "kind": "Pod", "spec": endless["spec"],
             "metadata": {"name": name, "labels": labels, "ownerReferences": owners}}));
-        // A pod without a node is gone at once.
+        // The API server removes a pod without a node at once, so this one gets a node.
         let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
             "target": {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}});
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}/binding");
@@ -175,8 +175,8 @@ fn a_suspension_ends_pods_whose_grace_is_years_and_pods_of_a_job_that_nobody_run
     Servers::shared().slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "foo")));
     assert_eq!(world.cycle().exit_code(), 0);
     let pods = world.kubectl(&["get", "pods", "-n", &namespace, "-o", "json"]);
-    let pods: Value = serde_json::from_str(&pods).expect("a list");
-    for pod in pods["items"].as_array().expect("a list") {
+    let pods: Value = serde_json::from_str(&pods).expect("kubectl prints JSON");
+    for pod in pods["items"].as_array().expect("kubectl prints a list") {
         let seconds = pod["metadata"]["deletionGracePeriodSeconds"].as_i64();
         assert!(seconds.is_some_and(|seconds| seconds <= 30), "{}: {seconds:?}", pod["metadata"]["name"]);
     }

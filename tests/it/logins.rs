@@ -1,5 +1,4 @@
-//! `kind = "oidc"`: people log in at a real Keycloak with kubelogin, and the real API server takes its word for who they
-//! are.
+//! `kind = "oidc"`: people log in at a real Keycloak with kubelogin, and the real API server accepts their tokens.
 
 use std::env;
 use std::fs;
@@ -32,7 +31,7 @@ roles      = ["bursar-tenant"]
 credential = { kind = "oidc", issuer = "@ISSUER@", client_id = "kubernetes", scopes = ["email"], grant = "device-code", user = "sso:{name}", endpoints = ["internal"] }
 "#;
 
-/// An API server that trusts this issuer (`--authentication-config`, Kubernetes 1.30 and later).
+/// Returns options of an API server that trusts this issuer (`--authentication-config`, Kubernetes 1.30 and later).
 fn trusting(keycloak: &Keycloak, folder: &std::path::Path) -> ControlPlaneOptions {
     let config = json!({
         "apiVersion": "apiserver.config.k8s.io/v1",
@@ -41,18 +40,18 @@ fn trusting(keycloak: &Keycloak, folder: &std::path::Path) -> ControlPlaneOption
             "issuer": {
                 "url": keycloak.issuer("site"),
                 "audiences": ["kubernetes"],
-                "certificateAuthority": fs::read_to_string(&keycloak.ca_pem).expect("its CA"),
+                "certificateAuthority": fs::read_to_string(&keycloak.ca_pem).expect("Keycloak has a CA"),
             },
             "claimMappings": {"username": {"claim": "preferred_username", "prefix": "sso:"}},
         }],
     });
     let file = folder.join("authentication.json");
-    fs::write(&file, config.to_string()).expect("written");
+    fs::write(&file, config.to_string()).expect("the folder is writable");
     let argument = format!("--authentication-config={}", file.display());
     ControlPlaneOptions { api_server_arguments: vec![argument], ..ControlPlaneOptions::default() }
 }
 
-/// Somebody at a machine of their own with kubectl, kubelogin and a browser, which trusts the site's authority.
+/// A person with a machine that has kubectl, kubelogin and a browser, and that trusts the authority of the site.
 struct Person<'a> {
     name: &'a str,
     machine: PathBuf,
@@ -63,27 +62,28 @@ struct Person<'a> {
 impl<'a> Person<'a> {
     fn new(name: &'a str, world: &World, cluster: &'a ControlPlane, keycloak: &'a Keycloak) -> Self {
         let machine = world.folder.join(format!("machine-{name}"));
-        fs::create_dir(&machine).expect("a machine");
+        fs::create_dir(&machine).expect("the folder is writable");
         let browser = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/keycloak/browser.sh");
-        symlink(browser, machine.join("xdg-open")).expect("a browser");
+        symlink(browser, machine.join("xdg-open")).expect("the folder is writable");
         Self { name, machine, cluster, trusted: &keycloak.ca_pem }
     }
 
-    /// The first one opens the browser, the next ones use the token that kubelogin kept.
+    /// Runs kubectl. The first call opens the browser. Later calls use the token that kubelogin kept.
     fn kubectl(&self, kubeconfig: &Path, arguments: &[&str]) -> Output {
         let mut command = self.cluster.kubectl_as(kubeconfig);
-        // The file says `kubectl oidc-login`: kubectl and kubelogin are looked up, as on any machine.
-        let kubectl = Path::new(command.get_program()).parent().expect("a folder").to_owned();
+        // The kubeconfig names the command `kubectl oidc-login`, so kubectl and kubelogin are looked up in `PATH`, as
+        // on any machine.
+        let kubectl = Path::new(command.get_program()).parent().expect("the path has a parent").to_owned();
         let kubelogin = made_by("tests/keycloak/kubelogin.sh");
-        let usual = env::var_os("PATH").expect("a PATH");
+        let usual = env::var_os("PATH").expect("PATH is set");
         let folders = [self.machine.clone(), kubectl, kubelogin].into_iter().chain(env::split_paths(&usual));
         command
             .args(arguments)
-            .env("PATH", env::join_paths(folders).expect("folders"))
+            .env("PATH", env::join_paths(folders).expect("no folder contains a colon"))
             .env("HOME", &self.machine)
             .env("SSL_CERT_FILE", self.trusted)
             .env("BROWSER_USER", self.name);
-        command.output().expect("kubectl")
+        command.output().expect("kubectl is installed")
     }
 }
 
@@ -102,7 +102,7 @@ fn people_log_in_with_their_roles_until_they_are_suspended() {
     for name in ["ann", "eve"] {
         keycloak.user("site", name);
     }
-    let folder = tempfile::TempDir::new().expect("a folder");
+    let folder = tempfile::TempDir::new().expect("the system allows a temporary folder");
     let servers = own_servers(&trusting(keycloak, folder.path()));
     let homes = servers.folder().join("logins/homes/home");
     let class = CLASS.replace("@HOMES@", &homes.display().to_string()).replace("@ISSUER@", &keycloak.issuer("site"));
@@ -114,11 +114,11 @@ fn people_log_in_with_their_roles_until_they_are_suspended() {
     let report = world.cycle();
     assert_eq!(report.exit_code(), 0, "{report:#?}");
 
-    // What is in the home: whom to ask, and nothing to keep.
+    // The kubeconfig names the issuer and contains no secret.
     let file: PathBuf = homes.join("ann/.kube/config");
-    let kubeconfig = Kubeconfig::read_from(&file).expect("a kubeconfig");
-    let user = kubeconfig.auth_infos[0].auth_info.as_ref().expect("a user");
-    let exec = user.exec.as_ref().expect("a plugin");
+    let kubeconfig = Kubeconfig::read_from(&file).expect("the kubeconfig is delivered");
+    let user = kubeconfig.auth_infos[0].auth_info.as_ref().expect("the kubeconfig has a user");
+    let exec = user.exec.as_ref().expect("the user has a plugin");
     assert_eq!(exec.command.as_deref(), Some("kubectl"));
     let issuer = format!("--oidc-issuer-url={}", keycloak.issuer("site"));
     let arguments = [
@@ -129,12 +129,12 @@ fn people_log_in_with_their_roles_until_they_are_suspended() {
         "--oidc-extra-scope=email",
         "--grant-type=device-code",
     ];
-    assert_eq!(exec.args.as_deref().expect("arguments"), arguments);
-    let text = fs::read_to_string(&file).expect("a file");
+    assert_eq!(exec.args.as_deref().expect("the plugin has arguments"), arguments);
+    let text = fs::read_to_string(&file).expect("the kubeconfig is readable");
     assert!(["secret", "token:", "client-key", "password"].iter().all(|word| !text.contains(word)), "{text}");
 
     let [ann, eve] = ["ann", "eve"].map(|name| Person::new(name, &world, &servers.cluster, keycloak));
-    // The API server asks the issuer for its keys when it is not busy otherwise.
+    // The API server fetches the keys of the issuer only when it is otherwise idle.
     let pods = ["get", "pods"];
     wait_for("the API server knows ann", DEADLINE, || ann.kubectl(&file, &pods).status.success().then_some(()));
     let who = ann.kubectl(&file, &["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"]);
@@ -144,30 +144,31 @@ fn people_log_in_with_their_roles_until_they_are_suspended() {
     let by_another = eve.kubectl(&file, &pods);
     assert!(stderr(&by_another).contains("\"sso:eve\" cannot list"), "{}", stderr(&by_another));
 
-    // Nothing is renewed; what is broken is written again; and a look costs nothing else.
+    // Nothing is renewed. A damaged kubeconfig is written again. A check alone changes nothing.
     let report = world.cycle();
     assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
-    fs::write(&file, text.replace("--oidc-client-id=kubernetes", "--oidc-client-id=other")).expect("written");
+    fs::write(&file, text.replace("--oidc-client-id=kubernetes", "--oidc-client-id=other"))
+        .expect("the home is writable");
     world.clock = in_7_hours;
     world.stop();
     let report = world.cycle();
     assert_eq!(report.exit_code(), 0, "{report:#?}");
-    let again = fs::read_to_string(&file).expect("a file");
+    let again = fs::read_to_string(&file).expect("the kubeconfig is readable");
     assert!(again.contains("--oidc-client-id=kubernetes") && !again.contains("client-id=other"), "{again}");
     assert_eq!(world.rows("SELECT account FROM history WHERE action = 'kubeconfig written again'").len(), 1);
 
-    // Nobody can take back what the issuer says: a revocation says so instead of doing half of it.
+    // Bursar cannot revoke the tokens of an issuer. So it refuses a revocation instead of doing half of it.
     let refused = world.order(&OrderRequest::Revoke(target())).expect_err("there is nothing to revoke");
     assert!(refused.text.contains("suspend"), "{}", refused.text);
 
     let taken_along = world.folder.join("taken-along");
-    fs::copy(&file, &taken_along).expect("a copy");
-    let report = world.order(&OrderRequest::Suspend(target())).expect("suspended");
+    fs::copy(&file, &taken_along).expect("the kubeconfig can be copied");
+    let report = world.order(&OrderRequest::Suspend(target())).expect("the order is accepted");
     assert_eq!(report.exit_code(), 0, "{report:#?}");
     let later = ann.kubectl(&taken_along, &pods);
     assert!(stderr(&later).contains("Forbidden"), "{}", stderr(&later));
-    assert!(!fs::read_to_string(&file).expect("a file").contains("oidc-login"));
-    let report = world.order(&OrderRequest::Resume(target())).expect("resumed");
+    assert!(!fs::read_to_string(&file).expect("the kubeconfig is readable").contains("oidc-login"));
+    let report = world.order(&OrderRequest::Resume(target())).expect("the order is accepted");
     assert_eq!(report.exit_code(), 0, "{report:#?}");
     assert!(ann.kubectl(&file, &pods).status.success());
 }

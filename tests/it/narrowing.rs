@@ -1,5 +1,5 @@
-//! What takes access away, where another mechanism stands in its way: made-up controllers, holds, namespaces that are being
-//! deleted.
+//! Access is taken away although another mechanism stands in the way: invented controllers, holds, or namespaces that
+//! are being deleted.
 
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, Target};
@@ -13,13 +13,13 @@ fn target(tool: &str) -> Target {
     Target { kind: AccountKind::Tool, name: tool.to_owned(), reason: Some("a test".to_owned()), ticket: None }
 }
 
-/// A pod that every Pod Security level takes.
+/// A pod that every Pod Security level allows.
 const POD: &str = r#"{"spec": {"containers": [{"name": "p", "image": "example.org/i", "securityContext": {
     "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": true,
     "seccompProfile": {"type": "RuntimeDefault"}}}]}}"#;
 
 #[test]
-fn a_suspended_namespace_refuses_pods_of_administrators_and_a_made_up_controller_excuses_nothing() {
+fn a_suspended_namespace_refuses_all_pods_and_an_invented_controller_is_ignored() {
     let mut world = World::new("nopods");
     world.tool("foo", 62_701, &[]);
     all_is_well(&world.cycle());
@@ -31,7 +31,7 @@ fn a_suspended_namespace_refuses_pods_of_administrators_and_a_made_up_controller
         r#"{{"metadata":{{"ownerReferences":[{{"apiVersion":"v1","kind":"ConfigMap","name":"owner","uid":"{uid}","controller":true}}]}}}}"#
     );
     world.kubectl(&["patch", "deployment", "web", "-n", &namespace, "--type=merge", "-p", &owner]);
-    world.order(&OrderRequest::Suspend(target("foo"))).expect("suspended");
+    world.order(&OrderRequest::Suspend(target("foo"))).expect("the order is accepted");
     let replicas = ["get", "deployment", "web", "-n", &namespace, "-o", "jsonpath={.spec.replicas}"];
     assert_eq!(world.kubectl(&replicas), "0");
 
@@ -39,7 +39,7 @@ fn a_suspended_namespace_refuses_pods_of_administrators_and_a_made_up_controller
     let run = ["run", "p", "--image=example.org/i", "-n", &namespace, "--overrides", POD];
     let refused = world.kubectl_with(admin, &run);
     assert!(stderr(&refused).contains("bursar-suspended"), "{}", stderr(&refused));
-    // A user who deletes the quota gets it back.
+    // If a user deletes the quota, the daemon creates it again.
     world.kubectl(&["delete", "quota", "bursar-suspended", "-n", &namespace]);
     let again = poll(DEADLINE, || {
         world.cycle();
@@ -47,19 +47,19 @@ fn a_suspended_namespace_refuses_pods_of_administrators_and_a_made_up_controller
     });
     assert!(again);
 
-    all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("resumed"));
+    all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("the order is accepted"));
     assert_eq!(world.kubectl(&replicas), "2");
     let runs = poll(DEADLINE, || world.kubectl_with(admin, &run).status.success());
     assert!(runs, "{}", stderr(&world.kubectl_with(admin, &run)));
 }
 
 #[test]
-fn a_namespace_that_somebody_is_deleting_keeps_no_kubeconfig_and_no_workload() {
+fn a_suspension_ends_access_to_a_namespace_that_is_being_deleted() {
     let mut world = World::new("leaving");
     world.tool("foo", 62_711, &[]);
     all_is_well(&world.cycle());
     let namespace = world.namespace("foo");
-    // A finalizer keeps the namespace, and a workload in it.
+    // A finalizer keeps the workload, and thereby the namespace.
     world.kubectl(&["create", "deployment", "web", "--image=example.org/web", "--replicas=2", "-n", &namespace]);
     let kept = r#"{"metadata":{"finalizers":["example.org/keep"]}}"#;
     world.kubectl(&["patch", "deployment", "web", "-n", &namespace, "--type=merge", "-p", kept]);
@@ -84,37 +84,40 @@ fn a_held_tool_is_revoked_and_suspended_by_order_and_by_nothing_else() {
     world.tool("foo", 62_721, &[]);
     all_is_well(&world.cycle());
     let stolen = world.folder.join("stolen");
-    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("a copy");
-    world.order(&OrderRequest::Hold(target("foo"))).expect("held");
-    all_is_well(&world.order(&OrderRequest::Revoke(target("foo"))).expect("revoked"));
+    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("the kubeconfig can be copied");
+    world.order(&OrderRequest::Hold(target("foo"))).expect("the order is accepted");
+    all_is_well(&world.order(&OrderRequest::Revoke(target("foo"))).expect("the order is accepted"));
     let refused = world.kubectl_with(&stolen, &["get", "pods"]);
     assert!(stderr(&refused).contains("Forbidden"), "{}", stderr(&refused));
     assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success(), "the replacement is delivered");
 
     Servers::shared().slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "foo")));
     world.cycle();
-    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success(), "a mark waits for the release");
-    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("a copy");
-    world.order(&OrderRequest::Suspend(target("foo"))).expect("suspended");
+    assert!(
+        world.kubectl_as_tool("foo", &["get", "pods"]).status.success(),
+        "a mark in the directory waits for the release"
+    );
+    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("the kubeconfig can be copied");
+    world.order(&OrderRequest::Suspend(target("foo"))).expect("the order is accepted");
     let refused = world.kubectl_with(&stolen, &["get", "pods"]);
     assert!(stderr(&refused).contains("Forbidden"), "{}", stderr(&refused));
     assert_eq!(world.rows("SELECT state FROM tools")[0]["state"], "suspended");
 }
 
-/// A tool with a copy of its kubeconfig, and the name of the binding that gives it access.
+/// Returns a world with a tool, a copy of its kubeconfig, and the name of the binding that gives it access.
 fn with_a_copy(name: &str, uid: u32) -> (World, std::path::PathBuf, String) {
     let mut world = World::new(name);
     world.tool("kept", uid, &[]);
     all_is_well(&world.cycle());
     let stolen = world.folder.join("stolen");
-    std::fs::copy(world.home("kept").join(".kube/config"), &stolen).expect("a copy");
+    std::fs::copy(world.home("kept").join(".kube/config"), &stolen).expect("the kubeconfig can be copied");
     assert!(world.works(&stolen));
     let binding = world.kubectl(&["get", "rolebindings", "-n", &world.namespace("kept"), "-o", "name"]);
     (world, stolen, binding.trim().to_owned())
 }
 
 #[test]
-fn a_binding_that_lost_its_label_while_the_daemon_was_stopped_goes_with_a_suspension() {
+fn a_suspension_removes_a_binding_that_lost_its_label_while_the_daemon_was_stopped() {
     let (mut world, stolen, binding) = with_a_copy("unlabel", 62_728);
     let namespace = world.namespace("kept");
     world.stop();
@@ -133,29 +136,29 @@ fn a_binding_that_lost_its_label_while_the_daemon_was_stopped_goes_with_a_suspen
 fn a_held_tool_whose_binding_lost_its_label_is_revoked() {
     let (mut world, stolen, binding) = with_a_copy("unlabheld", 62_730);
     let namespace = world.namespace("kept");
-    world.order(&OrderRequest::Hold(target("kept"))).expect("held");
+    world.order(&OrderRequest::Hold(target("kept"))).expect("the order is accepted");
     world.stop();
     world.kubectl(&["label", &binding, "-n", &namespace, "app.kubernetes.io/managed-by-"]);
-    world.order(&OrderRequest::Revoke(target("kept"))).expect("revoked");
+    world.order(&OrderRequest::Revoke(target("kept"))).expect("the order is accepted");
     let gone = poll(DEADLINE, || {
         world.cycle();
         stderr(&world.kubectl_with(&stolen, &["get", "pods"])).contains("Forbidden")
     });
     assert!(gone, "{:?} {:?}", world.rows("SELECT * FROM failing"), world.plan().text);
-    all_is_well(&world.order(&OrderRequest::Release(target("kept"))).expect("released"));
+    all_is_well(&world.order(&OrderRequest::Release(target("kept"))).expect("the order is accepted"));
     assert!(world.works(&world.home("kept").join(".kube/config")));
     assert!(!world.works(&stolen));
 }
 
 #[test]
-fn a_binding_that_a_finalizer_keeps_names_nobody_after_a_suspension() {
+fn a_suspension_empties_a_binding_that_a_finalizer_keeps() {
     let (mut world, stolen, binding) = with_a_copy("finalize", 62_729);
     let namespace = world.namespace("kept");
     let kept = r#"{"metadata":{"finalizers":["example.org/keep"]}}"#;
     world.kubectl(&["patch", &binding, "-n", &namespace, "--type=merge", "-p", kept]);
     world.kubectl(&["delete", &binding, "-n", &namespace, "--wait=false"]);
-    assert!(world.works(&stolen), "RBAC honours it until it is gone");
-    world.order(&OrderRequest::Suspend(target("kept"))).expect("suspended");
+    assert!(world.works(&stolen), "RBAC uses the binding until it is gone");
+    world.order(&OrderRequest::Suspend(target("kept"))).expect("the order is accepted");
     let refused = world.kubectl_with(&stolen, &["get", "pods"]);
     assert!(stderr(&refused).contains("Forbidden"), "{}", stderr(&refused));
     assert_eq!(world.kubectl(&["get", &binding, "-n", &namespace, "-o", "jsonpath={.subjects}"]), "");

@@ -1,5 +1,5 @@
-//! What people see of their own, and of nobody else: over the control socket by their uid, and in the cluster by their
-//! certificate.
+//! What people see of their own accounts, and that they see nothing else: over the control socket by their uid, and in
+//! the cluster by their certificate.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Output};
@@ -20,16 +20,16 @@ const EVE: u32 = 63_421;
 fn bursar(world: &World, uid: u32, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
     command.arg("--config").arg(world.config()).args(arguments);
-    command.uid(uid).gid(uid).current_dir("/").output().expect("bursar")
+    command.uid(uid).gid(uid).current_dir("/").output().expect("bursar is built")
 }
 
 fn json(world: &World, uid: u32, arguments: &[&str]) -> Value {
     let output = bursar(world, uid, &[&["--json"], arguments].concat());
     assert!(output.status.success(), "{arguments:?} by {uid}: {}", stderr(&output));
-    serde_json::from_slice(&output.stdout).expect("JSON")
+    serde_json::from_slice(&output.stdout).expect("bursar prints JSON")
 }
 
-/// What is not theirs and what is not there are told alike.
+/// The answer must be the same for accounts of others and for unknown accounts.
 fn refused(world: &World, uid: u32, arguments: &[&str]) -> String {
     let output = bursar(world, uid, arguments);
     assert_eq!(output.status.code(), Some(77), "{arguments:?} by {uid}: {}", stderr(&output));
@@ -49,7 +49,7 @@ fn people_can_query_only_their_own_accounts() {
     world.stop();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    wait_for("the first cycle", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    wait_for("the first cycle is over", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
 
     let own = json(&world, ANN, &["show"]);
     assert_eq!(own["account"], "user:own-ann");
@@ -59,7 +59,7 @@ fn people_can_query_only_their_own_accounts() {
     let tool = json(&world, ANN, &["show", "tool", "foo"]);
     assert_eq!(tool["namespaces"][0]["namespace"], world.namespace("foo"));
     assert!(tool["quotas"].as_array().is_some_and(|quotas| !quotas.is_empty()), "{tool}");
-    wait_for("all steps are good", DEADLINE, || {
+    wait_for("every step of the tool is done", DEADLINE, || {
         let why = json(&world, ANN, &["why", "tool", "foo"]);
         why["steps"].as_array().is_some_and(|steps| steps.iter().all(|step| step["ok"] == true)).then_some(())
     });
@@ -71,10 +71,10 @@ fn people_can_query_only_their_own_accounts() {
         (ANN, ["show", "tool", "bar"].as_slice()),
         (ANN, &["why", "tool", "bar"]),
         (ANN, &["show", "user", "own-ben"]),
-        // A group that is no workspace, though she is in it.
+        // She is in this group, but it is no workspace.
         (ANN, &["show", "group", "k8s-admins"]),
         (BEN, &["show", "tool", "foo"]),
-        // A tool is nobody who asks, and who is in no directory has nothing.
+        // A tool may not ask, and a uid that is in no directory has no account.
         (63_403, &["show"]),
         (63_499, &["why"]),
     ] {
@@ -85,10 +85,10 @@ fn people_can_query_only_their_own_accounts() {
     }
     daemon.stop();
 
-    // A suspended account is unknown here.
+    // A suspended person gets the same answer as an unknown one.
     let target =
         Target { kind: AccountKind::User, name: "own-ann".to_owned(), reason: Some("away".to_owned()), ticket: None };
-    world.order(&OrderRequest::Suspend(target)).expect("suspended");
+    world.order(&OrderRequest::Suspend(target)).expect("the order is accepted");
     world.stop();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
@@ -115,10 +115,11 @@ fn a_tenant_reads_its_own_namespace_and_quota_and_no_other() {
         assert!(!reads(&other, what), "{what:?}");
     }
     assert!(!reads(&own, &["namespace", &other]));
-    assert!(!reads(&own, &["namespaces"]), "the names of all others");
+    assert!(!reads(&own, &["namespaces"]), "a tenant may not list the names of other namespaces");
 }
 
-/// A person who asks the daemon the same again and again, over one connection after the other, until this is dropped.
+/// A person who sends the same request to the daemon without end, over one connection after another, until this is
+/// dropped.
 struct Asking(Child);
 
 impl Asking {
@@ -131,23 +132,23 @@ impl Asking {
         );
         let mut shell = Command::new("setpriv");
         shell.args(["--pdeathsig=KILL", "bash", "-c", &curl]);
-        Self(shell.uid(EVE).gid(EVE).process_group(0).current_dir("/").spawn().expect("bash"))
+        Self(shell.uid(EVE).gid(EVE).process_group(0).current_dir("/").spawn().expect("bash is installed"))
     }
 }
 
 impl Drop for Asking {
     fn drop(&mut self) {
         let group = rustix::process::Pid::from_child(&self.0);
-        rustix::process::kill_process_group(group, rustix::process::Signal::KILL).expect("it runs");
-        self.0.wait().expect("it ended");
+        rustix::process::kill_process_group(group, rustix::process::Signal::KILL).expect("the shell still runs");
+        self.0.wait().expect("the shell was killed");
     }
 }
 
-/// A directory that says nothing makes every reading cycle longer than people have to wait at a login.
+/// A directory that never answers makes each cycle that reads it longer than people wait at a login.
 #[test]
-fn people_who_ask_without_end_hold_up_neither_orders_nor_marks() {
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let url = format!("ldap://{}", silent.local_addr().expect("its address"));
+fn endless_requests_of_people_delay_neither_orders_nor_marks() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("the system has a free port");
+    let url = format!("ldap://{}", silent.local_addr().expect("a listener has an address"));
     let more = format!(
         "\n[[source]]\nname = \"slow\"\ntype = \"ldap\"\nurls = [{url:?}]\nallow_plaintext = true\ntimeout = \"20m\"\n\
          [source.users]\nbase = \"ou=people,dc=slow\"\n"
@@ -173,10 +174,10 @@ fn people_who_ask_without_end_hold_up_neither_orders_nor_marks() {
         let rows = world.rows("SELECT name FROM tools WHERE state = 'suspended'");
         rows.iter().any(|row| row["name"] == tool).then_some(())
     };
-    wait_for("the mark is believed", DEADLINE, || is_suspended("bar"));
+    wait_for("bar is suspended because of its mark", DEADLINE, || is_suspended("bar"));
     let suspended = bursar(&world, 0, &["suspend", "tool", "foo", "--reason", "mining"]);
     assert!(suspended.status.success(), "{}", stderr(&suspended));
-    is_suspended("foo").expect("by the time the order is answered");
+    is_suspended("foo").expect("foo is suspended when the order is answered");
     assert!(status(&world)["last_cycle"].is_object());
     daemon.notified("WATCHDOG=1");
     drop(asking);

@@ -1,4 +1,5 @@
-//! A change of the policy on a real cluster: one tenant first, then so many in a cycle, and no further while it fails.
+//! A change of the policy in a real cluster reaches one tenant first, then a limited number in each cycle, and no more
+//! while it fails.
 
 use std::fs;
 
@@ -20,13 +21,13 @@ fn site(name: &str, first_uid: u32) -> World {
 }
 
 fn replace(world: &mut World, from: &str, to: &str) {
-    let config = fs::read_to_string(world.config()).expect("the configuration");
+    let config = fs::read_to_string(world.config()).expect("the world has a configuration");
     assert!(config.contains(from), "{config}");
-    fs::write(world.config(), config.replace(from, to)).expect("written");
+    fs::write(world.config(), config.replace(from, to)).expect("the folder is writable");
     world.stop();
 }
 
-/// Tools whose quota has this many pods.
+/// Returns how many tools have a quota with this many pods.
 fn with_pods(world: &World, pods: &str) -> usize {
     let of = |tool: &&str| {
         let path = ["get", "resourcequota", "bursar", "-n", &world.namespace(tool), "-o", "jsonpath={.spec.hard.pods}"];
@@ -40,7 +41,7 @@ fn progress(report: &CycleReport) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn a_changed_class_goes_to_one_tenant_first_then_to_so_many_a_cycle() {
+fn a_changed_class_reaches_one_tenant_first_then_a_limited_number_per_cycle() {
     let mut world = site("paced", 62_601);
     replace(&mut world, "pods = \"16\"", "pods = \"24\"");
     let plan = world.plan();
@@ -48,7 +49,7 @@ fn a_changed_class_goes_to_one_tenant_first_then_to_so_many_a_cycle() {
     assert!(plan.text.contains("4 of 5 tenants wait for later cycles"), "{}", plan.text);
     assert_eq!(progress(&world.cycle()), [(1, 4)]);
     assert_eq!(with_pods(&world, "24"), 1);
-    // A tenant that waits is repaired all the same, and a new tenant does not wait.
+    // A waiting tenant is still repaired, and a new tenant does not wait.
     let namespace = world.namespace("te");
     world.kubectl(&["delete", "rolebinding", "bursar-bursar-tenant", "-n", &namespace]);
     world.wait_for_drift(&["tool te", "role binding"]);
@@ -65,8 +66,8 @@ fn a_changed_class_goes_to_one_tenant_first_then_to_so_many_a_cycle() {
         told.iter().map(|row| &row["action"]).collect::<Vec<_>>(),
         ["policy change begun", "policy change done"]
     );
-    // A look at what was delivered counts as a change, and is no action.
-    wait_for("a cycle with nothing to do", DEADLINE, || {
+    // A check of a delivery counts as a change, but not as an action.
+    wait_for("a cycle has nothing to do", DEADLINE, || {
         let report = world.cycle();
         assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
         (report.changed == 0).then_some(())
@@ -76,7 +77,7 @@ fn a_changed_class_goes_to_one_tenant_first_then_to_so_many_a_cycle() {
 #[test]
 fn a_change_that_fails_for_the_first_tenant_reaches_nobody_else() {
     let mut world = site("stopped", 62_611);
-    // The daemon may not bind a role that `init` was not told of.
+    // The daemon may not bind a role that `init` did not get.
     replace(&mut world, "roles        = [\"bursar-tenant\"]", "roles        = [\"bursar-tenant\", \"admin\"]");
     let report = world.cycle();
     let failing: Vec<_> = report.failing.iter().map(|failing| failing.account.to_string()).collect();
@@ -87,7 +88,7 @@ fn a_change_that_fails_for_the_first_tenant_reaches_nobody_else() {
         assert_eq!(report.pace[0].stopped_by.len(), 1, "{report:#?}");
     }
     for tool in TOOLS {
-        assert!(world.kubectl_as_tool(tool, &["get", "pods"]).status.success(), "{tool} keeps what it has");
+        assert!(world.kubectl_as_tool(tool, &["get", "pods"]).status.success(), "{tool} keeps its access");
     }
     replace(&mut world, "roles        = [\"bursar-tenant\", \"admin\"]", "roles        = [\"bursar-tenant\"]");
     wait_for("nothing fails and nothing waits", DEADLINE, || {

@@ -1,4 +1,4 @@
-//! A directory that tells its changes, and the daemon that follows them.
+//! A directory that reports its changes, and a daemon that follows these changes.
 
 use bursar::orders::request::Trigger;
 use bursar::snapshot::Way;
@@ -12,7 +12,7 @@ use crate::daemon::{Daemon, curl, status};
 use crate::doctor::wrong;
 use crate::world::{World, all_is_well};
 
-/// Whose schedule is once a year: only what the directory tells sets a cycle off.
+/// Returns a world with a schedule of once a year, so that only changes of the directory start a cycle.
 fn persistent(name: &str) -> World {
     let mut world = World::with(name, "\n[schedule]\ncycle = \"0 0 1 1 *\"\nfull_read = \"0 0 1 1 *\"\n");
     world.configure("preset    = \"toolforge\"\n", "preset    = \"toolforge\"\npersist   = true\n");
@@ -28,27 +28,27 @@ fn changes_of_the_directory_are_carried_out_without_a_schedule() {
     let world = persistent("told");
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    wait_for("a source that tells its changes", DEADLINE, || (way(&world) == "persist").then_some(()));
+    wait_for("the source reports its changes", DEADLINE, || (way(&world) == "persist").then_some(()));
     world.tool("foo", 62_901, &[]);
     let kubeconfig = world.home("foo").join(".kube/config");
-    wait_for("a kubeconfig of foo", DEADLINE, || kubeconfig.exists().then_some(()));
-    wait_for("a kubeconfig that works", DEADLINE, || world.works(&kubeconfig).then_some(()));
+    wait_for("foo has a kubeconfig", DEADLINE, || kubeconfig.exists().then_some(()));
+    wait_for("the kubeconfig of foo works", DEADLINE, || world.works(&kubeconfig).then_some(()));
 
     let metrics = curl(&world, "GET", "/metrics");
     assert!(metrics.contains("bursar_source_way{source=\"people\",way=\"persist\"} 1"), "{metrics}");
     assert!(world.bursar("status").contains(", changes pushed by the server"));
-    // A disabled account loses access as fast.
+    // A disabled account loses access just as fast.
     let account = tool_account_dn(&world.base, "foo");
     world.servers.slapd.modify_ldif(&replace_ldif(&account, "pwdPolicySubentry", &[DISABLED_POLICY_DN]));
-    wait_for("a kubeconfig that no longer works", DEADLINE, || (!world.works(&kubeconfig)).then_some(()));
+    wait_for("the kubeconfig of foo no longer works", DEADLINE, || (!world.works(&kubeconfig)).then_some(()));
     let triggers: Vec<_> =
         world.rows("SELECT DISTINCT trigger FROM cycle").into_iter().map(|row| row["trigger"].clone()).collect();
     assert!(triggers.contains(&"change".into()) && !triggers.contains(&"schedule".into()), "{triggers:?}");
     daemon.stop();
 }
 
-/// A site on a server of its own.
-fn apart(world: &mut World, options: SlapdOptions) -> Slapd {
+/// Starts an LDAP server for this world alone and configures it.
+fn own_directory(world: &mut World, options: SlapdOptions) -> Slapd {
     let held = unit_ldif(BASE_DN, &world.name) + &toolforge_units_ldif(&world.base) + &sentinel_ldif(&world.base);
     let slapd = Slapd::start(&SlapdOptions { bulk_load: held, ..options });
     let shared = &Servers::shared().slapd;
@@ -58,9 +58,9 @@ fn apart(world: &mut World, options: SlapdOptions) -> Slapd {
 }
 
 #[test]
-fn the_nightly_full_read_finds_what_no_change_told() {
+fn the_nightly_full_read_repairs_what_no_change_reported() {
     let mut world = World::new("unseen");
-    let slapd = apart(&mut world, SlapdOptions::default());
+    let slapd = own_directory(&mut world, SlapdOptions::default());
     let homes = format!("homeDirectory: {}/", world.folder.join("homes").display());
     world.home_of("foo", 62_911);
     slapd.add_ldif(&tool_ldif(&world.base, "foo", 62_911, &[]).replace("homeDirectory: /", &homes));
@@ -79,11 +79,11 @@ fn the_nightly_full_read_finds_what_no_change_told() {
     assert_eq!((state(&world), way_of(&mut world)), ("suspended".into(), Way::Incremental));
     all_is_well(&world.cycle_by(Trigger::FullRead));
     assert_eq!((state(&world), way_of(&mut world)), ("active".into(), Way::Incremental));
-    let compared = world.status().sources["people"].compared.clone().expect("compared");
+    let compared = world.status().sources["people"].compared.clone().expect("a full read compares the entries");
     assert_eq!(compared.found.examples, ["tool foo was out of date"]);
     assert!(world.metrics().contains("bursar_source_differences{source=\"people\"} 1"));
     let told = world.rows("SELECT reason FROM event WHERE action = 'directory repaired'").remove(0);
-    assert_eq!(told["reason"], "a full read of source people differs from the entries that its changes led to");
+    assert_eq!(told["reason"], "a full read of source people differs from the entries kept up to date by changes");
     assert!(world.bursar("status").contains(" repaired 1: tool foo was out of date"));
 
     all_is_well(&world.cycle_by(Trigger::FullRead));
@@ -96,9 +96,9 @@ fn way_of(world: &mut World) -> Way {
 }
 
 #[test]
-fn doctor_says_that_a_server_tells_nothing() {
+fn doctor_finds_a_server_that_reports_no_changes() {
     let mut world = persistent("nottold");
-    let _bare = apart(&mut world, SlapdOptions { syncprov: false, ..SlapdOptions::default() });
+    let _bare = own_directory(&mut world, SlapdOptions { syncprov: false, ..SlapdOptions::default() });
     let (found, exit) = wrong(&world, &[]);
     let [(subject, text, remedy)] = &found[..] else { panic!("{found:#?}") };
     assert_eq!((subject.as_str(), exit), ("source people, persist", Some(1)));

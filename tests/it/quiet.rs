@@ -39,7 +39,7 @@ pub fn own_servers(options: &ControlPlaneOptions) -> Arc<Servers> {
 pub fn asked_by_all(cluster: &ControlPlane, mark: u64) -> Vec<Request> {
     let last = format!("/api?mark-{}", cluster.audit_mark());
     cluster.run(&["get", "--raw", &last], "");
-    wait_for("our own request in the audit log", DEADLINE, || {
+    wait_for("the audit log has our own request", DEADLINE, || {
         let all = cluster.requests_since(mark);
         all.iter().any(|request| request.uri.starts_with(&last)).then_some(all)
     })
@@ -63,7 +63,7 @@ fn settle(world: &mut World) {
     // clock jumps ahead instead of waiting.
     let looked_at = "SELECT count(*) AS n FROM delivery WHERE digest NOT LIKE 'notice:%' \
                      AND (checked_at IS NULL OR unixepoch(checked_at) < unixepoch(at) + 60)";
-    wait_for("the last check of each delivery", DEADLINE, || {
+    wait_for("each delivery has had its last check", DEADLINE, || {
         world.cycle();
         let is_over = world.rows(looked_at)[0]["n"] == 0;
         if !is_over {
@@ -71,7 +71,7 @@ fn settle(world: &mut World) {
         }
         is_over.then_some(())
     });
-    wait_for("a cycle with nothing to do", DEADLINE, || {
+    wait_for("a cycle has nothing to do", DEADLINE, || {
         let mark = world.servers.cluster.audit_mark();
         let report = world.cycle();
         std::thread::sleep(Duration::from_millis(500));
@@ -86,7 +86,7 @@ fn ledger(world: &World) -> Vec<(String, Vec<Map<String, Value>>)> {
          ORDER BY name",
     );
     assert!(tables.len() > 15, "{tables:?}");
-    let names = tables.iter().map(|row| row["name"].as_str().expect("text").to_owned());
+    let names = tables.iter().map(|row| row["name"].as_str().expect("the value is a string").to_owned());
     names
         .map(|name| {
             let mut rows = world.rows(AssertSqlSafe(format!("SELECT * FROM \"{name}\"")));
@@ -104,11 +104,11 @@ fn same(before: &[(String, Vec<Map<String, Value>>)], after: &[(String, Vec<Map<
 }
 
 fn cycles(world: &World) -> i64 {
-    world.rows("SELECT count(*) AS n FROM cycle")[0]["n"].as_i64().expect("a number")
+    world.rows("SELECT count(*) AS n FROM cycle")[0]["n"].as_i64().expect("the value is a number")
 }
 
 fn mtime(path: PathBuf) -> SystemTime {
-    fs::metadata(path).and_then(|file| file.modified()).expect("a kubeconfig")
+    fs::metadata(path).and_then(|file| file.modified()).expect("the path exists")
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn unseen() -> BTreeSet<Right> {
 /// Returns the daemon's rights as the cluster has them: its ClusterRole, and its Roles in Bursar's own namespaces.
 fn granted(world: &World) -> BTreeSet<Right> {
     let read = |arguments: &[&str]| -> Value {
-        serde_json::from_str(&world.kubectl(&[arguments, &["-o", "json"]].concat())).expect("JSON")
+        serde_json::from_str(&world.kubectl(&[arguments, &["-o", "json"]].concat())).expect("the text is JSON")
     };
     let roles: [(&str, Value); 3] = [
         ("", read(&["get", "clusterrole", "bursar-daemon"])),
@@ -209,10 +209,15 @@ fn granted(world: &World) -> BTreeSet<Right> {
         ("bursar-selftest/", read(&["get", "role", "bursar-daemon", "-n", "bursar-selftest"])),
     ];
     let texts = |value: &Value| -> Vec<String> {
-        value.as_array().expect("a list").iter().map(|text| text.as_str().expect("text").to_owned()).collect()
+        value
+            .as_array()
+            .expect("the value is a list")
+            .iter()
+            .map(|text| text.as_str().expect("the value is a string").to_owned())
+            .collect()
     };
     let mut rights = BTreeSet::new();
-    let of = |role: &Value| role["rules"].as_array().expect("rules").clone();
+    let of = |role: &Value| role["rules"].as_array().expect("a role has rules").clone();
     for (place, rule) in roles.iter().flat_map(|(place, role)| of(role).into_iter().map(move |rule| (place, rule))) {
         for group in texts(&rule["apiGroups"]) {
             for resource in texts(&rule["resources"]) {
@@ -257,7 +262,8 @@ fn is_probe(request: &Request) -> bool {
     request.verb == "create" && request.uri.starts_with("/api/v1/namespaces?") && request.uri.contains("dryRun=All")
 }
 
-/// Whether this lists what is archived. The right for that is bound in the tenant's own namespace (`it bootstrap::`).
+/// Whether this lists the objects of the tenant that is archived. The right for that is bound in the tenant's own
+/// namespace; the tests of `bootstrap` check it.
 fn is_archive(request: &Request, world: &World) -> bool {
     request.verb == "list" && request.uri.contains(&format!("/namespaces/{}/", world.namespace("bar")))
 }
@@ -325,7 +331,9 @@ fn repaired(world: &mut World) {
     wait_for("the deleted objects are restored", DEADLINE, || {
         world.cycle();
         let there = world.servers.cluster.kubectl().args(["get", "clusterrolebinding", "-o", "name"]).output();
-        let there = String::from_utf8(there.expect("kubectl").stdout).expect("UTF-8").contains("bursar-view");
+        let there = String::from_utf8(there.expect("kubectl is installed").stdout)
+            .expect("the output is UTF-8")
+            .contains("bursar-view");
         let claims = world.kubectl(&["get", "pvc", "-A", "-o", "name"]);
         (there && claims.lines().count() == 2).then_some(())
     });
@@ -342,7 +350,7 @@ fn labelled_again(world: &mut World) {
     let inside = "resourcequota,limitrange,networkpolicy,rolebinding,configmap,secret,persistentvolumeclaim";
     let volume = format!("persistentvolume/bursar-{namespace}.home");
     let bindings = world.kubectl(&["get", "clusterrolebinding", "-l", &on, "-o", "name"]);
-    let binding = bindings.lines().next().expect("a binding");
+    let binding = bindings.lines().next().expect("kubectl lists a binding");
     for refused in [volume.as_str(), binding] {
         world.kubectl(&["label", refused, &off]);
         wait_for("the admission policy refuses to take the object over", DEADLINE, || {
@@ -369,9 +377,10 @@ fn revoked_past_a_leftover(world: &mut World) {
         path.rsplit('/').next().filter(|name| name.contains("foo"))
     });
     let name = approved.expect("foo has a certificate");
-    let key = rcgen::KeyPair::generate().expect("a key");
+    let key = rcgen::KeyPair::generate().expect("a key can be generated");
     let request = rcgen::CertificateParams::default().serialize_request(&key).and_then(|request| request.pem());
-    let request = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, request.expect("a request"));
+    let request =
+        base64::Engine::encode(&base64::engine::general_purpose::STANDARD, request.expect("the request is valid"));
     let leftover = json!({
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "CertificateSigningRequest",
@@ -382,7 +391,7 @@ fn revoked_past_a_leftover(world: &mut World) {
         "spec": {"request": request, "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"]},
     });
     world.servers.cluster.run(&["create", "-f", "-"], &leftover.to_string());
-    let report = world.order(&OrderRequest::Revoke(foo())).expect("revoked");
+    let report = world.order(&OrderRequest::Revoke(foo())).expect("the order is accepted");
     assert_eq!(report.exit_code(), 0, "{report:#?}");
 }
 
@@ -390,26 +399,26 @@ fn suspended_and_resumed(world: &mut World) {
     let namespace = world.namespace("foo");
     world.servers.cluster.wait_for_pods(&namespace);
     world.servers.cluster.run(&["create", "-n", &namespace, "-f", "-"], &workloads().to_string());
-    let report = world.order(&OrderRequest::Suspend(foo())).expect("suspended");
+    let report = world.order(&OrderRequest::Suspend(foo())).expect("the order is accepted");
     assert_eq!(report.exit_code(), 0, "{report:#?}");
     assert_eq!(world.rows("SELECT kind FROM stopped_workload").len(), 8);
-    let report = world.order(&OrderRequest::Resume(foo())).expect("resumed");
+    let report = world.order(&OrderRequest::Resume(foo())).expect("the order is accepted");
     assert_eq!(report.exit_code(), 0, "{report:#?}");
     assert!(world.rows("SELECT kind FROM stopped_workload").is_empty());
 }
 
 /// Makes the class give less: quota, limits, policies and volumes are removed, and the objects of its manifests.
 fn pruned(world: &mut World) {
-    let config = fs::read_to_string(world.config()).expect("the configuration");
+    let config = fs::read_to_string(world.config()).expect("the world has a configuration");
     let less: String = config
         .lines()
         .filter(|line| !["quota ", "limit_range ", "volumes "].iter().any(|key| line.starts_with(key)))
         .map(|line| if line.starts_with("network ") { "network = \"open\"\n".to_owned() } else { format!("{line}\n") })
         .collect();
     assert_eq!(config.lines().count() - less.lines().count(), 3);
-    fs::write(world.config(), less).expect("the configuration");
+    fs::write(world.config(), less).expect("the folder is writable");
     // No class has these kinds any more. The daemon watches the objects that the ledger knows until they are gone.
-    fs::remove_dir_all(world.folder.join("manifests/tool")).expect("the manifests");
+    fs::remove_dir_all(world.folder.join("manifests/tool")).expect("the folder exists");
     world.stop();
     world.cycle();
     settle(world);
@@ -432,7 +441,7 @@ fn archived_and_deleted(world: &mut World) {
 
 fn bursar(world: &World, arguments: &[&str]) -> std::process::Output {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
-    command.arg("--config").arg(world.config()).args(arguments).output().expect("bursar")
+    command.arg("--config").arg(world.config()).args(arguments).output().expect("bursar is built")
 }
 
 /// Installs the webhook. There is no node, so the test itself reports its pods as ready.
@@ -443,9 +452,9 @@ fn installed(world: &World) {
         let installing = scope.spawn(|| {
             let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
             command.arg("--config").arg(config);
-            command.args(["webhook", "install", "--image", "registry.example.org/w"]).output().expect("bursar")
+            command.args(["webhook", "install", "--image", "registry.example.org/w"]).output().expect("bursar is built")
         });
-        let pods = wait_for("two pods of the webhook", DEADLINE, || {
+        let pods = wait_for("the webhook has two pods", DEADLINE, || {
             let pods = cluster.run(&["get", "pods", "-n", "bursar", "-o", "name"], "");
             let pods: Vec<String> = pods.lines().map(str::to_owned).collect();
             (pods.len() == 2).then_some(pods)
@@ -454,7 +463,7 @@ fn installed(world: &World) {
         for pod in pods {
             cluster.run(&["patch", &pod, "-n", "bursar", "--subresource=status", "-p", ready], "");
         }
-        let installed = installing.join().expect("installed");
+        let installed = installing.join().expect("the thread does not panic");
         assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
     });
 }
@@ -469,18 +478,18 @@ fn webhook_and_own_certificate_renewed(world: &mut World) {
     };
     installed(world);
     assert_eq!(bursar(world, &["webhook", "selftest"]).status.code(), Some(1));
-    let before = (fs::read(&file).expect("the daemon's kubeconfig"), until(world));
+    let before = (fs::read(&file).expect("the file is readable"), until(world));
     world.clock = in_25_days;
     wait_for("the daemon's own certificate is renewed", DEADLINE, || {
         // Approvals wait for the webhook, which does not run. Each renewal of the webhook restores this configuration.
         world.kubectl(&["delete", "validatingwebhookconfiguration", "bursar-approvals", "--ignore-not-found"]);
         world.stop();
         world.cycle();
-        (fs::read(&file).expect("the daemon's kubeconfig") != before.0).then_some(())
+        (fs::read(&file).expect("the file is readable") != before.0).then_some(())
     });
     let after = until(world);
     assert!(before.1 < after, "{} {after}", before.1);
-    let admin = world.servers.cluster.admin_kubeconfig.to_str().expect("UTF-8");
+    let admin = world.servers.cluster.admin_kubeconfig.to_str().expect("the path is UTF-8");
     let removed = bursar(world, &["webhook", "uninstall", "--backstop", "--admin-kubeconfig", admin]);
     assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));
 }
@@ -515,7 +524,8 @@ fn tokens(world: &mut World) {
         settle(world);
     };
     let account = world.kubectl(&["get", "serviceaccount", "-n", "verbs-u-verbs-ann", "-o", "name"]);
-    let account = account.lines().find(|name| name.contains("/bursar-g")).expect("ours").to_owned();
+    let account =
+        account.lines().find(|name| name.contains("/bursar-g")).expect("the list has an object of Bursar").to_owned();
     for what in [account.as_str(), "secret/bursar-host-ce1"] {
         world.kubectl(&["label", what, "-n", "verbs-u-verbs-ann", "app.kubernetes.io/managed-by-"]);
         labelled(world, what);
@@ -523,7 +533,7 @@ fn tokens(world: &mut World) {
     world.kubectl(&["delete", "secret/bursar-host-ce1", "-n", "verbs-u-verbs-ann"]);
     labelled(world, "secret/bursar-host-ce1");
     // A service account that somebody else created is read, but not taken over.
-    let name = account.rsplit('/').next().expect("a name");
+    let name = account.rsplit('/').next().expect("the text has a name");
     world.kubectl(&["delete", &account, "-n", "verbs-u-verbs-ann"]);
     world.kubectl(&["create", "serviceaccount", name, "-n", "verbs-u-verbs-ann"]);
     wait_for("the foreign service account is reported", DEADLINE, || {
@@ -532,7 +542,7 @@ fn tokens(world: &mut World) {
     world.kubectl(&["delete", &account, "-n", "verbs-u-verbs-ann"]);
     labelled(world, &account);
     let ann = Target { kind: AccountKind::User, name: "verbs-ann".to_owned(), ..foo() };
-    let report = world.order(&OrderRequest::Suspend(ann)).expect("suspended");
+    let report = world.order(&OrderRequest::Suspend(ann)).expect("the order is accepted");
     assert_eq!(report.exit_code(), 0, "{report:#?}");
     settle(world);
 }
@@ -543,9 +553,9 @@ fn the_daemons_role_grants_exactly_the_rights_that_are_used() {
     let gate = vec!["--feature-gates=WatchList=false".to_owned()];
     let servers = own_servers(&ControlPlaneOptions { api_server_arguments: gate, ..ControlPlaneOptions::default() });
     let manifests = servers.folder().join("verbs/manifests/tool");
-    fs::create_dir_all(&manifests).expect("a folder");
+    fs::create_dir_all(&manifests).expect("the parent folder is writable");
     for (kind, name) in [("ConfigMap", "hints"), ("Secret", "registry")] {
-        fs::write(manifests.join(format!("{name}.yaml")), manifest(kind, name)).expect("a manifest");
+        fs::write(manifests.join(format!("{name}.yaml")), manifest(kind, name)).expect("the folder is writable");
     }
     let mut world = World::on(servers.clone(), "verbs", "\n[lifecycle]\nretention = \"0s\"\ndelete_after = \"0s\"\n");
     world.clock = ahead;
@@ -585,14 +595,15 @@ fn the_daemons_role_grants_exactly_the_rights_that_are_used() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_that_ends_at_once_is_restarted_with_growing_pauses() {
     let cluster = &Servers::shared().cluster;
-    let file = Kubeconfig::read_from(&cluster.admin_kubeconfig).expect("a kubeconfig");
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("a context");
-    let client = bursar::observed::cluster::connect(config).expect("a client");
+    let file = Kubeconfig::read_from(&cluster.admin_kubeconfig).expect("the kubeconfig is readable");
+    let config =
+        Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("the kubeconfig is valid");
+    let client = bursar::observed::cluster::connect(config).expect("the kubeconfig is valid");
     let mark = cluster.audit_mark();
     // The server ends each watch after one second.
     let short = watcher::Config::default().labels("example.org/is=paced").timeout(1);
     let watching = watcher(Api::<ConfigMap>::all(client), short).for_each(|_| std::future::ready(()));
-    tokio::time::timeout(Duration::from_secs(11), watching).await.expect_err("a watcher never ends");
+    tokio::time::timeout(Duration::from_secs(11), watching).await.expect_err("a watcher runs until the timeout");
     let asked = cluster.requests_since(mark);
     let begun = asked.iter().filter(|request| request.verb == "watch" && request.uri.contains("paced")).count();
     assert!((2..=6).contains(&begun), "{begun}");

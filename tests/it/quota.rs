@@ -1,4 +1,4 @@
-//! Quota overrides on a real cluster: given, ended, adopted, refused, and below what is in use.
+//! Quota overrides in a real cluster: they are set, end, are adopted, are refused, or are below what is in use.
 
 use std::fs;
 use std::process::Command;
@@ -18,7 +18,7 @@ fn target(ticket: Option<&str>) -> Target {
 }
 
 fn set(amount: &str, until: Option<Timestamp>) -> OrderRequest {
-    let (resource, amount) = amount.split_once('=').expect("an amount");
+    let (resource, amount) = amount.split_once('=').expect("the test gives a resource and an amount");
     OrderRequest::QuotaSet(QuotaSet {
         target: target(Some("T123")),
         amounts: [(resource.to_owned(), amount.to_owned())].into(),
@@ -31,16 +31,17 @@ fn unset(resource: &str) -> OrderRequest {
     OrderRequest::QuotaUnset(QuotaUnset { target: target(None), resources: vec![resource.to_owned()], cluster: None })
 }
 
-/// `spec.hard` in the cluster.
+/// Returns `spec.hard` of the quota in the cluster.
 fn hard(world: &World) -> Value {
     let json = ["get", "resourcequota", "bursar", "-n", &world.namespace("foo"), "-o", "jsonpath={.spec.hard}"];
-    serde_json::from_str(&world.kubectl(&json)).expect("JSON")
+    serde_json::from_str(&world.kubectl(&json)).expect("kubectl prints JSON")
 }
 
-/// Another line in the class of tools.
+/// Adds a line to the class of tools.
 fn configure(world: &mut World, line: &str) {
-    let config = fs::read_to_string(world.config()).expect("the configuration");
-    fs::write(world.config(), config.replace("[class.tool]\n", &format!("[class.tool]\n{line}\n"))).expect("written");
+    let config = fs::read_to_string(world.config()).expect("the world has a configuration");
+    fs::write(world.config(), config.replace("[class.tool]\n", &format!("[class.tool]\n{line}\n")))
+        .expect("the folder is writable");
     world.stop();
 }
 
@@ -54,14 +55,14 @@ fn quiet(world: &mut World) {
 }
 
 #[test]
-fn an_override_is_in_the_cluster_at_once_and_ends_by_itself() {
+fn an_override_reaches_the_cluster_at_once_and_ends_by_itself() {
     let mut world = World::new("given");
     world.tool("foo", 62_501, &[]);
     world.cycle();
     let until = daemon::now() + SignedDuration::from_hours(1);
-    let report = world.order(&set("pods=32", Some(until))).expect("given");
+    let report = world.order(&set("pods=32", Some(until))).expect("the order is accepted");
     assert_eq!(report.exit_code(), 0, "{report:#?}");
-    world.order(&set("limits.cpu=8", None)).expect("given");
+    world.order(&set("limits.cpu=8", None)).expect("the order is accepted");
     assert_eq!((&hard(&world)["pods"], &hard(&world)["limits.cpu"]), (&"32".into(), &"8".into()));
     let row = &world.rows("SELECT * FROM quotas WHERE resource = 'pods'")[0];
     assert_eq!((&row["amount"], &row["override_ticket"]), (&"32".into(), &"T123".into()));
@@ -77,7 +78,7 @@ fn an_override_is_in_the_cluster_at_once_and_ends_by_itself() {
     let ended = world.rows("SELECT account, ticket FROM history WHERE action = 'quota override ended'");
     assert_eq!((&ended[0]["account"], &ended[0]["ticket"]), (&"tool:foo".into(), &"T123".into()));
     assert_eq!(world.rows("SELECT resource FROM quota_override").len(), 1);
-    world.order(&unset("limits.cpu")).expect("taken back");
+    world.order(&unset("limits.cpu")).expect("the order is accepted");
     assert_eq!(hard(&world)["limits.cpu"], Value::Null);
     quiet(&mut world);
 }
@@ -88,7 +89,7 @@ fn a_locked_resource_cannot_be_overridden() {
     configure(&mut world, "quota_locked = [\"services.nodeports\"]");
     world.tool("foo", 62_511, &[]);
     world.cycle();
-    let refusal = world.order(&set("services.nodeports=5", None)).expect_err("locked");
+    let refusal = world.order(&set("services.nodeports=5", None)).expect_err("the resource is locked");
     assert_eq!(refusal.exit_code, 64);
     assert!(refusal.text.contains("quota_locked"), "{}", refusal.text);
     assert_eq!(hard(&world)["services.nodeports"], "0");
@@ -103,46 +104,46 @@ fn an_edited_quota_becomes_an_override_if_the_class_adopts_edits() {
     quiet(&mut world);
     edit(&world, r#"{"spec":{"hard":{"pods":"20","limits.cpu":"4","services.nodeports":"3"}}}"#);
     world.wait_for_drift(&["pods 16 → 20 becomes an override"]);
-    wait_for("all is as it should be", DEADLINE, || (world.cycle().changed == 0).then_some(()));
+    wait_for("a cycle changes nothing", DEADLINE, || (world.cycle().changed == 0).then_some(()));
     let there = hard(&world);
     assert_eq!((&there["pods"], &there["limits.cpu"]), (&"20".into(), &"4".into()));
-    assert_eq!(there["services.nodeports"], "0", "locked: written back");
+    assert_eq!(there["services.nodeports"], "0", "a locked amount is restored");
     let rows = world.rows("SELECT resource, amount, note ->> 'actor' AS actor FROM quota_override ORDER BY 1");
     assert_eq!((rows.len(), &rows[1]["amount"], &rows[1]["actor"]), (2, &"20".into(), &"unknown".into()));
     let told = world.rows("SELECT actor, reason FROM history WHERE action = 'quota override adopted'");
     assert!(told[0]["reason"].as_str().is_some_and(|reason| reason.contains("kubectl")), "{told:?}");
-    world.order(&unset("pods")).expect("taken back");
+    world.order(&unset("pods")).expect("the order is accepted");
     assert_eq!(hard(&world)["pods"], "16");
     quiet(&mut world);
 }
 
 #[test]
-fn an_edit_stays_and_is_shown_where_the_class_says_report() {
+fn an_edited_quota_stays_and_is_shown_if_the_class_says_report() {
     let mut world = World::new("reporting");
     configure(&mut world, "drift = { quota = \"report\" }");
     world.tool("foo", 62_531, &[]);
     world.cycle();
     edit(&world, r#"{"spec":{"hard":{"pods":"20"}}}"#);
-    world.wait_for_drift(&["its class says report"]);
+    world.wait_for_drift(&["its class has drift = report"]);
     quiet(&mut world);
     assert_eq!(hard(&world)["pods"], "20");
     assert!(world.rows("SELECT resource FROM quota_override").is_empty());
 }
 
 #[test]
-fn a_quota_below_what_is_in_use_is_given_and_shown() {
+fn a_quota_below_what_is_in_use_is_set_and_shown() {
     let mut world = World::new("tight");
     world.tool("foo", 62_541, &[]);
     world.cycle();
-    world.order(&set("configmaps=5", None)).expect("given");
+    world.order(&set("configmaps=5", None)).expect("the order is accepted");
     let namespace = world.namespace("foo");
-    // Every namespace has one: kube-root-ca.crt.
-    wait_for("the API server counts it", DEADLINE, || {
+    // Every namespace has one config map: `kube-root-ca.crt`.
+    wait_for("the API server counts the config map", DEADLINE, || {
         let used = ["get", "resourcequota", "bursar", "-n", &namespace, "-o", "jsonpath={.status.used.configmaps}"];
         (world.kubectl(&used) == "1").then_some(())
     });
-    let over = wait_for("the watch knows", DEADLINE, || {
-        let report = world.order(&set("configmaps=0", None)).expect("given");
+    let over = wait_for("the daemon reports the exceeded quota", DEADLINE, || {
+        let report = world.order(&set("configmaps=0", None)).expect("the order is accepted");
         report.over_quota.into_iter().next()
     });
     assert_eq!((over.resource.as_str(), over.amount.as_str(), over.used.as_str()), ("configmaps", "0", "1"));
@@ -150,11 +151,11 @@ fn a_quota_below_what_is_in_use_is_given_and_shown() {
     assert!(world.plan().text.contains("below the 1 in use"), "{}", world.plan().text);
 }
 
-/// `bursar` while no daemon runs.
+/// Runs `bursar` while no daemon runs.
 fn bursar(world: &World, arguments: &str) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
     let output = command.arg("--config").arg(world.config()).args(arguments.split_whitespace()).output();
-    let output = output.expect("bursar runs");
+    let output = output.expect("bursar is built");
     let text = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8_lossy(&text).into_owned())
 }
@@ -177,17 +178,17 @@ fn quota_commands_set_list_import_and_unset() {
     }
     run(&world, "quota set tool nobody pods=3", 4);
     run(&world, "quota unset tool foo pods", 1);
-    let listed: Value = serde_json::from_str(&run(&world, "--json quota list", 0)).expect("JSON");
+    let listed: Value = serde_json::from_str(&run(&world, "--json quota list", 0)).expect("bursar prints JSON");
     assert_eq!((&listed[0]["account"], &listed[0]["ticket"]), (&"tool:foo".into(), &"T123".into()));
     assert_eq!(listed[0]["until"], "2099-01-01T00:00:00Z");
     assert!(run(&world, "quota list", 0).contains("limits.cpu"));
 
     let (file, again) = (world.folder.join("quotas"), world.folder.join("quotas.json"));
-    fs::write(&file, "# ours\ntool bar pods=32 --ticket T9\n").expect("written");
-    fs::write(&again, listed.to_string()).expect("written");
+    fs::write(&file, "# ours\ntool bar pods=32 --ticket T9\n").expect("the folder is writable");
+    fs::write(&again, listed.to_string()).expect("the folder is writable");
     run(&world, &format!("quota import {}", file.display()), 0);
     run(&world, &format!("quota import {}", again.display()), 0);
-    fs::write(&file, "tool bar pods\n").expect("written");
+    fs::write(&file, "tool bar pods\n").expect("the folder is writable");
     assert!(run(&world, &format!("quota import {}", file.display()), 64).contains("line 1"));
     assert!(run(&world, "quota list tool bar", 0).contains("T9"));
     assert!(run(&world, "why tool bar", 0).contains("pods 32 instead of 16"));

@@ -32,13 +32,13 @@ fn realm(name: &'static str, users: &[Value], rights: &[&str]) -> Realm {
 /// Returns the lines of `[realm]` that say how it is reached.
 fn connection(realm: &Realm, url: &str, secret: &str) -> String {
     let folder = Servers::shared().folder().join(format!("realm-{}", realm.name));
-    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::create_dir_all(&folder).expect("the parent folder is writable");
     let file = folder.join("secret");
-    std::fs::write(&file, secret).expect("the secret's file");
+    std::fs::write(&file, secret).expect("the folder is writable");
     let mut text = format!("url = \"{url}\"\nrealm = \"{}\"\nclient_id = \"{CLIENT}\"\n", realm.name);
-    writeln!(text, "client_secret = {{ file = \"{}\" }}", file.display()).expect("text");
+    writeln!(text, "client_secret = {{ file = \"{}\" }}", file.display()).expect("writing to a string cannot fail");
     if url.starts_with("https") {
-        writeln!(text, "ca = \"{}\"", realm.server.ca_pem.display()).expect("text");
+        writeln!(text, "ca = \"{}\"", realm.server.ca_pem.display()).expect("writing to a string cannot fail");
     } else {
         text.push_str("allow_plaintext = true\n");
     }
@@ -89,12 +89,17 @@ fn roles(realm: &Realm, name: &str) -> BTreeSet<String> {
     let client = client(realm);
     let path = format!("/users/{}/role-mappings/clients/{client}", realm.id(name));
     let roles = realm.ask("GET", &path, &Value::Null);
-    roles.as_array().expect("a list").iter().map(|role| role["name"].as_str().expect("a name").to_owned()).collect()
+    roles
+        .as_array()
+        .expect("the value is a list")
+        .iter()
+        .map(|role| role["name"].as_str().expect("a name is a string").to_owned())
+        .collect()
 }
 
 fn client(realm: &Realm) -> String {
     let found = realm.ask("GET", &format!("/clients?clientId={WORKSPACES}"), &Value::Null);
-    found[0]["id"].as_str().expect("the client").to_owned()
+    found[0]["id"].as_str().expect("the value is a string").to_owned()
 }
 
 /// Assigns a role to a user by hand, and creates it before if `make`.
@@ -113,7 +118,7 @@ fn requests(world: &mut World, realm: &Realm) -> (u64, u64) {
     let count = |verb: &str| {
         let line = format!("bursar_api_requests_total{{cluster=\"realm:{}\",verb=\"{verb}\"}} ", realm.name);
         let found = text.lines().find_map(|it| it.strip_prefix(line.as_str()));
-        found.map_or(0, |number| number.parse::<u64>().expect("a number"))
+        found.map_or(0, |number| number.parse::<u64>().expect("the value is a number"))
     };
     (count("get"), count("create") + count("update") + count("delete"))
 }
@@ -151,7 +156,7 @@ fn people_and_workspaces_of_a_directory_become_users_and_roles_of_the_realm() {
     assert_eq!(plan.exit_code, 2);
     let line = "+ user rlm-ada  realm rlm: user created, to do UPDATE_PASSWORD, workspace-rlm-algebra:member given";
     assert!(plan.text.contains(line), "{}", plan.text);
-    let actions = plan.plan["actions"].as_array().expect("a list");
+    let actions = plan.plan["actions"].as_array().expect("the value is a list");
     let made = actions.iter().filter(|action| action["action"] == "realm-create").count();
     assert_eq!(made, 2, "{}", plan.text);
 
@@ -166,7 +171,7 @@ fn people_and_workspaces_of_a_directory_become_users_and_roles_of_the_realm() {
         assert_eq!(roles(&realm, "rlm-gauss"), set(&[]));
         assert_eq!(roles(&realm, "rlm-euler"), set(&["editor", "workspace-foreign:manager"]));
         assert!(user(&realm, "rlm-gauss").get("email").is_none());
-        let notices = world.status().realm.expect("a realm").notices;
+        let notices = world.status().realm.expect("the status has a realm").notices;
         let told = notices.iter().any(|it| it.account.name == "rlm-gauss" && it.text.contains("adopt = true"));
         assert!(told, "{notices:?}");
     };
@@ -176,7 +181,7 @@ fn people_and_workspaces_of_a_directory_become_users_and_roles_of_the_realm() {
     assert_eq!((&rows[0]["account"], &rows[0]["user_id"]), (&json!("user:rlm-ada"), &ada["id"]));
     let history =
         world.rows("SELECT action, reason FROM history WHERE account = 'user:rlm-ada' AND action LIKE 'realm%'");
-    let told: Vec<&str> = history.iter().map(|row| row["action"].as_str().expect("text")).collect();
+    let told: Vec<&str> = history.iter().map(|row| row["action"].as_str().expect("the value is a string")).collect();
     assert_eq!(told, ["realm user created", "realm roles given"]);
 
     // If there is nothing to do, nothing is written; in a scheduled cycle, nothing is requested either.
@@ -203,12 +208,12 @@ fn people_and_workspaces_of_a_directory_become_users_and_roles_of_the_realm() {
     assert_eq!(roles(&realm, "rlm-ada"), set(&["workspace-rlm-algebra:member"]));
 
     // A suspension disables the user, and a resumption restores it.
-    world.order(&OrderRequest::Suspend(target("rlm-emmy"))).expect("suspended");
+    world.order(&OrderRequest::Suspend(target("rlm-emmy"))).expect("the order is accepted");
     assert_eq!(user(&realm, "rlm-emmy")["enabled"], false);
     assert_eq!(roles(&realm, "rlm-emmy"), set(&[]));
     let why = world.rows("SELECT reason FROM history WHERE action = 'realm user disabled'");
     assert_eq!(why[0]["reason"], "suspended");
-    world.order(&OrderRequest::Resume(target("rlm-emmy"))).expect("resumed");
+    world.order(&OrderRequest::Resume(target("rlm-emmy"))).expect("the order is accepted");
     all_is_well(&world.cycle());
     assert_eq!(user(&realm, "rlm-emmy")["enabled"], true);
     assert_eq!(roles(&realm, "rlm-emmy"), set(&["workspace-rlm-algebra:manager"]));
@@ -324,7 +329,7 @@ fn disabling_logins_over_the_limit_waits_for_approval() {
     assert_eq!(planned.plan["refused"]["limits"][0]["hash"], report.refusals[0].hash);
     assert!(world.metrics().contains("bursar_refusals_total{limit=\"realm_disable_per_cycle\"} "));
     let approved = OrderRequest::Approve { hash: report.refusals[0].hash.clone() };
-    world.order(&approved).expect("approved");
+    world.order(&approved).expect("the order is accepted");
     assert_eq!(enabled(), 0);
     all_is_well(&world.cycle());
     assert!(world.status().refusals.is_empty());

@@ -46,7 +46,10 @@ fn companions(world: &World, namespace: &str, job: &str) {
         let mut object = json!({
             "apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": namespace, "labels": {"job": job}},
         });
-        object.as_object_mut().expect("an object").extend(rest.as_object().expect("an object").clone());
+        object
+            .as_object_mut()
+            .expect("the value is an object")
+            .extend(rest.as_object().expect("the value is an object").clone());
         create(world, &object);
     }
 }
@@ -97,7 +100,7 @@ fn pods_past_their_lifetime_are_deleted_with_the_objects_of_their_job() {
     assert!(left(&world, "others").contains("pod/theirs"), "pods outside of tenants' namespaces are kept");
     let told = world.rows("SELECT account, detail FROM history WHERE action = 'pod reaped'");
     assert_eq!(told.len(), 1, "{told:?}");
-    let detail = told[0]["detail"].as_str().expect("text");
+    let detail = told[0]["detail"].as_str().expect("the value is a string");
     assert!(detail.contains("Secret/a1-secret") && !detail.contains("hunter2"), "{detail}");
     let quiet = wait_for("there is nothing left to do", DEADLINE, || {
         let report = world.cycle();
@@ -149,12 +152,12 @@ fn pods_end_at_the_longest_lifetime_of_their_class() {
     // Controllers find their objects whatever API version the owner reference has.
     for what in ["pods", "replicasets"] {
         let listed = world.kubectl(&["get", what, "-n", &foo, "-l", "app=web", "-o", "json"]);
-        let listed: Value = serde_json::from_str(&listed).expect("a list");
+        let listed: Value = serde_json::from_str(&listed).expect("the text is JSON");
         let object = &listed["items"][0];
         let mut owners = object["metadata"]["ownerReferences"].clone();
         owners[0]["apiVersion"] = json!("apps/v2");
         let change = json!({"metadata": {"ownerReferences": owners}}).to_string();
-        let name = object["metadata"]["name"].as_str().expect("a name");
+        let name = object["metadata"]["name"].as_str().expect("a name is a string");
         world.kubectl(&["patch", what, name, "-n", &foo, "--type=merge", "-p", &change]);
     }
     for name in &pods {
@@ -183,19 +186,19 @@ fn pods_end_at_the_longest_lifetime_of_their_class() {
     world.cycle();
     assert_eq!(events(&world), 1, "the event is written once");
     // The right to write that annotation does not allow other changes to pods.
-    let kubeconfig = world.settings().clusters.values().next().expect("a cluster").clone();
+    let kubeconfig = world.settings().clusters.values().next().expect("the settings have a cluster").clone();
     for change in [
         json!({"spec": {"activeDeadlineSeconds": 5}}),
         json!({"metadata": {"labels": {"app": "stolen"}}}),
         json!({"metadata": {"annotations": {"other": "x"}}}),
     ] {
-        let refused = tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
-            let client = bursar::bootstrap::client(&kubeconfig).await.expect("a client");
+        let refused = tokio::runtime::Runtime::new().expect("the system allows a runtime").block_on(async {
+            let client = bursar::bootstrap::client(&kubeconfig).await.expect("the kubeconfig is valid");
             let cluster = bursar::identity::ClusterName("test".to_owned());
             let server = ApiServer::new(cluster, client, std::sync::Arc::default());
             server.ask(&format!("/api/v1/namespaces/{foo}/pods/near"), Ask::Merge(&change)).await
         });
-        let text = bursar::errors::chain(&refused.expect_err("refused"));
+        let text = bursar::errors::chain(&refused.expect_err("the API server refuses the change"));
         assert!(text.contains("changes nothing but the annotation"), "{change}: {text}");
     }
 }
@@ -261,7 +264,7 @@ fn a_tenant_cannot_keep_a_pod_past_its_end() {
         ticket: None,
     };
     assert!(left(&world, &foo).contains("pod/young"));
-    world.order(&bursar::orders::request::OrderRequest::Suspend(target)).expect("suspended");
+    world.order(&bursar::orders::request::OrderRequest::Suspend(target)).expect("the order is accepted");
     world.cycle();
     assert!(!left(&world, &foo).contains("pod/young"));
 }
@@ -279,10 +282,10 @@ fn started(world: &World, namespace: &str, with: &Value, start: &str) {
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec()});
     for part in ["metadata", "spec"] {
         let more = with[part].as_object().cloned().unwrap_or_default();
-        pod[part].as_object_mut().expect("an object").extend(more);
+        pod[part].as_object_mut().expect("the value is an object").extend(more);
     }
     create(world, &pod);
-    let name = with["metadata"]["name"].as_str().expect("a name");
+    let name = with["metadata"]["name"].as_str().expect("a name is a string");
     let started = json!({"status": {"phase": "Running", "startTime": start}}).to_string();
     world.kubectl(&["patch", "pod", name, "-n", namespace, "--subresource=status", "-p", &started]);
 }
@@ -297,13 +300,14 @@ async fn fullest(mut takes: impl AsyncFnMut(usize) -> bool, (mut most, mut refus
 }
 
 async fn admin(world: &World) -> ApiServer {
-    let client = bursar::bootstrap::client(&world.servers.cluster.admin_kubeconfig).await.expect("a client");
+    let client =
+        bursar::bootstrap::client(&world.servers.cluster.admin_kubeconfig).await.expect("the kubeconfig is valid");
     ApiServer::new(bursar::identity::ClusterName("test".to_owned()), client, std::sync::Arc::default())
 }
 
 /// Creates a Job of the largest size that etcd accepts, so that it cannot be changed. Returns its uid.
 fn padded_job(world: &World, namespace: &str) -> String {
-    tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+    tokio::runtime::Runtime::new().expect("the system allows a runtime").block_on(async {
         let server = admin(world).await;
         let jobs = format!("/apis/batch/v1/namespaces/{namespace}/jobs");
         let make = async |size: usize| {
@@ -313,11 +317,14 @@ fn padded_job(world: &World, namespace: &str) -> String {
             let spec = json!({"managedBy": "example.org/nobody", "template": template});
             let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "padded"}, "spec": spec});
             let made = server.ask(&jobs, Ask::Create(&job)).await.ok()?;
-            Some(made.object["metadata"]["uid"].as_str().expect("a uid").to_owned())
+            Some(made.object["metadata"]["uid"].as_str().expect("the value is a string").to_owned())
         };
         let takes = async |size| {
             let Some(uid) = make(size).await else { return false };
-            server.ask(&format!("{jobs}/padded"), Ask::Delete { uid: &uid }).await.expect("deleted");
+            server
+                .ask(&format!("{jobs}/padded"), Ask::Delete { uid: &uid })
+                .await
+                .expect("the API server accepts the deletion");
             true
         };
         let size = fullest(takes, (1 << 20, 2 << 20)).await;
@@ -328,7 +335,7 @@ fn padded_job(world: &World, namespace: &str) -> String {
 fn state(world: &World, tool: &str) -> String {
     let rows = world.rows("SELECT name, state FROM tools");
     let row = rows.iter().find(|row| row["name"] == tool).expect("the tool is known");
-    row["state"].as_str().expect("text").to_owned()
+    row["state"].as_str().expect("the value is a string").to_owned()
 }
 
 /// Nothing runs in the namespaces of two tools: one is suspended, the other is exempt. The pods of other tools run.
@@ -360,7 +367,7 @@ fn idle(world: &mut World) {
         reason: None,
         ticket: None,
     };
-    world.order(&bursar::orders::request::OrderRequest::Resume(target)).expect("resumed");
+    world.order(&bursar::orders::request::OrderRequest::Resume(target)).expect("the order is accepted");
     assert_eq!(state(world, "idle"), "active");
     let works = world.kubectl_as_tool("idle", &["get", "pods"]);
     assert!(works.status.success(), "{}", crate::world::stderr(&works));
@@ -388,10 +395,11 @@ fn evidence(world: &mut World) {
     let doctor = |world: &mut World| {
         world.stop();
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
-        let output = command.arg("--config").arg(world.config()).args(["--json", "doctor"]).output().expect("bursar");
-        let findings: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let output =
+            command.arg("--config").arg(world.config()).args(["--json", "doctor"]).output().expect("bursar is built");
+        let findings: Value = serde_json::from_slice(&output.stdout).expect("the text is JSON");
         let about = |finding: &&Value| finding["subject"] == "reaper.namespaces.prometheus.test";
-        findings.as_array().and_then(|findings| findings.iter().find(about)).expect("a finding").clone()
+        findings.as_array().and_then(|findings| findings.iter().find(about)).expect("the doctor has a finding").clone()
     };
     let finding = doctor(world);
     assert!(finding["remedy"].as_str().is_some_and(|remedy| remedy.contains("control")), "{finding}");

@@ -32,7 +32,7 @@ fn text(output: &Output) -> String {
 }
 
 fn ends(config: &Path, arguments: &[&str], exit: i32) -> Value {
-    let output = bursar(config, arguments).output().expect("bursar runs");
+    let output = bursar(config, arguments).output().expect("bursar is built");
     assert_eq!(output.status.code(), Some(exit), "{arguments:?}: {}", text(&output));
     serde_json::from_slice(&output.stdout).unwrap_or_default()
 }
@@ -42,7 +42,7 @@ const STOLEN_HOST: &str = include_str!("../../docs/runbooks/stolen-control-host.
 
 /// Returns the commands of a section of a runbook. `here` replaces words of the runbook by their values in the test.
 pub fn steps(runbook: &str, section: &str, here: &[(&str, &str)]) -> Vec<Vec<String>> {
-    let part = runbook.split("\n## ").find(|part| part.starts_with(section)).expect("the section");
+    let part = runbook.split("\n## ").find(|part| part.starts_with(section)).expect("the text has this part");
     let blocks = part.split("```sh\n").skip(1).filter_map(|block| block.split("```").next());
     let lines = blocks.flat_map(str::lines).filter(|line| line.starts_with("bursar ") || line.starts_with("rm "));
     lines
@@ -67,7 +67,7 @@ fn follow(config: &Path, step: &[String]) -> Value {
     match arguments.as_slice() {
         ["bursar", rest @ ..] => ends(config, rest, 0),
         ["rm", file] => {
-            fs::remove_file(file).expect("removed");
+            fs::remove_file(file).expect("the file exists");
             Value::Null
         }
         other => panic!("{other:?}"),
@@ -88,7 +88,7 @@ fn standing(world: &World) -> Vec<serde_json::Map<String, Value>> {
 }
 
 fn written(path: PathBuf) -> SystemTime {
-    fs::metadata(path).and_then(|file| file.modified()).expect("a kubeconfig")
+    fs::metadata(path).and_then(|file| file.modified()).expect("the path exists")
 }
 
 #[test]
@@ -101,10 +101,10 @@ fn a_lost_ledger_is_rebuilt_without_suspensions_or_new_certificates() {
     world.person("carol", 65_112);
     world.group("k8s-admins", &["carol"]);
     world.cycle();
-    world.order(&OrderRequest::Revoke(target(AccountKind::Tool, "foo"))).expect("revoked");
-    world.order(&OrderRequest::Suspend(target(AccountKind::Tool, "bar"))).expect("suspended");
+    world.order(&OrderRequest::Revoke(target(AccountKind::Tool, "foo"))).expect("the order is accepted");
+    world.order(&OrderRequest::Suspend(target(AccountKind::Tool, "bar"))).expect("the order is accepted");
     world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "off")));
-    let report = wait_for("a cycle with nothing to do", DEADLINE, || {
+    let report = wait_for("a cycle has nothing to do", DEADLINE, || {
         let report = world.cycle();
         (report.exit_code() == 0 && report.actions == 0).then_some(report)
     });
@@ -120,20 +120,21 @@ fn a_lost_ledger_is_rebuilt_without_suspensions_or_new_certificates() {
         [written(world.home("foo").join(".kube/config")), written(carol)]
     };
     let files = kubeconfigs(&world);
-    let last = world.rows("SELECT last_generation FROM ledger")[0]["last_generation"].as_i64().expect("a number");
+    let last =
+        world.rows("SELECT last_generation FROM ledger")[0]["last_generation"].as_i64().expect("the value is a number");
 
     let config = world.config();
     ends(&config, &["ledger", "rebuild"], 1); // the ledger exists
-    fs::remove_file(world.state_dir().join("ledger.db")).expect("lost");
+    fs::remove_file(world.state_dir().join("ledger.db")).expect("the file exists");
     world.servers.slapd.stop();
     ends(&config, &["ledger", "rebuild"], 1); // without the directory, absent accounts are unknown
     world.servers.slapd.start_again();
     for milliseconds in [100, 200, 300] {
         let mut command = bursar(&config, &["ledger", "rebuild"]);
-        let mut killed = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("bursar runs");
+        let mut killed = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("bursar is built");
         let _ = poll(Duration::from_millis(milliseconds), || false);
-        killed.kill().expect("killed, or it has ended");
-        killed.wait().expect("its end");
+        killed.kill().expect("an ended process can be killed too");
+        killed.wait().expect("the process can be waited for");
         for file in ["ledger.db", "ledger.db-wal", "ledger.db-shm"] {
             let _ = fs::remove_file(world.state_dir().join(file));
         }
@@ -143,8 +144,8 @@ fn a_lost_ledger_is_rebuilt_without_suspensions_or_new_certificates() {
     fs::rename(&access, &aside).expect("the daemon's access is lost too");
     ends(&config, &["ledger", "rebuild"], 1);
     let without = ends(&config, &["ledger", "rebuild", "--admin-kubeconfig", &admin], 0);
-    fs::remove_file(world.state_dir().join("ledger.db")).expect("lost again");
-    fs::rename(&aside, &access).expect("found");
+    fs::remove_file(world.state_dir().join("ledger.db")).expect("the file exists");
+    fs::rename(&aside, &access).expect("the file exists");
     let here = [("/root/admin.kubeconfig", admin.as_str())];
     let mut steps = steps(LOST_LEDGER, "Without one", &here);
     steps.retain(|step| step[1] != "quota"); // no quota differs here
@@ -152,7 +153,7 @@ fn a_lost_ledger_is_rebuilt_without_suspensions_or_new_certificates() {
     let rebuilt = follow(&config, &steps[0]);
     assert_eq!(rebuilt["certificates"], 2, "{rebuilt:#}");
     let unknown: Vec<&str> = rebuilt["unknown"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    assert!(unknown.iter().any(|doubt| doubt.contains("why tool:bar is suspended is lost")), "{unknown:#?}");
+    assert!(unknown.iter().any(|doubt| doubt.contains("tool:bar is suspended for an unknown reason")), "{unknown:#?}");
     assert!(
         !unknown.iter().any(|doubt| doubt.contains("tool:off")),
         "the directory shows why the tool is suspended: {unknown:#?}"
@@ -183,11 +184,15 @@ fn after_a_takeover_the_former_owner_cannot_write() {
     let backup = world.folder.join("backup.db");
     ends(&world.config(), &["ledger", "backup", &backup.display().to_string()], 0);
     // A revocation that the backup does not contain.
-    world.order(&OrderRequest::Revoke(target(AccountKind::Tool, "foo"))).expect("revoked");
+    world.order(&OrderRequest::Revoke(target(AccountKind::Tool, "foo"))).expect("the order is accepted");
     world.stop();
     let generation = |ledger: &str| {
-        let rows = Command::new("sqlite3").arg(ledger).arg("SELECT generation FROM tools").output().expect("sqlite3");
-        String::from_utf8_lossy(&rows.stdout).trim().parse::<u64>().expect("a number")
+        let rows = Command::new("sqlite3")
+            .arg(ledger)
+            .arg("SELECT generation FROM tools")
+            .output()
+            .expect("sqlite3 is installed");
+        String::from_utf8_lossy(&rows.stdout).trim().parse::<u64>().expect("the value is a number")
     };
     let former = world.state_dir();
     let revoked = generation(&former.join("ledger.db").display().to_string());
@@ -196,14 +201,14 @@ fn after_a_takeover_the_former_owner_cannot_write() {
 
     // The standby host has its own folder, a copy of the seal's key, the same homes and the same directory.
     let standby = world.folder.join("standby");
-    fs::create_dir_all(&standby).expect("a state folder");
-    fs::copy(former.join("seal.key"), standby.join("seal.key")).expect("the seal's key");
+    fs::create_dir_all(&standby).expect("the parent folder is writable");
+    fs::copy(former.join("seal.key"), standby.join("seal.key")).expect("the file can be copied");
     let config = world.folder.join("standby.toml");
-    let text = fs::read_to_string(world.config()).expect("the configuration");
+    let text = fs::read_to_string(world.config()).expect("the world has a configuration");
     let text = text
         .replace(&format!("{}/state", world.folder.display()), &standby.display().to_string())
         .replace("control.sock", "standby.sock");
-    fs::write(&config, text).expect("written");
+    fs::write(&config, text).expect("the folder is writable");
     let (admin, copy) = (world.servers.cluster.admin_kubeconfig.display().to_string(), backup.display().to_string());
     let key = standby.join("seal.key").display().to_string();
     let here = [
@@ -218,10 +223,10 @@ fn after_a_takeover_the_former_owner_cannot_write() {
     follow(&config, restore);
     for milliseconds in [60, 150, 300] {
         let mut command = bursar(&config, &arguments);
-        let mut killed = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("bursar runs");
+        let mut killed = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("bursar is built");
         let _ = poll(Duration::from_millis(milliseconds), || false);
-        killed.kill().expect("killed, or it has ended");
-        killed.wait().expect("its end");
+        killed.kill().expect("an ended process can be killed too");
+        killed.wait().expect("the process can be waited for");
     }
     let report = follow(&config, takeover);
     follow(&config, status);
@@ -234,7 +239,9 @@ fn after_a_takeover_the_former_owner_cannot_write() {
         (String::from_utf8_lossy(&may.stdout).trim() == "no").then_some(())
     });
 
-    wait_for("nothing to do", DEADLINE, || (ends(&config, &["sync", "--once"], 0)["actions"] == 0).then_some(()));
+    wait_for("a cycle has nothing to do", DEADLINE, || {
+        (ends(&config, &["sync", "--once"], 0)["actions"] == 0).then_some(())
+    });
     let ledger = standby.join("ledger.db").display().to_string();
     assert_eq!(generation(&ledger), revoked, "a revocation that is missing in the backup is still in force");
     let own = world.kubectl_as_tool("foo", &["auth", "can-i", "create", "pods"]);

@@ -1,4 +1,4 @@
-//! An entry that fails a check is recorded and shown; all others are served.
+//! An entry that fails a check is recorded and shown, and all others are served.
 
 use bursar_testkit::ldif::tool_account_ldif;
 
@@ -10,7 +10,7 @@ fn a_bad_entry_is_rejected_with_its_reason_and_the_others_are_served() {
     world.tool("good", 62_301, &[]);
     let homes = world.folder.join("homes/data/project");
     let entry = |name: &str, uid: u32, home: &str| tool_account_ldif(&world.base, name, uid, home);
-    // These go in as they are: not every home is beneath this world's folder.
+    // These entries are added unchanged, because not every home is below the folder of this world.
     let slapd = &bursar_testkit::Servers::shared().slapd;
     let home = |name: &str| homes.join(name).display().to_string();
     slapd.add_ldif(&entry("root", 0, &home("root")));

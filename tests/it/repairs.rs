@@ -1,4 +1,5 @@
-//! What somebody else breaks is repaired within seconds, or shown as failing with its reason; nobody else waits for it.
+//! What somebody else breaks is repaired in the next cycle, or shown as failing with its reason. No other tenant waits
+//! for it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -18,7 +19,7 @@ fn quiet(world: &mut World) {
 }
 
 #[test]
-fn an_edited_quota_and_a_deleted_binding_are_as_they_were_after_one_cycle() {
+fn an_edited_quota_and_a_deleted_binding_are_repaired_in_one_cycle() {
     let mut world = World::new("drift");
     world.tool("foo", 62_201, &[]);
     world.cycle();
@@ -45,14 +46,14 @@ fn an_edited_quota_and_a_deleted_binding_are_as_they_were_after_one_cycle() {
 }
 
 #[test]
-fn a_deleted_namespace_is_made_again_with_all_that_is_in_it() {
+fn a_deleted_namespace_is_created_again_with_everything_in_it() {
     let mut world = World::new("razed");
     world.tool("foo", 62_211, &[]);
     world.cycle();
     let namespace = world.namespace("foo");
     world.kubectl(&["delete", "namespace", &namespace]);
-    // The watches of its kinds hear of it one after another.
-    wait_for("all of it again", DEADLINE, || {
+    // The watches of its kinds report the deletions one after another.
+    wait_for("foo works and has its claim again", DEADLINE, || {
         let report = world.cycle();
         assert_eq!(report.failing.len(), 0, "{report:#?}");
         let claim = world.kubectl(&["get", "pvc", "-n", &namespace, "-o", "name"]);
@@ -62,7 +63,7 @@ fn a_deleted_namespace_is_made_again_with_all_that_is_in_it() {
 }
 
 #[test]
-fn an_object_of_somebody_else_is_left_alone_and_reported() {
+fn a_foreign_namespace_is_left_unchanged_and_reported() {
     let mut world = World::new("foreign");
     let namespace = world.namespace("foo");
     world.kubectl(&["create", "namespace", &namespace]);
@@ -78,26 +79,30 @@ fn an_object_of_somebody_else_is_left_alone_and_reported() {
 }
 
 #[test]
-fn a_broken_home_fails_its_own_tool_and_heals_when_it_is_mended() {
+fn a_missing_home_fails_only_its_own_tool_until_it_is_there_again() {
     let mut world = World::new("homeless");
     world.tool("foo", 62_231, &[]);
     world.tool("bar", 62_232, &[]);
     let home = world.home("foo");
-    fs::remove_dir(&home).expect("an empty home");
+    fs::remove_dir(&home).expect("the home is empty");
     let report = world.cycle();
     assert_eq!(report.failing.len(), 1, "{report:#?}");
     assert!(report.failing[0].reason.contains("home"), "{}", report.failing[0].reason);
     assert!(world.kubectl_as_tool("bar", &["get", "pods"]).status.success());
-    assert_eq!(world.rows("SELECT own FROM settled").len(), 2, "what the policy changes later goes at its pace");
-    fs::create_dir(&home).expect("a home");
-    std::os::unix::fs::chown(&home, Some(62_231), Some(62_231)).expect("its owner");
-    fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).expect("its mode");
-    wait_for("the next try", DEADLINE, || world.cycle().failing.is_empty().then_some(()));
+    assert_eq!(
+        world.rows("SELECT own FROM settled").len(),
+        2,
+        "a failing tool is settled too, so later policy changes are paced"
+    );
+    fs::create_dir(&home).expect("the parent folder is writable");
+    std::os::unix::fs::chown(&home, Some(62_231), Some(62_231)).expect("tests run as root, who may change owners");
+    fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).expect("tests run as root, who may change modes");
+    wait_for("the retry succeeds", DEADLINE, || world.cycle().failing.is_empty().then_some(()));
     assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
 }
 
 #[test]
-fn without_homed_nothing_is_delivered_and_everything_else_goes_on() {
+fn without_homed_everything_but_deliveries_goes_on() {
     let mut world = World::new("nohomed");
     world.tool("foo", 62_241, &[]);
     world.kill_homed();
@@ -107,11 +112,11 @@ fn without_homed_nothing_is_delivered_and_everything_else_goes_on() {
     let quota = world.kubectl(&["get", "resourcequota", "-n", &world.namespace("foo"), "-o", "name"]);
     assert!(quota.contains("resourcequota/bursar"), "{quota}");
     let requests = world.rows("SELECT fingerprint FROM certificate");
-    assert!(requests.is_empty(), "a certificate was asked for that nobody can be given");
+    assert!(requests.is_empty(), "the daemon requested a certificate that it cannot deliver");
 }
 
 #[test]
-fn an_admin_is_bound_cluster_wide_while_the_group_has_them() {
+fn members_of_the_admin_group_have_a_cluster_wide_binding() {
     let mut world = World::new("admins");
     world.person("admins-zoe", 62_251);
     world.person("admins-yan", 62_252);
@@ -130,26 +135,29 @@ fn an_admin_is_bound_cluster_wide_while_the_group_has_them() {
 }
 
 #[test]
-fn a_namespace_that_others_prepared_is_taken_over_by_no_label() {
+fn a_namespace_that_others_prepared_is_not_adopted_because_of_its_labels() {
     let mut world = World::new("prepared");
     world.tool("foo", 62_281, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
     let found = world.kubectl(&["get", "namespace", &world.namespace("foo"), "-o", "json"]);
-    let mut prepared: serde_json::Value = serde_json::from_str(&found).expect("JSON");
+    let mut prepared: serde_json::Value = serde_json::from_str(&found).expect("kubectl prints JSON");
     let metadata = prepared["metadata"].take();
     prepared["metadata"] = serde_json::json!({
         "name": world.namespace("bar"), "labels": metadata["labels"], "annotations": metadata["annotations"],
     });
-    prepared["metadata"]["labels"].as_object_mut().expect("labels").remove("kubernetes.io/metadata.name");
+    prepared["metadata"]["labels"]
+        .as_object_mut()
+        .expect("the namespace has labels")
+        .remove("kubernetes.io/metadata.name");
     for part in ["spec", "status"] {
-        prepared.as_object_mut().expect("an object").remove(part);
+        prepared.as_object_mut().expect("kubectl prints an object").remove(part);
     }
     for watched in [false, true] {
         world.servers.cluster.run(&["create", "-f", "-"], &prepared.to_string());
         if !watched {
             world.tool("bar", 62_282, &[]);
         }
-        wait_for("the namespace is somebody else's", DEADLINE, || {
+        wait_for("the namespace is reported as foreign", DEADLINE, || {
             let report = world.cycle();
             report.failing.iter().any(|failing| failing.reason.contains("bursar adopt namespace")).then_some(())
         });
@@ -159,7 +167,7 @@ fn a_namespace_that_others_prepared_is_taken_over_by_no_label() {
     }
 }
 
-/// As a site's own rule might, refuses every request for tool bar.
+/// Like a site's own policy, this refuses every request for tool bar.
 const REFUSING: &str = r#"
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -178,17 +186,17 @@ spec: {policyName: no-bar, validationActions: [Deny]}
 "#;
 
 #[test]
-fn a_certificate_that_is_refused_or_never_signed_fails_its_own_tool_and_nobody_waits() {
+fn a_certificate_that_is_refused_or_never_issued_fails_only_its_own_tool() {
     let servers = Arc::new(Servers::start());
     let mut world = World::on(servers.clone(), "unsigned", "");
     world.tool("foo", 62_271, &[]);
     world.cycle();
-    let controllers = servers.cluster.controller_manager().expect("of this test's own");
+    let controllers = servers.cluster.controller_manager().expect("these servers have a controller manager");
     world.servers.cluster.run(&["apply", "-f", "-"], REFUSING);
-    wait_for("the rule is in force", DEADLINE, || {
+    wait_for("the policy is in force", DEADLINE, || {
         let mut probe = world.servers.cluster.kubectl();
         probe.args(["create", "configmap", "bursar-tool-bar", "--dry-run=server"]);
-        (!probe.output().expect("kubectl").status.success()).then_some(())
+        (!probe.output().expect("kubectl is installed").status.success()).then_some(())
     });
     let frozen = controllers.frozen();
     world.tool("bar", 62_272, &[]);
@@ -199,13 +207,16 @@ fn a_certificate_that_is_refused_or_never_signed_fails_its_own_tool_and_nobody_w
     world.wait_for_drift(&["tool foo", "role binding"]);
     let report = std::thread::scope(|scope| {
         let repaired = scope.spawn(|| {
-            wait_for("the other tool's binding", DEADLINE, || {
+            wait_for("the binding of foo is repaired", DEADLINE, || {
                 let found = cluster.run(&["get", "rolebindings", "-n", &namespace, "-o", "name"], "");
                 found.contains("bursar-bursar-tenant").then(Instant::now)
             })
         });
         let (report, ended) = (world.cycle(), Instant::now());
-        assert!(repaired.join().expect("repaired") < ended, "nobody waits for a signer");
+        assert!(
+            repaired.join().expect("the thread does not panic") < ended,
+            "the repair of foo does not wait for the signer"
+        );
         report
     });
     let failing: Vec<_> = report.failing.iter().map(|failing| failing.account.to_string()).collect();
@@ -216,7 +227,7 @@ fn a_certificate_that_is_refused_or_never_signed_fails_its_own_tool_and_nobody_w
     cluster.run(&["delete", "-f", "-"], REFUSING);
     world.clock = || daemon::now() + SignedDuration::from_mins(2);
     world.stop();
-    wait_for("both have their certificates", DEADLINE, || (world.cycle().failing.is_empty()).then_some(()));
+    wait_for("both tools have their certificates", DEADLINE, || (world.cycle().failing.is_empty()).then_some(()));
     for tool in ["bar", "baz"] {
         assert!(world.kubectl_as_tool(tool, &["get", "pods"]).status.success(), "{tool}");
     }

@@ -1,4 +1,5 @@
-//! `bursar report`: the page is well formed whatever a directory says, and its file is written whole or not at all.
+//! `bursar report`: the page is well formed whatever the directory contains, and its file is written completely or not
+//! at all.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
@@ -13,12 +14,12 @@ const HOSTILE: &str = "<script>alert('x')</script>&\"";
 
 fn report(world: &World, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    command.arg("--config").arg(world.config()).arg("report").args(words).output().expect("bursar runs")
+    command.arg("--config").arg(world.config()).arg("report").args(words).output().expect("bursar is built")
 }
 
-/// Every tag is one that the page has, and each that begins ends in its turn; nothing else has a `<` or a stray `&`.
+/// Checks that every tag is a known one and is closed in order, and that nothing else contains a `<` or a bare `&`.
 fn must_be_well_formed(html: &str) {
-    let body = html.strip_prefix("<!DOCTYPE html>\n").expect("HTML");
+    let body = html.strip_prefix("<!DOCTYPE html>\n").expect("the page is HTML");
     let mut open: Vec<&str> = Vec::new();
     for (text, rest) in body.split('<').skip(1).filter_map(|tag| tag.split_once('>')) {
         let name = text.trim_start_matches('/').split([' ', '/']).next().unwrap_or_default();
@@ -48,7 +49,8 @@ fn hostile_names_stay_text() {
     world.tool("foo", 63_601, &["page-ann"]);
     world.person("page-ann", 63_602);
     world.group("k8s-admins", &["page-ann"]);
-    // `<script>alert('x')</script>&"` as LDIF and as a DN have it: a mail address, and a name that is rejected.
+    // `<script>alert('x')</script>&"`, encoded for LDIF and for a DN. It is a mail address, and a name that is
+    // rejected.
     let (ldif, dn) = (":: PHNjcmlwdD5hbGVydCgneCcpPC9zY3JpcHQ+JiI=", "\\3Cscript\\3Ealert('x')\\3C/script\\3E&\\22");
     let ben = person_ldif(&world.base, "page-ben", 63_603);
     world.add(&ben.replace("mail: page-ben@example.org", &format!("mail{ldif}")));
@@ -61,7 +63,7 @@ fn hostile_names_stay_text() {
         vec!["exception", "set", "tool", "foo", "images", "--until", "2999-01-01", "--reason", HOSTILE],
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-        let output = command.arg("--config").arg(world.config()).args(words).output().expect("bursar runs");
+        let output = command.arg("--config").arg(world.config()).args(words).output().expect("bursar is built");
         assert!(output.status.success(), "{}", stderr(&output));
     }
     all_is_well(&world.cycle());
@@ -70,8 +72,8 @@ fn hostile_names_stay_text() {
     let out = world.folder.join("report.html");
     let written = report(&world, &["--out", &out.display().to_string()]);
     assert!(written.status.success(), "{}", stderr(&written));
-    let html = std::fs::read_to_string(&out).expect("a page");
-    assert_eq!(std::fs::metadata(&out).expect("a page").permissions().mode() & 0o777, 0o600);
+    let html = std::fs::read_to_string(&out).expect("the page was written");
+    assert_eq!(std::fs::metadata(&out).expect("the page was written").permissions().mode() & 0o777, 0o600);
     must_be_well_formed(&html);
     let shown = "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&amp;&quot;";
     assert!(html.matches(shown).count() >= 4, "a mail address, a rejected name, a ticket and a reason");
@@ -80,14 +82,15 @@ fn hostile_names_stay_text() {
         format!("<tr><td>foo</td><td>63601</td><td>{} (test)</td><td>tool</td><td>active</td>", world.namespace("foo"));
     assert!(html.contains(&foo), "{html}");
 
-    let page: Value = serde_json::from_slice(&report(&world, &["--out", "-", "--json"]).stdout).expect("JSON");
+    let page: Value =
+        serde_json::from_slice(&report(&world, &["--out", "-", "--json"]).stdout).expect("bursar prints JSON");
     assert_eq!(
         (&page["site"], section(&page, "administrators")[0]["account"].as_str()),
         (&Value::from("page"), Some("user:page-ann"))
     );
-    let people = section(&page, "people").as_array().expect("people");
+    let people = section(&page, "people").as_array().expect("the section is a list");
     assert!(people.iter().any(|person| person["mail"] == HOSTILE), "{people:?}");
-    let why = section(&page, "rejected")[0]["why"].as_str().expect("a reason");
+    let why = section(&page, "rejected")[0]["why"].as_str().expect("a rejected entry has a reason");
     assert!(why.contains("<script>"), "the name: {why}");
     assert_eq!(section(&page, "tools")[0]["people"], "user:page-ann");
     assert_eq!(
@@ -105,10 +108,10 @@ fn hostile_names_stay_text() {
         .arg("--config")
         .arg(world.config())
         .args(["ledger", "verify", "--head"])
-        .arg(page["head"].as_str().expect("a hash"));
-    assert!(verify.status().expect("bursar runs").success());
+        .arg(page["head"].as_str().expect("the page has a head"));
+    assert!(verify.status().expect("bursar is built").success());
     let printed = report(&world, &["--out", "-"]);
-    must_be_well_formed(&String::from_utf8(printed.stdout).expect("text"));
+    must_be_well_formed(&String::from_utf8(printed.stdout).expect("the page is UTF-8"));
 }
 
 #[test]
@@ -116,8 +119,8 @@ fn only_a_regular_file_is_replaced() {
     let site = crate::cli::Site::new();
     site.run("sync --once", 0);
     let path = |name: &str| site.path(name).display().to_string();
-    std::fs::write(path("kept"), "kept").expect("written");
-    symlink(path("kept"), path("link")).expect("a link");
+    std::fs::write(path("kept"), "kept").expect("the folder is writable");
+    symlink(path("kept"), path("link")).expect("the folder is writable");
     for (out, says) in [
         (path("link"), "it is not a regular file"),
         ("/dev/null".to_owned(), "it is not a regular file"),
@@ -127,13 +130,13 @@ fn only_a_regular_file_is_replaced() {
         let said = site.run(&format!("report --out {out}"), 1);
         assert!(said.contains(says), "{out}: {said}");
     }
-    assert_eq!(std::fs::read_to_string(path("kept")).expect("a file"), "kept");
+    assert_eq!(std::fs::read_to_string(path("kept")).expect("the file is still there"), "kept");
     assert!(!Path::new(&path("nowhere")).exists());
     site.run("report", 64);
-    // An older page is replaced, and what a killed run left is taken away.
-    std::fs::write(path(".kept.new"), "half").expect("written");
+    // An older page is replaced, and the temporary file of a killed run is removed.
+    std::fs::write(path(".kept.new"), "half").expect("the folder is writable");
     let page = site.json(&format!("report --out {}", path("kept")), 0);
     assert_eq!(section(&page, "rejected")[0]["name"], "toor");
-    assert!(std::fs::read_to_string(path("kept")).expect("a page").ends_with("</html>\n"));
+    assert!(std::fs::read_to_string(path("kept")).expect("the page was written").ends_with("</html>\n"));
     assert!(!Path::new(&path(".kept.new")).exists());
 }

@@ -26,7 +26,7 @@ fn command(world: &World, arguments: &[&str]) -> Command {
 }
 
 fn bursar(world: &World, arguments: &[&str]) -> Output {
-    command(world, arguments).output().expect("bursar")
+    command(world, arguments).output().expect("bursar is built")
 }
 
 fn stolen(world: &World, tool: &str) -> PathBuf {
@@ -42,7 +42,7 @@ fn site_on(servers: Arc<Servers>, name: &str, first_uid: u32, tools: &[&str]) ->
     let report = world.cycle();
     assert_eq!(report.exit_code(), 0, "{report:#?}");
     for tool in tools {
-        std::fs::copy(world.home(tool).join(".kube/config"), stolen(&world, tool)).expect("a copy");
+        std::fs::copy(world.home(tool).join(".kube/config"), stolen(&world, tool)).expect("the file can be copied");
     }
     world.stop();
     world
@@ -59,7 +59,10 @@ fn refused_and_replaced(world: &World, tool: &str) {
 fn revoked(world: &World) -> BTreeMap<String, i64> {
     let rows = world.rows("SELECT account, count(*) AS times FROM history WHERE action = 'revoked' GROUP BY account");
     let row = |row: &serde_json::Map<String, serde_json::Value>| {
-        (row["account"].as_str().expect("text").to_owned(), row["times"].as_i64().expect("a number"))
+        (
+            row["account"].as_str().expect("the value is a string").to_owned(),
+            row["times"].as_i64().expect("the value is a number"),
+        )
     };
     rows.iter().map(row).collect()
 }
@@ -100,7 +103,7 @@ fn a_revocation_returns_when_the_old_certificate_is_refused_and_the_new_one_deli
     // The same holds for a copied binding with Bursar's label in a namespace that the ledger does not know.
     world.kubectl(&["create", "namespace", "shared"]);
     let copied = world.kubectl(&["get", "rolebinding", "bursar-bursar-tenant", "-n", &namespace, "-o", "json"]);
-    let mut copied: serde_json::Value = serde_json::from_str(&copied).expect("JSON");
+    let mut copied: serde_json::Value = serde_json::from_str(&copied).expect("the text is JSON");
     copied["metadata"] =
         serde_json::json!({"name": "copied", "namespace": "shared", "labels": copied["metadata"]["labels"]});
     world.servers.cluster.run(&["create", "-f", "-"], &copied.to_string());
@@ -151,7 +154,7 @@ fn in_force(world: &World, probe: &[&str]) {
     wait_for("the rule is in force", DEADLINE, || {
         let mut command = world.servers.cluster.kubectl();
         command.args(probe).arg("--dry-run=server");
-        stderr(&command.output().expect("kubectl")).contains("refused by the site").then_some(())
+        stderr(&command.output().expect("kubectl is installed")).contains("refused by the site").then_some(())
     });
 }
 
@@ -168,7 +171,7 @@ fn a_revocation_removes_the_old_access_even_if_the_mark_cannot_be_raised() {
     let refused = world.kubectl_with(&stolen(&world, "foo"), &["get", "pods"]);
     assert!(stderr(&refused).contains("Forbidden"), "{}", stderr(&refused));
     world.servers.cluster.run(&["delete", "-f", "-"], &rule);
-    wait_for("the new certificate", 2 * DEADLINE, || {
+    wait_for("the new certificate works", 2 * DEADLINE, || {
         world.kubectl_as_tool("foo", &["get", "pods"]).status.success().then_some(())
     });
     refused_and_replaced(&world, "foo");
@@ -203,7 +206,7 @@ fn the_runbook_of_a_stolen_laptop_works() {
     daemon.notified("READY=1");
     let rows =
         world.rows("SELECT fingerprint FROM certificate c JOIN tools t ON t.id = c.account_id WHERE t.name = 'foo'");
-    let fingerprint = rows[0]["fingerprint"].as_str().expect("text");
+    let fingerprint = rows[0]["fingerprint"].as_str().expect("the value is a string");
     let steps =
         ["Revoke it", "Who used it", "If nobody"].map(|part| steps(RUNBOOK, part, &[("FINGERPRINT", fingerprint)]));
     for words in steps.concat() {
@@ -229,7 +232,7 @@ fn a_class_is_revoked_once_although_daemon_and_command_are_killed() {
         let daemon = Daemon::start(&world);
         daemon.notified("READY=1");
         let follows = Process::start("bursar", &command(&world, &arguments), &world.folder.join("revoke.log"));
-        wait_for("some are revoked", DEADLINE, || (revoked(&world).len() >= killed_after).then_some(()));
+        wait_for("enough accounts are revoked", DEADLINE, || (revoked(&world).len() >= killed_after).then_some(()));
         daemon.process.kill();
         follows.kill();
     }
@@ -247,7 +250,7 @@ fn a_class_is_revoked_once_although_daemon_and_command_are_killed() {
     assert_eq!((told.len(), &told[0]["ticket"]), (1, &"T7".into()), "{told:?}");
     // After the end of a revocation, the same command starts another one.
     let again = bursar(&world, &["--json", "revoke", "--all", "--class", "tool", "--reason", "again"]);
-    let answer: serde_json::Value = serde_json::from_slice(&again.stdout).expect("JSON");
+    let answer: serde_json::Value = serde_json::from_slice(&again.stdout).expect("the text is JSON");
     assert_eq!(answer["revocation"]["done"], TOOLS.len(), "{answer}");
     assert!(revoked(&world).values().all(|times| *times == 2));
     // As for a single account, a binding that was made by hand keeps what it grants, and is reported.
@@ -264,8 +267,8 @@ fn a_class_is_revoked_once_although_daemon_and_command_are_killed() {
     assert!(bursar(&world, &["revoke", "--all", "--class", "tool", "--reason", "clean"]).status.success());
     // The revocation is not over before the last account has its new certificate.
     let (folder, aside) = (world.home("td").join(".kube"), world.home("td").join("aside"));
-    std::fs::rename(&folder, &aside).expect("renamed");
-    std::fs::write(&folder, "no folder").expect("written");
+    std::fs::rename(&folder, &aside).expect("the parent folder is writable");
+    std::fs::write(&folder, "no folder").expect("the folder is writable");
     let times = revoked(&world);
     for _ in 0..2 {
         let open = bursar(&world, &["revoke", "--all", "--class", "tool", "--reason", "broken"]);
@@ -275,8 +278,8 @@ fn a_class_is_revoked_once_although_daemon_and_command_are_killed() {
         assert!(told.contains("5 of 6 are revoked, 0 waiting, 1 under way"), "{told}");
         assert!(revoked(&world).iter().all(|(tool, now)| *now == times[tool] + 1), "each account is revoked once");
     }
-    std::fs::remove_file(&folder).expect("removed");
-    std::fs::rename(&aside, &folder).expect("renamed");
+    std::fs::remove_file(&folder).expect("the file exists");
+    std::fs::rename(&aside, &folder).expect("the parent folder is writable");
     wait_for("the revocation is over", 4 * DEADLINE, || {
         status(&world)["revocations"].as_array().is_some_and(Vec::is_empty).then_some(())
     });

@@ -1,4 +1,5 @@
-//! A ledger that a snapshot brought back, and a second process with a copy of it: neither undoes what was done since.
+//! A ledger that was restored from a snapshot, or a second process with a copy of it, must not undo what was done
+//! since.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,46 +20,46 @@ use crate::world::{World, all_is_well, stderr};
 
 fn once(config: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    command.arg("--config").arg(config).args(["sync", "--once"]).output().expect("bursar runs")
+    command.arg("--config").arg(config).args(["sync", "--once"]).output().expect("bursar is built")
 }
 
 fn takeover(world: &World) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
     command.arg("--config").arg(world.config()).args(["takeover", "--admin-kubeconfig"]);
-    command.arg(&world.servers.cluster.admin_kubeconfig).output().expect("bursar runs")
+    command.arg(&world.servers.cluster.admin_kubeconfig).output().expect("bursar is built")
 }
 
 fn revoke(world: &mut World, kind: AccountKind, name: &str) {
     let target = Target { kind, name: name.to_owned(), reason: Some("a test".to_owned()), ticket: None };
-    all_is_well(&world.order(&OrderRequest::Revoke(target)).expect("revoked"));
+    all_is_well(&world.order(&OrderRequest::Revoke(target)).expect("the order is accepted"));
     world.stop();
 }
 
-/// What a snapshot of the folder keeps.
+/// Copies the ledger, as a snapshot of the state folder would.
 fn snapshot(world: &World) -> PathBuf {
     let copy = world.folder.join("snapshot.db");
     fs::copy(world.state_dir().join("ledger.db"), &copy).expect("a closed ledger is one file");
     copy
 }
 
-fn bring_back(world: &World, snapshot: &Path) {
+fn restore(world: &World, snapshot: &Path) {
     for file in ["ledger.db-wal", "ledger.db-shm"] {
         let _ = fs::remove_file(world.state_dir().join(file));
     }
-    fs::copy(snapshot, world.state_dir().join("ledger.db")).expect("the snapshot is back");
+    fs::copy(snapshot, world.state_dir().join("ledger.db")).expect("the state folder is writable");
 }
 
 fn mark(world: &World) -> Value {
     let text = world.kubectl(&["get", "configmap", "bursar-mark", "-n", "bursar", "-o", "json"]);
-    serde_json::from_str::<Value>(&text).expect("JSON")["data"].clone()
+    serde_json::from_str::<Value>(&text).expect("kubectl prints JSON")["data"].clone()
 }
 
 fn last_generation(world: &World) -> u64 {
-    world.rows("SELECT last_generation FROM ledger")[0]["last_generation"].as_u64().expect("a number")
+    world.rows("SELECT last_generation FROM ledger")[0]["last_generation"].as_u64().expect("a generation is a number")
 }
 
-/// Refused with the command that helps, and the daemon wrote nothing in the cluster.
-fn writes_nothing(world: &World) {
+/// Checks that the daemon refuses with a message that names `bursar takeover`, and writes nothing in the cluster.
+fn check_nothing_is_written(world: &World) {
     let since = world.servers.cluster.audit_mark();
     let output = once(&world.config());
     assert_eq!(output.status.code(), Some(78), "{}", stderr(&output));
@@ -70,7 +71,7 @@ fn writes_nothing(world: &World) {
 }
 
 #[test]
-fn a_ledger_that_was_rolled_back_writes_nothing_and_takeover_learns_what_it_forgot() {
+fn a_rolled_back_ledger_writes_nothing_until_takeover_learns_what_it_forgot() {
     let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "behind", "");
     world.tool("foo", 66_001, &[]);
     world.person("carol", 66_002);
@@ -78,21 +79,23 @@ fn a_ledger_that_was_rolled_back_writes_nothing_and_takeover_learns_what_it_forg
     all_is_well(&world.cycle());
     world.stop();
     let marked = |world: &World| mark(world)["generation"].as_str().and_then(|text| text.parse::<u64>().ok());
-    wait_for("the mark", DEADLINE, || (marked(&world) == Some(last_generation(&world))).then_some(()));
+    wait_for("the mark has the last generation", DEADLINE, || {
+        (marked(&world) == Some(last_generation(&world))).then_some(())
+    });
 
-    // For an account without a namespace only the mark tells.
+    // Carol has no namespace, so only the mark shows that the ledger is old.
     let old = snapshot(&world);
     let stolen = world.folder.join("stolen-carol");
-    fs::copy(world.folder.join("homes/home/carol/.kube/config"), &stolen).expect("a copy");
+    fs::copy(world.folder.join("homes/home/carol/.kube/config"), &stolen).expect("the kubeconfig can be copied");
     let lists = |world: &World, kubeconfig: &Path| {
         world.kubectl_with(kubeconfig, &["get", "pods", "-n", "default"]).status.success()
     };
     assert!(lists(&world, &stolen));
     revoke(&mut world, AccountKind::User, "carol");
     assert!(!lists(&world, &stolen));
-    assert_eq!(marked(&world), Some(last_generation(&world)), "written before the binding");
-    bring_back(&world, &old);
-    writes_nothing(&world);
+    assert_eq!(marked(&world), Some(last_generation(&world)), "the mark is written before the binding");
+    restore(&world, &old);
+    check_nothing_is_written(&world);
     let daemon = Daemon::start(&world);
     assert_eq!(daemon.process.wait(DEADLINE).code(), Some(78), "{}", daemon.process.log_end());
     assert!(!lists(&world, &stolen), "a revoked certificate works again");
@@ -104,16 +107,16 @@ fn a_ledger_that_was_rolled_back_writes_nothing_and_takeover_learns_what_it_forg
     assert!(!lists(&world, &stolen), "a revoked certificate works again");
     assert!(lists(&world, &world.folder.join("homes/home/carol/.kube/config")));
 
-    // Somebody removed the mark: a seal proves it, too.
+    // Without the mark, the seal of a namespace also shows that the ledger is old.
     let old = snapshot(&world);
     revoke(&mut world, AccountKind::Tool, "foo");
     world.kubectl(&["delete", "configmap", "bursar-mark", "-n", "bursar"]);
-    bring_back(&world, &old);
-    writes_nothing(&world);
+    restore(&world, &old);
+    check_nothing_is_written(&world);
     assert!(takeover(&world).status.success());
     all_is_well(&world.cycle());
 
-    // What nobody signed is no proof: it stops nothing.
+    // Values without a signature prove nothing, so they stop nothing.
     let edited = json!({"data": {"generation": "999999999"}}).to_string();
     world.kubectl(&["patch", "configmap", "bursar-mark", "-n", "bursar", "-p", &edited]);
     let namespace = world.namespace("foo");
@@ -124,17 +127,19 @@ fn a_ledger_that_was_rolled_back_writes_nothing_and_takeover_learns_what_it_forg
     all_is_well(&world.cycle());
     revoke(&mut world, AccountKind::Tool, "foo");
     assert!(world.works(&world.home("foo").join(".kube/config")));
-    // `init` puts it right.
+    // `init` repairs the mark.
     world.initialise_again();
     world.stop();
     all_is_well(&world.cycle());
     world.stop();
-    wait_for("a mark that is signed", DEADLINE, || (marked(&world) == Some(last_generation(&world))).then_some(()));
+    wait_for("the mark has the last generation again", DEADLINE, || {
+        (marked(&world) == Some(last_generation(&world))).then_some(())
+    });
 }
 
-/// Nothing else that happened since the snapshot raised a generation.
+/// Since the snapshot, nothing else has raised a generation.
 #[test]
-fn a_ledger_that_forgot_only_who_left_a_workspace_is_noticed() {
+fn a_ledger_that_forgot_only_a_removed_member_is_noticed() {
     let servers = own_servers(&ControlPlaneOptions::default());
     let classes = r#"
 [limits]
@@ -174,28 +179,28 @@ member_roles  = ["bursar-tenant"]
     world.stop();
     let left = bound(&world);
     assert!(!left.contains("bursar:user:ann#") && left.contains("bursar:user:bea#"), "{left}");
-    bring_back(&world, &old);
-    writes_nothing(&world);
+    restore(&world, &old);
+    check_nothing_is_written(&world);
     assert_eq!(bound(&world), left);
 }
 
 #[test]
-fn a_copy_of_the_ledger_is_refused_while_its_owner_runs_and_continues_when_nobody_does() {
+fn a_copy_of_the_ledger_is_refused_while_its_owner_runs_and_accepted_later() {
     let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "copied", "");
     world.tool("foo", 66_101, &[]);
     all_is_well(&world.cycle());
     world.stop();
     let copy = world.folder.join("lab");
-    let copied = Command::new("cp").arg("-a").arg(world.state_dir()).arg(&copy).status().expect("cp");
+    let copied = Command::new("cp").arg("-a").arg(world.state_dir()).arg(&copy).status().expect("cp is installed");
     assert!(copied.success());
     let config = world.folder.join("lab.toml");
-    let text = fs::read_to_string(world.config()).expect("the configuration");
+    let text = fs::read_to_string(world.config()).expect("the world has a configuration");
     let text = text
         .replace(&format!("{}/state", world.folder.display()), &copy.display().to_string())
         .replace("control.sock", "lab.sock");
-    fs::write(&config, text).expect("written");
+    fs::write(&config, text).expect("the folder is writable");
 
-    // Restarted on the same host, it asks nobody, which takes 10 s.
+    // A daemon that restarts on the same host does not wait for an answer of the former holder, which takes 10 s.
     let began = Instant::now();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
@@ -213,7 +218,7 @@ fn a_copy_of_the_ledger_is_refused_while_its_owner_runs_and_continues_when_nobod
     let output = once(&config);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(began.elapsed() >= Duration::from_secs(10), "{:?}", began.elapsed());
-    // From now on the former one is the copy; and a daemon that loses the mark stops.
+    // From now on, the former ledger is the copy. A daemon that loses the mark stops.
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
     let other = json!({"data": {"holder": "another process"}}).to_string();

@@ -1,5 +1,5 @@
-//! Runbooks, done as they are written, by a shell, beside a running daemon. What each says that an administrator sees
-//! is there to be seen. (Others are tried where their trouble is made: `disk`, `life`, `recovery`.)
+//! A shell carries out runbooks as they are written, beside a running daemon, and `bursar status` shows what they say.
+//! Other runbooks are tested where their trouble is caused: `disk`, `life`, `recovery`.
 
 use std::fs;
 use std::process::Command;
@@ -20,39 +20,43 @@ const CLUSTER_REBUILT: &str = include_str!("../../docs/runbooks/cluster-rebuilt.
 const SIGNER_DOWN: &str = include_str!("../../docs/runbooks/signer-down.md");
 const OWNER_LEFT: &str = include_str!("../../docs/runbooks/tool-owner-left.md");
 
-/// The steps of a runbook: each `sh` block.
+/// Returns the steps of a runbook: its `sh` blocks.
 fn steps(runbook: &str) -> Vec<&str> {
     runbook.split("```sh\n").skip(1).filter_map(|block| block.split("```").next()).collect()
 }
 
-/// Does a step, and gives its exit code and what it said.
+/// Carries out a step and returns its exit code and output.
 pub fn follow(world: &World, step: &str) -> (Option<i32>, String) {
-    let programs = std::path::Path::new(env!("CARGO_BIN_EXE_bursar")).parent().expect("a folder");
+    let programs = std::path::Path::new(env!("CARGO_BIN_EXE_bursar")).parent().expect("the path has a parent");
     let kubectl = world.servers.cluster.kubectl();
-    let tools = std::path::Path::new(kubectl.get_program()).parent().expect("a folder");
+    let tools = std::path::Path::new(kubectl.get_program()).parent().expect("the path has a parent");
     let path = std::env::var("PATH").unwrap_or_default();
     let mut shell = Command::new("bash");
     shell.args(["-e", "-c", &step.replace("/var/lib/bursar", &world.state_dir().display().to_string())]);
     shell.env("PATH", format!("{}:{}:{path}", programs.display(), tools.display()));
     shell.env("BURSAR_CONFIG", world.config());
-    shell.env("KUBECONFIG", kubectl.get_args().skip_while(|it| *it != "--kubeconfig").nth(1).expect("one is named"));
-    let output = shell.output().expect("bash");
+    shell.env(
+        "KUBECONFIG",
+        kubectl.get_args().skip_while(|it| *it != "--kubeconfig").nth(1).expect("the command names a kubeconfig"),
+    );
+    let output = shell.output().expect("bash is installed");
     let said = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8_lossy(&said).into_owned())
 }
 
-/// Does a step that ends well.
+/// Carries out a step that must succeed, and returns its output.
 fn done(world: &World, step: &str) -> String {
     let (code, said) = follow(world, step);
     assert_eq!(code, Some(0), "{step}\n{said}");
     said
 }
 
-/// `bursar status` shows what the runbook says it does, line by line; `…` stands for what differs.
+/// Checks that `bursar status` shows every line that the runbook quotes; `…` stands for what differs.
 fn shows(world: &World, runbook: &str, here: &[(&str, &str)]) {
-    let quoted = runbook.split("    $ bursar status\n").nth(1).expect("what is seen").split("\n\n").next();
+    let quoted =
+        runbook.split("    $ bursar status\n").nth(1).expect("the runbook quotes `bursar status`").split("\n\n").next();
     let said = done(world, "bursar status");
-    for line in quoted.expect("lines").lines() {
+    for line in quoted.expect("the quotation has lines").lines() {
         let line = here.iter().fold(line.trim().to_owned(), |line, (there, here)| line.replace(there, here));
         for part in line.split('…').filter(|part| !part.is_empty()) {
             assert!(said.contains(part), "{part:?} is not in\n{said}");
@@ -62,8 +66,8 @@ fn shows(world: &World, runbook: &str, here: &[(&str, &str)]) {
 
 fn state(world: &World, tool: &str) -> String {
     let rows = world.rows("SELECT name, state FROM tools");
-    let row = rows.iter().find(|row| row["name"] == tool).expect("known");
-    row["state"].as_str().expect("text").to_owned()
+    let row = rows.iter().find(|row| row["name"] == tool).expect("the ledger knows the tool");
+    row["state"].as_str().expect("a state is text").to_owned()
 }
 
 #[test]
@@ -73,13 +77,15 @@ fn directory_down_steps_work() {
     world.tool("bar", 65_302, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();
-    let right = fs::read_to_string(world.config()).expect("the configuration");
+    let right = fs::read_to_string(world.config()).expect("the world has a configuration");
     let nobody = format!("urls = [\"ldaps://127.0.0.1:{}\"]", free_port());
     let lines = right.lines().map(|line| if line.starts_with("urls") { nobody.as_str() } else { line });
-    fs::write(world.config(), lines.collect::<Vec<_>>().join("\n")).expect("written");
+    fs::write(world.config(), lines.collect::<Vec<_>>().join("\n")).expect("the folder is writable");
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    let [doctor, suspend, sync, accept, hold] = steps(DIRECTORY_DOWN)[..] else { panic!("other steps") };
+    let [doctor, suspend, sync, accept, hold] = steps(DIRECTORY_DOWN)[..] else {
+        panic!("the runbook has other steps")
+    };
     follow(&world, sync);
     shows(&world, DIRECTORY_DOWN, &[]);
     let (code, said) = follow(&world, doctor);
@@ -87,20 +93,20 @@ fn directory_down_steps_work() {
     done(&world, suspend);
     assert_eq!([state(&world, "foo"), state(&world, "bar")], ["suspended", "active"]);
 
-    fs::write(world.config(), right).expect("written");
+    fs::write(world.config(), right).expect("the folder is writable");
     daemon.process.signal(Signal::HUP);
     wait_for("the directory is read", DEADLINE, || follow(&world, sync).1.contains("ended").then_some(()));
-    wait_for("complete again", DEADLINE, || {
+    wait_for("the read is complete again", DEADLINE, || {
         follow(&world, sync);
         done(&world, "bursar status").contains("complete; ").then_some(())
     });
-    assert_eq!(state(&world, "foo"), "suspended", "ends only by resume");
+    assert_eq!(state(&world, "foo"), "suspended", "only an order ends this suspension");
     assert!(done(&world, accept).contains("is accepted as it is"));
     assert!(!world.rows("SELECT action FROM event WHERE action = 'directory accepted'").is_empty());
     done(&world, hold);
     world.servers.slapd.modify_ldif(&format!("dn: {}\nchangetype: delete\n", tool_account_dn(&world.base, "bar")));
     follow(&world, sync);
-    assert_eq!(state(&world, "bar"), "active", "held");
+    assert_eq!(state(&world, "bar"), "active", "a held tool is not suspended");
     daemon.stop();
 }
 
@@ -110,26 +116,29 @@ fn signer_down_steps_work() {
     world.tool("foo", 65_311, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();
-    let controllers = world.servers.cluster.controller_manager().expect("of this test's own");
+    let controllers = world.servers.cluster.controller_manager().expect("these servers have a controller manager");
     let frozen = controllers.frozen();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
     world.tool("bar", 65_312, &[]);
     std::thread::scope(|scope| {
         let asked = scope.spawn(|| follow(&world, "bursar sync"));
-        let [_, requests] = steps(SIGNER_DOWN)[..] else { panic!("other steps") };
-        wait_for("approved, and not signed", DEADLINE, || {
+        let [_, requests] = steps(SIGNER_DOWN)[..] else { panic!("the runbook has other steps") };
+        wait_for("the request is approved but not issued", DEADLINE, || {
             let said = done(&world, requests);
             (said.contains("Approved") && !said.contains("Issued")).then_some(())
         });
-        asked.join().expect("a cycle");
+        asked.join().expect("the thread does not panic");
     });
     shows(&world, SIGNER_DOWN, &[("in prod", "in test")]);
     let expiring = done(&world, &steps(SIGNER_DOWN)[0].replace("2d", "30d"));
     assert!(expiring.contains("tool:foo"), "{expiring}");
-    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success(), "who has one works on");
+    assert!(
+        world.kubectl_as_tool("foo", &["get", "pods"]).status.success(),
+        "a tool with a certificate keeps its access"
+    );
     drop(frozen);
-    wait_for("it is tried again by itself", DEADLINE, || {
+    wait_for("the daemon retries by itself", DEADLINE, || {
         follow(&world, "bursar sync");
         world.kubectl_as_tool("bar", &["get", "pods"]).status.success().then_some(())
     });
@@ -146,20 +155,20 @@ fn tool_owner_left_steps_work() {
     world.stop();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    let [ownerless, had, why, stop, hold] = steps(OWNER_LEFT)[..] else { panic!("other steps") };
+    let [ownerless, had, why, stop, hold] = steps(OWNER_LEFT)[..] else { panic!("the runbook has other steps") };
     assert!(!done(&world, ownerless).contains("foo"));
-    // The ledger counts in seconds: a person who comes and goes within one second had no access.
+    // The ledger counts in seconds. A person who comes and goes within one second had no access.
     std::thread::sleep(Duration::from_millis(1100));
     let copy = world.folder.join("copy");
-    fs::copy(world.home("foo").join(".kube/config"), &copy).expect("a copy");
-    // A groupOfNames has a member, or is not there.
+    fs::copy(world.home("foo").join(".kube/config"), &copy).expect("the kubeconfig can be copied");
+    // A `groupOfNames` cannot be empty, so the group is deleted.
     world.servers.slapd.modify_ldif(&format!("dn: {}\nchangetype: delete\n", tool_group_dn(&world.base, "foo")));
     done(&world, "bursar sync");
     let found = done(&world, ownerless);
     assert!(found.contains("foo") && !found.contains("bar"), "{found}");
     assert!(done(&world, had).contains("user:olga"));
     assert!(done(&world, why).contains("certificate issued"));
-    assert!(!world.kubectl_with(&copy, &["get", "pods"]).status.success(), "a copy is worth nothing");
+    assert!(!world.kubectl_with(&copy, &["get", "pods"]).status.success(), "the copy no longer works");
     assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
     done(&world, stop);
     assert_eq!(state(&world, "foo"), "active");
@@ -180,7 +189,7 @@ fn cluster_rebuilt_steps_work() {
     done(&world, "bursar suspend tool bar --reason mining");
     let known = "SELECT id, name, uid, namespace, state FROM tools ORDER BY name";
     let before = world.rows(known);
-    let [_, check, init, _, sync, _] = steps(CLUSTER_REBUILT)[..] else { panic!("other steps") };
+    let [_, check, init, _, sync, _] = steps(CLUSTER_REBUILT)[..] else { panic!("the runbook has other steps") };
     daemon.stop();
 
     world.configure(&lost.cluster.url, &made.cluster.url);
@@ -194,7 +203,7 @@ fn cluster_rebuilt_steps_work() {
     done(&world, &here(init));
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    wait_for("foo's pods", DEADLINE, || {
+    wait_for("foo has access to its pods", DEADLINE, || {
         done(&world, sync);
         world.kubectl_as_tool("foo", &["get", "pods"]).status.success().then_some(())
     });

@@ -1,5 +1,5 @@
-//! Two directories at once: which one says who somebody is, one person in both, and each of them away for its own people
-//! alone.
+//! Two directories at once: which one an account belongs to, a person who is in both, and an outage of one, which
+//! affects only its own people.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -39,7 +39,7 @@ base = "ou=people,dc=guests"
 person = "employeeNumber"
 "#;
 
-/// Name, uid, home, number.
+/// The name, uid, home and employee number of a guest.
 type Guest<'a> = (&'a str, u32, &'a str, &'a str);
 
 fn guests(world: &World, people: &[Guest<'_>], sentinel: bool) {
@@ -54,9 +54,9 @@ fn guests(world: &World, people: &[Guest<'_>], sentinel: bool) {
              cn: {name}\nsn: {name}\nuidNumber: {uid}\ngidNumber: {PEOPLE_GID}\nhomeDirectory: {}\n{number}\n",
             home.display()
         )
-        .expect("a string takes all");
+        .expect("writing to a string cannot fail");
     }
-    fs::write(world.folder.join("guests.ldif"), text).expect("written");
+    fs::write(world.folder.join("guests.ldif"), text).expect("the folder is writable");
 }
 
 fn active(world: &World) -> Vec<(String, String)> {
@@ -80,12 +80,12 @@ fn partial(report: &CycleReport) -> Vec<&str> {
 }
 
 #[test]
-fn two_sources_each_say_who_is_theirs_and_one_person_is_one_account() {
+fn each_source_decides_about_its_people_and_one_person_has_one_account() {
     let mut world = World::new("sources");
     let more = MORE.replace("@FOLDER@", &world.folder.display().to_string());
     world.configure("[source.groups]", "[source.attributes]\nperson = \"employeeNumber\"\n[source.groups]");
-    let text = fs::read_to_string(world.config()).expect("the configuration");
-    fs::write(world.config(), text + &more).expect("written");
+    let text = fs::read_to_string(world.config()).expect("the world has a configuration");
+    fs::write(world.config(), text + &more).expect("the folder is writable");
     for (name, uid) in ["ann", "ben", "fay"].into_iter().zip(63_501..) {
         world.make_home("home", name, uid, PEOPLE_GID);
         world.add(&person_ldif(&world.base, name, uid));
@@ -98,18 +98,19 @@ fn two_sources_each_say_who_is_theirs_and_one_person_is_one_account() {
     let smith: Guest<'_> = ("asmith", 63_501, "ann", "a-1");
     let carol: Guest<'_> = ("carol", 63_511, "carol", "C-3");
     let dora: Guest<'_> = ("dora", 63_512, "dora", "");
-    // A name and a uid of the first source's.
+    // Their name or uid belongs to a person of the first source.
     let (ben, eve): (Guest<'_>, Guest<'_>) = (("ben", 63_513, "x", ""), ("eve", 63_503, "y", ""));
     guests(&world, &[smith, carol, dora, ben, eve], true);
     let report = world.cycle();
     assert!(report.failing.is_empty(), "{report:#?}");
     assert_eq!(names(&active(&world)), ["ann", "ben", "carol", "dora", "fay"]);
-    assert!(why(&world, "ben").contains("is taken from source people"), "{}", why(&world, "ben"));
+    assert!(why(&world, "ben").contains("comes from source people"), "{}", why(&world, "ben"));
     assert!(why(&world, "eve").contains("uid 63503 is held by"), "{}", why(&world, "eve"));
-    assert_eq!(why(&world, "asmith"), "", "she has an account");
+    assert_eq!(why(&world, "asmith"), "", "she has an account in the first source");
 
-    // The first source is down: its people stay, nobody takes their place, and the other's go on to come and go.
-    let right = fs::read_to_string(world.config()).expect("the configuration");
+    // The first source is down. Its people stay, nobody takes over their names, and people of the other source still
+    // come and go.
+    let right = fs::read_to_string(world.config()).expect("the world has a configuration");
     let url = Servers::shared().slapd.ldaps_url.clone();
     world.configure(&url, &format!("ldaps://127.0.0.1:{}", bursar_testkit::ports::free_port()));
     guests(&world, &[smith, carol], true);
@@ -118,16 +119,16 @@ fn two_sources_each_say_who_is_theirs_and_one_person_is_one_account() {
     assert_eq!(names(&active(&world)), ["ann", "ben", "carol", "fay"]);
     assert_eq!(why(&world, "asmith"), "");
 
-    // The second is Partial: so are its own people kept, and no others.
+    // The second source is partial: only its own people are kept.
     world.stop();
-    fs::write(world.config(), &right).expect("written");
+    fs::write(world.config(), &right).expect("the folder is writable");
     guests(&world, &[smith], false);
     slapd.delete(&person_dn(&world.base, "fay"));
     let report = world.cycle();
     assert_eq!(partial(&report), ["guests"]);
     assert_eq!(names(&active(&world)), ["ann", "ben", "carol"]);
 
-    // A person who leaves the first source counts as gone from it, though the second has them; an order gives them that
+    // Ann leaves the first source. She counts as gone although the second source has her, until an order gives her that
     // entry.
     guests(&world, &[smith, carol, dora], true);
     slapd.delete(&person_dn(&world.base, "ann"));
@@ -137,7 +138,7 @@ fn two_sources_each_say_who_is_theirs_and_one_person_is_one_account() {
     assert!(why(&world, "asmith").ends_with("bursar adopt account user ann"), "{}", why(&world, "asmith"));
     let before = world.rows("SELECT id, uid FROM users WHERE name = 'ann'");
     let target = Target { kind: AccountKind::User, name: "ann".to_owned(), reason: None, ticket: None };
-    let report = world.order(&OrderRequest::AdoptAccount(target)).expect("adopted");
+    let report = world.order(&OrderRequest::AdoptAccount(target)).expect("the order is accepted");
     assert!(report.failing.is_empty(), "{report:#?}");
     let after = world.rows("SELECT id, uid, source, state FROM users WHERE name = 'asmith'");
     assert_eq!((&after[0]["id"], &after[0]["uid"]), (&before[0]["id"], &before[0]["uid"]));
@@ -146,10 +147,10 @@ fn two_sources_each_say_who_is_theirs_and_one_person_is_one_account() {
 }
 
 #[test]
-fn a_directory_that_hangs_keeps_no_other_waiting() {
-    // It takes connections, and never says anything.
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let url = format!("ldap://{}", silent.local_addr().expect("its address"));
+fn a_directory_that_hangs_delays_no_other() {
+    // It accepts connections but never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("the system has a free port");
+    let url = format!("ldap://{}", silent.local_addr().expect("a listener has an address"));
     let more = format!(
         "\n[[source]]\nname = \"slow\"\ntype = \"ldap\"\nurls = [{url:?}]\nallow_plaintext = true\ntimeout = \"20m\"\n\
          [source.users]\nbase = \"ou=people,dc=slow\"\n"
@@ -158,7 +159,7 @@ fn a_directory_that_hangs_keeps_no_other_waiting() {
     for (tool, uid) in [("foo", 63_581), ("bar", 63_582)] {
         world.tool(tool, uid, &[]);
         // A scheduled cycle waits 2 s for a source.
-        wait_for("the entry of the other one", DEADLINE, || {
+        wait_for("the tool of the other source is active", DEADLINE, || {
             let report = world.cycle_by(Trigger::Schedule);
             let rows = world.rows("SELECT name, state FROM tools");
             let is_active = rows.iter().any(|row| row["name"] == tool && row["state"] == "active");
@@ -166,5 +167,5 @@ fn a_directory_that_hangs_keeps_no_other_waiting() {
         });
     }
     let sources = world.status().sources;
-    assert_eq!(sources.keys().collect::<Vec<_>>(), ["people"], "the other one is still asked");
+    assert_eq!(sources.keys().collect::<Vec<_>>(), ["people"], "the slow source has not been read yet");
 }

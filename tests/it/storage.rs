@@ -1,4 +1,4 @@
-//! Volumes of every kind on a real API server: made, kept, and moved by nobody but their owners.
+//! Volumes of every kind on a real API server: they are created and kept, and only administrators can move them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -23,7 +23,7 @@ volumes   = [
 ]
 "#;
 
-/// A site with this class and one person in it.
+/// Returns a site with this class and one person in it, and the person's namespace.
 fn world(name: &str, uid: u32) -> (World, String) {
     let folder = Servers::shared().folder().join(name);
     let class = CLASS.replace("@NAME@", name).replace("@FOLDER@", &folder.display().to_string());
@@ -44,7 +44,7 @@ fn quiet(world: &mut World) {
 }
 
 #[test]
-fn every_kind_of_volume_is_made_and_then_costs_nothing() {
+fn every_kind_of_volume_is_created_and_then_stays_unchanged() {
     let (mut world, namespace) = world("volumes", 62_501);
     let report = world.cycle();
     assert_eq!(report.exit_code(), 0, "{report:#?}");
@@ -63,7 +63,8 @@ fn every_kind_of_volume_is_made_and_then_costs_nothing() {
     let claim = world.kubectl(&["get", "pvc", "scratch", "-n", &namespace, "-o", "jsonpath={.spec}"]);
     assert!(claim.contains("volumes-fast") && claim.contains("2Gi") && claim.contains("ReadWriteOnce"), "{claim}");
 
-    let directory = |name: &str| fs::metadata(world.folder.join("homes/volumes").join(name)).expect("made");
+    let directory =
+        |name: &str| fs::metadata(world.folder.join("homes/volumes").join(name)).expect("homed has made the directory");
     for (name, mode) in [("ada-team", 0o2770), ("ada-own", 0o700)] {
         let found = directory(name);
         assert_eq!((found.uid(), found.gid(), found.mode() & 0o7777), (62_501, PEOPLE_GID, mode), "{name}");
@@ -72,7 +73,7 @@ fn every_kind_of_volume_is_made_and_then_costs_nothing() {
 }
 
 #[test]
-fn a_volume_that_should_move_stays_and_the_plan_says_how_to_move_it() {
+fn a_volume_with_another_path_stays_and_the_plan_says_how_to_move_it() {
     let (mut world, namespace) = world("moving", 62_511);
     all_is_well(&world.cycle());
     let volume = format!("bursar-{namespace}.team");
@@ -88,10 +89,10 @@ fn a_volume_that_should_move_stays_and_the_plan_says_how_to_move_it() {
     quiet(&mut world);
     assert_eq!(world.kubectl(&path), "/srv/team/ada");
 
-    // What the plan says: both deleted, both created again.
+    // Follow the plan: delete both, so that the daemon creates both again.
     world.kubectl(&["delete", "pvc", "team", "-n", &namespace]);
     world.kubectl(&["delete", "pv", &volume]);
-    wait_for("both again", DEADLINE, || {
+    wait_for("the claim and the volume exist again", DEADLINE, || {
         let report = world.cycle();
         assert!(report.failing.is_empty(), "{report:#?}");
         let claim = world.kubectl(&["get", "pvc", "team", "-n", &namespace, "--ignore-not-found"]);
@@ -103,7 +104,7 @@ fn a_volume_that_should_move_stays_and_the_plan_says_how_to_move_it() {
 }
 
 #[test]
-fn a_claim_grows_and_never_shrinks_and_is_never_deleted() {
+fn a_claim_can_grow_but_is_never_shrunk_or_deleted() {
     let (mut world, namespace) = world("growing", 62_521);
     world.servers.cluster.run(
         &["create", "-f", "-"],
@@ -141,11 +142,15 @@ fn a_claim_grows_and_never_shrinks_and_is_never_deleted() {
 }
 
 #[test]
-fn a_personal_claim_of_a_storage_class_is_where_no_tenant_reaches_it_and_stays() {
+fn a_personal_claim_is_out_of_reach_of_tenants_and_is_kept() {
     let (mut world, namespace) = world("owncls", 62_541);
     let own = r#"    { name = "own", kind = "personal", size = "2Gi", storage_class = "owncls-nfs", access = "ReadWriteMany" },"#;
-    let written = fs::read_to_string(world.folder.join("bursar.toml")).expect("the configuration");
-    let line = written.lines().find(|line| line.contains(r#"name = "own""#)).expect("the personal volume").to_owned();
+    let written = fs::read_to_string(world.folder.join("bursar.toml")).expect("the world has a configuration");
+    let line = written
+        .lines()
+        .find(|line| line.contains(r#"name = "own""#))
+        .expect("the class has a personal volume")
+        .to_owned();
     world.configure(&line, own);
     let report = world.cycle();
     assert_eq!(report.exit_code(), 0, "{report:#?}");
@@ -166,9 +171,9 @@ fn a_personal_claim_of_a_storage_class_is_where_no_tenant_reaches_it_and_stays()
 }
 
 #[test]
-fn a_directory_that_is_another_accounts_fails_its_tenant_and_makes_no_volume() {
+fn a_directory_of_another_account_fails_its_tenant_and_no_volume_is_created() {
     let (mut world, namespace) = world("squat", 62_531);
-    fs::create_dir(world.folder.join("homes/volumes/ada-team")).expect("somebody else's folder");
+    fs::create_dir(world.folder.join("homes/volumes/ada-team")).expect("the folder is writable");
     let report = world.cycle();
     let reason = report.failing.first().map(|failing| failing.reason.clone()).unwrap_or_default();
     assert!(reason.contains("belongs to uid 0") && reason.contains("chown"), "{report:#?}");

@@ -1,5 +1,6 @@
-//! What `bursar init` makes, once for each cluster: a cluster belongs to one ledger, so every world on it begins with
-//! a copy of the same empty one. A second `init` would take from the others what its own configuration does not need.
+//! Runs `bursar init` once for each cluster. A cluster belongs to one ledger, so every world on it begins with a copy
+//! of the same empty ledger. A second `init` would remove what its own configuration does not need, although other
+//! worlds need it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +15,7 @@ use bursar_testkit::Servers;
 
 use crate::world::World;
 
-/// Beside the classes of `world.toml`: what any world on the shared servers needs of `bursar init`.
+/// Beside the classes of `world.toml`, all that a world on the shared servers needs from `bursar init`.
 const ANY: &str = r#"
 [class.any]
 from         = "users"
@@ -26,9 +27,9 @@ pod_security = "baseline"
 volumes      = [{ name = "own", kind = "personal", size = "1Gi", storage_class = "any" }]
 "#;
 
-/// Gives `world` the state folder of a site that was just initialised.
+/// Gives `world` the state folder of a site just after `bursar init`.
 pub fn initialise(world: &World) {
-    // By the cluster's URL. A world that comes while one is made waits for it.
+    // The folder for each cluster by its URL. While one is made, other worlds wait for it.
     static TEMPLATES: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
     let template = {
         let mut templates = TEMPLATES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -43,24 +44,25 @@ pub fn initialise(world: &World) {
         template.clone()
     };
     let state = world.state_dir();
-    fs::create_dir_all(state.join("clusters")).expect("a state folder");
+    fs::create_dir_all(state.join("clusters")).expect("the folder is writable");
     for file in ["ledger.db", "clusters/test.kubeconfig"] {
         fs::copy(template.join(file), state.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
     }
-    // A seal of its own: what the others do in the cluster proves nothing about this copy of the ledger.
+    // Each world has its own seal key, so that seals of other worlds in the cluster prove nothing about this ledger.
     let key = state.join("seal.key");
-    fs::write(&key, [uuid::Uuid::new_v4().into_bytes(), uuid::Uuid::new_v4().into_bytes()].concat()).expect("a key");
-    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("its mode");
+    fs::write(&key, [uuid::Uuid::new_v4().into_bytes(), uuid::Uuid::new_v4().into_bytes()].concat())
+        .expect("the folder is writable");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("the file belongs to the test");
 }
 
 fn make(world: &World) -> PathBuf {
     let servers = &world.servers;
     let state = servers.folder().join("template");
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let runtime = tokio::runtime::Runtime::new().expect("the system allows a runtime");
     let ledger = runtime.block_on(async {
-        let (store, _lock) = Store::open(&state).await.expect("a ledger");
+        let (store, _lock) = Store::open(&state).await.expect("the folder is writable");
         let state = store.state().clone();
-        store.close().await.expect("closed");
+        store.close().await.expect("the ledger closes");
         state
     });
     let policy = world.policy_for_init(&servers.cluster);
@@ -73,8 +75,8 @@ fn make(world: &World) -> PathBuf {
         ledger: &ledger,
         administrators: None,
     };
-    // It waits 15 s until the API server enforces what it made; a busy one needs longer.
+    // `init` waits 15 s until the API server enforces its policies. A busy server needs longer.
     let init = || runtime.block_on(bootstrap::init(request));
-    init().or_else(|_| init()).expect("bursar init");
+    init().or_else(|_| init()).expect("init succeeds on the test's servers");
     state
 }

@@ -1,4 +1,4 @@
-//! From an entry in LDAP to a person who uses the cluster.
+//! A tenant from its entry in LDAP to the use of the cluster.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -25,7 +25,7 @@ fn a_tool_of_the_directory_works_in_its_own_namespace_and_nowhere_else() {
     for kind in kinds.split(',') {
         assert!(there.contains(kind), "no {kind} in:\n{there}");
     }
-    let file = std::fs::metadata(world.home("foo").join(".kube/config")).expect("a kubeconfig");
+    let file = std::fs::metadata(world.home("foo").join(".kube/config")).expect("the path exists");
     assert_eq!((file.uid(), file.gid(), file.mode() & 0o777), (61001, 61001, 0o600));
 }
 
@@ -35,7 +35,7 @@ fn a_cycle_with_nothing_to_do_writes_nothing() {
     world.tool("foo", 61101, &[]);
     all_is_well(&world.cycle());
     // Each delivery is checked again after 2 s. That does not count as an action.
-    wait_for("a cycle with nothing to do", DEADLINE, || {
+    wait_for("a cycle has nothing to do", DEADLINE, || {
         let cycle = world.cycle();
         assert_eq!(cycle.actions, 0, "{cycle:#?}");
         ((cycle.changed, cycle.unchanged) == (0, 1)).then_some(())

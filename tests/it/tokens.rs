@@ -50,7 +50,7 @@ fn site(name: &str) -> World {
     );
     crate::template::initialise(&world);
     for host in ["ce1", "ce2"] {
-        fs::create_dir_all(volumes.join(host)).expect("an export");
+        fs::create_dir_all(volumes.join(host)).expect("the parent folder is writable");
     }
     world
 }
@@ -60,16 +60,16 @@ fn folder(world: &World, host: &str, tool: &str) -> PathBuf {
 }
 
 fn token(kube: &Path) -> String {
-    fs::read_to_string(kube.join("bursar-test/token")).expect("a token")
+    fs::read_to_string(kube.join("bursar-test/token")).expect("the token is readable")
 }
 
 /// Returns a copy of the kubeconfig and its files, as a thief would take it.
 fn stolen(world: &World, host: &str) -> PathBuf {
     let (from, to) = (folder(world, host, "foo"), world.folder.join(format!("stolen-{host}")));
     let _ = fs::remove_dir_all(&to);
-    fs::create_dir_all(to.join("bursar-test")).expect("a folder");
+    fs::create_dir_all(to.join("bursar-test")).expect("the parent folder is writable");
     for file in ["config", "bursar-test/token"] {
-        fs::copy(from.join(file), to.join(file)).expect("a copy");
+        fs::copy(from.join(file), to.join(file)).expect("the file can be copied");
     }
     to.join("config")
 }
@@ -87,9 +87,9 @@ fn unknown(world: &World, kubeconfig: &Path) {
 }
 
 fn claims(token: &str) -> Value {
-    let payload = token.split('.').nth(1).expect("a payload");
-    let text = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(payload).expect("base64");
-    serde_json::from_slice(&text).expect("JSON")
+    let payload = token.split('.').nth(1).expect("a token has three parts");
+    let text = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(payload).expect("the value is base64");
+    serde_json::from_slice(&text).expect("the text is JSON")
 }
 
 fn foo() -> Target {
@@ -112,16 +112,19 @@ fn each_host_has_its_own_token_and_the_files_that_a_workload_needs() {
         let elsewhere = world.kubectl_with(&kube.join("config"), &["get", "pods", "-n", "default"]);
         assert!(stderr(&elsewhere).contains("Forbidden"), "{}", stderr(&elsewhere));
         for file in ["config", "bursar-test/token", "bursar-test/kubernetes.env", "bursar-test/ca.crt"] {
-            let file = fs::metadata(kube.join(file)).expect("a file");
+            let file = fs::metadata(kube.join(file)).expect("the path exists");
             assert_eq!((file.uid(), file.mode() & 0o777), (62_901, 0o600));
         }
-        assert_eq!(fs::metadata(kube.join("bursar-test")).expect("a folder").mode() & 0o777, 0o700);
-        let environment = fs::read_to_string(kube.join("bursar-test/kubernetes.env")).expect("a file");
+        assert_eq!(fs::metadata(kube.join("bursar-test")).expect("the path exists").mode() & 0o777, 0o700);
+        let environment = fs::read_to_string(kube.join("bursar-test/kubernetes.env")).expect("the file is readable");
         let servers = servers();
-        let port = servers.cluster.url.rsplit(':').next().expect("a port");
+        let port = servers.cluster.url.rsplit(':').next().expect("the URL has a port");
         let lines: Vec<&str> = environment.lines().collect();
         assert_eq!(lines[..2], ["KUBERNETES_SERVICE_HOST=localhost", &format!("KUBERNETES_SERVICE_PORT={port}")]);
-        assert_eq!(fs::read_to_string(kube.join("bursar-test/namespace")).expect("a file"), world.namespace("foo"));
+        assert_eq!(
+            fs::read_to_string(kube.join("bursar-test/namespace")).expect("the file is readable"),
+            world.namespace("foo")
+        );
         let claims = claims(&token(&kube));
         let life = claims["exp"].as_i64().zip(claims["iat"].as_i64()).map(|(exp, iat)| exp - iat);
         assert_eq!(life, Some(600));
@@ -132,19 +135,22 @@ fn each_host_has_its_own_token_and_the_files_that_a_workload_needs() {
     assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
 
     // `certs who` finds the account in an audit event by the token's id.
-    let id = claims(&token(&folder(&world, "ce2", "foo")))["jti"].as_str().expect("an id").to_owned();
+    let id = claims(&token(&folder(&world, "ce2", "foo")))["jti"].as_str().expect("an id is a string").to_owned();
     let mut bursar = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
     let who = bursar.arg("--config").arg(world.config()).args(["certs", "who", &format!("JTI={id}")]).output();
-    let who = String::from_utf8(who.expect("bursar").stdout).expect("UTF-8");
+    let who = String::from_utf8(who.expect("bursar is installed").stdout).expect("the output is UTF-8");
     assert!(who.contains("tool:foo") && who.contains("ce2"), "{who}");
 
     // Neither the ledger nor any other file of Bursar's contains a token.
     let secret = token(&folder(&world, "ce1", "foo"));
-    let middle = secret.split('.').nth(2).expect("a signature").to_owned();
+    let middle = secret.split('.').nth(2).expect("a token has three parts").to_owned();
     world.stop();
-    for entry in fs::read_dir(world.state_dir()).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+    for entry in fs::read_dir(world.state_dir())
+        .expect("the folder is readable")
+        .map(|entry| entry.expect("the folder is readable").path())
+    {
         if entry.is_file() {
-            let content = fs::read(&entry).expect("a file");
+            let content = fs::read(&entry).expect("the file is readable");
             let found = content.windows(middle.len()).any(|part| part == middle.as_bytes());
             assert!(!found, "{}", entry.display());
         }
@@ -162,32 +168,35 @@ fn deleting_a_secret_cuts_off_one_host_and_a_revocation_all() {
     unknown(&world, &first);
     works(&world, &second);
     // An administrator who deletes the Secret wants to revoke the old token, so the host gets a new one.
-    wait_for("another token", DEADLINE, || {
+    wait_for("the new token works", DEADLINE, || {
         good(&mut world);
         world.works(&folder(&world, "ce1", "foo").join("config")).then_some(())
     });
-    assert_eq!(token(&folder(&world, "ce2", "foo")), token(second.parent().expect("a folder")));
+    assert_eq!(token(&folder(&world, "ce2", "foo")), token(second.parent().expect("the path has a parent")));
     unknown(&world, &first);
 
     // A tenant can make Kubernetes fill a Secret with a token that has no expiry. It ends with the generation, too.
     let account = world.kubectl(&["get", "serviceaccounts", "-n", &namespace, "-o", "name"]);
-    let account =
-        account.lines().find_map(|name| name.strip_prefix("serviceaccount/bursar-")).expect("ours").to_owned();
+    let account = account
+        .lines()
+        .find_map(|name| name.strip_prefix("serviceaccount/bursar-"))
+        .expect("the list has an object of Bursar")
+        .to_owned();
     let filled = format!(
         r#"{{"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token", "metadata": {{"name": "kept",
             "annotations": {{"kubernetes.io/service-account.name": "bursar-{account}"}}}}}}"#
     );
     servers().cluster.run(&["create", "-n", &namespace, "-f", "-"], &filled);
-    let kept = wait_for("a token without an end", DEADLINE, || {
+    let kept = wait_for("the Secret has a token", DEADLINE, || {
         let token = world.kubectl(&["get", "secret", "kept", "-n", &namespace, "-o", "jsonpath={.data.token}"]);
         (!token.is_empty()).then_some(token)
     });
-    let kept = base64::engine::general_purpose::STANDARD.decode(kept).expect("base64");
+    let kept = base64::engine::general_purpose::STANDARD.decode(kept).expect("the value is base64");
     let third = stolen(&world, "ce1");
-    fs::write(third.with_file_name("bursar-test").join("token"), kept).expect("written");
+    fs::write(third.with_file_name("bursar-test").join("token"), kept).expect("the folder is writable");
     works(&world, &third);
 
-    let report = world.order(&OrderRequest::Revoke(foo())).expect("revoked");
+    let report = world.order(&OrderRequest::Revoke(foo())).expect("the order is accepted");
     assert_eq!(report.exit_code(), 0, "{report:#?}");
     // The bindings are removed at once. The token itself is refused when the API server's cache has expired.
     for kubeconfig in [&second, &third] {
@@ -208,7 +217,8 @@ fn a_revocation_does_not_bind_foreign_service_accounts() {
     good(&mut world);
     let namespace = world.namespace("foo");
     let old = stolen(&world, "ce1");
-    let last = world.rows("SELECT last_generation FROM ledger")[0]["last_generation"].as_u64().expect("a number");
+    let last =
+        world.rows("SELECT last_generation FROM ledger")[0]["last_generation"].as_u64().expect("the value is a number");
     let planted: Vec<String> = (last + 1..last + 6).map(|generation| format!("bursar-g{generation}")).collect();
     for name in &planted {
         let account = format!(r#"{{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {{"name": "{name}"}}}}"#);
@@ -216,7 +226,7 @@ fn a_revocation_does_not_bind_foreign_service_accounts() {
         let apply = ["apply", "--server-side", "--field-manager=bursar", "-n", &namespace, "-f", "-"];
         servers().cluster.run(&apply, &account);
     }
-    let report = world.order(&OrderRequest::Revoke(foo())).expect("ordered");
+    let report = world.order(&OrderRequest::Revoke(foo())).expect("the order is accepted");
     assert_eq!(report.exit_code(), 1, "{report:#?}");
     let why = report.failing.iter().map(|failing| failing.reason.clone()).collect::<Vec<_>>().join("\n");
     assert!(why.contains("kubectl delete serviceaccount bursar-g"), "{why}");
@@ -229,7 +239,7 @@ fn a_revocation_does_not_bind_foreign_service_accounts() {
         world.kubectl(&["delete", "serviceaccount", name, "-n", &namespace]);
     }
     // A failed step waits before its next try, but an order does not wait.
-    let report = world.order(&OrderRequest::Revoke(foo())).expect("ordered");
+    let report = world.order(&OrderRequest::Revoke(foo())).expect("the order is accepted");
     assert_eq!(report.exit_code(), 0, "{report:#?}");
     works(&world, &folder(&world, "ce1", "foo").join("config"));
     unknown(&world, &old);
@@ -241,7 +251,7 @@ fn suspended_tenants_and_removed_hosts_lose_their_tokens() {
     world.tool("foo", 62_921, &[]);
     good(&mut world);
     let old = stolen(&world, "ce1");
-    let report = world.order(&OrderRequest::Suspend(foo())).expect("suspended");
+    let report = world.order(&OrderRequest::Suspend(foo())).expect("the order is accepted");
     assert_eq!(report.exit_code(), 0, "{report:#?}");
     assert!(!world.kubectl_with(&old, &["get", "pods"]).status.success());
     unknown(&world, &old);
@@ -253,7 +263,7 @@ fn suspended_tenants_and_removed_hosts_lose_their_tokens() {
     for host in ["ce1", "ce2"] {
         assert!(!folder(&world, host, "foo").join("bursar-test").exists(), "{host}");
     }
-    world.order(&OrderRequest::Resume(foo())).expect("resumed");
+    world.order(&OrderRequest::Resume(foo())).expect("the order is accepted");
     works(&world, &folder(&world, "ce1", "foo").join("config"));
     unknown(&world, &old);
 
@@ -277,7 +287,10 @@ fn the_daemon_and_tenants_cannot_request_other_tokens() {
     good(&mut world);
     let namespace = world.namespace("foo");
     let accounts = world.kubectl(&["get", "serviceaccounts", "-n", &namespace, "-o", "name"]);
-    let ours = accounts.lines().find_map(|name| name.strip_prefix("serviceaccount/bursar-")).expect("ours");
+    let ours = accounts
+        .lines()
+        .find_map(|name| name.strip_prefix("serviceaccount/bursar-"))
+        .expect("the list has an object of Bursar");
     let ours = format!("bursar-{ours}");
     let daemon = world.state_dir().join("clusters/test.kubeconfig");
     let bound = ["--bound-object-kind=Secret", "--bound-object-name=bursar-host-ce1"];
@@ -318,7 +331,8 @@ fn in_8_minutes() -> Timestamp {
 
 /// Returns the ids of the tokens that a client has used.
 fn shown(agent: &str) -> BTreeSet<String> {
-    let log = fs::read_to_string(servers().cluster.audit_log.as_ref().expect("an audit log")).expect("a log");
+    let log = fs::read_to_string(servers().cluster.audit_log.as_ref().expect("the file is readable"))
+        .expect("the cluster writes an audit log");
     let events =
         log.lines().filter(|line| line.contains(agent)).filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let ids = events.filter_map(|event| {
@@ -335,15 +349,19 @@ fn a_client_keeps_working_while_its_token_is_replaced() {
     world.tool("foo", 62_941, &[]);
     good(&mut world);
     let kube = folder(&world, "ce1", "foo");
-    let (first, file) = (token(&kube), fs::metadata(kube.join("config")).expect("a file").ino());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let (first, file) = (token(&kube), fs::metadata(kube.join("config")).expect("the path exists").ino());
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
     let config = runtime.block_on(async {
-        let kubeconfig = Kubeconfig::read_from(kube.join("config")).expect("a kubeconfig");
-        Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.expect("usable")
+        let kubeconfig = Kubeconfig::read_from(kube.join("config")).expect("the kubeconfig is readable");
+        Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .expect("the kubeconfig is valid")
     });
     let mut config = config;
     config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(AGENT)));
-    let pods = runtime.block_on(async { Api::<Pod>::default_namespaced(Client::try_from(config).expect("a client")) });
+    let pods = runtime
+        .block_on(async { Api::<Pod>::default_namespaced(Client::try_from(config).expect("the kubeconfig is valid")) });
     let asks = || runtime.block_on(pods.list(&ListParams::default())).map(drop);
     asks().expect("the client works before the rotation");
 
@@ -352,10 +370,14 @@ fn a_client_keeps_working_while_its_token_is_replaced() {
     good(&mut world);
     let second = token(&kube);
     assert_ne!(first, second);
-    assert_eq!(fs::metadata(kube.join("config")).expect("a file").ino(), file, "only the token's file is replaced");
+    assert_eq!(
+        fs::metadata(kube.join("config")).expect("the path exists").ino(),
+        file,
+        "only the token's file is replaced"
+    );
     let events = world.rows("SELECT action FROM history WHERE action = 'token issued'");
     assert_eq!(events.len(), 2, "one event for each host, and none for the rotation: {events:?}");
-    let id = |token: &str| claims(token)["jti"].as_str().expect("an id").to_owned();
+    let id = |token: &str| claims(token)["jti"].as_str().expect("an id is a string").to_owned();
     let begun = Instant::now();
     while !shown(AGENT).contains(&id(&second)) {
         asks().expect("the client works during the rotation");

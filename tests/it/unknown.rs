@@ -1,5 +1,5 @@
-//! Objects with Bursar's label that the ledger does not know: found by the inventory, told by `plan` and `doctor`, and
-//! bindings among them taken away within the limits.
+//! Objects with Bursar's label that the ledger does not know: the inventory finds them, `plan` and `doctor` report
+//! them, and bindings among them are removed within the limits.
 
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::ready::{DEADLINE, wait_for};
@@ -15,13 +15,13 @@ fn stray(world: &World, namespace: &str) {
          rbac.authorization.k8s.io, kind: ClusterRole, name: view}}\nsubjects:\n- {{apiGroup: \
          rbac.authorization.k8s.io, kind: User, name: mallory}}\n"
     );
-    std::fs::write(&file, text).expect("written");
-    world.kubectl(&["create", "-f", file.to_str().expect("UTF-8")]);
+    std::fs::write(&file, text).expect("the folder is writable");
+    world.kubectl(&["create", "-f", file.to_str().expect("the path is UTF-8")]);
 }
 
 #[test]
-fn a_binding_with_our_label_that_the_ledger_does_not_know_is_told_and_goes_within_the_limits() {
-    // On servers of its own: to its ledger other tests' objects are unknown, too.
+fn a_binding_with_our_label_that_is_not_in_the_ledger_is_reported_and_removed_within_the_limits() {
+    // On servers of its own, because its ledger would not know the objects of other tests either.
     let servers = own_servers(&ControlPlaneOptions::default());
     let mut world = World::on(servers, "stray", "\n[limits]\nremove_access_per_cycle = { count = 0 }\n");
     world.tool("foo", 62_851, &[]);
@@ -30,13 +30,13 @@ fn a_binding_with_our_label_that_the_ledger_does_not_know_is_told_and_goes_withi
     stray(&world, &namespace);
     let binding = ["get", "rolebinding", "bursar-stray", "-n", &namespace, "--ignore-not-found", "-o", "name"];
     let told = format!("rolebinding {namespace}/bursar-stray in test carries Bursar's label and is not in the ledger");
-    wait_for("the plan tells of it", DEADLINE, || world.plan().text.contains(&told).then_some(()));
+    wait_for("the plan reports the binding", DEADLINE, || world.plan().text.contains(&told).then_some(()));
     let report = world.cycle();
     assert_eq!((report.exit_code(), report.unknown.len()), (3, 1), "{report:#?}");
-    assert!(!world.kubectl(&binding).is_empty(), "a limit keeps it");
+    assert!(!world.kubectl(&binding).is_empty(), "the limit of 0 keeps the binding");
     world.configure("remove_access_per_cycle = { count = 0 }", "remove_access_per_cycle = { count = 1 }");
     world.reload();
-    wait_for("it is gone", DEADLINE, || {
+    wait_for("the binding is removed", DEADLINE, || {
         world.cycle();
         world.kubectl(&binding).is_empty().then_some(())
     });

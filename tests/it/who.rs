@@ -1,4 +1,5 @@
-//! `bursar who`: the accounts and people behind what a log names, from a ledger with a past and from a real cluster.
+//! `bursar who`: which accounts and people a name in a log belongs to, from a ledger with a history and from a real
+//! cluster.
 
 use std::collections::BTreeSet;
 use std::os::unix::process::CommandExt as _;
@@ -18,16 +19,16 @@ const BEN: u32 = 63_502;
 const RULES: &str =
     "\n[class.tool.admission]\nhosts = { mode = \"enforce\", allow = [\"{name}.tools.example.org\"] }\n";
 
-/// The command, by a ledger alone.
+/// Runs `bursar who` with a ledger but without a configuration.
 fn of_ledger(ledger: &Path, words: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
     command.arg("--ledger").arg(ledger).args(["--json", "who"]).args(words.split_whitespace());
-    command.env("BURSAR_CONFIG", "/nonexistent/bursar.toml").output().expect("bursar runs")
+    command.env("BURSAR_CONFIG", "/nonexistent/bursar.toml").output().expect("bursar is built")
 }
 
 fn json_of(output: &Output) -> Value {
     assert!(output.status.success(), "{}", stderr(output));
-    serde_json::from_slice(&output.stdout).expect("JSON")
+    serde_json::from_slice(&output.stdout).expect("bursar prints JSON")
 }
 
 fn members(answer: &Value) -> BTreeSet<&str> {
@@ -35,11 +36,11 @@ fn members(answer: &Value) -> BTreeSet<&str> {
 }
 
 #[test]
-fn an_answer_is_as_the_ledger_was_at_that_time() {
+fn an_answer_shows_the_ledger_at_the_given_time() {
     let folder = Folder::create("who-story");
     let runtime = runtime();
     let store = runtime.block_on(story(folder.path()));
-    runtime.block_on(store.close()).expect("closed");
+    runtime.block_on(store.close()).expect("the ledger closes");
     let ledger = folder.path().join(FILE);
     let who = |words: &str| json_of(&of_ledger(&ledger, words));
 
@@ -51,7 +52,7 @@ fn an_answer_is_as_the_ledger_was_at_that_time() {
     assert_eq!(now["namespaces"], json!([{"cluster": "prod", "namespace": "tool-foo", "first_class": "tool"}]));
     assert_eq!((members(now), &now["access"]), (BTreeSet::from(["user:bob"]), &json!(true)));
 
-    // Before its name changed, and while it was suspended.
+    // Ask for a time before its name changed, and for one while it was suspended.
     let then = &who("52503 --at 2026-05-03")["answers"][0];
     assert_eq!((&then["account"], &then["name_now"]), (&json!("tool:foo"), &json!("tool:web")));
     assert_eq!(members(then), BTreeSet::from(["user:alice"]));
@@ -65,7 +66,7 @@ fn an_answer_is_as_the_ledger_was_at_that_time() {
         stderr(&early).contains("tool:web stands behind it, but the ledger knows that account only since 2026-05-01")
     );
 
-    // Who had access is what view access_on says, on each day.
+    // On each day, the members in the answer are those of the view `access_on`.
     for hour in ["05-01T09", "05-04T00", "05-06T00", "05-11T00", "05-13T00", "05-21T00", "05-26T00"] {
         let at = format!("2026-{hour}:00:00Z");
         let answer = who(&format!("52503 --at {at}"))["answers"][0].clone();
@@ -73,7 +74,7 @@ fn an_answer_is_as_the_ledger_was_at_that_time() {
         let query = format!(
             "SELECT member FROM access_on WHERE account = 'tool:web' AND at_start <= '{at}' AND at_end > '{at}'"
         );
-        let view = String::from_utf8(sqlite3(&ledger, &query).stdout).expect("text");
+        let view = String::from_utf8(sqlite3(&ledger, &query).stdout).expect("sqlite3 prints UTF-8");
         assert_eq!(found, view.lines().skip(2).map(str::trim).collect(), "{at}");
     }
 
@@ -83,7 +84,11 @@ fn an_answer_is_as_the_ledger_was_at_that_time() {
     assert!(issued["notes"][0].as_str().is_some_and(|note| note.contains("it was not valid then")), "{issued}");
     let mut certs = Command::new(env!("CARGO_BIN_EXE_bursar"));
     certs.arg("--ledger").arg(&ledger).args(["--json", "certs", "who", &digits]);
-    assert_eq!(json_of(&certs.output().expect("bursar runs")), issued["credential"], "one answer for both commands");
+    assert_eq!(
+        json_of(&certs.output().expect("bursar is built")),
+        issued["credential"],
+        "both commands give the same answer"
+    );
 
     let person = who("Alice@Example.org");
     assert_eq!(
@@ -112,7 +117,7 @@ fn bursar(world: &World, uid: Option<u32>, words: &[&str]) -> Output {
     if let Some(uid) = uid {
         command.uid(uid).gid(uid);
     }
-    command.output().expect("bursar runs")
+    command.output().expect("bursar is built")
 }
 
 #[test]
@@ -144,7 +149,7 @@ fn a_pod_a_host_and_a_uid_lead_to_the_tool_and_its_people() {
     assert_eq!((&found["pods"][0]["uids"], &found["pods"][0]["cluster"]), (&json!([63_503]), &json!("test")));
     assert_eq!(found["pods"][0]["made_with"], "kubectl-create");
     let then = json_of(&bursar(&world, None, &["--json", "who", &format!("{namespace}/web"), "--at", &at]));
-    let expected = json!(["the ledger keeps no pods: the answer is whose the namespace was then"]);
+    let expected = json!(["the ledger keeps no pods, so the answer names the owner of the namespace at that time"]);
     assert_eq!((&then["answers"][0]["account"], &then["pods"]), (&json!("tool:foo"), &Value::Null), "{then:#}");
     assert_eq!(then["notes"], expected);
     let gone = who(&format!("{namespace}/gone"));
@@ -154,12 +159,12 @@ fn a_pod_a_host_and_a_uid_lead_to_the_tool_and_its_people() {
     let nobody = bursar(&world, None, &["who", "x.foo.tools.example.org"]);
     assert_eq!(nobody.status.code(), Some(4), "{nobody:?}");
 
-    let text = String::from_utf8(bursar(&world, None, &["who", "63503"]).stdout).expect("text");
+    let text = String::from_utf8(bursar(&world, None, &["who", "63503"]).stdout).expect("bursar prints UTF-8");
     for part in ["tool:foo: its uid", "active", namespace.as_str(), "user:who-ann", "who-ann@example.org"] {
         assert!(text.contains(part), "{part}: {text}");
     }
 
-    // People learn of their own, and of nothing else, now.
+    // People get answers only about their own accounts, and only for now.
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
     let own = json_of(&bursar(&world, Some(ANN), &["--json", "who", "63503"]));
@@ -171,17 +176,21 @@ fn a_pod_a_host_and_a_uid_lead_to_the_tool_and_its_people() {
         assert!(output.stdout.is_empty());
         stderr(&output)
     };
-    assert_eq!(refused(&["63504"]), refused(&["4711"]), "what is another's and what is not there are told alike");
+    assert_eq!(
+        refused(&["63504"]),
+        refused(&["4711"]),
+        "the answer is the same for accounts of others and for unknown ones"
+    );
     refused(&["bar.tools.example.org"]);
     refused(&["63503", "--at", "2026-05-03"]);
     daemon.stop();
 
-    // Without the cluster the ledger answers, and the answer says so.
+    // Without the cluster, the answer comes from the ledger and says so.
     let kubeconfig = world.state_dir().join("clusters/test.kubeconfig");
-    let text = std::fs::read_to_string(&kubeconfig).expect("a kubeconfig");
+    let text = std::fs::read_to_string(&kubeconfig).expect("the daemon has a kubeconfig");
     let other = text.replace(&world.servers.cluster.url, "https://127.0.0.1:9");
     assert_ne!(text, other);
-    std::fs::write(&kubeconfig, other).expect("written");
+    std::fs::write(&kubeconfig, other).expect("the folder is writable");
     let away = who(&format!("{namespace}/web"));
     assert_eq!((&away["answers"][0]["account"], &away["pods"]), (&json!("tool:foo"), &json!([])));
     assert!(away["notes"][0].as_str().is_some_and(|note| note.starts_with("the pod was not looked up")), "{away}");

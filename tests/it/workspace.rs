@@ -1,4 +1,4 @@
-//! Workspaces: a namespace for each group of the directory, in which its people work with credentials of their own.
+//! Workspaces: a namespace for each group of the directory, in which its members work with their own credentials.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ fn as_person(world: &World, person: &str, arguments: &[&str]) -> Output {
     world.kubectl_with(&kubeconfig(world, person), arguments)
 }
 
-/// Whether a person may do this to config maps of the workspace.
+/// Returns whether a person may use this verb on config maps of the workspace.
 fn may(world: &World, person: &str, verb: &str, workspace: &str) -> bool {
     let namespace = format!("course-w-{workspace}");
     let output = as_person(world, person, &["auth", "can-i", verb, "configmaps", "-n", &namespace]);
@@ -55,24 +55,25 @@ fn dn(world: &World, group: &str) -> String {
 }
 
 #[test]
-fn the_people_of_a_group_work_in_its_namespace_each_with_a_credential_of_their_own() {
+fn members_of_a_group_work_in_its_namespace_with_their_own_credentials() {
     let mut world = World::new("course");
     let homes = world.folder.join("homes/home").display().to_string();
     let volumes = world.folder.join("homes/volumes");
     let classes = CLASSES.replace("@HOMES@", &homes).replace("@VOLUMES@", &volumes.display().to_string());
     world.configure("[class.admin]", &format!("{classes}[class.admin]"));
-    // Names of their own: all ledgers of these tests share one cluster, and count their generations from 1.
+    // These names occur in no other test: all ledgers of these tests share one cluster and count their generations from
+    // 1.
     for (person, uid) in ["ada", "boole", "cantor", "dirac"].into_iter().zip(63_201..) {
         world.person(person, uid);
     }
     let slapd = &Servers::shared().slapd;
     world.group("algebra", &["ada", "cantor"]);
     slapd.modify_ldif(&replace_ldif(&dn(&world, "algebra"), "owner", &[&person_dn(&world.base, "cantor")]));
-    // A group in a group: boole belongs to both.
+    // Group algebra is a member of group maths, and boole is a direct member of maths.
     let members = [dn(&world, "algebra"), person_dn(&world.base, "boole")];
     world.add(&group_of_names_ldif(&dn(&world, "maths"), "maths", &members));
     world.add(&posix_group_ldif(&world.base, "lab", 63_290, &["boole", "dirac"]));
-    // The admission policy that `init` made again is not in force at once.
+    // The admission policy that `init` has just created again takes effect only after a while.
     let settled = poll(DEADLINE, || world.cycle().exit_code() == 0);
     assert!(settled, "{:?}", world.rows("SELECT * FROM failing"));
 
@@ -84,15 +85,16 @@ fn the_people_of_a_group_work_in_its_namespace_each_with_a_credential_of_their_o
         );
         assert!(!may(&world, person, "create", "algebra"), "{person}");
     }
-    assert!(may(&world, "cantor", "create", "algebra"), "its manager");
-    assert!(!may(&world, "cantor", "create", "maths"), "a member there");
+    assert!(may(&world, "cantor", "create", "algebra"), "cantor manages algebra");
+    assert!(!may(&world, "cantor", "create", "maths"), "cantor is only a member of maths");
     let quota =
         world.kubectl(&["get", "quota", "bursar", "-n", "course-w-algebra", "-o", "jsonpath={.spec.hard.pods}"]);
     assert_eq!(quota, "7");
     let rows = world.rows("SELECT account, namespace FROM namespaces WHERE class = 'course' ORDER BY 1");
     assert_eq!(rows.len(), 3, "{rows:?}");
-    // Made as one of its people, for all of them; one without a gid is made on the file server.
-    let shared = std::fs::metadata(volumes.join("lab")).expect("the directory of the group with a gid");
+    // The shared directory is made as one of the members, for all of them. Without a gid, an administrator makes it on
+    // the file server.
+    let shared = std::fs::metadata(volumes.join("lab")).expect("homed made the directory of the group with a gid");
     assert!([63_202, 63_204].contains(&shared.uid()), "{}", shared.uid());
     assert_eq!((shared.gid(), shared.mode() & 0o7777), (63_290, 0o2770));
     assert!(!volumes.join("algebra").exists());
@@ -107,7 +109,7 @@ fn the_people_of_a_group_work_in_its_namespace_each_with_a_credential_of_their_o
     assert_eq!((access[1]["member"].as_str(), access[1]["role"].as_str()), (Some("user:cantor"), Some("manager")));
     assert_eq!(world.cycle().actions, 0);
 
-    // A suspended person has no access there either, and gets it back.
+    // A suspended person loses access to the workspace too, and gets it back.
     let target = |reason: &str| Target {
         kind: AccountKind::User,
         name: "cantor".to_owned(),
@@ -115,28 +117,28 @@ fn the_people_of_a_group_work_in_its_namespace_each_with_a_credential_of_their_o
         ticket: None,
     };
     let kept = world.folder.join("kept.kubeconfig");
-    std::fs::copy(kubeconfig(&world, "cantor"), &kept).expect("a copy of her kubeconfig");
+    std::fs::copy(kubeconfig(&world, "cantor"), &kept).expect("the kubeconfig can be copied");
     let with_copy = |world: &World| {
         let arguments = ["auth", "can-i", "get", "configmaps", "-n", "course-w-algebra"];
         String::from_utf8_lossy(&world.kubectl_with(&kept, &arguments).stdout).trim().to_owned()
     };
     assert_eq!(with_copy(&world), "yes");
-    world.order(&OrderRequest::Suspend(target("away"))).expect("suspended");
+    world.order(&OrderRequest::Suspend(target("away"))).expect("the order is accepted");
     assert_eq!(with_copy(&world), "no");
-    world.order(&OrderRequest::Resume(target("back"))).expect("resumed");
+    world.order(&OrderRequest::Resume(target("back"))).expect("the order is accepted");
     let back = poll(DEADLINE, || {
         world.cycle();
         may(&world, "cantor", "create", "algebra")
     });
     assert!(back, "{:?}", world.rows("SELECT * FROM failing"));
-    assert_eq!(with_copy(&world), "no", "of the generation before");
+    assert_eq!(with_copy(&world), "no", "the copy has the former generation");
 
-    // Who leaves the group, and who is no longer its manager.
+    // One person leaves the group, and another is no longer its manager.
     slapd.modify_ldif(&replace_ldif(&dn(&world, "algebra"), "member", &[&person_dn(&world.base, "cantor")]));
     slapd.modify_ldif(&format!("dn: {}\nchangetype: modify\ndelete: owner\n\n", dn(&world, "algebra")));
     let report = world.cycle();
     assert_eq!(report.exit_code(), 0, "{report:#?}");
-    // The API server learns of bindings by a watch of its own.
+    // The API server learns of bindings through its own watch, so the test waits.
     let gone = poll(DEADLINE, || {
         !may(&world, "ada", "get", "algebra")
             && !may(&world, "ada", "get", "maths")
@@ -144,12 +146,12 @@ fn the_people_of_a_group_work_in_its_namespace_each_with_a_credential_of_their_o
     });
     assert!(gone);
     assert!(may(&world, "cantor", "get", "algebra"));
-    a_group_that_fails_and_waits_keeps_no_revoked_member(&mut world);
+    check_a_failing_group_keeps_no_suspended_member(&mut world);
 }
 
-fn a_group_that_fails_and_waits_keeps_no_revoked_member(world: &mut World) {
+fn check_a_failing_group_keeps_no_suspended_member(world: &mut World) {
     let kept = world.folder.join("kept-again.kubeconfig");
-    std::fs::copy(kubeconfig(world, "cantor"), &kept).expect("a copy of her kubeconfig");
+    std::fs::copy(kubeconfig(world, "cantor"), &kept).expect("the kubeconfig can be copied");
     world.kubectl(&["delete", "quota", "bursar", "-n", "course-w-algebra"]);
     world.kubectl(&["create", "quota", "bursar", "--hard=pods=1", "-n", "course-w-algebra"]);
     let waits = poll(DEADLINE, || {
@@ -160,16 +162,16 @@ fn a_group_that_fails_and_waits_keeps_no_revoked_member(world: &mut World) {
     assert!(waits, "{:?}", world.rows("SELECT * FROM failing"));
     let reason = Some("left the site".to_owned());
     let target = Target { kind: AccountKind::User, name: "cantor".to_owned(), reason, ticket: None };
-    world.order(&OrderRequest::Suspend(target)).expect("suspended");
+    world.order(&OrderRequest::Suspend(target)).expect("the order is accepted");
     let arguments = ["auth", "can-i", "get", "configmaps", "-n", "course-w-algebra"];
     let refused = poll(Duration::from_secs(5), || {
         String::from_utf8_lossy(&world.kubectl_with(&kept, &arguments).stdout).trim() == "no"
     });
-    assert!(refused, "the group waits for its next try, and so does the removal of its member");
+    assert!(refused, "the member's removal waits for the retry of the group");
 }
 
 #[test]
-fn each_workspace_has_a_uid_of_its_own_and_a_range_that_is_used_up_bars_only_new_ones() {
+fn each_workspace_has_its_own_uid_and_a_used_up_range_affects_only_new_ones() {
     let mut world = World::new("wsuid");
     let class = r#"
 [class.course]
@@ -189,7 +191,7 @@ uid_range     = [63701, 63702]
     assert!(settled, "{:?}", world.rows("SELECT * FROM failing"));
     assert_eq!(["uid", "gid"].map(|key| annotation(&world, "optics", key)), ["63701", "63721"]);
 
-    // The range has one uid left for two new groups, and a person cannot have a workspace's uid.
+    // The range has one uid left for two new groups. A person cannot have a uid of that range.
     world.add(&posix_group_ldif(&world.base, "waves", 63_722, &["emmy"]));
     world.cycle();
     world.add(&posix_group_ldif(&world.base, "zeta", 63_723, &["emmy"]));

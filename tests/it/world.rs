@@ -70,7 +70,7 @@ impl World {
         servers.slapd.add_ldif(&(unit_ldif(BASE_DN, name) + &toolforge_units_ldif(&base) + &sentinel_ldif(&base)));
         let folder = servers.folder().join(name);
         for homes in ["homes/data/project", "homes/home", "homes/volumes"] {
-            fs::create_dir_all(folder.join(homes)).expect("folders for homes");
+            fs::create_dir_all(folder.join(homes)).expect("the parent folder is writable");
         }
         let _ = rustls::crypto::ring::default_provider().install_default();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -79,7 +79,7 @@ impl World {
             base,
             folder,
             clock: daemon::now,
-            runtime: runtime.expect("a runtime"),
+            runtime: runtime.expect("the system allows a runtime"),
             bursar: None,
             homed: None,
             servers,
@@ -120,9 +120,9 @@ impl World {
     /// Makes a home beneath `parent`, and returns the path of the kubeconfig that will be in it.
     pub fn make_home(&self, parent: &str, name: &str, uid: u32, gid: u32) -> PathBuf {
         let home = self.folder.join("homes").join(parent).join(name);
-        fs::create_dir_all(&home).expect("a home");
-        std::os::unix::fs::chown(&home, Some(uid), Some(gid)).expect("its owner");
-        fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).expect("its mode");
+        fs::create_dir_all(&home).expect("the parent folder is writable");
+        std::os::unix::fs::chown(&home, Some(uid), Some(gid)).expect("tests run as root, who may change owners");
+        fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).expect("tests run as root, who may change modes");
         home.join(".kube/config")
     }
 
@@ -134,21 +134,21 @@ impl World {
     /// Runs a cycle with this trigger.
     pub fn cycle_by(&mut self, trigger: Trigger) -> CycleReport {
         self.open();
-        let bursar = self.bursar.as_mut().expect("open");
+        let bursar = self.bursar.as_mut().expect("the world is open");
         self.runtime.block_on(cycle::run(bursar, trigger, Extent::All)).expect("the ledger can be written")
     }
 
     /// Returns the plan of the next cycle.
     pub fn plan(&mut self) -> PlanAnswer {
         self.open();
-        let bursar = self.bursar.as_mut().expect("open");
-        self.runtime.block_on(cycle::preview(bursar)).expect("a plan")
+        let bursar = self.bursar.as_mut().expect("the world is open");
+        self.runtime.block_on(cycle::preview(bursar)).expect("a plan can be made")
     }
 
     /// Gives an order, and runs the cycle that carries it out.
     pub fn order(&mut self, order: &OrderRequest) -> Result<CycleReport, Refusal> {
         self.open();
-        let bursar = self.bursar.as_mut().expect("open");
+        let bursar = self.bursar.as_mut().expect("the world is open");
         let orders = std::slice::from_ref(order);
         let answer = self.runtime.block_on(bursar.order("root", orders)).expect("the ledger can be written");
         match answer.refused.into_iter().next() {
@@ -160,14 +160,14 @@ impl World {
     /// Gives orders that the next cycle carries out. Orders that are refused are ignored.
     pub fn give(&mut self, orders: &[OrderRequest]) {
         self.open();
-        let bursar = self.bursar.as_mut().expect("open");
+        let bursar = self.bursar.as_mut().expect("the world is open");
         self.runtime.block_on(bursar.order("root", orders)).expect("the ledger can be written");
     }
 
     /// Stops Bursar; the next cycle starts it again.
     pub fn stop(&mut self) {
         if let Some(bursar) = self.bursar.take() {
-            self.runtime.block_on(bursar.close()).expect("closed");
+            self.runtime.block_on(bursar.close()).expect("the ledger closes");
         }
     }
 
@@ -188,19 +188,19 @@ impl World {
         let settings = self.settings();
         // Watches start and stop tasks, so a runtime must be entered.
         let _entered = self.runtime.enter();
-        self.bursar.as_mut().expect("open").reload(settings).expect("the configuration is valid");
+        self.bursar.as_mut().expect("the world is open").reload(settings).expect("the configuration is valid");
     }
 
     /// Returns the status.
     pub fn status(&mut self) -> Status {
         self.open();
-        self.bursar.as_ref().expect("open").status()
+        self.bursar.as_ref().expect("the world is open").status()
     }
 
     /// Returns the metrics in the format of Prometheus.
     pub fn metrics(&mut self) -> String {
         self.open();
-        self.bursar.as_ref().expect("open").exposition()
+        self.bursar.as_ref().expect("the world is open").exposition()
     }
 
     /// Runs `bursar init` with the current configuration.
@@ -224,9 +224,9 @@ impl World {
         let (settings, policy) = (self.settings(), self.policy_for_init(cluster));
         let state = self.state_dir();
         let made = self.runtime.block_on(async {
-            let (store, _lock) = Store::open(&state).await.expect("a ledger");
+            let (store, _lock) = Store::open(&state).await.expect("the ledger can be opened");
             let ledger = store.state().clone();
-            store.close().await.expect("closed");
+            store.close().await.expect("the ledger closes");
             let request = InitRequest {
                 policy: &policy,
                 cluster: &ClusterName(name.to_owned()),
@@ -238,15 +238,15 @@ impl World {
             };
             bootstrap::init(request).await
         });
-        made.expect("bursar init");
+        made.expect("init succeeds");
     }
 
     /// Changes the configuration; the next cycle uses it.
     pub fn configure(&mut self, from: &str, to: &str) {
         self.stop();
-        let text = fs::read_to_string(self.config()).expect("a configuration");
+        let text = fs::read_to_string(self.config()).expect("the world has a configuration");
         assert!(text.contains(from), "{from} is not in the configuration");
-        fs::write(self.config(), text.replace(from, to)).expect("written");
+        fs::write(self.config(), text.replace(from, to)).expect("the folder is writable");
     }
 
     /// Loads the configuration from disk.
@@ -267,8 +267,9 @@ impl World {
     /// Returns the rows of a query on the ledger.
     pub fn rows(&self, query: impl SqlSafeStr) -> Vec<Map<String, Value>> {
         self.runtime.block_on(async {
-            let mut ledger = ReadStore::open(&self.state_dir().join("ledger.db")).await.expect("a ledger");
-            ledger.rows(query, &[]).await.expect("rows")
+            let mut ledger =
+                ReadStore::open(&self.state_dir().join("ledger.db")).await.expect("the ledger can be opened");
+            ledger.rows(query, &[]).await.expect("the query is valid")
         })
     }
 
@@ -278,10 +279,10 @@ impl World {
         let there = poll(DEADLINE, || {
             let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
             command.arg("--config").arg(self.config()).args(["sync", "--once"]);
-            let mut bursar = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("bursar runs");
-            let _ = poll(DEADLINE, || seen(self) || bursar.try_wait().expect("its state").is_some());
-            bursar.kill().expect("killed, or it has ended");
-            bursar.wait().expect("its end");
+            let mut bursar = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("bursar is built");
+            let _ = poll(DEADLINE, || seen(self) || bursar.try_wait().expect("the child can be waited for").is_some());
+            bursar.kill().expect("an ended process can be killed too");
+            bursar.wait().expect("the process can be waited for");
             seen(self) || is_past(self)
         });
         assert!(there, "no cycle reached the expected state");
@@ -298,14 +299,14 @@ impl World {
     /// Returns what `bursar status` reports as wrong with the cluster.
     pub fn trouble(&mut self) -> Option<String> {
         self.open();
-        let status = self.bursar.as_ref().expect("open").status();
+        let status = self.bursar.as_ref().expect("the world is open").status();
         status.clusters.into_values().find_map(|cluster| cluster.trouble)
     }
 
     /// Returns the metrics in the format of Prometheus.
     pub fn exposition(&mut self) -> String {
         self.open();
-        self.bursar.as_ref().expect("open").exposition()
+        self.bursar.as_ref().expect("the world is open").exposition()
     }
 
     /// Returns the namespace of a tool.
@@ -331,13 +332,14 @@ impl World {
     /// Runs `bursar` with this command line, and returns its standard output.
     pub fn bursar(&self, command: &str) -> String {
         let mut bursar = Command::new(env!("CARGO_BIN_EXE_bursar"));
-        let output = bursar.arg("--config").arg(self.config()).args(command.split(' ')).output().expect("bursar runs");
-        String::from_utf8(output.stdout).expect("text")
+        let output =
+            bursar.arg("--config").arg(self.config()).args(command.split(' ')).output().expect("bursar is built");
+        String::from_utf8(output.stdout).expect("the output is UTF-8")
     }
 
     /// Runs `kubectl` with any kubeconfig.
     pub fn kubectl_with(&self, kubeconfig: &Path, arguments: &[&str]) -> Output {
-        self.servers.cluster.kubectl_as(kubeconfig).args(arguments).output().expect("kubectl")
+        self.servers.cluster.kubectl_as(kubeconfig).args(arguments).output().expect("kubectl is installed")
     }
 
     /// Runs `kubectl` as the cluster's administrator. It must succeed.
@@ -372,7 +374,7 @@ impl World {
     fn write_config(&self, more: &str) {
         let servers = &self.servers;
         let password = self.folder.join("ldap-password");
-        fs::write(&password, READER_PASSWORD).expect("the password's file");
+        fs::write(&password, READER_PASSWORD).expect("the folder is writable");
         let text = include_str!("world.toml")
             .replace("@NAME@", &self.name)
             .replace("@FOLDER@", &self.folder.display().to_string())
@@ -382,7 +384,7 @@ impl World {
             .replace("@BIND_DN@", READER_DN)
             .replace("@K8S_URL@", &servers.cluster.url)
             .replace("@K8S_CA@", &servers.cluster.ca_pem.display().to_string());
-        fs::write(self.config(), text + more).expect("the configuration");
+        fs::write(self.config(), text + more).expect("the folder is writable");
     }
 }
 

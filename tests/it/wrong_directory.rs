@@ -1,5 +1,5 @@
-//! A directory that answers wrongly removes nobody. In each of these worlds one complete read without an entry would
-//! suspend it at once.
+//! A directory with wrong answers removes nobody, although in each of these worlds one complete read without an entry
+//! would suspend its account at once.
 
 use std::fs;
 
@@ -11,18 +11,19 @@ use crate::world::World;
 
 const AT_ONCE: &str = "\n[lifecycle]\nabsent_for = \"0s\"\n";
 
-/// Two tools that work; then the configuration is spoilt, and they must go on to work.
-fn removes_nobody(name: &str, spoil: impl Fn(String, &World) -> String, because: &str) {
+/// Makes two tools, spoils the configuration, and checks that the read is partial for the expected reason and that both
+/// tools still work.
+fn check_nobody_is_removed(name: &str, spoil: impl Fn(String, &World) -> String, because: &str) {
     let mut world = World::with(name, AT_ONCE);
-    let uid = 63_000 + u32::try_from(name.len()).expect("short") * 10;
+    let uid = 63_000 + u32::try_from(name.len()).expect("a name is short") * 10;
     world.tool("foo", uid, &[]);
     world.tool("bar", uid + 1, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();
-    let right = fs::read_to_string(world.config()).expect("the configuration");
+    let right = fs::read_to_string(world.config()).expect("the world has a configuration");
     let wrong = spoil(right.clone(), &world);
     assert_ne!(right, wrong, "nothing was spoilt");
-    fs::write(world.config(), wrong).expect("written");
+    fs::write(world.config(), wrong).expect("the folder is writable");
     for _ in 0..2 {
         let report = world.cycle();
         let why = report.partial.get("people").unwrap_or_else(|| panic!("not partial: {report:#?}"));
@@ -43,23 +44,23 @@ fn with_url(text: &str, url: &str) -> String {
 }
 
 #[test]
-fn a_server_that_refuses_connections() {
+fn a_server_that_refuses_connections_removes_nobody() {
     let port = bursar_testkit::ports::free_port();
-    removes_nobody("refused", |text, _| with_url(&text, &format!("ldaps://127.0.0.1:{port}")), "127.0.0.1");
+    check_nobody_is_removed("refused", |text, _| with_url(&text, &format!("ldaps://127.0.0.1:{port}")), "127.0.0.1");
 }
 
 #[test]
-fn a_wrong_password() {
+fn a_wrong_password_removes_nobody() {
     let spoil = |text: String, world: &World| {
-        fs::write(world.folder.join("wrong-password"), "wrong").expect("a file");
+        fs::write(world.folder.join("wrong-password"), "wrong").expect("the folder is writable");
         text.replace("/ldap-password", "/wrong-password")
     };
-    removes_nobody("pass", spoil, "49");
+    check_nobody_is_removed("pass", spoil, "49");
 }
 
 #[test]
-fn a_base_that_is_not_there() {
-    removes_nobody(
+fn a_missing_base_removes_nobody() {
+    check_nobody_is_removed(
         "nobase",
         |text, _| text.replace("ou=servicegroups,", "ou=nowhere,ou=servicegroups,"),
         "no such base",
@@ -67,16 +68,21 @@ fn a_base_that_is_not_there() {
 }
 
 #[test]
-fn a_subtree_that_is_empty() {
-    removes_nobody("empty", |text, _| text.replace("\"(cn=tools.*)\"", "\"(cn=nothing.*)\""), "no tool in the answer");
+fn an_empty_subtree_removes_nobody() {
+    check_nobody_is_removed(
+        "empty",
+        |text, _| text.replace("\"(cn=tools.*)\"", "\"(cn=nothing.*)\""),
+        "no tool in the answer",
+    );
 }
 
 #[test]
-fn a_sentinel_that_is_missing() {
-    removes_nobody("nosent", |text, _| text.replace("uid=novaadmin", "uid=nobody"), "sentinel");
+fn a_missing_sentinel_removes_nobody() {
+    check_nobody_is_removed("nosent", |text, _| text.replace("uid=novaadmin", "uid=nobody"), "sentinel");
 }
 
-/// Two servers with the same entries, ids and all; the second answers differently, as `lines` of its database say.
+/// Two servers with the same entries and ids. `lines` in the configuration of the second one make it answer
+/// differently.
 struct Twins {
     right: Slapd,
     wrong: Slapd,
@@ -109,9 +115,9 @@ impl Twins {
     }
 }
 
-/// The configuration as it reads this server.
-fn asking(world: &World, slapd: &Slapd) {
-    let text = fs::read_to_string(world.config()).expect("the configuration");
+/// Configures the world to read this server.
+fn read_from(world: &World, slapd: &Slapd) {
+    let text = fs::read_to_string(world.config()).expect("the world has a configuration");
     let lines = with_url(&text, &slapd.ldaps_url);
     let ca = format!("ca = \"{}\"", slapd.ca_pem.display());
     let mut first = true;
@@ -119,16 +125,16 @@ fn asking(world: &World, slapd: &Slapd) {
         let ours = line.starts_with("ca ") && std::mem::take(&mut first);
         if ours { ca.clone() } else { line.to_owned() }
     });
-    fs::write(world.config(), lines.collect::<Vec<_>>().join("\n")).expect("written");
+    fs::write(world.config(), lines.collect::<Vec<_>>().join("\n")).expect("the folder is writable");
 }
 
-fn twin_removes_nobody(name: &str, uid: u32, lines: &[&str], partial: Option<&str>) {
+fn check_wrong_twin_removes_nobody(name: &str, uid: u32, lines: &[&str], partial: Option<&str>) {
     let mut world = World::with(name, AT_ONCE);
     let twins = Twins::start(&world, uid, lines);
-    asking(&world, &twins.right);
+    read_from(&world, &twins.right);
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();
-    asking(&world, &twins.wrong);
+    read_from(&world, &twins.wrong);
     for _ in 0..2 {
         let report = world.cycle();
         let why = report.partial.get("people").map(String::as_str);
@@ -141,25 +147,25 @@ fn twin_removes_nobody(name: &str, uid: u32, lines: &[&str], partial: Option<&st
 }
 
 #[test]
-fn a_size_limit() {
+fn a_size_limit_removes_nobody() {
     let limit = format!("limits dn.exact=\"{READER_DN}\" size=1 size.prtotal=1");
-    twin_removes_nobody("sizelim", 63_201, &[&limit], Some("limit"));
+    check_wrong_twin_removes_nobody("sizelim", 63_201, &[&limit], Some("limit"));
 }
 
 #[test]
-fn an_access_rule_that_hides_every_uid() {
-    twin_removes_nobody("hidden", 63_211, &["access to attrs=uidNumber by * none"], None);
+fn an_access_rule_that_hides_every_uid_removes_nobody() {
+    check_wrong_twin_removes_nobody("hidden", 63_211, &["access to attrs=uidNumber by * none"], None);
 }
 
 #[test]
-fn an_access_rule_that_hides_one_tool() {
+fn a_tool_that_an_access_rule_hides_keeps_everything_at_first() {
     let mut world = World::with("hideone", "\n[lifecycle]\nabsent_for = \"24h\"\n");
     let hide = format!("access to dn.subtree=\"{}\" by * none", tool_account_dn(&world.base, "foo"));
     let twins = Twins::start(&world, 63_221, &[&hide]);
-    asking(&world, &twins.right);
+    read_from(&world, &twins.right);
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();
-    asking(&world, &twins.wrong);
+    read_from(&world, &twins.wrong);
     let report = world.cycle();
     assert_eq!(report.actions, 0, "a tool that is missing for a minute keeps everything: {report:#?}");
     assert_eq!(world.rows("SELECT account FROM pending_removals").len(), 1);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Somebody at a browser: opens the page of Keycloak that they are given, logs in as $BROWSER_USER, whose password is
-# their name, and allows what is asked. kubelogin opens it under the name `xdg-open`.
+# Acts as a person at a browser: opens the given page of Keycloak, logs in as $BROWSER_USER, whose password is the name,
+# and grants what is requested. kubelogin runs this script under the name `xdg-open`.
 set -euo pipefail
 
 site=${1%%/realms/*}
@@ -11,7 +11,7 @@ visit() {
     curl --silent --show-error --fail --location --cacert "$SSL_CERT_FILE" \
         --cookie "$folder/jar" --cookie-jar "$folder/jar" "$@" >"$folder/page"
 }
-# Where the page's form goes, and what it was filled in with beforehand.
+# The URL of the page's form, and its hidden fields.
 action() { grep -om1 'action="[^"]*"' "$folder/page" | cut -d'"' -f2 | sed "s/&amp;/\&/g; s|^/|$site/|"; }
 code() { grep -o 'name="code" value="[^"]*"' "$folder/page" | cut -d'"' -f4; }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds kubelogin, which people run to log in where a class says `kind = "oidc"`.
+# Builds kubelogin, with which people log in if their class has a credential of kind "oidc".
 #
 #   stdout: the folder that holds `kubectl-oidc_login`, the name by which kubectl finds it, as its only line
 #   stderr: progress

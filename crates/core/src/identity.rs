@@ -16,8 +16,8 @@ pub const UID_MIN: u32 = 1000;
 /// The lowest gid that a tenant may have. Some sites put all people into one group between 100 and 999 (`users` is
 /// 100).
 pub const GID_MIN: u32 = 100;
-/// The highest uid and gid. Some programs read ids as signed 32-bit numbers, so higher ids become negative, and -1 and
-/// -2 mean "nobody".
+/// The highest uid and gid. This leaves out 2^31 - 1 and all ids that programs with signed 32-bit numbers read as
+/// negative, such as -1 and -2 for "nobody".
 pub const ID_MAX: u32 = 2_147_483_646;
 /// The longest name for Kubernetes. With prefixes and suffixes, it still fits the 63 characters of a DNS label (RFC
 /// 1123).

@@ -104,9 +104,9 @@ fn names_taken(reads: &[SourceRead], same: &Same<'_>) -> Losers {
         |(kind, name), claim, holder| {
             let held = &holder.entry.dn;
             if holder.place == claim.place {
-                format!("{kind} {name} is also {held}, which is older")
+                format!("{kind} {name} is also the name of {held}, which is older")
             } else {
-                format!("{kind} {name} is taken from source {} ({held})", holder.read.source)
+                format!("{kind} {name} comes from source {} ({held}), which has precedence", holder.read.source)
             }
         },
     )
@@ -228,7 +228,7 @@ mod tests {
         let second =
             read("second", vec![entry(USER, "alice", "2", 2002, Some(1)), entry(TOOL, "alice", "3", 2003, None)]);
         let snapshot = merge(vec![first, second], &policy(Vec::new()));
-        let why = "user alice is taken from source first (uid=alice,ou=1,dc=x)";
+        let why = "user alice comes from source first (uid=alice,ou=1,dc=x), which has precedence";
         assert_eq!(outcome(&snapshot), (vec!["1", "3"], vec![why]), "a tool and a user may share a name");
         assert_eq!(
             snapshot.reads[1].rejected[0].id,

@@ -299,7 +299,8 @@ fn order(
         OrderKind::Suspend | OrderKind::Evict if is_going(account) => {
             let state = if account.state == Lifecycle::Deleted { "deleted" } else { "being deleted" };
             return refused(format!(
-                "{name} is {state} and has no access; to keep it from coming back, run: bursar hold"
+                "{name} is {state} and has no access; to keep it from coming back, run: bursar hold {} {}",
+                account.kind, account.name
             ));
         }
         OrderKind::AdoptUid if !has_another_uid(ledger, account) => {
@@ -504,7 +505,7 @@ mod tests {
 
     /// The directory makes alice a student, but she became a tenant by a class of people who log in at an OIDC issuer.
     #[test]
-    fn an_account_is_revoked_with_each_of_its_classes() {
+    fn the_revocation_of_any_class_of_an_account_includes_the_account() {
         let mut world = World::new();
         let alice = world.add(AccountKind::User, "alice", Some(20_001));
         "uid=alice,ou=students,dc=example,dc=org".clone_into(&mut world.account(&alice).dn);

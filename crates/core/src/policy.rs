@@ -37,7 +37,8 @@ pub const DAEMON_USER: &str = "bursar:daemon";
 pub struct Policy {
     /// Shown in plans, logs and reports.
     pub site: String,
-    /// The address that the kubeconfig of a suspended person refers to; `None`: the administrators of the site.
+    /// The address that the kubeconfig of a suspended person refers to; `None` to refer to the administrators of the
+    /// site.
     pub contact: Option<String>,
     pub classes: BTreeMap<String, Class>,
     /// Network profiles, including the built-in `open` and `isolated`.

@@ -51,22 +51,22 @@ mod tests {
 
     fn key(byte: u8) -> SshKey {
         let blob = [&[0, 0, 0, 11], &b"ssh-ed25519"[..], &[0, 0, 0, 32], &[byte; 32]].concat();
-        SshKey::parse(&format!("ssh-ed25519 {}", STANDARD.encode(blob))).expect("a key")
+        SshKey::parse(&format!("ssh-ed25519 {}", STANDARD.encode(blob))).expect("the key is valid")
     }
 
     #[test]
     fn adding_changing_and_removing_our_block_keeps_other_lines() {
         let own = b"# mine\r\nssh-rsa AAAA me\r\nno end";
-        let with = merge(own, &[key(1), key(2)]).expect("no block").expect("a change");
-        let text = String::from_utf8(with.clone()).expect("text");
+        let with = merge(own, &[key(1), key(2)]).expect("the file has no broken block").expect("the file changes");
+        let text = String::from_utf8(with.clone()).expect("the file is UTF-8");
         assert!(text.starts_with("# mine\r\nssh-rsa AAAA me\r\nno end\n# BEGIN bursar"), "{text}");
         assert!(text.ends_with(&format!("\n{}\n{}\n# END bursar\n", key(1).line(), key(2).line())), "{text}");
         assert_eq!(merge(&with, &[key(1), key(2)]), Ok(None));
 
         let below = [&with[..], b"theirs\n"].concat();
-        let other = merge(&below, &[key(3)]).expect("a block").expect("a change");
+        let other = merge(&below, &[key(3)]).expect("the block is complete").expect("the file changes");
         assert!(other.ends_with(b"# END bursar\ntheirs\n"));
-        let without = merge(&other, &[]).expect("a block").expect("a change");
+        let without = merge(&other, &[]).expect("the block is complete").expect("the file changes");
         assert_eq!(without, b"# mine\r\nssh-rsa AAAA me\r\nno end\ntheirs\n");
         assert_eq!(merge(&without, &[]), Ok(None));
         assert_eq!(merge(b"", &[]), Ok(None));
@@ -90,8 +90,9 @@ mod tests {
         #[test]
         fn other_lines_of_the_file_stay(own in "[a-z# \r\n]{0,60}", count in 0..3_u8) {
             let keys: Vec<SshKey> = (0..count).map(key).collect();
-            let with = merge(own.as_bytes(), &keys).expect("no block").unwrap_or_else(|| own.clone().into_bytes());
-            let back = merge(&with, &[]).expect("one block").unwrap_or(with.clone());
+            let with = merge(own.as_bytes(), &keys).expect("the file has no block");
+            let with = with.unwrap_or_else(|| own.clone().into_bytes());
+            let back = merge(&with, &[]).expect("the block is complete").unwrap_or(with.clone());
             let back = String::from_utf8_lossy(&back);
             prop_assert_eq!(back.trim_end_matches('\n'), own.trim_end_matches('\n'));
             prop_assert_eq!(merge(&with, &keys), Ok(None));

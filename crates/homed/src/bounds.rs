@@ -127,8 +127,18 @@ mod tests {
     #[test]
     fn longest_prefix_wins() {
         let bounds = bounds();
-        assert!(bounds.admit(&HomeTarget::new("/home/tools/foo", 52503, 52503)).expect("beneath").allow_create);
-        assert!(!bounds.admit(&HomeTarget::new("/home/alice", 52503, 52503)).expect("beneath").allow_create);
+        assert!(
+            bounds
+                .admit(&HomeTarget::new("/home/tools/foo", 52503, 52503))
+                .expect("the home is beneath a prefix")
+                .allow_create
+        );
+        assert!(
+            !bounds
+                .admit(&HomeTarget::new("/home/alice", 52503, 52503))
+                .expect("the home is beneath a prefix")
+                .allow_create
+        );
     }
 
     #[test]
@@ -154,13 +164,16 @@ mod tests {
     fn system_uids_and_gids_are_never_admitted() {
         let lax = Bounds { uid_min: 0, gid_min: 0, ..bounds() };
         for uid in [0, 1, 999, u32::MAX, u32::MAX - 1, i32::MAX as u32 + 1] {
-            let refused = lax.admit(&HomeTarget::new("/home/a", uid, 52503)).expect_err("uid");
+            let refused = lax.admit(&HomeTarget::new("/home/a", uid, 52503)).expect_err("the uid must be refused");
             assert_eq!(refused, HomeError::UidTooLow { uid, least: 1000 });
         }
-        let refused = lax.admit(&HomeTarget::new("/home/a", 52503, 0)).expect_err("gid");
+        let refused = lax.admit(&HomeTarget::new("/home/a", 52503, 0)).expect_err("the gid must be refused");
         assert_eq!(refused, HomeError::GidTooLow { gid: 0, least: 100 });
         let target = HomeTarget { groups: vec![52503, 42], ..HomeTarget::new("/home/a", 52503, 52503) };
-        assert_eq!(lax.admit(&target).expect_err("group"), HomeError::GidTooLow { gid: 42, least: 100 });
+        assert_eq!(
+            lax.admit(&target).expect_err("the group must be refused"),
+            HomeError::GidTooLow { gid: 42, least: 100 }
+        );
     }
 
     #[test]

@@ -156,8 +156,8 @@ impl Place<'_> {
         })
     }
 
-    /// Tests whether the kubeconfig can be edited and a file of its size be written. If `planned` is given, tests
-    /// whether those entries can be merged. It is given with the names that count as ours.
+    /// Tests whether the kubeconfig can be edited, and whether a file of its size can be written. If `planned` is given
+    /// (entries, and the names that count as ours), tests whether these entries can be merged.
     pub(super) fn test_write(
         &self,
         planned: Option<(&PlannedEntries, &[String])>,

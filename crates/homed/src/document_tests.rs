@@ -105,12 +105,12 @@ fn every_node_records_its_place() {
     let at = |key: &str| piece(text, root.get(key).expect(key));
     assert_eq!((at("é"), at("flow"), at("last")), ("\"x\"", "[1, {k: v} ]", "y"));
     assert_eq!(at("list"), "a: b\n  c:\n-\n- !!str z");
-    let Value::Sequence(items) = &root.get("list").expect("list").value else { panic!("a list") };
+    let Value::Sequence(items) = &root.get("list").expect("the document has the list").value else { panic!("a list") };
     let items: Vec<&str> = items.iter().map(|item| piece(text, item)).collect();
     assert_eq!(items, ["a: b\n  c:", "", "!!str z"]);
-    let none = root.get("none").expect("none");
+    let none = root.get("none").expect("the document has the key");
     assert!(text[..none.place.start].ends_with("none:") && none.place.start == none.place.end);
-    assert!(text[..root.get("block").expect("block").place.end].ends_with("x\n\n"));
+    assert!(text[..root.get("block").expect("the document has the key").place.end].ends_with("x\n\n"));
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn alias_bomb_is_refused_quickly() {
     for level in 1..20 {
         let below = level - 1;
         let aliases = vec![format!("*a{below}"); 9].join(", ");
-        writeln!(text, "a{level}: &a{level} [{aliases}]").expect("a string takes it");
+        writeln!(text, "a{level}: &a{level} [{aliases}]").expect("writing to a string never fails");
     }
     assert_eq!(Document::parse(&text).err(), Some(DocumentError::TooMuch));
 }
@@ -168,7 +168,7 @@ fn a_file_of_comments_is_empty() {
 
 #[test]
 fn errors_name_the_position_and_not_the_content() {
-    let error = Document::parse("a: b\nsecret: \"hunter2\n").expect_err("unterminated");
+    let error = Document::parse("a: b\nsecret: \"hunter2\n").expect_err("the quote is not closed");
     assert!(!error.to_string().contains("hunter2"));
     assert!(matches!(error, DocumentError::Unusual { .. }), "{error}");
     let why = |text| Document::parse(text).err();

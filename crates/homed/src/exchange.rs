@@ -334,16 +334,17 @@ mod tests {
     /// If the old file were open, an NFS client would rename it away before the new one takes its place.
     #[test]
     fn a_file_is_closed_before_another_takes_its_place() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
         let path = folder.path().join("home/config");
-        std::fs::create_dir(folder.path().join("home")).expect("a home");
-        std::fs::write(&path, "theirs").expect("a file");
-        let uid = std::fs::metadata(&path).expect("a file").uid();
+        std::fs::create_dir(folder.path().join("home")).expect("the home exists");
+        std::fs::write(&path, "theirs").expect("the file exists");
+        let uid = std::fs::metadata(&path).expect("the file exists").uid();
         let target = HomeTarget::new(folder.path().join("home"), uid, uid);
-        let home = Home::open(folder.path(), &target).expect("a home");
-        let directory = home.directory_of(Path::new("config")).expect("readable").expect("there");
+        let home = Home::open(folder.path(), &target).expect("the home exists");
+        let directory =
+            home.directory_of(Path::new("config")).expect("the folder is readable").expect("the folder exists");
         let is_open = || {
-            let held = std::fs::read_dir("/proc/self/fd").expect("descriptors");
+            let held = std::fs::read_dir("/proc/self/fd").expect("/proc is readable");
             held.flatten().any(|held| std::fs::read_link(held.path()).is_ok_and(|held| held == path))
         };
         let merge = |existing: Option<&Existing>| {
@@ -355,7 +356,7 @@ mod tests {
             Ok(())
         };
         let done = exchange(&directory, Path::new("config"), Patience::of(Duration::from_secs(9)), merge, before);
-        assert!(done.expect("written").changed);
-        assert_eq!(std::fs::read_to_string(&path).expect("a file"), "ours");
+        assert!(done.expect("the exchange succeeds").changed);
+        assert_eq!(std::fs::read_to_string(&path).expect("the file exists"), "ours");
     }
 }

@@ -115,17 +115,17 @@ mod tests {
     #[test]
     fn only_our_keys_are_removed_from_a_text_even_if_it_does_not_parse() {
         let pair = |group: &str| {
-            let key = rcgen::KeyPair::generate().expect("key");
-            let mut params = rcgen::CertificateParams::new(vec![]).expect("params");
+            let key = rcgen::KeyPair::generate().expect("ring makes a key");
+            let mut params = rcgen::CertificateParams::new(vec![]).expect("the parameters are valid");
             params.distinguished_name.push(rcgen::DnType::OrganizationName, group);
-            let signed = params.self_signed(&key).expect("signs");
+            let signed = params.self_signed(&key).expect("the certificate can be signed");
             (STANDARD.encode(signed.pem()), STANDARD.encode(key.serialize_pem()))
         };
         let ((certificate, key), (others, other_key)) = (pair("bursar:tools"), pair("staff"));
         for (before, between, behind) in [(": : \nk: ", "\nc: ", "\n"), ("{\"k\":\"", "\", c: \"", "\"")] {
             let text =
                 |key: &str| format!("é{before}{key}{between}{certificate}\"{others}\" {other_key}{behind}\u{fe}");
-            let without = without_our_keys(text(&key).as_bytes()).expect("a key of ours");
+            let without = without_our_keys(text(&key).as_bytes()).expect("the text has a key of ours");
             assert_eq!(String::from_utf8_lossy(&without), text(""));
             assert_eq!(without_our_keys(&without), None);
         }
@@ -136,9 +136,12 @@ mod tests {
     #[test]
     fn a_key_belongs_to_a_certificate_if_it_is_its_p256_key() {
         let pair = |algorithm| {
-            let key = rcgen::KeyPair::generate_for(algorithm).expect("key");
-            let signed = rcgen::CertificateParams::new(vec![]).expect("params").self_signed(&key).expect("signs");
-            let certificate = certificate(signed.pem().as_bytes()).expect("a certificate");
+            let key = rcgen::KeyPair::generate_for(algorithm).expect("ring makes a key");
+            let signed = rcgen::CertificateParams::new(vec![])
+                .expect("the parameters are valid")
+                .self_signed(&key)
+                .expect("the certificate can be signed");
+            let certificate = certificate(signed.pem().as_bytes()).expect("the text is a certificate");
             (certificate, Zeroizing::new(key.serialize_pem().into_bytes()))
         };
         let (certificate, key) = pair(&rcgen::PKCS_ECDSA_P256_SHA256);

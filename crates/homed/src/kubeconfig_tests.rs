@@ -39,17 +39,17 @@ fn entries() -> KubeconfigEntries {
 }
 
 fn merged(text: &str) -> String {
-    merge(text, &entries(), &[]).expect("merges").expect("changes").to_string()
+    merge(text, &entries(), &[]).expect("the text can be merged").expect("the text changes").to_string()
 }
 
 fn refused(text: &str) -> String {
-    merge(text, &entries(), &[]).expect_err("refused").to_string()
+    merge(text, &entries(), &[]).expect_err("it must be refused").to_string()
 }
 
 /// Returns the top-level pairs of a file without empty ones: a list that is null or empty, and an empty
 /// `current-context`, count as missing.
 fn content(text: &str) -> Vec<(Node, Node)> {
-    let Some(root) = Document::parse(text).expect("parses").root else { return Vec::new() };
+    let Some(root) = Document::parse(text).expect("the text parses").root else { return Vec::new() };
     let Value::Mapping(mut pairs) = root.value else { panic!("not a mapping") };
     pairs.retain(|(key, value)| match key.text() {
         Some("clusters" | "contexts" | "users") => !value.is_null() && *value != Node::sequence(Vec::new()),
@@ -91,7 +91,10 @@ fn a_new_file_is_what_kubectl_would_write() {
     assert!(text.contains("\n    server: https://10.0.0.1:6443\n  name: toolforge\n"), "{text}");
     assert!(text.contains("\ncurrent-context: toolforge\nkind: Config\npreferences: {}\nusers:\n"), "{text}");
     let config: kube::config::Kubeconfig = kube::config::Kubeconfig::from_yaml(&text).expect("kube reads it");
-    assert_eq!(config.contexts[1].context.as_ref().expect("context").namespace.as_deref(), Some("tool-foo"));
+    assert_eq!(
+        config.contexts[1].context.as_ref().expect("the context has content").namespace.as_deref(),
+        Some("tool-foo")
+    );
 }
 
 #[test]
@@ -155,7 +158,7 @@ fn our_cluster_entry_trusts_our_ca_only() {
 #[test]
 fn json_kubeconfigs_stay_json() {
     let text = merged(r#"{"apiVersion":"v1","kind":"Config","users":[{"name":"me","user":{"token":"t"}}],"n":1.50}"#);
-    let value: serde_json::Value = serde_json::from_str(&text).expect("is JSON");
+    let value: serde_json::Value = serde_json::from_str(&text).expect("the text is JSON");
     assert_eq!(value["users"][0]["user"]["token"], "t");
     assert_eq!(value["users"][1]["name"], "bursar-prod");
     assert!(text.contains("1.50"));
@@ -180,48 +183,52 @@ fn a_file_that_is_no_kubeconfig_is_refused() {
 #[test]
 fn removal_takes_our_entries_and_our_current_context() {
     let text = merged("");
-    let removed = remove(&text, &entries().names()).expect("removes").expect("changes");
+    let removed = remove(&text, &entries().names()).expect("the entries can be removed").expect("the text changes");
     assert!(!removed.contains("tool") && !removed.contains("bursar"), "{}", *removed);
-    assert_eq!(remove(&removed, &entries().names()).expect("removes"), None);
-    assert_eq!(remove("", &entries().names()).expect("removes"), None);
+    assert_eq!(remove(&removed, &entries().names()).expect("the entries can be removed"), None);
+    assert_eq!(remove("", &entries().names()).expect("the entries can be removed"), None);
 }
 
 #[test]
 fn digest_changes_with_our_entries_and_with_nothing_else() {
     let names = entries().names();
-    let written = entries_digest(&merged(""), &names).expect("inspects").expect("complete");
-    assert_eq!(entries_digest(&merged(USERS), &names).expect("inspects"), Some(written.clone()));
+    let written =
+        entries_digest(&merged(""), &names).expect("the text can be inspected").expect("the text has all entries");
+    assert_eq!(entries_digest(&merged(USERS), &names).expect("the text can be inspected"), Some(written.clone()));
     let bent = merged("").replace("https://10.0.0.1:6443", "https://10.0.0.2:6443");
-    assert_ne!(entries_digest(&bent, &names).expect("inspects"), Some(written));
-    assert_eq!(entries_digest(USERS, &names).expect("inspects"), None);
+    assert_ne!(entries_digest(&bent, &names).expect("the text can be inspected"), Some(written));
+    assert_eq!(entries_digest(USERS, &names).expect("the text can be inspected"), None);
 }
 
 #[test]
 fn inspection_finds_a_matching_pair_and_returns_no_key() {
-    let key = rcgen::KeyPair::generate().expect("key");
-    let certificate = rcgen::CertificateParams::new(vec![]).expect("params").self_signed(&key).expect("signs");
+    let key = rcgen::KeyPair::generate().expect("ring makes a key");
+    let certificate = rcgen::CertificateParams::new(vec![])
+        .expect("the parameters are valid")
+        .self_signed(&key)
+        .expect("the certificate can be signed");
     let mut ours = entries();
     let pair = |certificate_pem: String, key_pem: String| UserProof::Certificate {
         certificate_pem,
         key_pem: SecretText::new(key_pem),
     };
     ours.user.proof = pair(certificate.pem(), key.serialize_pem());
-    let text = merge(USERS, &ours, &[]).expect("merges").expect("changes");
-    let found = inspect(&text, &ours.names()).expect("inspects");
+    let text = merge(USERS, &ours, &[]).expect("the text can be merged").expect("the text changes");
+    let found = inspect(&text, &ours.names()).expect("the text can be inspected");
     assert!(found.parses && found.key_matches);
     assert_eq!(found.current_context, None, "the current context is the user's");
     let same = |a: &str, b: &str| a.split_whitespace().eq(b.split_whitespace());
-    assert!(same(found.certificate_pem.as_deref().expect("certificate"), &certificate.pem()));
+    assert!(same(found.certificate_pem.as_deref().expect("the entry has a certificate"), &certificate.pem()));
 
-    let other = rcgen::KeyPair::generate().expect("key").serialize_pem();
+    let other = rcgen::KeyPair::generate().expect("ring makes a key").serialize_pem();
     ours.user.proof = pair(certificate.pem(), other.clone());
-    let text = merge(&text, &ours, &[]).expect("merges").expect("changes");
-    assert!(!inspect(&text, &ours.names()).expect("inspects").key_matches);
+    let text = merge(&text, &ours, &[]).expect("the text can be merged").expect("the text changes");
+    assert!(!inspect(&text, &ours.names()).expect("the text can be inspected").key_matches);
 
     // If a key stands in the place of the certificate, it is not returned.
     ours.user.proof = pair(key.serialize_pem(), other);
-    let text = merge(&text, &ours, &[]).expect("merges").expect("changes");
-    assert_eq!(inspect(&text, &ours.names()).expect("inspects").certificate_pem, None);
+    let text = merge(&text, &ours, &[]).expect("the text can be merged").expect("the text changes");
+    assert_eq!(inspect(&text, &ours.names()).expect("the text can be inspected").certificate_pem, None);
 }
 
 #[test]
@@ -235,8 +242,8 @@ fn entries_that_a_user_named_like_ours_stay_the_users() {
     let used = "clusters:\n- {name: toolforge, cluster: {server: 'https://10.0.0.1:6443'}}\ncontexts:\n- {name: x, context: {cluster: toolforge, user: me}}\n";
     assert_eq!(refused(used), "cluster `toolforge` in it is not ours");
     for text in [context, without_user, cluster, used] {
-        assert_eq!(remove(text, &entries().names()).expect("removes"), None, "{text}");
-        merge(text, &entries(), &["toolforge".to_owned()]).expect("taken over").expect("changes");
+        assert_eq!(remove(text, &entries().names()).expect("the entries can be removed"), None, "{text}");
+        merge(text, &entries(), &["toolforge".to_owned()]).expect("the names count as ours").expect("the text changes");
     }
 }
 
@@ -247,9 +254,9 @@ fn removal_finds_what_we_wrote_by_our_user() {
     ours.contexts.iter_mut().for_each(|context| context.user = "bursar-toolforge".into());
     let theirs = "contexts:\n- {name: toolforge-mine, context: {cluster: elsewhere, user: bursar-toolforge}}\n\
                   - {name: toolforge-theirs, context: {cluster: toolforge-theirs, user: me}}\n";
-    let text = merge(theirs, &ours, &[]).expect("merges").expect("changes");
+    let text = merge(theirs, &ours, &[]).expect("the text can be merged").expect("the text changes");
     let names = EntryNames { user: ours.user.name, ..EntryNames::default() };
-    let removed = remove(&text, &names).expect("removes").expect("changes");
+    let removed = remove(&text, &names).expect("the entries can be removed").expect("the text changes");
     assert!(content(&removed) == content(theirs), "{}", *removed);
 }
 
@@ -257,7 +264,7 @@ fn removal_finds_what_we_wrote_by_our_user() {
 fn fields_that_a_user_adds_leave_our_entries_ours() {
     let ours = merged("");
     let dropped = remove(&ours, &EntryNames { contexts: vec!["toolforge".into()], ..EntryNames::default() });
-    let left = dropped.expect("removes").expect("changes");
+    let left = dropped.expect("the entries can be removed").expect("the text changes");
     assert_eq!(
         merged(&left).matches("name: toolforge\n").count(),
         2,
@@ -266,9 +273,9 @@ fn fields_that_a_user_adds_leave_our_entries_ours() {
     let text = ours.replace("contexts:\n", "contexts:\n- {name: mine, context: {cluster: toolforge, user: me}}\n");
     let mut moved = entries();
     moved.clusters[0].server = "https://10.0.0.9:6443".into();
-    let text = merge(&text, &moved, &[]).expect("merges").expect("changes");
+    let text = merge(&text, &moved, &[]).expect("the text can be merged").expect("the text changes");
     assert!(text.contains("https://10.0.0.9:6443"));
-    let removed = remove(&text, &moved.names()).expect("removes").expect("changes");
+    let removed = remove(&text, &moved.names()).expect("the entries can be removed").expect("the text changes");
     assert!(removed.contains("https://10.0.0.9:6443") && !removed.contains("bursar-prod"), "{}", *removed);
 }
 
@@ -282,6 +289,12 @@ fn names_that_cannot_be_ours_are_refused() {
     assert!(EntryNames { contexts: vec!["a".repeat(254)], ..with_user("bursar-prod") }.check().is_err());
 }
 
+/// Returns a null, as the parser makes it.
+fn null() -> Node {
+    let root = Document::parse("a: null").expect("the text parses").root.expect("the document has a root");
+    root.get("a").expect("the mapping has the key").clone()
+}
+
 /// Generates a user's file: entries with other names and any fields in any order; lists may be missing or null.
 fn any_config() -> impl Strategy<Value = Node> {
     let entry = ("[a-z]{1,6}", any_node(), any_node()).prop_map(|(name, inner, odd)| {
@@ -293,7 +306,7 @@ fn any_config() -> impl Strategy<Value = Node> {
     });
     let list = prop_oneof![
         3 => prop::collection::vec(entry, 0..4).prop_map(Node::sequence),
-        1 => Just(Document::parse("a: null").expect("parses").root.expect("root").get("a").expect("a").clone()),
+        1 => Just(null()),
     ];
     let pairs = prop::collection::vec((prop::sample::select(vec!["clusters", "contexts", "users"]), list), 0..4);
     let others = prop::collection::vec(("x[a-z]{0,5}", any_node()), 0..4);
@@ -320,31 +333,31 @@ proptest! {
     fn merging_loses_nothing_and_removing_gives_the_original(root in any_config()) {
         let names = entries().names();
         let text = written(&root);
-        let with_ours = merge(&text, &entries(), &[]).expect("merges").expect("changes");
+        let with_ours = merge(&text, &entries(), &[]).expect("the text can be merged").expect("the text changes");
 
         // A second merge changes nothing.
-        prop_assert_eq!(merge(&with_ours, &entries(), &[]).expect("merges"), None);
+        prop_assert_eq!(merge(&with_ours, &entries(), &[]).expect("the text can be merged"), None);
 
         // Removing our entries restores the original content.
-        let removed = remove(&with_ours, &names).expect("removes").expect("changes");
+        let removed = remove(&with_ours, &names).expect("the entries can be removed").expect("the text changes");
         let mut before = content(&text);
         // A current context that had our name before the merge counts as ours and is removed.
         before.retain(|(key, value)| key.text() != Some("current-context") || value.text() != Some("toolforge"));
         prop_assert_eq!(before, content(&removed));
-        prop_assert_eq!(remove(&removed, &names).expect("removes"), None);
+        prop_assert_eq!(remove(&removed, &names).expect("the entries can be removed"), None);
     }
 
     #[test]
     fn everything_outside_our_entries_is_identical(text in any_text()) {
         let names = entries().names();
-        let with_ours = merge(&text, &entries(), &[]).expect("merges").expect("changes");
+        let with_ours = merge(&text, &entries(), &[]).expect("the text can be merged").expect("the text changes");
         prop_assert!(is_part_of(&text, &with_ours), "{}\n=>\n{}", text, *with_ours);
         let mut renewed = entries();
         renewed.clusters[0].server = "https://10.0.0.9:6443".into();
         renewed.clusters[0].proxy = Some("http://proxy:3128".into());
-        let renewed = merge(&with_ours, &renewed, &[]).expect("merges").expect("changes");
+        let renewed = merge(&with_ours, &renewed, &[]).expect("the text can be merged").expect("the text changes");
         prop_assert!(is_part_of(&text, &renewed), "{}\n=>\n{}", text, *renewed);
-        let removed = remove(&renewed, &names).expect("removes").expect("changes");
+        let removed = remove(&renewed, &names).expect("the entries can be removed").expect("the text changes");
         prop_assert_eq!(&*removed, &text);
     }
 }
@@ -428,12 +441,19 @@ fn json_is_edited_in_its_own_layout() {
     assert!(text.starts_with("{\n    \"kind\": \"Config\",\n    \"users\": [\n        {\n            \"name\": \"me\"\n        },\n        {\n            \"user\": {\n"), "{text}");
     assert!(text.contains("    \"contexts\": [\n        {\n            \"context\": {\n"), "{text}");
     assert!(is_part_of(lines, &text) && text.contains("\n    \"n\": 1.50,\n    \"clusters\": ["), "{text}");
-    let removed = remove(&text, &entries().names()).expect("removes").expect("changes");
+    let removed = remove(&text, &entries().names()).expect("the entries can be removed").expect("the text changes");
     assert!(serde_json::from_str::<serde_json::Value>(&removed).is_ok() && !removed.contains("tool"), "{}", *removed);
     let one = r#"{"kind":"Config","users":[{"name":"me"}],"clusters":[],"contexts":null,"current-context":""}"#;
     let text = merged(one);
     assert!(!text.contains('\n') && text.starts_with(r#"{"kind":"Config","users":[{"name":"me"}, {"#), "{text}");
-    assert_eq!(remove(&merged("{}"), &entries().names()).expect("removes").expect("changes").matches('[').count(), 3);
+    assert_eq!(
+        remove(&merged("{}"), &entries().names())
+            .expect("the entries can be removed")
+            .expect("the text changes")
+            .matches('[')
+            .count(),
+        3
+    );
 }
 
 #[test]
@@ -480,13 +500,13 @@ fn the_cost_is_linear_in_the_file() {
         let mut text = String::from("contexts:\n");
         for number in 0..count {
             writeln!(text, "- {{name: toolforge-{number}, context: {{cluster: c{number}, user: bursar-toolforge}}}}")
-                .expect("a string takes it");
+                .expect("writing to a string never fails");
             writeln!(text, "- {{name: u{number}, context: {{cluster: u{number}, user: bursar-u{number}}}}}")
-                .expect("a string takes it");
+                .expect("writing to a string never fails");
         }
         text.push_str("users:\n");
         for number in 0..count {
-            writeln!(text, "- {{name: bursar-u{number}, user: {{}}}}").expect("a string takes it");
+            writeln!(text, "- {{name: bursar-u{number}, user: {{}}}}").expect("writing to a string never fails");
         }
         text + "clusters:\n" + &"- {name: c, cluster: {server: x}}\n".repeat(count)
     };
@@ -496,13 +516,13 @@ fn the_cost_is_linear_in_the_file() {
     // Processor time of this thread, in nanoseconds.
     let cpu = || -> u64 {
         let said = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel counts processor time");
-        said.split(' ').next().and_then(|nanoseconds| nanoseconds.parse().ok()).expect("a number")
+        said.split(' ').next().and_then(|nanoseconds| nanoseconds.parse().ok()).expect("the kernel writes a number")
     };
     let took = |count: usize| {
         let (text, began) = (of(count), cpu());
-        merge(&text, &ours, &[]).expect("merges").expect("changes");
-        remove(&text, &ours.names()).expect("removes");
-        users_part_worth_keeping(&text).expect("reads");
+        merge(&text, &ours, &[]).expect("the text can be merged").expect("the text changes");
+        remove(&text, &ours.names()).expect("the entries can be removed");
+        users_part_worth_keeping(&text).expect("the text can be read");
         cpu() - began
     };
     let (small, large) = (took(500), took(4_000));
@@ -515,15 +535,15 @@ fn our_entries_are_taken_out_and_put_back() {
     ours.user.name = "bursar-toolforge".into();
     ours.contexts.iter_mut().for_each(|context| context.user = "bursar-toolforge".into());
     let names = ours.names();
-    let text = merge(USERS, &ours, &[]).expect("merges").expect("changes");
-    let taken = take(&text).expect("reads");
-    let without = users_part(&text).expect("reads");
-    assert_eq!(remove(&text, &names).expect("removes").as_deref(), Some(&*without));
+    let text = merge(USERS, &ours, &[]).expect("the text can be merged").expect("the text changes");
+    let taken = take(&text).expect("the text can be read");
+    let without = users_part(&text).expect("the text can be read");
+    assert_eq!(remove(&text, &names).expect("the entries can be removed").as_deref(), Some(&*without));
     assert_eq!(&*without, USERS);
-    assert_eq!(*put_back(&without, &taken).expect("merges").expect("changes"), *text);
-    let kept = |text: &str| users_part_worth_keeping(text).expect("reads").map(|kept| kept.to_string());
+    assert_eq!(*put_back(&without, &taken).expect("the text can be merged").expect("the text changes"), *text);
+    let kept = |text: &str| users_part_worth_keeping(text).expect("the text can be read").map(|kept| kept.to_string());
     assert_eq!(kept(&text).as_deref(), Some(USERS));
-    let only_ours = merge("", &ours, &[]).expect("merges").expect("changes");
+    let only_ours = merge("", &ours, &[]).expect("the text can be merged").expect("the text changes");
     assert_eq!((kept(&only_ours), kept(""), kept("clusters: []\n")), (None, None, None));
     for own in ["# mine\n", "x: 1\n", "users:\n- {name: me}\n", "current-context: mine\n"] {
         assert_eq!(kept(own).as_deref(), Some(own));
@@ -546,15 +566,18 @@ fn entries_of_a_removed_endpoint_are_removed_and_the_users_own_stay() {
         contexts: names.iter().map(|name| named(name)).collect(),
         ..entries()
     };
-    let before = merge("", &with(&["prod", "prod-out", "prod-kept"]), &[]).expect("merges").expect("changes");
+    let before = merge("", &with(&["prod", "prod-out", "prod-kept"]), &[])
+        .expect("the text can be merged")
+        .expect("the text changes");
     // The user's own contexts with our credential: for another namespace, for a tunnel, and for the cluster of an
     // endpoint that is removed.
     let own = "- {name: mine, context: {cluster: prod, user: bursar-prod, namespace: x}}\n\
                - {name: tunnel, context: {cluster: tunnel, user: bursar-prod}}\n\
                - {name: needs, context: {cluster: prod-kept, user: bursar-prod}}\n";
     let before = before.replace("contexts:\n", &format!("contexts:\n{own}"));
-    let after = merge(&before, &with(&["prod"]), &[]).expect("merges").expect("changes").to_string();
-    let config = kube::config::Kubeconfig::from_yaml(&after).expect("a kubeconfig");
+    let after =
+        merge(&before, &with(&["prod"]), &[]).expect("the text can be merged").expect("the text changes").to_string();
+    let config = kube::config::Kubeconfig::from_yaml(&after).expect("the text is a kubeconfig");
     let mut contexts: Vec<&str> = config.contexts.iter().map(|context| context.name.as_str()).collect();
     contexts.sort_unstable();
     assert_eq!(contexts, ["mine", "needs", "prod", "tunnel"]);
@@ -563,7 +586,7 @@ fn entries_of_a_removed_endpoint_are_removed_and_the_users_own_stay() {
     assert_eq!(config.current_context.as_deref(), Some("prod"));
     // A current context that names a removed endpoint of ours is replaced.
     let of_gone = before.replace("current-context: prod\n", "current-context: prod-out\n");
-    let again = merge(&of_gone, &with(&["prod"]), &[]).expect("merges").expect("changes");
+    let again = merge(&of_gone, &with(&["prod"]), &[]).expect("the text can be merged").expect("the text changes");
     assert!(again.contains("current-context: prod\n"), "{}", *again);
-    assert_eq!(merge(&after, &with(&["prod"]), &[]).expect("merges"), None);
+    assert_eq!(merge(&after, &with(&["prod"]), &[]).expect("the text can be merged"), None);
 }

@@ -132,7 +132,7 @@ pub fn listener(path: Option<&Path>) -> Result<StdListener, HomedError> {
 }
 
 /// Serves requests until `shutdown`, then waits for the running ones, at most for the deadline. `settings` must have
-/// passed [`check`].
+/// passed `check`.
 pub async fn serve(
     listener: StdListener,
     settings: HomedSettings,
@@ -169,7 +169,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Whether any request can be served with these settings.
+/// Checks that requests can be served with these settings.
 pub(crate) fn check(settings: &HomedSettings) -> Result<(), HomedError> {
     if settings.bounds.prefixes.is_empty() {
         return Err(HomedError::Settings("no prefix: without --prefix PATH no home may be touched".into()));

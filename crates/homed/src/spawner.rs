@@ -99,7 +99,7 @@ fn reap() -> usize {
     ended
 }
 
-/// The server's end of the spawner.
+/// The server's handle of the spawner.
 #[derive(Debug, Default)]
 pub(super) struct Spawner(Mutex<Option<Running>>);
 

@@ -31,9 +31,9 @@ fn the_version_is_not_an_error() {
 
 #[test]
 fn a_wrong_setup_is_named_and_exits_with_78() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
     let socket = folder.path().join("homed.sock");
-    let socket = socket.to_str().expect("UTF-8");
+    let socket = socket.to_str().expect("the path is UTF-8");
     for (arguments, message) in [
         (&["--client-user", "nobody-of-that-name"][..], "no user `nobody-of-that-name` in /etc/passwd"),
         (&["--client-user", "0"], "no prefix: without --prefix PATH no home may be touched"),
@@ -53,11 +53,11 @@ fn a_wrong_setup_is_named_and_exits_with_78() {
 
 #[test]
 fn a_socket_that_cannot_be_made_exits_with_1_so_that_systemd_restarts() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
     let taken = folder.path().join("taken");
-    std::fs::write(&taken, "").expect("written");
+    std::fs::write(&taken, "").expect("the folder is writable");
     for socket in [taken, folder.path().join("missing/homed.sock")] {
-        let socket = socket.to_str().expect("UTF-8");
+        let socket = socket.to_str().expect("the path is UTF-8");
         let output = homed(&["--client-user", "0", "--prefix", "/home", "--socket", socket]);
         assert_eq!(output.status.code(), Some(1), "{socket}: {}", said(&output));
         assert!(said(&output).contains(socket), "{}", said(&output));
@@ -66,13 +66,13 @@ fn a_socket_that_cannot_be_made_exits_with_1_so_that_systemd_restarts() {
 
 #[test]
 fn only_a_dead_socket_is_replaced() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
     let path = folder.path().join("homed.sock");
-    std::fs::write(&path, "notes").expect("written");
+    std::fs::write(&path, "notes").expect("the folder is writable");
     assert!(matches!(listener(Some(&path)), Err(HomedError::Socket { .. })));
-    assert_eq!(std::fs::read_to_string(&path).expect("it stays"), "notes");
-    std::fs::remove_file(&path).expect("removed");
-    let living = listener(Some(&path)).expect("a new socket");
+    assert_eq!(std::fs::read_to_string(&path).expect("the file stays"), "notes");
+    std::fs::remove_file(&path).expect("the file can be removed");
+    let living = listener(Some(&path)).expect("the folder is writable");
     assert!(listener(Some(&path)).is_err(), "another program listens there");
     drop(living);
     listener(Some(&path)).expect("the dead socket is replaced");

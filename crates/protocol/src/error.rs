@@ -31,7 +31,7 @@ pub enum HomeError {
     Quota {
         /// The path at which the error occurred.
         path: PathBuf,
-        /// The user of the request, as which files are made.
+        /// The uid in the request, which owns the files that are made.
         uid: u32,
         /// The size in bytes that the file system reports at the path; 0 if unknown. Many file systems report a
         /// folder's quota as their size.

@@ -1,4 +1,4 @@
-//! Finds the programs and data that tests need: our own programs, and what scripts of the tests build once.
+//! Finds the programs and data that tests need: our own programs, and what the tests' scripts build once.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -38,9 +38,10 @@ pub fn made_by(script: &str) -> PathBuf {
     PathBuf::from(folder.trim_end())
 }
 
-/// A program of this workspace, as it was built for the running test, example or benchmark. Cargo passes the path of a
-/// program (`CARGO_BIN_EXE_…`) only to tests of the program's own package, and builds it only for those. If
-/// `BURSAR_TEST_PROGRAMS` is set, programs are taken from that folder unchecked, for hosts without the sources.
+/// Returns the path of a program of this workspace, in the build of the running test, example or benchmark. Cargo
+/// passes this path (`CARGO_BIN_EXE_…`) only to tests of the program's own package, and builds the program only for
+/// those. If `BURSAR_TEST_PROGRAMS` is set, programs are taken from that folder unchecked, for hosts without the
+/// sources.
 ///
 /// # Panics
 /// If the program is not built, or is older than its sources. The message names the command that builds it.
@@ -58,7 +59,7 @@ pub fn program(name: &str) -> PathBuf {
     }
 }
 
-/// The command that builds the program. Benchmarks use folder `release`, into which profile `bench` builds.
+/// Returns the command that builds the program. Benchmarks use folder `release`, into which profile `bench` builds.
 fn command(built: &Path, name: &str) -> String {
     let is_figure = built.parent().is_some_and(|folder| folder.ends_with("release"));
     format!("cargo build --workspace{} --bin {name}", if is_figure { " --profile bench" } else { "" })
@@ -79,14 +80,14 @@ fn up_to_date(built: &Path, sources: &[PathBuf]) -> Result<(), String> {
     Ok(())
 }
 
-/// The folder of the package that contains a program: `crates/homed` for `bursar-homed`.
+/// Returns the folder of the package that contains a program: `crates/homed` for `bursar-homed`.
 fn package_of(name: &str) -> PathBuf {
     let member = name.strip_prefix("bursar-").map(|name| sources().join("crates").join(name));
     member.filter(|folder| folder.exists()).unwrap_or_else(|| sources().to_owned())
 }
 
-/// The source files of a package and of our crates that it depends on. Files of tests are left out, because they are
-/// not part of programs. Cargo's own list does not exist for programs that it builds for a test.
+/// Returns the source files of a package and of our crates that it depends on. Files of tests are left out, because
+/// they are not part of programs. Cargo writes no list of source files for programs that it builds for a test.
 fn files_of(package: &Path) -> Vec<PathBuf> {
     let (mut packages, mut found) = (vec![package.to_owned()], Vec::new());
     let mut at = 0;

@@ -20,7 +20,7 @@ use crate::{binaries, https, kubeconfig};
 /// On an idle machine, the API server is ready within 4 s. Other builds may be running on this one.
 const START_DEADLINE: Duration = Duration::from_mins(2);
 
-/// Requests without bodies. That is enough to count them by user and verb.
+/// Logs requests without their bodies. That is enough to count them by user and verb.
 const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy",
  "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}"#;
 
@@ -94,7 +94,7 @@ impl ControlPlane {
         api_server.wait_until("200 from /readyz", START_DEADLINE, || {
             https::get(&trust, port, "/readyz").is_ok_and(|(status, _)| status == 200)
         });
-        // Not earlier: without an API server, the controller manager looks for one only once a second.
+        // Started only now: a controller manager that finds no API server looks for one only once a second.
         let controller_manager = start_controller_manager(&binaries, &files, options);
         Self {
             url,
@@ -158,7 +158,7 @@ impl ControlPlane {
     /// The position in the audit log where the next request will be written.
     ///
     /// # Panics
-    /// If this is an existing cluster, which has no readable audit log. The same holds for [`Self::requests_since`].
+    /// If this is an existing cluster, which has no readable audit log. Then [`Self::requests_since`] panics, too.
     #[must_use]
     pub fn audit_mark(&self) -> u64 {
         audit::mark(self.audit_log())
@@ -180,7 +180,7 @@ impl ControlPlane {
         &self.kubectl
     }
 
-    /// The API server's process; `None` for an existing cluster. The same holds for the other two.
+    /// The API server's process. For an existing cluster, this and the other two processes are `None`.
     #[must_use]
     pub fn api_server(&self) -> Option<&Process> {
         self.api_server.as_ref()

@@ -1,8 +1,8 @@
 //! A temporary folder that is removed even if its process is killed.
 //!
-//! Dropping removes the folder. But statics are not dropped, and a killed process drops nothing. Therefore a second
-//! process, the reaper, waits: a shell that reads its standard input, whose other end only this process holds, and then
-//! removes the folder. The kernel closes that end however this process ends.
+//! [`Folder`] removes the folder when it is dropped. But statics are not dropped, and a killed process drops nothing.
+//! Therefore a second process, the reaper, removes the folder. It is a shell that waits for the end of its standard
+//! input, a pipe whose other end only this process holds. However this process ends, the kernel then closes that end.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;

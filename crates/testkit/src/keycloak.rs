@@ -112,7 +112,7 @@ impl Keycloak {
     pub fn user(&self, realm: &str, name: &str) {
         let user = json!({
             "username": name, "enabled": true, "emailVerified": true, "email": format!("{name}@example.org"),
-            // Otherwise the user would have to fill them in first.
+            // Without names, the user would have to enter them at the first login.
             "firstName": name, "lastName": "Example",
             "credentials": [{"type": "password", "value": name, "temporary": false}],
         });

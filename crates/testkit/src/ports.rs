@@ -3,8 +3,8 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Below the ports that the kernel uses for outgoing connections (32768 and up). Otherwise a connection of another test
-/// could take the port after our check and before the server binds it.
+/// The range is below the ports that the kernel uses for outgoing connections (32768 and up). Otherwise a connection of
+/// another test could take the port after our check and before the server binds it.
 const FIRST: u16 = 10_000;
 const COUNT: u16 = 22_000;
 

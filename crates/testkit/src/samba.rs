@@ -1,7 +1,7 @@
 //! An Active Directory: Samba's domain controller, in its own network namespace.
 //!
 //! Its ports (389, 636) cannot be changed. It therefore runs in a network namespace, where they are free. Threads of
-//! this process that entered the namespace forward connections from ports of 127.0.0.1 outside.
+//! this process listen on ports of 127.0.0.1 outside, enter the namespace, and forward the connections.
 
 use std::fs::File;
 use std::io;

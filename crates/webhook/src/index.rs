@@ -36,8 +36,8 @@ const PAGE: u32 = 500;
 /// A live read must leave time for the answer, because the API server waits at most 10 s for the review.
 const LIVE_READ: Duration = Duration::from_secs(2);
 
-/// The most concurrent live reads. A client that makes the API server ask about a namespace that does not exist must
-/// not make the webhook read as often.
+/// The most concurrent live reads. A client can make the API server ask about missing namespaces as often as it likes,
+/// and must not make the webhook read them as often.
 const LIVE_READS: usize = 16;
 
 /// What a seal must match to be valid.

@@ -1,8 +1,8 @@
-//! Rules for namespaces that others create, as policies of the API server: those of `server_rules`, and for hosts and volumes
-//! what the webhook judges in tenants' namespaces. PURE: no runtime, no client, no file system, no clock.
+//! Admission policies for adopted namespaces. They contain the rules of `server_rules`, and the rules on hosts and
+//! volumes that the webhook judges in tenants' namespaces. PURE: no runtime, no client, no file system, no clock.
 //!
-//! The namespaces carry no seal, so each class has policies of its own, which meet them by the class's selector. `init` makes
-//! the bindings too: the daemon may change nothing of them.
+//! Adopted namespaces carry no seal. Therefore each class has policies of its own, which match namespaces by the
+//! class's selector. `init` also makes the bindings, and the daemon may change neither them nor the policies.
 
 use std::collections::BTreeMap;
 
@@ -24,24 +24,24 @@ use crate::policy::{AdoptedAdmission, PLACEHOLDER, Policy, Requirement, Selector
 use crate::rules::{AllowedVolume, Mode};
 
 const NAME: &str = "bursar-adopted";
-/// CEL of the name of the namespace.
+/// CEL for the name of the namespace.
 const NAMESPACE: &str = "namespaceObject.metadata.name";
 const IS_CLAIM: &str = "variables.resource == 'persistentvolumeclaims' && \
     'ReadWriteMany' in object.spec.?accessModes.orValue([])";
 const IS_INGRESS: &str = "variables.resource == 'ingresses'";
 
-/// A class that adopts namespaces, as its policies see it.
+/// A class that adopts namespaces: the input of its policies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adopting {
     class: String,
     selector: Selector,
     admission: AdoptedAdmission,
-    /// What the policy of each mode is told; a mode without rules is not there.
+    /// The words of the rules (see `server_rules::words`), by mode. A mode without rules has no entry.
     words: BTreeMap<Mode, BTreeMap<String, String>>,
 }
 
 impl Adopting {
-    /// Those of one cluster.
+    /// Returns the classes that adopt namespaces in a cluster.
     #[must_use]
     pub fn of(policy: &Policy, cluster: &ClusterName) -> Vec<Self> {
         let classes = adopting(policy, cluster).filter_map(|(class, admission)| {
@@ -56,7 +56,7 @@ impl Adopting {
         classes.collect()
     }
 
-    /// One with every rule, which depends on no configuration.
+    /// Returns a class with every kind of rule, which depends on no configuration.
     pub(in crate::bootstrap) fn example() -> Self {
         let admission = AdoptedAdmission {
             allowed_volumes: vec![
@@ -70,7 +70,7 @@ impl Adopting {
         Self { class: "example".to_owned(), selector, admission, words }
     }
 
-    /// Names of all policies and bindings that the class can have.
+    /// Returns the names of all policies and bindings that the class can have.
     pub fn names(&self) -> impl Iterator<Item = String> {
         ACTIONS.iter().map(|(mode, _)| name(&self.class, *mode))
     }
@@ -80,7 +80,7 @@ fn name(class: &str, mode: Mode) -> String {
     format!("{NAME}-{class}-{}", mode.as_str())
 }
 
-/// The policies and their bindings, each binding after its policy.
+/// Returns the policies and their bindings, each binding after its policy.
 #[must_use]
 pub fn manifests(classes: &[Adopting]) -> Vec<Value> {
     let manifests = classes.iter().flat_map(|class| {
@@ -126,7 +126,7 @@ fn policy(class: &Adopting, mode: Mode, words: &BTreeMap<String, String>) -> Val
     })
 }
 
-/// The class's selector, without namespaces of tenants and of Bursar.
+/// Returns the class's selector, narrowed so that it matches no namespaces of tenants or of Bursar.
 fn selected(selector: &Selector) -> Value {
     let expression = |key: &str, operator: &str, values: &[String]| {
         let mut expression = json!({"key": key, "operator": operator});
@@ -150,7 +150,7 @@ fn selected(selector: &Selector) -> Value {
     json!({"matchExpressions": expressions})
 }
 
-/// Namespaces that are never adopted, whatever labels they have.
+/// CEL that is false for namespaces that are never adopted, whatever labels they have.
 fn adoptable() -> String {
     let own: Vec<&str> = ["default", "system"].into_iter().chain(OWN_NAMESPACES).chain([PERSONAL_NAMESPACE]).collect();
     format!("!(request.namespace.startsWith('kube-') || request.namespace in ['{}'])", own.join("', '"))
@@ -210,7 +210,8 @@ fn own_validations(admission: &AdoptedAdmission) -> Vec<Value> {
     all
 }
 
-/// Annotations that are neither harmless nor allowed; an update may leave them alone.
+/// CEL for the keys of annotations that are neither harmless nor allowed. Annotations that an update does not change
+/// are left out.
 fn annotations(allowed: &[String]) -> String {
     let new = "object.metadata.?annotations.orValue({})";
     let covered = allowed.iter().map(|key| match key.strip_suffix('*') {
@@ -225,7 +226,7 @@ fn annotations(allowed: &[String]) -> String {
     )
 }
 
-/// Hosts of ingresses and routes, as `admission::ingress` judges them.
+/// Returns the validations of hosts in ingresses and routes, with the same verdicts as `admission::ingress`.
 fn hosts() -> Vec<Value> {
     let of_routes = |object: &str| format!("{object}.?spec.?hostnames.orValue([])");
     let of_rules = |object: &str| format!("{object}.spec.?rules.orValue([]).map(r, string(r.?host.orValue('')))");
@@ -275,7 +276,8 @@ fn hosts() -> Vec<Value> {
     ]
 }
 
-/// CEL of whether volume `v` is the namespace's own or allowed, as `admission::volume` judges it.
+/// CEL that is true if volume `v` comes from the namespace or is allowed, with the same verdicts as
+/// `admission::volume`.
 fn allowed_volume(allowed: &[AllowedVolume]) -> String {
     let list = |texts: &mut dyn Iterator<Item = &str>| format!("['{}']", texts.collect::<Vec<_>>().join("', '"));
     let of = |which: fn(&AllowedVolume) -> Option<&str>| allowed.iter().filter_map(which);
@@ -288,7 +290,7 @@ fn allowed_volume(allowed: &[AllowedVolume]) -> String {
         _ => None,
     })
     .collect();
-    // A token without an audience is for the API server, as every pod's own.
+    // A token without an audience is for the API server, like the token that every pod has.
     let audiences = list(&mut std::iter::once("").chain(of(|volume| match volume {
         AllowedVolume::Token(audience) => Some(audience),
         _ => None,
@@ -304,7 +306,7 @@ fn allowed_volume(allowed: &[AllowedVolume]) -> String {
         _ => None,
     });
     let folders = allowed.iter().filter_map(|volume| match volume {
-        // Whose folder it is may put a link there.
+        // The owner of a folder may put a link into it, so nothing beneath a tenant's folder is allowed.
         AllowedVolume::HostPath(path) => Some(covers(path, path.ends_with('/') && !path.contains(PLACEHOLDER))),
         _ => None,
     });
@@ -320,7 +322,8 @@ fn allowed_volume(allowed: &[AllowedVolume]) -> String {
     )
 }
 
-/// `any`: CEL of which one must hold of the plain path `p`. One that can be read in two ways is none.
+/// CEL that is true if one of the conditions `any` is true for `p`, the path without a slash at its end. A path that
+/// can be read in two ways (with `//`, `.` or `..`) is never allowed.
 fn at_path(path: &str, any: &[String]) -> String {
     if any.is_empty() {
         return "false".to_owned();
@@ -332,7 +335,7 @@ fn at_path(path: &str, any: &[String]) -> String {
     )
 }
 
-/// CEL of whether path `p` is an allowed one, or beneath it.
+/// CEL that is true if path `p` is `allowed` or, if `beneath` is set, lies beneath it.
 fn covers(allowed: &str, beneath: bool) -> String {
     let folder = allowed.strip_suffix('/').unwrap_or(allowed).split(PLACEHOLDER).map(|text| format!("'{text}'"));
     let folder = folder.collect::<Vec<_>>().join(&format!(" + {NAMESPACE} + "));
@@ -381,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn the_selector_meets_no_tenant_and_nothing_of_bursars() {
+    fn the_selector_matches_no_namespace_of_a_tenant_or_of_bursar() {
         let selector = Selector::parse("a=b,c notin (d),e,!f").expect("a selector");
         assert_eq!(
             selected(&selector),

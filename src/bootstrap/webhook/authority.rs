@@ -31,7 +31,7 @@ pub(super) const WITHIN: Duration = Duration::from_hours(30 * 24);
 pub const OUTSIDE: Duration = Duration::from_hours(365 * 24);
 /// Certificates are backdated by this much, so that clocks that are slow by less accept them.
 const BACKDATED: SignedDuration = SignedDuration::from_mins(5);
-/// API servers apply a new configuration within seconds. None that works needs an hour.
+/// API servers apply a new configuration within seconds. An API server that works never needs an hour.
 pub(super) const SETTLES: SignedDuration = SignedDuration::from_hours(1);
 
 /// One of our certificate authorities.
@@ -87,7 +87,8 @@ impl Authorities {
         Ok(())
     }
 
-    /// Returns the authorities that the API server must trust: ours, and those of a former host that it trusts already.
+    /// Returns the authorities that the API server must trust: ours, and the unexpired ones of `believed`, which it
+    /// trusts already. These may belong to a former host.
     pub(super) fn bundle(&self, believed: &str, now: Timestamp) -> String {
         let mut bundle: Vec<String> = self.own.iter().map(|authority| authority.pem.trim().to_owned()).collect();
         for pem in certificates(believed) {

@@ -30,7 +30,7 @@ pub const ESCALATION: &str = "bursar-escalation";
 /// one of our service accounts (also one of a later generation). It applies to every class, whatever the mode of its
 /// uid rule.
 pub const TOKENS: &str = "bursar-tokens";
-/// The policy against pods that cannot be deleted. Like that of tokens, it applies to every class.
+/// The policy against pods that cannot be deleted. Like [`TOKENS`], it applies to every class.
 pub const SIZE: &str = "bursar-size";
 pub const POLICIES: [&str; 5] = [UID, GROUPS, ESCALATION, TOKENS, SIZE];
 /// The policies that also have a mutating version, which fills in what the validating one requires.
@@ -82,12 +82,12 @@ fn tokens() -> Value {
     policy
 }
 
-/// Bytes of `metadata.managedFields`, which clients may write themselves: a pod of 768 KiB that its containers' fields fill needs
-/// less for each of them, and what is left of etcd's 1.5 MiB is for the status.
+/// The most bytes of `metadata.managedFields`, which clients may write themselves. A pod of 768 KiB with the largest
+/// possible number of fields needs less. The rest of etcd's 1.5 MiB is for the status.
 const MANAGED_FIELDS: usize = 256 << 10;
 
-/// Limits the parts of a pod that nothing else limits and that the webhook is not asked about. A pod that fills etcd's limit by
-/// them cannot be deleted, because a deletion writes into the pod first.
+/// Limits the parts of a pod that nothing else limits and that the webhook does not see. If they fill the pod up to
+/// etcd's limit, the pod cannot be deleted, because a deletion first writes into the pod.
 fn size() -> Value {
     let most = |field: &str, none: &str, most: usize| {
         let count = |object: &str| format!("{object}.metadata.?{field}.orValue({none}).size()");
@@ -298,7 +298,7 @@ pub struct Binding {
     pub manifest: Value,
 }
 
-/// All bindings, for every policy and mode.
+/// Returns all bindings, for every policy and mode.
 #[must_use]
 pub fn bindings(rules: &Rules) -> Vec<Binding> {
     let mut bindings = Vec::new();

@@ -65,8 +65,7 @@ pub struct Hooks<'a> {
 }
 
 impl Hooks<'_> {
-    /// Returns the mutating, the validating, and the approvals' configuration. The last one is separate, so that
-    /// `install` can go without it for a moment.
+    /// Returns the mutating configuration, the validating one, and the one for approvals.
     #[must_use]
     pub fn configurations(&self) -> [Value; 3] {
         let configuration = |kind: &str, name: &str, hooks: Value| {
@@ -126,7 +125,7 @@ impl Hooks<'_> {
             rule("", &["pods/ephemeralcontainers"], &["UPDATE"], "Namespaced"),
         ]);
         let mut hook = self.in_tenants("pods", "/mutate", &rules);
-        // So that fields that another webhook adds to a pod (a sidecar) are filled in too.
+        // If another webhook adds containers to a pod (a sidecar), their fields are filled in too.
         hook["reinvocationPolicy"] = json!("IfNeeded");
         hook
     }
@@ -211,9 +210,9 @@ pub(in crate::bootstrap) fn of_tenants() -> Value {
     json!({"matchExpressions": [{"key": CLASS, "operator": "Exists"}]})
 }
 
-/// Excludes updates that change nothing that a rule judges. Then an object can always lose its finalizer and a workload
-/// can be stopped, however large it is and whether or not the webhook runs. The condition excludes no more than
-/// `decide` would allow unseen. A request for an object with our label, before or after, is therefore always sent.
+/// Excludes updates that change nothing that a rule judges. An object can therefore always lose its finalizer, and a
+/// workload can always be stopped, however large it is and whether or not the webhook runs. The condition excludes only
+/// updates that `decide` would allow anyway. If the old or the new object has our label, the update is always sent.
 fn unless_unseen(mut hook: Value, differs: &str) -> Value {
     let ours =
         |object: &str| format!("{object}.metadata.?labels[?{}].orValue('') == {}", text(MANAGED_BY), text(MANAGER));
@@ -227,7 +226,8 @@ fn differs() -> String {
     "object.?spec != oldObject.?spec || object.metadata.?annotations != oldObject.metadata.?annotations".to_owned()
 }
 
-/// The rules on workloads judge the templates of pods, jobs and claims, except for the node selector of a pod template.
+/// CEL that is true if an update changes what the rules on workloads judge: the templates of pods, jobs and claims,
+/// except for the node selector of a pod template.
 fn template_differs() -> String {
     let parts = ["template.?metadata", "jobTemplate", "volumeClaimTemplates"];
     let parts = parts.map(|part| format!("object.?spec.?{part} != oldObject.?spec.?{part}"));

@@ -132,7 +132,8 @@ pub(super) async fn configure(
     remember(request, &Remembered { url, authorities, renew_after, not_after, senders }).await
 }
 
-/// Returns the configurations and bindings as they should be, if a webhook was installed from this host.
+/// Returns the configurations and bindings as they should be. `remembered` records the webhook that this host
+/// installed.
 ///
 /// # Errors
 /// The API server does not list its kinds.

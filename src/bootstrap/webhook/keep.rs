@@ -57,7 +57,8 @@ pub async fn keep(client: &Client, request: WebhookRequest<'_>, weakened: bool) 
         before.believed.clone_from(&remembered.authorities);
         before.url.clone_from(&remembered.url);
     }
-    // The configuration's own are put in force by `bursar webhook install` alone, which has seen them work.
+    // Senders that differ in the configuration are left to `bursar webhook install`, which tests them before they take
+    // effect.
     let senders = remembered.as_ref().map(|remembered| remembered.senders.clone()).unwrap_or_default();
     let outdated = !request.is_given(client, &before).await?;
     if let Some(url) = before.url {

@@ -52,7 +52,7 @@ pub(super) fn secret(certificate: &str, key: &str) -> Value {
     secret
 }
 
-/// Rules and public keys belong together, so they are in one object and change at once.
+/// The rules and the public keys. They are in one object, so that they change together.
 #[must_use]
 pub fn config_map(rules: &str, seal: &str) -> Value {
     let mut map = object("v1", "ConfigMap", WEBHOOK);
@@ -80,8 +80,8 @@ pub fn workload(image: &str) -> [Value; 3] {
     [service, budget, deployment]
 }
 
-/// Lets these addresses send reviews. Probes and metrics are for everybody: which address a kubelet's probe comes from
-/// depends on the network.
+/// Lets only the addresses `api_servers` send reviews. The port of probes and metrics is open to all addresses, because
+/// the address from which a kubelet probes depends on the network.
 pub(super) fn network_policy(api_servers: &[String]) -> Value {
     let from: Vec<Value> = api_servers.iter().map(|range| json!({"ipBlock": {"cidr": range}})).collect();
     let port = |port: u16| json!([{"port": port, "protocol": "TCP"}]);

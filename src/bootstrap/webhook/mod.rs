@@ -107,7 +107,7 @@ pub struct Installed {
     pub wrote: Vec<Wrote>,
     /// When the certificate expires.
     pub not_after: Timestamp,
-    /// Whether the webhook demands one of the API server.
+    /// Whether the webhook demands a client certificate from the API server.
     pub client: ClientCertificate,
 }
 

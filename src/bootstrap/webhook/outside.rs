@@ -33,8 +33,9 @@ use crate::privilege;
 use crate::rules::senders::{ClientRules, Senders};
 use crate::rules::{CERTIFICATE, KEY, KUBECONFIG, RULES, SEAL};
 
-/// The result of the preparation: files with their names, and whether only their owner may read them.
+/// The result of [`prepare`].
 struct Written {
+    /// The name and text of each file, and whether only the file's owner may read it.
     files: Vec<(&'static str, Zeroizing<String>, bool)>,
     bundle: String,
     times: Times,
@@ -71,11 +72,12 @@ pub async fn write_outside(
 }
 
 impl Outside {
-    /// Waits until the webhook answers one review: what is in force refuses all that it does not answer. If it demands a
-    /// client certificate already, it answers the API server only.
+    /// Waits until the webhook answers one review: once its configurations are in force, requests that it does not
+    /// answer are refused. If the webhook already demands a client certificate, the review is sent through the API
+    /// server.
     ///
     /// # Errors
-    /// It does not answer within this time.
+    /// The webhook does not answer within `within`.
     pub async fn answers(
         &self,
         client: &Client,
@@ -86,7 +88,8 @@ impl Outside {
         answers(&self.url, &self.bundle, question, within).await
     }
 
-    /// Puts the configurations in force, and demands the client certificate if the API server shows it then.
+    /// Writes the configurations. If the API server then shows the configured client certificate, lets the webhook
+    /// demand it.
     ///
     /// # Errors
     /// A request fails.

@@ -1,5 +1,5 @@
-//! Records in the state folder what this host installed. If it disappears from the cluster, the daemon knows that it
-//! was there.
+//! Records in the state folder which webhook this host installed. If the webhook's configurations disappear from the
+//! cluster, the daemon therefore knows that they existed.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ const FILE: &str = "installed.json";
 /// The input of the installed configurations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remembered {
-    /// The webhook's URL; absent if it runs in the cluster.
+    /// The webhook's URL; `None` if it runs in the cluster.
     pub url: Option<String>,
     /// The authorities that the API server was told to trust, PEM.
     pub authorities: String,
@@ -25,7 +25,7 @@ pub struct Remembered {
     pub renew_after: Timestamp,
     /// When the webhook's certificate expires.
     pub not_after: Timestamp,
-    /// Who may send reviews. A record of an older version does not have it.
+    /// The clients that may send reviews. A record of an older version does not have this field.
     #[serde(default)]
     pub senders: Senders,
 }

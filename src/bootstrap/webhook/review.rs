@@ -14,7 +14,7 @@ use crate::contract::SELFTEST;
 use crate::errors::chain;
 use crate::rules::Mode;
 
-/// As long as an API server waits for a webhook at most.
+/// The timeout of a review. API servers wait as long for a webhook by default.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Identifies the review in the answer.
 const UID: &str = "bursar-asks-one-review";
@@ -75,11 +75,12 @@ pub(super) fn is_denied(why: &str) -> bool {
     why.contains(".bursar.dev\" denied") && !why.contains(STALE)
 }
 
-/// Asks the webhook at `url` itself, until it answers or `within` has passed. `bundle`: whose certificate is believed;
-/// `question`: to be asked instead, through the API server.
+/// Waits until the webhook at `url` answers a review, or until `within` has passed. If `question` is given, it is sent
+/// through the API server; otherwise a review is sent to the webhook itself, whose certificate an authority in `bundle`
+/// must have signed.
 ///
 /// # Errors
-/// It does not answer.
+/// The webhook does not answer.
 pub(super) async fn answers(
     url: &str,
     bundle: &str,
@@ -126,7 +127,7 @@ async fn ask_itself(url: &str, bundle: &str) -> Result<(), String> {
     let answer = request.body(review.to_string()).send().await.map_err(said)?;
     let status = answer.status();
     let answer: Value = serde_json::from_slice(&answer.bytes().await.map_err(said)?).unwrap_or_default();
-    is_review(&answer["response"]).unwrap_or_else(|| Err(format!("it answers {status}, and not as the webhook does")))
+    is_review(&answer["response"]).unwrap_or_else(|| Err(format!("it answers {status}, but not with a review")))
 }
 
 /// Returns the webhook's verdict on its own state; `None` if this is not a response to our review.

@@ -21,7 +21,7 @@ use crate::identity::{AccountId, AccountName, DirectoryId, Gid, NamespaceName, P
 use crate::rules::server::{ServerRule, ServerRules};
 use crate::rules::{ClassRules, Mode};
 
-/// Sets the lowest port that a pod may listen on. The restricted Pod Security Standard lets everybody set it.
+/// The sysctl for the lowest port that a pod may listen on. The restricted Pod Security Standard lets every pod set it.
 const PORTS: &str = "net.ipv4.ip_unprivileged_port_start";
 /// The uid that the namespace is sealed for. No tenant is expected to have it.
 const RUNS_AS: u32 = 65533;
@@ -79,7 +79,7 @@ async fn seal(
     }
 }
 
-/// The namespace's manifest with a seal for the class.
+/// Returns the namespace's manifest with a seal for the class.
 pub(super) fn seal_manifest(request: WebhookRequest<'_>, class: &str, rules: &ClassRules) -> Option<Value> {
     let namespace = NamespaceName::try_from(SELFTEST.to_owned()).ok()?;
     let (uid, gid) = (Uid::try_from(i64::from(RUNS_AS)).ok()?, Gid::try_from(i64::from(RUNS_AS)).ok()?);
@@ -279,7 +279,7 @@ pub(super) async fn create(client: &Client, spec: &Value) -> Result<Pod, String>
         .await
 }
 
-/// The same, with its metadata.
+/// Like [`create`], for a pod with its metadata.
 pub(super) async fn create_pod(client: &Client, pod: &Value) -> Result<Pod, String> {
     let pod: Pod = serde_json::from_value(pod.clone()).map_err(|error| error.to_string())?;
     let parameters = PostParams { dry_run: true, ..PostParams::default() };

@@ -1,5 +1,5 @@
-//! Who may send reviews: the client certificate of the API server, which the webhook demands only after it has seen it.
-//! If it demanded another one, the API server would refuse every pod of the tenants.
+//! Makes the webhook demand the client certificate of the API server, but only after the webhook has seen that
+//! certificate. If it demanded another one, the API server would refuse every pod of the tenants.
 
 use std::time::Duration;
 
@@ -13,17 +13,18 @@ use crate::contract::SELFTEST;
 use crate::rules::Rules;
 use crate::rules::senders::{ClientRules, Senders};
 
-/// The API server hears of new configurations by a watch, and the webhook of connections that ended by their end.
+/// How long the webhook is asked. The API server needs a moment to see new configurations, and connections without the
+/// certificate need a moment to end.
 const WITHIN: Duration = Duration::from_secs(15);
 
-/// What became of `client_ca` and `client_name`.
+/// The effect of the configuration's `client_ca` and `client_name`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientCertificate {
-    /// They are not set: the webhook answers everybody.
+    /// They are not set, so the webhook answers every client.
     NotAsked,
-    /// It is demanded.
+    /// The webhook demands the certificate.
     Demanded,
-    /// It is not demanded, because it was not seen.
+    /// The webhook does not demand the certificate, because it has not seen it.
     NotSeen {
         /// What is missing.
         why: String,
@@ -31,19 +32,19 @@ pub enum ClientCertificate {
 }
 
 impl WebhookRequest<'_> {
-    /// What the configuration says.
+    /// Returns the clients that may send reviews, as the configuration says.
     #[must_use]
     pub fn senders(&self) -> Senders {
         self.policy.clusters.get(self.cluster).map(|cluster| cluster.senders.clone()).unwrap_or_default()
     }
 
-    /// The text of `rules.json`.
+    /// Returns the text of `rules.json`.
     pub(super) fn rules_text(&self, client: Option<&ClientRules>) -> String {
         Rules { client: client.cloned(), ..self.rules() }.to_json()
     }
 
-    /// What a new installation at this place begins with: the certificate that is demanded there already stays so until
-    /// another one was seen.
+    /// Returns the senders with which an installation at this place begins. A client certificate that the webhook
+    /// already demands stays demanded until the webhook has seen another one.
     pub(super) fn begins_with(&self, before: Option<&Found>, url: Option<&str>) -> Result<Senders, AccessError> {
         let Senders { client, api_server_cidrs } = self.senders();
         let installed = remembered::remembered(*self)?.filter(|it| before.is_some() && it.url.as_deref() == url);
@@ -52,7 +53,8 @@ impl WebhookRequest<'_> {
     }
 }
 
-/// What is to be demanded besides what is in force, if the API server shows it: then `write` writes it.
+/// If the configuration names another client certificate than `in_force`, and the API server shows it to the webhook,
+/// calls `write` to make the webhook demand it.
 pub(super) async fn demand(
     client: &Client,
     request: WebhookRequest<'_>,
@@ -84,7 +86,7 @@ async fn seen(client: &Client, wanted: &ClientRules) -> Result<Result<(), String
     });
     let asked = wait_for(WITHIN, async || {
         let said = match create_pod(client, &pod).await {
-            Ok(_) => "nobody refused the question".to_owned(),
+            Ok(_) => "the pod was not refused".to_owned(),
             Err(said) => said,
         };
         Ok(match Known::find(&said) {
@@ -93,7 +95,7 @@ async fn seen(client: &Client, wanted: &ClientRules) -> Result<Result<(), String
             Some(Known::OthersToo(from)) => Err(format!(
                 "reviews also come without it, from {from}: every API server needs it, and nobody else may send reviews"
             )),
-            None => Err(format!("the webhook did not answer what the API server shows it: {said}")),
+            None => Err(format!("the webhook did not say which certificate the API server shows: {said}")),
         })
     });
     Ok(asked.await?.and_then(|answer| answer))

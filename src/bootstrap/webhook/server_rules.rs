@@ -2,9 +2,9 @@
 //! and hosts in further kinds. PURE: no runtime, no client, no file system, no clock.
 //!
 //! `init` makes a policy for each mode, which contains what the classes allow in that mode, so the daemon cannot change
-//! what a policy does. The daemon writes the bindings, which never change. With a ConfigMap as parameter, a change of
-//! the configuration would not need another `init`. But after the last binding that names a parameter kind is removed,
-//! an API server never follows parameters of that kind again.
+//! what a policy does. The daemon writes the bindings, which never change. If a ConfigMap were the policies' parameter,
+//! a change of the configuration would not need another `init`. But once the last binding that names a parameter kind
+//! is removed, an API server never watches parameters of that kind again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ pub(super) const LOOKED_AT: [(&str, &[&str]); 5] = [
 /// Resources without pods. The empty text stands for the kinds of `hosts.fields`.
 const WITHOUT_PODS: &str = "['', 'services', 'persistentvolumeclaims', 'ingresses', 'gateways']";
 
-/// Stands in a rule's words where no rule is.
+/// The words of a rule that a class does not have in a mode.
 pub(super) const NO_RULE: &str = "-";
 
 fn name(mode: Mode) -> String {
@@ -69,7 +69,7 @@ impl Given {
     }
 }
 
-/// The bindings. They match all tenants; the policy decides which classes have which rule.
+/// Returns the bindings. They match all tenants; the policy decides which classes have which rule.
 #[must_use]
 pub fn bindings() -> Vec<Binding> {
     let bindings = ACTIONS.map(|(mode, action)| {
@@ -118,8 +118,8 @@ pub(super) fn validations(fields: &BTreeSet<HostField>) -> Vec<Value> {
     [services(), scheduling(), sysctls(), classes(), fields.iter().map(host_field).collect()].concat()
 }
 
-/// A CEL map of texts. Nothing that a class may name has a quote or a backslash; one that had would end nothing, for both
-/// are left out.
+/// Returns `data` as a CEL map. Quotes and backslashes are removed, so that no text can end its literal. The names that
+/// a class may use contain neither.
 fn literal(data: &BTreeMap<String, String>) -> String {
     let text = |text: &str| format!("'{}'", text.replace(['\'', '\\'], "").replace('\n', "\\n"));
     let entries: Vec<String> = data.iter().map(|(key, words)| format!("{}: {}", text(key), text(words))).collect();
@@ -148,12 +148,12 @@ pub(super) fn variable(name: &str, expression: impl Into<Value>) -> Value {
     json!({"name": name, "expression": expression.into()})
 }
 
-/// CEL of the words of a rule.
+/// CEL for the words of a rule: the list of what the class allows.
 pub(super) fn words(key: &str) -> String {
     format!("variables.given[?variables.class + '.{key}'].orValue('{NO_RULE}').split('\\n').filter(w, w != '')")
 }
 
-/// `class`: CEL of the name of the class.
+/// Returns the variables of a policy. `class` is CEL for the name of the class.
 pub(super) fn variables(class: &str, data: &BTreeMap<String, String>) -> Vec<Value> {
     let spec = |object: &str| {
         format!(
@@ -178,7 +178,7 @@ pub(super) fn variables(class: &str, data: &BTreeMap<String, String>) -> Vec<Val
         variable("fields", words("host-fields")),
         variable("patterns", words("hosts")),
         variable("pattern", words("namespace")),
-        // The part of the namespace's name that the class's pattern has as `{name}`.
+        // The part of the namespace's name that stands for `{name}` in the class's pattern.
         variable(
             "name",
             format!(
@@ -209,7 +209,8 @@ fn sentence(problem: &str, remedy: &str, key: &str) -> String {
     )
 }
 
-/// A rule of a part of the objects; it holds where the class does not have it in this mode.
+/// Returns the validation of a rule for the objects for which `applies` is true. If the class does not have the rule in
+/// this mode, the validation succeeds.
 pub(super) fn rule((words, applies): (&str, &str), holds: &str, problem: &str, (remedy, key): (&str, &str)) -> Value {
     validation(
         &format!("!({applies}) || '{NO_RULE}' in variables.{words} || ({holds})"),
@@ -218,7 +219,8 @@ pub(super) fn rule((words, applies): (&str, &str), holds: &str, problem: &str, (
     )
 }
 
-/// Whether a host is one of the tenant's, as `admission::ingress` says it. A first label `*` of a pattern is any one label.
+/// CEL that is true if a host belongs to the tenant, with the same verdicts as `admission::ingress`. If the first label
+/// of a pattern is `*`, it matches any single label.
 pub(super) fn own_host(host: &str) -> String {
     format!(
         "variables.hosts.exists(p, p.startsWith('*.') ? {host}.matches('^([*]|[a-z0-9]([-a-z0-9]*[a-z0-9])?)[.]') && \
@@ -354,7 +356,7 @@ fn classes() -> Vec<Value> {
     );
     let new = storage_class("object");
     let of_claim = allowed_storage("storage");
-    // The class's own volumes have no storage class.
+    // The daemon's claims, for the volumes of a tenant class, have no storage class.
     let is_claim = format!("variables.resource == 'persistentvolumeclaims' && !({})", by_the_daemon());
     vec![
         rule(
@@ -378,7 +380,7 @@ fn classes() -> Vec<Value> {
     ]
 }
 
-/// The storage class of a claim.
+/// CEL for the storage class of a claim.
 pub(super) fn storage_class(object: &str) -> String {
     format!(
         "{object}.metadata.?annotations[?'volume.beta.kubernetes.io/storage-class']\
@@ -386,13 +388,14 @@ pub(super) fn storage_class(object: &str) -> String {
     )
 }
 
-/// Whether the words of a rule have the class of a claim, or an update leaves it alone.
+/// CEL that is true if the words of a rule contain the claim's storage class, or if an update does not change it.
 pub(super) fn allowed_storage(words: &str) -> String {
     let (new, old) = (storage_class("object"), storage_class("oldObject"));
     format!("'class ' + {new} in variables.{words} || (variables.updates && {new} == {old})")
 }
 
-/// Every host of a field is the tenant's. What an update leaves alone may stay.
+/// Returns the validation that every host in the field belongs to the tenant. If an update does not change the
+/// top-level field that contains it, the validation succeeds.
 fn host_field(field: &HostField) -> Value {
     let HostField { group, plural, path, optional } = field;
     let applies = format!(

@@ -25,7 +25,7 @@ pub enum Adopt {
     },
 }
 
-/// `adopt namespace`.
+/// The arguments of `adopt namespace`.
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("owner").required(true).args(["tool", "user", "group"])))]
 pub struct AdoptNamespace {
@@ -48,7 +48,7 @@ pub struct AdoptNamespace {
     pub ticket: Option<String>,
 }
 
-/// `adopt object`.
+/// The arguments of `adopt object`.
 #[derive(Debug, Args)]
 pub struct AdoptObject {
     /// Kind of the object: resourcequota, rolebinding, …

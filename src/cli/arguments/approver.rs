@@ -15,7 +15,7 @@ pub enum Approver {
     Uninstall(ApproverUninstall),
 }
 
-/// `approver install`.
+/// The arguments of `approver install`.
 #[derive(Debug, Args)]
 pub struct ApproverInstall {
     #[command(flatten)]
@@ -34,7 +34,7 @@ pub struct ApproverInstall {
     pub administrators: Option<Vec<String>>,
 }
 
-/// `approver uninstall`.
+/// The arguments of `approver uninstall`.
 #[derive(Debug, Args)]
 pub struct ApproverUninstall {
     #[command(flatten)]

@@ -13,7 +13,7 @@ pub enum Directory {
     Diff(Diff),
 }
 
-/// `directory accept`.
+/// The arguments of `directory accept`.
 #[derive(Debug, Args)]
 pub struct Accept {
     /// Name of the source in the configuration
@@ -26,7 +26,7 @@ pub struct Accept {
     pub ticket: Option<String>,
 }
 
-/// `directory diff`.
+/// The arguments of `directory diff`.
 #[derive(Debug, Args)]
 pub struct Diff {
     /// Name of the source in the configuration; if omitted, all sources are compared

@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn a_wrong_value_shows_the_usage_of_its_own_command() {
         let words = "bursar quota set tool foo limits.cpu".split(' ').map(str::to_owned);
-        let mut error = command().try_get_matches_from(words.clone()).expect_err("no amount");
+        let mut error = command().try_get_matches_from(words.clone()).expect_err("the amount is missing");
         add_usage(&mut error, words);
         let text = error.to_string();
         let (usage, help) = (text.find("Usage: bursar quota set "), text.find("For more information"));

@@ -1,4 +1,4 @@
-//! Whether the authorities that kubeconfigs name hold a while.
+//! Checks when the CAs of endpoints and directories, and client certificates, expire.
 
 use bursar_directory::SourceConfig;
 use bursar_directory::source::{LdapConfig, SourceKind};
@@ -10,14 +10,14 @@ use crate::daemon;
 use crate::execute::endpoint;
 use crate::policy::Endpoint;
 
-/// Time to make and spread another CA before this one ends.
+/// Seconds before its end at which a CA is reported: the time to make and distribute another one.
 const ENDS_SOON: i64 = 30 * 24 * 3600;
 
-/// Time to ask for another certificate.
+/// Seconds before its end at which a client certificate is reported: the time to request another one.
 const CERTIFICATE_ENDS_SOON: i64 = 7 * 24 * 3600;
 
-/// The bundle of an endpoint. A CA that ends soon is no trouble if another CA of the bundle issued the server's
-/// certificate: that is how a CA is replaced.
+/// Checks the CA bundle of an endpoint. If a CA ends soon, but another CA of the bundle issued the server's
+/// certificate, that is not a problem: a replacement of the CA looks like this.
 pub(super) async fn bundle(subject: &str, endpoint: &Endpoint) -> Finding {
     let found = certificates(&endpoint.ca_pem);
     let soon = daemon::now().as_second() + ENDS_SOON;
@@ -33,7 +33,7 @@ pub(super) async fn bundle(subject: &str, endpoint: &Endpoint) -> Finding {
     if !lasting.is_empty() && endpoint::time(&only).await.is_ok() {
         return Finding::good(
             subject,
-            format!("the CA that ends {first} is not needed any more: the other one in the file of `ca` is in use"),
+            format!("the CA that ends {first} is no longer needed: another CA in the file of `ca` is in use"),
         );
     }
     let remedy = if lasting.is_empty() {
@@ -44,7 +44,7 @@ pub(super) async fn bundle(subject: &str, endpoint: &Endpoint) -> Finding {
     Finding::bad(subject, format!("its CA ends {first}"), remedy)
 }
 
-/// The CA of a directory.
+/// Checks the CA of a directory. Returns a finding only if it ends soon.
 pub(super) fn of_source(subject: &str, pem: &str) -> Option<Finding> {
     let soon = daemon::now().as_second() + ENDS_SOON;
     let last = certificates(pem).into_iter().map(|(_, ends)| ends).max()?;
@@ -52,20 +52,20 @@ pub(super) fn of_source(subject: &str, pem: &str) -> Option<Finding> {
     (last.as_second() < soon).then(|| Finding::bad(subject, format!("its CA ends {last}"), remedy))
 }
 
-/// Until when a directory takes us for who we are.
+/// Checks the client certificate with which Bursar authenticates to a directory.
 pub(super) fn client_certificate(source: &SourceConfig) -> Option<Finding> {
     let SourceKind::Ldap(LdapConfig { identity: Some(identity), .. }) = &source.kind else { return None };
     let subject = format!("source {}, client_certificate", source.name);
     let renew = "renew it, and reload bursard: it is read with the configuration";
     let soon = daemon::now().as_second() + CERTIFICATE_ENDS_SOON;
     Some(match certificates(&identity.certificate_pem).into_iter().map(|(_, ends)| ends).min() {
-        None => Finding::bad(subject, "it is no certificate", "put one in PEM in its file"),
+        None => Finding::bad(subject, "its file has no certificate", "put a certificate in PEM in the file"),
         Some(at) if at.as_second() < soon => Finding::bad(subject, format!("it ends {at}"), renew),
         Some(at) => Finding::good(subject, format!("it is good until {at}")),
     })
 }
 
-/// Each certificate as PEM, and when it ends.
+/// Returns each certificate as PEM, with its end.
 fn certificates(pem: &str) -> Vec<(String, Timestamp)> {
     let certificates = Pem::iter_from_buffer(pem.as_bytes()).filter_map(|block| {
         let block = block.ok()?;
@@ -75,7 +75,7 @@ fn certificates(pem: &str) -> Vec<(String, Timestamp)> {
     certificates.collect()
 }
 
-/// RFC 7468.
+/// Encodes a certificate in PEM (RFC 7468).
 fn encoded(der: &[u8]) -> String {
     use base64::Engine as _;
     let text = base64::engine::general_purpose::STANDARD.encode(der);
@@ -88,10 +88,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bundle_is_taken_apart() {
+    fn a_bundle_is_split_into_certificates() {
         let make = || {
-            let key = rcgen::KeyPair::generate().expect("a key");
-            rcgen::CertificateParams::default().self_signed(&key).expect("a certificate").pem()
+            let key = rcgen::KeyPair::generate().expect("ring makes a key");
+            rcgen::CertificateParams::default().self_signed(&key).expect("the certificate can be signed").pem()
         };
         let (one, two) = (make(), make());
         let found = certificates(&format!("{one}# between\n{two}"));

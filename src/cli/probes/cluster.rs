@@ -1,4 +1,5 @@
-//! Whether a cluster is reached by each of its endpoints, and whether the daemon may do in it what it has to.
+//! Checks whether a cluster is reached through each of its endpoints, and whether the daemon has the rights that it
+//! needs.
 
 use kube::config::AuthInfo;
 
@@ -17,13 +18,13 @@ use crate::settings::Settings;
 use crate::store::ReadStore;
 use crate::{bootstrap, daemon};
 
-/// Seconds. More than this, and certificates are "not yet valid" where they are used: the signer dates them back by five
-/// minutes, other authorities by less.
+/// The greatest tolerated difference of clocks, in seconds. With a larger one, new certificates may be "not yet valid":
+/// the Kubernetes signer backdates them by five minutes, but other authorities by less.
 const SKEW: i64 = 60;
-/// How many missing rights are named; more of them have one cause.
+/// The number of missing rights that are named. If more are missing, they have one cause.
 const NAMED: usize = 8;
 
-/// Reaches one cluster by each endpoint and as the daemon.
+/// Checks one cluster through each endpoint, and as the daemon.
 pub(crate) async fn cluster(settings: &Settings, name: &ClusterName, cluster: &Cluster) -> Vec<Finding> {
     let own = bootstrap::credential(&settings.clusters[name]).await.ok();
     let mut findings = Vec::new();
@@ -36,7 +37,8 @@ pub(crate) async fn cluster(settings: &Settings, name: &ClusterName, cluster: &C
     findings
 }
 
-/// Asks for the version, which needs no account, compares clocks by the answer, and shows the daemon's certificate.
+/// Requests the version, which needs no account, and compares the clocks by the answer. Then tries the daemon's
+/// credential.
 async fn reached(subject: &str, endpoint: &Endpoint, own: Option<&AuthInfo>) -> Finding {
     let url = &endpoint.url;
     let remedy = "see url, ca, tls_server_name and proxy of this endpoint, and the firewall";
@@ -59,7 +61,7 @@ async fn reached(subject: &str, endpoint: &Endpoint, own: Option<&AuthInfo>) -> 
         Verdict::NotReached(why) => Finding::bad(subject, format!("{url}: {why}"), remedy),
         Verdict::Refused(why) => Finding::bad(
             subject,
-            format!("{url} answers and does not take the daemon's credential: {why}"),
+            format!("{url} answers, but refuses the daemon's credential: {why}"),
             "a proxy before the API server must pass TLS through, and the API server must trust the signer (--client-ca-file)",
         ),
     }
@@ -98,7 +100,7 @@ async fn as_daemon(settings: &Settings, name: &ClusterName) -> Vec<Finding> {
     }
 }
 
-/// Adopted namespaces with a weaker level of Pod Security than their class asks for.
+/// Returns findings about adopted namespaces with a weaker level of Pod Security than their class demands.
 async fn levels(policy: &Policy, name: &ClusterName, client: &kube::Client, init: &str) -> Vec<Finding> {
     let subject = format!("cluster {name}, adopted namespaces");
     match adopted_watch::listed(client, &adopted::wanted(policy, name)).await {
@@ -123,7 +125,7 @@ async fn ledger(settings: &Settings) -> Result<LedgerState, Finding> {
     read.await.map_err(|error| Finding::bad("ledger", chain(&error), "bursar ledger verify"))
 }
 
-/// What is wrong with whose the cluster is.
+/// Returns a finding if the cluster does not belong to this ledger.
 async fn owned(subject: &str, client: &kube::Client, ledger: &LedgerState, init: String) -> Option<Finding> {
     let own = &ledger.ledger_id;
     match bootstrap::owner(client).await {
@@ -143,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_missing_rights_are_one_cause() {
+    fn at_most_eight_missing_rights_are_named() {
         let missing: Vec<String> = (0..10).map(|number| format!("get things{number}")).collect();
         assert_eq!(may_not(&missing[..1]), "may not get things0");
         assert!(may_not(&missing).ends_with("get things7, and 2 more"));

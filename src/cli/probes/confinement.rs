@@ -1,4 +1,4 @@
-//! Whether the daemon is confined in a cluster, and what an attacker on this host could do nevertheless.
+//! Checks whether the daemon is confined in a cluster, and says what an attacker on this host could still do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::ledger::LedgerState;
 use crate::settings::Settings;
 use crate::{daemon, runtime};
 
-/// Each watch lists one object.
+/// The deadline for the first answers of the watches. Each of them lists one object.
 const HEARD_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -56,9 +56,9 @@ async fn look(
     };
     let mut findings = Vec::new();
     match breaches {
-        None => findings.push(Finding::bad(subject, "what confines the daemon cannot be read", init)),
+        None => findings.push(Finding::bad(subject, "the objects that confine the daemon cannot be read", init)),
         Some(breaches) => findings.extend(breaches.into_iter().map(|Breach { object, what, repairable, .. }| {
-            let remedy = if repairable { "systemctl status bursard: the daemon writes it again" } else { init };
+            let remedy = if repairable { "systemctl status bursard: the daemon restores it" } else { init };
             Finding::bad(subject, format!("{object} {what}"), remedy)
         })),
     }
@@ -76,7 +76,7 @@ async fn look(
     findings.extend(approver(settings, cluster, subject, &said));
     if findings.iter().all(|finding| finding.remedy.is_none()) {
         let sentence = confinement::sentence(&ways).map(|sentence| format!("; {sentence}")).unwrap_or_default();
-        findings.push(Finding::good(subject, format!("the daemon is held to its work{sentence}")));
+        findings.push(Finding::good(subject, format!("the daemon is confined to its work{sentence}")));
     } else if let Some(sentence) = confinement::sentence(&ways) {
         findings.push(Finding::good(subject, sentence));
     }
@@ -88,7 +88,7 @@ fn approver(settings: &Settings, cluster: &ClusterName, subject: &str, said: &Sa
     let again = format!("bursar approver install --cluster {cluster} --admin-kubeconfig FILE");
     let classes: Vec<String> = unknown_classes(&settings.policy, cluster, rules).into_iter().collect();
     let unknown = (!classes.is_empty()).then(|| {
-        let text = format!("the approver does not know class {} as it is configured", classes.join(", "));
+        let text = format!("the approver does not know the current configuration of class {}", classes.join(", "));
         Finding::bad(subject, text, again.clone())
     });
     let ends = said.approver_until.filter(|ends| *ends <= daemon::now() + ENDS_SOON).map(|ends| {

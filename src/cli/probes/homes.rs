@@ -1,4 +1,5 @@
-//! Whether homes can be reached: `bursar-homed`, the folders that they lie in, and whether their owners can write there.
+//! Checks whether homes can be reached: `bursar-homed`, the prefixes of homes, and whether their owners can write
+//! there.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,11 +16,11 @@ use crate::policy::Class;
 use crate::settings::Settings;
 use crate::store::ReadStore;
 
-/// Homes that are looked into beneath each prefix. What is wrong with one of thousands is the tenant's, and `status` has
-/// it; what is wrong with all of these is the export's.
+/// The number of homes that are tested beneath each prefix. A problem of one home concerns its tenant, and `status`
+/// shows it. A problem of all tested homes concerns the export.
 const SAMPLE: usize = 3;
 
-/// Everything about homes; `named`: those that directories name.
+/// Checks everything about homes. `named` are the homes that directories name.
 pub(crate) async fn homes(settings: &Settings, named: &[PathBuf]) -> Vec<Finding> {
     let mut findings = vec![listening(settings).await];
     let ledger = async { ReadStore::open(&settings.ledger()).await?.state().await }.await.unwrap_or_default();
@@ -51,7 +52,7 @@ async fn listening(settings: &Settings) -> Finding {
     let socket = &settings.homes.socket;
     match tokio::net::UnixStream::connect(socket).await {
         Ok(_) => Finding::good("homes", format!("bursar-homed listens at {}", socket.display())),
-        // `bursard.service` brings it.
+        // `bursard.service` starts it.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !super::has_worked(settings).await => {
             Finding::good("homes", "bursar-homed is not started yet; it starts with bursard")
         }
@@ -62,15 +63,15 @@ async fn listening(settings: &Settings) -> Finding {
     }
 }
 
-/// What a prefix is for.
+/// The use of a prefix.
 #[derive(Debug, Clone, Copy)]
 struct Use {
-    /// Homes, or directories of volumes, are to be made there.
+    /// Bursar makes homes or directories of volumes there.
     made: bool,
 }
 
 impl Use {
-    /// `None`: no class has anything there.
+    /// Returns `None` if no class uses the prefix.
     fn of(settings: &Settings, prefix: &Path) -> Option<Self> {
         let classes = || settings.policy.classes.values();
         let homes = || classes().filter_map(|class| class.home.as_ref()).filter(|home| home.prefix.starts_with(prefix));
@@ -85,7 +86,7 @@ fn directories(class: &Class) -> impl Iterator<Item = &Path> {
     exports.filter_map(|nfs| nfs.directory.as_deref().map(Path::new))
 }
 
-/// Homes that something was delivered to.
+/// Returns some homes beneath the prefix to which something was delivered.
 fn sample(settings: &Settings, ledger: &LedgerState, prefix: &Path) -> Vec<Target> {
     let delivered = ledger.deliveries.iter().filter_map(|(CredentialKey { account: id, .. }, delivery)| {
         let account = ledger.accounts.get(id)?;
@@ -99,7 +100,8 @@ fn sample(settings: &Settings, ledger: &LedgerState, prefix: &Path) -> Vec<Targe
     delivered.take(SAMPLE).collect()
 }
 
-/// What is wrong, and its remedy; `made`: homes are to be made there; `awaited`: some should be there.
+/// Checks one prefix. Returns the problem and its remedy. `made`: Bursar makes homes there; `awaited`: some homes must
+/// exist there.
 async fn looked_at(
     prefix: &Path,
     (made, awaited): (bool, bool),
@@ -111,16 +113,16 @@ async fn looked_at(
     if let Some(Mount { point, kind, source }) = mounts::absent(&tables.wanted, &tables.mounted, prefix) {
         let point = point.display();
         return wrong(
-            &format!("{source} ({kind}) is not mounted at {point}, as fstab has it"),
+            &format!("{source} ({kind}) is not mounted at {point}, although it is in /etc/fstab"),
             format!("mount {point}"),
         );
     }
-    let mount = format!("mount {}, or see homes.prefixes", prefix.display());
+    let mount = format!("mount {}, or correct homes.prefixes", prefix.display());
     match tokio::time::timeout(PATIENCE, tokio::fs::metadata(prefix)).await {
         Ok(Ok(found)) if found.is_dir() => {}
-        Ok(Ok(_)) => return wrong("is no folder", "see homes.prefixes".to_owned()),
+        Ok(Ok(_)) => return wrong("is not a folder", "correct homes.prefixes".to_owned()),
         Ok(Err(error)) => return wrong(&error.to_string(), mount),
-        Err(_) => return wrong("no answer within 10 s", "see the file server".to_owned()),
+        Err(_) => return wrong("no answer within 10 s", "check the file server".to_owned()),
     }
     if awaited && is_empty(prefix).await.unwrap_or(false) {
         return wrong("is empty: the export with the homes is not mounted there", mount);
@@ -132,8 +134,8 @@ async fn looked_at(
     if made && let Some(error) = refused(client, probe, Work::TestCreate).await {
         let remedy = match &error {
             HomeError::CreateNotAllowed { .. } => format!(
-                "the classes want homes or directories made there: add --create-prefix {} to /etc/bursar/homed.env, unless \
-                 the export squashes root; the folder must be root's, and nobody else's to write in",
+                "the classes need homes or directories made there: add --create-prefix {} to /etc/bursar/homed.env, unless \
+                 the export squashes root; the folder must belong to root, and only root may write in it",
                 prefix.display()
             ),
             other => other.remedy(),
@@ -148,7 +150,7 @@ async fn is_empty(folder: &Path) -> io::Result<bool> {
     tokio::time::timeout(PATIENCE, read).await.unwrap_or(Ok(false))
 }
 
-/// Why none of these homes can be written in, if it is the same with all of them.
+/// Returns the error of these homes if all of them fail for the same reason.
 async fn all_fail(client: &HomedClient, sample: &[Target]) -> Option<HomeError> {
     let mut first: Option<HomeError> = None;
     for home in sample {
@@ -161,8 +163,8 @@ async fn all_fail(client: &HomedClient, sample: &[Target]) -> Option<HomeError> 
     first
 }
 
-/// What `bursar-homed` says to it. That nobody listens is a finding already, and a caller who may not ask is told
-/// nothing.
+/// Returns the error that `bursar-homed` answers. Other errors are ignored: a socket without a server is a finding
+/// already, and a caller who may not send requests learns nothing.
 async fn refused(client: &HomedClient, target: Target, work: Work) -> Option<HomeError> {
     match client.call(&Request::new(target, work)).await {
         Err(HomedClientError::Home(HomeError::Forbidden { .. })) => None,
@@ -171,17 +173,17 @@ async fn refused(client: &HomedClient, target: Target, work: Work) -> Option<Hom
     }
 }
 
-/// Remedy for a trouble that several homes have.
+/// Returns the remedy for a problem that all tested homes have.
 fn remedy(error: &HomeError, homes: usize) -> String {
-    let squash = "its export may squash root, but no user (`root_squash`, not `all_squash`: exports(5)), and both sides must \
-                  map the same names to the same uids (`Domain` in /etc/idmapd.conf)";
+    let squash = "the export may squash root, but no other user (`root_squash`, not `all_squash`: exports(5)), and both \
+                  hosts must map the same names to the same uids (`Domain` in /etc/idmapd.conf)";
     match error {
         HomeError::WrongOwner { .. } | HomeError::AccessDenied { .. } if homes > 1 => squash.to_owned(),
         other => other.remedy(),
     }
 }
 
-/// What is mounted, and what should be.
+/// The current mounts, and those that `/etc/fstab` lists.
 struct Tables {
     mounted: Vec<Mount>,
     wanted: Vec<Mount>,
@@ -193,7 +195,7 @@ impl Tables {
         Self { mounted: mounts::mounted(&read("/proc/self/mountinfo")), wanted: mounts::wanted(&read("/etc/fstab")) }
     }
 
-    /// ` (nfs4, nfs.example.org:/srv/project)`.
+    /// Returns the mount that holds the prefix, such as ` (nfs4, nfs.example.org:/srv/project)`.
     fn kind(&self, prefix: &Path) -> String {
         let path = prefix.canonicalize().unwrap_or_else(|_| PathBuf::from(prefix));
         let mount = mounts::holding(&self.mounted, &path);

@@ -1,4 +1,4 @@
-//! Which kinds the roles of tenants may write, and no rule looks at.
+//! Finds kinds that the roles of tenants may write and that no admission rule checks.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::errors::chain;
 use crate::identity::ClusterName;
 use crate::policy::Policy;
 
-/// What reaches nothing outside its namespace, or only what the rules of pods say.
+/// Kinds that need no rule: they have no effect outside their namespace, or only one that the rules for pods check.
 const WITHIN: [(&str, &str); 17] = [
     ("", "configmaps"),
     ("", "secrets"),
@@ -51,7 +51,7 @@ pub(super) async fn kinds(policy: &Policy, cluster: &ClusterName, client: &Clien
         Finding::good(
             subject,
             format!(
-                "tenants may write {}, and no rule looks at them; if a field of one names a host, put it into \
+                "tenants may write {}, which no rule checks; if a field of one of them names a host, add the field to \
                  admission.hosts.fields",
                 names.join(", ")
             ),
@@ -59,7 +59,7 @@ pub(super) async fn kinds(policy: &Policy, cluster: &ClusterName, client: &Clien
     })
 }
 
-/// The roles of classes that have namespaces.
+/// Returns the roles that the classes of the cluster grant in namespaces.
 fn roles<'p>(policy: &'p Policy, cluster: &'p ClusterName) -> BTreeSet<&'p str> {
     let roles = classes(policy, cluster).flat_map(|class| {
         let workspace =
@@ -75,7 +75,8 @@ fn seen(policy: &Policy, cluster: &ClusterName) -> BTreeSet<(String, String)> {
     looked_at().into_iter().chain(fields).chain(within).collect()
 }
 
-/// `tcproutes.gateway.networking.k8s.io` and the like.
+/// Returns the kinds that `rules` allow to write and that are not in `seen`, such as
+/// `tcproutes.gateway.networking.k8s.io`.
 fn unseen(rules: &[PolicyRule], seen: &BTreeSet<(String, String)>) -> BTreeSet<String> {
     let writes = |rule: &&PolicyRule| rule.verbs.iter().any(|verb| WRITES.contains(&verb.as_str()));
     let mut unseen = BTreeSet::new();
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_that_nothing_looks_at_are_named_and_others_are_not() {
+    fn only_kinds_that_no_rule_checks_are_named() {
         let seen = seen(&policy(), &prod());
         let rules = [
             rule("", &["pods", "pods/exec", "services", "configmaps", "persistentvolumeclaims"], &["create"]),

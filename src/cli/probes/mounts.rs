@@ -1,20 +1,20 @@
-//! What is mounted, and what should be: `/proc/self/mountinfo` (proc(5)) and `/etc/fstab` (fstab(5)). PURE: no runtime, no
+//! Parses `/proc/self/mountinfo` (proc(5)) and `/etc/fstab` (fstab(5)), and finds missing mounts. Pure: no runtime, no
 //! client, no file system, no clock.
 
 use std::path::{Path, PathBuf};
 
-/// One line of either.
+/// One line of either file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mount {
-    /// Where.
+    /// The mount point.
     pub(super) point: PathBuf,
-    /// `nfs4`, `ext4`.
+    /// The type of the file system, such as `nfs4` or `ext4`.
     pub(super) kind: String,
-    /// `nfs.example.org:/srv/project`, `/dev/vda`.
+    /// For example `nfs.example.org:/srv/project` or `/dev/vda`.
     pub(super) source: String,
 }
 
-/// The lines of `/proc/self/mountinfo`; what cannot be read is left out.
+/// Parses `/proc/self/mountinfo`. Lines that cannot be parsed are left out.
 pub(super) fn mounted(text: &str) -> Vec<Mount> {
     let line = |line: &str| {
         let (before, after) = line.split_once(" - ")?;
@@ -25,7 +25,7 @@ pub(super) fn mounted(text: &str) -> Vec<Mount> {
     text.lines().filter_map(line).collect()
 }
 
-/// The lines of `/etc/fstab` that mount something somewhere.
+/// Returns the lines of `/etc/fstab` that have a mount point.
 pub(super) fn wanted(text: &str) -> Vec<Mount> {
     let lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
     let line = |line: &str| {
@@ -36,13 +36,14 @@ pub(super) fn wanted(text: &str) -> Vec<Mount> {
     lines.filter_map(line).collect()
 }
 
-/// What holds `path`: the last one mounted of those deepest above it.
+/// Returns the mount that holds `path`: the deepest one at or above it. If several have that mount point, the last
+/// counts.
 pub(super) fn holding<'m>(mounted: &'m [Mount], path: &Path) -> Option<&'m Mount> {
     let above = mounted.iter().filter(|mount| path.starts_with(&mount.point));
     above.max_by_key(|mount| mount.point.components().count())
 }
 
-/// What should be mounted at, above or beneath `path` and is not.
+/// Returns a mount of `wanted` at, above or beneath `path` that is missing in `mounted`.
 pub(super) fn absent<'m>(wanted: &'m [Mount], mounted: &[Mount], path: &Path) -> Option<&'m Mount> {
     wanted.iter().find(|wanted| {
         let near = path.starts_with(&wanted.point) || wanted.point.starts_with(path);
@@ -54,7 +55,7 @@ fn mount(point: &str, kind: &str, source: &str) -> Mount {
     Mount { point: PathBuf::from(unescaped(point)), kind: kind.to_owned(), source: unescaped(source) }
 }
 
-/// Both files write blanks as `\\040`.
+/// Decodes blanks and other special characters, which both files write in octal (`\\040`).
 fn unescaped(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()

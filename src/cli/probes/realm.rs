@@ -1,4 +1,5 @@
-//! Whether the realm that is written to is reached, and lets us do what the configuration asks for. Nothing is written.
+//! Checks whether the Keycloak realm that Bursar writes to is reached, and whether Bursar has the rights that the
+//! configuration needs. Writes nothing.
 
 use bursar_directory::keycloak::{Administration, RealmError};
 use bursar_directory::source::KeycloakConfig;
@@ -22,14 +23,14 @@ pub(in crate::cli) async fn realm(settings: &Settings) -> Vec<Finding> {
         Ok(Some(config)) => config,
         Ok(None) => return Vec::new(),
         Err(errors) => {
-            let remedy = "put the secret where the configuration says, 0640 root:bursar";
+            let remedy = "put the secret where the configuration expects it, with mode 0640 and owner root:bursar";
             return errors.0.iter().map(|error| Finding::bad(&subject, error, remedy)).collect();
         }
     };
     let mut findings: Vec<Finding> =
         config.ca_pem.iter().filter_map(|pem| authority::of_source(&subject, pem)).collect();
     findings.extend(look(&subject, &realm.rules, &config).await.unwrap_or_else(|error| {
-        let remedy = "correct [realm]; until then the realm is left alone, and everything else continues";
+        let remedy = "correct [realm]; until then, Bursar changes nothing in the realm, and everything else continues";
         vec![Finding::bad(&subject, chain(&error), remedy)]
     }));
     findings
@@ -44,7 +45,7 @@ async fn look(subject: &str, rules: &Realm, config: &KeycloakConfig) -> Result<V
         let found = realm.roles(client, PREFIX).await?.len();
         findings.push(Finding::good(subject, format!("client {client}: {found} roles of workspaces")));
     }
-    // A token that says nothing of roles is no reason to doubt them.
+    // If the token does not list roles, the rights are not known, and no finding is made about them.
     let Some(rights) = rights else { return Ok(findings) };
     let has = |role: &str| rights.iter().any(|right| right == role);
     let account = format!("the service account of client {}", config.client_id);
@@ -53,7 +54,7 @@ async fn look(subject: &str, rules: &Realm, config: &KeycloakConfig) -> Result<V
         findings.push(Finding::bad(subject, format!("{account} may not write users"), remedy));
     }
     if rules.client.is_some() && !has(CLIENTS) {
-        let text = format!("{account} may not create roles: it lacks {CLIENTS}, so somebody else has to create them");
+        let text = format!("{account} may not create roles: it lacks {CLIENTS}, so an administrator must create them");
         findings.push(Finding::good(subject, text));
     }
     Ok(findings)

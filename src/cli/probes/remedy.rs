@@ -1,16 +1,16 @@
-//! What cures a directory that does not answer completely, by the cause. PURE: no runtime, no client, no file system, no
+//! Remedies for a directory that does not answer completely, by cause. Pure: no runtime, no client, no file system, no
 //! clock.
 
-/// Causes by words of the reason, as the reader of directories says them; the first that fits. A wrong password comes first: a
-/// server that is not reached either is then the smaller trouble.
+/// Words of the reason that the directory reader returns, each with the remedy for that cause. The first match counts.
+/// A wrong password comes first: if the reason also names a server that is not reached, that is the smaller problem.
 const REMEDIES: [(&[&str], &str); 6] = [
     (
         &["bind_dn has no password"],
-        "put the password where source.password says, 0640 root:bursar, and run: bursar check",
+        "put the password where source.password expects it, with mode 0640 and owner root:bursar, and run: bursar check",
     ),
     (
         &["bind as", "invalidCredentials", "unauthorized_client", "invalid_client"],
-        "the directory does not take the name or the password; try both: ldapwhoami -x -D BIND_DN -W -H URL, and correct \
+        "the directory refuses the name or the password; test both: ldapwhoami -x -D BIND_DN -W -H URL, and correct \
          bind_dn or the password",
     ),
     (
@@ -22,12 +22,12 @@ const REMEDIES: [(&[&str], &str); 6] = [
             "NotValidForName",
             "certificate",
         ],
-        "set ca to the PEM file of the authority that signed the server's certificate, and a name in urls that the \
-         certificate has; see both: openssl s_client -showcerts -connect HOST:636",
+        "set ca to the PEM file of the authority that signed the server's certificate, and use a name in urls that is in the \
+         certificate; to see both: openssl s_client -showcerts -connect HOST:636",
     ),
     (
         &["noSuchObject", "No such object", "(rc=32)"],
-        "correct base of source.tools, source.users or source.groups: the directory has no such entry, or does not show it \
+        "correct base in source.tools, source.users or source.groups: the directory has no such entry, or does not show it \
          to bind_dn",
     ),
     (
@@ -39,18 +39,18 @@ const REMEDIES: [(&[&str], &str); 6] = [
             "connection lost",
             "no answer",
         ],
-        "check urls and the firewall, and that the directory runs; until it answers nobody of this source is suspended for \
-         absence",
+        "check urls, the firewall and whether the directory runs; until it answers, no account of this source is suspended \
+         for absence",
     ),
     (
         &["sentinel"],
         "the directory does not show an entry of sentinels: let bind_dn read it, raise its size limit, or correct sentinels",
     ),
 ];
-/// For any other cause.
+/// The remedy for any other cause.
 const OTHER: &str = "see the reason and the directory's log; until a read is complete, no account of this source is suspended for absence";
 
-/// The remedy for a read that was not complete because of `why`.
+/// Returns the remedy for a read that is incomplete because of `why`.
 pub(in crate::cli) fn of(why: &str) -> &'static str {
     let fits = |words: &[&str]| words.iter().any(|word| why.contains(word));
     REMEDIES.iter().find(|(words, _)| fits(words)).map_or(OTHER, |(_, remedy)| remedy)

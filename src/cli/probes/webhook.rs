@@ -1,4 +1,5 @@
-//! Whether the webhook of a cluster is there, has the configuration's rules, and files that hold a while.
+//! Checks whether the webhook of a cluster is installed, has the rules of the configuration, and has files that do not
+//! expire soon.
 
 use jiff::Timestamp;
 
@@ -14,7 +15,7 @@ use crate::settings::Settings;
 use crate::store::ReadStore;
 use crate::{daemon, runtime};
 
-/// Looks at it; `init`: what gives the daemon its rights.
+/// Checks the webhook of one cluster. `init` is the command that gives the daemon its rights.
 pub(super) async fn webhook(
     settings: &Settings,
     cluster: &ClusterName,
@@ -50,7 +51,7 @@ pub(super) async fn webhook(
     }
 }
 
-/// What brings a webhook back. Until then every pod of tenants is refused.
+/// Returns the remedy for a webhook that does not answer. Until it does, every pod of tenants is refused.
 fn start(url: Option<&str>) -> String {
     match url {
         Some(url) => format!(
@@ -61,38 +62,39 @@ fn start(url: Option<&str>) -> String {
     }
 }
 
-/// Rules that only audit, because the ledger is older than they are and nobody chose their mode.
+/// Returns a finding about rules that only audit, because the ledger is older than the rules and their modes are not
+/// set.
 fn unchosen(subject: &str, keys: &[String]) -> Option<Finding> {
     (!keys.is_empty()).then(|| {
         Finding::bad(
             subject,
             format!("{} only audit, because this ledger is older than these rules and their modes are not set", keys.join(", ")),
-            "look for bursar-rules-audit in the API server's audit log, then set each to a mode; for example services = \
+            "look for bursar-rules-audit in the API server's audit log, then set a mode for each; for example services = \
              \"enforce\"",
         )
     })
 }
 
-/// A webhook as it was found.
+/// The state of the webhook in a cluster.
 #[expect(clippy::large_enum_variant, reason = "there is one for each cluster, for a moment")]
 enum Webhook {
     Absent {
-        /// What nobody enforces.
+        /// The rules that are not enforced; `None` if no tenant needs the webhook.
         unenforced: Option<String>,
     },
     Installed {
         found: Found,
-        /// Whether it serves what this configuration and ledger say.
+        /// Whether the webhook has the rules of this configuration and ledger.
         is_given: bool,
-        /// What its `client_ca`, `client_name` and `api_server_cidrs` are not in force of.
+        /// Which of `client_ca`, `client_name` and `api_server_cidrs` are not in force.
         senders: Option<String>,
-        /// A review to ask it; `None` where nothing can be asked.
+        /// A review to send to the webhook; `None` if the configuration has no classes.
         question: Option<Question>,
         older_than_rules: bool,
     },
 }
 
-/// What of the configuration only another installation puts in force.
+/// Returns the settings that are not in force and that only another installation puts in force.
 fn not_in_force(wanted: &Senders, in_force: &Senders, outside: bool) -> Option<String> {
     let mut wrong = Vec::new();
     if wanted.client != in_force.client {
@@ -103,12 +105,12 @@ fn not_in_force(wanted: &Senders, in_force: &Senders, outside: bool) -> Option<S
         });
     }
     if !outside && wanted.api_server_cidrs != in_force.api_server_cidrs {
-        wrong.push("its network policy is not of api_server_cidrs");
+        wrong.push("its network policy does not match api_server_cidrs");
     }
     (!wrong.is_empty()).then(|| wrong.join("; "))
 }
 
-/// Installs it again.
+/// Returns the command that installs the webhook again.
 fn again(cluster: &ClusterName, url: Option<&str>) -> String {
     let install = format!("bursar webhook install --cluster {cluster}");
     url.map_or(install.clone(), |url| format!("{install} --url {url} --write FOLDER"))
@@ -122,7 +124,7 @@ fn absent(subject: &str, cluster: &ClusterName, unenforced: Option<String>) -> F
     }
 }
 
-/// Checks an installed webhook: its address, if it has one, and the end of its files.
+/// Checks the rules of an installed webhook and the end of its files.
 fn installed(
     subject: String,
     cluster: &ClusterName,
@@ -173,9 +175,9 @@ mod tests {
     use crate::rules::senders::ClientRules;
 
     #[test]
-    fn rules_that_nobody_chose_are_named_until_somebody_does() {
+    fn rules_without_a_chosen_mode_are_named() {
         assert_eq!(unchosen("webhook", &[]), None);
-        let found = unchosen("webhook", &["class.tool.admission.services".to_owned()]).expect("a finding");
+        let found = unchosen("webhook", &["class.tool.admission.services".to_owned()]).expect("there is a finding");
         assert!(
             found.remedy.is_some() && found.text.starts_with("class.tool.admission.services only audit"),
             "{found:?}"
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn senders_that_only_another_installation_puts_in_force_are_named() {
+    fn settings_that_need_another_installation_are_named() {
         let client = |name: &str| Some(ClientRules { authorities: "PEM".to_owned(), name: name.to_owned() });
         let none = Senders::default();
         let named = |name: &str| Senders { client: client(name), ..Senders::default() };
@@ -193,38 +195,44 @@ mod tests {
             (named("a"), &none, "does not demand"),
             (none.clone(), &named("a"), "are not set"),
             (named("a"), &named("b"), "of an older"),
-            (addresses.clone(), &none, "not of api_server_cidrs"),
+            (addresses.clone(), &none, "not match api_server_cidrs"),
         ] {
-            let said = not_in_force(&wanted, in_force, false).expect("a difference");
+            let said = not_in_force(&wanted, in_force, false).expect("there is a difference");
             assert!(said.contains(what), "{said}");
         }
-        assert_eq!(not_in_force(&addresses, &none, true), None, "outside there is no network policy");
+        assert_eq!(not_in_force(&addresses, &none, true), None, "a webhook outside the cluster has no network policy");
     }
 
     #[test]
-    fn without_a_webhook_all_is_well_only_while_no_tenant_needs_it() {
+    fn a_missing_webhook_is_a_problem_only_if_a_tenant_needs_it() {
         use crate::plan::testing::{World, prod};
         let mut world = World::new();
         let found = |world: &World| absent("webhook", &prod(), unenforced(&world.policy, &prod(), &world.ledger));
-        assert_eq!(found(&world).remedy, None, "nobody is there");
+        assert_eq!(found(&world).remedy, None, "there is no tenant yet");
         world.add(crate::identity::AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
         let wrong = found(&world);
         assert!(wrong.text.contains("the rules for pods of class tool, which has tenants"), "{wrong:?}");
         assert!(wrong.remedy.is_some_and(|remedy| remedy.starts_with("bursar webhook install --cluster prod;")));
-        let class = &mut world.policy.classes.get_mut("tool").expect("a class").admission;
+        let class = &mut world.policy.classes.get_mut("tool").expect("the policy has this class").admission;
         (class.uid.mode, class.host, class.volumes.mode) = (Mode::Audit, Mode::Warn, Mode::Off);
         (class.claims.mode, class.lifetime) = (Mode::Off, Mode::Off);
         assert_eq!(found(&world).remedy, None, "its rules enforce nothing");
     }
 
     #[test]
-    fn outside_webhook_is_to_be_written_anew_30_days_before_its_end() {
-        let ends: Timestamp = "2026-12-21T06:00:00Z".parse().expect("a time");
+    fn an_outside_webhook_must_be_written_again_30_days_before_its_end() {
+        let ends: Timestamp = "2026-12-21T06:00:00Z".parse().expect("the text is a time");
         let url = Some("https://hook.example.org:9443".to_owned());
         let found = |now: &str, is_given| {
             let cluster = ClusterName("prod".to_owned());
-            installed("webhook".to_owned(), &cluster, (&url, Some(ends)), is_given, now.parse().expect("a time"))
+            installed(
+                "webhook".to_owned(),
+                &cluster,
+                (&url, Some(ends)),
+                is_given,
+                now.parse().expect("the text is a time"),
+            )
         };
         let again = "bursar webhook install --cluster prod --url https://hook.example.org:9443 --write FOLDER";
         assert_eq!(found("2026-11-21T05:59:59Z", true).remedy, None);

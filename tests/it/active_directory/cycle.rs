@@ -1,4 +1,4 @@
-//! From a domain to a kubeconfig, and back when a person is disabled.
+//! A person of a domain gets a kubeconfig, and loses access when disabled.
 
 use bursar_testkit::Servers;
 use bursar_testkit::samba::{DOMAIN_DN, SLICE, Samba, group_ldif, person_ldif};
@@ -148,7 +148,7 @@ fn a_foreign_principal_is_matched_by_its_sid() {
         )
     };
     let child = account("adx-carol", sid, 71_104) + &account("adx-dave", "S-1-5-21-2222-3333-4444-1105", 71_105);
-    std::fs::write(&file, child).expect("the other domain");
+    std::fs::write(&file, child).expect("the folder is writable");
     let source = format!(
         "[[source]]\nname = \"child\"\ntype = \"ldif\"\npreset = \"ad\"\npaths = [\"{}\"]\n[source.users]\n\
          base = \"{people}\"\nfilter = \"(objectClass=user)\"\n",

@@ -53,7 +53,7 @@ fn assert_same(polled: &SourceRead, full: &SourceRead, what: &str) {
 /// Returns the source with a filter whose result changes without a change of the entry, so that `uSNChanged` must be
 /// used.
 fn by_usn(mut source: SourceConfig, banned: &str) -> SourceConfig {
-    let users = source.users.as_mut().expect("people");
+    let users = source.users.as_mut().expect("the source has users");
     users.filter = format!("(&(objectCategory=person)(objectClass=user)(!(memberOf={banned})))");
     SourceConfig { name: "by-usn".to_owned(), ..source }
 }

@@ -68,7 +68,7 @@ async fn changes_while_a_group_is_read_hide_no_member() {
             assert!(why(&read).contains("changed while it was read"), "{}", why(&read));
         }
     }
-    moving.await.expect("the mover's changes");
+    moving.await.expect("the other task does not panic");
     let after = read(in_parts(source(samba, &base), 1)).await;
     assert_eq!(why(&after), "complete");
     assert_eq!(members(&after, "move-all"), people);

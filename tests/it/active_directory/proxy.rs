@@ -57,19 +57,19 @@ impl Proxy {
     pub async fn before(samba: &Samba) -> Self {
         let authority = Authority::new("the proxy's authority");
         let identity = authority.server(&[]);
-        let certificate = CertificateDer::from_pem_slice(identity.certificate.as_bytes()).expect("PEM");
-        let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).expect("PEM");
+        let certificate = CertificateDer::from_pem_slice(identity.certificate.as_bytes()).expect("the PEM is valid");
+        let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).expect("the PEM is valid");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let server = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("ring knows TLS 1.2 and 1.3")
             .with_no_client_auth()
             .with_single_cert(vec![certificate], key)
-            .expect("a certificate and its key");
+            .expect("the key fits the certificate");
         let (acceptor, connector) = (TlsAcceptor::from(Arc::new(server)), TlsConnector::from(trusting(&samba.ca_pem)));
-        let port = samba.ldaps_url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
-        let url = format!("ldaps://{}", listener.local_addr().expect("its address"));
+        let port = samba.ldaps_url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("the URL has a port");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("the system has a free port");
+        let url = format!("ldaps://{}", listener.local_addr().expect("a listener has an address"));
         let state = Arc::new(Mutex::new(State { always: Fault::None, next: None, asked: Vec::new(), answered: 0 }));
         let shared = Arc::clone(&state);
         tokio::spawn(async move {
@@ -86,22 +86,22 @@ impl Proxy {
 
     /// Sets the fault of all connections from now on.
     pub fn always(&self, fault: Fault) {
-        self.state.lock().expect("a state").always = fault;
+        self.state.lock().expect("no thread panics with the lock").always = fault;
     }
 
     /// Sets the fault of the next connection.
     pub fn next(&self, fault: Fault) {
-        self.state.lock().expect("a state").next = Some(fault);
+        self.state.lock().expect("no thread panics with the lock").next = Some(fault);
     }
 
     /// Forgets the requests so far, so that they are counted from here on.
     pub fn begin(&self) {
-        self.state.lock().expect("a state").asked.clear();
+        self.state.lock().expect("no thread panics with the lock").asked.clear();
     }
 
     /// Returns how often `word` occurred in the requests.
     pub fn asked(&self, word: &str) -> usize {
-        let state = self.state.lock().expect("a state");
+        let state = self.state.lock().expect("no thread panics with the lock");
         state.asked.windows(word.len()).filter(|part| part.eq_ignore_ascii_case(word.as_bytes())).count()
     }
 
@@ -117,7 +117,7 @@ impl Proxy {
 
     /// Returns the number of bytes that were answered on the last connection.
     pub fn answered(&self) -> usize {
-        self.state.lock().expect("a state").answered
+        self.state.lock().expect("no thread panics with the lock").answered
     }
 }
 
@@ -129,7 +129,7 @@ async fn serve(
     state: &Mutex<State>,
 ) -> io::Result<()> {
     let fault = {
-        let mut state = state.lock().expect("a state");
+        let mut state = state.lock().expect("no thread panics with the lock");
         state.answered = 0;
         state.next.take().unwrap_or(state.always)
     };
@@ -148,7 +148,7 @@ async fn serve(
             if let Fault::Question(one, other) = fault {
                 replace(&mut asked, one, other);
             }
-            state.lock().expect("a state").asked.extend(&asked);
+            state.lock().expect("no thread panics with the lock").asked.extend(&asked);
             far.write_all(&asked).await?;
             far.flush().await?;
         }
@@ -184,7 +184,7 @@ async fn serve(
                 Fault::Answer(one, other) => replace(&mut answer, one, other),
             }
             before += length;
-            state.lock().expect("a state").answered = before;
+            state.lock().expect("no thread panics with the lock").answered = before;
             near.write_all(&answer).await?;
             near.flush().await?;
         }

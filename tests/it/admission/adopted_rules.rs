@@ -1,5 +1,5 @@
-//! The rules of a class that adopts namespaces apply in namespaces that its selector matches, and in no other. Attacks
-//! and ordinary objects are sent by an administrator whom nothing exempts, and by Kubernetes' controllers.
+//! The rules of a class that adopts namespaces apply in namespaces that its selector matches, and in no other. An
+//! administrator without an exemption and the controllers of Kubernetes send attacks and ordinary objects.
 
 #![expect(clippy::needless_pass_by_value, reason = "each call makes its values with json!")]
 
@@ -18,7 +18,9 @@ const OWN: &str = "lab-ann.lab.example.org";
 
 fn claim(modes: &[&str], fields: Value) -> Value {
     let mut spec = json!({"accessModes": modes, "resources": {"requests": {"storage": "1Gi"}}});
-    spec.as_object_mut().expect("fields").extend(fields.as_object().expect("fields").clone());
+    spec.as_object_mut()
+        .expect("the value is an object")
+        .extend(fields.as_object().expect("the value is an object").clone());
     object("v1", "PersistentVolumeClaim", LAB, spec)
 }
 
@@ -56,7 +58,9 @@ fn ingress(host: Option<&str>, more: Value) -> Value {
         rule["host"] = json!(host);
     }
     let mut spec = json!({"ingressClassName": "nginx", "rules": [rule]});
-    spec.as_object_mut().expect("fields").extend(more.as_object().expect("fields").clone());
+    spec.as_object_mut()
+        .expect("the value is an object")
+        .extend(more.as_object().expect("the value is an object").clone());
     object("networking.k8s.io/v1", "Ingress", LAB, spec)
 }
 
@@ -66,7 +70,10 @@ fn http_route(hosts: &[&str]) -> Value {
 
 fn service(spec: Value) -> Value {
     let mut whole = json!({"ports": [{"port": 80}]});
-    whole.as_object_mut().expect("fields").extend(spec.as_object().expect("fields").clone());
+    whole
+        .as_object_mut()
+        .expect("the value is an object")
+        .extend(spec.as_object().expect("the value is an object").clone());
     object("v1", "Service", LAB, whole)
 }
 
@@ -322,7 +329,7 @@ fn violations_older_than_the_label_may_stay_but_not_get_worse() {
             ("httproute", json!({"spec": {"hostnames": []}}), "has a hostname that is not yours, or none"),
             ("httproute", json!({"spec": {"hostnames": ["bob.lab.example.org", "*"]}}), "has a hostname"),
         ] {
-            let why = patch(kind, refused.clone()).expect_err("refused");
+            let why = patch(kind, refused.clone()).expect_err("the rules refuse the change");
             assert!(why.contains(text), "{kind} {refused}: {why}");
         }
         // Somebody who may remove the label thereby removes the rules.

@@ -96,19 +96,22 @@ fn pods() -> impl Strategy<Value = Value> {
 
 /// Creates each pod and deletes it again. Returns the security contexts that the API server stored, or the refusal.
 fn asked(site: &Site, pods: &[Value]) -> Vec<Result<Value, String>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
     runtime.block_on(async {
-        let client = bootstrap::client(&site.cluster.admin_kubeconfig).await.expect("a client");
+        let client = bootstrap::client(&site.cluster.admin_kubeconfig).await.expect("the kubeconfig is valid");
         let api = Api::<Pod>::namespaced(client, "level-level");
         let ask = async |(number, pod): (usize, &Value)| {
             let name = format!("random-{number}");
-            let mut pod: Pod = serde_json::from_value(pod.clone()).expect("a pod");
+            let mut pod: Pod = serde_json::from_value(pod.clone()).expect("the value is a pod");
             pod.metadata.name = Some(name.clone());
             match api.create(&PostParams::default(), &pod).await {
                 Ok(_) => {
                     let stored = api.get(&name).await.expect("the pod is stored");
-                    api.delete(&name, &DeleteParams::default().grace_period(0)).await.expect("deleted");
-                    Ok(contexts(&serde_json::to_value(stored.spec).expect("JSON")))
+                    api.delete(&name, &DeleteParams::default().grace_period(0))
+                        .await
+                        .expect("the API server accepts the deletion");
+                    Ok(contexts(&serde_json::to_value(stored.spec).expect("the value has a JSON form")))
                 }
                 Err(kube::Error::Api(status)) => Err(status.message.clone()),
                 Err(error) => panic!("{error}"),
@@ -130,7 +133,8 @@ fn webhook_and_backstop_agree_on_random_pods() {
     site.tenant("level", "level", 52505, bursar::contract::TenantState::Active);
     let count = std::env::var("BURSAR_TEST_PODS").ok().and_then(|count| count.parse().ok()).unwrap_or(PODS);
     let mut runner = TestRunner::new(Config::default());
-    let pods: Vec<Value> = (0..count).map(|_| pods().new_tree(&mut runner).expect("a pod").current()).collect();
+    let pods: Vec<Value> =
+        (0..count).map(|_| pods().new_tree(&mut runner).expect("the strategy generates a value").current()).collect();
     let no_backstop = [
         "delete",
         "validatingadmissionpolicybindings,mutatingadmissionpolicybindings",

@@ -19,7 +19,10 @@ fn without_the_webhook_only_tenants_are_blocked() {
         let mut workload = json!({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "stopped", "namespace": "tool-foo"},
             "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}},
                 "spec": {"containers": [{"name": "c", "image": "registry.example.org/i"}]}}}});
-        workload["spec"].as_object_mut().expect("it").extend(more.as_object().cloned().unwrap_or_default());
+        workload["spec"]
+            .as_object_mut()
+            .expect("the value is an object")
+            .extend(more.as_object().cloned().unwrap_or_default());
         let created = site.tool("foo", &["create", "-f", "-"], &workload.to_string());
         assert!(created.status.success(), "{}", said(&created));
     };
@@ -101,7 +104,7 @@ fn no_pod_is_admitted_when_the_webhook_is_killed_under_load() {
     let (done, refused) = std::thread::scope(|scope| {
         let load = scope.spawn(|| load(&site, &stop));
         let reviews = || site.metric("bursar_webhook_review_seconds_count").filter(|count| *count > 100.0);
-        wait_for("100 reviews", DEADLINE, reviews);
+        wait_for("the webhook has answered 100 reviews", DEADLINE, reviews);
         site.webhook().kill();
         for number in 0..20 {
             let refused =
@@ -109,7 +112,7 @@ fn no_pod_is_admitted_when_the_webhook_is_killed_under_load() {
             assert!(refused.contains("failed calling webhook"), "{refused}");
         }
         stop.store(true, Ordering::Relaxed);
-        load.join().expect("the load")
+        load.join().expect("the thread does not panic")
     });
     assert!(refused.len() < done, "{} of {done}", refused.len());
     assert!(!refused.is_empty() && refused.iter().all(|why| why.contains("failed calling webhook")), "{refused:?}");

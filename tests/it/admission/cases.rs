@@ -93,14 +93,16 @@ impl Case {
 /// Returns the cases of a folder by identity, which is a state of the tenants' namespaces.
 fn cases(part: &str) -> BTreeMap<String, Vec<(String, Case)>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/admission").join(part);
-    let mut files: Vec<_> =
-        std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("it").path()).collect();
+    let mut files: Vec<_> = std::fs::read_dir(folder)
+        .expect("the folder is readable")
+        .map(|entry| entry.expect("the folder is readable").path())
+        .collect();
     files.sort();
     let mut cases = BTreeMap::<_, Vec<_>>::new();
     for (number, path) in files.iter().enumerate() {
-        let text = std::fs::read_to_string(path).expect("text");
+        let text = std::fs::read_to_string(path).expect("the file is readable");
         let case: Case = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        let name = path.file_stem().expect("the path has a name").to_string_lossy().into_owned();
         if let Some(case) = case.sendable() {
             cases.entry(case.identity.clone()).or_default().push((name, case.named(&format!("{part}-{number}"))));
         }
@@ -146,7 +148,7 @@ fn sent(site: &Site, sender: &Sender, part: &str, level: &str) -> Vec<(String, C
     become_identity(site, sender, "", level);
     let label = |value: &str| {
         for namespace in ["tool-foo", "user-alice", "trial-bob", "course-algebra"] {
-            let class = namespace.split('-').next().expect("a part");
+            let class = namespace.split('-').next().expect("the text has a part");
             let label =
                 if value == "off" { "bursar.dev/class-".to_owned() } else { format!("bursar.dev/class={class}") };
             site.cluster.run(&["label", "namespace", namespace, &label], "");
@@ -172,7 +174,7 @@ fn sent(site: &Site, sender: &Sender, part: &str, level: &str) -> Vec<(String, C
     answers
 }
 
-/// What the API server refuses by itself: what is no such object, and certificates and changes that it grants nobody.
+/// Attacks that the API server refuses itself: invalid objects, and certificates and changes that it allows nobody.
 const ATTACKS_IT_REFUSES: &[&str] = &[
     "approval-of-another-request-than-is-stored",
     "approval-of-masters-beside-ours",
@@ -241,7 +243,7 @@ fn ordinary_objects_of_tenants_are_allowed_and_completed() {
             wrong.push(format!("{name}: {}: {}", answer.status, answer.message()));
         }
         for operation in case.expect.patch.iter().filter(|_| answer.is_success()) {
-            let path = operation["path"].as_str().expect("a path");
+            let path = operation["path"].as_str().expect("the value is a string");
             let parent = path.strip_suffix("/-");
             let found = answer.body.pointer(parent.unwrap_or(path)).cloned().unwrap_or_default();
             let is_there = match (parent, &found) {

@@ -50,7 +50,7 @@ impl Connection {
     fn open(site: &Site, client: Option<&Identity>) -> Self {
         let mut roots = RootCertStore::empty();
         for authority in CertificateDer::pem_slice_iter(site.authorities().as_bytes()) {
-            roots.add(authority.expect("PEM")).expect("an authority");
+            roots.add(authority.expect("the PEM is valid")).expect("the PEM is valid");
         }
         let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_safe_default_protocol_versions()
@@ -60,14 +60,16 @@ impl Connection {
             None => config.with_no_client_auth(),
             Some(client) => {
                 let chain = CertificateDer::pem_slice_iter(client.certificate.as_bytes());
-                let key = PrivateKeyDer::from_pem_slice(client.key.as_bytes()).expect("a key");
-                config.with_client_auth_cert(chain.map(|one| one.expect("PEM")).collect(), key).expect("a pair")
+                let key = PrivateKeyDer::from_pem_slice(client.key.as_bytes()).expect("the key is valid");
+                config
+                    .with_client_auth_cert(chain.map(|one| one.expect("the PEM is valid")).collect(), key)
+                    .expect("the key fits the certificate")
             }
         };
-        let name = ServerName::try_from("127.0.0.1").expect("an address");
-        let connection = ClientConnection::new(Arc::new(config), name).expect("a connection");
-        let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, site.port)).expect("connected");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        let name = ServerName::try_from("127.0.0.1").expect("the name is valid");
+        let connection = ClientConnection::new(Arc::new(config), name).expect("the TLS settings are valid");
+        let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, site.port)).expect("the server listens");
+        socket.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
         Self(StreamOwned::new(connection, socket))
     }
 
@@ -118,7 +120,7 @@ fn after_the_api_server_has_shown_a_certificate_every_client_needs_it() {
         ..ControlPlaneOptions::default()
     });
     let folder = site.dir();
-    let folder = folder.parent().expect("the site's").to_owned();
+    let folder = folder.parent().expect("the path has a parent").to_owned();
     let doctor = |site: &Site| out(&site.bursar(&["doctor"]));
     assert_eq!(review(&site, None), Some(200));
 
@@ -137,13 +139,13 @@ fn after_the_api_server_has_shown_a_certificate_every_client_needs_it() {
 
     // The API server shows the configured certificate.
     let mut early = Connection::open(&site, None);
-    assert_eq!(early.send("/", "").expect("an answer"), 404);
+    assert_eq!(early.send("/", "").expect("the webhook answers"), 404);
     site.configure(&keys(&folder, &authority, NAME));
     let installed = site.try_install();
     assert!(installed.status.success(), "{}{}", out(&installed), said(&installed));
     assert!(out(&installed).contains("it answers only the client certificate"), "{}", out(&installed));
     wait_for("the webhook demands the certificate", DEADLINE, || review(&site, None).is_none().then_some(()));
-    assert_eq!(early.review().expect("an answer"), 403, "a connection from before is refused, too");
+    assert_eq!(early.review().expect("the webhook answers"), 403, "a connection from before is refused, too");
     let refused = |site: &Site| {
         let (wrong_name, wrong_authority) = (authority.client("kubelet", "system"), strangers.client(NAME, "system"));
         [None, Some(&wrong_name), Some(&wrong_authority)].map(|client| review(site, client))
@@ -154,7 +156,7 @@ fn after_the_api_server_has_shown_a_certificate_every_client_needs_it() {
     assert_eq!(site.health("/healthz").0, 200);
     let counted = "bursar_webhook_reviews_total{phase=\"handshake\",outcome=\"unidentified\"}";
     assert!(site.metric(counted).is_some_and(|count| count >= 4.0), "{}", site.health("/metrics").1);
-    let log = std::fs::read_to_string(site.log()).expect("a log");
+    let log = std::fs::read_to_string(site.log()).expect("the log is readable");
     assert!(log.contains("a client without the certificate of client_ca and client_name was refused"), "{log}");
     site.create(&pod("closed")).expect("the pod is allowed");
     site.must(&["webhook", "selftest"]);
@@ -186,7 +188,7 @@ fn after_the_api_server_has_shown_a_certificate_every_client_needs_it() {
 fn an_api_server_without_a_certificate_can_still_use_the_webhook() {
     let site = Site::alone();
     let folder = site.dir();
-    site.configure(&keys(folder.parent().expect("the site's"), &Authority::new("api servers"), NAME));
+    site.configure(&keys(folder.parent().expect("the path has a parent"), &Authority::new("api servers"), NAME));
     let installed = site.try_install();
     assert_eq!(installed.status.code(), Some(1), "{}{}", out(&installed), said(&installed));
     assert!(out(&installed).contains("does not show it to the webhook: it has none"), "{}", out(&installed));

@@ -45,7 +45,7 @@ fn an_exception_allows_only_its_rules_and_cannot_be_forged() {
     course.exceptions = [ExceptedRule::Images, ExceptedRule::Volumes].into();
     seal(&course);
     let stored = wait_for("the webhook notices the exception", DEADLINE, || dry(&elsewhere).ok());
-    let stored: Value = serde_json::from_str(&stored).expect("JSON");
+    let stored: Value = serde_json::from_str(&stored).expect("the text is JSON");
     assert_eq!(stored["spec"]["securityContext"]["runAsUser"], 52_520, "the uid is still set");
     dry(&export).expect("the exception allows the volume");
     for (pod, text) in [
@@ -58,13 +58,13 @@ fn an_exception_allows_only_its_rules_and_cannot_be_forged() {
         (with(&|spec| spec["hostNetwork"] = json!(true)), "hostNetwork"),
         (path, "of the node"),
     ] {
-        let why = dry(&pod).expect_err("refused");
+        let why = dry(&pod).expect_err("the exception does not allow the pod");
         assert!(why.contains("pods.bursar.dev") && why.contains(text), "{pod}: {why}");
     }
 
     // The audit reports the violation, marked as excepted.
-    ask(&elsewhere, &[]).expect("stored");
-    let admin = site.cluster.admin_kubeconfig.to_str().expect("UTF-8");
+    ask(&elsewhere, &[]).expect("the API server stores the object");
+    let admin = site.cluster.admin_kubeconfig.to_str().expect("the path is UTF-8");
     let audited = || {
         let audited = site.bursar(&["--json", "webhook", "audit", "--cluster", "test", "--admin-kubeconfig", admin]);
         let audited: Value = serde_json::from_str(&out(&audited)).unwrap_or_else(|_| panic!("{}", said(&audited)));

@@ -51,8 +51,8 @@ struct Target {
 
 impl Target {
     fn of(site: &Site) -> Self {
-        let authorities = tempfile::NamedTempFile::new().expect("a file");
-        std::fs::write(authorities.path(), site.authorities()).expect("written");
+        let authorities = tempfile::NamedTempFile::new().expect("the system allows a temporary file");
+        std::fs::write(authorities.path(), site.authorities()).expect("the folder is writable");
         Self { port: site.port, tls: trusting(authorities.path()) }
     }
 
@@ -63,7 +63,7 @@ impl Target {
         stream.set_nodelay(true)?;
         let mut tls = (*self.tls).clone();
         tls.alpn_protocols = vec![protocol.to_vec()];
-        let name = ServerName::try_from("127.0.0.1").expect("an address");
+        let name = ServerName::try_from("127.0.0.1").expect("the name is valid");
         TlsConnector::from(Arc::new(tls)).connect(name, stream).await
     }
 
@@ -131,7 +131,7 @@ async fn large(target: Target, pod: Value) -> usize {
         if let Ok((mut send, connection)) = target.http2(Ipv4Addr::new(127, 0, 0, 9)).await {
             let connection = tokio::spawn(connection);
             let request = http::Request::post(format!("https://127.0.0.1:{}/validate", target.port));
-            let answer = send.send_request(request.body(Full::new(body.clone())).expect("a request")).await;
+            let answer = send.send_request(request.body(Full::new(body.clone())).expect("the request is valid")).await;
             connection.abort();
             match answer {
                 Ok(answer) if answer.status() == 200 => return times,
@@ -150,10 +150,15 @@ async fn large(target: Target, pod: Value) -> usize {
 fn a_flood_of_one_tenant_delays_neither_other_tenants_nor_probes() {
     let site = Site::alone();
     let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("open files for the flood");
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("the limit can be raised");
     let (target, sender, opened) = (Target::of(&site), Sender::new(&site), Arc::new(AtomicUsize::new(0)));
-    let flood = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-    let address = |number: usize| Ipv4Addr::new(127, 0, 0, u8::try_from(number % ADDRESSES + 1).expect("small"));
+    let flood = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("the system allows a runtime");
+    let address =
+        |number: usize| Ipv4Addr::new(127, 0, 0, u8::try_from(number % ADDRESSES + 1).expect("the number is small"));
     for number in 0..IDLE {
         flood.spawn(idle(target.clone(), address(number), Arc::clone(&opened)));
     }
@@ -164,7 +169,7 @@ fn a_flood_of_one_tenant_delays_neither_other_tenants_nor_probes() {
     ] {
         flood.spawn(slow(target.clone(), head));
     }
-    wait_for("the idle connections", DEADLINE, || (opened.load(Ordering::Relaxed) >= IDLE).then_some(()));
+    wait_for("all idle connections are open", DEADLINE, || (opened.load(Ordering::Relaxed) >= IDLE).then_some(()));
 
     #[expect(clippy::disallowed_methods, reason = "this test measures")]
     let now = Instant::now;

@@ -28,7 +28,8 @@ fn the_selftest_reports_rules_that_are_not_in_force() {
         !text.contains("class shop: a pod that names its node"),
         "the class allows node names, so this is not tested: {text}"
     );
-    let rows: Vec<Value> = serde_json::from_str(&site.must(&["webhook", "selftest", "--json"])).expect("JSON");
+    let rows: Vec<Value> =
+        serde_json::from_str(&site.must(&["webhook", "selftest", "--json"])).expect("the text is JSON");
     assert!(rows.len() > 8 && rows.iter().all(|row| row["wrong"].is_null()), "{rows:#?}");
 
     // Objects of the self-test must not be created for real.
@@ -46,10 +47,10 @@ fn the_selftest_reports_rules_that_are_not_in_force() {
 
     // The self-test notices rules that let root through.
     let file = site.dir().join("rules.json");
-    let rules = std::fs::read_to_string(&file).expect("rules");
-    let (others, level) = rules.split_at(rules.find("\"level\":").expect("the class level"));
+    let rules = std::fs::read_to_string(&file).expect("the file is readable");
+    let (others, level) = rules.split_at(rules.find("\"level\":").expect("the text has this part"));
     let rules = others.to_owned() + &level.replacen("\"enforce\"", "\"off\"", 1);
-    std::fs::write(&file, rules).expect("written");
+    std::fs::write(&file, rules).expect("the folder is writable");
     // While the webhook loads the rules, a self-test may notice only a part of the change.
     wait_for("the self-test reports the weaker rules", DEADLINE, || {
         let output = site.bursar(&["webhook", "selftest"]);
@@ -62,9 +63,10 @@ fn the_selftest_reports_rules_that_are_not_in_force() {
 fn doctor_warns_30_days_before_the_files_end() {
     let site = Site::alone();
     let webhook = || {
-        let findings: Vec<Value> = serde_json::from_str(&out(&site.bursar(&["--json", "doctor"]))).expect("JSON");
+        let findings: Vec<Value> =
+            serde_json::from_str(&out(&site.bursar(&["--json", "doctor"]))).expect("the text is JSON");
         let found = findings.into_iter().find(|finding| finding["subject"] == "cluster test, webhook");
-        found.expect("a finding about the webhook")
+        found.expect("the doctor has a finding")
     };
     assert_eq!(webhook()["remedy"], Value::Null, "{}", webhook());
     // The files are valid for a year.
@@ -115,7 +117,7 @@ fn the_confinement_limits_webhooks_that_the_daemon_writes() {
     // The installed configurations may be written again, but not with any field weakened.
     let read = |kind: &str, name: &str| -> Value {
         let text = site.cluster.run(&["get", kind, name, "-o", "json"], "");
-        let found: Value = serde_json::from_str(&text).expect("JSON");
+        let found: Value = serde_json::from_str(&text).expect("the text is JSON");
         json!({"apiVersion": found["apiVersion"], "kind": found["kind"],
             "metadata": {"name": name}, "webhooks": found["webhooks"]})
     };
@@ -175,9 +177,9 @@ fn no_request_waits_for_the_webhook_before_it_runs() {
     site.configure(with_addresses);
     std::thread::scope(|scope| {
         let installing = scope.spawn(|| site.bursar(&["webhook", "install", "--cluster", "test"]));
-        let pods = wait_for("two pods of the Deployment", DEADLINE, || {
+        let pods = wait_for("the Deployment has two pods", DEADLINE, || {
             let pods = site.cluster.run(&["get", "pods", "-n", "bursar", "-o", "json"], "");
-            let pods: Value = serde_json::from_str(&pods).expect("JSON");
+            let pods: Value = serde_json::from_str(&pods).expect("the text is JSON");
             pods["items"].as_array().filter(|pods| pods.len() == 2).cloned()
         });
         let configurations = ["get", "validatingwebhookconfigurations", "bursar-webhook", "--ignore-not-found"];
@@ -186,10 +188,10 @@ fn no_request_waits_for_the_webhook_before_it_runs() {
         let ready =
             json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}).to_string();
         for pod in &pods {
-            let name = pod["metadata"]["name"].as_str().expect("a name");
+            let name = pod["metadata"]["name"].as_str().expect("a name is a string");
             site.cluster.run(&["patch", "pod", name, "-n", "bursar", "--subresource=status", "-p", &ready], "");
         }
-        let installed = installing.join().expect("installed");
+        let installed = installing.join().expect("the thread does not panic");
         assert!(installed.status.success(), "{}{}", out(&installed), said(&installed));
         assert!(out(&installed).contains("Deployment bursar-webhook"), "{}", out(&installed));
         assert_ne!(site.cluster.run(&configurations, ""), "");
@@ -202,14 +204,14 @@ fn no_request_waits_for_the_webhook_before_it_runs() {
     assert!(secret.contains("tls.crt") && secret.contains("tls.key"), "{secret}");
 
     let policies = || site.cluster.run(&["get", "networkpolicies", "-n", "bursar", "-o", "json"], "");
-    let policy: Value = serde_json::from_str(&policies()).expect("JSON");
+    let policy: Value = serde_json::from_str(&policies()).expect("the text is JSON");
     let rules = &policy["items"][0]["spec"]["ingress"];
     assert_eq!(rules[0]["from"], json!([{"ipBlock": {"cidr": "10.0.0.0/28"}}, {"ipBlock": {"cidr": "fd00::/64"}}]));
     assert_eq!((&rules[0]["ports"][0]["port"], &rules[1]["ports"][0]["port"]), (&json!(9443), &json!(9444)));
     assert_eq!(rules[1]["from"], Value::Null, "probes may come from anywhere");
     site.configure("");
     let doctor = out(&site.bursar(&["doctor"]));
-    assert!(doctor.contains("its network policy is not of api_server_cidrs"), "{doctor}");
+    assert!(doctor.contains("its network policy does not match api_server_cidrs"), "{doctor}");
     site.must(&["webhook", "install", "--cluster", "test"]);
     assert!(!policies().contains("bursar-webhook"), "{}", policies());
     site.configure(with_addresses);
@@ -255,7 +257,8 @@ fn tenants_may_not_make_secrets_that_kubernetes_fills_with_tokens() {
     site.delete("secret", "own", "tool-foo");
 }
 
-/// Otherwise a controller would make the pod as soon as a revocation has made the account.
+/// If a tenant's pod could name this service account, a controller would create the pod as soon as a revocation has
+/// created the account.
 #[test]
 fn pods_may_not_name_the_service_account_of_the_next_generation() {
     let site = Site::shared();
@@ -304,15 +307,16 @@ fn wrong_arguments_are_refused_with_the_correct_ones() {
 #[test]
 fn the_kustomize_folder_has_the_objects_that_install_makes() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/webhook");
-    let made = bursar::bootstrap::webhook::yaml(&bursar::bootstrap::webhook::fixed("bursar-webhook")).expect("YAML");
+    let made = bursar::bootstrap::webhook::yaml(&bursar::bootstrap::webhook::fixed("bursar-webhook"))
+        .expect("the text is YAML");
     let text = format!("# Made by bursar::bootstrap::webhook: UPDATE_GOLDENS=1 writes it again.\n{made}");
     let file = folder.join("bursar-webhook.yaml");
     if std::env::var_os("UPDATE_GOLDENS").is_some() {
-        std::fs::write(&file, &text).expect("written");
+        std::fs::write(&file, &text).expect("the folder is writable");
     }
-    assert_eq!(std::fs::read_to_string(&file).expect("a file"), text);
+    assert_eq!(std::fs::read_to_string(&file).expect("the file is readable"), text);
     let site = Site::shared();
-    let built = site.cluster.run(&["kustomize", folder.to_str().expect("UTF-8")], "");
+    let built = site.cluster.run(&["kustomize", folder.to_str().expect("the path is UTF-8")], "");
     assert!(built.contains("image: registry.example.org/bursar-webhook:0.1.0"), "{built}");
     site.cluster.run(&["apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-"], &built);
 }

@@ -141,14 +141,15 @@ fn kind_of(object: &Value) -> Kind {
 /// Returns for each object what the API server would store, or why it refuses.
 fn asked(site: &Site, objects: &[Value]) -> Vec<Result<Value, String>> {
     runtime().block_on(async {
-        let client = bootstrap::client(&site.cluster.admin_kubeconfig).await.expect("a client");
+        let client = bootstrap::client(&site.cluster.admin_kubeconfig).await.expect("the kubeconfig is valid");
         let ask = async |object: &Value| {
-            let (kind, namespace) = (kind_of(object), object["metadata"]["namespace"].as_str().expect("a namespace"));
-            let version = object["apiVersion"].as_str().expect("a version");
+            let (kind, namespace) =
+                (kind_of(object), object["metadata"]["namespace"].as_str().expect("the value is a string"));
+            let version = object["apiVersion"].as_str().expect("the value is a string");
             let root = if version.contains('/') { "apis" } else { "api" };
             let uri = format!("/{root}/{version}/namespaces/{namespace}/{}?dryRun=All", kind.resource);
             let request = http::Request::post(uri).header("content-type", "application/json");
-            let request = request.body(object.to_string().into_bytes()).expect("a request");
+            let request = request.body(object.to_string().into_bytes()).expect("the request is valid");
             match client.request::<Value>(request).await {
                 Ok(stored) => Ok(stored),
                 Err(kube::Error::Api(status)) => Err(status.message.clone()),
@@ -166,7 +167,8 @@ fn audit_and_policies_agree_on_random_objects() {
     let count = std::env::var("BURSAR_TEST_PODS").ok().and_then(|count| count.parse().ok()).unwrap_or(OBJECTS);
     let random = prop_oneof![6 => of_pods(), 1 => of_services(), 2 => of_classes()];
     let mut runner = TestRunner::new(Config::default());
-    let objects: Vec<Value> = (0..count).map(|_| random.new_tree(&mut runner).expect("an object").current()).collect();
+    let objects: Vec<Value> =
+        (0..count).map(|_| random.new_tree(&mut runner).expect("the strategy generates a value").current()).collect();
     let (mut wrong, mut said) = (Vec::new(), BTreeMap::new());
     for (object, answer) in objects.iter().zip(asked(&site, &objects)) {
         let class = if object["metadata"]["namespace"] == SHOP { "shop" } else { "tool" };

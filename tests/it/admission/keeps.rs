@@ -15,8 +15,8 @@ fn template() -> Value {
 
 fn pods(site: &Site, namespace: &str) -> Vec<Value> {
     let pods = site.cluster.run(&["get", "pods", "-n", namespace, "-o", "json"], "");
-    let pods: Value = serde_json::from_str(&pods).expect("JSON");
-    pods["items"].as_array().expect("a list").clone()
+    let pods: Value = serde_json::from_str(&pods).expect("the text is JSON");
+    pods["items"].as_array().expect("the value is a list").clone()
 }
 
 #[test]
@@ -42,14 +42,14 @@ fn controllers_create_and_remove_a_tenants_objects() {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
     let made = site.tool("works", &["create", "-n", &namespace, "-f", "-"], &list.to_string());
     assert!(made.status.success(), "{}", said(&made));
-    let found = wait_for("the controllers' pods", DEADLINE, || {
+    let found = wait_for("the controllers have made their pods", DEADLINE, || {
         let found = pods(&site, &namespace);
         (found.len() == 4).then_some(found)
     });
     for pod in found {
         assert_eq!(pod["spec"]["securityContext"]["runAsUser"], 52520, "{pod:#}");
     }
-    wait_for("the quota's status", DEADLINE, || {
+    wait_for("the quota counts the pods", DEADLINE, || {
         let used =
             site.cluster.run(&["get", "quota", "bursar", "-n", &namespace, "-o", "jsonpath={.status.used.pods}"], "");
         (used == "4").then_some(())
@@ -63,7 +63,7 @@ fn controllers_create_and_remove_a_tenants_objects() {
         (left.is_empty() && alive == 2).then_some(())
     });
     for pod in pods(&site, &namespace) {
-        site.delete("pod", pod["metadata"]["name"].as_str().expect("a name"), &namespace);
+        site.delete("pod", pod["metadata"]["name"].as_str().expect("a name is a string"), &namespace);
     }
     site.cluster.run(&["delete", "namespace", &namespace, "--timeout=240s"], "");
 }

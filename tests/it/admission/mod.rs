@@ -46,19 +46,19 @@ fn a_refusal_names_object_problem_and_remedy() {
     let site = Site::shared();
     let mut root = pod("root");
     root["spec"]["containers"][0]["securityContext"] = json!({"runAsUser": 0});
-    let refused = site.create(&root).expect_err("root");
+    let refused = site.create(&root).expect_err("the pod would run as root");
     let text = "container \"web\" would run as uid 0; tool foo runs as 52503: remove securityContext.runAsUser";
     assert!(refused.contains(text) && refused.contains("pods.bursar.dev"), "{refused}");
     let mut elsewhere = pod("elsewhere");
     elsewhere["spec"]["containers"][0]["image"] = json!("registry.example.org.evil.com/web");
-    let refused = site.create(&elsewhere).expect_err("another registry");
+    let refused = site.create(&elsewhere).expect_err("the class does not allow this registry");
     assert!(refused.contains("registry.example.org.evil.com"), "{refused}");
     // The log line does not contain the body of the review.
-    let log = wait_for("the refusal in the log", DEADLINE, || {
+    let log = wait_for("the log has the refusal", DEADLINE, || {
         let log = std::fs::read_to_string(site.log()).unwrap_or_default();
         log.lines().find(|line| line.contains("\"refused\"") && line.contains("evil.com")).map(str::to_owned)
     });
-    let line: serde_json::Value = serde_json::from_str(&log).expect("JSON");
+    let line: serde_json::Value = serde_json::from_str(&log).expect("the text is JSON");
     assert_eq!((&line["user"], &line["rule"]), (&json!("tool:foo"), &json!("images")));
     assert!(!log.contains("containers"), "{log}");
 }
@@ -240,10 +240,10 @@ fn a_portal_may_report_a_use_and_change_nothing_else() {
 #[test]
 fn the_daemon_cannot_approve_a_certificate_for_a_stranger() {
     let site = Site::shared();
-    let key = rcgen::KeyPair::generate().expect("a key");
+    let key = rcgen::KeyPair::generate().expect("a key can be generated");
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name.push(rcgen::DnType::CommonName, "cluster-boss");
-    let request = params.serialize_request(&key).and_then(|request| request.pem()).expect("a request");
+    let request = params.serialize_request(&key).and_then(|request| request.pem()).expect("the request is valid");
     let request = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, request);
     let object = json!({
         "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
@@ -262,12 +262,12 @@ fn the_daemon_cannot_approve_a_certificate_for_a_stranger() {
         {"type": "Approved", "status": "True", "reason": "Test", "message": "test"},
     ]}});
     let refused = site::runtime().block_on(async {
-        let client = bursar::bootstrap::client(site.daemon_kubeconfig()).await.expect("a client");
+        let client = bursar::bootstrap::client(site.daemon_kubeconfig()).await.expect("the kubeconfig is valid");
         let server = bursar::execute::request::ApiServer::new(site::name(), client, std::sync::Arc::default());
         let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests/boss/approval";
         server.ask(path, bursar::execute::request::Ask::Merge(&approval)).await
     });
-    let refused = chain(&refused.expect_err("a stranger"));
+    let refused = chain(&refused.expect_err("the certificate is for a stranger"));
     assert!(refused.contains("approvals.bursar.dev"), "{refused}");
     let deleted = daemon(&["delete", "csr", "boss"], "");
     assert!(deleted.status.success(), "{}", said(&deleted));

@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use super::cases::Case;
 use super::site::{Site, runtime};
 
-/// A group whose members may do everything, and whom nothing exempts.
+/// A group whose members may do everything, but have no exemption.
 const EVERYTHING: &str = "test:everything";
 
 pub struct Answer {
@@ -52,7 +52,8 @@ impl Sender {
         site.cluster.run(&["apply", "-f", "-"], &list.to_string());
         site.cluster.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=240s"], "");
         let runtime = runtime();
-        let connect = |path: &std::path::Path| runtime.block_on(bootstrap::client(path)).expect("a client");
+        let connect =
+            |path: &std::path::Path| runtime.block_on(bootstrap::client(path)).expect("the kubeconfig is valid");
         let tenant = |account: &str, more: &[&str]| connect(&certified(site, account, more));
         let tenants = [("foo", "tool:foo"), ("alice", "user:alice"), ("bob", "user:bob"), ("algebra", "group:algebra")]
             .map(|(name, account)| (name, tenant(account, &[]), tenant(account, &[EVERYTHING])));
@@ -121,7 +122,8 @@ impl Sender {
             );
             return ask(&self.admin, method, &path, &who, body).await;
         }
-        let (_, own, everything) = self.tenants.iter().find(|(name, ..)| *name == case.tenant().0).expect("a tenant");
+        let (_, own, everything) =
+            self.tenants.iter().find(|(name, ..)| *name == case.tenant().0).expect("the case has a tenant");
         let answer = ask(own, method.clone(), &path, &[], body).await;
         if answer.status == 403 && answer.message().contains(" cannot ") {
             return ask(everything, method, &path, &[], body).await;
@@ -136,7 +138,10 @@ impl Sender {
             return Err(found);
         }
         let mut stored = found.body;
-        let (old, new) = (case.old.as_ref().expect("the old one"), case.object.as_ref().expect("the new one"));
+        let (old, new) = (
+            case.old.as_ref().expect("the case has this object"),
+            case.object.as_ref().expect("the case has this object"),
+        );
         for operation in json_patch::diff(old, new).0 {
             // If the stored object differs, the API server has filled the value in, or the change is impossible.
             let _ = json_patch::patch(&mut stored, &[operation]);
@@ -167,8 +172,8 @@ fn collection(case: &Case) -> String {
 }
 
 fn object(case: &Case) -> String {
-    let either = case.old.as_ref().or(case.object.as_ref()).expect("an object");
-    format!("{}/{}", parts(case).0, either["metadata"]["name"].as_str().expect("a name"))
+    let either = case.old.as_ref().or(case.object.as_ref()).expect("the case has this object");
+    format!("{}/{}", parts(case).0, either["metadata"]["name"].as_str().expect("a name is a string"))
 }
 
 fn path(case: &Case) -> String {
@@ -182,17 +187,17 @@ pub async fn ask(client: &Client, method: Method, path: &str, who: &[(&str, &str
         request = request.header(*name, *value);
     }
     let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
-    let request = request.body(kube::client::Body::from(body)).expect("a request");
+    let request = request.body(kube::client::Body::from(body)).expect("the request is valid");
     let response = client.send(request).await.unwrap_or_else(|error| panic!("{path}: {error}"));
     let status = response.status().as_u16();
-    let bytes = response.into_body().collect().await.expect("a body").to_bytes();
+    let bytes = response.into_body().collect().await.expect("the answer has a body").to_bytes();
     Answer { status, body: serde_json::from_slice(&bytes).unwrap_or_default() }
 }
 
 /// Returns a kubeconfig with a certificate for an account, as the daemon would deliver it.
 fn certified(site: &Site, account: &str, more: &[&str]) -> std::path::PathBuf {
-    let (kind, name) = account.split_once(':').expect("an account");
-    let key = rcgen::KeyPair::generate().expect("a key");
+    let (kind, name) = account.split_once(':').expect("the name has two parts");
+    let key = rcgen::KeyPair::generate().expect("a key can be generated");
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name.push(rcgen::DnType::CommonName, account);
     for group in [format!("bursar:{kind}s"), format!("bursar:{account}#1")]
@@ -203,7 +208,7 @@ fn certified(site: &Site, account: &str, more: &[&str]) -> std::path::PathBuf {
         params.distinguished_name.push(rcgen::DnType::OrganizationName, group);
     }
     let csr = format!("tenant-{name}-{}", more.len());
-    let request = params.serialize_request(&key).and_then(|request| request.pem()).expect("a request");
+    let request = params.serialize_request(&key).and_then(|request| request.pem()).expect("the request is valid");
     let encode = |text: &str| base64::Engine::encode(&base64::engine::general_purpose::STANDARD, text);
     let object = json!({
         "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": csr},
@@ -213,16 +218,16 @@ fn certified(site: &Site, account: &str, more: &[&str]) -> std::path::PathBuf {
     site.cluster.run(&["delete", "csr", &csr, "--ignore-not-found"], "");
     site.cluster.run(&["create", "-f", "-"], &object.to_string());
     site.cluster.run(&["certificate", "approve", &csr], "");
-    let certificate = wait_for("a certificate", DEADLINE, || {
+    let certificate = wait_for("the certificate is issued", DEADLINE, || {
         let found = site.cluster.run(&["get", "csr", &csr, "-o", "jsonpath={.status.certificate}"], "");
         (!found.is_empty()).then_some(found)
     });
-    let kubeconfig = Kubeconfig::read_from(&site.cluster.admin_kubeconfig).expect("a kubeconfig");
-    let mut kubeconfig = serde_json::to_value(kubeconfig).expect("JSON");
+    let kubeconfig = Kubeconfig::read_from(&site.cluster.admin_kubeconfig).expect("the kubeconfig is readable");
+    let mut kubeconfig = serde_json::to_value(kubeconfig).expect("the value has a JSON form");
     kubeconfig["users"][0]["user"] =
         json!({"client-certificate-data": certificate, "client-key-data": encode(&key.serialize_pem())});
     let path = site.dir().with_file_name(format!("{csr}.kubeconfig"));
-    std::fs::write(&path, kubeconfig.to_string()).expect("written");
+    std::fs::write(&path, kubeconfig.to_string()).expect("the folder is writable");
     path
 }
 

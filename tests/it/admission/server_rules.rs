@@ -1,5 +1,5 @@
-//! The rules that the API server evaluates itself. Attacks and ordinary objects are sent by an administrator whom
-//! nothing exempts, because a tenant's own role may not write all of these kinds.
+//! The rules that the API server evaluates itself. An administrator without an exemption sends attacks and ordinary
+//! objects, because a tenant's own role may not write all of these kinds.
 
 #![expect(clippy::needless_pass_by_value, reason = "each call makes its values with json!")]
 
@@ -30,7 +30,10 @@ pub fn object(api_version: &str, kind: &str, namespace: &str, spec: Value) -> Va
 
 fn service(namespace: &str, spec: Value) -> Value {
     let mut whole = json!({"ports": [{"port": 80}]});
-    whole.as_object_mut().expect("fields").extend(spec.as_object().expect("fields").clone());
+    whole
+        .as_object_mut()
+        .expect("the value is an object")
+        .extend(spec.as_object().expect("the value is an object").clone());
     object("v1", "Service", namespace, whole)
 }
 
@@ -42,7 +45,9 @@ pub fn annotated(mut object: Value, key: &str, value: &str) -> Value {
 /// Returns a pod and an object of every kind that makes pods, each with these fields in the spec of its pods.
 pub fn pods(namespace: &str, fields: Value) -> Vec<Value> {
     let mut spec = json!({"containers": [{"name": "web", "image": "registry.example.org/web"}]});
-    spec.as_object_mut().expect("fields").extend(fields.as_object().expect("fields").clone());
+    spec.as_object_mut()
+        .expect("the value is an object")
+        .extend(fields.as_object().expect("the value is an object").clone());
     let labels = json!({"app": "x"});
     let template = json!({"metadata": {"labels": labels}, "spec": spec});
     let mut once = template.clone();
@@ -105,7 +110,9 @@ fn mesh_gateway(host: &str) -> Value {
 
 fn claim(fields: Value) -> Value {
     let mut spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
-    spec.as_object_mut().expect("fields").extend(fields.as_object().expect("fields").clone());
+    spec.as_object_mut()
+        .expect("the value is an object")
+        .extend(fields.as_object().expect("the value is an object").clone());
     object("v1", "PersistentVolumeClaim", SHOP, spec)
 }
 
@@ -231,7 +238,10 @@ pub fn prepare(site: &Site) -> Meddler {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let class = |kind: &str, api_version: &str, name: &str, more: Value| {
         let mut class = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}});
-        class.as_object_mut().expect("fields").extend(more.as_object().expect("fields").clone());
+        class
+            .as_object_mut()
+            .expect("the value is an object")
+            .extend(more.as_object().expect("the value is an object").clone());
         class
     };
     let priority = |name: &str| class("PriorityClass", "scheduling.k8s.io/v1", name, json!({"value": 1}));
@@ -259,7 +269,7 @@ pub fn prepare(site: &Site) -> Meddler {
     meddler
 }
 
-/// The administrator whom nothing exempts. It sends hundreds of requests without starting a process for each.
+/// An administrator without an exemption. It sends hundreds of requests without starting a process for each.
 pub struct Meddler {
     runtime: Runtime,
     admin: Client,
@@ -268,13 +278,14 @@ pub struct Meddler {
 impl Meddler {
     fn new(site: &Site) -> Self {
         let runtime = runtime();
-        let admin = runtime.block_on(bootstrap::client(&site.cluster.admin_kubeconfig)).expect("a client");
+        let admin =
+            runtime.block_on(bootstrap::client(&site.cluster.admin_kubeconfig)).expect("the kubeconfig is valid");
         Self { runtime, admin }
     }
 
     /// Creates an object with a dry run. Returns the message of a refusal.
     pub fn create(&self, object: &Value) -> Result<(), String> {
-        let text = |value: &Value| value.as_str().expect("text").to_owned();
+        let text = |value: &Value| value.as_str().expect("the value is a string").to_owned();
         let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]).to_lowercase());
         let root = if version.contains('/') { "apis" } else { "api" };
         let ending = if kind.ends_with('s') { "es" } else { "s" };
@@ -343,7 +354,8 @@ fn violations_older_than_a_rule_may_stay_but_not_get_worse() {
         if patched.status.success() { Ok(()) } else { Err(said(&patched)) }
     };
     assert_eq!(patch_of("elsewhere", json!({"metadata": {"labels": {"a": "b"}}})), Ok(()));
-    let why = patch_of("elsewhere", json!({"spec": {"externalName": "b.example.org"}})).expect_err("refused");
+    let why = patch_of("elsewhere", json!({"spec": {"externalName": "b.example.org"}}))
+        .expect_err("the rules refuse the change");
     assert!(why.contains("of type ExternalName"), "{why}");
     let patch = |patch: Value| patch_of("x", patch);
     for passes in [
@@ -360,7 +372,7 @@ fn violations_older_than_a_rule_may_stay_but_not_get_worse() {
         (json!({"spec": {"type": "ExternalName", "externalName": "a.example.org"}}), "of type ExternalName"),
         (json!({"metadata": {"annotations": {HOSTNAME: "bob.shop.example.org"}}}), "a host of somebody else"),
     ] {
-        let why = patch(refused.clone()).expect_err("refused");
+        let why = patch(refused.clone()).expect_err("the rules refuse the change");
         assert!(why.contains(text), "{refused}: {why}");
     }
     site.cluster.run(
@@ -379,12 +391,13 @@ fn in_a_ledger_older_than_the_rules_they_only_audit() {
         let mut command = std::process::Command::new("sqlite3");
         command.arg(&ledger).arg(format!("UPDATE ledger SET older_than_rules = {older}"));
         assert!(run(command, "").status.success());
-        let admin = site.cluster.admin_kubeconfig.to_str().expect("UTF-8");
+        let admin = site.cluster.admin_kubeconfig.to_str().expect("the path is UTF-8");
         site.must(&["init", "--cluster", "test", "--admin-kubeconfig", admin]);
     };
     let balancer = service(TOOL, json!({"type": "LoadBalancer"}));
     let webhook = || {
-        let findings: Vec<Value> = serde_json::from_str(&out(&site.bursar(&["--json", "doctor"]))).expect("JSON");
+        let findings: Vec<Value> =
+            serde_json::from_str(&out(&site.bursar(&["--json", "doctor"]))).expect("the text is JSON");
         let text = |finding: &Value| finding["text"].as_str().unwrap_or_default().to_owned();
         findings.iter().filter(|finding| !finding["remedy"].is_null()).map(text).collect::<Vec<_>>()
     };
@@ -411,15 +424,18 @@ fn doctor_names_kinds_that_a_role_may_write_but_no_rule_checks() {
         "rules": [{"apiGroups": ["example.org"], "resources": ["widgets", "gadgets"], "verbs": ["create"]}],
     });
     let read = ["get", "clusterrole", "bursar-tenant", "-o", "json"];
-    let before: Value = serde_json::from_str(&site.cluster.run(&read, "")).expect("JSON");
+    let before: Value = serde_json::from_str(&site.cluster.run(&read, "")).expect("the text is JSON");
     let patch = json!([{"op": "add", "path": "/rules/-", "value": role["rules"][0]}]).to_string();
     site.cluster.run(&["patch", "clusterrole", "bursar-tenant", "--type=json", "-p", &patch], "");
-    let findings: Vec<Value> = serde_json::from_str(&out(&site.bursar(&["--json", "doctor"]))).expect("JSON");
+    let findings: Vec<Value> =
+        serde_json::from_str(&out(&site.bursar(&["--json", "doctor"]))).expect("the text is JSON");
     let patch = json!([{"op": "replace", "path": "/rules", "value": before["rules"]}]).to_string();
     site.cluster.run(&["patch", "clusterrole", "bursar-tenant", "--type=json", "-p", &patch], "");
-    let found =
-        findings.iter().find(|finding| finding["subject"] == "cluster test, kinds of tenants").expect("a finding");
-    let text = found["text"].as_str().expect("a text");
+    let found = findings
+        .iter()
+        .find(|finding| finding["subject"] == "cluster test, kinds of tenants")
+        .expect("the doctor has a finding");
+    let text = found["text"].as_str().expect("the value is a string");
     assert!(text.contains("gadgets.example.org") && !text.contains("widgets.example.org"), "{text}");
     assert!(!text.contains("deployments") && !text.contains("services,"), "{text}");
 }

@@ -102,15 +102,15 @@ impl Site {
         let cluster = ControlPlane::start(&options(folder.path(), port));
         // The classes of the cases. The cases call the cluster `prod`, these tests call it `test`.
         let (_, classes) =
-            include_str!("../../data/admission/classes.toml").split_once("\n\n").expect("settings above");
-        let classes = &classes[classes.find("[class.").expect("a class")..];
+            include_str!("../../data/admission/classes.toml").split_once("\n\n").expect("the text has this part");
+        let classes = &classes[classes.find("[class.").expect("the text has this part")..];
         let config = include_str!("site.toml")
             .replace("@CLASSES@", &classes.replace("\"prod\"", "\"test\""))
             .replace("@FOLDER@", &folder.path().display().to_string())
             .replace("@URL@", &cluster.url)
             .replace("@CA@", &cluster.ca_pem.display().to_string());
         let path = folder.path().join("bursar.toml");
-        std::fs::write(&path, &config).expect("written");
+        std::fs::write(&path, &config).expect("the folder is writable");
         let settings = Settings::load(&path).unwrap_or_else(|error| panic!("{error}"));
         let _ = rustls::crypto::ring::default_provider().install_default();
         let ledger = LedgerState::default();
@@ -131,9 +131,9 @@ impl Site {
 
     fn initialise(&self) -> LedgerState {
         runtime().block_on(async {
-            let (store, _lock) = Store::open(&self.settings.state_dir).await.expect("a ledger");
+            let (store, _lock) = Store::open(&self.settings.state_dir).await.expect("the ledger can be opened");
             let ledger = store.state().clone();
-            store.close().await.expect("closed");
+            store.close().await.expect("the ledger closes");
             let request = InitRequest {
                 policy: &self.settings.policy,
                 cluster: &name(),
@@ -162,7 +162,7 @@ impl Site {
         };
         runtime().block_on(async {
             let kubeconfig = &self.settings.clusters[&name()];
-            let client = bootstrap::client(kubeconfig).await.expect("a client");
+            let client = bootstrap::client(kubeconfig).await.expect("the kubeconfig is valid");
             let (url, dir) = (self.url(), self.dir());
             let installed = async {
                 write_outside((&client, None), kubeconfig, request, (&url, &dir)).await?.enforce(&client, request).await
@@ -193,8 +193,9 @@ impl Site {
     pub fn authorities(&self) -> String {
         let path = "jsonpath={.webhooks[0].clientConfig.caBundle}";
         let text = self.cluster.run(&["get", "mutatingwebhookconfiguration", "bursar-webhook", "-o", path], "");
-        let pem = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, text).expect("base64");
-        String::from_utf8(pem).expect("PEM")
+        let pem =
+            base64::Engine::decode(&base64::engine::general_purpose::STANDARD, text).expect("the value is base64");
+        String::from_utf8(pem).expect("PEM is UTF-8")
     }
 
     pub fn log(&self) -> PathBuf {
@@ -213,7 +214,7 @@ impl Site {
     /// Adds lines to the configuration. Lines that were added before are removed.
     pub fn configure(&self, more: &str) {
         let text = format!("{}\n{more}", self.config);
-        std::fs::write(self.folder.path().join("bursar.toml"), text).expect("written");
+        std::fs::write(self.folder.path().join("bursar.toml"), text).expect("the folder is writable");
     }
 
     fn restore(&mut self) {
@@ -235,13 +236,13 @@ impl Site {
     /// Like [`Self::install`], but returns the output even if it failed.
     pub fn try_install(&self) -> Output {
         let dir = self.dir();
-        let dir = dir.to_str().expect("UTF-8");
+        let dir = dir.to_str().expect("the path is UTF-8");
         self.bursar(&["webhook", "install", "--cluster", "test", "--url", &self.url(), "--write", dir])
     }
 
     /// Runs `bursar webhook uninstall` as the cluster's administrator.
     pub fn uninstall(&self, more: &[&str]) -> String {
-        let admin = self.cluster.admin_kubeconfig.to_str().expect("UTF-8");
+        let admin = self.cluster.admin_kubeconfig.to_str().expect("the path is UTF-8");
         self.must(&[&["webhook", "uninstall", "--admin-kubeconfig", admin], more].concat())
     }
 
@@ -263,7 +264,7 @@ impl Site {
         let output = Command::new("curl")
             .args(["-s", "-w", "\n%{http_code}", &format!("http://127.0.0.1:{}{path}", self.health)])
             .output()
-            .expect("curl");
+            .expect("curl is installed");
         let text = out(&output);
         let (body, status) = text.trim_end().rsplit_once('\n').unwrap_or(("", &text));
         (status.parse().unwrap_or(0), body.to_owned())
@@ -276,7 +277,8 @@ impl Site {
     }
 
     pub fn sealer(&self) -> Sealer {
-        Sealer::from_seed(&std::fs::read(self.settings.state_dir.join("seal.key")).expect("a key")).expect("a key")
+        Sealer::from_seed(&std::fs::read(self.settings.state_dir.join("seal.key")).expect("the seal key is readable"))
+            .expect("the seal key is valid")
     }
 
     /// Creates the sealed namespace of a new tenant, and binds role `bursar-tenant` to its people. Returns its name.
@@ -316,7 +318,7 @@ impl Site {
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group(&identity.account.to_string())}],
         });
         self.cluster.run(&apply, &binding.to_string());
-        wait_for("default service account", DEADLINE, || {
+        wait_for("the namespace has its default service account", DEADLINE, || {
             let found = self.cluster.run(&["get", "serviceaccounts", "-n", &namespace, "-o", "name"], "");
             found.contains("serviceaccount/default").then_some(())
         });
@@ -335,7 +337,7 @@ impl Site {
         self.kubectl_as(&[&user, &group, "--as-group=system:authenticated"], arguments, input)
     }
 
-    /// Runs `kubectl` as an administrator whom nothing exempts.
+    /// Runs `kubectl` as an administrator without an exemption.
     pub fn meddler(&self, arguments: &[&str], input: &str) -> Output {
         self.kubectl_as(&["--as=meddler"], arguments, input)
     }
@@ -344,7 +346,7 @@ impl Site {
     pub fn create(&self, pod: &Value) -> Result<Value, String> {
         let output = self.tool("foo", &["create", "-f", "-", "-o", "json"], &pod.to_string());
         if output.status.success() {
-            return Ok(serde_json::from_slice(&output.stdout).expect("JSON"));
+            return Ok(serde_json::from_slice(&output.stdout).expect("the text is JSON"));
         }
         Err(said(&output))
     }
@@ -365,17 +367,17 @@ fn group(account: &str) -> String {
 /// Returns the identity of an account with a uid, a gid and groups. The part of `namespace` before `-` is the class.
 pub fn identity(namespace: &str, account: &str, posix: (u32, u32, &[u32]), state: TenantState) -> Identity {
     let (uid, gid, groups) = posix;
-    let gid_of = |gid: u32| i64::from(gid).try_into().expect("a gid");
-    let (class, name_of) = namespace.split_once('-').expect("CLASS-NAME");
+    let gid_of = |gid: u32| i64::from(gid).try_into().expect("the number is valid");
+    let (class, name_of) = namespace.split_once('-').expect("the name has two parts");
     Identity {
         cluster: name(),
-        namespace: NamespaceName::try_from(namespace.to_owned()).expect("a name"),
+        namespace: NamespaceName::try_from(namespace.to_owned()).expect("the name is valid"),
         id: AccountId(name_of.into()),
         directory_id: DirectoryId(name_of.to_owned()),
-        account: account.parse().expect("an account"),
+        account: account.parse().expect("the account is valid"),
         class: class.to_owned(),
         posix: Some(PosixIdentity {
-            uid: i64::from(uid).try_into().expect("a uid"),
+            uid: i64::from(uid).try_into().expect("the number is valid"),
             gid: gid_of(gid),
             groups: groups.iter().copied().map(gid_of).collect(),
         }),
@@ -390,7 +392,7 @@ pub fn name() -> ClusterName {
 }
 
 pub fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime")
 }
 
 pub fn said(output: &Output) -> String {

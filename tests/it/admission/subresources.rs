@@ -15,7 +15,7 @@ fn a_resize_cannot_change_the_user_to_root() {
     // The API server either drops fields that do not belong to a resize before admission, or refuses the request.
     site.meddler(&patch, "");
     let stored = site.cluster.run(&["get", "pod", "resized", "-n", "tool-foo", "-o", "json"], "");
-    let stored: Value = serde_json::from_str(&stored).expect("JSON");
+    let stored: Value = serde_json::from_str(&stored).expect("the text is JSON");
     assert_eq!(stored["spec"]["securityContext"]["runAsUser"], 52503);
     assert_eq!(stored["spec"]["containers"][0]["securityContext"]["runAsUser"], Value::Null);
     site.delete("pod", "resized", "tool-foo");
@@ -33,7 +33,7 @@ fn scale_exec_and_eviction_are_allowed() {
     assert!(made.status.success(), "{}", said(&made));
     let scaled = site.meddler(&["scale", "deployment", "scaled", "-n", "tool-foo", "--replicas=1"], "");
     assert!(scaled.status.success(), "{}", said(&scaled));
-    let name = wait_for("the pod of the scaled deployment", DEADLINE, || {
+    let name = wait_for("the scaled deployment has a pod", DEADLINE, || {
         let name = site.cluster.run(&["get", "pods", "-n", "tool-foo", "-l", "app=scaled", "-o", "name"], "");
         Some(name.trim().strip_prefix("pod/")?.to_owned())
     });

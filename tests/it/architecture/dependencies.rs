@@ -27,9 +27,9 @@ fn tree(package: &str, depth: &str) -> BTreeSet<String> {
     let mut command = Command::new(cargo);
     command.current_dir(env!("CARGO_MANIFEST_DIR")).args(["tree", "--offline", "--locked", "--prefix", "none"]);
     command.args(["-p", package, "-e", "normal", "--depth", depth, "--target", "x86_64-unknown-linux-gnu"]);
-    let output = command.output().expect("cargo starts");
+    let output = command.output().expect("cargo is installed");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let text = String::from_utf8(output.stdout).expect("the output is UTF-8");
     let names = text.lines().filter_map(|line| line.split_whitespace().next());
     names.filter(|name| *name != package).map(str::to_owned).collect()
 }
@@ -69,7 +69,7 @@ fn the_protocol_depends_only_on_small_helpers() {
 #[test]
 fn architecture_lists_the_dependencies_of_homed() {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("ARCHITECTURE.md");
-    let document = std::fs::read_to_string(document).expect("a document");
+    let document = std::fs::read_to_string(document).expect("the file is readable");
     for (what, depth) in [("It names", "1"), ("Its whole tree", "64")] {
         let names = tree("bursar-homed", depth);
         let expected = format!("{what} ({}):\n\n{}\n", names.len(), columns(&names));
@@ -83,9 +83,9 @@ fn features(package: &str) -> String {
     let mut command = Command::new(cargo);
     command.current_dir(env!("CARGO_MANIFEST_DIR")).args(["tree", "--offline", "--locked", "--prefix", "none"]);
     command.args(["-p", package, "-e", "normal,features", "--target", "x86_64-unknown-linux-gnu"]);
-    let output = command.output().expect("cargo starts");
+    let output = command.output().expect("cargo is installed");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("UTF-8")
+    String::from_utf8(output.stdout).expect("the output is UTF-8")
 }
 
 #[test]

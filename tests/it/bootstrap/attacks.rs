@@ -94,15 +94,16 @@ fn request(name: &str, subject: (&str, &[&str]), spec: &Value) -> Value {
 
 fn level(name: &str, more: &Value) -> Value {
     let mut object = namespace(name, &json!({"bursar.dev/class": "tool"}), "active");
-    let labels = object["metadata"]["labels"].as_object_mut().expect("labels");
+    let labels = object["metadata"]["labels"].as_object_mut().expect("the value is an object");
     labels.remove("pod-security.kubernetes.io/enforce");
-    labels.extend(more.as_object().cloned().expect("labels"));
+    labels.extend(more.as_object().cloned().expect("the value is an object"));
     object
 }
 
 fn webhook_deployment(change: impl Fn(&mut Value)) -> Value {
     let mut objects = bursar::bootstrap::webhook::fixed("registry.example.org/w");
-    let mut deployment = objects.drain(..).find(|object| object["kind"] == "Deployment").expect("a Deployment");
+    let mut deployment =
+        objects.drain(..).find(|object| object["kind"] == "Deployment").expect("the manifest has this object");
     change(&mut deployment["spec"]["template"]["spec"]);
     deployment
 }
@@ -117,7 +118,7 @@ fn volume(rest: &Value) -> Value {
     }
     let spec: serde_json::Map<String, Value> = spec
         .as_object()
-        .expect("an object")
+        .expect("the value is an object")
         .iter()
         .filter(|(_, value)| !value.is_null())
         .map(|(k, v)| (k.clone(), v.clone()))
@@ -145,7 +146,7 @@ fn rows() -> Vec<Row> {
     let mut service = bursar::bootstrap::webhook::fixed("w")
         .into_iter()
         .find(|object| object["kind"] == "Service")
-        .expect("a Service");
+        .expect("the manifest has this object");
     service["spec"]["externalIPs"] = json!(["10.0.0.1"]);
     let pod = |place: &str| {
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": place},
@@ -549,9 +550,10 @@ impl Attacked {
             {"type": "Approved", "status": "True", "reason": "Test", "message": "test"},
         ]}});
         let path = format!("/apis/certificates.k8s.io/v1/certificatesigningrequests/{name}/approval");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
         runtime.block_on(async {
-            let client = bootstrap::client(kubeconfig).await.expect("a client");
+            let client = bootstrap::client(kubeconfig).await.expect("the kubeconfig is valid");
             let server = ApiServer::new(super::site::name(), client, Arc::default());
             server.ask(&path, bursar::execute::request::Ask::Merge(&approved)).await.is_ok()
         })
@@ -560,31 +562,32 @@ impl Attacked {
 
 /// Returns a credential that an attacker obtained earlier: another name in the daemon's group.
 fn forged(site: &Site) -> PathBuf {
-    let key = NewKey::generate().expect("a key");
+    let key = NewKey::generate().expect("a key can be generated");
     let group = format!("bursar:daemon#{LEDGER}");
     let names = Names { common_name: "mallory", organizations: [Some(&group), None], serial_number: None };
-    let pem = key.request(names).expect("a request");
+    let pem = key.request(names).expect("the request is valid");
     let request = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
         "metadata": {"name": "mallory"}, "spec": {"request": BASE64.encode(pem), "usages": ["client auth"],
             "signerName": "kubernetes.io/kube-apiserver-client"}});
     site.cluster.run(&["create", "-f", "-"], &request.to_string());
     site.cluster.run(&["certificate", "approve", "mallory"], "");
-    let certificate = wait_for("mallory's certificate", DEADLINE, || {
+    let certificate = wait_for("mallory has a certificate", DEADLINE, || {
         let found = site.cluster.run(&["get", "csr", "mallory", "-o", "jsonpath={.status.certificate}"], "");
         (!found.is_empty()).then_some(found)
     });
-    let text = std::fs::read_to_string(site.daemon_kubeconfig()).expect("a kubeconfig");
-    let mut file: Value = serde_json::from_str(&text).expect("JSON");
+    let text = std::fs::read_to_string(site.daemon_kubeconfig()).expect("the kubeconfig is readable");
+    let mut file: Value = serde_json::from_str(&text).expect("the text is JSON");
     let user = &mut file["users"][0]["user"];
     user["client-certificate-data"] = json!(certificate);
     user["client-key-data"] = json!(BASE64.encode(key.pem().expose()));
     let path = site.settings.state_dir.join("mallory.kubeconfig");
-    std::fs::write(&path, file.to_string()).expect("written");
+    std::fs::write(&path, file.to_string()).expect("the folder is writable");
     path
 }
 
 fn sealer(site: &Site) -> Sealer {
-    Sealer::from_seed(&std::fs::read(site.settings.state_dir.join("seal.key")).expect("a key")).expect("a key")
+    Sealer::from_seed(&std::fs::read(site.settings.state_dir.join("seal.key")).expect("the seal key is readable"))
+        .expect("the seal key is valid")
 }
 
 /// Issues a certificate for tool foo as the daemon does.
@@ -614,10 +617,10 @@ async fn issue_for(
 fn seal(site: &Site, generation: u64, state: TenantState) {
     let identity = Identity {
         cluster: name(),
-        namespace: NamespaceName::try_from("tool-foo".to_owned()).expect("a name"),
+        namespace: NamespaceName::try_from("tool-foo".to_owned()).expect("the name is valid"),
         id: AccountId("id-foo".into()),
         directory_id: DirectoryId("d".to_owned()),
-        account: "tool:foo".parse().expect("an account"),
+        account: "tool:foo".parse().expect("the account is valid"),
         class: "tool".to_owned(),
         posix: None,
         generation,
@@ -658,7 +661,7 @@ async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
     site.cluster.run(&again, "");
 
     // The approver is installed but does not run yet, so requests wait.
-    let folder = tempfile::TempDir::new().expect("a folder");
+    let folder = tempfile::TempDir::new().expect("the system allows a temporary folder");
     let ledger = empty(LEDGER);
     let cluster = name();
     let installing = ApproverRequest {
@@ -681,15 +684,15 @@ async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
     let _approver = Process::start("bursar-webhook", &command, &log);
     wait_for("the approver is ready", DEADLINE, || {
         let output = Command::new("curl").args(["-sf", &format!("http://127.0.0.1:{health}/readyz")]).output();
-        output.expect("curl").status.success().then_some(())
+        output.expect("curl is installed").status.success().then_some(())
     });
     issue(site, 1042)
         .await
-        .unwrap_or_else(|error| panic!("{error}: {}", std::fs::read_to_string(&log).expect("a log")));
+        .unwrap_or_else(|error| panic!("{error}: {}", std::fs::read_to_string(&log).expect("the log is readable")));
     // The request has an older generation than the seal. It waits, because a later seal could still make it valid.
     let older = issue(site, 1041).await.expect_err("the namespace is sealed for another generation");
     assert!(matches!(older, SigningError::NotApproved), "{older}");
-    let logged = std::fs::read_to_string(&log).expect("a log");
+    let logged = std::fs::read_to_string(&log).expect("the log is readable");
     assert!(logged.contains("sealed for generation 1042 of tool:foo, not 1041"), "{logged}");
 
     issue_for(site, ("user:alice", "bursar:users", None), 7).await.unwrap_or_else(|error| panic!("{error}"));
@@ -697,11 +700,12 @@ async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
 
     // The daemon renews its own certificate through the approver.
     let copy = folder.path().join("own.kubeconfig");
-    std::fs::copy(site.daemon_kubeconfig(), &copy).expect("a copy");
-    let renew_after = match bootstrap::renew(&copy, &name(), Timestamp::UNIX_EPOCH).await.expect("not due") {
-        Renewal::NotDue { renew_after, .. } => renew_after,
-        other => panic!("{other:?}"),
-    };
+    std::fs::copy(site.daemon_kubeconfig(), &copy).expect("the file can be copied");
+    let renew_after =
+        match bootstrap::renew(&copy, &name(), Timestamp::UNIX_EPOCH).await.expect("the renewal is not due") {
+            Renewal::NotDue { renew_after, .. } => renew_after,
+            other => panic!("{other:?}"),
+        };
     let renewed = bootstrap::renew(&copy, &name(), renew_after).await;
     assert!(matches!(renewed, Ok(Renewal::Renewed { .. })), "{renewed:?}");
 

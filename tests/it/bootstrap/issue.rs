@@ -45,7 +45,7 @@ struct World {
 impl World {
     async fn new() -> Self {
         let site = Site::shared();
-        let folder = TempDir::new().expect("a folder");
+        let folder = TempDir::new().expect("the system allows a temporary folder");
         let socket = folder.path().join("homed.sock");
         let mut command = Command::new(program("bursar-homed"));
         command
@@ -54,14 +54,15 @@ impl World {
             .args(["--client-user", "0"])
             .arg("--prefix")
             .arg(folder.path().join("homes"));
-        std::fs::create_dir(folder.path().join("homes")).expect("a folder");
+        std::fs::create_dir(folder.path().join("homes")).expect("the parent folder is writable");
         let open = |path: &std::path::Path| {
-            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("mode");
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+                .expect("tests run as root, who may change modes");
         };
         open(folder.path());
         let homed = Process::start("bursar-homed", &command, &folder.path().join("homed.log"));
         wait_for("bursar-homed listens", DEADLINE, || socket.exists().then_some(()));
-        let client = bootstrap::client(&site.daemon_kubeconfig()).await.expect("a client");
+        let client = bootstrap::client(&site.daemon_kubeconfig()).await.expect("the kubeconfig is valid");
         let watch = ClusterWatch::start(&client, name(), Vec::new(), Arc::default());
         let face = site.settings.policy.clusters[&name()].clone();
         let server = ApiServer::new(name(), client, Arc::default());
@@ -78,11 +79,11 @@ impl World {
 
     fn home(&self, tool: &str) -> HomeTarget {
         let home = self.folder.path().join("homes").join(tool);
-        std::fs::create_dir(&home).expect("a home");
-        chown(&home, Some(UID), Some(UID)).expect("owner");
+        std::fs::create_dir(&home).expect("the parent folder is writable");
+        chown(&home, Some(UID), Some(UID)).expect("tests run as root, who may change owners");
         let posix = PosixIdentity {
-            uid: Uid::try_from(i64::from(UID)).expect("a uid"),
-            gid: Gid::try_from(i64::from(UID)).expect("a gid"),
+            uid: Uid::try_from(i64::from(UID)).expect("the number is valid"),
+            gid: Gid::try_from(i64::from(UID)).expect("the number is valid"),
             groups: std::iter::empty().collect(),
         };
         HomeTarget { home, posix, kubeconfig: PathBuf::from(".kube/config"), create: false, replace_unparsable: false }
@@ -110,7 +111,7 @@ impl World {
             host: HostName::any(),
             endpoints: Arc::new(face.endpoints.clone()),
             default_endpoint: "internal".to_owned(),
-            namespace: Some(NamespaceName::try_from("tool-foo".to_owned()).expect("a namespace")),
+            namespace: Some(NamespaceName::try_from("tool-foo".to_owned()).expect("the name is valid")),
             digest: "d1".to_owned(),
         }
     }
@@ -144,8 +145,9 @@ async fn a_certificate_is_issued_and_delivered_and_works() {
     assert_eq!(requests("id-one"), "", "neither ours nor the stale one is left");
 
     let mut kubectl = site.cluster.kubectl_as(&delivery.path);
-    let who = kubectl.args(["auth", "whoami", "-o", "json", "--context", "test"]).output().expect("kubectl");
-    let who: serde_json::Value = serde_json::from_slice(&who.stdout).expect("JSON");
+    let who =
+        kubectl.args(["auth", "whoami", "-o", "json", "--context", "test"]).output().expect("kubectl is installed");
+    let who: serde_json::Value = serde_json::from_slice(&who.stdout).expect("the text is JSON");
     let user = &who["status"]["userInfo"];
     assert_eq!(user["username"], "tool:one");
     let groups = user["groups"].to_string();
@@ -158,7 +160,7 @@ async fn a_certificate_is_issued_and_delivered_and_works() {
                   openssl x509 -noout -subject -nameopt RFC2253 -ext extendedKeyUsage";
     let mut openssl = Command::new("sh");
     openssl.args(["-c", script, "sh"]).arg(site.cluster.kubectl_path()).arg(&delivery.path);
-    let said = String::from_utf8(openssl.output().expect("openssl").stdout).expect("text");
+    let said = String::from_utf8(openssl.output().expect("openssl is installed").stdout).expect("the output is UTF-8");
     for part in ["CN=tool:one", "O=bursar:tools", "O=bursar:tool:one#1042", "serialNumber=id-one", "TLS Web Client"] {
         assert!(said.replace('\\', "").contains(part), "{part}: {said}");
     }
@@ -170,7 +172,7 @@ async fn without_a_home_no_certificate_is_requested() {
     let mut home = world.home("two");
     home.home = home.home.with_file_name("nowhere");
     let mark = Site::shared().cluster.audit_mark();
-    let error = world.issue(&world.credential("two"), &home).await.expect_err("no home");
+    let error = world.issue(&world.credential("two"), &home).await.expect_err("the home is missing");
     assert_eq!(error.step(), "home");
     let asked = Site::shared().cluster.requests_since(mark);
     let made = asked.iter().filter(|request| request.verb == "create" && format!("{request:?}").contains("tool-two"));
@@ -186,7 +188,7 @@ async fn if_an_endpoint_refuses_the_new_credential_the_old_file_is_kept() {
     let endpoint = credential.endpoints["internal"].clone();
     let foreign = Endpoint { ca_pem: other.identity().certificate.clone(), ..endpoint };
     Arc::make_mut(&mut credential.endpoints).insert("internal".to_owned(), foreign);
-    let error = world.issue(&credential, &home).await.expect_err("not trusted");
+    let error = world.issue(&credential, &home).await.expect_err("the authority is not trusted");
     assert!(error.reason().contains("the old kubeconfig is kept"), "{}", error.reason());
     assert!(!home.home.join(".kube/config").exists());
     // An endpoint that cannot be reached from here does not prevent the delivery.
@@ -195,7 +197,7 @@ async fn if_an_endpoint_refuses_the_new_credential_the_old_file_is_kept() {
     let away = Endpoint { url: "https://127.0.0.1:9".to_owned(), ..endpoint };
     Arc::make_mut(&mut credential.endpoints).insert("external".to_owned(), away);
     world.issue(&credential, &home).await.unwrap_or_else(|error| panic!("{}", error.reason()));
-    let text = std::fs::read_to_string(home.home.join(".kube/config")).expect("a file");
+    let text = std::fs::read_to_string(home.home.join(".kube/config")).expect("the file is readable");
     assert!(text.contains("test-external") && text.contains("bursar-test"), "{text}");
 }
 
@@ -225,7 +227,7 @@ async fn a_denied_request_fails_with_its_reason() {
         site.cluster.run(&["delete", "csr", "denied"], "");
         (said == "Denied").then_some(())
     });
-    let error = world.issue(&world.credential("six"), &world.home("six")).await.expect_err("denied");
+    let error = world.issue(&world.credential("six"), &world.home("six")).await.expect_err("the request was denied");
     assert_eq!(error.step(), "certificate");
     assert!(error.reason().contains("denied: BursarApproved: never on Fridays"), "{}", error.reason());
     assert_eq!(requests("id-six"), "");
@@ -234,10 +236,10 @@ async fn a_denied_request_fails_with_its_reason() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_of_an_untrusted_signer_is_not_used() {
     let site = Site::shared();
-    let client = bootstrap::client(&site.daemon_kubeconfig()).await.expect("a client");
+    let client = bootstrap::client(&site.daemon_kubeconfig()).await.expect("the kubeconfig is valid");
     let server = ApiServer::new(name(), client, Arc::default());
     let other = bursar_testkit::pki::Authority::new("of somebody else").client("tool:foo", "bursar:tools");
-    let key = rcgen::KeyPair::from_pem(&other.key).expect("a key");
+    let key = rcgen::KeyPair::from_pem(&other.key).expect("the key is valid");
     let public_key = rcgen::PublicKeyData::subject_public_key_info(&key);
     let asked = Asked {
         common_name: "tool:foo",
@@ -246,7 +248,7 @@ async fn a_certificate_of_an_untrusted_signer_is_not_used() {
         public_key: &public_key,
         authorities: None,
     };
-    let refused = verified(&server, other.certificate.as_bytes(), &asked).await.expect_err("unknown");
+    let refused = verified(&server, other.certificate.as_bytes(), &asked).await.expect_err("the signer is unknown");
     assert!(matches!(refused, VerifyError::Certificate(CertificateError::Untrusted(_))), "{refused}");
 }
 
@@ -255,7 +257,7 @@ async fn a_failed_or_deleted_request_fails_with_its_reason() {
     let world = World::new().await;
     let site = Site::shared();
     // Stop the signer. These tests run in their own cluster, because every other request would wait.
-    let signer = site.cluster.controller_manager().expect("a controller manager");
+    let signer = site.cluster.controller_manager().expect("the cluster has a controller manager");
     let _frozen = signer.frozen();
     let failed = r#"[{"op":"add","path":"/status/conditions/-","value":{"type":"Failed","status":"True",
         "reason":"SignerValidationFailure","message":"not today"}}]"#;
@@ -265,19 +267,19 @@ async fn a_failed_or_deleted_request_fails_with_its_reason() {
     ] {
         let (credential, home) = (world.credential(tool), world.home(tool));
         let meddled = tokio::task::spawn_blocking(move || {
-            let name = wait_for("an approved request", DEADLINE, || {
+            let name = wait_for("the daemon approves its request", DEADLINE, || {
                 let condition = "jsonpath={range .items[*]}{.metadata.name} {.status.conditions[*].type}{\"\\n\"}{end}";
                 let label = format!("bursar.dev/id=id-{tool}");
                 let found = Site::shared().cluster.run(&["get", "csr", "-l", &label, "-o", condition], "");
                 found.lines().find(|line| line.contains("Approved")).map(|line| line.replace(" Approved", ""))
             });
-            let (verb, rest) = arguments.split_first().expect("a verb");
+            let (verb, rest) = arguments.split_first().expect("the list has a verb");
             let mut arguments = vec![*verb, "csr", &name];
             arguments.extend(rest);
             Site::shared().cluster.run(&arguments, "");
         });
         let (issued, _) = tokio::join!(world.issue(&credential, &home), meddled);
-        let error = issued.expect_err("no certificate");
+        let error = issued.expect_err("no certificate was issued");
         assert!(error.reason().contains(said), "{}", error.reason());
         assert_eq!(requests(&format!("id-{tool}")), "");
     }

@@ -21,33 +21,33 @@ const FORBIDDEN: &str = "forbidden";
 fn a_repeated_init_changes_nothing_and_keeps_the_seal() {
     let (site, _turn) = (Site::shared(), Site::turn_of_the_mark());
     assert!(site.first.seal_key_drawn && site.first.made.iter().all(|made| made.did == Did::Created));
-    let key = std::fs::read(site.settings.state_dir.join(SEAL_KEY)).expect("a key");
-    let again = site.init(LEDGER).expect("again");
+    let key = std::fs::read(site.settings.state_dir.join(SEAL_KEY)).expect("the seal key is readable");
+    let again = site.init(LEDGER).expect("init succeeds");
     let changed: Vec<_> = again.made.iter().filter(|made| made.did != Did::Kept).collect();
     assert!(changed.is_empty(), "{changed:?}");
     assert!(!again.seal_key_drawn);
-    assert_eq!(std::fs::read(site.settings.state_dir.join(SEAL_KEY)).expect("a key"), key);
+    assert_eq!(std::fs::read(site.settings.state_dir.join(SEAL_KEY)).expect("the seal key is readable"), key);
     site.can(&["auth", "whoami"]);
     // A role of a class that no longer has `impersonate`.
     let former = ["create", "clusterrole", "bursar-impersonate-former", "--verb=impersonate", "--resource=users"];
     site.cluster.run(&former, "");
     let label = "app.kubernetes.io/managed-by=bursar-init";
     site.cluster.run(&["label", "clusterrole", "bursar-impersonate-former", label], "");
-    let again = site.init(LEDGER).expect("once more");
+    let again = site.init(LEDGER).expect("init succeeds");
     let changed: Vec<_> = again.made.iter().filter(|made| made.did != Did::Kept).collect();
     assert!(matches!(changed[..], [made] if made.did == Did::Removed && made.what.ends_with("former")), "{changed:?}");
 
-    let error = site.init("another").expect_err("another ledger");
+    let error = site.init("another").expect_err("the cluster belongs to another ledger");
     assert!(matches!(&error, AccessError::OtherOwner { found, .. } if found == LEDGER), "{error}");
 }
 
 #[test]
 fn a_dry_run_lists_what_init_makes_and_uninstall_removes_it() {
     let site = Site::alone_with("alice");
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let runtime = tokio::runtime::Runtime::new().expect("the system allows a runtime");
     let ledger = LedgerState { ledger_id: LEDGER.to_owned(), ..LedgerState::default() };
     let kubeconfig = site.daemon_kubeconfig();
-    let planned = runtime.block_on(dry_run(site.request(&ledger, &kubeconfig))).expect("a dry run");
+    let planned = runtime.block_on(dry_run(site.request(&ledger, &kubeconfig))).expect("the administrator may do this");
     let mut planned: Vec<String> = planned
         .iter()
         .map(|manifest| {
@@ -68,22 +68,23 @@ fn a_dry_run_lists_what_init_makes_and_uninstall_removes_it() {
         runtime.block_on(uninstall(request))
     };
     let remembered = state_dir.join("webhook").join(&cluster.0).join("installed.json");
-    std::fs::create_dir_all(remembered.parent().expect("a folder")).expect("made");
-    std::fs::write(&remembered, "{}").expect("written");
-    let would = take(LEDGER, admin_kubeconfig, true).expect("a dry run");
+    std::fs::create_dir_all(remembered.parent().expect("the path has a parent")).expect("the folder is writable");
+    std::fs::write(&remembered, "{}").expect("the folder is writable");
+    let would = take(LEDGER, admin_kubeconfig, true).expect("the administrator may do this");
     site.can(&["auth", "whoami"]);
-    let error = take("another", admin_kubeconfig, false).expect_err("another ledger's");
+    let error = take("another", admin_kubeconfig, false).expect_err("the cluster belongs to another ledger");
     assert!(matches!(error, AccessError::OtherOwner { .. }), "{error}");
-    let mut by_bursar = kube::config::Kubeconfig::read_from(admin_kubeconfig).expect("a kubeconfig");
+    let mut by_bursar = kube::config::Kubeconfig::read_from(admin_kubeconfig).expect("the kubeconfig is readable");
     for user in by_bursar.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
         user.impersonate = Some("bursar:cluster-admin".to_owned());
     }
     let by_bursar_file = state_dir.join("by-bursar.json");
-    std::fs::write(&by_bursar_file, serde_json::to_vec(&by_bursar).expect("JSON")).expect("written");
-    let error = take(LEDGER, &by_bursar_file, false).expect_err("an administrator by Bursar");
+    std::fs::write(&by_bursar_file, serde_json::to_vec(&by_bursar).expect("the value has a JSON form"))
+        .expect("the folder is writable");
+    let error = take(LEDGER, &by_bursar_file, false).expect_err("this administrator's rights come from Bursar");
     assert!(matches!(error, AccessError::OfBursar(_)), "{error}");
     assert!(remembered.exists());
-    let removed = take(LEDGER, admin_kubeconfig, false).expect("removed");
+    let removed = take(LEDGER, admin_kubeconfig, false).expect("the administrator may do this");
     assert_eq!(removed, would);
     assert!(removed.last().is_some_and(|made| made.what.starts_with("ClusterRoleBinding ")), "{removed:?}");
     assert!(!remembered.exists(), "without the file, another init does not restore the webhook");
@@ -95,18 +96,19 @@ fn a_dry_run_lists_what_init_makes_and_uninstall_removes_it() {
         assert_eq!(left(what).trim(), "", "{what}");
     }
     assert!(site.cluster.run(&["get", "namespace", "tool-foo", "-o", "name"], "").contains("tool-foo"));
-    take(LEDGER, admin_kubeconfig, false).expect("again");
+    take(LEDGER, admin_kubeconfig, false).expect("the administrator may do this");
     site.cluster.run(&["delete", "configmap", "bursar-owner", "-n", "bursar", "--ignore-not-found"], "");
     site.cluster.run(&["label", "namespaces", "--all", "app.kubernetes.io/managed-by-"], "");
-    let error = take(LEDGER, admin_kubeconfig, false).expect_err("a cluster without Bursar");
+    let error = take(LEDGER, admin_kubeconfig, false).expect_err("the cluster has nothing of Bursar");
     assert!(matches!(error, AccessError::NothingOfBursar { .. }), "{error}");
 }
 
 #[test]
 fn the_tenant_role_is_edit_without_dangerous_rights() {
     let role = Site::shared().cluster.run(&["get", "clusterrole", "bursar-tenant", "-o", "json"], "");
-    let role: serde_json::Value = serde_json::from_str(&role).expect("JSON");
-    let rules: Vec<String> = role["rules"].as_array().expect("rules").iter().map(ToString::to_string).collect();
+    let role: serde_json::Value = serde_json::from_str(&role).expect("the text is JSON");
+    let rules: Vec<String> =
+        role["rules"].as_array().expect("a role has rules").iter().map(ToString::to_string).collect();
     assert!(rules.iter().any(|rule| rule.contains("deployments") && rule.contains("create")));
     assert!(!rules.iter().any(|rule| rule.contains("impersonate") || rule.contains("serviceaccounts/token")));
     assert!(!rules.iter().any(|rule| rule.contains("networkpolicies") && rule.contains("create")));
@@ -149,9 +151,9 @@ fn the_daemon_may_do_everything_that_it_must() {
     site.can(&["get", "configmap", "extension-apiserver-authentication", "-n", "kube-system"]);
     site.can(&["get", "pods,jobs,cronjobs,daemonsets,deployments,statefulsets", "-n", "tool-foo"]);
     site.cluster.run(&["create", "deployment", "web", "-n", "tool-foo", "--image=x"], "");
-    site.patch(&scale("tool-foo"), &json!({"spec": {"replicas": 0}})).expect("stopped");
+    site.patch(&scale("tool-foo"), &json!({"spec": {"replicas": 0}})).expect("the API server accepts the change");
     site.must("create", &request("daemon-can", SIGNER));
-    site.patch(&approval("daemon-can"), &approved()).expect("approved");
+    site.patch(&approval("daemon-can"), &approved()).expect("the API server accepts the change");
     site.can(&["delete", "csr", "daemon-can"]);
 }
 
@@ -166,7 +168,8 @@ fn the_daemon_may_not_write_outside_of_tenants_namespaces() {
         site.refused("apply", &namespace(place, &class, "active"), POLICY);
     }
     site.cluster.run(&["create", "deployment", "web", "-n", "foreign", "--image=x"], "");
-    let refused = site.patch(&scale("foreign"), &json!({"spec": {"replicas": 0}})).expect_err("foreign");
+    let refused =
+        site.patch(&scale("foreign"), &json!({"spec": {"replicas": 0}})).expect_err("the namespace is not a tenant's");
     assert!(refused.contains(POLICY), "{refused}");
     site.refused("apply", &binding(Some("bursar"), "bursar-tenant", "Group", GROUP), POLICY);
     site.refused("apply", &namespace("unlabelled", &json!({}), "active"), POLICY);
@@ -281,7 +284,7 @@ fn the_daemon_may_list_a_suspended_tenant_but_run_nothing_in_it() {
     let site = Site::shared();
     let archive = binding(Some("tool-read"), "bursar-archive", "User", "bursar:daemon");
     site.must("apply", &archive);
-    wait_for("the binding's rights", DEADLINE, || {
+    wait_for("the binding gives the right", DEADLINE, || {
         site.daemon(&["get", "secrets", "-n", "tool-read"], "").status.success().then_some(())
     });
     // The daemon may `list` everything but has no `get`, which on all resources would also allow these requests.
@@ -332,11 +335,11 @@ fn the_daemon_may_not_make_host_volumes_or_approve_foreign_requests() {
     let kubelet = request("other-signer", "kubernetes.io/kubelet-serving");
     site.refused("create", &kubelet, POLICY);
     site.cluster.run(&["create", "-f", "-"], &kubelet.to_string());
-    let refused = site.patch(&approval("other-signer"), &approved()).expect_err("another signer");
+    let refused = site.patch(&approval("other-signer"), &approved()).expect_err("the request is for another signer");
     assert!(refused.contains("not permitted to approve") || refused.contains(POLICY), "{refused}");
     // The request has the right signer and our label, but the daemon did not create it.
     site.cluster.run(&["create", "-f", "-"], &request("of-the-admin", SIGNER).to_string());
-    let refused = site.patch(&approval("of-the-admin"), &approved()).expect_err("of another user");
+    let refused = site.patch(&approval("of-the-admin"), &approved()).expect_err("another user created the request");
     assert!(refused.contains(POLICY), "{refused}");
 }
 

@@ -13,7 +13,7 @@ use super::{POLICY, json};
 /// Returns a copy of the daemon's kubeconfig, so that the one of the other tests stays as it is.
 fn copy(folder: &TempDir) -> std::path::PathBuf {
     let path = folder.path().join("test.kubeconfig");
-    std::fs::copy(Site::shared().daemon_kubeconfig(), &path).expect("a copy");
+    std::fs::copy(Site::shared().daemon_kubeconfig(), &path).expect("the file can be copied");
     path
 }
 
@@ -22,7 +22,7 @@ async fn renew(path: &Path, now: Timestamp) -> Result<Renewal, AccessError> {
 }
 
 async fn times(path: &Path) -> (Timestamp, Timestamp) {
-    match renew(path, Timestamp::UNIX_EPOCH).await.expect("not due") {
+    match renew(path, Timestamp::UNIX_EPOCH).await.expect("the renewal is not due") {
         Renewal::NotDue { renew_after, not_after } => (renew_after, not_after),
         other => panic!("{other:?}"),
     }
@@ -31,15 +31,15 @@ async fn times(path: &Path) -> (Timestamp, Timestamp) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_daemon_renews_its_certificate_itself_and_stays_confined() {
     let site = Site::shared();
-    let folder = TempDir::new().expect("a folder");
+    let folder = TempDir::new().expect("the system allows a temporary folder");
     let path = copy(&folder);
     let (renew_after, not_after) = times(&path).await;
     let lifetime = not_after.duration_since(renew_after).as_hours();
     assert!((7 * 24..13 * 24).contains(&lifetime), "the certificate is due {lifetime} h before its end");
-    let old = std::fs::read(&path).expect("a file");
-    let renewed = renew(&path, renew_after).await.expect("renewed");
+    let old = std::fs::read(&path).expect("the file is readable");
+    let renewed = renew(&path, renew_after).await.expect("the certificate is checked without an error");
     assert!(matches!(renewed, Renewal::Renewed { not_after: new, .. } if new >= not_after), "{renewed:?}");
-    let new = std::fs::read(&path).expect("a file");
+    let new = std::fs::read(&path).expect("the file is readable");
     assert!(old != new);
     let mut command = site.cluster.kubectl_as(&path);
     command.args(["create", "-f", "-"]);
@@ -51,28 +51,34 @@ async fn the_daemon_renews_its_certificate_itself_and_stays_confined() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_renewal_keeps_the_valid_certificate() {
-    let folder = TempDir::new().expect("a folder");
+    let folder = TempDir::new().expect("the system allows a temporary folder");
     let path = copy(&folder);
     let (_, not_after) = times(&path).await;
-    let away =
-        std::fs::read_to_string(&path).expect("a file").replace(&Site::shared().cluster.url, "https://127.0.0.1:9");
-    std::fs::write(&path, &away).expect("written");
-    let last = not_after.checked_sub(SignedDuration::from_secs(1)).expect("a time");
-    let postponed = renew(&path, last).await.expect("still good");
+    let away = std::fs::read_to_string(&path)
+        .expect("the file is readable")
+        .replace(&Site::shared().cluster.url, "https://127.0.0.1:9");
+    std::fs::write(&path, &away).expect("the folder is writable");
+    let last = not_after.checked_sub(SignedDuration::from_secs(1)).expect("the time is valid");
+    let postponed = renew(&path, last).await.expect("the certificate is checked without an error");
     assert!(matches!(&postponed, Renewal::Postponed { not_after: end, .. } if *end == not_after), "{postponed:?}");
     assert!(renew(&path, not_after).await.is_err(), "after the end of the certificate, renewal must fail");
-    assert_eq!(std::fs::read_to_string(&path).expect("a file"), away);
+    assert_eq!(std::fs::read_to_string(&path).expect("the file is readable"), away);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_kubeconfig_is_neither_renewed_nor_replaced() {
     let site = Site::shared();
-    let folder = TempDir::new().expect("a folder");
+    let folder = TempDir::new().expect("the system allows a temporary folder");
     let path = folder.path().join("theirs");
-    std::fs::copy(&site.cluster.admin_kubeconfig, &path).expect("a copy");
-    let theirs = std::fs::read(&path).expect("a file");
-    assert_eq!(renew(&path, Timestamp::UNIX_EPOCH).await.expect("theirs"), Renewal::NotOurs);
-    let error = bootstrap::init(site.request(&empty(LEDGER), &path)).await.expect_err("not ours");
+    std::fs::copy(&site.cluster.admin_kubeconfig, &path).expect("the file can be copied");
+    let theirs = std::fs::read(&path).expect("the file is readable");
+    assert_eq!(
+        renew(&path, Timestamp::UNIX_EPOCH).await.expect("the certificate is checked without an error"),
+        Renewal::NotOurs
+    );
+    let error = bootstrap::init(site.request(&empty(LEDGER), &path))
+        .await
+        .expect_err("the kubeconfig does not belong to the daemon");
     assert!(error.to_string().contains("not replaced"), "{error}");
-    assert_eq!(std::fs::read(&path).expect("a file"), theirs);
+    assert_eq!(std::fs::read(&path).expect("the file is readable"), theirs);
 }

@@ -109,7 +109,7 @@ impl Site {
         let listed = administrators.split(',').map(str::to_owned).collect();
         let config = CONFIG.replace("[reaper.pods]", &format!("{ADOPTING}[reaper.pods]"));
         let config = config.replace("impersonate =", &format!("{CERTIFIED}impersonate ="));
-        std::thread::spawn(move || Self::start_with(&config, Some(&listed))).join().expect("the site starts")
+        std::thread::spawn(move || Self::start_with(&config, Some(&listed))).join().expect("the thread does not panic")
     }
 
     fn start() -> Self {
@@ -118,18 +118,18 @@ impl Site {
 
     fn start_with(config: &str, administrators: Option<&BTreeSet<String>>) -> Self {
         let cluster = ControlPlane::start(&ControlPlaneOptions::default());
-        let folder = TempDir::new().expect("a folder");
-        std::fs::create_dir_all(folder.path().join("manifests/tool")).expect("a folder");
-        std::fs::write(folder.path().join("manifests/tool/all.yaml"), MANIFESTS).expect("written");
+        let folder = TempDir::new().expect("the system allows a temporary folder");
+        std::fs::create_dir_all(folder.path().join("manifests/tool")).expect("the parent folder is writable");
+        std::fs::write(folder.path().join("manifests/tool/all.yaml"), MANIFESTS).expect("the folder is writable");
         let config = config
             .replace("@FOLDER@", &folder.path().display().to_string())
             .replace("@URL@", &cluster.url)
             .replace("@CA@", &cluster.ca_pem.display().to_string());
         let path = folder.path().join("bursar.toml");
-        std::fs::write(&path, config).expect("written");
+        std::fs::write(&path, config).expect("the folder is writable");
         let settings = Settings::load(&path).unwrap_or_else(|error| panic!("{error}"));
         let _ = rustls::crypto::ring::default_provider().install_default();
-        wait_for("aggregated role edit", DEADLINE, || {
+        wait_for("the role edit is aggregated", DEADLINE, || {
             let rules = cluster.run(&["get", "clusterrole", "edit", "-o", "jsonpath={.rules}"], "");
             rules.contains("networkpolicies").then_some(())
         });
@@ -199,9 +199,10 @@ impl Site {
     }
 
     fn asked(&self, path: &str, ask: Ask<'_>) -> Result<Value, String> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
         runtime.block_on(async {
-            let client = bursar::bootstrap::client(&self.daemon_kubeconfig()).await.expect("a client");
+            let client = bursar::bootstrap::client(&self.daemon_kubeconfig()).await.expect("the kubeconfig is valid");
             let server = ApiServer::new(name(), client, std::sync::Arc::default());
             server.ask(path, ask).await.map(|answer| answer.object).map_err(|error| error.to_string())
         })
@@ -229,7 +230,8 @@ fn init_with(
     ledger_id: &str,
     administrators: Option<&BTreeSet<String>>,
 ) -> Result<InitReport, AccessError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
     let ledger = empty(ledger_id);
     let request = init_request(cluster, settings, &ledger, &settings.clusters[&name()]);
     runtime.block_on(init(InitRequest { administrators, ..request }))
@@ -305,10 +307,10 @@ pub fn binding(namespace: Option<&str>, role: &str, kind: &str, subject: &str) -
 /// Returns a request for a client certificate of tool foo.
 pub fn request(name: &str, signer: &str) -> Value {
     use base64::Engine as _;
-    let key = rcgen::KeyPair::generate().expect("a key");
+    let key = rcgen::KeyPair::generate().expect("a key can be generated");
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name.push(rcgen::DnType::CommonName, "tool:foo");
-    let request = params.serialize_request(&key).and_then(|request| request.pem()).expect("a request");
+    let request = params.serialize_request(&key).and_then(|request| request.pem()).expect("the request is valid");
     let request = base64::engine::general_purpose::STANDARD.encode(request);
     let rest = json!({"spec": {
         "request": request, "usages": ["client auth", "digital signature"], "signerName": signer,

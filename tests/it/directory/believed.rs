@@ -137,7 +137,8 @@ async fn a_member_without_an_entry_stays_until_the_absence_is_due() {
     story.hears().await;
     slapd.delete(&person_dn(BASE_DN, "bob"));
     story.hears().await;
-    let bob = story.ledger.accounts.values().find(|account| account.name == "bob").expect("bob").directory_id.clone();
+    let bob =
+        story.ledger.accounts.values().find(|account| account.name == "bob").expect("bob exists").directory_id.clone();
     let holding = |story: &Story| story.count(AccountKind::Tool, |tool| tool.members.contains_key(&bob));
     let leaving = |story: &Story| story.count(AccountKind::Tool, |tool| tool.leaving.contains(&bob));
     assert_eq!((holding(&story), leaving(&story)), (2, 0));
@@ -165,7 +166,7 @@ async fn reimported_people_raise_a_doubt() {
         .doubts
         .iter()
         .find(|(key, _)| key.question == Question::Import)
-        .expect("a doubt about an import")
+        .expect("the ledger has a doubt about an import")
         .1;
     assert_eq!(doubt.accounts.len(), sample::PEOPLE.len());
     let text = refusals.iter().map(ToString::to_string).collect::<String>();

@@ -51,7 +51,7 @@ impl Story {
 
     fn is_absent(&self, name: &str) -> bool {
         let mut accounts = self.ledger.accounts.values();
-        accounts.find(|account| account.name == name).expect("a known account").absence.is_some()
+        accounts.find(|account| account.name == name).expect("the name exists").absence.is_some()
     }
 }
 
@@ -108,7 +108,7 @@ async fn only_an_account_on_which_servers_disagree_waits() {
     other.delete(&person_dn(BASE_DN, "carol"));
     let mut both = ldap(&[&slapd.ldaps_url, &other.ldaps_url], &slapd);
     both.ca_pem =
-        Some([&slapd, &other].map(|one| std::fs::read_to_string(&one.ca_pem).expect("an authority")).concat());
+        Some([&slapd, &other].map(|one| std::fs::read_to_string(&one.ca_pem).expect("the file is readable")).concat());
     // With an `absent_for` of 0, the freshest server would decide immediately.
     let mut policy = policy();
     policy.lifecycle.absent_for = std::time::Duration::from_secs(1);
@@ -124,7 +124,7 @@ async fn only_an_account_on_which_servers_disagree_waits() {
         }
     }
     let absent = |name: &str| {
-        let account = story.ledger.accounts.values().find(|account| account.name == name).expect("known");
+        let account = story.ledger.accounts.values().find(|account| account.name == name).expect("the name exists");
         account.absence.map_or(0, |absence| absence.seconds)
     };
     assert!(absent("carol") >= 1, "all servers agree that carol left");

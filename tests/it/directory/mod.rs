@@ -30,7 +30,7 @@ fn site(options: SlapdOptions) -> Slapd {
 
 fn ldap(urls: &[&str], slapd: &Slapd) -> LdapConfig {
     LdapConfig {
-        ca_pem: Some(std::fs::read_to_string(&slapd.ca_pem).expect("the authority's certificate")),
+        ca_pem: Some(std::fs::read_to_string(&slapd.ca_pem).expect("the file is readable")),
         bind_dn: Some(READER_DN.to_owned()),
         password: Some(Secret::new(READER_PASSWORD.to_owned())),
         connect_timeout: Duration::from_secs(10),
@@ -65,7 +65,7 @@ pub async fn read(source: SourceConfig) -> SourceRead {
 pub async fn read_by(source: &SourceConfig, pass: &Pass) -> SourceRead {
     assert_eq!(source.check(), Ok(()));
     let sources = std::slice::from_ref(source);
-    fetch(sources, pass, &policy(), daemon::now()).await.reads.pop().expect("one read for each source")
+    fetch(sources, pass, &policy(), daemon::now()).await.reads.pop().expect("every source has a read")
 }
 
 /// Checks that a read of changes shows the same as a full read.

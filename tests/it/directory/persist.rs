@@ -160,18 +160,20 @@ async fn a_full_read_that_differs_restarts_the_subscription() {
     let told = Told::by(here(&slapd)).await;
     let pass = Pass::Whole(told.memory.clone());
     let whole = || read_by(&told.source, &pass);
-    assert_eq!(whole().await.compared.expect("compared").differences, 0);
+    assert_eq!(whole().await.compared.expect("a full read compares the entries").differences, 0);
     assert_eq!(told.read().await.way, Way::Persist);
     // Restores the state before the deletion, as if the server had not reported it.
-    let wrong = told.memory.live(&told.source).expect("live");
+    let wrong = told.memory.live(&told.source).expect("the source keeps its entries in memory");
     slapd.delete(&person_dn(BASE_DN, "alice"));
     told.heard("a deletion").await;
     let mut wrong = (*wrong).clone();
-    wrong.mark = told.memory.live(&told.source).expect("live").mark.clone();
+    wrong.mark = told.memory.live(&told.source).expect("the source keeps its entries in memory").mark.clone();
     told.memory.follow(&told.source.name, Arc::new(wrong));
     assert!(names(&told.read().await, AccountKind::User).contains(&"alice"));
     let found = whole().await;
-    assert!(found.compared.expect("compared").examples.contains(&"user alice was gone".to_owned()));
+    assert!(
+        found.compared.expect("a full read compares the entries").examples.contains(&"user alice was gone".to_owned())
+    );
     assert_same(&told.read().await, &read(told.source.clone()).await);
     told.wait(true).await;
     told.becomes_right(&told.source).await;

@@ -13,7 +13,7 @@ use bursar_testkit::slapd::{BASE_DN, READER_DN, Slapd, SlapdOptions};
 use super::{assert_why, ldap, members, names, read, toolforge, why};
 use crate::world::World;
 
-/// Schema of 389-ds that slapd lacks. Attributes that only the server writes there can be written here.
+/// Schema of 389-ds that slapd lacks. In 389-ds, only the server writes these attributes; here, the tests write them.
 const DIRECTORY_SERVER: &str = "\
     include /etc/ldap/schema/dsee.schema\n\
     attributetype ( 2.16.840.1.113730.3.1.610 NAME 'nsAccountLock' EQUALITY caseIgnoreMatch\n  \
@@ -163,7 +163,7 @@ async fn freeipa_groups_with_hidden_members_get_them_from_member_of() {
 }
 
 fn identity(certificate: &Path) -> ClientIdentity {
-    let text = |path: PathBuf| std::fs::read_to_string(path).expect("PEM");
+    let text = |path: PathBuf| std::fs::read_to_string(path).expect("the file is readable");
     ClientIdentity {
         certificate_pem: text(certificate.to_path_buf()),
         key: Some(Secret::new(text(certificate.with_extension("key")))),
@@ -206,7 +206,7 @@ fn a_site_with_a_client_certificate_works_and_doctor_shows_its_expiry() {
     let report = world.cycle();
     assert_eq!(report.exit_code(), 0, "{report:#?}");
     let mut doctor = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    let said = doctor.arg("--config").arg(world.config()).arg("doctor").output().expect("bursar runs").stdout;
-    let said = String::from_utf8(said).expect("text");
+    let said = doctor.arg("--config").arg(world.config()).arg("doctor").output().expect("bursar is built").stdout;
+    let said = String::from_utf8(said).expect("the output is UTF-8");
     assert!(said.contains("source people, client_certificate: it is good until "), "{said}");
 }

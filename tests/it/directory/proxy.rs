@@ -55,10 +55,10 @@ pub struct Proxy {
 
 impl Proxy {
     pub async fn to(url: &str) -> Self {
-        let server = url.split("//").last().expect("host and port").to_owned();
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let server = url.split("//").last().expect("the URL has a host and a port").to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("the system has a free port");
         let proxy = Self {
-            port: listener.local_addr().expect("its address").port(),
+            port: listener.local_addr().expect("a listener has an address").port(),
             fault: Arc::new(Mutex::new(Fault::None)),
             bytes: Arc::default(),
             messages: Arc::default(),
@@ -68,7 +68,7 @@ impl Proxy {
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 serving.connections.fetch_add(1, Ordering::SeqCst);
-                let fault = serving.fault.lock().expect("whole").clone();
+                let fault = serving.fault.lock().expect("no thread panics with the lock").clone();
                 let (proxy, server) = (serving.clone(), server.clone());
                 tokio::spawn(async move { proxy.carry(client, &server, fault).await });
             }
@@ -91,7 +91,7 @@ impl Proxy {
     }
 
     pub fn set(&self, fault: Fault) {
-        *self.fault.lock().expect("whole") = fault;
+        *self.fault.lock().expect("no thread panics with the lock") = fault;
     }
 
     async fn carry(&self, client: TcpStream, server: &str, fault: Fault) -> Option<()> {
@@ -174,7 +174,7 @@ fn length(bytes: &[u8]) -> Option<(usize, usize)> {
 
 /// The offset of the operation's tag in a message: after the header and the message's number.
 fn operation(message: &[u8]) -> usize {
-    let header = 1 + length(&message[1..]).expect("a whole message").0;
+    let header = 1 + length(&message[1..]).expect("the message has a valid length").0;
     header + 2 + usize::from(message[header + 1])
 }
 
@@ -390,7 +390,7 @@ fn spoiled() -> Vec<(&'static str, Change)> {
 /// Changes the code of a result (of a bind or a search).
 fn result(message: &mut [u8], at: usize, code: u8) {
     if matches!(message[at], 0x61 | 0x65) {
-        let content = at + 1 + length(&message[at + 1..]).expect("a length").0;
+        let content = at + 1 + length(&message[at + 1..]).expect("the message has a valid length").0;
         message[content + 2] = code;
     }
 }
@@ -398,21 +398,21 @@ fn result(message: &mut [u8], at: usize, code: u8) {
 /// Changes the length byte of the sequence in the value of the message's first control.
 fn controls(message: &mut [u8], length_byte: u8) {
     let at = operation(message);
-    let (header, content) = length(&message[at + 1..]).expect("a length");
+    let (header, content) = length(&message[at + 1..]).expect("the message has a valid length");
     let controls = at + 1 + header + content;
     if message.get(controls) != Some(&0xa0) {
         return;
     }
     // [0] { SEQUENCE { OID, criticality?, value } }: the value contains a sequence with its own length.
-    let mut at = controls + 1 + length(&message[controls + 1..]).expect("a length").0;
-    at += 1 + length(&message[at + 1..]).expect("a length").0;
-    let (header, content) = length(&message[at + 1..]).expect("a length");
+    let mut at = controls + 1 + length(&message[controls + 1..]).expect("the message has a valid length").0;
+    at += 1 + length(&message[at + 1..]).expect("the message has a valid length").0;
+    let (header, content) = length(&message[at + 1..]).expect("the message has a valid length");
     at += 1 + header + content;
     if message.get(at) == Some(&0x01) {
         at += 3;
     }
     if message.get(at) == Some(&0x04) {
-        at += 1 + length(&message[at + 1..]).expect("a length").0;
+        at += 1 + length(&message[at + 1..]).expect("the message has a valid length").0;
     }
     if message.get(at) == Some(&0x30) {
         message[at + 1] = length_byte;

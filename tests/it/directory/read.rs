@@ -25,7 +25,7 @@ async fn toolforge_tree_gives_six_tools_with_maintainers_and_twelve_people() {
     tools.sort_unstable();
     assert_eq!(names(&read, AccountKind::Tool), tools);
     for (name, uid, maintainers) in sample::TOOLS {
-        let tool = read.entries.iter().find(|entry| entry.name == name).expect("the tool");
+        let tool = read.entries.iter().find(|entry| entry.name == name).expect("the name exists");
         assert_eq!(tool.posix.as_ref().map(|posix| posix.uid.get()), Some(uid));
         assert_eq!(tool.home, Some(PathBuf::from(format!("/data/project/{name}"))));
         assert!(tool.created.is_some() && tool.id.0.len() == 36, "{tool:?}");
@@ -34,7 +34,7 @@ async fn toolforge_tree_gives_six_tools_with_maintainers_and_twelve_people() {
     let mut people: Vec<_> = sample::PEOPLE.iter().map(|(name, _)| *name).chain(["novaadmin"]).collect();
     people.sort_unstable();
     assert_eq!(names(&read, AccountKind::User), people);
-    let alice = read.entries.iter().find(|entry| entry.name == "alice").expect("alice");
+    let alice = read.entries.iter().find(|entry| entry.name == "alice").expect("the entry was read");
     assert_eq!(alice.mail.as_deref(), Some("alice@example.org"));
     assert_eq!(alice.display_name.as_deref(), Some("Alice Example"));
     assert_eq!(members(&read, "k8s-admins"), sample::ADMINS);
@@ -121,8 +121,8 @@ async fn nested_groups_are_resolved_even_in_cycles() {
 async fn the_same_tree_can_be_read_from_files() {
     let folder = Folder::create("ldif");
     let units = unit_ldif(BASE_DN, "unused");
-    std::fs::write(folder.path().join("1.ldif"), units).expect("a file");
-    std::fs::write(folder.path().join("2.ldif"), sample::toolforge()).expect("a file");
+    std::fs::write(folder.path().join("1.ldif"), units).expect("the folder is writable");
+    std::fs::write(folder.path().join("2.ldif"), sample::toolforge()).expect("the folder is writable");
     let source = |path: PathBuf| SourceConfig {
         kind: SourceKind::Ldif(LdifConfig { paths: vec![path] }),
         ..toolforge(LdapConfig::new(Vec::new()))
@@ -137,7 +137,7 @@ async fn the_same_tree_can_be_read_from_files() {
     let lines = broken.lines().count();
     let _ = write!(broken, "dn: cn=x\nbroken\n");
     let file = folder.path().join("2.ldif");
-    std::fs::write(&file, broken).expect("a file");
+    std::fs::write(&file, broken).expect("the folder is writable");
     let partial = read(source(folder.path().to_path_buf())).await;
     let expected = format!("{}:{}: neither name: value, nor a comment", file.display(), lines + 2);
     assert_eq!(why(&partial), expected);
@@ -151,7 +151,7 @@ async fn the_same_tree_can_be_read_from_files() {
 async fn a_custom_mark_of_disabled_accounts_is_read() {
     let slapd = site(SlapdOptions::default());
     let mut source = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
-    source.attributes.disabled = vec!["loginShell=/bin/bash".parse().expect("a mark")];
+    source.attributes.disabled = vec!["loginShell=/bin/bash".parse().expect("the mark is valid")];
     let read = read(source).await;
     let alice = read.entries.iter().find(|entry| entry.name == "alice").and_then(|entry| entry.disabled.as_deref());
     assert_eq!(alice, Some("loginShell: /bin/bash"));

@@ -23,7 +23,7 @@ fn source(servers: &[&Slapd]) -> SourceConfig {
     let mut config = ldap(&[], servers[0]);
     config.urls = servers.iter().map(|server| server.ldaps_url.clone()).collect();
     // Each server has its own authority.
-    let ca = servers.iter().map(|server| std::fs::read_to_string(&server.ca_pem).expect("an authority"));
+    let ca = servers.iter().map(|server| std::fs::read_to_string(&server.ca_pem).expect("the file is readable"));
     config.ca_pem = Some(ca.collect());
     toolforge(config)
 }
@@ -38,7 +38,7 @@ async fn read_after_answer(source: &SourceConfig, pass: &Pass, marks: &Marks, se
     let known: Known = BTreeMap::from([(source.name.clone(), last)]);
     let sources = std::slice::from_ref(source);
     let mut snapshot = fetch_after(sources, pass, &known, &policy(), daemon::now()).await;
-    snapshot.reads.pop().expect("one read for each source")
+    snapshot.reads.pop().expect("every source has a read")
 }
 
 fn change(slapd: &Slapd) {
@@ -110,7 +110,7 @@ async fn a_restored_server_is_stale_after_somebody_wrote_to_it() {
     change(&slapd);
     let source = source(&[&slapd]);
     let seen = read(source.clone()).await;
-    let server = seen.server.clone().expect("it answered");
+    let server = seen.server.clone().expect("a server answered");
     slapd.start_copy(&backup);
     // Now its contextCSN is newer than the one that was seen.
     let bob = person_dn(BASE_DN, "bob");
@@ -120,7 +120,7 @@ async fn a_restored_server_is_stale_after_somebody_wrote_to_it() {
         assert!(matches!(found.completeness, Completeness::Stale { .. }), "{}", why(&found));
         assert!(found.behind[host(&slapd)].why.contains("went back"), "{:?}", found.behind);
     }
-    // What is written by LDAP has a new time, also if it was there before.
+    // An entry that is added by LDAP gets a new time, even if it existed before.
     let seen = read(source.clone()).await;
     slapd.delete(&bob);
     slapd.add_ldif(&person_ldif(BASE_DN, "bob", 2002));
@@ -150,7 +150,7 @@ async fn a_killed_server_is_not_stale_after_its_restart() {
     slapd.stop();
     slapd.start_again();
     let pass = Pass::Changes(SyncCache::default());
-    let server = seen.server.clone().expect("it answered");
+    let server = seen.server.clone().expect("a server answered");
     let found = read_after_answer(&source, &pass, &seen.marks, &server).await;
     assert_same(&found, &seen);
 }
@@ -190,11 +190,11 @@ async fn a_unix_socket_authenticates_the_reader() {
 
 /// A name server with one SRV record, which it returns to every client.
 async fn zone(target: &str, port: u16) -> std::net::SocketAddr {
-    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("a port");
-    let address = socket.local_addr().expect("its address");
+    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("the system has a free port");
+    let address = socket.local_addr().expect("a listener has an address");
     let mut data = [&[0, 10, 0, 5][..], &port.to_be_bytes()].concat();
     for label in target.split('.') {
-        data.push(u8::try_from(label.len()).expect("short"));
+        data.push(u8::try_from(label.len()).expect("the length fits in a byte"));
         data.extend(label.bytes());
     }
     data.push(0);
@@ -204,7 +204,7 @@ async fn zone(target: &str, port: u16) -> std::net::SocketAddr {
             // The question without its OPT record.
             let mut answer = question[..length - 11].to_vec();
             answer[2..12].copy_from_slice(&[0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0]);
-            answer.extend([0xc0, 12, 0, 33, 0, 1, 0, 0, 0, 60, 0, u8::try_from(data.len()).expect("short")]);
+            answer.extend([0xc0, 12, 0, 33, 0, 1, 0, 0, 0, 60, 0, u8::try_from(data.len()).expect("fits in a byte")]);
             answer.extend(&data);
             let _ = socket.send_to(&answer, client).await;
         }
@@ -215,7 +215,7 @@ async fn zone(target: &str, port: u16) -> std::net::SocketAddr {
 #[tokio::test]
 async fn servers_are_found_by_srv_records() {
     let slapd = site(SlapdOptions::default());
-    let port = host(&slapd).rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+    let port = host(&slapd).rsplit(':').next().and_then(|port| port.parse().ok()).expect("the URL has a port");
     // The certificate is also valid for this name.
     let zone = zone("localhost", port).await;
     let mut config = ldap(&["ldaps://_ldap._tcp.example.org"], &slapd);
@@ -223,8 +223,8 @@ async fn servers_are_found_by_srv_records() {
     let found = read(toolforge(config.clone())).await;
     assert_eq!((why(&found), found.server.as_deref()), ("complete", Some(format!("localhost:{port}").as_str())));
     // A name server that never answers.
-    let silent = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("a port");
-    config.dns = Some(silent.local_addr().expect("its address"));
+    let silent = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("the system has a free port");
+    config.dns = Some(silent.local_addr().expect("a listener has an address"));
     config.connect_timeout = std::time::Duration::from_millis(300);
     assert!(why(&read(toolforge(config)).await).contains("no SRV records within"));
 }

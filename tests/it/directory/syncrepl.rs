@@ -115,7 +115,7 @@ async fn inconsistent_kept_state_causes_a_full_read() {
     followed.is_right().await;
     // The cache does not answer another query, such as one with another filter.
     let mut other = Followed { source: followed.source.clone(), memory: followed.memory.clone() };
-    other.source.users.as_mut().expect("people").filter = "(uid=erin)".to_owned();
+    other.source.users.as_mut().expect("the source has users").filter = "(uid=erin)".to_owned();
     other.source.sentinels.clear();
     assert_eq!(names(&other.is_right().await, AccountKind::User), ["erin"]);
 }
@@ -196,7 +196,8 @@ async fn another_server_is_read_from_the_beginning() {
     let (first, second) = (site(SlapdOptions::default()), site(SlapdOptions::default()));
     second.delete(&person_dn(BASE_DN, "alice"));
     let mut both = ldap(&[&first.ldaps_url, &second.ldaps_url], &first);
-    let authorities = [&first.ca_pem, &second.ca_pem].map(|pem| std::fs::read_to_string(pem).expect("PEM"));
+    let authorities =
+        [&first.ca_pem, &second.ca_pem].map(|pem| std::fs::read_to_string(pem).expect("the file is readable"));
     both.ca_pem = Some(authorities.concat());
     let followed = Followed::of(both);
     assert!(names(&followed.is_right().await, AccountKind::User).contains(&"alice"));
@@ -246,7 +247,7 @@ async fn a_full_read_finds_and_repairs_unreported_changes() {
     followed.is_right().await;
     let found = followed.whole().await;
     assert_same(&found, &read(followed.source.clone()).await);
-    assert_eq!(found.compared.expect("compared").differences, 0);
+    assert_eq!(found.compared.expect("a full read compares the entries").differences, 0);
 
     // Restores the earlier cache, as if the server had not reported a deletion and a change.
     let before = followed.kept().mirror.clone();
@@ -258,12 +259,15 @@ async fn a_full_read_finds_and_repairs_unreported_changes() {
     assert!(names(&followed.changes().await, AccountKind::User).contains(&"alice"));
     let found = followed.whole().await;
     assert_same(&found, &read(followed.source.clone()).await);
-    let found = found.compared.expect("compared");
+    let found = found.compared.expect("a full read compares the entries");
     for told in ["user alice was gone", "user bob was out of date", "user zoe was missing"] {
         assert!(found.examples.iter().any(|example| example == told), "{found:?}");
     }
     let again = followed.whole().await;
-    assert_eq!((again.compared.expect("compared").differences, again.way), (0, Way::Incremental));
+    assert_eq!(
+        (again.compared.expect("a full read compares the entries").differences, again.way),
+        (0, Way::Incremental)
+    );
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ impl Random {
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((mixed ^ (mixed >> 31)) % bound as u64).expect("below a usize")
+        usize::try_from((mixed ^ (mixed >> 31)) % bound as u64).expect("the number is below the bound")
     }
 
     fn of<'a, T>(&mut self, list: &[&'a T]) -> Option<&'a T> {
@@ -242,7 +242,7 @@ async fn after_2000_random_changes_a_read_of_changes_agrees_with_a_full_read() {
             .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is not a number")))
     };
     let (changes, seed) = (asked("BURSAR_TEST_CHANGES", 2000), asked("BURSAR_TEST_SEED", 4533));
-    // So small that about every second batch exceeds it.
+    // The session log is so small that about every second batch exceeds it.
     let slapd = site(SlapdOptions { sessionlog: 40, ..SlapdOptions::default() });
     let source = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
     let memory = SyncCache::default();

@@ -44,8 +44,8 @@ async fn a_wrong_password_is_reported_and_tried_on_one_server_only() {
 #[tokio::test]
 async fn the_next_server_is_asked_if_the_first_cannot_be_reached() {
     let slapd = site(SlapdOptions::default());
-    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let silent = format!("ldaps://{}", silent.local_addr().expect("its address"));
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("the system has a free port");
+    let silent = format!("ldaps://{}", silent.local_addr().expect("a listener has an address"));
     let mut config = ldap(&["ldaps://127.0.0.1:1", &silent, &slapd.ldaps_url], &slapd);
     config.connect_timeout = Duration::from_secs(5);
     let found = read(toolforge(config.clone())).await;
@@ -98,7 +98,7 @@ async fn a_rule_that_hides_uids_rejects_all_entries_but_the_read_is_complete() {
         assert_eq!(rejected.why, "uidNumber is missing, or hidden from us");
         assert!(rejected.id.is_some() && rejected.name.is_some(), "{rejected:?}");
     }
-    let group = read.entries.iter().find(|entry| entry.name == "k8s-admins").expect("the group");
+    let group = read.entries.iter().find(|entry| entry.name == "k8s-admins").expect("the name exists");
     assert_eq!(group.members.len(), sample::ADMINS.len(), "members are recognized by id, not by uid");
 }
 
@@ -125,13 +125,14 @@ async fn a_referral_makes_the_read_partial() {
 
 /// Starts a proxy to `server`, and calls `then` once after `after` bytes of its answers.
 async fn proxy(server: &str, after: usize, then: impl FnOnce() + Send + 'static) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("ldap://{}", listener.local_addr().expect("its address"));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("the system has a free port");
+    let url = format!("ldap://{}", listener.local_addr().expect("a listener has an address"));
     let server = server.trim_start_matches("ldap://").to_owned();
     tokio::spawn(async move {
-        let (client, _) = listener.accept().await.expect("a client");
+        let (client, _) = listener.accept().await.expect("the listener accepts connections");
         let (mut from_client, mut to_client) = client.into_split();
-        let (mut from_server, mut to_server) = TcpStream::connect(server).await.expect("the server").into_split();
+        let (mut from_server, mut to_server) =
+            TcpStream::connect(server).await.expect("the server listens").into_split();
         tokio::spawn(async move { tokio::io::copy(&mut from_client, &mut to_server).await });
         let (mut passed, mut then, mut buffer) = (0, Some(then), [0; 4096]);
         while let Ok(count @ 1..) = from_server.read(&mut buffer).await {
@@ -191,10 +192,10 @@ async fn an_answer_that_is_not_ldap_makes_the_read_partial() {
     let answers: [&[u8]; 3] =
         [b"\x30\x0a\x02\x01\x01\x64\x05\x04\x03cn=", b"\x30\x84\xff\xff\xff\xff", b"HTTP/1.1 400\r\n\r\n"];
     for answer in answers {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = format!("ldap://{}", listener.local_addr().expect("its address"));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("the system has a free port");
+        let url = format!("ldap://{}", listener.local_addr().expect("a listener has an address"));
         tokio::spawn(async move {
-            let (mut client, _) = listener.accept().await.expect("a client");
+            let (mut client, _) = listener.accept().await.expect("the listener accepts connections");
             let mut request = [0; 1024];
             let _ = client.read(&mut request).await;
             let _ = client.write_all(answer).await;
@@ -211,7 +212,7 @@ async fn an_answer_that_is_not_ldap_makes_the_read_partial() {
 /// A BER element.
 fn ber(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let content = parts.concat();
-    let length = u8::try_from(content.len()).expect("short form");
+    let length = u8::try_from(content.len()).expect("the length fits in a byte");
     assert!(length < 128, "short form");
     [&[tag, length][..], &content].concat()
 }
@@ -241,10 +242,10 @@ async fn every_page_counts_not_only_the_last() {
         (vec![page(2, 0, Some(b"x")), page(3, 0, Some(b""))], complete),
         (vec![page(2, 0, None)], complete),
     ] {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = format!("ldap://{}", listener.local_addr().expect("its address"));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("the system has a free port");
+        let url = format!("ldap://{}", listener.local_addr().expect("a listener has an address"));
         tokio::spawn(async move {
-            let (mut client, _) = listener.accept().await.expect("a client");
+            let (mut client, _) = listener.accept().await.expect("the listener accepts connections");
             // The first answer refuses the read of the root DSE (50), so its features and state stay unknown.
             for answer in std::iter::once(page(1, 50, None)).chain(answers) {
                 let mut request = [0; 4096];

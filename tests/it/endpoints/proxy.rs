@@ -1,13 +1,13 @@
-//! Proxies as sites have them: CONNECT (RFC 9110, 9.3.6) and SOCKS 5 (RFC 1928), each of which knows one server only.
+//! Proxies as sites have them: CONNECT (RFC 9110, 9.3.6) and SOCKS 5 (RFC 1928). Each forwards to one server only.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A proxy that ends with the tests.
+/// A proxy that runs until the tests end.
 pub struct Proxy {
-    /// As a kubeconfig's `proxy-url`.
+    /// The URL, as in `proxy-url` of a kubeconfig.
     pub url: String,
     used: Arc<AtomicUsize>,
 }
@@ -40,21 +40,21 @@ impl Proxy {
             let mut name = vec![0; request[4].into()];
             near.read_exact(&mut name)?;
             near.read_exact(&mut [0; 2])?;
-            // Connect, to a domain name: who resolved it here would have failed.
+            // The client must send the domain name. A client that resolves the name itself would fail.
             let asked = request[..4] == [5, 1, 0, 3] && name == b"api.elsewhere.invalid";
             near.write_all(&[5, u8::from(!asked) * 2, 0, 1, 0, 0, 0, 0, 0, 0])?;
             Ok(asked)
         })
     }
 
-    /// Connections that went through.
+    /// Returns how many connections were forwarded.
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
     fn start(scheme: &str, server: u16, greet: fn(&mut TcpStream) -> io::Result<bool>) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-        let url = format!("{scheme}://{}", listener.local_addr().expect("an address"));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the system has a free port");
+        let url = format!("{scheme}://{}", listener.local_addr().expect("a listener has an address"));
         let used = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&used);
         std::thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! The authority of the API server's certificate is replaced, step by step as docs/operations.md has it, and at no moment
-//! does anybody's kubeconfig stop working.
+//! The CA of the API server's certificate is replaced step by step, as in `docs/operations.md`. Every kubeconfig works at
+//! every moment.
 
 use std::fs;
 
@@ -16,29 +16,29 @@ use crate::world::{World, stderr};
 
 const TOOLS: [&str; 4] = ["bar", "baz", "foo", "qux"];
 
-fn works(world: &World) {
+fn check_all_work(world: &World) {
     for tool in TOOLS {
         let got = world.kubectl_as_tool(tool, &["get", "pods"]);
         assert!(got.status.success(), "{tool}: {}", stderr(&got));
     }
 }
 
-/// How many homes have exactly this bundle.
+/// Returns how many homes have exactly this bundle.
 fn with_bundle(world: &World, bundle: &str) -> usize {
     TOOLS.iter().filter(|tool| super::config(world, tool).contains(&BASE64.encode(bundle))).count()
 }
 
-/// `bursar doctor` says that the CA ends, and what is next.
-fn ends(world: &World, next: &str) {
+/// Checks that `bursar doctor` reports the end of the CA and names the next step.
+fn check_doctor_names_next_step(world: &World, next: &str) {
     let (found, _) = wrong(world, &[]);
     let [(_, text, remedy)] = &found[..] else { panic!("{found:#?}") };
     assert!(text.contains("its CA ends") && remedy.contains(next), "{found:#?}");
 }
 
 #[test]
-fn a_ca_is_replaced_and_nobodys_kubeconfig_ever_stops_working() {
+fn a_ca_is_replaced_while_every_kubeconfig_keeps_working() {
     let day = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date() + jiff::Span::new().days(20);
-    let month_and_day = |number: i8| u8::try_from(number).expect("positive");
+    let month_and_day = |number: i8| u8::try_from(number).expect("a month and a day are positive");
     let last =
         Authority::until("the old one", (day.year().into(), month_and_day(day.month()), month_and_day(day.day())));
     let next = Authority::new("the next one");
@@ -50,64 +50,68 @@ fn a_ca_is_replaced_and_nobodys_kubeconfig_ever_stops_working() {
         world.tool(tool, uid, &[]);
     }
     let bundle = world.folder.join("k8s-ca.pem");
-    let put = |content: &str| fs::write(&bundle, content).expect("written");
+    let put = |content: &str| fs::write(&bundle, content).expect("the folder is writable");
     put(&old);
     servers.cluster.serve_as(&last.server(&["kubernetes"]), &bundle);
     world.configure(&servers.cluster.ca_pem.display().to_string(), &bundle.display().to_string());
     assert_eq!(world.cycle().exit_code(), 0);
     assert_eq!(with_bundle(&world, &old), 4);
 
-    ends(&world, "to the file of `ca`, keep the old one");
+    check_doctor_names_next_step(&world, "to the file of `ca`, keep the old one");
 
-    // Too early, and so the wrong order: nobody gets a file that does not work.
+    // The new CA alone comes too early: a kubeconfig with it would not work, so it is not delivered.
     put(&new);
     world.reload();
     for _ in 0..2 {
         let report = world.cycle();
-        assert_eq!(report.failing.len(), 1, "one is tried: {report:#?}");
+        assert_eq!(report.failing.len(), 1, "only one tool is tried: {report:#?}");
         assert!(report.failing[0].reason.contains("endpoint internal"), "{report:#?}");
     }
     assert_eq!(with_bundle(&world, &old), 4);
-    works(&world);
+    check_all_work(&world);
 
-    // 1. Both: one tool first, then two in a cycle. The tool that failed before is retried beside them once its backoff ends.
+    // 1. Both CAs: one tool first, then two in a cycle. The tool that failed before is retried beside them when its
+    // retry is due.
     let both = format!("{old}{new}");
     put(&both);
     world.reload();
     let mut seen = Vec::new();
-    wait_for("both authorities in all homes", DEADLINE, || {
+    wait_for("all homes have both CAs", DEADLINE, || {
         world.cycle();
-        works(&world);
+        check_all_work(&world);
         seen.push(with_bundle(&world, &both));
         (seen.last() == Some(&4)).then_some(())
     });
     let most = seen.windows(2).map(|pair| pair[1] - pair[0]).max();
-    assert!(seen[0] < 3 && most <= Some(3), "not all at once: {seen:?}");
+    assert!(seen[0] < 3 && most <= Some(3), "the change is paced: {seen:?}");
     assert_eq!(world.cycle().exit_code(), 0);
     let own = world.state_dir().join("clusters/test.kubeconfig");
-    let own = || fs::read_to_string(&own).expect("the daemon's own");
-    assert!(own().contains(&BASE64.encode(&both)), "the daemon follows");
+    let own = || fs::read_to_string(&own).expect("the daemon has a kubeconfig");
+    assert!(own().contains(&BASE64.encode(&both)), "the daemon uses both CAs too");
 
-    ends(&world, "give the API server a certificate of the new CA");
+    check_doctor_names_next_step(&world, "give the API server a certificate of the new CA");
 
-    // 2. The API server's new certificate.
+    // 2. The API server gets a certificate of the new CA.
     let fingerprints: Vec<String> = TOOLS.iter().map(|tool| super::config(&world, tool)).collect();
     servers.cluster.serve_as(&next.server(&["kubernetes"]), &{
         put(&new);
         bundle.clone()
     });
     put(&both);
-    works(&world);
-    assert_eq!(wrong(&world, &[]).0, [], "the one that ends is not needed any more");
+    check_all_work(&world);
+    assert_eq!(wrong(&world, &[]).0, [], "the old CA is not needed any more");
     assert_eq!(world.cycle().exit_code(), 0);
-    assert!(TOOLS.iter().map(|tool| super::config(&world, tool)).eq(fingerprints), "nothing is delivered for it");
+    assert!(
+        TOOLS.iter().map(|tool| super::config(&world, tool)).eq(fingerprints),
+        "no kubeconfig changes in this step"
+    );
 
-    // 3. Only the new one is left.
+    // 3. Only the new CA is left.
     put(&new);
     world.reload();
-    wait_for("the new authority in all homes", DEADLINE, || {
+    wait_for("all homes have the new CA alone", DEADLINE, || {
         world.cycle();
-        works(&world);
+        check_all_work(&world);
         (with_bundle(&world, &new) == 4).then_some(())
     });
     assert_eq!(world.cycle().exit_code(), 0);

@@ -106,7 +106,7 @@ async fn an_object_that_our_policy_refuses_is_retried_if_the_namespace_was_just_
     world.must(actions).await;
     let is_refused = || {
         let quota = ["create", "quota", "probe", "--hard=pods=1", "-n", "execute-stale", "--dry-run=server"];
-        (!cluster.kubectl().args(quota).output().expect("kubectl").status.success()).then_some(())
+        (!cluster.kubectl().args(quota).output().expect("kubectl is installed").status.success()).then_some(())
     };
     wait_for("the policy is in force", DEADLINE, is_refused);
 
@@ -131,7 +131,7 @@ async fn an_object_that_our_policy_refuses_is_retried_if_the_namespace_was_just_
     });
     let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&quota("16"))];
     world.must(actions).await;
-    deleting.join().expect("deleted");
+    deleting.join().expect("the thread does not panic");
     kubectl(&["delete", "validatingadmissionpolicy", "execute-stale"]);
 }
 
@@ -392,7 +392,7 @@ async fn a_ledger_that_records_nothing_stops_the_execution() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_is_down_has_no_inventory_and_reports_why() {
     let uri = format!("https://127.0.0.1:{}", bursar_testkit::ports::free_port());
-    let client = connect(kube::Config::new(uri.parse().expect("a URL"))).expect("a client");
+    let client = connect(kube::Config::new(uri.parse().expect("the URL is valid"))).expect("a client");
     let watch = ClusterWatch::start(&client, cluster(), managed_kinds(), Arc::default());
     let error = watch.wait_until_ready(Duration::from_secs(2)).await.expect_err("no server listens");
     assert!(error.to_string().contains("refused"), "{error}");

@@ -13,8 +13,8 @@ use super::world::{World, cluster, config, kubectl, quota};
 
 /// Forwards connections while `open` is true. When it becomes false, closes all of them.
 async fn proxy(port: u16, open: watch::Receiver<bool>) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let own = listener.local_addr().expect("an address").port();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("the system has a free port");
+    let own = listener.local_addr().expect("a listener has an address").port();
     tokio::spawn(async move {
         while let Ok((mut near, _)) = listener.accept().await {
             let mut open = open.clone();
@@ -22,7 +22,7 @@ async fn proxy(port: u16, open: watch::Receiver<bool>) -> u16 {
                 continue;
             }
             tokio::spawn(async move {
-                let mut far = TcpStream::connect(("127.0.0.1", port)).await.expect("the API server");
+                let mut far = TcpStream::connect(("127.0.0.1", port)).await.expect("the server listens");
                 tokio::select! {
                     _ = copy_bidirectional(&mut near, &mut far) => {}
                     _ = open.wait_for(|open| !open) => {}
@@ -40,12 +40,17 @@ async fn an_unreachable_cluster_has_no_inventory_and_is_listed_again_when_it_ret
     world.must(actions).await;
     let (open, opened) = watch::channel(true);
     let mut config = config().await;
-    let port = proxy(config.cluster_url.port_u16().expect("a port"), opened).await;
-    config.cluster_url = format!("https://localhost:{port}").parse().expect("a URL");
-    let through = ClusterWatch::start(&connect(config).expect("a client"), cluster(), managed_kinds(), Arc::default());
-    through.wait_until_ready(Duration::from_mins(1)).await.expect("ready");
+    let port = proxy(config.cluster_url.port_u16().expect("the URL has a port"), opened).await;
+    config.cluster_url = format!("https://localhost:{port}").parse().expect("the URL is valid");
+    let through = ClusterWatch::start(
+        &connect(config).expect("the kubeconfig is valid"),
+        cluster(),
+        managed_kinds(),
+        Arc::default(),
+    );
+    through.wait_until_ready(Duration::from_mins(1)).await.expect("the cluster becomes ready");
     let key = world.key("v1", "ResourceQuota", "bursar");
-    assert!(through.inventory().expect("ready").objects.contains_key(&key));
+    assert!(through.inventory().expect("the cluster is ready").objects.contains_key(&key));
 
     open.send_replace(false);
     until("the inventory is withdrawn", || through.inventory().is_none()).await;

@@ -18,7 +18,7 @@ async fn workloads_are_stopped_and_restored() {
     for workload in workloads() {
         world.create(&workload);
     }
-    let namespace = NamespaceName::try_from(world.namespace.clone()).expect("a name");
+    let namespace = NamespaceName::try_from(world.namespace.clone()).expect("the name is valid");
     let stop = Action::StopWorkloads { cluster: cluster(), namespace: namespace.clone() };
     world.must(vec![stop.clone()]).await;
     let stopped: Vec<String> =

@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub const NOW: Timestamp = Timestamp::UNIX_EPOCH;
-/// When any step ended.
+/// The time at which every step ends.
 pub const ENDED: Timestamp = Timestamp::constant(30, 0);
 
 /// A tenant with its own namespace in the shared control plane, a ledger in memory, and watches.
@@ -49,7 +49,7 @@ impl World {
         let changed = Arc::new(Notify::new());
         let client = client().await;
         let watch = ClusterWatch::start(&client, cluster(), kinds, Arc::clone(&changed));
-        watch.wait_until_ready(DEADLINE).await.expect("watches of a cluster that is there");
+        watch.wait_until_ready(DEADLINE).await.expect("the watches of a running cluster");
         let face = Cluster {
             default_endpoint: "internal".to_owned(),
             endpoints: BTreeMap::new(),
@@ -84,7 +84,7 @@ impl World {
 
     /// Returns the `Apply` action that a plan would contain, with the uid that the watch shows.
     pub fn apply(&self, manifest: &Value) -> Action {
-        let text = |value: &Value| value.as_str().expect("text").to_owned();
+        let text = |value: &Value| value.as_str().expect("the value is a string").to_owned();
         let key =
             self.key(&text(&manifest["apiVersion"]), &text(&manifest["kind"]), &text(&manifest["metadata"]["name"]));
         let uid = self.observed(&key).map(|found| found.uid.to_string());
@@ -92,12 +92,12 @@ impl World {
     }
 
     pub fn delete(&self, key: &ObjectKey) -> Action {
-        let uid = self.observed(key).expect("an observed object").uid.to_string();
+        let uid = self.observed(key).expect("the cluster shows the object").uid.to_string();
         Action::Delete { key: key.clone(), uid, reason: Reason::Orphaned }
     }
 
     pub fn observed(&self, key: &ObjectKey) -> Option<ObservedObject> {
-        self.watch().inventory().expect("a cluster that answers").objects.get(key).cloned()
+        self.watch().inventory().expect("the cluster is ready").objects.get(key).cloned()
     }
 
     pub fn namespace_manifest(&self) -> Value {
@@ -141,7 +141,7 @@ impl World {
     pub async fn must_fail(&mut self, actions: Vec<Action>) -> Failure {
         let report = self.run(actions).await;
         assert_eq!((report.done, report.failed), (0, 1));
-        self.ledger.failures.values().next().expect("a failure").clone()
+        self.ledger.failures.values().next().expect("the step has failed").clone()
     }
 
     /// Waits until the object that the watch shows satisfies `is`.
@@ -164,7 +164,7 @@ impl World {
 
     pub fn get(&self, kind: &str, name: &str) -> Value {
         let text = kubectl(&["get", kind, name, "-n", &self.namespace, "-o", "json", "--show-managed-fields"]);
-        serde_json::from_str(&text).expect("JSON")
+        serde_json::from_str(&text).expect("the text is JSON")
     }
 
     /// Returns an object without `status`, `resourceVersion` and the managers of subresources, because controllers
@@ -189,15 +189,15 @@ pub fn cluster() -> ClusterName {
 }
 
 async fn client() -> kube::Client {
-    connect(config().await).expect("a client")
+    connect(config().await).expect("the kubeconfig is valid")
 }
 
 /// Returns the client configuration of the cluster's administrator.
 pub async fn config() -> kube::Config {
     let file = &Servers::shared().cluster.admin_kubeconfig;
-    let kubeconfig = kube::config::Kubeconfig::read_from(file).expect("a kubeconfig");
+    let kubeconfig = kube::config::Kubeconfig::read_from(file).expect("the kubeconfig is readable");
     let options = kube::config::KubeConfigOptions::default();
-    kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("a usable kubeconfig")
+    kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("the kubeconfig is valid")
 }
 
 pub fn kubectl(arguments: &[&str]) -> String {
@@ -262,7 +262,7 @@ pub fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> Acco
         namespaces: narrowing.iter().chain(&actions).filter_map(key).collect(),
         awaited: false,
         id: AccountId(format!("id-of-{name}").into()),
-        account: format!("tool:{name}").parse().expect("an account"),
+        account: format!("tool:{name}").parse().expect("the account is valid"),
         posix: None,
         class: "tools".to_owned(),
         transition: None,

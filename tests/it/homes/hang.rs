@@ -24,15 +24,15 @@ impl FileServer {
     fn start(accounts: impl Iterator<Item = u32>) -> Self {
         let folder = folder();
         let [stored, sick] = ["stored", "sick"].map(|name| folder.path().join(name));
-        fs::create_dir(&stored).expect("folder");
-        fs::create_dir(&sick).expect("folder");
+        fs::create_dir(&stored).expect("the parent folder is writable");
+        fs::create_dir(&sick).expect("the parent folder is writable");
         for uid in accounts {
             make_directory(&stored.join(format!("h{uid}")), uid);
             make_directory(&folder.path().join(format!("homes/h{uid}")), uid);
         }
         let script = r#"setpriv --pdeathsig KILL bindfs -f "$1" "$2" & echo $! >"$3"
             until mountpoint -q "$2"; do sleep 0.02; done; shift 3; exec "$@""#;
-        let arguments = ["--prefix", sick.to_str().expect("UTF-8"), "--deadline", "5s", "--backoff", "1s"];
+        let arguments = ["--prefix", sick.to_str().expect("the path is UTF-8"), "--deadline", "5s", "--backoff", "1s"];
         let inner = command(folder.path(), &arguments);
         let note = folder.path().join("bindfs.pid");
         let child = Command::new("unshare")
@@ -42,10 +42,10 @@ impl FileServer {
             .args(inner.get_args())
             .stderr(Stdio::null())
             .spawn()
-            .expect("unshare");
+            .expect("unshare is installed");
         let homed = Homed::waited_for(folder, child);
-        let text = fs::read_to_string(note).expect("a process id");
-        let server = text.trim().parse().ok().and_then(Pid::from_raw).expect("a process id");
+        let text = fs::read_to_string(note).expect("the file is readable");
+        let server = text.trim().parse().ok().and_then(Pid::from_raw).expect("a process id is not zero");
         Self { homed, sick, server }
     }
 
@@ -59,10 +59,17 @@ impl FileServer {
         // be killed.
         let tasks = format!("/proc/{}/task", self.server.as_raw_nonzero());
         let is_stopped = |task: std::io::Result<fs::DirEntry>| {
-            let thread = task.expect("a thread").file_name().to_string_lossy().parse().expect("a thread id");
+            let thread = task
+                .expect("the process has a thread")
+                .file_name()
+                .to_string_lossy()
+                .parse()
+                .expect("the process has a thread");
             status_of(thread, "State:").starts_with('T')
         };
-        wait_for("the stop of bindfs", || fs::read_dir(&tasks).expect("threads").all(is_stopped));
+        wait_for("all threads of bindfs are stopped", || {
+            fs::read_dir(&tasks).expect("the folder is readable").all(is_stopped)
+        });
     }
 
     /// Delivers, and returns the reason of a failure (or "ok") and how long it took.
@@ -127,7 +134,7 @@ async fn a_mount_without_a_server_has_its_own_reason() {
     let world = FileServer::start(2_001..2_002);
     assert_eq!(world.deliver(&world.sick, 2_001, "1").await.0, "ok");
     world.signal(Signal::KILL);
-    wait_for("the end of bindfs", || {
+    wait_for("bindfs has ended", || {
         fs::read_to_string(format!("/proc/{}/stat", world.server)).map_or(true, |stat| stat.contains(") Z"))
     });
     assert_eq!(world.deliver(&world.sick, 2_001, "2").await.0, "not-connected");
@@ -137,6 +144,6 @@ async fn a_mount_without_a_server_has_its_own_reason() {
 async fn a_client_without_homed_names_the_unit_to_start() {
     let client = HomedClient::new("/nonexistent/homed.sock", Duration::from_secs(1));
     let request = Request::new(HomeTarget::new("/home/foo", UID, UID), write(entries("1")));
-    let error = client.call(&request).await.expect_err("nobody listens");
+    let error = client.call(&request).await.expect_err("no server listens");
     assert!(error.to_string().contains("systemctl start bursar-homed.socket"), "{error}");
 }

@@ -60,8 +60,9 @@ impl Ground {
 
     fn plot(&self, name: &str) -> Plot {
         let around = self.planted.join(name);
-        fs::create_dir(&around).expect("a folder of the case");
-        fs::set_permissions(&around, PermissionsExt::from_mode(0o755)).expect("its mode");
+        fs::create_dir(&around).expect("the parent folder is writable");
+        fs::set_permissions(&around, PermissionsExt::from_mode(0o755))
+            .expect("tests run as root, who may change modes");
         let (home, outside) = (around.join("home"), around.join("outside"));
         make_directory(&home, UID);
         make_directory(&outside, UID + 1);
@@ -95,7 +96,7 @@ async fn hostile_homes_are_refused_with_a_reason_and_left_unchanged() {
     assert!(CASES.len() >= 60, "{} cases", CASES.len());
     let probe = Homed::start(&[]);
     let ground = Ground::of(&probe);
-    let homed = Homed::start(&["--prefix", ground.asked.to_str().expect("UTF-8")]);
+    let homed = Homed::start(&["--prefix", ground.asked.to_str().expect("the path is UTF-8")]);
     let mut wrong = Vec::new();
     for case in CASES {
         let mut plot = ground.plot(case.name);
@@ -127,7 +128,7 @@ async fn hostile_homes_are_refused_with_a_reason_and_left_unchanged() {
             }
             (Ok(Answer::Written(_)), Expect::Written(check)) => {
                 let config = plot.home.join(&plot.target.kubeconfig);
-                let found = fs::symlink_metadata(&config).expect("written");
+                let found = fs::symlink_metadata(&config).expect("the path exists");
                 if (found.uid(), found.mode()) != (UID, 0o100_600) || !parses(&config) {
                     wrong.push(format!("{}: uid {} mode {:o}", case.name, found.uid(), found.mode()));
                 }

@@ -37,24 +37,27 @@ const fn case(name: &'static str, expect: Expect, plant: fn(&mut Plot)) -> Case 
 }
 
 fn mode(path: &Path, mode: u32) {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("mode");
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("tests run as root, who may change modes");
 }
 
 fn owner(path: &Path, uid: u32) {
-    chown(path, Some(uid), Some(uid)).expect("owner");
+    chown(path, Some(uid), Some(uid)).expect("tests run as root, who may change owners");
 }
 
 fn node(path: &Path, kind: FileType) {
-    rustix::fs::mknodat(CWD, path, kind, Mode::RWXU, rustix::fs::makedev(1, 3)).expect("a node");
+    rustix::fs::mknodat(CWD, path, kind, Mode::RWXU, rustix::fs::makedev(1, 3))
+        .expect("tests run as root, who may make devices");
     owner(path, UID);
 }
 
 fn socket(path: &Path) {
     // The path of a socket may have at most 107 bytes, so it is bound through a short link.
-    let beside = tempfile::tempdir_in("/tmp").expect("a folder");
+    let beside = tempfile::tempdir_in("/tmp").expect("the system allows a temporary folder");
     let short = beside.path().join("s");
-    symlink(path.parent().expect("a folder"), &short).expect("symlink");
-    drop(UnixListener::bind(short.join(path.file_name().expect("a name"))).expect("a socket"));
+    symlink(path.parent().expect("the path has a parent"), &short).expect("the folder is writable");
+    drop(
+        UnixListener::bind(short.join(path.file_name().expect("the path has a name"))).expect("the folder is writable"),
+    );
     owner(path, UID);
 }
 
@@ -70,40 +73,40 @@ pub const CASES: &[Case] = &[
     // Symbolic links.
     case("kube is a link to a folder of the user", Refused("symlink"), |plot| {
         make_directory(&plot.home.join("real"), UID);
-        symlink("real", plot.home.join(".kube")).expect("symlink");
+        symlink("real", plot.home.join(".kube")).expect("the folder is writable");
     }),
     case("kube is a link to a folder of another user", Refused("symlink"), |plot| {
-        symlink(&plot.outside, plot.home.join(".kube")).expect("symlink");
+        symlink(&plot.outside, plot.home.join(".kube")).expect("the folder is writable");
     }),
     case("kube is a link to nothing", Refused("symlink"), |plot| {
-        symlink("gone", plot.home.join(".kube")).expect("symlink");
+        symlink("gone", plot.home.join(".kube")).expect("the folder is writable");
     }),
     case("kube is a link to itself", Refused("symlink"), |plot| {
-        symlink(".kube", plot.home.join(".kube")).expect("symlink");
+        symlink(".kube", plot.home.join(".kube")).expect("the folder is writable");
     }),
     case("kube is a link into proc", Refused("symlink"), |plot| {
-        symlink("/proc/self/cwd", plot.home.join(".kube")).expect("symlink");
+        symlink("/proc/self/cwd", plot.home.join(".kube")).expect("the folder is writable");
     }),
     case("config is a link to a file of the user", Refused("symlink"), |plot| {
         make_file(&plot.home.join("real"), UID, b"");
-        symlink("../real", plot.config()).expect("symlink");
+        symlink("../real", plot.config()).expect("the folder is writable");
     }),
     case("config is a link to a file of another user", Refused("symlink"), |plot| {
         make_file(&plot.outside.join("config"), UID + 1, b"theirs");
-        symlink(plot.outside.join("config"), plot.config()).expect("symlink");
+        symlink(plot.outside.join("config"), plot.config()).expect("the folder is writable");
     }),
     case("config is a link to a file of the system", Refused("symlink"), |plot| {
-        symlink("/etc/shadow", plot.config()).expect("symlink");
+        symlink("/etc/shadow", plot.config()).expect("the folder is writable");
     }),
     case("config is a link to nothing", Refused("symlink"), |plot| {
-        symlink("../../outside/new", plot.config()).expect("symlink");
+        symlink("../../outside/new", plot.config()).expect("the folder is writable");
     }),
     case("home is a link", Refused("symlink"), |plot| {
-        fs::remove_dir(&plot.home).expect("removed");
-        symlink("outside", &plot.home).expect("symlink");
+        fs::remove_dir(&plot.home).expect("the folder exists");
+        symlink("outside", &plot.home).expect("the folder is writable");
     }),
     case("home is beneath a link", Refused("symlink"), |plot| {
-        symlink(".", plot.home.with_file_name("link")).expect("symlink");
+        symlink(".", plot.home.with_file_name("link")).expect("the folder is writable");
         plot.target.home = plot.target.home.with_file_name("link").join("home");
     }),
     // Neither regular files nor folders.
@@ -119,11 +122,11 @@ pub const CASES: &[Case] = &[
         node(&plot.home.join(".kube"), FileType::CharacterDevice);
     }),
     case("home is a file", Refused("not-a-directory"), |plot| {
-        fs::remove_dir(&plot.home).expect("removed");
+        fs::remove_dir(&plot.home).expect("the folder exists");
         make_file(&plot.home, UID, b"");
     }),
     case("home is a pipe", Refused("not-a-directory"), |plot| {
-        fs::remove_dir(&plot.home).expect("removed");
+        fs::remove_dir(&plot.home).expect("the folder exists");
         node(&plot.home, FileType::Fifo);
     }),
     case("home is beneath a file", Refused("not-a-directory"), |plot| {
@@ -133,7 +136,12 @@ pub const CASES: &[Case] = &[
     // Content.
     case("config is a sparse file of a terabyte", Refused("too-large"), |plot| {
         says(plot, b"");
-        File::options().write(true).open(plot.config()).expect("opens").set_len(1 << 40).expect("sparse");
+        File::options()
+            .write(true)
+            .open(plot.config())
+            .expect("the file is writable")
+            .set_len(1 << 40)
+            .expect("the file system allows sparse files");
     }),
     case("config is a little too large", Refused("too-large"), |plot| says(plot, &vec![b'#'; 1024 * 1024 + 1])),
     case("config is nested too deep", Refused("too-complex"), |plot| {
@@ -171,7 +179,9 @@ pub const CASES: &[Case] = &[
     }),
     case(
         "config has thousands of contexts",
-        Written(|plot| assert!(fs::read_to_string(plot.config()).expect("text").contains("name: c2999"))),
+        Written(|plot| {
+            assert!(fs::read_to_string(plot.config()).expect("the file is readable").contains("name: c2999"))
+        }),
         |plot| {
             let entry = |number: usize| format!("- {{name: c{number}, context: {{cluster: c{number}, user: me}}}}\n");
             says(plot, format!("contexts:\n{}", (0..3_000).map(entry).collect::<String>()).as_bytes());
@@ -179,7 +189,9 @@ pub const CASES: &[Case] = &[
     ),
     case(
         "config has thousands of contexts with our credential",
-        Written(|plot| assert!(fs::read_to_string(plot.config()).expect("text").contains("toolforge-7 "))),
+        Written(|plot| {
+            assert!(fs::read_to_string(plot.config()).expect("the file is readable").contains("toolforge-7 "))
+        }),
         |plot| {
             let entry = |number: usize| {
                 format!("- {{name: toolforge-{number} , context: {{cluster: c{number}, user: bursar-toolforge}}}}\n")
@@ -195,14 +207,16 @@ pub const CASES: &[Case] = &[
         says(plot, b"x: 1\n");
         make_directory(&plot.kube().join("config.lock"), UID);
         make_file(&plot.kube().join("config.lock/x"), UID, b"");
-        let old = fs::File::open(plot.kube().join("config.lock")).expect("opens");
-        old.set_modified(std::time::SystemTime::now() - std::time::Duration::from_mins(5)).expect("its age");
+        let old = fs::File::open(plot.kube().join("config.lock")).expect("the file is readable");
+        old.set_modified(std::time::SystemTime::now() - std::time::Duration::from_mins(5))
+            .expect("tests run as root, who may change times");
     }),
     case("a lock is a day old", Written(nothing), |plot| {
         says(plot, b"x: 1\n");
         make_file(&plot.kube().join("config.lock"), UID, b"");
-        let old = fs::File::open(plot.kube().join("config.lock")).expect("opens");
-        old.set_modified(std::time::SystemTime::now() - std::time::Duration::from_hours(24)).expect("its age");
+        let old = fs::File::open(plot.kube().join("config.lock")).expect("the file is readable");
+        old.set_modified(std::time::SystemTime::now() - std::time::Duration::from_hours(24))
+            .expect("tests run as root, who may change times");
     }),
     case("config is empty", Written(nothing), |plot| says(plot, b"")),
     case("config has line ends of Windows", Written(nothing), |plot| says(plot, b"apiVersion: v1\r\nkind: Config\r\n")),
@@ -211,18 +225,18 @@ pub const CASES: &[Case] = &[
     case("config belongs to root", Refused("wrong-owner"), |plot| make_file(&plot.config(), 0, b"")),
     case("config is a hard link to a file of another user", Refused("wrong-owner"), |plot| {
         make_file(&plot.outside.join("theirs"), UID + 1, b"theirs");
-        hard_link(plot.outside.join("theirs"), plot.config()).expect("link");
+        hard_link(plot.outside.join("theirs"), plot.config()).expect("the folder is writable");
     }),
     case("config is a hard link to a file of root", Refused("wrong-owner"), |plot| {
         make_file(&plot.outside.join("roots"), 0, b"roots");
-        hard_link(plot.outside.join("roots"), plot.config()).expect("link");
+        hard_link(plot.outside.join("roots"), plot.config()).expect("the folder is writable");
     }),
     case(
         "config is a hard link to a file of the user",
-        Written(|plot| assert_eq!(fs::read(plot.home.join("also")).expect("there"), b"x-mine: 1\n")),
+        Written(|plot| assert_eq!(fs::read(plot.home.join("also")).expect("the file is readable"), b"x-mine: 1\n")),
         |plot| {
             says(plot, b"x-mine: 1\n");
-            hard_link(plot.config(), plot.home.join("also")).expect("link");
+            hard_link(plot.config(), plot.home.join("also")).expect("the folder is writable");
         },
     ),
     case("kube belongs to another user and is open to all", Refused("wrong-owner"), |plot| {
@@ -244,11 +258,11 @@ pub const CASES: &[Case] = &[
     }),
     case("kube is sticky", Written(nothing), |plot| mode(&plot.kube(), 0o1700)),
     case("kube is setgid", Written(nothing), |plot| {
-        chown(plot.kube(), Some(UID), Some(UID + 7)).expect("group");
+        chown(plot.kube(), Some(UID), Some(UID + 7)).expect("tests run as root, who may change owners");
         mode(&plot.kube(), 0o2770);
     }),
     case("home is setgid", Written(nothing), |plot| {
-        chown(&plot.home, Some(UID), Some(UID + 7)).expect("group");
+        chown(&plot.home, Some(UID), Some(UID + 7)).expect("tests run as root, who may change owners");
         mode(&plot.home, 0o2775);
     }),
     case("config is open to all", Written(nothing), |plot| {
@@ -276,13 +290,13 @@ pub const CASES: &[Case] = &[
     }),
     case("home is not writable", Refused("access-denied"), |plot| mode(&plot.home, 0o500)),
     case("home is in a closed folder", Refused("access-denied"), |plot| {
-        mode(plot.home.parent().expect("a folder"), 0o700);
+        mode(plot.home.parent().expect("the path has a parent"), 0o700);
     }),
     // Paths.
-    case("home is missing", Refused("missing-home"), |plot| fs::remove_dir(&plot.home).expect("removed")),
+    case("home is missing", Refused("missing-home"), |plot| fs::remove_dir(&plot.home).expect("the folder exists")),
     case("home has dots", Refused("not-beneath-prefix"), |plot| plot.target.home.push("../outside")),
     case("home is the prefix", Refused("not-beneath-prefix"), |plot| {
-        plot.target.home = plot.target.home.ancestors().nth(2).expect("the prefix").to_owned();
+        plot.target.home = plot.target.home.ancestors().nth(2).expect("the path has a prefix").to_owned();
     }),
     case("home is elsewhere", Refused("not-beneath-prefix"), |plot| plot.target.home = "/root".into()),
     case("home is relative", Refused("not-beneath-prefix"), |plot| plot.target.home = "home".into()),
@@ -325,7 +339,7 @@ pub const CASES: &[Case] = &[
         Written(|plot| assert_eq!(names_in(&plot.kube()), [".bursar-mine", "config"])),
         |plot| {
             make_file(&plot.kube().join(".bursar-0123.tmp"), UID, b"half");
-            symlink("../../outside", plot.kube().join(".bursar-4567.tmp")).expect("symlink");
+            symlink("../../outside", plot.kube().join(".bursar-4567.tmp")).expect("the folder is writable");
             make_file(&plot.kube().join(".bursar-mine"), UID, b"");
         },
     ),

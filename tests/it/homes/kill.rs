@@ -24,8 +24,10 @@ const DELIVERER: &str = "BURSAR_TEST_DELIVERER";
 const HOMES_AT_A_TIME: usize = 8;
 
 fn homes_of(folder: &Path) -> Vec<PathBuf> {
-    let mut homes: Vec<PathBuf> =
-        fs::read_dir(folder.join("homes")).expect("homes").map(|entry| entry.expect("entry").path()).collect();
+    let mut homes: Vec<PathBuf> = fs::read_dir(folder.join("homes"))
+        .expect("the folder is readable")
+        .map(|entry| entry.expect("the folder is readable").path())
+        .collect();
     homes.sort();
     homes
 }
@@ -79,17 +81,17 @@ async fn a_daemon_that_is_killed_leaves_whole_files_and_its_successor_delivers_a
     let server = Homed::start(&[]);
     let homes = make_homes(server.folder.path(), soak(40, 200));
     for round in 0..soak(6, 40) {
-        let mut daemon = Command::new(std::env::current_exe().expect("this binary"))
+        let mut daemon = Command::new(std::env::current_exe().expect("the test knows its own path"))
             .args(["--exact", "homes::kill::deliverer", "--ignored"])
             .env(DELIVERER, server.folder.path())
             .stdout(std::process::Stdio::null())
             .process_group(0)
             .spawn()
-            .expect("a daemon");
-        wait_for("a delivery", || homes.iter().any(|home| home.join(".kube/config").exists()));
+            .expect("the program is built");
+        wait_for("a kubeconfig is delivered", || homes.iter().any(|home| home.join(".kube/config").exists()));
         tokio::time::sleep(Duration::from_millis(37 * (round as u64 % 7) + 5)).await;
-        daemon.kill().expect("killed");
-        daemon.wait().expect("ended");
+        daemon.kill().expect("the process can be killed");
+        daemon.wait().expect("the process can be waited for");
         check_no_half_file(&homes);
     }
     let mut done = BTreeSet::new();
@@ -108,17 +110,17 @@ async fn a_homed_that_is_killed_leaves_whole_files_and_the_next_cycle_delivers_a
     let killer = std::thread::spawn({
         let finished = finished.clone();
         let mut commands: Vec<Command> = (0..400).map(|_| command(folder.path(), &[])).collect();
-        let mut server = commands.remove(0).spawn().expect("bursar-homed");
+        let mut server = commands.remove(0).spawn().expect("the program is built");
         move || {
             let mut kills = 0;
             while !finished.load(Ordering::Relaxed)
                 && let Some(mut next) = commands.pop()
             {
                 std::thread::sleep(Duration::from_millis(40 + 31 * (kills % 6)));
-                server.kill().expect("killed");
-                server.wait().expect("ended");
+                server.kill().expect("the process can be killed");
+                server.wait().expect("the process can be waited for");
                 kills += 1;
-                server = next.spawn().expect("bursar-homed");
+                server = next.spawn().expect("the program is built");
             }
             (server, kills)
         }
@@ -133,14 +135,14 @@ async fn a_homed_that_is_killed_leaves_whole_files_and_the_next_cycle_delivers_a
         assert!(cycles < 1_000, "{} of {} after {cycles} cycles", done.len(), homes.len());
     }
     finished.store(true, Ordering::Relaxed);
-    let (mut server, kills) = killer.join().expect("killer");
+    let (mut server, kills) = killer.join().expect("the thread does not panic");
     assert!(kills > 2, "{kills} kills in {cycles} cycles");
     // A renewal removes what killed workers left.
     wait_for("the socket of bursar-homed", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
     let mut renewed = BTreeSet::new();
     cycle(&socket, &homes, "2", &mut renewed).await;
-    server.kill().expect("killed");
-    server.wait().expect("ended");
+    server.kill().expect("the process can be killed");
+    server.wait().expect("the process can be waited for");
     assert_eq!(renewed.len(), homes.len());
     check_all_delivered(&homes);
 }
@@ -150,7 +152,7 @@ async fn a_killed_worker_leaves_no_half_written_file() {
     let server = Homed::start(&[]);
     let target = server.home("foo");
     let config = target.home.join(".kube/config");
-    server.write(&target).await.expect("writes");
+    server.write(&target).await.expect("the home is writable");
     let stop = Arc::new(AtomicBool::new(false));
     let killer = std::thread::spawn({
         let (server, stop) = (server.child.id(), stop.clone());
@@ -180,7 +182,7 @@ async fn a_killed_worker_leaves_no_half_written_file() {
         assert!(parses(&config), "after {written} written and {died} killed");
     }
     stop.store(true, Ordering::Relaxed);
-    killer.join().expect("killer");
-    server.ask(&target, write(entries("3"))).await.expect("writes");
+    killer.join().expect("the thread does not panic");
+    server.ask(&target, write(entries("3"))).await.expect("the home is writable");
     assert_eq!(names_in(&target.home.join(".kube")), ["config"], "temporary files are removed");
 }

@@ -20,8 +20,8 @@ fn kubectl(folder: &Path) -> PathBuf {
     let path = folder.join("kubectl");
     let source = std::env::var_os("BURSAR_TEST_KUBECTL")
         .map_or_else(|| bursar_testkit::binaries::control_plane().join("kubectl"), PathBuf::from);
-    fs::copy(source, &path).expect("kubectl");
-    fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("its mode");
+    fs::copy(source, &path).expect("kubectl is installed");
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("tests run as root, who may change modes");
     path
 }
 
@@ -49,7 +49,7 @@ fn set_context(kubectl: &Path, home: &Path, name: &str) -> usize {
 
 /// Returns the user's contexts, and the server of our cluster.
 fn stands(config: &Path) -> (Vec<String>, Option<String>) {
-    let config = kube::config::Kubeconfig::read_from(config).expect("a kubeconfig");
+    let config = kube::config::Kubeconfig::read_from(config).expect("the kubeconfig is readable");
     let server = config.clusters.iter().find(|cluster| cluster.name == "toolforge");
     let server = server.and_then(|cluster| cluster.cluster.as_ref()?.server.clone());
     let contexts = config.contexts.into_iter().map(|context| context.name).filter(|name| name.starts_with("mine-"));
@@ -60,8 +60,9 @@ fn stands(config: &Path) -> (Vec<String>, Option<String>) {
 /// perhaps through another mount. Returns the number of deliveries, and how many had to be repeated because kubectl
 /// wrote back an older version.
 pub async fn race(homed: &Homed, target: &HomeTarget, users: &Path, count: usize) -> (usize, usize) {
-    let programs = tempfile::tempdir().expect("a folder");
-    fs::set_permissions(programs.path(), PermissionsExt::from_mode(0o755)).expect("its mode");
+    let programs = tempfile::tempdir().expect("the system allows a temporary folder");
+    fs::set_permissions(programs.path(), PermissionsExt::from_mode(0o755))
+        .expect("tests run as root, who may change modes");
     let program = kubectl(programs.path());
     let (done, refused) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let user = std::thread::spawn({
@@ -92,7 +93,7 @@ pub async fn race(homed: &Homed, target: &HomeTarget, users: &Path, count: usize
         deliver(delivered).await;
         tokio::time::sleep(Duration::from_millis(30)).await;
     }
-    user.join().expect("kubectl");
+    user.join().expect("the thread does not panic");
     // Like the daemon: check after 2 s, and repeat the delivery if it was reverted.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let wanted = format!("https://10.0.0.{}:6443", delivered % 250);
@@ -131,10 +132,10 @@ fn locked(target: &HomeTarget, age: Option<Duration>) -> PathBuf {
     make_file(&target.home.join(".kube/config"), UID, b"x-mine: 1\n");
     let lock = target.home.join(".kube/config.lock");
     make_file(&lock, UID, b"");
-    fs::set_permissions(&lock, PermissionsExt::from_mode(0o0)).expect("as kubectl makes it");
+    fs::set_permissions(&lock, PermissionsExt::from_mode(0o0)).expect("tests run as root, who may change files");
     if let Some(age) = age {
-        let file = fs::File::open(&lock).expect("root reads it");
-        file.set_modified(SystemTime::now() - age).expect("its age");
+        let file = fs::File::open(&lock).expect("root may read any file");
+        file.set_modified(SystemTime::now() - age).expect("tests run as root, who may change times");
     }
     lock
 }
@@ -144,10 +145,10 @@ async fn a_lock_of_another_program_is_waited_for_and_named() {
     let homed = Homed::start(&["--deadline", "10s"]);
     let target = homed.home("foo");
     let lock = locked(&target, None);
-    let error = homed.write(&target).await.expect_err("locked");
+    let error = homed.write(&target).await.expect_err("another program holds the lock");
     assert_eq!(error.reason(), "in-use", "{error}");
     assert!(error.to_string().contains("config.lock") && error.remedy().contains("retried automatically"), "{error}");
-    assert_eq!(fs::read(target.home.join(".kube/config")).expect("there"), b"x-mine: 1\n");
+    assert_eq!(fs::read(target.home.join(".kube/config")).expect("the file is readable"), b"x-mine: 1\n");
     assert!(lock.exists() && names_in(&target.home.join(".kube")) == ["config", "config.lock"]);
     // The same holds for other requests. A lock that is removed while homed waits does not matter.
     let names = entries("1").names();
@@ -157,14 +158,14 @@ async fn a_lock_of_another_program_is_waited_for_and_named() {
         let lock = lock.clone();
         move || {
             std::thread::sleep(Duration::from_millis(500));
-            fs::remove_file(lock).expect("unlocked");
+            fs::remove_file(lock).expect("the file exists");
         }
     });
-    homed.write(&target).await.expect("unlocked");
+    homed.write(&target).await.expect("homed accepts the request");
     assert!(began.elapsed() > Duration::from_millis(400));
-    remover.join().expect("removed");
+    remover.join().expect("the thread does not panic");
     assert!(parses(&target.home.join(".kube/config")) && !lock.exists());
-    homed.ask(&target, Work::RemoveKubeconfig { names }).await.expect("removes");
+    homed.ask(&target, Work::RemoveKubeconfig { names }).await.expect("homed accepts the request");
 }
 
 /// Replaces a lock by something else.
@@ -176,14 +177,14 @@ async fn an_abandoned_lock_of_any_kind_is_overridden_and_reported() {
     let kinds: [(&str, Plant); 4] = [
         ("file", |_| {}),
         ("folder", |lock| {
-            fs::remove_file(lock).expect("removed");
+            fs::remove_file(lock).expect("the file exists");
             make_directory(lock, UID);
         }),
         ("link", |lock| {
-            fs::remove_file(lock).expect("removed");
-            symlink("/nowhere", lock).expect("a link");
+            fs::remove_file(lock).expect("the file exists");
+            symlink("/nowhere", lock).expect("the folder is writable");
         }),
-        ("roots", |lock| chown(lock, Some(0), Some(0)).expect("root's")),
+        ("roots", |lock| chown(lock, Some(0), Some(0)).expect("tests run as root, who may change files")),
     ];
     for (kind, plant) in kinds {
         let target = homed.home(kind);
@@ -191,7 +192,8 @@ async fn an_abandoned_lock_of_any_kind_is_overridden_and_reported() {
         plant(&lock);
         let old = rustix::fs::Timespec { tv_sec: rustix_now() - 90, tv_nsec: 0 };
         let times = rustix::fs::Timestamps { last_access: old, last_modification: old };
-        rustix::fs::utimensat(rustix::fs::CWD, &lock, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).expect("its age");
+        rustix::fs::utimensat(rustix::fs::CWD, &lock, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+            .expect("tests run as root, who may change times");
         let answer = homed.write(&target).await;
         let Ok(Answer::Written(Written { overridden_lock: Some(age), .. })) = answer else {
             panic!("{kind}: {answer:?}")
@@ -204,13 +206,13 @@ async fn an_abandoned_lock_of_any_kind_is_overridden_and_reported() {
     let lock = locked(&target, None);
     fs::File::open(&lock)
         .and_then(|file| file.set_modified(SystemTime::now() + Duration::from_hours(24)))
-        .expect("set");
+        .expect("tests run as root, who may change times");
     homed.refused(&target, "in-use").await;
 }
 
 fn rustix_now() -> i64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
-    i64::try_from(since.as_secs()).expect("a time")
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("the clock is after 1970");
+    i64::try_from(since.as_secs()).expect("the clock is after 1970")
 }
 
 #[tokio::test]
@@ -226,7 +228,8 @@ async fn the_lock_of_a_killed_worker_is_removed_by_the_next_request() {
         let lock = kube.join("config.lock");
         make_file(&lock, UID, content);
         fs::set_permissions(&lock, PermissionsExt::from_mode(0o400)).expect("as ours are");
-        let asked = homed.ask(&target, Work::Inspect { names: entries("1").names() }).await.expect("inspects");
+        let asked =
+            homed.ask(&target, Work::Inspect { names: entries("1").names() }).await.expect("homed accepts the request");
         assert!(matches!(asked, Answer::Inspected(_)));
         assert_eq!(lock.exists(), !is_ours, "{content:?}");
     }
@@ -244,8 +247,8 @@ async fn a_file_that_grows_during_a_delivery_is_in_use_or_keeps_its_content() {
         let (done, config) = (done.clone(), config.clone());
         move || {
             while !done.load(Ordering::Relaxed) {
-                let mut file = fs::File::options().append(true).open(&config).expect("opens");
-                std::io::Write::write_all(&mut file, b"# and more\n").expect("written");
+                let mut file = fs::File::options().append(true).open(&config).expect("the file is writable");
+                std::io::Write::write_all(&mut file, b"# and more\n").expect("the file is writable");
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
@@ -256,12 +259,12 @@ async fn a_file_that_grows_during_a_delivery_is_in_use_or_keeps_its_content() {
             Err(error) => assert_eq!(error.reason(), "in-use", "{error}"),
             other => panic!("{other:?}"),
         }
-        assert!(fs::read_to_string(&config).expect("text").contains("x-mine: 1\n"));
+        assert!(fs::read_to_string(&config).expect("the file is readable").contains("x-mine: 1\n"));
     }
     done.store(true, Ordering::Relaxed);
-    writer.join().expect("ended");
+    writer.join().expect("the thread does not panic");
     homed.write(&target).await.expect("nobody writes");
-    assert!(parses(&config) && fs::read_to_string(&config).expect("text").contains("x-mine: 1\n"));
+    assert!(parses(&config) && fs::read_to_string(&config).expect("the file is readable").contains("x-mine: 1\n"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -281,14 +284,14 @@ async fn a_file_that_is_written_in_place_keeps_its_whole_content() {
             move || {
                 std::thread::sleep(Duration::from_millis(40));
                 // Many tools write without a lock: they empty the file first, and then write the content.
-                fs::write(&config, whole).expect("written");
+                fs::write(&config, whole).expect("the folder is writable");
                 began.elapsed()
             }
         });
-        homed.write(&target).await.expect("writes");
-        took = writer.join().expect("ended");
+        homed.write(&target).await.expect("the home is writable");
+        took = writer.join().expect("the thread does not panic");
     }
-    let text = fs::read_to_string(&config).expect("text");
+    let text = fs::read_to_string(&config).expect("the file is readable");
     assert!(text.starts_with(&whole) && parses(&config), "{text}");
 }
 
@@ -298,29 +301,29 @@ async fn the_users_part_of_the_previous_file_is_kept_and_can_be_restored() {
     let target = homed.home("foo");
     let (kube, names) = (target.home.join(".kube"), entries("1").names());
     let (config, kept) = (kube.join("config"), kube.join("config.bursar-kept"));
-    homed.write(&target).await.expect("writes");
+    homed.write(&target).await.expect("the home is writable");
     assert_eq!(names_in(&kube), ["config"], "nothing is kept if the file held nothing of the user's");
-    let error = homed.ask(&target, Work::RestoreKubeconfig).await.expect_err("nothing");
+    let error = homed.ask(&target, Work::RestoreKubeconfig).await.expect_err("there is no backup");
     assert_eq!(error.reason(), "nothing-kept");
     let own = "# mine\nusers:\n- {name: me, user: {token: hunter2}}\n";
     make_file(&config, UID, own.as_bytes());
-    homed.write(&target).await.expect("writes");
-    assert_eq!(fs::read_to_string(&kept).expect("kept"), own);
-    assert_eq!(fs::metadata(&kept).expect("kept").permissions().mode() & 0o7777, 0o600);
+    homed.write(&target).await.expect("the home is writable");
+    assert_eq!(fs::read_to_string(&kept).expect("the file is readable"), own);
+    assert_eq!(fs::metadata(&kept).expect("the path exists").permissions().mode() & 0o7777, 0o600);
     // The user's entry is lost by mistake. The next delivery would replace the kept file, so it must be restored before
     // that.
-    let now = fs::read_to_string(&config).expect("text");
-    fs::write(&config, now.replace("- {name: me, user: {token: hunter2}}\n", "")).expect("spoiled");
-    let look = homed.ask(&target, Work::Inspect { names: names.clone() }).await.expect("inspects");
+    let now = fs::read_to_string(&config).expect("the file is readable");
+    fs::write(&config, now.replace("- {name: me, user: {token: hunter2}}\n", "")).expect("the folder is writable");
+    let look = homed.ask(&target, Work::Inspect { names: names.clone() }).await.expect("homed accepts the request");
     let Answer::Inspected(Inspection { ours, kept: Some(bytes), .. }) = look else { panic!("{look:?}") };
     assert_eq!((bytes, ours.users.contains(OUR_USER)), (own.len() as u64, true));
-    let restored = homed.ask(&target, Work::RestoreKubeconfig).await.expect("restores");
+    let restored = homed.ask(&target, Work::RestoreKubeconfig).await.expect("homed accepts the request");
     assert_eq!(restored, Answer::Restored { changed: true, complete: true });
-    let text = fs::read_to_string(&config).expect("text");
+    let text = fs::read_to_string(&config).expect("the file is readable");
     assert!(text.starts_with("# mine\nusers:\n- {name: me, user: {token: hunter2}}\n") && parses(&config), "{text}");
     let old = fs::read_to_string(&kept).expect("what was replaced");
     assert!(!old.contains("client-key-data") && !old.contains("hunter2"), "{old}");
-    homed.ask(&target, Work::RemoveKubeconfig { names }).await.expect("removes");
+    homed.ask(&target, Work::RemoveKubeconfig { names }).await.expect("homed accepts the request");
     assert_eq!(names_in(&kube), ["config"], "the kept file is removed together with our entries");
 }
 
@@ -339,13 +342,13 @@ async fn the_test_write_finds_obstacles_before_a_credential_is_issued() {
     assert_eq!(try_it().await, Ok(Answer::Writable));
     let own = b"contexts:\n- {name: toolforge, context: {cluster: mine, user: me}}\n";
     make_file(&target.home.join(".kube/k8s"), UID, own);
-    assert_eq!(try_it().await.expect_err("the user's").reason(), "foreign-entry");
+    assert_eq!(try_it().await.expect_err("the context belongs to the user").reason(), "foreign-entry");
     assert_eq!(names_in(&target.home.join(".kube")), ["k8s"]);
-    assert_eq!(fs::read(target.home.join(".kube/k8s")).expect("there"), own);
+    assert_eq!(fs::read(target.home.join(".kube/k8s")).expect("the file is readable"), own);
     // A request without a kubeconfig needs no kubeconfig path that root allowed.
     let other = HomeTarget { kubeconfig: ".kube/config".into(), ..target.clone() };
-    homed.ask(&other, Work::EnsureHome { create: false, skeleton: false }).await.expect("a home");
-    homed.ask(&other, Work::SshKeys { keys: Vec::new() }).await.expect("no keys");
+    homed.ask(&other, Work::EnsureHome { create: false, skeleton: false }).await.expect("homed accepts the request");
+    homed.ask(&other, Work::SshKeys { keys: Vec::new() }).await.expect("homed accepts the request");
     homed.refused(&other, "path-not-allowed").await;
 }
 
@@ -355,10 +358,10 @@ async fn a_missing_home_is_distinguished_from_an_unmounted_export() {
     let target = homed.home("foo");
     let names = entries("1").names();
     let remove = async || homed.ask(&target, Work::RemoveKubeconfig { names: names.clone() }).await;
-    fs::remove_dir(&target.home).expect("gone");
-    assert_eq!(remove().await.expect_err("nothing is there").reason(), "missing-prefix");
+    fs::remove_dir(&target.home).expect("the folder exists");
+    assert_eq!(remove().await.expect_err("the prefix is empty").reason(), "missing-prefix");
     make_directory(&target.home.with_file_name("other"), UID);
-    assert_eq!(remove().await.expect_err("gone").reason(), "missing-home");
+    assert_eq!(remove().await.expect_err("the home is missing").reason(), "missing-home");
 }
 
 #[tokio::test]
@@ -371,8 +374,9 @@ async fn a_home_is_missing_only_if_its_file_system_is_mounted() {
     let names = entries("1").names();
     let without = async |home: &str, mount: Option<&Path>| {
         let target = HomeTarget { mount: mount.map(Path::to_owned), ..HomeTarget::new(prefix.join(home), UID, UID) };
-        let keys = homed.ask(&target, Work::SshKeys { keys: Vec::new() }).await.expect_err("no home");
-        let entries = homed.ask(&target, Work::RemoveKubeconfig { names: names.clone() }).await.expect_err("no home");
+        let keys = homed.ask(&target, Work::SshKeys { keys: Vec::new() }).await.expect_err("the home is missing");
+        let entries =
+            homed.ask(&target, Work::RemoveKubeconfig { names: names.clone() }).await.expect_err("the home is missing");
         assert_eq!(keys, entries, "{home}");
         (keys.reason(), keys.remedy())
     };
@@ -380,26 +384,32 @@ async fn a_home_is_missing_only_if_its_file_system_is_mounted() {
     for home in ["b/bob", "c/carl"] {
         let (reason, remedy) = without(home, None).await;
         let folder = prefix.join(home.split_once('/').expect("a folder").0);
-        let folder = folder.to_str().expect("UTF-8");
+        let folder = folder.to_str().expect("the path is UTF-8");
         assert!(reason == "missing-prefix" && remedy.contains(folder), "{reason}: {remedy}");
     }
     let mount = Some(super::mount_of(&homed.home("foo")));
     assert_eq!(without("a/ann", mount.as_deref()).await.0, "missing-home");
     let away = prefix.join("a");
     let (reason, remedy) = without("a/ann", Some(&away)).await;
-    assert!(reason == "missing-prefix" && remedy.contains(away.to_str().expect("UTF-8")), "{reason}: {remedy}");
+    assert!(
+        reason == "missing-prefix" && remedy.contains(away.to_str().expect("the path is UTF-8")),
+        "{reason}: {remedy}"
+    );
 }
 
 #[tokio::test]
 async fn a_removal_deletes_keys_that_a_killed_worker_left() {
     let homed = Homed::start(&[]);
     let target = homed.home("foo");
-    homed.write(&target).await.expect("writes");
+    homed.write(&target).await.expect("the home is writable");
     let kube = target.home.join(".kube");
     make_file(&kube.join(".bursar-00.tmp"), UID, b"a key");
     make_directory(&kube.join(OUR_USER), UID);
     make_file(&kube.join(OUR_USER).join(".bursar-11.tmp"), UID, b"a token");
-    homed.ask(&target, Work::RemoveKubeconfig { names: entries("1").names() }).await.expect("removes");
+    homed
+        .ask(&target, Work::RemoveKubeconfig { names: entries("1").names() })
+        .await
+        .expect("homed accepts the request");
     assert_eq!(names_in(&kube), ["config"]);
 }
 
@@ -421,5 +431,5 @@ async fn a_file_that_takes_too_long_delays_only_its_owner() {
         }
     }
     homed.write(&homed.home("other")).await.expect("deliveries to other owners are not delayed");
-    wait_for("the end of all workers", || super::workers_of(homed.child.id()).is_empty());
+    wait_for("all workers have ended", || super::workers_of(homed.child.id()).is_empty());
 }

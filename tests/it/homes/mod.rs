@@ -52,7 +52,7 @@ impl Drop for Homed {
 impl Homed {
     fn start(arguments: &[&str]) -> Self {
         let folder = folder();
-        let child = command(folder.path(), arguments).spawn().expect("bursar-homed starts");
+        let child = command(folder.path(), arguments).spawn().expect("bursar-homed is built");
         Self::waited_for(folder, child)
     }
 
@@ -89,9 +89,10 @@ impl Homed {
 
 fn folder() -> TempDir {
     assert!(rustix::process::geteuid().is_root(), "these tests become other users: run them as root");
-    let folder = TempDir::new().expect("a folder");
-    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("mode");
-    fs::create_dir(folder.path().join("homes")).expect("homes");
+    let folder = TempDir::new().expect("the system allows a temporary folder");
+    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755))
+        .expect("tests run as root, who may change modes");
+    fs::create_dir(folder.path().join("homes")).expect("the parent folder is writable");
     folder
 }
 
@@ -127,26 +128,27 @@ fn status_of(process: u32, name: &str) -> String {
 }
 
 fn signal(process: u32, signal: Signal) {
-    let process = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process id");
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process id is not zero");
     let _ = kill_process(process, signal);
 }
 
 fn make_directory(path: &Path, uid: u32) {
-    fs::create_dir(path).expect("directory");
-    fs::set_permissions(path, PermissionsExt::from_mode(0o700)).expect("mode");
-    chown(path, Some(uid), Some(uid)).expect("owner");
+    fs::create_dir(path).expect("the parent folder is writable");
+    fs::set_permissions(path, PermissionsExt::from_mode(0o700)).expect("tests run as root, who may change modes");
+    chown(path, Some(uid), Some(uid)).expect("tests run as root, who may change owners");
 }
 
 fn make_file(path: &Path, uid: u32, content: &[u8]) {
-    fs::write(path, content).expect("file");
-    chown(path, Some(uid), Some(uid)).expect("owner");
+    fs::write(path, content).expect("the folder is writable");
+    chown(path, Some(uid), Some(uid)).expect("tests run as root, who may change owners");
 }
 
 /// Returns the mount point of a home's file system, as `findmnt` shows it.
 fn mount_of(target: &HomeTarget) -> PathBuf {
-    let folder = target.home.parent().expect("a folder");
-    let found = Command::new("findmnt").args(["-n", "-o", "TARGET", "-T"]).arg(folder).output().expect("findmnt");
-    String::from_utf8(found.stdout).expect("text").trim().into()
+    let folder = target.home.parent().expect("the path has a parent");
+    let found =
+        Command::new("findmnt").args(["-n", "-o", "TARGET", "-T"]).arg(folder).output().expect("findmnt is installed");
+    String::from_utf8(found.stdout).expect("the output is UTF-8").trim().into()
 }
 
 fn wait_for(what: &str, condition: impl Fn() -> bool) {
@@ -158,8 +160,11 @@ fn wait_for(what: &str, condition: impl Fn() -> bool) {
 }
 
 fn entries(version: &str) -> KubeconfigEntries {
-    let key = rcgen::KeyPair::generate().expect("key");
-    let certificate = rcgen::CertificateParams::new(vec![]).expect("params").self_signed(&key).expect("signs");
+    let key = rcgen::KeyPair::generate().expect("a key can be generated");
+    let certificate = rcgen::CertificateParams::new(vec![])
+        .expect("no names need no check")
+        .self_signed(&key)
+        .expect("a key signs its own certificate");
     KubeconfigEntries {
         clusters: vec![ClusterEntry {
             name: "toolforge".into(),
@@ -190,15 +195,15 @@ fn write(entries: KubeconfigEntries) -> Work {
 
 fn names_in(directory: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(directory)
-        .expect("a directory")
-        .map(|entry| entry.expect("entry").file_name().to_string_lossy().into_owned())
+        .expect("the folder is readable")
+        .map(|entry| entry.expect("the folder is readable").file_name().to_string_lossy().into_owned())
         .collect();
     names.sort();
     names
 }
 
 fn parses(path: &Path) -> bool {
-    let text = fs::read_to_string(path).expect("a kubeconfig");
+    let text = fs::read_to_string(path).expect("the kubeconfig is readable");
     kube::config::Kubeconfig::from_yaml(&text).is_ok_and(|config| {
         config.auth_infos.iter().any(|user| {
             user.name == OUR_USER && user.auth_info.as_ref().is_some_and(|auth| auth.client_key_data.is_some())

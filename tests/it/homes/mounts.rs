@@ -1,5 +1,5 @@
-//! File systems that are full, read-only, limited or mounted where none should be: each its own reason, and the file that
-//! was there stays whole.
+//! Every file system that is full, read-only, limited or mounted in a wrong place has its own reason, and the existing
+//! file stays complete.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -11,8 +11,8 @@ use bursar_protocol::{HomeTarget, Work};
 
 use super::{Homed, UID, command, entries, folder, names_in, parses, soak, write};
 
-/// A server in a mount namespace of its own, which ends with it: what `script` mounts is seen by nobody else, but
-/// through `/proc`. In the script `$homes` is the prefix, and `home NAME` makes one.
+/// A server in its own mount namespace, which ends with the server. Other processes see the mounts of `script` only
+/// through `/proc`. In the script, `$homes` is the prefix, and `home NAME` makes a home.
 struct Mounted {
     homed: Homed,
 }
@@ -33,7 +33,7 @@ impl Mounted {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .expect("unshare");
+            .expect("unshare is installed");
         Self { homed: Homed::waited_for(folder, child) }
     }
 
@@ -41,13 +41,13 @@ impl Mounted {
         HomeTarget::new(self.homed.folder.path().join("homes").join(name), UID, UID)
     }
 
-    /// A home as the server sees it.
+    /// Returns the path at which the test sees the server's view of a home.
     fn seen(&self, name: &str) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.homed.child.id()));
-        root.join(self.target(name).home.strip_prefix("/").expect("absolute"))
+        root.join(self.target(name).home.strip_prefix("/").expect("the path is absolute"))
     }
 
-    /// Why a delivery into this home is refused, which leaves its `.kube` as it was.
+    /// Returns the reason why a delivery into this home is refused. Checks that `.kube` is unchanged.
     async fn refused(&self, name: &str) -> &'static str {
         let kube = self.seen(name).join(".kube");
         let state = || (names_in(&kube), fs::read(kube.join("config")).ok());
@@ -63,8 +63,8 @@ impl Mounted {
 }
 
 fn fill(home: &Path) {
-    let mut filler = File::create(home.join("filler")).expect("filler");
-    chown(home.join("filler"), Some(UID), Some(UID)).expect("owner");
+    let mut filler = File::create(home.join("filler")).expect("the home is writable");
+    chown(home.join("filler"), Some(UID), Some(UID)).expect("tests run as root, who may change owners");
     for size in [65_536, 4_096, 1_024, 1] {
         while filler.write_all(&vec![0; size]).is_ok() {}
     }
@@ -72,7 +72,7 @@ fn fill(home: &Path) {
 }
 
 #[tokio::test]
-async fn full_read_only_and_foreign_file_systems_are_their_own_reasons() {
+async fn full_read_only_and_foreign_file_systems_have_their_own_reasons() {
     let script = r"
         home full; mount -t tmpfs -o size=192k,mode=755 tmpfs $homes/full; home full; chown $(stat -c %u:%g $homes/full/.kube) $homes/full
         home crowded; mount -t tmpfs -o nr_inodes=6,mode=755 tmpfs $homes/crowded; home crowded; chown $(stat -c %u:%g $homes/crowded/.kube) $homes/crowded
@@ -97,42 +97,46 @@ async fn full_read_only_and_foreign_file_systems_are_their_own_reasons() {
     for name in ["covered", "stamped", "looped", "fused"] {
         assert_eq!(world.refused(name).await, "other-file-system", "{name}");
     }
-    // A home may well be a mount of its own: automounters make it so.
+    // A home may be a mount itself, as automounters do it.
     assert!(parses(&world.seen("own").join(".kube/config")));
     let nowhere = HomeTarget::new("/nonexistent/bursar-homes/foo", UID, UID);
-    let error = world.homed.write(&nowhere).await.expect_err("no prefix");
+    let error = world.homed.write(&nowhere).await.expect_err("the prefix does not exist");
     assert_eq!(error.reason(), "missing-prefix");
     assert!(error.remedy().contains("RequiresMountsFor=/nonexistent/bursar-homes"), "{}", error.remedy());
 }
 
 #[tokio::test]
-async fn a_used_up_quota_is_its_own_reason_and_other_accounts_go_on() {
-    // btrfs in a file, a subvolume for each home: not every kernel has quotas for ext4.
+async fn a_used_up_quota_has_its_own_reason_and_concerns_only_its_account() {
+    // A btrfs image with a subvolume for each home, because not every kernel supports quotas for ext4.
     let script = r"
         image=$homes/../image; truncate -s 128M $image; mkfs.btrfs -q $image; mount -o loop $image $homes
         btrfs -q quota enable $homes; for name in foo bar; do btrfs -q subvolume create $homes/$name; done
         home foo; home bar; chown -R 52504:52504 $homes/bar; btrfs -q qgroup limit 1M $homes/foo
     ";
     let world = Mounted::with(script, &[]);
-    world.homed.write(&world.target("foo")).await.expect("within its quota");
+    world.homed.write(&world.target("foo")).await.expect("the home is within its quota");
     fill(&world.seen("foo"));
-    assert!(fs::metadata(world.seen("foo/filler")).expect("there").len() < 2 << 20, "the quota does not hold");
-    let error = world.homed.write(&world.target("foo")).await.expect_err("used up");
+    assert!(
+        fs::metadata(world.seen("foo/filler")).expect("the filler exists").len() < 2 << 20,
+        "the quota does not hold"
+    );
+    let error = world.homed.write(&world.target("foo")).await.expect_err("the quota is used up");
     assert_eq!(error.reason(), "quota");
     let said = error.to_string();
     assert!(said.starts_with("the disk quota of uid 52503 (or of its group or folder) for `"), "{said}");
-    // btrfs counts the whole image, so this is not how full the quota is: the remedy says what is.
+    // btrfs reports the use of the whole image, which does not show how full the quota is. The remedy names the command
+    // for that.
     assert!(said.ends_with(" % full there, of 128.0 MiB"), "{said}");
     assert!(error.remedy().contains("`quota -s -u 52503`"), "{}", error.remedy());
     let other = HomeTarget { uid: UID + 1, gid: UID + 1, ..world.target("bar") };
-    world.homed.write(&other).await.expect("another account has room");
+    world.homed.write(&other).await.expect("another account has its own quota");
 }
 
 #[tokio::test]
 async fn immutable_and_append_only_files_have_their_own_reason() {
     let homed = Homed::start(&[]);
     let mark = |how: &str, path: &Path| {
-        let marked = Command::new("chattr").arg(how).arg(path).status().expect("chattr");
+        let marked = Command::new("chattr").arg(how).arg(path).status().expect("chattr is installed");
         assert!(marked.success(), "chattr {how} {}", path.display());
     };
     for (name, below, how) in [
@@ -144,7 +148,7 @@ async fn immutable_and_append_only_files_have_their_own_reason() {
     ] {
         let target = homed.home(name);
         if !below.is_empty() {
-            homed.write(&target).await.expect("not marked yet");
+            homed.write(&target).await.expect("the home is not marked yet");
         }
         let marked = target.home.join(below);
         mark(&format!("+{how}"), &marked);
@@ -153,18 +157,18 @@ async fn immutable_and_append_only_files_have_their_own_reason() {
         let error = answer.expect_err(name);
         assert_eq!(error.reason(), "immutable", "{name}: {error}");
         assert!(error.remedy().contains("chattr -i -a"), "{}", error.remedy());
-        homed.ask(&target, write(entries("3"))).await.expect("the mark is gone");
+        homed.ask(&target, write(entries("3"))).await.expect("the mark is removed");
         let left: Vec<String> = names_in(&target.home.join(".kube"));
         assert_eq!(left, ["config"], "{name}");
     }
 }
 
 #[tokio::test]
-async fn a_disk_that_fills_while_files_are_written_keeps_every_file_whole() {
+async fn a_disk_that_fills_during_writes_keeps_every_file_complete() {
     let script =
         r"mount -t tmpfs -o size=512k,mode=755 tmpfs $homes; home foo; install -d -o 52504 -m 0700 $homes/other";
     let world = Mounted::with(script, &[]);
-    world.homed.write(&world.target("foo")).await.expect("there is space yet");
+    world.homed.write(&world.target("foo")).await.expect("the disk still has space");
     let config = world.seen("foo").join(".kube/config");
     let filler = world.seen("other").join("filler");
     let (mut written, mut full) = (0, 0);
@@ -177,10 +181,10 @@ async fn a_disk_that_fills_while_files_are_written_keeps_every_file_whole() {
             Err(error) => panic!("{error}"),
         }
         assert!(parses(&config), "after {written} written and {full} refused");
-        assert_eq!(fs::metadata(&config).expect("there").permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(&config).expect("the kubeconfig exists").permissions().mode() & 0o777, 0o600);
     }
     assert!(written > 5 && full > 5, "{written} written, {full} refused");
     let _ = fs::remove_file(&filler);
-    world.homed.write(&world.target("foo")).await.expect("there is space again");
-    assert_eq!(names_in(config.parent().expect("a folder")), ["config"]);
+    world.homed.write(&world.target("foo")).await.expect("the disk has space again");
+    assert_eq!(names_in(config.parent().expect("the file is in a folder")), ["config"]);
 }

@@ -1,5 +1,5 @@
-//! What only a real NFS mount can show. `tests/nfs.sh` starts the server and runs these in a machine whose kernel has an
-//! NFS client; the mounts are at `$BURSAR_TEST_NFS/{homes,plain,full,read-only,stale}`.
+//! Tests that need a real NFS mount. `tests/nfs.sh` starts the server and runs these tests in a virtual machine with an
+//! NFS client in its kernel. The mounts are at `$BURSAR_TEST_NFS/{homes,plain,full,read-only,stale}`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,12 +11,13 @@ use bursar_protocol::{HomeTarget, Work};
 use super::{Homed, UID, entries, make_directory, names_in, parses, soak, write};
 
 fn mounts() -> PathBuf {
-    PathBuf::from(std::env::var_os("BURSAR_TEST_NFS").expect("BURSAR_TEST_NFS; see tests/nfs.sh"))
+    PathBuf::from(std::env::var_os("BURSAR_TEST_NFS").expect("tests/nfs.sh sets BURSAR_TEST_NFS"))
 }
 
 fn start(export: &str) -> (Homed, PathBuf) {
     let prefix = mounts().join(export);
-    let server = Homed::start(&["--prefix", prefix.to_str().expect("UTF-8"), "--deadline", "3s", "--backoff", "1s"]);
+    let server =
+        Homed::start(&["--prefix", prefix.to_str().expect("the path is UTF-8"), "--deadline", "3s", "--backoff", "1s"]);
     (server, prefix)
 }
 
@@ -30,25 +31,28 @@ async fn refusals_of_an_nfs_server_have_their_own_reason() {
     }
     let (server, prefix) = start("homes");
     let target = HomeTarget::new(prefix.join("not-there"), UID, UID);
-    // Root is nobody there: it makes no home, and says what to do on the file server.
-    let creating = Homed::start(&["--create-prefix", prefix.to_str().expect("UTF-8")]);
-    let error = creating.ask(&target, Work::EnsureHome { create: true, skeleton: true }).await.expect_err("squashed");
+    // The server squashes root there, so homed makes no home, and the remedy says what to do on the file server.
+    let creating = Homed::start(&["--create-prefix", prefix.to_str().expect("the path is UTF-8")]);
+    let error = creating
+        .ask(&target, Work::EnsureHome { create: true, skeleton: true })
+        .await
+        .expect_err("the server squashes root");
     assert_eq!(error.reason(), "create-not-allowed");
     assert!(error.remedy().contains("install -d -o 52503"), "{}", error.remedy());
-    // What `bursar doctor` asks: nobody may, where root is squashed; where it is not, nothing is left behind.
+    // The check of `bursar doctor`: if root is squashed, it is refused; otherwise it leaves nothing behind.
     let probe = |prefix: &std::path::Path| HomeTarget::new(prefix.join("probe"), UID, UID);
-    let squashed = creating.ask(&probe(&prefix), Work::TestCreate).await.expect_err("squashed");
+    let squashed = creating.ask(&probe(&prefix), Work::TestCreate).await.expect_err("the server squashes root");
     assert_eq!(squashed.reason(), "squashed");
     let plain = mounts().join("plain");
-    let making = Homed::start(&["--create-prefix", plain.to_str().expect("UTF-8")]);
-    making.ask(&probe(&plain), Work::TestCreate).await.expect("root is root there");
+    let making = Homed::start(&["--create-prefix", plain.to_str().expect("the path is UTF-8")]);
+    making.ask(&probe(&plain), Work::TestCreate).await.expect("this export does not squash root");
     assert!(names_in(&plain).iter().all(|name| !name.contains("probe")), "{:?}", names_in(&plain));
     server.refused(&target, "missing-home").await;
 }
 
 #[tokio::test]
 #[ignore = "needs NFS: tests/nfs.sh"]
-async fn an_nfs_server_that_is_cut_off_is_asked_again_by_itself() {
+async fn requests_to_an_unreachable_nfs_server_time_out_until_it_returns() {
     let (server, prefix) = start("homes");
     let homes: Vec<HomeTarget> = (0..4)
         .map(|number| {
@@ -59,18 +63,18 @@ async fn an_nfs_server_that_is_cut_off_is_asked_again_by_itself() {
         .collect();
     let local = server.home("local");
     for target in homes.iter().chain([&local]) {
-        server.write(target).await.expect("reached");
+        server.write(target).await.expect("the server is reachable");
     }
-    let link = |state: &str| Command::new("ip").args(["link", "set", "eth0", state]).status().expect("ip");
+    let link = |state: &str| Command::new("ip").args(["link", "set", "eth0", state]).status().expect("ip is installed");
     assert!(link("down").success());
     let late = futures::future::join_all(homes.iter().map(|target| server.ask(target, write(entries("2")))));
     let began = Instant::now();
     let (late, other) = tokio::join!(late, server.ask(&local, write(entries("2"))));
     assert!(link("up").success());
-    Command::new("ip").args(["route", "add", "default", "via", "10.0.2.2"]).status().expect("ip");
-    other.expect("nobody else waits");
+    Command::new("ip").args(["route", "add", "default", "via", "10.0.2.2"]).status().expect("ip is installed");
+    other.expect("a local home does not wait");
     for answer in late {
-        assert_eq!(answer.expect_err("cut off").reason(), "timed-out");
+        assert_eq!(answer.expect_err("the server is unreachable").reason(), "timed-out");
     }
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     let deadline = Instant::now() + Duration::from_mins(4);
@@ -80,7 +84,7 @@ async fn an_nfs_server_that_is_cut_off_is_asked_again_by_itself() {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         assert_eq!(
-            names_in(&mounts().join("plain").join(target.home.file_name().expect("a name")).join(".kube")),
+            names_in(&mounts().join("plain").join(target.home.file_name().expect("a home has a name")).join(".kube")),
             ["config"]
         );
     }
@@ -88,7 +92,7 @@ async fn an_nfs_server_that_is_cut_off_is_asked_again_by_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs NFS: tests/nfs.sh"]
-async fn kubectl_on_one_client_and_deliveries_on_another_lose_nothing_of_each_other() {
+async fn kubectl_and_deliveries_on_different_nfs_clients_keep_each_others_changes() {
     let (server, prefix) = start("first");
     make_directory(&mounts().join("plain/two"), UID);
     let target = HomeTarget::new(prefix.join("two"), UID, UID);
@@ -98,13 +102,13 @@ async fn kubectl_on_one_client_and_deliveries_on_another_lose_nothing_of_each_ot
 
 #[tokio::test]
 #[ignore = "needs NFS: tests/nfs.sh"]
-async fn deliveries_over_nfs_are_whole() {
+async fn deliveries_over_nfs_are_complete() {
     let (server, prefix) = start("homes");
     let seen = mounts().join("plain/whole");
     make_directory(&seen, UID);
     let target = HomeTarget::new(prefix.join("whole"), UID, UID);
     for version in 0..soak(20, 500) {
-        server.ask(&target, write(entries(&(version % 200).to_string()))).await.expect("writes");
+        server.ask(&target, write(entries(&(version % 200).to_string()))).await.expect("the home is writable");
         assert!(parses(&seen.join(".kube/config")));
     }
     assert_eq!(names_in(&seen.join(".kube")), ["config"]);

@@ -17,8 +17,8 @@ use super::{Homed, OUR_USER, UID, entries, make_directory, make_file, names_in, 
 
 /// Sends bytes and ends the stream. Returns everything that is answered.
 fn said(socket: &Path, words: &[u8]) -> Vec<u8> {
-    let mut stream = UnixStream::connect(socket).expect("connects");
-    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
+    let mut stream = UnixStream::connect(socket).expect("the server listens");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("the timeout is not zero");
     // The server may close the connection before everything is sent.
     let _ = stream.write_all(words);
     let _ = stream.shutdown(Shutdown::Write);
@@ -66,7 +66,7 @@ async fn every_message_gets_an_answer_or_a_close() {
     let target = homed.home("foo");
     let socket = homed.folder.path().join("homed.sock");
     let line = |work: Work| {
-        let mut line = serde_json::to_vec(&Request::new(target.clone(), work)).expect("JSON");
+        let mut line = serde_json::to_vec(&Request::new(target.clone(), work)).expect("the value has a JSON form");
         line.push(b'\n');
         line
     };
@@ -84,7 +84,7 @@ async fn every_message_gets_an_answer_or_a_close() {
     let json = r#"[{}\[\]",:a-z0-9\\ \n]{0,400}"#.prop_map(String::into_bytes);
     let mutated = prop::sample::select(valid.to_vec()).prop_flat_map(almost);
     let words = prop_oneof![1 => raw, 1 => json, 3 => mutated];
-    let cases = u32::try_from(soak(400, 20_000)).expect("a number");
+    let cases = u32::try_from(soak(400, 20_000)).expect("the number is small");
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let outcome = runner.run(&words, |words| {
         let answer = said(&socket, &words);
@@ -93,9 +93,13 @@ async fn every_message_gets_an_answer_or_a_close() {
     });
     outcome.unwrap_or_else(|failure| panic!("{failure}"));
     // The same process still serves.
-    homed.write(&target).await.expect("still serves");
+    homed.write(&target).await.expect("homed accepts the request");
     assert!(Path::new(&format!("/proc/{}", homed.child.id())).exists());
-    assert_eq!(names_in(target.home.parent().expect("a folder")), ["foo"], "nothing is written outside of the home");
+    assert_eq!(
+        names_in(target.home.parent().expect("the path has a parent")),
+        ["foo"],
+        "nothing is written outside of the home"
+    );
 }
 
 /// A compromised daemon can choose every field of every request. It must not reach `outside` (not beneath a prefix),
@@ -136,7 +140,7 @@ async fn a_compromised_daemon_reaches_only_our_entries() {
     assert_eq!(reason(&mine, Work::Inspect { names: names("me") }).await, "bad-request");
     let looked = reason(&mine, Work::Inspect { names: names(OUR_USER) }).await;
     assert!(!looked.contains("hunter2") && looked.contains("certificate_pem: None"), "{looked}");
-    assert_eq!(fs::read_to_string(&config).expect("there"), theirs);
+    assert_eq!(fs::read_to_string(&config).expect("the file is readable"), theirs);
 
     // Text that would be a line of its own in this file or another one.
     let mut injected = entries("1");
@@ -148,10 +152,13 @@ async fn a_compromised_daemon_reaches_only_our_entries() {
     };
     let answer = homed.ask(&mine, write(injected)).await.expect("injected text is quoted");
     assert!(matches!(answer, Answer::Written(_)));
-    let read = kube::config::Kubeconfig::from_yaml(&fs::read_to_string(&config).expect("there")).expect("a kubeconfig");
+    let read = kube::config::Kubeconfig::from_yaml(&fs::read_to_string(&config).expect("the file is readable"))
+        .expect("the kubeconfig is valid");
     assert_eq!(read.auth_infos.iter().map(|user| user.name.as_str()).collect::<Vec<_>>(), ["me", OUR_USER]);
     assert_eq!(read.current_context.as_deref(), Some("lab"));
-    assert!(!fs::read_to_string(&config).expect("there").lines().any(|line| line.starts_with("ssh-ed25519")));
+    assert!(
+        !fs::read_to_string(&config).expect("the file is readable").lines().any(|line| line.starts_with("ssh-ed25519"))
+    );
 
     // Other files, other homes and other accounts.
     let at = |home: &Path, uid: u32, kubeconfig: &str| HomeTarget {
@@ -175,7 +182,7 @@ async fn a_compromised_daemon_reaches_only_our_entries() {
     assert_eq!(names_in(&mine.home), [".kube"]);
     assert_eq!(names_in(&outside), Vec::<String>::new());
     assert_eq!(names_in(&other), Vec::<String>::new());
-    let found = fs::metadata(&config).expect("there");
+    let found = fs::metadata(&config).expect("the file exists");
     assert_eq!((found.uid(), found.mode() & 0o7777), (UID, 0o600));
 }
 
@@ -189,7 +196,7 @@ async fn entries_of_a_former_system_are_taken_over_only_if_root_allows_it() {
         make_file(&target.home.join(".kube/config"), UID, theirs);
         let answer = homed.write(&target).await;
         assert_eq!(answer.map(|_| ()).map_err(|error| error.reason()), expected);
-        let text = fs::read_to_string(target.home.join(".kube/config")).expect("there");
+        let text = fs::read_to_string(target.home.join(".kube/config")).expect("the file is readable");
         assert_eq!(text.contains(OUR_USER), expected.is_ok());
         assert!(text.contains("tf-foo"), "the former system's user entry stays");
     }
@@ -213,7 +220,10 @@ async fn homed_checks_all_requests_itself() {
     homed.refused(&HomeTarget { groups: vec![42], ..good.clone() }, "gid-too-low").await;
     let mut ours = entries("1");
     ours.contexts[0].cluster = "another".into();
-    assert_eq!(homed.ask(&good, write(ours)).await.expect_err("wrong").reason(), "bad-request");
+    assert_eq!(
+        homed.ask(&good, write(ours)).await.expect_err("the context names another cluster").reason(),
+        "bad-request"
+    );
     assert_eq!(names_in(&outside), Vec::<String>::new());
     assert_eq!(names_in(&good.home), Vec::<String>::new());
 }
@@ -231,7 +241,8 @@ async fn garbage_and_endless_requests_are_refused_and_the_server_keeps_running()
     let homed = Homed::start(&["--deadline", "3s"]);
     let target = homed.home("foo");
     let socket = homed.folder.path().join("homed.sock");
-    let valid = serde_json::to_value(Request::new(target.clone(), write(entries("1")))).expect("JSON");
+    let valid =
+        serde_json::to_value(Request::new(target.clone(), write(entries("1")))).expect("the value has a JSON form");
     let mut odd_version = valid.clone();
     odd_version["version"] = 99.into();
     let mut odd_work = valid.clone();
@@ -248,13 +259,13 @@ async fn garbage_and_endless_requests_are_refused_and_the_server_keeps_running()
         format!("{odd_work}\n").into_bytes(),
     ];
     for words in said {
-        let mut stream = UnixStream::connect(&socket).expect("connects");
-        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
+        let mut stream = UnixStream::connect(&socket).expect("the server listens");
+        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("the timeout is not zero");
         let _ = stream.write_all(&words);
         let mut answer = [0; 16 * 1024];
-        let read = stream.read(&mut answer).expect("an answer");
+        let read = stream.read(&mut answer).expect("the server answers");
         let answer = String::from_utf8_lossy(&answer[..read]);
         assert!(answer.contains("bad_request"), "{answer}");
     }
-    homed.write(&target).await.expect("still serves");
+    homed.write(&target).await.expect("homed accepts the request");
 }

@@ -1,4 +1,4 @@
-//! The process that forks, and what its copies are when they work.
+//! The spawner process, and what its worker processes may do while they work.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::{
     workers_of, write,
 };
 
-/// A worker that has become `UID` and has its home open or not, stopped as that user could.
+/// Stops a worker that has become `UID`, as that user could. `is_at_work`: whether the worker has the home open.
 fn stop_a_worker(server: u32, is_at_work: bool, until: &AtomicBool) -> u32 {
     while !until.load(Ordering::Relaxed) {
         for worker in workers_of(server) {
@@ -33,13 +33,13 @@ fn stop_a_worker(server: u32, is_at_work: bool, until: &AtomicBool) -> u32 {
     panic!("no worker could be stopped");
 }
 
-/// What a process has open.
+/// Returns the paths of the open descriptors of a process.
 fn descriptors_of(process: u32) -> Vec<PathBuf> {
     let descriptors = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten();
     descriptors.filter_map(|held| fs::read_link(held.ok()?.path()).ok()).collect()
 }
 
-/// Looks at a worker that is stopped in the middle of its work, until the server ends it.
+/// Calls `look` on a worker that is stopped in the middle of its work, before the server ends it.
 async fn with_a_stopped_worker<T: Send + 'static>(
     homed: &Homed,
     target: &HomeTarget,
@@ -56,41 +56,42 @@ async fn with_a_stopped_worker<T: Send + 'static>(
         rounds += 1;
     }
     done.store(true, Ordering::Relaxed);
-    stopper.join().expect("a worker that could be stopped")
+    stopper.join().expect("a worker could be stopped")
 }
 
 #[tokio::test]
 async fn four_capabilities_are_enough() {
     let folder = folder();
     let prefix = folder.path().join("homes");
-    let inner = command(folder.path(), &["--deadline", "5s", "--create-prefix", prefix.to_str().expect("UTF-8")]);
+    let inner =
+        command(folder.path(), &["--deadline", "5s", "--create-prefix", prefix.to_str().expect("the path is UTF-8")]);
     let child = Command::new("setpriv")
         .args(["--bounding-set=-all,+setuid,+setgid,+chown,+kill", "--no-new-privs", "--"])
         .arg(inner.get_program())
         .args(inner.get_args())
         .spawn()
-        .expect("setpriv");
+        .expect("setpriv is installed");
     let homed = Homed::waited_for(folder, child);
     let target = HomeTarget { groups: vec![UID, UID + 7], ..HomeTarget::new(prefix.join("foo"), UID, UID) };
     let ensured = homed.ask(&target, Work::EnsureHome { create: true, skeleton: true }).await;
     assert_eq!(ensured, Ok(Answer::HomeReady { created: true }));
-    homed.write(&target).await.expect("writes");
+    homed.write(&target).await.expect("the home is writable");
 
-    // A worker that its user stops is killed, although it is another user's.
+    // If a user stops a worker, the server kills it, although it runs as that user.
     with_a_stopped_worker(&homed, &target, |_| ()).await;
     let server = homed.child.id();
-    wait_for("the end of the stopped worker", || workers_of(server).is_empty());
-    homed.write(&target).await.expect("goes on");
+    wait_for("the stopped worker is killed", || workers_of(server).is_empty());
+    homed.write(&target).await.expect("homed still delivers");
 }
 
 #[tokio::test]
-async fn a_worker_is_the_user_for_good_and_holds_its_own_request_only() {
+async fn a_worker_cannot_regain_rights_and_has_only_its_own_socket() {
     let homed = Homed::start(&["--deadline", "5s"]);
     let target = HomeTarget { groups: vec![UID, UID + 7], ..homed.home("foo") };
-    homed.write(&target).await.expect("writes");
-    let [spawner] = children_of(homed.child.id())[..] else { panic!("one spawner") };
+    homed.write(&target).await.expect("the home is writable");
+    let [spawner] = children_of(homed.child.id())[..] else { panic!("homed does not have exactly one spawner") };
     let checked = with_a_stopped_worker(&homed, &target, move |worker| {
-        // It would kill what is looked at.
+        // Otherwise the spawner would kill the worker during the checks.
         signal(spawner, Signal::STOP);
         let says = |name| status_of(worker, name);
         let ids = |id: u32| [id.to_string().as_str(); 4].join("\t");
@@ -99,16 +100,16 @@ async fn a_worker_is_the_user_for_good_and_holds_its_own_request_only() {
         assert_eq!((says("CapPrm:"), says("CapEff:"), says("Threads:")), ("0".repeat(16), "0".repeat(16), "1".into()));
         assert_eq!((says("NoNewPrivs:"), says("PPid:")), ("1".to_owned(), spawner.to_string()));
         let proc = format!("/proc/{worker}");
-        assert_eq!(fs::read(format!("{proc}/environ")).expect("readable"), b"");
-        // Not the server's, not the spawner's: one socket, over which it was asked.
+        assert_eq!(fs::read(format!("{proc}/environ")).expect("root may read it"), b"");
+        // The worker has a single socket, over which it got its request. It has no socket of the server or the spawner.
         let held = descriptors_of(worker);
         assert_eq!(held.iter().filter(|held| held.to_string_lossy().starts_with("socket:")).count(), 1, "{held:?}");
-        // The user may stop it, and neither read its memory nor take its descriptors.
+        // The user may stop the worker, but cannot read its memory or its descriptors.
         let looked = Command::new("setpriv")
             .args([format!("--reuid={UID}"), format!("--regid={UID}"), "--clear-groups".to_owned()])
             .args(["ls", &format!("{proc}/fd")])
             .output()
-            .expect("setpriv");
+            .expect("setpriv is installed");
         assert!(!looked.status.success(), "{}", String::from_utf8_lossy(&looked.stdout));
         signal(spawner, Signal::CONT);
     });
@@ -116,7 +117,7 @@ async fn a_worker_is_the_user_for_good_and_holds_its_own_request_only() {
 }
 
 #[tokio::test]
-async fn a_person_who_stops_the_workers_of_several_accounts_closes_the_export_for_nobody() {
+async fn stopped_workers_of_several_accounts_do_not_close_the_export_for_others() {
     let homed = Homed::start(&["--deadline", "10s", "--backoff", "60s"]);
     let server = homed.child.id();
     let target = |uid: u32| {
@@ -128,74 +129,74 @@ async fn a_person_who_stops_the_workers_of_several_accounts_closes_the_export_fo
     let theirs = UID + 1..UID + 4;
     let targets: Vec<_> = theirs.clone().map(target).collect();
     for target in &targets {
-        // Their workers wait for this lock, long enough to be stopped.
+        // Their workers wait for this lock long enough to be stopped.
         make_file(&target.home.join(".kube/config.lock"), target.uid, b"");
     }
     let stopper = std::thread::spawn(move || {
         for uid in theirs {
             let is_theirs = |worker: &u32| status_of(*worker, "Uid:").contains(&uid.to_string());
-            wait_for("a worker of each", || workers_of(server).iter().any(is_theirs));
+            wait_for("each account has a worker", || workers_of(server).iter().any(is_theirs));
             workers_of(server).into_iter().filter(is_theirs).for_each(|worker| signal(worker, Signal::STOP));
         }
     });
     let asked = targets.iter().map(|target| homed.write(target));
     for answer in futures::future::join_all(asked).await {
-        let why = answer.expect_err("stopped");
+        let why = answer.expect_err("the worker was stopped");
         assert_eq!(why.reason(), "worker-died", "{why}");
     }
-    stopper.join().expect("it stops them");
-    homed.write(&target(UID + 4)).await.expect("somebody else's");
+    stopper.join().expect("the thread does not panic");
+    homed.write(&target(UID + 4)).await.expect("another account is still served");
 }
 
 #[tokio::test]
-async fn a_worker_that_is_stopped_when_it_has_answered_is_ended() {
+async fn a_worker_that_is_stopped_after_its_answer_is_killed() {
     let homed = Homed::start(&["--deadline", "2s"]);
     let (target, server) = (homed.home("foo"), homed.child.id());
     let mut tries = 0..200;
     let stopped = loop {
-        tries.next().expect("a worker that has answered");
+        tries.next().expect("a worker was stopped after its answer");
         let done = Arc::new(AtomicBool::new(false));
         let stopper = std::thread::spawn({
             let done = done.clone();
             move || stop_a_worker(server, false, &done)
         });
-        // One that is stopped before it opens the home is late.
+        // A worker that is stopped before it opens the home has not answered.
         let mut has_answered = true;
         while has_answered && !stopper.is_finished() {
             has_answered = homed.write(&target).await.is_ok();
         }
         done.store(true, Ordering::Relaxed);
-        let worker = stopper.join().expect("a worker that could be stopped");
+        let worker = stopper.join().expect("a worker could be stopped");
         if has_answered && workers_of(server).contains(&worker) {
             break worker;
         }
     };
-    wait_for("the end of the stopped worker", || !workers_of(server).contains(&stopped));
-    homed.write(&target).await.expect("goes on");
+    wait_for("the stopped worker is killed", || !workers_of(server).contains(&stopped));
+    homed.write(&target).await.expect("homed still delivers");
 }
 
 #[tokio::test]
-async fn a_spawner_that_ends_or_hangs_is_replaced_and_none_outlives_its_server() {
+async fn a_dead_or_hanging_spawner_is_replaced_and_ends_with_its_server() {
     let mut homed = Homed::start(&["--deadline", "5s"]);
     let target = homed.home("foo");
-    // A request may reach it before or after its last breath: often enough to see both.
+    // A request may arrive before or after the death of the spawner. Many rounds cover both.
     let often = std::iter::repeat_n(Signal::KILL, 40);
     for how in often.chain([Signal::STOP]) {
-        homed.write(&target).await.expect("writes");
-        let [spawner] = children_of(homed.child.id())[..] else { panic!("one spawner") };
+        homed.write(&target).await.expect("the home is writable");
+        let [spawner] = children_of(homed.child.id())[..] else { panic!("homed does not have exactly one spawner") };
         signal(spawner, how);
         if how == Signal::STOP {
-            // Nobody is told which process to kill, for there is none.
+            // The answer names no process to kill, because no worker exists.
             homed.refused(&target, "unavailable").await;
         }
-        homed.write(&target).await.expect("goes on");
+        homed.write(&target).await.expect("homed still delivers");
         let found = children_of(homed.child.id());
-        wait_for("the end of the spawner", || !children_of(homed.child.id()).contains(&spawner));
+        wait_for("the old spawner ends", || !children_of(homed.child.id()).contains(&spawner));
         assert!(found.iter().any(|other| *other != spawner), "{found:?}");
     }
     let spawners = children_of(homed.child.id());
     assert_eq!(spawners.len(), 1);
-    homed.child.kill().expect("killed");
-    homed.child.wait().expect("ended");
-    wait_for("the end of the spawner", || !Path::new(&format!("/proc/{}", spawners[0])).exists());
+    homed.child.kill().expect("the server runs");
+    homed.child.wait().expect("the child can be waited for");
+    wait_for("the spawner ends with its server", || !Path::new(&format!("/proc/{}", spawners[0])).exists());
 }

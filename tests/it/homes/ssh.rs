@@ -1,4 +1,4 @@
-//! SSH keys into homes, well-behaved and hostile, through the socket.
+//! SSH keys that are delivered over the socket into ordinary and hostile homes.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -10,7 +10,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use super::{Homed, UID, make_directory, make_file, names_in};
 
-/// A public key of this type and with these 32 bytes.
+/// Returns a public key of type `ssh-ed25519` with 32 bytes of this value.
 pub fn key(byte: u8) -> String {
     let mut blob = b"\0\0\0\x0bssh-ed25519\0\0\0\x20".to_vec();
     blob.extend([byte; 32]);
@@ -37,12 +37,12 @@ async fn reason(homed: &Homed, target: &HomeTarget, work: Work) -> String {
 }
 
 #[tokio::test]
-async fn keys_are_written_as_their_owner_beside_what_is_there_and_taken_out_again() {
+async fn keys_are_added_beside_other_lines_and_removed_again() {
     let homed = Homed::start(&["--ssh-keys"]);
     let target = homed.home("foo");
     let file = target.home.join(".ssh/authorized_keys");
     assert_eq!(homed.ask(&target, keys(&[])).await, Ok(Answer::SshKeys { changed: false, mount: None }));
-    assert_eq!(names_in(&target.home), Vec::<String>::new(), "nothing is made for nothing");
+    assert_eq!(names_in(&target.home), Vec::<String>::new(), "without keys, no folder is made");
 
     let both = [key(1), key(2)];
     let mount = Some(super::mount_of(&target));
@@ -50,11 +50,11 @@ async fn keys_are_written_as_their_owner_beside_what_is_there_and_taken_out_agai
     assert_eq!(homed.ask(&target, keys(&both)).await, answer(true));
     assert_eq!(homed.ask(&target, keys(&both)).await, answer(false));
     let mode = |path: &Path| {
-        let found = fs::metadata(path).expect("there");
+        let found = fs::metadata(path).expect("the path exists");
         (found.uid(), found.permissions().mode() & 0o777)
     };
     assert_eq!((mode(&file), mode(&target.home.join(".ssh"))), ((UID, 0o600), (UID, 0o700)));
-    assert_eq!(fs::read_to_string(&file).expect("text"), block(&both));
+    assert_eq!(fs::read_to_string(&file).expect("the file is UTF-8"), block(&both));
 
     for own in
         ["ssh-rsa AAAA me", "# mine\r\nssh-rsa AAAA me\r\n", "command=\"x\" ssh-rsa AAAA me\n\n", "\u{fffd}\u{1}\n"]
@@ -62,24 +62,24 @@ async fn keys_are_written_as_their_owner_beside_what_is_there_and_taken_out_agai
         make_file(&file, UID, own.as_bytes());
         assert_eq!(homed.ask(&target, keys(&both[..1])).await, answer(true), "{own}");
         let whole = if own.ends_with('\n') { own.to_owned() } else { format!("{own}\n") };
-        let found = fs::read_to_string(&file).expect("text");
+        let found = fs::read_to_string(&file).expect("the file is UTF-8");
         assert_eq!(found, format!("{whole}{}", block(&both[..1])));
-        fs::write(&file, format!("{found}below\n")).expect("written");
+        fs::write(&file, format!("{found}below\n")).expect("the file is writable");
         assert_eq!(homed.ask(&target, keys(&[])).await, answer(true), "{own}");
-        assert_eq!(fs::read_to_string(&file).expect("text"), format!("{whole}below\n"));
+        assert_eq!(fs::read_to_string(&file).expect("the file is UTF-8"), format!("{whole}below\n"));
     }
     assert_eq!(names_in(&target.home.join(".ssh")), ["authorized_keys"]);
 }
 
 #[tokio::test]
-async fn the_client_writes_plain_keys_only_and_only_if_root_allows_it() {
+async fn only_plain_keys_are_written_and_only_with_the_option_of_homed() {
     let (homed, shut) = (Homed::start(&["--ssh-keys"]), Homed::start(&[]));
     let (target, closed) = (homed.home("foo"), shut.home("foo"));
     assert_eq!(reason(&shut, &closed, keys(&[key(1)])).await, "ssh-keys-not-allowed");
     assert_eq!(
         reason(&shut, &closed, keys(&[])).await,
         "SshKeys { changed: false, mount: None }",
-        "taken out they always may be"
+        "a removal is always allowed"
     );
     for line in [
         format!("command=\"/bin/sh\" {}", key(1)),
@@ -89,9 +89,9 @@ async fn the_client_writes_plain_keys_only_and_only_if_root_allows_it() {
         String::new(),
     ] {
         let answer = reason(&homed, &target, keys(&[key(2), line.clone()])).await;
-        // White space within a line is one space: what was two lines is one key and its comment.
+        // White space within a line becomes one space, so two lines become one key with a comment.
         if answer.starts_with("SshKeys { changed: true,") {
-            let text = fs::read_to_string(target.home.join(".ssh/authorized_keys")).expect("text");
+            let text = fs::read_to_string(target.home.join(".ssh/authorized_keys")).expect("the file is UTF-8");
             assert_eq!(text.lines().count(), 4, "{line:?}: {text}");
         } else {
             assert_eq!(answer, "bad-request", "{line:?}");
@@ -101,37 +101,44 @@ async fn the_client_writes_plain_keys_only_and_only_if_root_allows_it() {
 }
 
 #[tokio::test]
-async fn hostile_files_are_refused_with_a_reason_and_left_as_they_were() {
+async fn hostile_files_are_refused_with_a_reason_and_left_unchanged() {
     type Plant = fn(&Path, &Path);
     let homed = Homed::start(&["--ssh-keys"]);
     let outside = homed.folder.path().join("outside");
     make_directory(&outside, UID + 1);
     make_file(&outside.join("authorized_keys"), UID + 1, b"theirs\n");
     let cases: [(&str, &str, Plant); 14] = [
-        ("folder-link", "symlink", |home, outside| symlink(outside, home.join(".ssh")).expect("symlink")),
+        ("folder-link", "symlink", |home, outside| symlink(outside, home.join(".ssh")).expect("the home is writable")),
         ("folder-file", "not-a-directory", |home, _| make_file(&home.join(".ssh"), UID, b"")),
         ("folder-others", "wrong-owner", |home, _| make_directory(&home.join(".ssh"), UID + 1)),
         ("link", "symlink", |home, outside| {
-            symlink(outside.join("authorized_keys"), ssh(home).join("authorized_keys")).expect("symlink");
+            symlink(outside.join("authorized_keys"), ssh(home).join("authorized_keys"))
+                .expect("the folder is writable");
         }),
         ("link-own", "symlink", |home, _| {
             make_file(&home.join("real"), UID, b"");
-            symlink("../real", ssh(home).join("authorized_keys")).expect("symlink");
+            symlink("../real", ssh(home).join("authorized_keys")).expect("the folder is writable");
         }),
         ("directory", "not-a-regular-file", |home, _| make_directory(&ssh(home).join("authorized_keys"), UID)),
         ("pipe", "not-a-regular-file", |home, _| {
             let pipe = ssh(home).join("authorized_keys");
-            mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).expect("a pipe");
-            std::os::unix::fs::chown(&pipe, Some(UID), None).expect("owner");
+            mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).expect("the folder is writable");
+            std::os::unix::fs::chown(&pipe, Some(UID), None).expect("tests run as root, who may change owners");
         }),
         ("others", "wrong-owner", |home, _| make_file(&ssh(home).join("authorized_keys"), UID + 1, b"")),
         ("hard-link", "wrong-owner", |home, outside| {
-            fs::hard_link(outside.join("authorized_keys"), ssh(home).join("authorized_keys")).expect("link");
+            fs::hard_link(outside.join("authorized_keys"), ssh(home).join("authorized_keys"))
+                .expect("the folder is writable");
         }),
         ("huge", "too-large", |home, _| {
             let file = ssh(home).join("authorized_keys");
             make_file(&file, UID, b"");
-            fs::File::options().write(true).open(&file).expect("a file").set_len(1 << 40).expect("sparse");
+            fs::File::options()
+                .write(true)
+                .open(&file)
+                .expect("the file is writable")
+                .set_len(1 << 40)
+                .expect("the file system allows sparse files");
         }),
         ("twice", "broken-block", |home, _| {
             let text = [block(&[key(1)]), block(&[key(2)])].concat();
@@ -146,7 +153,8 @@ async fn hostile_files_are_refused_with_a_reason_and_left_as_they_were() {
         ("unreadable", "access-denied", |home, _| {
             let file = ssh(home).join("authorized_keys");
             make_file(&file, UID, b"ssh-rsa AAAA me\n");
-            fs::set_permissions(&file, fs::Permissions::from_mode(0o000)).expect("mode");
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o000))
+                .expect("tests run as root, who may change modes");
         }),
     ];
     for (name, expected, plant) in cases {
@@ -161,7 +169,7 @@ async fn hostile_files_are_refused_with_a_reason_and_left_as_they_were() {
         assert_eq!(removed, expected, "{name}");
         assert_eq!(places.each_ref().map(|path| around(path)), before, "{name}");
     }
-    assert_eq!(fs::read(outside.join("authorized_keys")).expect("there"), b"theirs\n");
+    assert_eq!(fs::read(outside.join("authorized_keys")).expect("the file exists"), b"theirs\n");
     assert_eq!(names_in(&outside), ["authorized_keys"]);
 }
 

@@ -44,7 +44,7 @@ impl Swapper {
 
     fn end(self) -> u32 {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().expect("swapper");
+        self.thread.join().expect("the thread does not panic");
         self.swaps.load(Ordering::Relaxed)
     }
 }
@@ -55,7 +55,11 @@ fn beneath(folder: &Path) -> Vec<PathBuf> {
     let mut left = vec![folder.to_owned()];
     while let Some(path) = left.pop() {
         if fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
-            left.extend(fs::read_dir(&path).expect("a folder").map(|entry| entry.expect("entry").path()));
+            left.extend(
+                fs::read_dir(&path)
+                    .expect("the folder is readable")
+                    .map(|entry| entry.expect("the folder is readable").path()),
+            );
         }
         found.push(path);
     }
@@ -70,7 +74,7 @@ async fn homed_does_not_follow_a_directory_that_becomes_a_symlink() {
     make_directory(&outside, UID);
     make_file(&outside.join("config"), UID, b"theirs: 1\n");
     make_directory(&target.home.join(".kube"), UID);
-    symlink(&outside, target.home.join("link")).expect("symlink");
+    symlink(&outside, target.home.join("link")).expect("the folder is writable");
     let swapper = Swapper::start(vec![(target.home.join(".kube"), target.home.join("link"))]);
     let both = [entries("1"), entries("2")];
     let (mut written, mut refused, mut round) = (0, 0, 0);
@@ -85,7 +89,7 @@ async fn homed_does_not_follow_a_directory_that_becomes_a_symlink() {
     let swaps = swapper.end();
     assert!(written > 20 && refused > 20, "{written} written, {refused} refused, {swaps} swaps");
     assert_eq!(names_in(&outside), ["config"]);
-    assert_eq!(fs::read(outside.join("config")).expect("there"), b"theirs: 1\n");
+    assert_eq!(fs::read(outside.join("config")).expect("the file is readable"), b"theirs: 1\n");
 }
 
 /// Folders, files and whole homes are swapped with links to a victim's, while homed writes into as many homes in
@@ -96,7 +100,7 @@ async fn no_write_escapes_the_home_or_changes_owner_while_paths_are_swapped() {
     let shared = server.folder.path().join("homes/shared");
     make_directory(&shared, UID + 9);
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
-    fs::set_permissions(&shared, open).expect("mode");
+    fs::set_permissions(&shared, open).expect("tests run as root, who may change modes");
     let victim = shared.join("victim");
     make_directory(&victim, UID + 1);
     make_directory(&victim.join(".kube"), UID + 1);
@@ -106,12 +110,12 @@ async fn no_write_escapes_the_home_or_changes_owner_while_paths_are_swapped() {
         make_directory(home, UID);
         make_directory(&home.join(".kube"), UID);
         make_directory(&home.join("other"), UID);
-        symlink(victim.join(".kube"), home.join("link")).expect("symlink");
-        symlink(victim.join(".kube/config"), home.join(".kube/link")).expect("symlink");
+        symlink(victim.join(".kube"), home.join("link")).expect("the folder is writable");
+        symlink(victim.join(".kube/config"), home.join(".kube/link")).expect("the folder is writable");
         make_file(&home.join(".kube/config"), UID, b"");
-        fs::hard_link(victim.join(".kube/config"), home.join(".kube/hard")).expect("link");
+        fs::hard_link(victim.join(".kube/config"), home.join(".kube/hard")).expect("the folder is writable");
     }
-    symlink(&victim, shared.join("link")).expect("symlink");
+    symlink(&victim, shared.join("link")).expect("the folder is writable");
     let mut pairs: Vec<_> = homes
         .iter()
         .flat_map(|home| {
@@ -159,8 +163,8 @@ async fn no_write_escapes_the_home_or_changes_owner_while_paths_are_swapped() {
 
     let mut owners = Vec::new();
     for path in beneath(server.folder.path()) {
-        let found = fs::symlink_metadata(&path).expect("there");
-        let content = if found.is_file() { fs::read(&path).expect("readable") } else { Vec::new() };
+        let found = fs::symlink_metadata(&path).expect("the file exists");
+        let content = if found.is_file() { fs::read(&path).expect("the file is readable") } else { Vec::new() };
         if String::from_utf8_lossy(&content).contains("bursar-toolforge") {
             owners.push((found.uid(), found.mode() & 0o7777));
         }

@@ -12,7 +12,8 @@ const TMPFILES: &str = include_str!("../../../systemd/tmpfiles.d/bursar.conf");
 fn exposure(unit: &str) -> u32 {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd").join(unit);
     let arguments = ["security", "--offline=true", "--no-pager"];
-    let output = Command::new("systemd-analyze").args(arguments).arg(file).output().expect("systemd-analyze");
+    let output =
+        Command::new("systemd-analyze").args(arguments).arg(file).output().expect("systemd-analyze is installed");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let level = text.lines().find_map(|line| line.split("Overall exposure level for ").nth(1));
     let number = level.and_then(|level| level.split_whitespace().nth(1)).unwrap_or_else(|| panic!("{text}"));
@@ -104,8 +105,8 @@ fn the_exposure_of_the_units_is_low() {
 
 #[test]
 fn the_socket_of_homed_is_in_a_folder_of_root() {
-    let listens = SOCKET.lines().find_map(|line| line.strip_prefix("ListenStream=")).expect("a socket");
-    let folder = Path::new(listens).parent().and_then(Path::to_str).expect("a folder");
+    let listens = SOCKET.lines().find_map(|line| line.strip_prefix("ListenStream=")).expect("the unit has a socket");
+    let folder = Path::new(listens).parent().and_then(Path::to_str).expect("the path has a parent");
     let made = TMPFILES.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let of_root = made.filter(|line| line.first() == Some(&"d") && line.get(1) == Some(&folder));
     let owners: Vec<_> = of_root.map(|line| (line[2].to_owned(), line[3].to_owned(), line[4].to_owned())).collect();

@@ -10,9 +10,9 @@ use crate::world::{World, all_is_well};
 /// A world with `realm` as a second source.
 fn world(realm: &Realm, name: &str) -> World {
     let folder = Servers::shared().folder().join(name);
-    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::create_dir_all(&folder).expect("the parent folder is writable");
     let secret = folder.join("client-secret");
-    std::fs::write(&secret, format!("{SECRET}\n")).expect("the secret's file");
+    std::fs::write(&secret, format!("{SECRET}\n")).expect("the folder is writable");
     let configuration = format!(
         r#"
 [[source]]

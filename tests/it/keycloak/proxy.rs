@@ -32,15 +32,16 @@ pub async fn between(
     realm: &Realm,
     judge: impl Fn(&str) -> Fate + Send + Sync + 'static,
 ) -> (KeycloakConfig, Arc<Mutex<Vec<String>>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("http://{}", listener.local_addr().expect("its address"));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("the system has a free port");
+    let url = format!("http://{}", listener.local_addr().expect("a listener has an address"));
     let config = KeycloakConfig { url, allow_plaintext: true, ca_pem: None, ..realm.config() };
     // A client of plain HTTP loads its trusted authorities too. On a host without any, that fails, so one is given.
     let config = KeycloakConfig { ca_pem: realm.config().ca_pem, ..config };
-    let pem = realm.config().ca_pem.expect("an authority");
-    let trusted = Certificate::from_pem_bundle(pem.as_bytes()).expect("PEM");
+    let pem = realm.config().ca_pem.expect("the PEM is valid");
+    let trusted = Certificate::from_pem_bundle(pem.as_bytes()).expect("the PEM is valid");
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder().tls_certs_only(trusted).no_proxy().build().expect("a client");
+    let client =
+        reqwest::Client::builder().tls_certs_only(trusted).no_proxy().build().expect("the TLS settings are valid");
     let (judge, server): (Arc<Judge>, _) = (Arc::new(judge), realm.server.url.clone());
     let asked = Arc::new(Mutex::new(Vec::new()));
     let requests = Arc::clone(&asked);
@@ -83,7 +84,7 @@ async fn serve(
     while body.len() < length {
         socket.read_buf(&mut body).await?;
     }
-    requests.lock().expect("a list").push(path.clone());
+    requests.lock().expect("no thread panics with the lock").push(path.clone());
     // `judge` may wait for the server, so it may block.
     let fate = tokio::task::block_in_place(|| judge(&path));
     let (status, mut answer) = match fate {
@@ -93,12 +94,13 @@ async fn serve(
             return Ok(());
         }
         Fate::Passed | Fate::Cut(_) | Fate::Lost => {
-            let mut onward = client.request(method.parse().expect("a method"), format!("{server}{path}")).body(body);
+            let mut onward =
+                client.request(method.parse().expect("the method is valid"), format!("{server}{path}")).body(body);
             for (name, value) in fields.iter().filter(|(name, _)| name != "host" && name != "content-length") {
                 onward = onward.header(name, *value);
             }
             let answer = onward.send().await.expect("the server answers");
-            (answer.status().as_u16(), answer.bytes().await.expect("a body").to_vec())
+            (answer.status().as_u16(), answer.bytes().await.expect("the answer has a body").to_vec())
         }
     };
     if matches!(fate, Fate::Lost) {

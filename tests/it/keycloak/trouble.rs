@@ -71,7 +71,8 @@ async fn a_list_that_changes_during_the_read_is_partial() {
     for (name, at, expected) in drift {
         let realm = Realm::new(name, &people, std::slice::from_ref(&groups));
         let delete = |path: String| move |realm: &Realm| drop(realm.ask("DELETE", &path, &Value::Null));
-        let all = realm.ask("GET", "/groups", &Value::Null)[0]["id"].as_str().expect("a group").to_owned();
+        let all =
+            realm.ask("GET", "/groups", &Value::Null)[0]["id"].as_str().expect("the realm has a group").to_owned();
         let part = realm.ask("GET", &format!("/groups/{all}/children"), &Value::Null)[0]["id"].clone();
         let first = format!("/users/{}", realm.id("d0-drift"));
         let act: Box<dyn Fn(&Realm) + Send + Sync> = match name {
@@ -80,7 +81,7 @@ async fn a_list_that_changes_during_the_read_is_partial() {
                 delete(first.clone())(realm);
                 realm.ask("POST", "/users", &person("z-drift", 2100, &[]));
             }),
-            "drift-d" => Box::new(delete(format!("/groups/{}", part.as_str().expect("an id")))),
+            "drift-d" => Box::new(delete(format!("/groups/{}", part.as_str().expect("an id is a string")))),
             _ => Box::new(delete(format!("{first}/groups/{all}"))),
         };
         let done = AtomicBool::new(false);
@@ -133,7 +134,7 @@ async fn a_failed_request_makes_the_read_partial() {
     let realm = Realm::new("trouble", &people, &[json!({"name": "all"})]);
     let (config, asked) = between(&realm, |_| Fate::Passed).await;
     assert_eq!(why(&read(source(config)).await), "complete");
-    let requests = asked.lock().expect("a list").clone();
+    let requests = asked.lock().expect("no thread panics with the lock").clone();
     assert_eq!(requests.len(), 9, "{requests:?}");
     let spoil: [Spoilt; 8] = [
         (|| Fate::Answered(500, r#"{"error": "unknown_error"}"#), "500 Internal Server Error: unknown_error"),
@@ -147,7 +148,7 @@ async fn a_failed_request_makes_the_read_partial() {
     ];
     for path in &requests {
         for (fate, expected) in spoil {
-            let at = path.split('?').next().expect("a path").to_owned();
+            let at = path.split('?').next().expect("a split gives at least one part").to_owned();
             let (config, _) =
                 between(&realm, move |path| if path.starts_with(&at) { fate() } else { Fate::Passed }).await;
             let timeout = if expected.ends_with("300ms") { Duration::from_millis(300) } else { config.timeout };
@@ -186,7 +187,7 @@ async fn a_token_is_renewed_before_it_expires_and_when_it_is_rejected() {
     let found = read(source(KeycloakConfig { page_size: 3, ..config })).await;
     assert_eq!((why(&found), names(&found, AccountKind::User).len()), ("complete", 6));
     let logins = |asked: &std::sync::Mutex<Vec<String>>| {
-        asked.lock().expect("a list").iter().filter(|path| path.ends_with("/token")).count()
+        asked.lock().expect("no thread panics with the lock").iter().filter(|path| path.ends_with("/token")).count()
     };
     assert!(logins(&asked) >= 3, "{asked:?}");
 

@@ -131,11 +131,12 @@ fn login(world: &World, name: &str, role: &str) -> PathBuf {
     let identity = certificate(world, name, &format!("kubernetes:workspace-algebra:{role}"));
     let certificate = world.folder.join(format!("{name}.crt"));
     let key = world.folder.join(format!("{name}.key"));
-    fs::write(&certificate, identity.certificate).expect("written");
-    fs::write(&key, identity.key).expect("written");
+    fs::write(&certificate, identity.certificate).expect("the folder is writable");
+    fs::write(&key, identity.key).expect("the folder is writable");
     let user = json!({"client-certificate": certificate, "client-key": key});
     let file = world.folder.join(format!("{name}.kubeconfig"));
-    fs::write(&file, kubeconfig(world, "crownlabs", "default", (name, user)).to_string()).expect("written");
+    fs::write(&file, kubeconfig(world, "crownlabs", "default", (name, user)).to_string())
+        .expect("the folder is writable");
     file
 }
 

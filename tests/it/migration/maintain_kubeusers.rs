@@ -23,7 +23,7 @@ fn quota(tool: &str, raised: &Value) -> Value {
         "services": "1", "services.nodeports": "0", "replicationcontrollers": "1", "secrets": "10",
         "configmaps": "10", "persistentvolumeclaims": "3",
     });
-    for (resource, amount) in raised.as_object().expect("amounts") {
+    for (resource, amount) in raised.as_object().expect("the value is an object") {
         hard[resource] = amount.clone();
     }
     let name = format!("tool-{tool}");
@@ -110,7 +110,7 @@ fn toolforge(world: &World) {
 #[test]
 fn tools_work_at_every_moment_and_keep_what_they_have() {
     let servers = own_servers(&ControlPlaneOptions::default());
-    let audit = servers.cluster.audit_log.clone().expect("a log").display().to_string();
+    let audit = servers.cluster.audit_log.clone().expect("the cluster writes an audit log").display().to_string();
     let words = [
         ("--cluster toolforge", "--cluster test"),
         ("set-context toolforge", "set-context test"),
@@ -124,7 +124,7 @@ fn tools_work_at_every_moment_and_keep_what_they_have() {
     let admin = in_the_home(&world, &admin_home, ".admkube", "dana", "default", "admins");
     let tools = ["foo", "bar"].map(|tool| world.home(tool).join(".kube/config"));
     let copy = world.folder.join("copy");
-    fs::copy(&tools[0], &copy).expect("a copy");
+    fs::copy(&tools[0], &copy).expect("the file can be copied");
     wait_for("the old certificates work", DEADLINE, || (world.works(&copy) && world.works(&tools[1])).then_some(()));
     let namespaces = ["tool-foo", "tool-bar", "tool-gone"];
     let before = namespaces.map(|namespace| identity(&world, namespace));
@@ -188,7 +188,7 @@ fn tools_work_at_every_moment_and_keep_what_they_have() {
         let theirs = |line: &&str| !line.contains("/bursar") && !line.contains("kube-root-ca");
         assert_eq!(left.lines().filter(theirs).count(), 0, "{left}");
     }
-    let file = fs::read_to_string(&tools[0]).expect("a kubeconfig");
+    let file = fs::read_to_string(&tools[0]).expect("the kubeconfig is readable");
     assert!(!file.contains("tf-foo") && file.contains("bursar-test"), "{file}");
     assert!(!world.home("foo").join(".toolskube/client.key").exists());
     daemon.stop();

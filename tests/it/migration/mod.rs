@@ -54,9 +54,9 @@ impl Page {
         all.extend(words.iter().map(|(there, here)| (*there, (*here).to_owned())));
         let page = Self { blocks: blocks(text, "sh").into_iter(), words: all };
         let [classes] = blocks(text, "toml")[..] else { panic!("one configuration") };
-        let config = fs::read_to_string(world.config()).expect("a configuration");
-        let (head, _) = config.split_once("[class.tool]").expect("classes");
-        fs::write(world.config(), head.to_owned() + &page.here(classes)).expect("written");
+        let config = fs::read_to_string(world.config()).expect("the world has a configuration");
+        let (head, _) = config.split_once("[class.tool]").expect("the text has this part");
+        fs::write(world.config(), head.to_owned() + &page.here(classes)).expect("the folder is writable");
         (world, page)
     }
 
@@ -67,7 +67,7 @@ impl Page {
     /// Runs the next block, which must end with this code. Returns its output.
     #[track_caller]
     pub fn ends(&mut self, world: &World, code: i32) -> String {
-        let block = self.blocks.next().expect("another block");
+        let block = self.blocks.next().expect("the text has this part");
         let block = self.here(block);
         let (ended, said) = follow(world, &block);
         assert_eq!(ended, Some(code), "{block}\n{said}");
@@ -92,7 +92,7 @@ fn blocks(page: &'static str, language: &str) -> Vec<&'static str> {
     let mut rest = page;
     let mut found = Vec::new();
     while let Some((_, after)) = rest.split_once(fence.as_str()) {
-        let (block, after) = after.split_once("```").expect("an end");
+        let (block, after) = after.split_once("```").expect("the text has this part");
         found.push(block);
         rest = after;
     }
@@ -120,7 +120,8 @@ impl Client {
         let work = std::thread::spawn(move || {
             let mut failures = Vec::new();
             while !told.load(Ordering::Relaxed) {
-                let output = servers.cluster.kubectl_as(&kubeconfig).args(arguments).output().expect("kubectl");
+                let output =
+                    servers.cluster.kubectl_as(&kubeconfig).args(arguments).output().expect("kubectl is installed");
                 if !output.status.success() {
                     failures.push(crate::world::stderr(&output));
                 }
@@ -137,11 +138,11 @@ impl Client {
     #[track_caller]
     pub fn end(self) {
         let until_now = self.done.load(Ordering::Relaxed);
-        wait_for("a run that began now", DEADLINE, || {
+        wait_for("two more runs are over", DEADLINE, || {
             (self.done.load(Ordering::Relaxed) >= until_now + 2).then_some(())
         });
         self.over.store(true, Ordering::Relaxed);
-        let failures = self.work.join().expect("it ends");
+        let failures = self.work.join().expect("the thread does not panic");
         let runs = self.done.load(Ordering::Relaxed);
         println!("{}: {runs} runs", self.what);
         assert!(failures.is_empty(), "{}: {} of {runs}: {failures:#?}", self.what, failures.len());
@@ -151,11 +152,11 @@ impl Client {
 /// Returns a certificate that the cluster's signer issued, as the former system requested it.
 pub fn certificate(world: &World, user: &str, group: &str) -> Identity {
     let cluster = &world.servers.cluster;
-    let key = rcgen::KeyPair::generate().expect("a key");
+    let key = rcgen::KeyPair::generate().expect("a key can be generated");
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name.push(rcgen::DnType::CommonName, user);
     params.distinguished_name.push(rcgen::DnType::OrganizationName, group);
-    let request = params.serialize_request(&key).and_then(|request| request.pem()).expect("a request");
+    let request = params.serialize_request(&key).and_then(|request| request.pem()).expect("the request is valid");
     let name = format!("former-{user}");
     let object = json!({
         "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name},
@@ -166,18 +167,18 @@ pub fn certificate(world: &World, user: &str, group: &str) -> Identity {
     });
     cluster.run(&["create", "-f", "-"], &object.to_string());
     cluster.run(&["certificate", "approve", &name], "");
-    let certificate = wait_for("a certificate", DEADLINE, || {
+    let certificate = wait_for("the certificate is issued", DEADLINE, || {
         let certificate = cluster.run(&["get", "csr", &name, "-o", "jsonpath={.status.certificate}"], "");
         Some(certificate).filter(|certificate| !certificate.is_empty())
     });
     cluster.run(&["delete", "csr", &name], "");
-    let certificate = BASE64.decode(certificate).expect("base64");
-    Identity { certificate: String::from_utf8(certificate).expect("PEM"), key: key.serialize_pem() }
+    let certificate = BASE64.decode(certificate).expect("the value is base64");
+    Identity { certificate: String::from_utf8(certificate).expect("PEM is UTF-8"), key: key.serialize_pem() }
 }
 
 /// Returns a kubeconfig as the former system wrote it: one cluster, one context with the same name, and one user.
 pub fn kubeconfig(world: &World, context: &str, namespace: &str, (name, user): (&str, Value)) -> Value {
-    let ca = fs::read(&world.servers.cluster.ca_pem).expect("a CA");
+    let ca = fs::read(&world.servers.cluster.ca_pem).expect("the file is readable");
     let cluster = json!({"server": world.servers.cluster.url, "certificate-authority-data": BASE64.encode(ca)});
     json!({
         "apiVersion": "v1", "kind": "Config", "current-context": context,
@@ -190,14 +191,14 @@ pub fn kubeconfig(world: &World, context: &str, namespace: &str, (name, user): (
 /// Writes a file in a home, with the home's owner.
 pub fn file_at_home(home: &Path, file: &str, text: &str) -> PathBuf {
     use std::os::unix::fs::MetadataExt as _;
-    let (path, owner) = (home.join(file), fs::metadata(home).expect("a home"));
-    let folder = path.parent().expect("a folder");
-    fs::create_dir_all(folder).expect("a folder");
-    fs::write(&path, text).expect("a file");
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).expect("its mode");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
+    let (path, owner) = (home.join(file), fs::metadata(home).expect("the path exists"));
+    let folder = path.parent().expect("the path has a parent");
+    fs::create_dir_all(folder).expect("the parent folder is writable");
+    fs::write(&path, text).expect("the folder is writable");
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).expect("tests run as root, who may change modes");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("tests run as root, who may change modes");
     for path in [folder, &path] {
-        chown(path, Some(owner.uid()), Some(owner.gid())).expect("its owner");
+        chown(path, Some(owner.uid()), Some(owner.gid())).expect("tests run as root, who may change owners");
     }
     path
 }
@@ -208,7 +209,7 @@ pub fn who(world: &World, kubeconfig: &Path, context: &[&str]) -> String {
     arguments.extend_from_slice(context);
     let output = world.kubectl_with(kubeconfig, &arguments);
     assert!(output.status.success(), "{}", crate::world::stderr(&output));
-    String::from_utf8(output.stdout).expect("text")
+    String::from_utf8(output.stdout).expect("the output is UTF-8")
 }
 
 /// Creates a Deployment in a namespace, and waits for its pod.
@@ -227,7 +228,7 @@ pub fn deploy(world: &World, namespace: &str) {
             },
         })],
     );
-    wait_for("the pod of the Deployment", DEADLINE, || (!pods(world, namespace).is_empty()).then_some(()));
+    wait_for("the Deployment has a pod", DEADLINE, || (!pods(world, namespace).is_empty()).then_some(()));
 }
 
 fn pods(world: &World, namespace: &str) -> String {
@@ -247,7 +248,7 @@ pub fn identity(world: &World, namespace: &str) -> [String; 3] {
 /// Returns the amounts of a quota.
 pub fn amounts(world: &World, namespace: &str, quota: &str) -> Value {
     let text = world.kubectl(&["get", "resourcequota", quota, "-n", namespace, "-o", "jsonpath={.spec.hard}"]);
-    serde_json::from_str(&text).expect("JSON")
+    serde_json::from_str(&text).expect("the text is JSON")
 }
 
 /// Creates objects as the cluster's administrator.

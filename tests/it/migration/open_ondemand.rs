@@ -32,14 +32,14 @@ fn trusting(keycloak: &Keycloak, folder: &Path) -> Arc<Servers> {
         "jwt": [{
             "issuer": {
                 "url": keycloak.issuer(REALM), "audiences": ["ondemand"],
-                "certificateAuthority": fs::read_to_string(&keycloak.ca_pem).expect("its CA"),
+                "certificateAuthority": fs::read_to_string(&keycloak.ca_pem).expect("the file is readable"),
             },
             "claimMappings": {"username": {"claim": "preferred_username", "prefix": ""}},
         }],
     });
     // The API server reads this file again and again.
     let file = folder.join("authentication.json");
-    fs::write(&file, config.to_string()).expect("written");
+    fs::write(&file, config.to_string()).expect("the folder is writable");
     let argument = format!("--authentication-config={}", file.display());
     own_servers(&ControlPlaneOptions { api_server_arguments: vec![argument], ..ControlPlaneOptions::default() })
 }
@@ -158,7 +158,7 @@ fn both_logins_work_until_the_portal_switches() {
 
     new.end();
     assert_eq!(namespaces.map(|namespace| identity(&world, namespace)), before);
-    let file = fs::read_to_string(&alice).expect("a kubeconfig");
+    let file = fs::read_to_string(&alice).expect("the kubeconfig is readable");
     assert!(!file.contains("of-everybody"), "the file still contains the client secret:\n{file}");
     assert_eq!(who(&world, &alice, &[]), "user:alice");
     let kept = world.kubectl(&["get", "networkpolicies,rolebindings", "-n", "user-alice", "-o", "name"]);

@@ -20,8 +20,8 @@ struct Mails {
 
 impl Mails {
     fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("its address").port();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("the system has a free port");
+        let port = listener.local_addr().expect("a listener has an address").port();
         let mails = Self { port, open: Arc::default(), kept: Arc::default() };
         let (open, kept) = (Arc::clone(&mails.open), Arc::clone(&mails.kept));
         std::thread::spawn(move || {
@@ -51,7 +51,7 @@ fn serve(stream: TcpStream, open: &AtomicBool, kept: &Mutex<Vec<String>>) -> Opt
             "DATA" => {
                 answer("354 go on")?;
                 lines.by_ref().map_while(Result::ok).find(|line| line == ".")?;
-                kept.lock().expect("a list").push(to.clone());
+                kept.lock().expect("no thread panics with the lock").push(to.clone());
                 answer("250 ok")?;
             }
             "QUIT" => {
@@ -85,13 +85,13 @@ fn a_mail_is_repeated_until_it_is_accepted_and_then_not_sent_again() {
     assert!(why[0]["reason"].as_str().is_some_and(|why| why.contains("Failed to send")), "{why:?}");
 
     mails.open.store(true, Ordering::Relaxed);
-    let all = || mails.kept.lock().expect("a list").len();
+    let all = || mails.kept.lock().expect("no thread panics with the lock").len();
     let told = poll(DEADLINE, || {
         world.cycle();
         all() == 2
     });
     assert!(told, "{:?}", world.rows("SELECT * FROM failing"));
-    let mut to = mails.kept.lock().expect("a list").clone();
+    let mut to = mails.kept.lock().expect("no thread panics with the lock").clone();
     to.sort();
     assert!(to[0].contains("rlmail-a@example.org") && to[1].contains("rlmail-b@example.org"), "{to:?}");
     let rows = world.rows("SELECT account FROM realm_users WHERE mailed_at IS NOT NULL");

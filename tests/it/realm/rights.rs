@@ -26,7 +26,7 @@ fn nothing_there(world: &mut World, why: &str) {
     assert_eq!((report.exit_code(), report.failing.len()), (1, 0), "{report:#?}");
     let kubeconfig = world.folder.join("homes/home").join(format!("{}-ada", world.name)).join(".kube/config");
     assert!(world.works(&kubeconfig), "access to the cluster does not depend on the realm");
-    let status = world.status().realm.expect("a realm");
+    let status = world.status().realm.expect("the status has a realm");
     assert!(status.trouble.is_some_and(|trouble| trouble.why.contains(why)));
     assert!(world.metrics().contains("bursar_realm_failing 1\n"));
     let doctor = world.bursar("doctor");
@@ -78,7 +78,7 @@ fn a_client_that_cannot_create_roles_assigns_existing_ones() {
     assert_eq!(roles(&realm, "rrm-ada"), set(&["another", "workspace-rrm-lab:member"]));
     let doctor = world.bursar("doctor");
     assert!(
-        doctor.contains("may not create roles: it lacks manage-clients, so somebody else has to create them"),
+        doctor.contains("may not create roles: it lacks manage-clients, so an administrator must create them"),
         "{doctor}"
     );
 }

@@ -33,8 +33,11 @@ fn an_outage_of_the_realm_stops_nothing_else_and_recovery_needs_no_help() {
         }
         _ => Fate::Passed,
     };
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("the system allows a runtime");
     let (config, _) = runtime.block_on(between(&realm, judge));
     let own = connection(&realm, &config.url, SECRET) + "timeout = \"5s\"\n";
     let mut world = world("rlout", &format!("[realm]\nclient = \"{WORKSPACES}\"\n{own}"));
@@ -71,7 +74,7 @@ fn an_outage_of_the_realm_stops_nothing_else_and_recovery_needs_no_help() {
     // However long the outage lasts, a login that must be removed waits at most a minute after the realm is back.
     mode.store(1, Ordering::Relaxed);
     (0..8).for_each(|_| drop(world.cycle()));
-    let trouble = world.status().realm.and_then(|realm| realm.trouble).expect("trouble");
+    let trouble = world.status().realm.and_then(|realm| realm.trouble).expect("the realm has trouble");
     assert!(trouble.attempts >= 8 && trouble.next_try <= daemon::now() + SignedDuration::from_mins(1), "{trouble:?}");
 
     // An order during the outage is reported as unfinished, and is done when the realm is back.

@@ -32,7 +32,7 @@ pub(super) fn check(rules: &Rules, review: &Review<'_>, decision: &mut Decision)
         decision.refuse(Finding {
             rule: Rule::Approval,
             what: format!("the daemon would approve a certificate for {what}"),
-            why: "it approves those of tenants and of Bursar's own programs".to_owned(),
+            why: "it may approve only those of tenants and of Bursar's own programs".to_owned(),
             remedy: "if you did not ask for it, treat the daemon's key as stolen".to_owned(),
         });
     }

@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listed_administrator_is_approved_by_name_and_nobody_else() {
+    fn only_a_listed_administrator_is_approved_by_name() {
         let user = |name: &str| {
             let group = format!("bursar:user:{name}#7");
             Case::of(&format!("user:{name}"), &["bursar:users", &group], Some("1"))

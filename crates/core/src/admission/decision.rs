@@ -174,8 +174,8 @@ impl Decision {
         }
     }
 
-    /// Returns whether one more finding of this rule would be dropped, and counts it if so. A rule that can find one
-    /// for each value asks first, so that it does not build a text that is dropped.
+    /// Returns whether one more finding of this rule would be dropped, and counts it if so. A rule that can have a
+    /// finding for each value asks first, so that it does not build a text that is dropped.
     pub(super) fn leaves_out(&mut self, mode: Mode, rule: Rule) -> bool {
         if let Some(count) = self.left_out.get_mut(&(mode, rule)) {
             *count += 1;

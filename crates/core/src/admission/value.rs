@@ -62,8 +62,8 @@ impl<'a> Json<'a> {
         *self == Self::Null
     }
 
-    /// Returns the most bytes that etcd needs for the value: its length as JSON without spaces or escapes. Kubernetes'
-    /// own format is shorter.
+    /// Returns the largest number of bytes that etcd may need for the value: its length as JSON without spaces or
+    /// escapes. Kubernetes' own format is shorter.
     #[must_use]
     pub fn stored(&self) -> usize {
         match self {

@@ -14,7 +14,7 @@ use crate::rules::{AllowedVolume, Mode};
 /// Sources of `volumes[]` that contain only data of the namespace, or none. Images have a rule of their own.
 pub const OWN: [&str; 8] =
     ["configMap", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected", "secret"];
-/// The same for `projected.sources[]`. Tokens are checked by their audience.
+/// Like [`OWN`], but sources of `projected.sources[]`. Tokens are checked by their audience.
 pub const PROJECTED: [&str; 5] = ["clusterTrustBundle", "configMap", "downwardAPI", "secret", "serviceAccountToken"];
 
 /// A part of a volume that comes from outside and is not allowed.
@@ -89,7 +89,7 @@ fn outside<'a>(source: &str, value: &Json<'_>, tenant: &Tenant<'a>) -> Result<Ve
         }
         "projected" => return projected(value, tenant),
         _ if OWN.contains(&source) => None,
-        _ => named(tenant, format!("is of kind {}", quoted(source)), claim, source),
+        _ => named(tenant, format!("has the kind {}", quoted(source)), claim, source),
     };
     Ok(found.into_iter().collect())
 }
@@ -99,7 +99,7 @@ fn projected<'a>(value: &Json<'_>, tenant: &Tenant<'a>) -> Result<Vec<Outside<'a
     for part in list(value, "sources")? {
         if let Some(token) = field(part, "serviceAccountToken") {
             let audience = text(token, "audience")?;
-            // A token without an audience is for the API server, like every pod's own.
+            // A token without an audience is for the API server, like the token that every pod gets.
             if !audience.is_empty() {
                 let what = format!("has a service-account token for {}", quoted(audience));
                 found.extend(unless(tenant, what, "remove its audience", |allowed| match allowed {

@@ -24,8 +24,8 @@ pub(super) fn by_owner<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> BTree
     owners
 }
 
-/// Returns all objects of ours in an adopted namespace: bindings of its owner, if `owner` is their subject, and of its
-/// `default` service account, and everything else that the class sets. The namespace itself is not included.
+/// Returns all objects of ours in an adopted namespace: bindings of the subject `owner`, if there is one, bindings of
+/// the `default` service account, and everything else that the class sets. The namespace itself is not included.
 pub(super) fn objects(place: &Place<'_>, class: &Class, owner: Option<&Value>, policy: &Policy) -> Vec<Value> {
     let mut manifests: Vec<Value> = Vec::new();
     manifests.extend(quota::resource_quota(place.namespace, class, &BTreeMap::new(), &BTreeMap::new()));
@@ -56,8 +56,8 @@ pub(super) fn notices(ledger: &LedgerState, desired: &BTreeMap<AccountId, Desire
         (!bound).then(|| Notice {
             account: owner.account_name(),
             text: format!(
-                "is the owner of namespace {namespace} in cluster {cluster}, and has no credential of their own there: \
-                 let a class of users take them"
+                "owns namespace {namespace} in cluster {cluster}, but has no personal credential there: configure a class \
+                 of users that takes this account"
             ),
         })
     };

@@ -66,7 +66,7 @@ pub fn holder(
         (Some(CredentialKind::Oidc(oidc)), _) => {
             json!({"apiGroup": GROUP, "kind": "User", "name": oidc.user.replace("{name}", &account.name)})
         }
-        // A service account has no rights outside its namespace. There, the group is bound, which has no members.
+        // Outside the tenant's namespace, a service account gets no rights: bindings name a group without members.
         (None | Some(CredentialKind::Certificate { .. } | CredentialKind::ServiceAccount { .. }), _) => {
             let group = generation_group(&account.account_name(), generation);
             json!({"apiGroup": GROUP, "kind": "Group", "name": group})

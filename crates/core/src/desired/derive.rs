@@ -158,7 +158,7 @@ pub fn is_separable(ledger: &LedgerState, policy: &Policy) -> bool {
 }
 
 impl<'a> Each<'a> {
-    /// `groups`: the directory groups of the ledger.
+    /// `groups` are the directory groups of the ledger.
     #[must_use]
     pub fn of(
         ledger: &'a LedgerState,
@@ -252,7 +252,7 @@ struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    /// `groups`: the directory groups of the ledger.
+    /// `groups` are the directory groups of the ledger.
     fn of(
         ledger: &'a LedgerState,
         policy: &'a Policy,
@@ -711,8 +711,7 @@ impl<'a> World<'a> {
 }
 
 impl DesiredAccount {
-    /// Puts `kept` in front of `otherwise`: members leave, and everything else that people of the workspace would lose
-    /// waits.
+    /// Puts `kept` in front of `otherwise`: members leave, and every other loss of people of the workspace waits.
     fn keep_people(&mut self, subject: &Subject<'_>, kept: Option<Self>) {
         let Some(kept) = kept else { return };
         let rests_on = kept.rests_on.difference(&subject.holders.rests_on).cloned().collect();

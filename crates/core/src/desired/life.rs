@@ -40,7 +40,7 @@ pub(super) struct Evidence<'a> {
     pub(super) namespaces: Namespaces,
     /// The account has credentials of which a leaving member may have kept a copy.
     pub(super) shared: bool,
-    /// If nothing ran in any of its namespaces for too long: since when.
+    /// The time since which nothing ran in any of its namespaces; `None` if that is not too long.
     pub(super) idle: Option<Timestamp>,
     /// When the account was last asked for.
     pub(super) asked: Option<Timestamp>,
@@ -57,7 +57,7 @@ pub(super) struct Namespaces {
     pub(super) gone: bool,
 }
 
-/// Whether complete reads did not show the account for long enough. With `0s`, the first such read is enough.
+/// Whether complete reads have not shown the account for `absent_for`. With `0s`, the first such read is enough.
 pub(super) fn is_absent(account: &Account, lifecycle: &Lifecycle) -> bool {
     account.absence.is_some_and(|absence| absence.seconds >= lifecycle.absent_for.as_secs())
 }

@@ -198,8 +198,8 @@ pub struct DesiredTenant {
     pub directories: BTreeMap<String, DirectoryTarget>,
     /// The class is no longer in the configuration, so nobody knows what its quota was. Only bindings are removed.
     pub keep_unknown: bool,
-    /// The credentials of its holders: one, or one for each host that has its own. A delivered credential that is not
-    /// in this list is removed from its home.
+    /// The credentials of the tenant's holders: a single one or, if hosts have credentials of their own, one for each
+    /// host. A delivered credential that is not in this list is removed from its home.
     pub credentials: Vec<DesiredCredential>,
     /// Notices for the homes of a suspended tenant. A notice only replaces a kubeconfig of ours.
     pub notices: Vec<DesiredNotice>,
@@ -364,7 +364,7 @@ impl Proof {
         }
     }
 
-    /// Returns the word for it in texts.
+    /// Returns the word for the credential in messages.
     #[must_use]
     pub const fn noun(&self) -> &'static str {
         match self {

@@ -91,9 +91,9 @@ pub fn stops_pods(key: &ObjectKey) -> bool {
     key.kind == ManagedKind::ResourceQuota && key.name == SUSPENDED
 }
 
-/// Returns those of a quota's `resources` that each container has to name and for which the class gives no default. If
-/// the quota has such a resource, the API server refuses every plain pod. As in the defaulting of a LimitRange, a limit
-/// is also a default request, and `max` is also a default limit.
+/// Returns the `resources` of a quota that each container has to name and for which the class gives no default. If a
+/// quota has such a resource, the API server refuses every plain pod. As in the defaulting of a LimitRange, a limit is
+/// also a default request, and `max` is also a default limit.
 #[must_use]
 pub fn without_default<'r>(class: &Class, resources: impl IntoIterator<Item = &'r str>) -> Vec<&'r str> {
     let limits = class.limit_range.as_ref().and_then(Value::as_array);

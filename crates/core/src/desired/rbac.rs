@@ -60,8 +60,8 @@ pub fn role_bindings(place: &Place<'_>, class: &Class, holders: Option<&Value>) 
     of_holders.chain(of_pods).collect()
 }
 
-/// Returns the manifest of a binding that no class asks for any more, with these subjects. Its name shows how it was
-/// made.
+/// Returns the manifest of a binding that no class asks for any more, with these subjects. The name of the binding
+/// contains its role.
 #[must_use]
 pub fn remembered_binding(account: &Account, key: &ObjectKey, subjects: &[Value]) -> Option<Value> {
     let mut binding = if key.kind == ManagedKind::RoleBinding {

@@ -65,8 +65,8 @@ fn volumes(class: &Class, rule: VolumeRule) -> VolumeRules {
     }
 }
 
-/// Returns which rules nothing enforces in a cluster without a webhook: those of classes whose accounts have a
-/// namespace there.
+/// Returns a finding about rules that nothing enforces in a cluster without a webhook, for the classes with tenants
+/// there. Returns `None` if there are no such rules.
 #[must_use]
 pub fn unenforced(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) -> Option<String> {
     let namespaces =

@@ -94,7 +94,7 @@ pub(super) struct Inputs {
 /// The state of an account's namespaces in which nothing runs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Idle {
-    /// Set if all its namespaces are due for suspension: since when nothing runs in them.
+    /// The time since which nothing runs in the namespaces. It is set only if all of them are due for suspension.
     pub(super) due: Option<Timestamp>,
     /// Where people were warned, and when the suspension is due.
     pub(super) warned: BTreeMap<ClusterName, Timestamp>,

@@ -133,7 +133,7 @@ pub(super) fn owner(group: &Account, holders: &[Holder]) -> Option<PosixIdentity
     Some(PosixIdentity { uid, gid, groups: BTreeSet::new() })
 }
 
-/// Returns the bindings of members and managers. If both have a role, it gets a single binding.
+/// Returns the bindings of members and managers. A role that both have gets a single binding.
 pub(super) fn role_bindings(place: &Place<'_>, roles: &Workspace, holders: &[Holder]) -> Vec<Value> {
     let mut bound: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for holder in holders {

@@ -47,7 +47,7 @@ pub enum Change {
     Order(Order),
     /// An order is carried out.
     OrderDone(i64),
-    /// The refused set with this hash is approved until this time; `None`: no longer.
+    /// The refused set with this hash is approved until this time; `None`: it is no longer approved.
     Approval(String, Option<Timestamp>),
     /// Everything that the guard refused in this cycle. It replaces the list of the last cycle.
     Refusals(Vec<RefusalRecord>),
@@ -94,7 +94,7 @@ pub enum Change {
     LastGeneration(u64),
     /// The replication state that the servers of a source last showed.
     SourceMark(String, Option<SourceMark>),
-    /// Something that a source says is doubted; `None`: it no longer is.
+    /// There is a doubt about what a source reports; `None`: the doubt is resolved.
     Doubt(DoubtKey, Option<Doubt>),
     /// The number of accounts of a source and kind that show their home in the directory.
     HomesShown(String, AccountKind, u64),

@@ -261,8 +261,8 @@ impl Lesson<'_> {
         self.learned.changes.extend(forgotten);
     }
 
-    /// Gives each account whose generation neither a seal nor a binding confirms a generation above `highest`, and
-    /// returns the last one. Such an account may have been revoked, or was suspended and has no namespace that shows
+    /// If neither a seal nor a binding confirms the generation of an account, the account gets one above `highest`.
+    /// Returns the last one. Such an account may have been revoked, or was suspended and has no namespace that shows
     /// it. `lost` are the accounts to suspend.
     fn unconfirmed(&mut self, facts: &Facts, lost: &BTreeSet<AccountId>, mut highest: u64) -> u64 {
         let tenants = self.ledger.tenants.iter().filter(|((_, cluster), _)| facts.clusters.contains(cluster));
@@ -344,9 +344,10 @@ impl Lesson<'_> {
                 let reason = "it is suspended in the cluster; who ordered this, and why, is unknown".to_owned();
                 let note = Note { actor: self.actor.to_owned(), reason, ticket: None, at: self.now };
                 let name = after.account_name();
-                self.learned
-                    .doubts
-                    .push(format!("{name} is suspended for an unknown reason; to end this: bursar resume"));
+                self.learned.doubts.push(format!(
+                    "{name} is suspended for an unknown reason; to end this: bursar resume {} {}",
+                    name.kind, name.name
+                ));
                 (after.state, after.since) = (Lifecycle::Suspended, self.now);
                 after.suspension = Some(Suspension::by(note));
             }

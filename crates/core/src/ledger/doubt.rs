@@ -41,7 +41,7 @@ pub struct Doubt {
     pub before: u64,
     /// The number of them now.
     pub now: u64,
-    /// The accounts that the doubt concerns, if it concerns some.
+    /// The accounts that the doubt concerns; empty if it concerns no particular ones.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub accounts: BTreeSet<AccountId>,
     /// The servers' answers, if any server could be asked.

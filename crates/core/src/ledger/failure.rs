@@ -40,7 +40,7 @@ impl Failure {
         self.step == SUSPEND
     }
 
-    /// Whether a step failed that takes access away. It has its own backoff, and does not wait for other failed steps.
+    /// Whether the failed step takes access away. It has its own backoff, and does not wait for other failed steps.
     #[must_use]
     pub fn is_of_removal(&self) -> bool {
         self.step == REMOVAL || self.is_of_later_removal()
@@ -79,7 +79,8 @@ impl Failure {
 
 /// The longest wait between two attempts, so that a repair by a person is noticed within an hour.
 pub const LAST_RETRY: SignedDuration = SignedDuration::from_hours(1);
-/// The same for steps that take access away, because until then somebody has access who should have none.
+/// Like [`LAST_RETRY`], but for steps that take access away, because until then somebody has access who should have
+/// none.
 pub const LAST_REMOVAL_RETRY: SignedDuration = SignedDuration::from_mins(1);
 
 /// [`Failure::step`] if no certificate or token could be issued.

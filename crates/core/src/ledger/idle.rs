@@ -34,8 +34,8 @@ impl Idleness {
         self.seconds >= rules.idle_for.as_secs() && self.warned_at.is_some() && self.due <= now
     }
 
-    /// Returns the count after a warning now: `warn_for` must still be observed afterwards, however long the namespace
-    /// was idle before. A clock that jumps therefore cannot shorten the warning.
+    /// Returns `seconds` after a warning now, reduced so that `warn_for` must still be observed, however long the
+    /// namespace was idle before. A clock that jumps therefore cannot shorten the warning.
     #[must_use]
     pub fn counted_at_warning(&self, rules: &NamespaceReaper) -> u64 {
         self.seconds.min(rules.idle_for.as_secs().saturating_sub(rules.warn_for.as_secs()))

@@ -205,7 +205,7 @@ pub struct UnresolvedIn {
     pub example: String,
 }
 
-/// A comparison of the entries that a source's changes led to with those of a full read.
+/// A comparison of a full read with the entries that were kept up to date by changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compared {
     pub at: Timestamp,

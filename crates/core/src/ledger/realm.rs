@@ -1,5 +1,5 @@
 //! What the ledger keeps of an account's user in a Keycloak realm. Only the ledger knows which users are ours, because
-//! their users can write every attribute in the realm that could say so.
+//! people can write every attribute of their user in the realm that could say so.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -12,8 +12,8 @@ use super::Failure;
 pub struct RealmAccount {
     /// Keycloak's id; `None` if the user is being created and it is unknown whether Keycloak has done so.
     pub user_id: Option<String>,
-    /// The creation time that Bursar asked for, in milliseconds. If the request was interrupted, this time and the name
-    /// identify our user, and no other one.
+    /// The creation time that Bursar gives the user, in milliseconds. If the creation was interrupted, this time and
+    /// the name identify our user, and no other one.
     pub asked: i64,
     /// The user existed before and was taken over.
     #[serde(deserialize_with = "flag")]

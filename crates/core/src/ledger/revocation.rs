@@ -97,7 +97,7 @@ impl LedgerState {
         bound
     }
 
-    /// Returns until when the last accounts may delay the next ones; `None` if they do not.
+    /// Returns the time until which the last accounts may delay the next ones; `None` if they do not delay them.
     #[must_use]
     pub fn holds_up_until(&self, revocation: &BulkRevocation) -> Option<Timestamp> {
         let holds_up = |id: &AccountId| self.is_being_revoked(id) && self.failures_of(id).next().is_none();
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bulk_revocation_pauses_for_the_signer_and_when_most_homes_fail() {
+    fn a_bulk_revocation_pauses_if_the_signer_or_most_homes_fail() {
         let (mut world, before) = (site(), site());
         cycles(&mut world, 30, &[("ta", CERTIFICATE)]);
         assert_eq!(revoked(&world, &before), ["ta"]);

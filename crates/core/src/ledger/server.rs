@@ -32,16 +32,16 @@ impl SourceMark {
 
 /// Another server answers than before, and either may be behind the other.
 ///
-/// Whatever one of them has shown, all of them have once [`SETTLES`] is over. So an answer may add access only if no
-/// answer within that time contradicted it.
+/// Once [`SETTLES`] is over, each of them has everything that one of them has shown. So an answer may add access only
+/// if no answer within that time contradicted it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
     /// When a server last answered instead of another one.
     pub at: Timestamp,
     /// The server that answered before.
     pub former: String,
-    /// When the first change of servers was seen, if they have changed ever since without a pause of [`SETTLES`];
-    /// `None` means `at`.
+    /// When the current series of changes began, in which each change follows the one before within [`SETTLES`]. `None`
+    /// means `at`.
     #[serde(default)]
     pub since: Option<Timestamp>,
     /// The former server answers again, and only one other server answered in between. Accounts that it does not show

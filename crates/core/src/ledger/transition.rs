@@ -63,7 +63,7 @@ pub fn transition(ledger: &LedgerState, snapshot: &DirectorySnapshot, policy: &P
 #[derive(Debug, Clone)]
 struct Judged {
     completeness: Completeness,
-    /// Another server answers, and may be behind the former one.
+    /// Set if another server answers, which may be behind the former one.
     moved: Option<Moved>,
 }
 
@@ -106,7 +106,7 @@ struct Memory<'a> {
     judged: BTreeMap<&'a str, Judged>,
     /// The replication state of servers, to be recorded.
     marks: Vec<(String, SourceMark)>,
-    /// What is not believed yet of sources whose servers changed recently.
+    /// For each source whose server changed recently: what is not believed yet.
     waiting: BTreeMap<&'a str, Waiting>,
     result: Transition,
 }
@@ -328,8 +328,8 @@ impl<'a> Memory<'a> {
     }
 
     /// Updates the account of a rejected entry. It keeps the last valid identity; only a mark and the members who leave
-    /// are believed, because they take access away. A missing mark removes no known one, because it may be the reason
-    /// for the rejection.
+    /// are believed, because they take access away. A known mark stays even if the entry shows none, because the entry
+    /// may be rejected for a mark that cannot be read.
     fn refused(
         &mut self,
         account: &Account,
@@ -549,7 +549,7 @@ impl<'a> Memory<'a> {
     }
 
     fn repaired(&mut self, source: &str, found: &Comparison) {
-        let reason = format!("a full read of source {source} differs from the entries that its changes led to");
+        let reason = format!("a full read of source {source} differs from the entries kept up to date by changes");
         let detail = json!({ "source": source, "differences": found.differences, "examples": found.examples });
         self.result.events.push(Event::new("directory repaired", reason, detail));
     }
@@ -559,8 +559,8 @@ impl<'a> Memory<'a> {
     }
 
     /// Keeps the state of sources that were not asked. An entry that conflicts with an account of such a source is
-    /// still rejected, because the ledger knows that account. The rejection keeps its former text, so that it does not
-    /// change twice a cycle.
+    /// still rejected, because the ledger knows that account. The rejection keeps its former text, so that it is not
+    /// rewritten twice a cycle.
     fn keep_unasked(&mut self) {
         let unasked = &self.snapshot.unasked;
         let known = self.ledger.sources.iter().filter(|(source, _)| unasked.contains(*source));
@@ -643,7 +643,7 @@ impl Trust {
             |member: &DirectoryId| names(member) || self.named.has(&account.directory_id, member) || again(member);
         let leaves = |member: &&DirectoryId| {
             let is_leaving = account.leaving.contains(*member);
-            // If the server may be behind, naming a member does not prove that a leaving one is back.
+            // If the server may be behind, an entry that names a leaving member does not prove that the member stays.
             if stays(member) { is_leaving && self.holds } else { is_leaving || self.proves_leaving }
         };
         account.members.keys().filter(leaves).cloned().collect()

@@ -13,8 +13,8 @@ use super::{Account, LedgerState};
 use crate::identity::{AccountKind, PosixIdentity, Uid};
 use crate::policy::{Class, Policy, UidRange};
 
-/// Assigns a uid to each workspace in `groups`, which have none. If a group has no gid, or the range of its class is
-/// used up, it gets none; [`why_none`] returns the reason.
+/// Assigns a uid to each of `groups`, which are workspaces without one. If a group has no gid, or the range of its
+/// class is used up, it gets none; [`why_none`] returns the reason.
 #[must_use]
 pub fn assign(ledger: &LedgerState, groups: &[(&Account, &Class, UidRange)]) -> (Vec<Change>, Vec<Event>) {
     let (mut changes, mut events) = (Vec::new(), Vec::new());
@@ -43,7 +43,7 @@ pub fn why_none(group: &Account, class: &Class) -> Option<String> {
         )
     } else {
         format!(
-            "gets no uid, so no workspace: uid_range {range} of class {} is used up, and no uid is used twice; give the \
+            "gets no uid, so no workspace: uid_range {range} of class {} is used up, and no uid is reused; give the \
              class a longer range",
             class.name
         )

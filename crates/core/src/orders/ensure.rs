@@ -138,9 +138,9 @@ fn may_ask_for_new(caller: &Asker, request: &EnsureRequest) -> bool {
     caller.may_order || (request.kind == AccountKind::User && caller.name.as_ref() == Some(&request.name))
 }
 
-/// Answers for an account that the ledger does not know. The directories are read once more after the caller began to
-/// ask, except those that were read recently and take long: nobody waits at a login for a read that the schedule makes
-/// anyway.
+/// Answers for an account that the ledger does not know. After the caller began to ask, the directories are read once
+/// more. Those that were read recently and take long are left out, because nobody should wait at a login for a read
+/// that the schedule makes anyway.
 fn unknown(ledger: &LedgerState, refusal: Refusal, since: Option<Timestamp>, now: Timestamp) -> Ensured {
     let since = since.unwrap_or(now - FRESH).min(now);
     let may_answer = |source: &&SourceState| source.read_at <= since && source.is_due_for_logins(since + LOGIN);

@@ -82,7 +82,7 @@ mod tests {
     use crate::plan::testing::World;
 
     #[test]
-    fn an_exception_needs_a_reason_and_one_from_images_also_strict_groups() {
+    fn an_exception_needs_a_reason_and_an_exception_from_images_also_needs_strict_groups() {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         let until = world.now + jiff::SignedDuration::from_hours(24);

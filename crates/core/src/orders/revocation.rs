@@ -37,7 +37,7 @@ pub(super) fn is_possible<'a>(
 
 /// Records an order for each account of the class that has a certificate; they are carried out at a pace. If a
 /// revocation of the class is running, the same order again revokes nobody twice. An order with another reason or
-/// ticket starts another one as soon as no account waits for its turn: a tenant who keeps the own home broken, or an
+/// ticket starts another one as soon as no account waits for its turn: a tenant who keeps their own home broken, or an
 /// unreachable cluster, must not prevent a second revocation of the class.
 pub(super) fn all(ledger: &LedgerState, policy: &Policy, class: &str, note: &Note) -> Result<OrderOutcome, Refusal> {
     if let Some(BulkRevocation { note: Note { actor, reason, ticket, at }, .. }) = ledger.revocations.get(class) {

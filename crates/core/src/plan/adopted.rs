@@ -33,7 +33,7 @@ pub struct Unowned {
 }
 
 impl Unowned {
-    /// Returns all of them from the ledger.
+    /// Returns all such namespaces from the ledger.
     #[must_use]
     pub fn of(ledger: &LedgerState) -> Vec<Self> {
         let unowned = ledger.adopted.iter().filter_map(|((cluster, namespace), known)| {
@@ -240,7 +240,11 @@ impl Look<'_> {
         let keeps = |group: &str| self.groups.keeps(group, account);
         let allowed = admits(class, &account.dn, keeps);
         (!allowed).then(|| {
-            format!("its annotation names {}, whom class {} does not allow (when)", account.account_name(), class.name)
+            format!(
+                "its annotation names {}, which does not match `when` of class {}",
+                account.account_name(),
+                class.name
+            )
         })
     }
 }

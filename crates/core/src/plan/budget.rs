@@ -124,7 +124,7 @@ fn is_marked(plan: &AccountPlan) -> bool {
 }
 
 /// Whether the plan suspends the account, in one cluster or in all, without an order. Suspensions by a mark are counted
-/// in [`MARKS`]. An account without a namespace that leaves a group was counted in [`MEMBERS`] already, unless the
+/// in [`MARKS`]. If an account without a namespace leaves a group, it was counted in [`MEMBERS`] already, unless the
 /// group itself is gone.
 fn is_counted(plan: &AccountPlan) -> bool {
     plan.before.state == Lifecycle::Active

@@ -34,8 +34,8 @@ pub(super) fn confine(accounts: &mut Vec<AccountPlan>, unconfined: &BTreeSet<Clu
     accounts.retain(|plan| !plan.is_idle());
 }
 
-/// A change of the lifecycle state waits as a whole, unless it is a suspension. Meanwhile the alternative is done, so
-/// an unfinished suspension continues.
+/// A change of the lifecycle state waits as a whole, unless it is a suspension. Meanwhile the alternative plan
+/// ([`AccountPlan::otherwise`]) is carried out, so an unfinished suspension continues.
 fn unless_it_begins(mut plan: AccountPlan, unconfined: &BTreeSet<ClusterName>) -> Option<AccountPlan> {
     let waits = |plan: &AccountPlan| {
         !matches!(plan.transition, None | Some(Transition::Suspend(_)))

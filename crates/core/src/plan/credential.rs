@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn each_host_has_its_token_and_a_deleted_secret_replaces_only_its_own() {
+    fn each_host_has_its_token_and_only_the_token_of_a_deleted_secret_is_replaced() {
         let (mut world, foo) = tokens();
         let places: Vec<_> = world.ledger.deliveries.values().map(|delivery| delivery.path.clone()).collect();
         assert_eq!(places, ["/srv/ce1/foo/.kube/config", "/srv/ce2/foo/.kube/config"].map(std::path::PathBuf::from));

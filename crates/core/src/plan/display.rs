@@ -280,7 +280,7 @@ impl fmt::Display for Refusal {
             _ => write!(f, "refused by limit {limit} ({allowed} left): ")?,
         }
         match what.as_str() {
-            "members" => write!(f, "{wanted} members leave, held back in {names}")?,
+            "members" => write!(f, "{wanted} members leave, refused for {names}")?,
             REMOVED => write!(f, "{wanted} {what} because of the configuration or a label, refused for {names}")?,
             USERS => write!(f, "{} of {wanted} users disabled in the realm: {names}", accounts.len())?,
             ROLES => write!(f, "{wanted} roles are taken in the realm, refused for {names}")?,

@@ -421,8 +421,8 @@ impl<'a> LimitEvaluator<'a> {
         self.refusals.push(refusal);
     }
 
-    /// Refuses removals that rest on a missing entry, if the last read of its source was not complete: the entry may
-    /// only not have been read.
+    /// Refuses removals that rest on a missing entry, if the last read of its source was not complete. The entry may
+    /// exist although this read lacks it.
     fn completeness(&mut self, accounts: &[&AccountPlan]) {
         let mut by_source: BTreeMap<&str, Vec<&AccountPlan>> = BTreeMap::new();
         for plan in accounts.iter().copied() {

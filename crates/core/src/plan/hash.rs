@@ -17,8 +17,8 @@ use crate::digest::digest;
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::Suspension;
 
-/// Hex digits of a hash that people see and type. So few are enough, because only a few sets of one ledger wait for an
-/// approval, and only the guard makes such sets.
+/// Hex digits of a hash that people see and type. Few digits are enough, because only a few sets of one ledger wait for
+/// an approval, and only the guard makes such sets.
 const SHOWN: usize = 8;
 
 /// A line of the set: cluster, account id, kind, object, desired digest. Lines are sorted in this order.

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaving_member_refused_by_a_limit_stays_beside_a_held_person() {
+    fn a_leaving_member_refused_by_a_limit_remains_while_a_person_is_held() {
         for workspace_is_held in [false, true] {
             let (mut world, alice, algebra) = World::in_course();
             let bob = student(&mut world, "bob", 20_002, &algebra);

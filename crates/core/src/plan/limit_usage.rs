@@ -67,8 +67,8 @@ pub(super) fn worth_saying(uses: impl Iterator<Item = LimitUse>, refusals: &[Ref
     uses.filter(|found| is_near(found) && !said(found)).collect()
 }
 
-/// Returns the limit of which less is left. If both have the same left, returns the daily one, because it takes longer
-/// to become free again.
+/// Returns the limit of which less is left. If the same amount is left of both, returns the daily one, because it takes
+/// longer to become free again.
 pub(super) fn tighter(
     limited: &Limited,
     limits: &Limits,

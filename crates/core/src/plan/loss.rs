@@ -54,7 +54,7 @@ fn is_of_tokens(name: &str) -> bool {
     of_service_account(name).is_some()
 }
 
-/// What the limit counts as one: a foreign namespace, or everything else that an account has in a cluster.
+/// The unit that the limit counts: a foreign namespace, or everything else that an account has in a cluster.
 type Place = (ClusterName, Option<String>);
 
 /// Finds people by the names that bindings use. The indexes are built when a binding first loses a subject.
@@ -157,8 +157,9 @@ pub(super) fn alone(plan: &AccountPlan) -> AccountPlan {
     alone
 }
 
-/// Removes the losses from the plan, and the other steps of the same change: a new kubeconfig would replace the
-/// credential that keeps its access, and a foreign namespace that is not released keeps its quota and its policies.
+/// Removes the losses from the plan, and the other steps of the same change: a new kubeconfig, because it would replace
+/// the credential that keeps its access, and the removal of quotas and policies from a foreign namespace that is not
+/// released.
 pub(super) fn keep(plan: &mut AccountPlan) {
     let lost = places(plan);
     let clusters: BTreeSet<&ClusterName> = lost.iter().map(|(cluster, _)| cluster).collect();

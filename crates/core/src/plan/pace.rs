@@ -67,7 +67,7 @@ impl Progress {
         }
         let names: Vec<String> = self.stopped_by.iter().map(ToString::to_string).collect();
         format!(
-            "; paused, because these fail since they got it: {}. It continues when they are fixed",
+            "; paused, because these accounts fail since they got it: {}. It continues when they are fixed",
             names.join(", ")
         )
     }
@@ -218,11 +218,11 @@ fn next(
 fn told(class: &str, before: Option<&PaceRecord>, after: Option<&PaceRecord>) -> Option<Event> {
     let (action, reason) = match (before, after) {
         (Some(before), Some(after)) if before.revision == after.revision => match (before.stopped, after.stopped) {
-            (false, true) => ("policy change stopped", "a tenant that got it fails"),
+            (false, true) => ("policy change stopped", "a tenant that got the change fails"),
             (true, false) => ("policy change goes on", "the failures are fixed"),
             _ => return None,
         },
-        (_, Some(_)) => ("policy change begun", "the configuration, or the program, is another one"),
+        (_, Some(_)) => ("policy change begun", "the configuration or the program changed"),
         (Some(_), None) => ("policy change done", "no account waits for it any more"),
         (None, None) => return None,
     };

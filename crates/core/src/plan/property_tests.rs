@@ -378,7 +378,7 @@ fn a_resumption_continues_after_the_daemon_was_killed() {
 }
 
 #[test]
-fn repairs_that_a_program_undoes_wait_longer_except_removals_of_access() {
+fn repairs_that_a_program_undoes_wait_longer_unless_they_remove_access() {
     let mut world = World::new();
     let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
     world.cycle();

@@ -193,7 +193,7 @@ pub fn lapsed(ledger: &LedgerState) -> (Vec<Change>, Vec<Event>) {
     let over = over.map(|(key, given)| {
         let detail = json!({"rule": key.rule, "cluster": key.cluster});
         let mut event = ended_event(ledger, &key.account, "exception ended", (Some(given.until), &given.note), detail);
-        event.reason.push_str("; what it let in stays, and `bursar webhook audit` names it");
+        event.reason.push_str("; objects that it admitted stay, and `bursar webhook audit` lists them");
         (Change::Exception(key.clone(), None), event)
     });
     ended.map(change).chain(over).unzip()

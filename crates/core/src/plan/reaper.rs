@@ -1,7 +1,7 @@
 //! Plans the deletion of pods whose lifetime is over, with the objects of their job.
 //!
 //! Tenants write lifetimes and labels, so both are untrusted. A lifetime that cannot be parsed is ignored. A job label
-//! only reaches objects in the pod's own namespace, and only if no other pod of that job is still to run.
+//! only reaches objects in the pod's own namespace, and only if no other pod of that job has to go on.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

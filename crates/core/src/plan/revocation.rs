@@ -29,7 +29,7 @@ pub struct Progress {
     /// The number of held accounts. They get their turn after their release.
     #[serde(default)]
     pub held: u64,
-    /// Until when, at most, the latest batch delays the next one; `None` if it does not.
+    /// The time until which the latest batch may delay the next one; `None` if it does not delay it.
     #[serde(default)]
     pub holds_up_until: Option<Timestamp>,
     /// The accounts whose failures paused the revocation.
@@ -81,7 +81,7 @@ impl std::fmt::Display for Progress {
             return Ok(());
         }
         let names: Vec<String> = stopped_by.iter().map(ToString::to_string).collect();
-        write!(f, "; paused, because these fail: {}. It continues when they are fixed", names.join(", "))
+        write!(f, "; paused, because these accounts fail: {}. It continues when they are fixed", names.join(", "))
     }
 }
 

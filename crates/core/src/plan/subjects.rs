@@ -114,8 +114,8 @@ fn without(action: &Action, keeps: impl Fn(&ObjectKey, &Value) -> bool) -> Optio
     Some(Action::Apply { key: key.clone(), manifest, wanted, uid: uid.clone(), reason: reason.clone() })
 }
 
-/// Whether the action is still needed: not if the binding is in this state already, or would be new and without
-/// subjects.
+/// Whether the action is still needed. It is not if the binding already has this state, or if the binding would be new
+/// and without subjects.
 fn is_left(action: &Action, standing: &Standing) -> bool {
     let Action::Apply { key, manifest, wanted, uid, .. } = action else { return true };
     let names_nobody = || manifest.value()["subjects"].as_array().is_none_or(Vec::is_empty);

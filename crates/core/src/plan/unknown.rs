@@ -89,7 +89,7 @@ impl<'a> Strays<'a> {
                 (Some(_), None) => "it is removed, within the limits".to_owned(),
                 (None, _) if !is_binding => "delete it if nobody needs it, or remove the label".to_owned(),
                 (None, _) => format!(
-                    "if nobody needs it: `kubectl delete {} {}{}`",
+                    "if nobody needs it, run `kubectl delete {} {}{}`",
                     key.kind.as_str().to_lowercase(),
                     key.name,
                     key.namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default()

@@ -198,7 +198,7 @@ impl Peer {
         match self.who {
             // Port 53 of kube-system belongs to no other server.
             Who::Dns => false,
-            // A rule counts the ports of pods. A target has the ports of its Service, which can be different.
+            // The ports of a rule are those of pods. A target has the ports of its Service, which can be different.
             Who::Pods { .. } => true,
             Who::Addresses { .. } => has_one(),
         }

@@ -1,7 +1,9 @@
 //! Compares two reads of a source entry by entry.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Debug;
+
+use serde::Serialize;
+use serde_json::Value;
 
 use super::{Entry, RejectedEntry, SourceRead};
 use crate::identity::{AccountKind, DirectoryId};
@@ -95,9 +97,18 @@ fn changes(before: &Entry, after: &Entry, names: &BTreeMap<&DirectoryId, &str>) 
     changes
 }
 
-fn changed<T: PartialEq + Debug>(changes: &mut Vec<String>, what: &str, before: &T, after: &T) {
+fn changed<T: PartialEq + Serialize>(changes: &mut Vec<String>, what: &str, before: &T, after: &T) {
     if before != after {
-        changes.push(format!("{what} {before:?} becomes {after:?}"));
+        changes.push(format!("{what} {} → {}", value(before), value(after)));
+    }
+}
+
+/// Returns a value as text, and `-` for none.
+fn value(of: &impl Serialize) -> String {
+    match serde_json::to_value(of) {
+        Ok(Value::Null) | Err(_) => "-".to_owned(),
+        Ok(Value::String(text)) => text,
+        Ok(other) => other.to_string(),
     }
 }
 
@@ -136,7 +147,7 @@ mod tests {
             differences(&before, &after),
             [
                 "- user alice (uid=alice)",
-                "~ user bob (uid=bob): mail None becomes Some(\"b@x\")",
+                "~ user bob (uid=bob): mail - → b@x",
                 "+ user carol (uid=carol)",
                 "~ group g (cn=g): members +bob -alice",
             ]

@@ -81,7 +81,7 @@ pub fn fold(value: &str) -> String {
     value.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ").to_lowercase()
 }
 
-/// Escapes each character of `value` that has a meaning in a DN with a backslash.
+/// Puts a backslash before each character of `value` that has a meaning in a DN.
 #[must_use]
 pub fn escape(value: &str) -> String {
     let mut escaped = String::with_capacity(value.len());
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_a_name_of_several_values_does_not_matter() {
+    fn the_order_of_the_values_of_a_multi_valued_part_does_not_matter() {
         assert_eq!(Dn::parse("cn=a+uid=b,dc=x"), Dn::parse("UID=b + CN=a,dc=x"));
         assert_ne!(Dn::parse("cn=a+uid=b,dc=x"), Dn::parse("cn=a,uid=b,dc=x"));
     }

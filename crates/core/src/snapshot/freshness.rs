@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::DirectoryId;
 
-/// The number of recently changed entries that are remembered of a server other than Active Directory. A server that is
-/// behind lacks the newest changes, so older entries would prove nothing more. The row in the ledger stays below about
-/// 20 KiB.
+/// How many of the most recently changed entries are remembered for a server other than Active Directory. A server that
+/// is behind lacks the newest changes, so older entries would prove nothing more. The row in the ledger stays below
+/// about 20 KiB.
 pub const WITNESSES: usize = 256;
 
 /// If another server answers that cannot be compared with the former one, no access is added for this time. Between

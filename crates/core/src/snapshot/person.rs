@@ -9,7 +9,7 @@ use crate::identity::{AccountKind, DirectoryId};
 /// there are several, it is unknown which one is meant.
 pub type Same<'a> = BTreeMap<(&'a str, &'a DirectoryId), Vec<&'a Entry>>;
 
-/// Finds these entries. `reads` are in order of precedence.
+/// Returns the entries of people who also have an entry in an earlier source. `reads` are in order of precedence.
 #[must_use]
 pub fn same_people(reads: &[SourceRead]) -> Same<'_> {
     let mut first: BTreeMap<&str, (&str, Vec<&Entry>)> = BTreeMap::new();

@@ -1,8 +1,8 @@
 //! Determines the uids and gids of a source: from attributes, or from SIDs. PURE: no runtime, no client, no file
 //! system, no clock.
 //!
-//! The two are mixed only if the configuration says so: if a person's `uidNumber` were removed, the person would get
-//! another uid, and a number that was assigned by hand may be one that follows from a SID.
+//! Attributes and SIDs are mixed only if the configuration says so. Otherwise a person whose `uidNumber` is removed
+//! would get another uid, and a number that was assigned by hand could equal one that comes from a SID.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;

@@ -122,7 +122,7 @@ fn trust(files: &Files) -> Trust {
     Trust { cluster: files.rules().cluster.clone(), public_keys: files.keys() }
 }
 
-/// Uses what changes in the files.
+/// Watches the files, and applies their changes.
 async fn keep_up(
     mut files: Files,
     handler: Arc<ReviewHandler>,

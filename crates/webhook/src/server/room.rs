@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_oldest_bodies_lose_their_places_and_only_if_that_suffices() {
+    async fn the_oldest_bodies_lose_their_places_but_only_if_that_suffices() {
         let room = Arc::new(Room::new(4 * MIB, Duration::ZERO));
         let first = slow(&room, 2 * MIB);
         tokio::task::yield_now().await;

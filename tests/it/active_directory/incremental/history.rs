@@ -37,7 +37,7 @@ impl Domain<'_> {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        usize::try_from(self.random % limit.max(1) as u64).expect("below the limit")
+        usize::try_from(self.random % limit.max(1) as u64).expect("the number is below the limit")
     }
 
     fn one_of(&mut self, names: impl Iterator<Item = String>) -> Option<String> {
@@ -165,7 +165,7 @@ impl Domain<'_> {
         let Some(name) = self.group().filter(|name| name != "rnd-banned") else { return false };
         let new = self.name("g");
         self.waiting += &rename(&self.dn(&name), &format!("CN={new}"), &self.base);
-        let members = self.groups.remove(&name).expect("a known group");
+        let members = self.groups.remove(&name).expect("the group exists");
         self.groups.insert(new.clone(), members);
         self.primary.values_mut().filter(|group| **group == name).for_each(|group| group.clone_from(&new));
         self.renamed(&name, Some(&new));
@@ -201,7 +201,7 @@ impl Domain<'_> {
             return false;
         }
         self.waiting += &change(&self.dn(&group), "add", "member", &self.dn(&member));
-        self.groups.get_mut(&group).expect("a known group").insert(member);
+        self.groups.get_mut(&group).expect("the group exists").insert(member);
         true
     }
 
@@ -210,7 +210,7 @@ impl Domain<'_> {
         let members = self.groups[&group].clone();
         let Some(member) = self.one_of(members.into_iter()) else { return false };
         self.waiting += &change(&self.dn(&group), "delete", "member", &self.dn(&member));
-        self.groups.get_mut(&group).expect("a known group").remove(&member);
+        self.groups.get_mut(&group).expect("the group exists").remove(&member);
         true
     }
 
@@ -224,9 +224,9 @@ impl Domain<'_> {
         self.send();
         let number = rid(self.samba, &self.dn(&group));
         self.waiting += &change(&self.dn(&name), "replace", "primaryGroupID", &number.to_string());
-        self.groups.get_mut(&group).expect("a known group").remove(&name);
+        self.groups.get_mut(&group).expect("the group exists").remove(&name);
         if let Some(before) = self.primary.insert(name.clone(), group) {
-            self.groups.get_mut(&before).expect("a known group").insert(name);
+            self.groups.get_mut(&before).expect("the group exists").insert(name);
         }
         true
     }
@@ -265,7 +265,7 @@ async fn polled_changes_equal_a_full_read() {
     let mut shown = with(proxy.ldap(samba), &base);
     shown.sids.ids = Ids::Sid;
     let by_usn = by_usn(shown.clone(), &format!("CN=rnd-banned,{base}"));
-    shown.users.as_mut().expect("people").filter =
+    shown.users.as_mut().expect("the source has users").filter =
         "(&(objectCategory=person)(objectClass=user)(!(department=hidden)))".to_owned();
     let (by_dirsync, by_usn) = (Polled::new(shown), Polled::new(by_usn));
     let mut done = 0;

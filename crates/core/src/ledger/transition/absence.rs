@@ -20,7 +20,7 @@ use crate::snapshot::{Completeness, DirectorySnapshot, SourceRead};
 /// An absence is recorded at most this often (seconds), unless it becomes due. Otherwise one absent account would write
 /// a row each minute for 40 days.
 const COUNT_EVERY: i64 = 300;
-/// The same for the time that leads to an archive, for which minutes do not matter. It is less than
+/// Like [`COUNT_EVERY`], but for the time that leads to an archive, for which minutes do not matter. It is less than
 /// [`gaps::LONGEST_GAP`], because a longer gap would not count completely.
 const RETENTION_EVERY: i64 = 1800;
 
@@ -137,7 +137,7 @@ impl Memory<'_> {
         };
         for account in self.ledger.accounts.values().filter(absent) {
             let absence = if again.contains(&account.id) {
-                // It is unknown yet whether they are gone. A suspended account stays suspended.
+                // It is not known yet whether these accounts are gone. A suspended account stays suspended.
                 account.absence.filter(|_| matches!(account.state, Lifecycle::Suspended | Lifecycle::Archived))
             } else {
                 self.proved_absence(read, account)
@@ -152,7 +152,7 @@ impl Memory<'_> {
         }
     }
 
-    /// Returns the absence after this read. What follows a suspension is counted by [`Self::ending`].
+    /// Returns the absence after this read. After the suspension, [`Self::ending`] counts instead.
     pub(super) fn absence(&self, account: &Account) -> Option<Absence> {
         let limit = self.policy.lifecycle.absent_for.as_secs();
         let ends = matches!(account.state, Lifecycle::Suspended | Lifecycle::Archived | Lifecycle::Deleted);

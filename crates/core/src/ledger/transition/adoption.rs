@@ -18,8 +18,9 @@ impl<'a> Memory<'a> {
         self.ledger.orders.iter().find(|order| order.account == *account && order.what == what)
     }
 
-    /// Returns the account that an order gives to this new entry with the account's name. If the account's own entry
-    /// still exists, only an entry of the same person can get the account.
+    /// Returns the account that an order assigns to the new entry `entry`. The entry must have the account's name or
+    /// belong to the same person. If the account's own entry still exists, only an entry of the same person can get the
+    /// account.
     pub(super) fn adopted_by(&mut self, source: &str, entry: &Entry) -> Option<&'a Account> {
         if self.ledger.orders.is_empty() {
             return None;
@@ -62,7 +63,7 @@ impl<'a> Memory<'a> {
             && !self.moved(source).is_some_and(|moved| moved.is_fresh(self.now))
     }
 
-    /// Returns the change of servers that was current at the last read of a source.
+    /// Returns the last change of a source's servers, if one of them may still be behind the other.
     fn moved(&self, source: &str) -> Option<&'a Moved> {
         self.ledger.marks.get(source)?.moved.as_ref().filter(|moved| moved.stands(self.now))
     }

@@ -125,7 +125,7 @@ fn without(entries: &[Entry], from: usize, change: impl Fn(&mut Entry)) -> Vec<E
 }
 
 #[test]
-fn an_attribute_is_gone_only_if_half_of_the_accounts_still_show_it() {
+fn the_loss_of_an_attribute_is_believed_only_if_half_of_the_accounts_still_show_it() {
     let no_mail = |entry: &mut Entry| entry.mail = None;
     let mails = |story: &Story| story.count(|account| account.mail.is_some());
     for (count, left, after) in [(12, 6, 6), (12, 5, 12), (12, 0, 12), (9, 0, 0)] {

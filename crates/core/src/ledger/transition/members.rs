@@ -30,7 +30,7 @@ pub(super) struct Named {
 }
 
 /// Entries that cannot be identified by their name, because another account has or had it. Groups that name members by
-/// name may mean that account. The value is its id, if its entry is missing.
+/// name may mean that account. The value is the id of that account, if its entry is missing.
 pub(super) type Misnamed = BTreeMap<DirectoryId, Option<DirectoryId>>;
 
 impl Named {
@@ -320,8 +320,8 @@ fn suffix(dn: &Dn) -> &str {
 }
 
 impl Named {
-    /// Adds the members that a name of `account` stands for; a group stands for its members. Returns whether there is
-    /// any.
+    /// Adds `account` to the members of `holder`; a group stands for its members. Returns whether there is anybody to
+    /// add.
     fn add(
         &mut self,
         source: &str,

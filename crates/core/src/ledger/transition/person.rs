@@ -31,8 +31,8 @@ pub(super) fn by_value(ledger: &LedgerState) -> BTreeMap<&str, Vec<&Account>> {
 }
 
 impl<'a> Memory<'a> {
-    /// Whether to skip an entry of a later source because an earlier source has the same person. An account that the
-    /// entry already has is not changed by it.
+    /// Whether to skip an entry of a later source because an earlier source has the same person. An entry that already
+    /// has an account of its own is not skipped.
     pub(super) fn is_same(&mut self, source: &str, entry: &Entry, known: Option<&Account>) -> bool {
         let Some(of) = self.same.get(&(source, &entry.id)) else { return false };
         if let [_] = of.as_slice() {

@@ -36,7 +36,8 @@ impl<'a> Memory<'a> {
         others.find(|known| !self.gives_its_name_up(known, asked))
     }
 
-    /// Whether this read gives the account another name. Accounts that exchange their names all do so.
+    /// Whether this read gives the account another name. If accounts exchange their names, each of them gets another
+    /// one.
     fn gives_its_name_up(&self, account: &'a Account, asked: &mut BTreeSet<&'a AccountId>) -> bool {
         if !asked.insert(&account.id) {
             return true;

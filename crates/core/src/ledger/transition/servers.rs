@@ -19,7 +19,8 @@ const FORGOTTEN: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 impl<'a> Memory<'a> {
     /// Remembers the marks of the server that answered. Returns the current change of servers, if a server that cannot
-    /// be compared with this one answered lately: this one may be behind that one, even if it has answered before.
+    /// be compared with this one answered lately. This one may then be behind the other, even if it has answered
+    /// before.
     pub(super) fn server(&mut self, read: &'a SourceRead, complete: bool) -> Option<Moved> {
         let known = self.ledger.marks.get(&read.source);
         let standing = known.and_then(|known| known.moved.clone()).filter(|moved| moved.stands(self.now));

@@ -29,7 +29,8 @@ impl Waiting {
         Self { before, shown: BTreeMap::new() }
     }
 
-    /// Returns what this answer showed. It contradicts everything else that was waiting.
+    /// Returns what this answer showed. Everything else that was waiting is dropped, because this answer contradicts
+    /// it.
     pub(super) fn into_shown(self) -> BTreeMap<String, Timestamp> {
         self.shown
     }
@@ -104,7 +105,7 @@ impl Memory<'_> {
         is_itself.then_some(Believed { entry: Cow::Owned(believed), names: &entry.members, is_itself, is_back: true })
     }
 
-    /// Returns `entry` without gains compared to `known`, except those that every recent answer has shown.
+    /// Returns `entry` without the access that `known` lacks, except what every recent answer has shown.
     fn without_gains(&mut self, source: &str, entry: &Entry, known: &Entry) -> Entry {
         let mut has_settled = |what: Value| self.has_settled(source, &entry.id, &what);
         let mut believed = entry.clone();

@@ -47,7 +47,7 @@ impl Cell {
                 ["cluster", name, "up"] => {
                     world.inventory.clusters.extend(self.away.remove_entry(&ClusterName((*name).to_owned())));
                 }
-                // The cluster no longer shows the binding without its label, but the binding still applies.
+                // Without its label, the cluster does not show the binding, but the binding still applies.
                 ["unlabelled", ..] => {
                     let binding = self.binding();
                     self.story.world.cluster().objects.remove(&binding);
@@ -99,7 +99,7 @@ impl Cell {
         self.story.world.cluster().objects.get_mut(&key).expect("the world has it")
     }
 
-    /// The subjects that bindings in namespaces of this name name, in the clusters that answer.
+    /// Returns the subjects of the bindings in namespaces with this name, in the clusters that answer.
     fn bound(&self, namespace: &str) -> BTreeSet<String> {
         let answers = |key: &ObjectKey| !self.away.contains_key(&key.cluster);
         let bound = self.story.world.bound.iter();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bursar::identity::AccountKind;
-use bursar::snapshot::{SourceRead, Way};
+use bursar::snapshot::{Completeness, SourceRead, Way};
 use bursar_directory::ldap::follow::follow;
 use bursar_directory::source::LdapConfig;
 use bursar_directory::{Pass, SourceConfig, SyncCache};
@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::proxy::{Fault, Proxy};
+use super::stale::read_after_answer;
 use super::syncrepl_random::Model;
 use super::{assert_same, ldap, names, read, read_by, site, toolforge, why};
 
@@ -208,6 +209,32 @@ async fn a_full_read_that_differs_restarts_the_subscription_while_somebody_write
     assert_same(&told.read().await, &read(told.source.clone()).await);
     told.wait(true).await;
     told.becomes_right(&told.source).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restored_server_is_stale_by_the_changes_that_the_subscription_reported() {
+    let slapd = site(SlapdOptions::default());
+    let backup = slapd.dump();
+    let told = Told::by(here(&slapd)).await;
+    let before = told.read().await.marks.entries;
+    // The write changes no attribute that is read, but proves the time of the server's state.
+    slapd.modify_ldif(&replace_ldif(&person_dn(BASE_DN, "alice"), "loginShell", &["/bin/zsh"]));
+    let end = Instant::now() + DEADLINE;
+    let seen = loop {
+        let read = told.read().await;
+        if read.marks.entries != before || Instant::now() > end {
+            break read;
+        }
+        sleep(Duration::from_millis(10)).await;
+    };
+    let (source, server) = (told.source.clone(), seen.server.clone().expect("it answered"));
+    drop(told);
+    slapd.start_copy(&backup);
+    // Now its contextCSN is newer than the one that was seen.
+    slapd.modify_ldif(&replace_ldif(&person_dn(BASE_DN, "bob"), "loginShell", &["/bin/zsh"]));
+    let found = read_after_answer(&source, &Pass::Changes(SyncCache::default()), &seen.marks, &server).await;
+    assert!(matches!(found.completeness, Completeness::Stale { .. }), "{}", why(&found));
+    assert!(why(&found).contains("went back"), "{}", why(&found));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -77,6 +77,11 @@ impl News {
         self.only.get_or_insert_default().extend(ids);
     }
 
+    /// Iterates over the entries that were put.
+    pub fn entries(&self) -> impl Iterator<Item = &RawEntry> {
+        self.puts.values().map(|(_, entry)| &**entry)
+    }
+
     /// Returns the last state that was put for an entry.
     #[must_use]
     pub fn get(&self, id: &[u8]) -> Option<&RawEntry> {

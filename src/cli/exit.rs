@@ -28,7 +28,7 @@ pub enum Exit {
     Usage = 64,
     /// The daemon is not reachable.
     Unavailable = 69,
-    /// Somebody else holds the lock.
+    /// Somebody else holds the lock, or too many requests wait for the daemon.
     Busy = 75,
     /// Not allowed.
     Forbidden = 77,

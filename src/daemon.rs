@@ -314,13 +314,15 @@ impl Loop {
     async fn answer_orders(&mut self, report: &CycleReport) {
         let Runtime { ledger, settings, .. } = &self.runtime;
         for (mut answer, reply) in self.waiters.orders.drain(..) {
-            match proof::of(ledger.state(), &settings.ledger(), &answer.revoked).await {
-                Ok(proofs) => answer.proofs = proofs,
-                // The order was carried out, and the history has the proof.
-                Err(error) => tracing::warn!(error = %chain(&error), "cannot read the proof of a revocation"),
-            }
+            let proofs = proof::of(ledger.state(), &settings.ledger(), &answer.revoked).await;
+            let unread = proofs.as_ref().err().map(|error| {
+                let text = format!("the revocation is recorded, but its proof cannot be read: {}", chain(error));
+                Refusal { exit_code: 1, text }
+            });
+            answer.proofs = proofs.unwrap_or_default();
             let mut open = report::unfinished::after(report, &answer);
             open.extend(answer.proofs.iter().filter_map(RevocationProof::open));
+            open.extend(unread);
             let _ = reply.send(Ok(OrderAnswer { open, report: Some(report.clone()), ..answer }));
         }
     }

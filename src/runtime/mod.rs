@@ -283,7 +283,15 @@ impl Runtime {
 
     /// Applies another configuration. Unchanged connections and the caches of unchanged sources are kept.
     pub fn reload(&mut self, settings: Settings) -> Result<(), SettingsErrors> {
+    ///
+    /// # Errors
+    /// A key differs that only a restart applies, or a password cannot be read. The old configuration stays in force.
         let sources = settings.sources()?;
+        let fixed = self.settings.only_at_start(&settings);
+        if !fixed.is_empty() {
+            let wrong = |key| format!("{key}: cannot change while bursard runs; run: systemctl restart bursard");
+            return Err(SettingsErrors(fixed.into_iter().map(wrong).collect()));
+        }
         // If the realm cannot be configured, the former connection stays in use.
         settings.realm_connection(&sources)?;
         self.realm = RealmTarget::of(&settings, &sources, self.realm.take())?;

@@ -222,6 +222,7 @@ impl Loop {
                 // Only once for each request, because repeated attempts would lock the directory account if the
                 // password is wrong.
                 self.runtime.directories.forget_refusals();
+                self.runtime.directories.begin_again();
                 self.waiters.syncs.push(reply);
                 self.due.insert(Trigger::Sync);
             }
@@ -321,8 +322,8 @@ impl Loop {
             });
             answer.proofs = proofs.unwrap_or_default();
             let mut open = report::unfinished::after(report, &answer);
-            open.extend(answer.proofs.iter().filter_map(RevocationProof::open));
             open.extend(unread);
+            open.extend(answer.proofs.iter().filter_map(RevocationProof::open));
             let _ = reply.send(Ok(OrderAnswer { open, report: Some(report.clone()), ..answer }));
         }
     }

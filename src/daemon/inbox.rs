@@ -82,7 +82,7 @@ pub(super) fn health(runtime: &Runtime) -> String {
 
 pub(super) struct Inbox {
     events: mpsc::Receiver<Event>,
-    /// Requests of clients. They have a channel of their own, because clients may fill it without end, and the schedule,
+    /// Requests of clients. They have a channel of their own, because clients may fill it without end. The schedule,
     /// signals and changes must not wait for a place in it.
     requests: mpsc::Receiver<Request>,
     /// Events that came during a cycle and wait for its end.

@@ -189,8 +189,8 @@ impl Settings {
         *other == Self { file: other.file.clone(), ..self.clone() }
     }
 
-    /// Returns the keys that differ in `other` and that a daemon applies only when it starts: it holds the ledger and the
-    /// sockets open.
+    /// Returns the keys that differ in `other` and that a daemon applies only when it starts, because it holds the
+    /// ledger and the sockets open.
     #[must_use]
     pub fn only_at_start(&self, other: &Self) -> Vec<&'static str> {
         let keys = [

@@ -84,6 +84,7 @@ pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
     let mut runtime = Runtime::open(settings, Arc::new(Metrics::default()), now).await?;
     let stop = CancellationToken::new();
     let (sender, events) = mpsc::channel(64);
+    let (request_sender, requests) = mpsc::channel(64);
     let sources = [
         take_signals(sender.clone())?,
         tokio::spawn(drift(runtime.changed(), runtime.clusters.urgent(), sender.clone())),
@@ -91,12 +92,12 @@ pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
     ];
     runtime.work.slice = Some(SLICE);
     runtime.directories.follow();
-    let listeners = listen(runtime.settings(), &sender, &stop).await?;
+    let listeners = listen(runtime.settings(), request_sender, &stop).await?;
     let scheduler = schedule(runtime.settings(), &sender).await?;
     notify(&[NotifyState::Ready]);
     tracing::info!(site = %runtime.settings().policy.site, "ready");
     let (due, waiters) = (BTreeSet::new(), Waiters::default());
-    let (inbox, disk) = (Inbox::new(events), disk::Begun::default());
+    let (inbox, disk) = (Inbox::new(events, requests), disk::Begun::default());
     let daemon =
         Loop { config, runtime, inbox, scheduler, sender, due, served_logins: false, waiters, disk, looking: None };
     let result = Box::pin(daemon.run()).await;
@@ -191,13 +192,14 @@ impl Loop {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Handles a request. If the caller is gone, its answer is dropped.
+    /// Handles a request. If the caller is gone, a question is not answered, but orders are carried out.
     async fn asked(&mut self, request: Request) -> Result<(), DaemonError> {
         match request {
+            // A login's request is recorded also if its caller is gone: the account is there at the next login.
+            request if request.is_abandoned() && !matches!(request, Request::Ensure(..)) => {}
             Request::Alive(reply) => drop(reply.send(Ok(health(&self.runtime)))),
             Request::Status(reply) => drop(reply.send(Ok(self.runtime.status()))),
             Request::Metrics(reply) => drop(reply.send(Ok(self.runtime.exposition()))),
-            Request::Plan(_, _, reply) if reply.is_closed() => {}
             Request::Plan(request, trusted, reply) => {
                 let ask = match candidate::ask(&self.config, self.runtime.settings(), request, trusted) {
                     Ok(ask) => ask,
@@ -220,6 +222,7 @@ impl Loop {
                 // Only once for each request, because repeated attempts would lock the directory account if the
                 // password is wrong.
                 self.runtime.directories.forget_refusals();
+                self.runtime.directories.begin_again();
                 self.waiters.syncs.push(reply);
                 self.due.insert(Trigger::Sync);
             }
@@ -312,12 +315,14 @@ impl Loop {
     async fn answer_orders(&mut self, report: &CycleReport) {
         let Runtime { ledger, settings, .. } = &self.runtime;
         for (mut answer, reply) in self.waiters.orders.drain(..) {
-            match proof::of(ledger.state(), &settings.ledger(), &answer.revoked).await {
-                Ok(proofs) => answer.proofs = proofs,
-                // The order was carried out, and the history has the proof.
-                Err(error) => tracing::warn!(error = %chain(&error), "cannot read the proof of a revocation"),
-            }
+            let proofs = proof::of(ledger.state(), &settings.ledger(), &answer.revoked).await;
+            let unread = proofs.as_ref().err().map(|error| {
+                let text = format!("the revocation is recorded, but its proof cannot be read: {}", chain(error));
+                Refusal { exit_code: 1, text }
+            });
+            answer.proofs = proofs.unwrap_or_default();
             let mut open = report::unfinished::after(report, &answer);
+            open.extend(unread);
             open.extend(answer.proofs.iter().filter_map(RevocationProof::open));
             let _ = reply.send(Ok(OrderAnswer { open, report: Some(report.clone()), ..answer }));
         }
@@ -458,18 +463,9 @@ fn take_signals(sender: mpsc::Sender<Event>) -> Result<tokio::task::JoinHandle<(
 
 async fn listen(
     settings: &Settings,
-    sender: &mpsc::Sender<Event>,
+    request_sender: mpsc::Sender<Request>,
     stop: &CancellationToken,
 ) -> Result<Vec<tokio::task::JoinHandle<()>>, DaemonError> {
-    let (request_sender, mut requests) = mpsc::channel(64);
-    let forward = sender.clone();
-    tokio::spawn(async move {
-        while let Some(request) = requests.recv().await {
-            if forward.send(Event::Asked(request)).await.is_err() {
-                return;
-            }
-        }
-    });
     let socket = |what: String| move |source| DaemonError::Socket { what, source };
     let path = &settings.control_socket;
     let what = match path.parent() {

@@ -29,26 +29,52 @@ pub struct Caller {
     pub may_read_secrets: bool,
 }
 
+/// A process at the other end of a connection, as the kernel reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Its user.
+    pub uid: u32,
+    /// Its process, if the kernel knows it.
+    pub pid: Option<i32>,
+}
+
+impl From<UCred> for Peer {
+    fn from(credentials: UCred) -> Self {
+        Self { uid: credentials.uid(), pid: credentials.pid() }
+    }
+}
+
+impl Peer {
+    /// Whether this is root or our own user. They need no groups for their rights.
+    #[must_use]
+    pub fn is_trusted(&self) -> bool {
+        let uid = Uid::from_raw(self.uid);
+        uid.is_root() || uid == Uid::effective()
+    }
+}
+
 impl Caller {
     /// Returns the caller for the credentials that the kernel reports. They contain only the primary group, so the full
     /// list is looked up. A uid without a user has no groups, and so no rights.
     #[must_use]
-    pub fn of(peer: &UCred) -> Self {
-        let uid = Uid::from_raw(peer.uid());
-        let user = User::from_uid(uid).ok().flatten();
-        let groups = user.as_ref().map(group_names).unwrap_or_default();
-        let own = uid == Uid::effective();
-        let may_read_secrets = uid.is_root() || own;
-        let (may_order, may_read) = rights(may_read_secrets, &groups);
+    pub fn of(peer: Peer) -> Self {
+        let user = User::from_uid(Uid::from_raw(peer.uid)).ok().flatten();
+        // The lookup of groups asks all name services, so root and our own user must not wait for it.
+        let groups = user.as_ref().filter(|_| !peer.is_trusted()).map(group_names).unwrap_or_default();
+        let (may_order, may_read) = rights(peer.is_trusted(), &groups);
         let name = user.map(|user| user.name);
-        Self {
-            actor: login_name(peer.pid()).or_else(|| name.clone()).unwrap_or_else(|| uid.to_string()),
-            uid: uid.as_raw(),
-            name,
-            may_order,
-            may_read,
-            may_read_secrets,
-        }
+        let actor = login_uid(peer.pid).and_then(name_of).or_else(|| name.clone());
+        let actor = actor.unwrap_or_else(|| peer.uid.to_string());
+        Self { actor, uid: peer.uid, name, may_order, may_read, may_read_secrets: peer.is_trusted() }
+    }
+
+    /// Returns root or our own user without asking a name service: numbers take the place of names.
+    #[must_use]
+    pub fn unnamed(peer: Peer) -> Self {
+        let actor = login_uid(peer.pid).unwrap_or(peer.uid).to_string();
+        let may_read_secrets = peer.is_trusted();
+        let (may_order, may_read) = rights(may_read_secrets, &BTreeSet::new());
+        Self { actor, uid: peer.uid, name: None, may_order, may_read, may_read_secrets }
     }
 }
 
@@ -66,7 +92,7 @@ pub fn own_name() -> String {
     let uid = Uid::current();
     let pid = i32::try_from(std::process::id()).ok();
     let user = || User::from_uid(uid).ok().flatten().map(|user| user.name);
-    login_name(pid).or_else(user).unwrap_or_else(|| uid.to_string())
+    login_uid(pid).and_then(name_of).or_else(user).unwrap_or_else(|| uid.to_string())
 }
 
 fn group_names(user: &User) -> BTreeSet<String> {
@@ -75,11 +101,14 @@ fn group_names(user: &User) -> BTreeSet<String> {
     groups.into_iter().filter_map(|gid| Group::from_gid(gid).ok().flatten()).map(|group| group.name).collect()
 }
 
-/// Returns the name for `/proc/PID/loginuid`, which survives `sudo` (`pam_loginuid(8)`). The name appears only in the
-/// history and gives no rights, so a reused pid does no harm.
-fn login_name(pid: Option<i32>) -> Option<String> {
+/// Returns `/proc/PID/loginuid`, which survives `sudo` (`pam_loginuid(8)`). It appears only in the history and gives no
+/// rights, so a reused pid does no harm.
+fn login_uid(pid: Option<i32>) -> Option<u32> {
     let text = fs::read_to_string(format!("/proc/{}/loginuid", pid?)).ok()?;
-    let uid: u32 = text.trim().parse().ok().filter(|uid| *uid != u32::MAX)?;
+    text.trim().parse().ok().filter(|uid| *uid != u32::MAX)
+}
+
+fn name_of(uid: u32) -> Option<String> {
     User::from_uid(Uid::from_raw(uid)).ok().flatten().map(|user| user.name)
 }
 
@@ -99,7 +128,17 @@ mod tests {
     #[tokio::test]
     async fn our_own_user_may_order() {
         let (ours, _theirs) = tokio::net::UnixStream::pair().expect("a socket pair is created");
-        let caller = Caller::of(&ours.peer_cred().expect("the kernel knows the peer"));
-        assert!(caller.may_order && caller.may_read && caller.may_read_secrets, "{caller:?}");
+        let peer = Peer::from(ours.peer_cred().expect("the kernel knows the peer"));
+        for caller in [Caller::of(peer), Caller::unnamed(peer)] {
+            assert!(caller.may_order && caller.may_read && caller.may_read_secrets, "{caller:?}");
+        }
+    }
+
+    #[test]
+    fn a_caller_without_a_name_has_no_rights_unless_trusted() {
+        let nobody = Uid::effective().as_raw() + 61_000;
+        let caller = Caller::unnamed(Peer { uid: nobody, pid: None });
+        assert!(!caller.may_order && !caller.may_read && !caller.may_read_secrets, "{caller:?}");
+        assert_eq!(caller.actor, nobody.to_string());
     }
 }

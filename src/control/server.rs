@@ -7,26 +7,23 @@ use std::path::Path;
 use std::time::Duration;
 
 use axum::extract::rejection::JsonRejection;
-use axum::extract::{DefaultBodyLimit, Extension, State};
+use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Serialize;
 use serde_json::Value;
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::api::{CycleReport, OrderAnswer, OwnRequest, PlanAnswer, PlanRequest, Status, WhoRequest};
-use super::caller::Caller;
+use super::caller::{Caller, Peer};
 use super::connections;
 use crate::orders::ensure::Asker;
 use crate::orders::request::{EnsureAnswer, EnsureRequest, OrderRequest, Refusal};
 
-/// The largest request body. An order with a long reason has a few hundred bytes, and there may be one for every
-/// account.
-const BODY_LIMIT: usize = 8 << 20;
 /// How long the loop may take to answer `/healthz`. It normally answers in milliseconds.
 const ALIVE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -52,6 +49,40 @@ pub enum Request {
     Who(u32, WhoRequest, Reply<Value>),
     /// The Prometheus text.
     Metrics(Reply<String>),
+}
+
+impl Request {
+    /// Whether every user on the host may make this request.
+    #[must_use]
+    pub const fn is_open_to_all(&self) -> bool {
+        matches!(self, Self::Own(..) | Self::Who(..) | Self::Ensure(..))
+    }
+
+    /// Whether nobody waits for the answer any more. Orders and cycles are carried out nevertheless.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Alive(reply) | Self::Metrics(reply) => reply.is_closed(),
+            Self::Status(reply) => reply.is_closed(),
+            Self::Plan(_, _, reply) => reply.is_closed(),
+            Self::Ensure(_, _, reply) => reply.is_closed(),
+            Self::Own(_, _, _, reply) | Self::Who(_, _, reply) => reply.is_closed(),
+            Self::Sync(_) | Self::Orders(..) => false,
+        }
+    }
+
+    /// Answers with `refusal`. If the caller is gone, it is dropped.
+    pub fn refuse(self, refusal: Refusal) {
+        match self {
+            Self::Alive(reply) | Self::Metrics(reply) => drop(reply.send(Err(refusal))),
+            Self::Status(reply) => drop(reply.send(Err(refusal))),
+            Self::Plan(_, _, reply) => drop(reply.send(Err(refusal))),
+            Self::Sync(reply) => drop(reply.send(Err(refusal))),
+            Self::Orders(_, _, reply) => drop(reply.send(Err(refusal))),
+            Self::Ensure(_, _, reply) => drop(reply.send(Err(refusal))),
+            Self::Own(_, _, _, reply) | Self::Who(_, _, reply) => drop(reply.send(Err(refusal))),
+        }
+    }
 }
 
 /// A question of a caller about their own accounts.
@@ -81,7 +112,8 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
 
 /// Serves until `stop`, then finishes the requests that are open.
 pub async fn serve(listener: UnixListener, request_sender: mpsc::Sender<Request>, stop: CancellationToken) {
-    connections::serve(listener, routes(request_sender), |stream| stream.peer_cred().ok(), stop).await;
+    let peer = |stream: &UnixStream| stream.peer_cred().ok().map(Peer::from);
+    connections::serve(listener, routes(request_sender), peer, Caller::of, stop).await;
 }
 
 /// Serves only metrics and health, for the TCP listener of `[metrics] listen`.
@@ -97,7 +129,7 @@ pub async fn serve_metrics(
         )
         .route("/healthz", get(healthz))
         .with_state(request_sender);
-    connections::serve(listener, routes, |_| None, stop).await;
+    connections::serve(listener, routes, |_| None, Caller::of, stop).await;
 }
 
 type RequestSender = mpsc::Sender<Request>;
@@ -117,7 +149,6 @@ fn routes(request_sender: RequestSender) -> Router {
         .route("/v1/own/who", post(who))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
-        .layer(DefaultBodyLimit::max(BODY_LIMIT))
         .with_state(request_sender)
 }
 

@@ -22,6 +22,9 @@ const HANGS: Duration = Duration::from_mins(10);
 /// How long a cycle may keep somebody waiting at a login. If each login cut a cycle at once, no cycle would end while many
 /// people log in.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The number of requests that wait for the end of a cycle. All users together may have far fewer connections open, so
+/// only requests whose callers are gone are more.
+const WAITING_REQUESTS: usize = 64;
 /// How often progress is checked if systemd's watchdog is off.
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -79,6 +82,9 @@ pub(super) fn health(runtime: &Runtime) -> String {
 
 pub(super) struct Inbox {
     events: mpsc::Receiver<Event>,
+    /// Requests of clients. They have a channel of their own, because clients may fill it without end. The schedule,
+    /// signals and changes must not wait for a place in it.
+    requests: mpsc::Receiver<Request>,
     /// Events that came during a cycle and wait for its end.
     waiting: VecDeque<Event>,
     /// A cycle was cut short for a login, and no cycle has finished since. Until then, no other cycle is cut short for
@@ -88,15 +94,15 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    pub(super) fn new(events: mpsc::Receiver<Event>) -> Self {
+    pub(super) fn new(events: mpsc::Receiver<Event>, requests: mpsc::Receiver<Request>) -> Self {
         let mut pulse = tokio::time::interval(sd_notify::watchdog_enabled().map_or(LOOK, |every| every / 2));
         pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { events, waiting: VecDeque::new(), cut_for_login: false, pulse }
+        Self { events, requests, waiting: VecDeque::new(), cut_for_login: false, pulse }
     }
 
     /// Returns the number of events that wait.
     pub(super) fn len(&self) -> usize {
-        self.waiting.len() + self.events.len()
+        self.waiting.len() + self.events.len() + self.requests.len()
     }
 
     /// Returns one of the next `turn` events. A stop is always returned.
@@ -105,17 +111,35 @@ impl Inbox {
             return None;
         }
         *turn = turn.saturating_sub(1);
-        self.waiting.pop_front().or_else(|| self.events.try_recv().ok())
+        let next = self.waiting.pop_front().or_else(|| self.events.try_recv().ok());
+        next.or_else(|| self.requests.try_recv().ok().map(Event::Asked))
     }
 
     /// Waits for the next event.
     pub(super) async fn next(&mut self) -> Event {
         loop {
             tokio::select! {
-                event = self.events.recv() => return event.unwrap_or(Event::Stop),
+                event = received(&mut self.events, &mut self.requests) => return event.unwrap_or(Event::Stop),
                 _ = self.pulse.tick() => notify(&[NotifyState::Watchdog]),
             }
         }
+    }
+
+    /// Keeps an event until the work ends. Every user on the host may ask, so the number of questions that wait is
+    /// limited.
+    fn defer(&mut self, event: Event) {
+        let Event::Asked(request) = event else { return self.waiting.push_back(event) };
+        let is_full = |waiting: &VecDeque<Event>| {
+            waiting.iter().filter(|event| matches!(event, Event::Asked(_))).count() >= WAITING_REQUESTS
+        };
+        if is_full(&self.waiting) {
+            self.waiting.retain(|event| !matches!(event, Event::Asked(request) if request.is_abandoned()));
+        }
+        if request.is_open_to_all() && is_full(&self.waiting) {
+            let text = "too many requests wait for the end of a cycle; try again in a minute".to_owned();
+            return request.refuse(Refusal { exit_code: 75, text });
+        }
+        self.waiting.push_back(Event::Asked(request));
     }
 
     /// Runs `work` to its end, and handles events meanwhile.
@@ -128,7 +152,7 @@ impl Inbox {
         loop {
             tokio::select! {
                 done = &mut work => return done,
-                Some(event) = self.events.recv() => match event {
+                Some(event) = received(&mut self.events, &mut self.requests) => match event {
                     Event::Stop if deadline.is_none() => {
                         stop.cancel();
                         deadline = Some(now() + SOFT_STOP);
@@ -148,7 +172,7 @@ impl Inbox {
                             }
                             _ => {}
                         }
-                        self.waiting.push_back(event);
+                        self.defer(event);
                     }
                 },
                 _ = self.pulse.tick() => match alive.check(progress) {
@@ -167,6 +191,14 @@ impl Inbox {
                 }
             }
         }
+    }
+}
+
+async fn received(events: &mut mpsc::Receiver<Event>, requests: &mut mpsc::Receiver<Request>) -> Option<Event> {
+    tokio::select! {
+        biased;
+        event = events.recv() => event,
+        Some(request) = requests.recv() => Some(Event::Asked(request)),
     }
 }
 
@@ -205,4 +237,51 @@ fn now() -> Instant {
 pub(super) fn notify(states: &[NotifyState<'_>]) {
     // Without systemd, nobody is notified.
     let _ = sd_notify::notify(states);
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::control::api::OwnRequest;
+    use crate::control::server::{Question, Reply};
+
+    fn question(reply: Reply<serde_json::Value>) -> Request {
+        Request::Own(Question::Show, 1000, OwnRequest { of: None }, reply)
+    }
+
+    #[tokio::test]
+    async fn the_schedule_does_not_wait_for_a_place_among_requests() {
+        let ((events, on_events), (requests, on_requests)) = (mpsc::channel(1), mpsc::channel(4));
+        let mut inbox = Inbox::new(on_events, on_requests);
+        while requests.try_send(question(oneshot::channel().0)).is_ok() {}
+        assert!(events.try_send(Event::Tick).is_ok(), "requests fill only their own channel");
+        assert_eq!(inbox.len(), 5);
+        assert!(matches!(inbox.ready(&mut 5), Some(Event::Tick)));
+        assert!(matches!(inbox.next().await, Event::Asked(_)));
+    }
+
+    #[tokio::test]
+    async fn the_requests_that_wait_for_a_cycle_are_limited() {
+        let (events, requests) = (mpsc::channel(1), mpsc::channel(1));
+        let mut inbox = Inbox::new(events.1, requests.1);
+        for _ in 0..1000 {
+            inbox.defer(Event::Asked(question(oneshot::channel().0)));
+            assert!(inbox.waiting.len() <= WAITING_REQUESTS);
+        }
+        let mut answers = Vec::new();
+        for _ in 0..=WAITING_REQUESTS {
+            let (reply, answer) = oneshot::channel();
+            inbox.defer(Event::Asked(question(reply)));
+            answers.push(answer);
+        }
+        let last = answers.pop().expect("the last question").await.expect("an answer at once");
+        assert_eq!(last.expect_err("a refusal").exit_code, 75);
+        assert!(answers.iter_mut().all(|answer| answer.try_recv().is_err()), "the others wait");
+        let (reply, _caller) = oneshot::channel();
+        inbox.defer(Event::Asked(Request::Orders("root".to_owned(), Vec::new(), reply)));
+        inbox.defer(Event::Tick);
+        assert_eq!(inbox.waiting.len(), WAITING_REQUESTS + 2, "orders and the schedule are always kept");
+    }
 }

@@ -73,6 +73,12 @@ impl Directories {
         }
     }
 
+    /// Begins each read in progress again when a cycle next reads its source, because an administrator asks for the
+    /// present state.
+    pub(crate) fn begin_again(&self) {
+        self.reads.outdate();
+    }
+
     /// Notified whenever a directory reports a change.
     #[must_use]
     pub fn changed(&self) -> Arc<Notify> {

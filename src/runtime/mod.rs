@@ -30,6 +30,7 @@ use crate::bootstrap::SEAL_KEY;
 use crate::contract::Sealer;
 use crate::control::api::OrderAnswer;
 use crate::identity::ClusterName;
+use crate::ledger::LedgerState;
 use crate::orders::request::OrderRequest;
 use crate::plan::Planner;
 use crate::settings::{Settings, SettingsErrors};
@@ -282,7 +283,15 @@ impl Runtime {
     }
 
     /// Applies another configuration. Unchanged connections and the caches of unchanged sources are kept.
+    ///
+    /// # Errors
+    /// A key differs that only a restart applies, or a password cannot be read. The old configuration stays in force.
     pub fn reload(&mut self, settings: Settings) -> Result<(), SettingsErrors> {
+        let fixed = self.settings.only_at_start(&settings);
+        if !fixed.is_empty() {
+            let wrong = |key| format!("{key}: cannot change while bursard runs; run: systemctl restart bursard");
+            return Err(SettingsErrors(fixed.into_iter().map(wrong).collect()));
+        }
         let sources = settings.sources()?;
         // If the realm cannot be configured, the former connection stays in use.
         settings.realm_connection(&sources)?;
@@ -295,8 +304,19 @@ impl Runtime {
 
     /// Records orders. The next cycle carries them out.
     pub async fn order(&mut self, actor: &str, requests: &[OrderRequest]) -> Result<OrderAnswer, RuntimeError> {
-        Ok(self.ledger.order(&self.settings.policy, actor, requests).await?)
+        let waiting = reads_ordered(self.ledger.state());
+        let answer = self.ledger.order(&self.settings.policy, actor, requests).await?;
+        if reads_ordered(self.ledger.state()) > waiting {
+            self.directories.begin_again();
+        }
+        Ok(answer)
     }
+}
+
+/// Returns the number of orders that only a read of the directories carries out.
+fn reads_ordered(ledger: &LedgerState) -> usize {
+    let orders = ledger.orders.iter().filter(|order| order.what.is_of_reads()).count();
+    orders + ledger.marks.values().filter(|mark| mark.accepted).count()
 }
 
 /// Reads the seal's key.

@@ -44,6 +44,8 @@ struct Reading {
     /// The source as configured. If the configuration changes, this read is dropped.
     asked: SourceConfig,
     whole: bool,
+    /// Somebody has asked for a read that begins later.
+    is_outdated: bool,
     task: AbortOnDropHandle<()>,
 }
 
@@ -81,13 +83,27 @@ impl Reads {
         locked(&self.answers.reads).retain(|name, _| sources.iter().any(|source| source.name == *name));
     }
 
+    /// Has every source read again that is read now, or has answered: an administrator asks for the present state, and
+    /// these reads may have passed an entry that changed since.
+    pub(super) fn outdate(&self) {
+        locked(&self.tasks).values_mut().for_each(|reading| reading.is_outdated = true);
+    }
+
     /// Begins to read a source, unless such a read is in progress. A full read replaces a read of changes.
     pub(super) fn begin(&self, question: Question<'_>) {
         let Question { asked, source, pass, known, policy, now, changed } = question;
-        let (name, whole) = (source.name.clone(), matches!(pass, Pass::Whole(_)));
+        let name = source.name.clone();
         let answered = self.has_answered(&name);
         let mut tasks = locked(&self.tasks);
-        let goes_on = |reading: &Reading| (reading.whole || !whole) && (answered || !reading.task.is_finished());
+        let pass = match pass {
+            // The scheduled full read is not lost if it is outdated.
+            Pass::Changes(cache) if tasks.get(&name).is_some_and(|reading| reading.whole) => Pass::Whole(cache),
+            pass => pass,
+        };
+        let whole = matches!(pass, Pass::Whole(_));
+        let goes_on = |reading: &Reading| {
+            !reading.is_outdated && (reading.whole || !whole) && (answered || !reading.task.is_finished())
+        };
         if tasks.get(&name).is_some_and(goes_on) {
             return;
         }
@@ -103,7 +119,7 @@ impl Reads {
             }
         };
         let task = AbortOnDropHandle::new(tokio::spawn(reading));
-        tasks.insert(name, Reading { asked: asked.clone(), whole, task });
+        tasks.insert(name, Reading { asked: asked.clone(), whole, is_outdated: false, task });
     }
 
     /// Waits until all of `wanted` have answered, or until `patience` is over.
@@ -166,4 +182,51 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[expect(clippy::disallowed_methods, reason = "how long a cycle waits is no decision about the directory")]
 fn now() -> Instant {
     Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use bursar_directory::source::{LdapConfig, SidMapping, SourceKind};
+    use bursar_directory::{LastRead, Preset, SyncCache};
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::identity::AccountKind;
+    use crate::plan::testing::policy;
+
+    #[tokio::test]
+    async fn a_read_that_began_before_the_request_is_replaced() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("ldap://{}", silent.local_addr().expect("its address"));
+        let connected = async || timeout(Duration::from_secs(30), silent.accept()).await.expect("a read connects");
+        let asked = SourceConfig {
+            name: "people".to_owned(),
+            kind: SourceKind::Ldap(LdapConfig { allow_plaintext: true, ..LdapConfig::new(vec![url]) }),
+            sentinels: Vec::new(),
+            tools: None,
+            users: Some(Preset::Toolforge.tree(AccountKind::User, "ou=people,dc=example,dc=org")),
+            groups: None,
+            attributes: Preset::Toolforge.attributes(),
+            sids: SidMapping::default(),
+        };
+        let (reads, cache) = (Reads::default(), SyncCache::default());
+        let begin = |pass| {
+            let known = Known::from([("people".to_owned(), LastRead::default())]);
+            let (source, policy, changed) = (asked.clone(), policy(), Arc::default());
+            let now = Timestamp::UNIX_EPOCH;
+            reads.begin(Question { asked: &asked, source, pass, known, policy, now, changed });
+        };
+        begin(Pass::Whole(cache.clone()));
+        let first = connected().await;
+        begin(Pass::Changes(cache.clone()));
+        reads.outdate();
+        begin(Pass::Changes(cache.clone()));
+        // The read before the request would have connected only once.
+        let second = connected().await;
+        assert!(locked(&reads.tasks)["people"].whole, "the scheduled full read is not lost");
+        begin(Pass::Changes(cache));
+        assert!(!locked(&reads.tasks)["people"].task.is_finished());
+        drop((first, second));
+    }
 }

@@ -188,6 +188,18 @@ impl Settings {
         *other == Self { file: other.file.clone(), ..self.clone() }
     }
 
+    /// Returns the keys that differ in `other` and that a daemon applies only when it starts, because it holds the
+    /// ledger and the sockets open.
+    #[must_use]
+    pub fn only_at_start(&self, other: &Self) -> Vec<&'static str> {
+        let keys = [
+            ("state_dir", self.state_dir != other.state_dir),
+            ("control.socket", self.control_socket != other.control_socket),
+            ("metrics.listen", self.metrics != other.metrics),
+        ];
+        keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
+    }
+
     /// Returns how the file differs now from these settings, which were read from it; `None` if it does not. The daemon
     /// calls this between its cycles, so no name is resolved here: `strict_egress` checks names when the file is put in
     /// force.
@@ -198,7 +210,10 @@ impl Settings {
         let text = text.map_err(|error| SettingsErrors(vec![format!("{}: {error}", self.file.display())]));
         match text.and_then(|text| Self::of_text(&self.file, &text, &environment(), Names::AsWritten)) {
             Ok(now) if now == *self => None,
-            Ok(_) => Some(format!("{differs}; to put it in force: systemctl reload bursard")),
+            Ok(now) => {
+                let act = if self.only_at_start(&now).is_empty() { "reload" } else { "restart" };
+                Some(format!("{differs}; to put it in force: systemctl {act} bursard"))
+            }
             Err(SettingsErrors(errors)) => {
                 let first = errors.first().map(String::as_str).unwrap_or_default();
                 Some(format!("{differs}, and has errors; `bursar check` lists all of them; the first: {first}"))

@@ -159,6 +159,37 @@ fn stranger_asks(site: &Site, file: &std::path::Path) -> String {
 }
 
 #[test]
+fn a_reload_is_refused_if_a_key_differs_that_only_a_restart_applies() {
+    let site = Site::new();
+    let daemon = site.daemon();
+    let file = site.path("bursar.toml");
+    let right = std::fs::read_to_string(&file).expect("a configuration");
+    let elsewhere = |name: &str| right.replace(&format!("{name}\""), &format!("{name}-2\""));
+    let status = || {
+        let mut command = Command::new("curl");
+        command.args(["-s", "--unix-socket"]).arg(site.path("control.sock")).arg("http://bursard/v1/status");
+        text(&command.output().expect("curl"))
+    };
+    for (key, other) in [
+        ("state_dir", elsewhere("/state")),
+        ("control.socket", elsewhere("/control.sock")),
+        ("metrics.listen", format!("{right}[metrics]\nlisten = \"127.0.0.1:0\"\n")),
+    ] {
+        std::fs::write(&file, other.replace("site = \"cli\"", "site = \"other\"")).expect("written");
+        daemon.signal(Signal::HUP);
+        let refused = format!("{key}: cannot change while bursard runs");
+        daemon.wait_until(&refused, DEADLINE, || {
+            std::fs::read_to_string(site.path("bursard.log")).is_ok_and(|log| log.contains(&refused))
+        });
+        let status = status();
+        assert!(status.contains("\"site\":\"cli\"") && status.contains("systemctl restart bursard"), "{status}");
+    }
+    std::fs::write(&file, right.replace("site = \"cli\"", "site = \"other\"")).expect("written");
+    daemon.signal(Signal::HUP);
+    daemon.wait_until("the other site", DEADLINE, || status().contains("\"site\":\"other\""));
+}
+
+#[test]
 fn before_init_the_plan_shows_the_accounts_of_the_directories() {
     let site = Site::new();
     std::fs::remove_file(site.path("state/seal.key")).expect("the file exists");

@@ -1,15 +1,15 @@
 //! Tests of a subscription (refreshAndPersist): a real `slapd` reports each change when it happens.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bursar::identity::AccountKind;
-use bursar::snapshot::{SourceRead, Way};
+use bursar::snapshot::{Completeness, SourceRead, Way};
 use bursar_directory::ldap::follow::follow;
 use bursar_directory::source::LdapConfig;
 use bursar_directory::{Pass, SourceConfig, SyncCache};
-use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, tool_ldif, toolforge_units_ldif};
+use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, tool_ldif, toolforge_units_ldif, unit_ldif};
 use bursar_testkit::ready::DEADLINE;
 use bursar_testkit::sample::sentinel_ldif;
 use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::proxy::{Fault, Proxy};
+use super::stale::read_after_answer;
 use super::syncrepl_random::Model;
 use super::{assert_same, ldap, names, read, read_by, site, toolforge, why};
 
@@ -168,15 +169,74 @@ async fn a_full_read_that_differs_restarts_the_subscription() {
     told.heard("a deletion").await;
     let mut wrong = (*wrong).clone();
     wrong.mark = told.memory.live(&told.source).expect("the source keeps its entries in memory").mark.clone();
-    told.memory.follow(&told.source.name, Arc::new(wrong));
+    let found_wrong = told.memory.found_wrong(&told.source.name);
+    assert!(told.memory.follow(&told.source.name, Arc::new(wrong.clone()), found_wrong));
     assert!(names(&told.read().await, AccountKind::User).contains(&"alice"));
     let found = whole().await;
     assert!(
         found.compared.expect("a full read compares the entries").examples.contains(&"user alice was gone".to_owned())
     );
     assert_same(&told.read().await, &read(told.source.clone()).await);
+    assert!(!told.memory.follow(&told.source.name, Arc::new(wrong), found_wrong), "it descends from wrong entries");
     told.wait(true).await;
     told.becomes_right(&told.source).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_read_that_differs_restarts_the_subscription_while_somebody_writes() {
+    let slapd = Arc::new(site(SlapdOptions::default()));
+    let guests = format!("ou=guests,ou=people,{BASE_DN}");
+    slapd.add_ldif(&unit_ldif(&format!("ou=people,{BASE_DN}"), "guests"));
+    slapd.add_ldif(&person_ldif(BASE_DN, "guest", 2100).replace(&format!("ou=people,{BASE_DN}"), &guests));
+    let told = Told::by(here(&slapd)).await;
+    // A server does not report the entries beneath an entry that was moved.
+    let moved =
+        format!("dn: {guests}\nchangetype: modrdn\nnewrdn: ou=guests\ndeleteoldrdn: 0\nnewsuperior: {BASE_DN}\n\n");
+    slapd.modify_ldif(&moved);
+    assert!(names(&told.read().await, AccountKind::User).contains(&"guest"));
+    let ended = Arc::new(AtomicBool::new(false));
+    let writer = std::thread::spawn({
+        let (slapd, ended) = (Arc::clone(&slapd), Arc::clone(&ended));
+        move || {
+            for shell in (0..).take_while(|_| !ended.load(Ordering::SeqCst)) {
+                let shell = format!("/bin/shell{shell}");
+                slapd.modify_ldif(&replace_ldif(&person_dn(BASE_DN, "bob"), "loginShell", &[&shell]));
+            }
+        }
+    });
+    let found = read_by(&told.source, &Pass::Whole(told.memory.clone())).await;
+    ended.store(true, Ordering::SeqCst);
+    writer.join().expect("the writes succeed");
+    assert!(found.compared.expect("compared").examples.contains(&"user guest was gone".to_owned()));
+    assert_same(&told.read().await, &read(told.source.clone()).await);
+    told.wait(true).await;
+    told.becomes_right(&told.source).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restored_server_is_stale_by_the_changes_that_the_subscription_reported() {
+    let slapd = site(SlapdOptions::default());
+    let backup = slapd.dump();
+    let told = Told::by(here(&slapd)).await;
+    let before = told.read().await.marks.entries;
+    // The write changes no attribute that is read, but proves the time of the server's state.
+    slapd.modify_ldif(&replace_ldif(&person_dn(BASE_DN, "alice"), "loginShell", &["/bin/zsh"]));
+    let end = Instant::now() + DEADLINE;
+    let seen = loop {
+        let read = told.read().await;
+        if read.marks.entries != before || Instant::now() > end {
+            break read;
+        }
+        sleep(Duration::from_millis(10)).await;
+    };
+    let (source, server) = (told.source.clone(), seen.server.clone().expect("it answered"));
+    drop(told);
+    slapd.start_copy(&backup);
+    // Now its contextCSN is newer than the one that was seen.
+    slapd.modify_ldif(&replace_ldif(&person_dn(BASE_DN, "bob"), "loginShell", &["/bin/zsh"]));
+    let found = read_after_answer(&source, &Pass::Changes(SyncCache::default()), &seen.marks, &server).await;
+    assert!(matches!(found.completeness, Completeness::Stale { .. }), "{}", why(&found));
+    assert!(why(&found).contains("went back"), "{}", why(&found));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

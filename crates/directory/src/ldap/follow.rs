@@ -81,16 +81,17 @@ async fn follow_once(
     let servers = memory.servers(&source.name);
     let mut connection = Search::new(&servers).open(config, source).await.map_err(|raw| why(&raw))?;
     let server = connection.server.clone();
+    let found_wrong = memory.found_wrong(&source.name);
     let known = match memory.of(source).filter(|kept| kept.server == server) {
         Some(known) => known,
         None => begun(config, source, memory, &server, &servers).await?,
     };
     let mut following =
-        Following { source, memory, changed, server: &server, known, trees: BTreeMap::new(), live: false };
+        Following { source, memory, changed, server: &server, known, found_wrong, trees: BTreeMap::new(), live: false };
     let Err(error) = following.run(config, &mut connection).await;
     if !following.live && !error.ends_connection() {
         // The failure may be caused by the cache itself.
-        memory.forget(&source.name, &following.known);
+        memory.forget(&source.name);
     }
     let error = connection.diagnose(error).await;
     Err(format!("{server}: {}", chain(&error)))
@@ -128,9 +129,11 @@ struct Following<'a> {
     changed: &'a Notify,
     server: &'a str,
     known: Arc<Kept>,
+    /// How often the cache had been found wrong before `known` was taken from it.
+    found_wrong: u64,
     /// What the server sent since `known`, by tree.
     trees: BTreeMap<AccountKind, Told>,
-    /// Whether `known` is what the cache holds, and is up to date.
+    /// Whether `known` is in the cache, and is up to date.
     live: bool,
 }
 
@@ -198,7 +201,6 @@ impl Following<'_> {
 
     /// Stores what the server sent.
     fn keep(&mut self) -> Result<(), ReadError> {
-        self.look()?;
         if !self.live {
             believe(&self.known, &self.trees)?;
             if self.trees.values().any(|told| told.news.is_by_silence()) {
@@ -208,7 +210,9 @@ impl Following<'_> {
         let trees: BTreeMap<_, _> = self.trees.iter_mut().map(|(kind, told)| (*kind, told.next())).collect();
         let is_news = trees.iter().any(|(kind, told)| self.known.mirror.is_changed_by(*kind, &told.news));
         self.known = Arc::new(taken(self.source, self.server, &self.known, trees)?);
-        self.memory.follow(&self.source.name, Arc::clone(&self.known));
+        if !self.memory.follow(&self.source.name, Arc::clone(&self.known), self.found_wrong) {
+            return Err(found_wrong());
+        }
         if !self.live {
             tracing::info!(source = self.source.name, server = self.server, "the server pushes changes");
         }
@@ -219,13 +223,14 @@ impl Following<'_> {
         Ok(())
     }
 
-    /// Fails if the cache was replaced, because a comparison with a full read found it wrong.
+    /// Fails if the cache was dropped, because a comparison with a full read found it wrong.
     fn look(&self) -> Result<(), ReadError> {
-        if self.live && !self.memory.holds(&self.source.name, &self.known) {
-            return Err(ReadError::Answer("the pushed changes are inconsistent and are read again".to_owned()));
-        }
-        Ok(())
+        if self.memory.found_wrong(&self.source.name) == self.found_wrong { Ok(()) } else { Err(found_wrong()) }
     }
+}
+
+fn found_wrong() -> ReadError {
+    ReadError::Answer("the pushed changes are inconsistent and are read again".to_owned())
 }
 
 type Items<'s> = BoxStream<'s, (AccountKind, Result<ResultEntry, ReadError>)>;

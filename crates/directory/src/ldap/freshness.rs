@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bursar_core::identity::DirectoryId;
 use bursar_core::snapshot::dn::Dn;
-use bursar_core::snapshot::freshness::{Marks, Stamp, WITNESSES};
+use bursar_core::snapshot::freshness::{Marks, Stamp, WITNESSES, newest};
 use futures::FutureExt as _;
 use ldap3::{Ldap, Scope, SearchOptions, SearchResult};
 use tokio::time::timeout;
@@ -132,14 +132,36 @@ pub(super) fn witnesses<'a>(
     if WITNESSES < stamped.len() {
         stamped.select_nth_unstable_by_key(WITNESSES, |(stamp, _)| std::cmp::Reverse(*stamp));
     }
-    let id = |entry: &RawEntry| {
-        let text = entry.texts(&source.attributes.id).next()?.trim().to_lowercase();
-        Some(DirectoryId(text))
-    };
     let (newest, others) = stamped.split_at(WITNESSES.min(stamped.len()));
-    let newest = newest.iter().filter_map(|(stamp, entry)| Some((id(entry)?, *stamp)));
-    let others = others.iter().filter_map(|(stamp, entry)| Some((id(entry)?, *stamp)));
+    let newest = newest.iter().filter_map(|(_, entry)| witness(source, entry));
+    let others = others.iter().filter_map(|(_, entry)| witness(source, entry));
     newest.chain(others.filter(|(id, _)| known.entries.contains_key(id))).collect()
+}
+
+/// Returns the id of an entry and the time of its last change; `None` if it shows no time.
+pub(super) fn witness(source: &SourceConfig, entry: &RawEntry) -> Option<(DirectoryId, Stamp)> {
+    let stamp = entry.stamp?;
+    let text = entry.texts(&source.attributes.id).next()?.trim().to_lowercase();
+    Some((DirectoryId(text), stamp))
+}
+
+/// Returns the times of the last changes after the server reported the entries `told`. An entry that went back to an
+/// older time is always contained, because it is the evidence that the server is behind.
+pub(super) fn witnesses_after(
+    known: &BTreeMap<DirectoryId, Stamp>,
+    told: impl Iterator<Item = (DirectoryId, Stamp)>,
+) -> BTreeMap<DirectoryId, Stamp> {
+    let mut after = known.clone();
+    let mut older = BTreeMap::new();
+    for (id, stamp) in told {
+        if known.get(&id).is_some_and(|known| stamp.is_before(*known)) {
+            older.insert(id.clone(), stamp);
+        }
+        after.insert(id, stamp);
+    }
+    let mut after = newest(after, WITNESSES);
+    after.append(&mut older);
+    after
 }
 
 /// Returns the entry at `base`, or an empty list if there is none or it is hidden.
@@ -159,4 +181,22 @@ async fn found(
     }
     let entries = items.into_iter().filter(|item| !item.is_ref() && !item.is_intermediate());
     entries.map(|item| raw(item.0, |_| ()).ok_or(ReadError::Unparsable)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reported_entries_replace_the_known_times_and_an_older_time_stays() {
+        let at =
+            |second: usize| Stamp::parse(&format!("2026112110{:02}{:02}Z", second / 60, second % 60)).expect("a time");
+        let id = |number: usize| DirectoryId(format!("e{number}"));
+        let known: BTreeMap<_, _> = (0..WITNESSES).map(|number| (id(number), at(100 + number))).collect();
+        let after = witnesses_after(&known, [(id(999), at(600)), (id(200), at(601))].into_iter());
+        assert_eq!((after.len(), after[&id(999)], after[&id(200)]), (WITNESSES, at(600), at(601)));
+        assert!(!after.contains_key(&id(0)), "the oldest time gave way");
+        let after = witnesses_after(&known, [(id(200), at(1))].into_iter());
+        assert_eq!(after[&id(200)], at(1));
+    }
 }

@@ -24,6 +24,7 @@ use ldap3::{Ldap, ResultEntry, Scope, SearchStream, parse_refs};
 use tokio::time::timeout;
 
 use super::connection::{Connection, ReadError, meaning};
+use super::freshness::{witness, witnesses_after};
 use crate::entry::assemble::{KINDS, RawRead};
 use crate::entry::raw::RawEntry;
 use crate::source::{LdapConfig, SourceConfig, Tree};
@@ -48,14 +49,13 @@ pub(super) async fn refresh(
     history: &ServerHistory,
 ) -> Result<Kept, RawRead> {
     let mut cookies = None;
-    if let Some(known) = kept.filter(|kept| kept.server == connection.server) {
+    // If another server answered last, the cached times do not cover the entries that it showed.
+    let is_last = |server: &str| history.answered.is_empty() || history.answered == server;
+    if let Some(known) = kept.filter(|kept| kept.server == connection.server && is_last(&kept.server)) {
         match tried(&mut connection, async |connection| advance(connection, config, source, known).await).await {
-            Ok(Advance::Told(mut kept)) => {
+            Ok(Advance::Told(kept)) => {
                 // The unbind is a courtesy: all answers have arrived.
                 let _ = timeout(Duration::from_secs(1), connection.ldap.unbind()).await;
-                if kept.marks.entries.is_empty() {
-                    kept.marks.entries = super::witnesses(source, kept.mirror.entries(), &history.marks);
-                }
                 return Ok(*kept);
             }
             Ok(Advance::Silence(after)) => cookies = Some(after),
@@ -121,11 +121,9 @@ async fn advance(
     if trees.values().any(|told| told.news.is_by_silence()) {
         return cookies(&trees).map(Advance::Silence);
     }
-    // Most passes bring no changes, and going through all entries would take longer than such a pass.
-    let is_news = trees.values().any(|told| !told.news.is_empty());
-    let entries = if is_news { BTreeMap::new() } else { known.marks.entries.clone() };
     let kept = taken(source, &connection.server, known, trees)?;
-    Ok(Advance::Told(Box::new(Kept { marks: Marks { entries, ..connection.marks.clone() }, ..kept })))
+    let marks = Marks { entries: kept.marks.entries, ..connection.marks.clone() };
+    Ok(Advance::Told(Box::new(Kept { marks, ..kept })))
 }
 
 /// Returns the cookies from which changes can be asked, if everything is read afterwards. What the server sends is
@@ -195,10 +193,12 @@ pub(super) fn taken(
     trees: BTreeMap<AccountKind, Told>,
 ) -> Result<Kept, ReadError> {
     let mark = Mark::Syncrepl(cookies(&trees)?);
+    let told = trees.values().flat_map(|told| told.news.entries()).filter_map(|entry| witness(source, entry));
+    let marks = Marks { entries: witnesses_after(&known.marks.entries, told), ..known.marks.clone() };
     let mirror = known.mirror.with(trees.into_iter().map(|(kind, told)| (kind, told.news)).collect());
     let unknown = || ReadError::Answer("the server reports an entry as unchanged that it never sent".to_owned());
     let mirror = mirror.ok_or_else(unknown)?;
-    let (asked, server, marks) = (source.clone(), server.to_owned(), known.marks.clone());
+    let (asked, server) = (source.clone(), server.to_owned());
     Ok(Kept { asked, server, marks, behind: Vec::new(), mark, mirror })
 }
 

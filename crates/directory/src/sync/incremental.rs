@@ -82,9 +82,7 @@ pub(crate) async fn whole(
         memory.keep(&source.name, Arc::new(after));
         return SourceRead { compared: Some(found), ..read };
     }
-    if let Some(wrong) = known {
-        memory.forget(&source.name, &wrong);
-    }
+    memory.forget(&source.name);
     let read = match refresh(source, None, history).await {
         Ok(kept) => {
             let read = told(source, &kept, Way::Incremental, rules);

@@ -67,6 +67,8 @@ struct Slot {
     kept: Option<Arc<Kept>>,
     /// Whether the server pushes each change of `kept`.
     live: bool,
+    /// How often the entries were found wrong. A task that follows the server from wrong entries must start again.
+    found_wrong: u64,
     /// What is known about the source's servers. It stays if the entries are dropped.
     servers: ServerHistory,
     /// The replication state that the server showed when it was last asked while it pushed changes.
@@ -156,29 +158,32 @@ impl SyncCache {
         }
     }
 
-    /// Drops `wrong`, if it is still the cached state of `source`. The next read, and following the server, then start
-    /// again.
-    pub fn forget(&self, source: &str, wrong: &Arc<Kept>) {
-        if self.holds(source, wrong) {
-            let mut slots = self.lock();
-            let slot = slots.entry(source.to_owned()).or_default();
-            *slot = Slot { servers: slot.servers.clone(), ..Slot::default() };
-        }
-    }
-
-    /// Whether `kept` is the cached state of `source`.
-    #[must_use]
-    pub fn holds(&self, source: &str, kept: &Arc<Kept>) -> bool {
-        let slots = self.lock();
-        slots.get(source).and_then(|slot| slot.kept.as_ref()).is_some_and(|held| Arc::ptr_eq(held, kept))
-    }
-
-    /// Stores `next`, which is up to date, as are the states that follow it.
-    pub fn follow(&self, source: &str, next: Arc<Kept>) {
+    /// Drops the cached entries of `source`, which are wrong. The next read, and following the server, then start
+    /// again. States that were pushed after the error was found descend from the wrong entries and are dropped, too.
+    pub fn forget(&self, source: &str) {
         let mut slots = self.lock();
         let slot = slots.entry(source.to_owned()).or_default();
+        *slot = Slot { servers: slot.servers.clone(), found_wrong: slot.found_wrong + 1, ..Slot::default() };
+    }
+
+    /// Returns how often the entries of `source` were found wrong.
+    #[must_use]
+    pub fn found_wrong(&self, source: &str) -> u64 {
+        self.lock().get(source).map_or(0, |slot| slot.found_wrong)
+    }
+
+    /// Stores `next`, which is up to date, as are the states that follow it. Returns `false` and stores nothing if the
+    /// entries were found wrong since [`SyncCache::found_wrong`] returned `found_wrong`.
+    #[must_use]
+    pub fn follow(&self, source: &str, next: Arc<Kept>, found_wrong: u64) -> bool {
+        let mut slots = self.lock();
+        let slot = slots.entry(source.to_owned()).or_default();
+        if slot.found_wrong != found_wrong {
+            return false;
+        }
         slot.kept = Some(next);
         slot.live = true;
+        true
     }
 
     /// Records that the server no longer pushes changes.

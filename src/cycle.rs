@@ -71,9 +71,8 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
             counted = counted => counted,
             () = work.interrupt.cancelled() => BTreeMap::new(),
         };
-        for (cluster, pods) in counted {
-            metrics.suspended_pods(&cluster.0, pods);
-        }
+        // A cluster that was not counted keeps its last count.
+        clusters.suspended_pods.extend(counted);
     }
     let (limits, changed) = (&settings.policy.limits, &clusters.changed);
     let following = Following { ledger: &mut *ledger, limits, work, metrics, changed, clusters, trigger, extent };

@@ -73,6 +73,8 @@ pub struct Clusters {
     opened: u64,
     /// What this process may find in the clusters that it connected or tried to.
     generations: BTreeMap<ClusterName, Arc<KnownGenerations>>,
+    /// The pods of suspended tenants that ran when they were last counted.
+    pub(crate) suspended_pods: BTreeMap<ClusterName, usize>,
 }
 
 /// The other state that connecting a cluster needs.
@@ -166,6 +168,7 @@ impl Clusters {
             stop,
             opened,
             generations: BTreeMap::new(),
+            suspended_pods: BTreeMap::new(),
         }
     }
 

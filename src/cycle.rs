@@ -62,6 +62,7 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
         }
     })
     .await?;
+    clusters.must_own(ledger.state())?; // before anything is written in the realm
     count(metrics, &decided, &done);
     if trigger == Trigger::FullRead {
         // clusters: pods of suspended tenants
@@ -70,12 +71,11 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
             counted = counted => counted,
             () = work.interrupt.cancelled() => BTreeMap::new(),
         };
-        for (cluster, pods) in counted {
-            metrics.suspended_pods(&cluster.0, pods);
-        }
+        // A cluster that was not counted keeps its last count.
+        clusters.suspended_pods.extend(counted);
     }
     let (limits, changed) = (&settings.policy.limits, &clusters.changed);
-    let following = Following { ledger: &mut *ledger, limits, work, metrics, changed, trigger, extent };
+    let following = Following { ledger: &mut *ledger, limits, work, metrics, changed, clusters, trigger, extent };
     let there = realm::serve(realm.as_deref_mut(), following).await?; // the realm: read when due, then updated
 
     let (times, refusals) = ((began, ledger.now()), [decided.refusals, there.refusals].concat());

@@ -12,7 +12,6 @@ use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt as _, watcher::watcher};
 use kube::{Api, Client};
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
@@ -28,6 +27,7 @@ use super::webhook::{self, APPROVALS, WEBHOOK, WebhookRequest, backstop, mutates
 use super::{AccessError, answered};
 use crate::certificate::fingerprint;
 use crate::identity::ClusterName;
+use crate::observed::listing_again;
 use crate::policy::Policy;
 
 const GROUP: &str = "admissionregistration.k8s.io";
@@ -196,7 +196,7 @@ async fn follow(
     };
     let api = Api::<DynamicObject>::all_with(client, &resource);
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let mut events = std::pin::pin!(watcher(api, config).default_backoff());
+    let mut events = std::pin::pin!(listing_again(api, config));
     let key = (kind.to_owned(), name);
     let mut listed = Seen::Absent;
     while let Some(event) = events.next().await {

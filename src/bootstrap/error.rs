@@ -54,6 +54,12 @@ pub enum AccessError {
         /// The request.
         what: String,
     },
+    /// The mark is higher than this process ever wrote it.
+    #[error("bursar-mark proves that the ledger is out of date; nothing is written, and the daemon exits")]
+    Behind,
+    /// Somebody else changed the mark at each try.
+    #[error("somebody else writes ConfigMap bursar-mark in namespace bursar all the time; it is retried")]
+    Contended,
     /// Another ledger owns this cluster.
     #[error(
         "the cluster belongs to ledger {found}, and this is {ours} (ConfigMap bursar-owner in namespace bursar); \
@@ -209,5 +215,11 @@ impl AccessError {
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(status) if status.code == 404))
+    }
+
+    /// The object was created, changed or removed in between.
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(status) if matches!(status.code, 404 | 409)))
     }
 }

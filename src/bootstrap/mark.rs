@@ -12,8 +12,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -28,6 +27,7 @@ use crate::errors::chain;
 use crate::identity::{ClusterName, NamespaceName, Uid};
 use crate::ledger::LedgerState;
 use crate::ledger::workspace_uid::highest;
+use crate::observed::listing_again;
 use crate::policy::Policy;
 
 /// The key of the process that runs.
@@ -41,6 +41,10 @@ const REFUSED: &str = "refused";
 const CLAIM_WAITS: Duration = Duration::from_secs(10);
 /// The interval between two reads while a claim waits.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How long an execution waits for the mark that it reads first.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
+/// How often a write is tried if somebody else writes the mark at the same time.
+const WRITES: usize = 3;
 /// A `resourceVersion` that no object has. An apply with it creates the object, or fails with 409 if the object exists.
 const NO_OBJECT: &str = "1";
 
@@ -56,6 +60,8 @@ pub enum Found {
     Unproven {
         /// The ledger that the mark names.
         ledger: String,
+        /// Its `resourceVersion`.
+        version: String,
     },
     /// The mark of this ledger.
     Own(Own),
@@ -66,6 +72,7 @@ pub enum Found {
 pub struct Own {
     /// The highest generation in use.
     pub generation: u64,
+    version: String,
     uids: BTreeSet<Uid>,
     holder: Option<String>,
     claim: Option<String>,
@@ -87,11 +94,13 @@ impl MarkOwner {
     fn found(&self, map: &ConfigMap) -> Found {
         let data = map.data.as_ref().unwrap_or(const { &BTreeMap::new() });
         let text = |key: &str| data.get(key).cloned();
+        let version = map.resource_version().unwrap_or_default();
         match Mark::verified(data, &self.cluster, &[self.sealer.public_key()]) {
             Some(Mark { ledger, generation, uids }) if ledger == self.ledger_id => {
-                Found::Own(Own { generation, uids, holder: text(HOLDER), claim: text(CLAIM), refused: text(REFUSED) })
+                let (holder, claim, refused) = (text(HOLDER), text(CLAIM), text(REFUSED));
+                Found::Own(Own { generation, version, uids, holder, claim, refused })
             }
-            _ => Found::Unproven { ledger: text(LEDGER).unwrap_or_default() },
+            _ => Found::Unproven { ledger: text(LEDGER).unwrap_or_default(), version },
         }
     }
 
@@ -139,6 +148,99 @@ impl Reserved {
     }
 }
 
+/// The generations that this process may find in one cluster. It lives longer than a connection.
+///
+/// Nobody else writes the mark. So a mark above them was written by a process that knew more than this one does: the
+/// ledger was rolled back before this process opened it, or the process itself was, by a snapshot of a virtual machine
+/// with its memory. The ledger's current generation cannot show this, because new accounts and orders raise it.
+#[derive(Debug)]
+pub struct KnownGenerations {
+    known: Mutex<Known>,
+    stop: CancellationToken,
+    changed: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// The highest generation in the mark that this process wrote, or that the ledger had when it was opened.
+    marked: u64,
+    /// Higher generations that were sent to the mark. They may have been written although no answer came.
+    sent: BTreeSet<u64>,
+    /// The highest generation that seals may name.
+    sealed: u64,
+    /// A higher generation in the mark.
+    beyond: Option<u64>,
+}
+
+impl KnownGenerations {
+    /// Starts with the last generation of the ledger when it was opened. A higher mark cancels `stop`.
+    #[must_use]
+    pub fn new(opened: u64, stop: CancellationToken, changed: Arc<Notify>) -> Self {
+        let known = Known { marked: opened, sent: BTreeSet::new(), sealed: opened, beyond: None };
+        Self { known: Mutex::new(known), stop, changed }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the highest of the generations found in the mark and in seals, if one of them proves a rollback.
+    #[must_use]
+    pub fn exceeded(&self, marked: Option<u64>, sealed: Option<u64>) -> Option<u64> {
+        let known = self.lock();
+        let marked = marked.filter(|generation| !known.explains(*generation));
+        known.beyond.max(marked).max(sealed.filter(|generation| *generation > known.sealed))
+    }
+
+    /// Returns the generation in the mark that proves a rollback, if one was found while the cluster was connected.
+    #[must_use]
+    pub fn beyond(&self) -> Option<u64> {
+        self.lock().beyond
+    }
+
+    /// Returns the highest generation that seals may name.
+    #[must_use]
+    pub fn sealed(&self) -> u64 {
+        self.lock().sealed
+    }
+
+    fn may_seal(&self, generation: u64) {
+        let mut known = self.lock();
+        known.sealed = known.sealed.max(generation);
+    }
+
+    /// A generation is sent to the mark. Returns whether it was never sent before.
+    fn sends(&self, generation: u64) -> bool {
+        let mut known = self.lock();
+        generation > known.marked && known.sent.insert(generation)
+    }
+
+    fn was_not_written(&self, generation: u64) {
+        self.lock().sent.remove(&generation);
+    }
+
+    /// The mark has this generation.
+    fn hear(&self, generation: u64) {
+        let mut known = self.lock();
+        if known.explains(generation) {
+            known.marked = known.marked.max(generation);
+            let marked = known.marked;
+            known.sent.retain(|sent| *sent > marked);
+        } else {
+            known.beyond = known.beyond.max(Some(generation));
+            drop(known);
+            self.stop.cancel();
+            self.changed.notify_one();
+        }
+    }
+}
+
+impl Known {
+    fn explains(&self, generation: u64) -> bool {
+        generation <= self.marked || self.sent.contains(&generation)
+    }
+}
+
 /// Maintains the mark of one connected cluster.
 pub struct MarkKeeper {
     owner: MarkOwner,
@@ -148,6 +250,7 @@ pub struct MarkKeeper {
     /// The values to which the mark is raised. They cover all accounts known so far, so that many accounts need one
     /// write.
     reserved: Mutex<Reserved>,
+    generations: Arc<KnownGenerations>,
     writing: tokio::sync::Mutex<()>,
     lost: AtomicBool,
 }
@@ -172,13 +275,20 @@ pub enum Claim {
 impl MarkKeeper {
     /// Starts with the mark `found`, for a ledger that has assigned `last`.
     #[must_use]
-    pub fn new(client: &Client, owner: MarkOwner, found: Found, last: Reserved) -> Arc<Self> {
+    pub fn new(
+        client: &Client,
+        owner: MarkOwner,
+        found: Found,
+        last: Reserved,
+        generations: Arc<KnownGenerations>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             owner,
             client: client.clone(),
             api: maps(client),
             found: Mutex::new(found),
             reserved: Mutex::new(last),
+            generations,
             writing: tokio::sync::Mutex::default(),
             lost: AtomicBool::new(false),
         })
@@ -198,10 +308,28 @@ impl MarkKeeper {
         self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, map: &ConfigMap) -> Found {
-        let found = self.owner.found(map);
+    fn take(&self, found: Found) -> Found {
+        if let Found::Own(own) = &found {
+            self.generations.hear(own.generation);
+        }
         self.found().clone_from(&found);
         found
+    }
+
+    /// Whether the mark proves that this process is older than the cluster.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.generations.beyond().is_some()
+    }
+
+    /// Reads the mark, and returns whether anything may be written in the cluster. The watch alone cannot tell: if this
+    /// process was rolled back with its memory, its connections are broken, and it hears of the mark only later. If the
+    /// mark cannot be read, the next requests fail too or the watch is all there is.
+    pub async fn confirm(&self) -> bool {
+        if *self.found() != Found::Hidden {
+            let _ = tokio::time::timeout(CONFIRMED_WITHIN, self.read()).await;
+        }
+        !self.is_behind()
     }
 
     /// Whether another process of the same ledger has taken over.
@@ -224,11 +352,14 @@ impl MarkKeeper {
     /// Whether bindings may name `generation` without another write.
     #[must_use]
     pub fn covers(&self, generation: u64) -> bool {
+        if self.is_behind() {
+            return false;
+        }
         match &*self.found() {
             Found::Own(own) => own.generation >= generation,
             Found::Absent => false,
             // Editing the mark must not stop the daemon. The mark of a former owner is replaced.
-            Found::Unproven { ledger } => *ledger == self.owner.ledger_id,
+            Found::Unproven { ledger, .. } => *ledger == self.owner.ledger_id,
             Found::Hidden => true,
         }
     }
@@ -242,25 +373,38 @@ impl MarkKeeper {
             return Ok(());
         }
         let _writing = self.writing.lock().await;
-        if self.covers(generation) && self.has_uids() {
-            return Ok(());
-        }
-        let generation = generation.max(self.reserved().generation);
-        let absent = *self.found() == Found::Absent;
-        let written = if absent { self.create(generation).await } else { self.merge(self.signed(generation)).await };
-        match written {
-            Ok(()) => Ok(()),
-            // The mark was created or removed in between, so it is read again.
-            Err(AccessError::Api { source, .. }) if is_code(&source, 404) || is_code(&source, 409) => {
-                let found = self.read().await?;
-                match found {
-                    Found::Absent => self.create(generation).await,
-                    _ if self.covers(generation) => Ok(()),
-                    _ => self.merge(self.signed(generation)).await,
-                }
+        for _ in 0..WRITES {
+            if self.is_behind() {
+                return Err(AccessError::Behind);
             }
-            Err(error) => Err(error),
+            if self.covers(generation) && self.has_uids() {
+                return Ok(());
+            }
+            let generation = generation.max(self.reserved().generation);
+            match self.write(generation).await {
+                // The mark was created, changed or removed in between, so it is read again.
+                Err(error) if error.is_conflict() => drop(self.read().await?),
+                written => return written,
+            }
         }
+        Err(AccessError::Contended)
+    }
+
+    /// Writes the mark if it is still the known one.
+    async fn write(&self, generation: u64) -> Result<(), AccessError> {
+        let found = self.found().clone();
+        let is_first = self.generations.sends(generation);
+        let written = match found {
+            Found::Own(Own { version, .. }) | Found::Unproven { version, .. } => {
+                let change = json!({"metadata": {"resourceVersion": version}, "data": self.signed(generation)});
+                self.patch(&by_us(), &Patch::Merge(change)).await
+            }
+            Found::Absent | Found::Hidden => self.create(generation).await,
+        };
+        if is_first && written.as_ref().is_err_and(AccessError::is_conflict) {
+            self.generations.was_not_written(generation);
+        }
+        written
     }
 
     /// Notes what the ledger has assigned. If the mark is lower, raises it in the background.
@@ -272,6 +416,7 @@ impl MarkKeeper {
             known.uids.clone_from(&reserved.uids);
             known.generation
         };
+        self.generations.may_seal(last);
         if self.covers(last) && self.has_uids() {
             return None;
         }
@@ -291,9 +436,9 @@ impl MarkKeeper {
         let holder = match found {
             Found::Hidden | Found::Unproven { .. } => return Ok(Claim::Held),
             Found::Own(own) => own.holder,
-            Found::Absent => match self.create(last).await {
+            Found::Absent => match self.write(last).await {
                 Ok(()) => return Ok(Claim::Held),
-                Err(AccessError::Api { source, .. }) if is_code(&source, 409) => match self.read().await? {
+                Err(error) if error.is_conflict() => match self.read().await? {
                     Found::Own(own) => own.holder,
                     _ => return Ok(Claim::Held),
                 },
@@ -340,7 +485,7 @@ impl MarkKeeper {
         let keeper = Arc::clone(self);
         let config = watcher::Config::default().fields(&format!("metadata.name={MARK}"));
         Some(AbortOnDropHandle::new(tokio::spawn(async move {
-            let mut events = std::pin::pin!(watcher(keeper.api.clone(), config).default_backoff());
+            let mut events = std::pin::pin!(listing_again(keeper.api.clone(), config));
             while let Some(event) = events.next().await {
                 match event {
                     Ok(Event::Apply(map) | Event::InitApply(map)) => keeper.heard(&map, &stop, &changed).await,
@@ -355,13 +500,14 @@ impl MarkKeeper {
     }
 
     async fn heard(&self, map: &ConfigMap, stop: &CancellationToken, changed: &Notify) {
-        let Found::Own(own) = self.take(map) else { return };
+        let Found::Own(own) = self.take(self.owner.found(map)) else { return };
         let me = &self.owner.instance;
         if own.holder.as_deref().is_some_and(|holder| holder != me) {
             self.lost.store(true, Ordering::Relaxed);
             stop.cancel();
             changed.notify_one();
-        } else if let Some(claim) = own.claim.filter(|claim| claim != me)
+        } else if !self.is_behind()
+            && let Some(claim) = own.claim.filter(|claim| claim != me)
             && own.refused.as_deref() != Some(&*claim)
         {
             let cluster = &self.owner.cluster;
@@ -373,9 +519,7 @@ impl MarkKeeper {
     }
 
     async fn read(&self) -> Result<Found, AccessError> {
-        let found = self.owner.read(&self.client).await?;
-        self.found().clone_from(&found);
-        Ok(found)
+        Ok(self.take(self.owner.read(&self.client).await?))
     }
 
     fn signed(&self, generation: u64) -> Value {
@@ -401,13 +545,12 @@ impl MarkKeeper {
     }
 
     async fn merge(&self, data: Value) -> Result<(), AccessError> {
-        let parameters = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-        self.patch(&parameters, &Patch::Merge(json!({"data": data}))).await
+        self.patch(&by_us(), &Patch::Merge(json!({"data": data}))).await
     }
 
     async fn patch(&self, parameters: &PatchParams, patch: &Patch<Value>) -> Result<(), AccessError> {
         let written = answered("ConfigMap bursar-mark", self.api.patch(MARK, parameters, patch)).await?;
-        self.take(&written);
+        self.take(self.owner.found(&written));
         Ok(())
     }
 }
@@ -447,10 +590,90 @@ pub(super) async fn remove_unproven(
     }
 }
 
+fn by_us() -> PatchParams {
+    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
+}
+
 fn maps(client: &Client) -> Api<ConfigMap> {
     Api::namespaced(client.clone(), NAMESPACE)
 }
 
 fn is_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ME: &str = "this process";
+
+    fn owner() -> MarkOwner {
+        let sealer = Sealer::from_seed(&[7; 32]).expect("32 bytes are a seed");
+        let (ledger_id, instance) = ("a1".to_owned(), ME.to_owned());
+        MarkOwner { cluster: ClusterName("prod".to_owned()), ledger_id, sealer: Arc::new(sealer), instance }
+    }
+
+    fn map(generation: u64) -> ConfigMap {
+        let owner = owner();
+        let mark = Mark { ledger: owner.ledger_id, generation, uids: BTreeSet::new() };
+        let mut data = mark.signed(&owner.cluster, &owner.sealer);
+        data.insert(HOLDER.to_owned(), ME.to_owned());
+        ConfigMap { data: Some(data), ..ConfigMap::default() }
+    }
+
+    fn generations(opened: u64) -> (Arc<KnownGenerations>, CancellationToken) {
+        let stop = CancellationToken::new();
+        (Arc::new(KnownGenerations::new(opened, stop.clone(), Arc::default())), stop)
+    }
+
+    /// A snapshot of a virtual machine restored the process with its memory.
+    #[tokio::test]
+    async fn a_running_process_stops_when_the_mark_is_higher_than_what_it_wrote() {
+        let (generations, stop) = generations(90);
+        let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:9"));
+        let client = Client::try_from(config).expect("a client");
+        let found = owner().found(&map(90));
+        // Meanwhile the rolled-back ledger assigned generations beyond the mark.
+        let reserved = Reserved { generation: 110, ..Reserved::default() };
+        let keeper = MarkKeeper::new(&client, owner(), found, reserved, generations);
+        assert!(keeper.covers(90));
+        keeper.heard(&map(90), &CancellationToken::new(), &Notify::new()).await;
+        assert!(!keeper.is_behind() && !stop.is_cancelled());
+        keeper.heard(&map(103), &CancellationToken::new(), &Notify::new()).await;
+        assert!(keeper.is_behind() && stop.is_cancelled());
+        assert!(!keeper.covers(90), "no binding is written any more");
+        assert!(matches!(keeper.raise(90).await, Err(AccessError::Behind)));
+        assert!(!keeper.confirm().await, "although the cluster does not answer");
+    }
+
+    #[test]
+    fn a_generation_that_was_sent_without_an_answer_is_our_own() {
+        let (generations, stop) = generations(90);
+        assert!(generations.sends(95));
+        assert!(!generations.sends(95) && !generations.sends(90));
+        generations.hear(95);
+        generations.hear(92);
+        assert_eq!((generations.beyond(), stop.is_cancelled()), (None, false));
+        // This one was refused with a conflict, so somebody else wrote it.
+        assert!(generations.sends(96));
+        generations.was_not_written(96);
+        generations.hear(96);
+        assert_eq!((generations.beyond(), stop.is_cancelled()), (Some(96), true));
+    }
+
+    /// While the cluster was away, the ledger caught up with the mark.
+    #[test]
+    fn a_mark_is_compared_with_the_ledger_as_it_was_opened() {
+        let (generations, _) = generations(100);
+        assert_eq!(generations.exceeded(Some(100), Some(100)), None);
+        assert_eq!(generations.exceeded(Some(106), None), Some(106));
+        assert_eq!(generations.exceeded(None, Some(104)), Some(104));
+        // What this process reserves while the cluster is connected may be in seals, but not in the mark before it is
+        // sent.
+        generations.may_seal(106);
+        assert_eq!(generations.exceeded(Some(106), Some(106)), Some(106));
+        generations.sends(106);
+        assert_eq!(generations.exceeded(Some(106), Some(106)), None);
+    }
 }

@@ -33,7 +33,7 @@ pub use error::AccessError;
 pub use facts::{facts, quotas};
 pub use files::{SEAL_KEY, replace_as};
 pub use init::{Did, InitReport, InitRequest, Made, dry_run, init, take_over};
-pub use mark::{Claim, Found, MarkKeeper, MarkOwner, Reserved};
+pub use mark::{Claim, Found, KnownGenerations, MarkKeeper, MarkOwner, Reserved};
 pub use own::{OWN_LIFETIME, Renewal, ended, follow, own_certificate, renew};
 pub use owner::{OWNER_KEY, OwnerWatch, Ownership, Said, must_be_same, owner, owner_and_said, watch_owner};
 pub use rights::{missing, role_rules};

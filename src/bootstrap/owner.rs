@@ -8,7 +8,6 @@ use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt as _, watcher::watcher};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -18,6 +17,7 @@ use super::needs::Confinement;
 use super::roles::{NAMESPACE, OWNER, labels};
 use super::{AccessError, answered};
 use crate::identity::ClusterName;
+use crate::observed::listing_again;
 use crate::rules::approver::ApproverRules;
 
 /// The key of the ledger's id.
@@ -120,7 +120,7 @@ pub fn watch_owner(client: &Client, said_before: Said) -> OwnerWatch {
     let api = Api::<ConfigMap>::namespaced(client.clone(), NAMESPACE);
     let config = watcher::Config::default().fields(&format!("metadata.name={OWNER}"));
     let task = tokio::spawn(async move {
-        let mut events = std::pin::pin!(watcher(api, config).default_backoff());
+        let mut events = std::pin::pin!(listing_again(api, config));
         let mut listed = Ownership::Nobody;
         while let Some(event) = events.next().await {
             let heard = match event {

@@ -241,6 +241,13 @@ type Numbered<'a> = (usize, TenantExecution<'a>);
 
 /// Carries out all plans of one cluster: first the steps that take access away, of all accounts, then the rest.
 async fn in_cluster(places: Vec<TenantExecution<'_>>) -> Report {
+    let effects = places.first().and_then(|place| place.effects.clusters.get(place.cluster));
+    if let Some(mark) = effects.and_then(|effects| effects.server.mark())
+        && !mark.confirm().await
+    {
+        // The daemon exits.
+        return Report::default();
+    }
     let (narrowing, others): (Vec<_>, Vec<_>) =
         places.into_iter().enumerate().partition(|(_, place)| !place.narrowing.is_empty());
     // All bindings are removed before the execution waits for any workload or home.

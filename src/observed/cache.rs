@@ -27,10 +27,10 @@ pub struct Cache {
     keys: BTreeSet<ObjectKey>,
     /// The few objects that are being written, each with whether a watch reported a change since the write began.
     writing: BTreeMap<ObjectKey, bool>,
-    /// Objects that we wrote while their kind was being listed. The list may be older than they are.
-    written_while_listing: BTreeSet<ObjectKey>,
-    /// Number of lists in progress.
-    listing: usize,
+    /// The answers to our writes since the lists in progress began. A list may be older than they are.
+    written_while_listing: BTreeMap<ObjectKey, ObservedObject>,
+    /// The kinds that are being listed.
+    listing: BTreeSet<WatchedKind>,
 }
 
 impl Cache {
@@ -42,8 +42,8 @@ impl Cache {
             inventory: Arc::default(),
             keys: BTreeSet::new(),
             writing: BTreeMap::new(),
-            written_while_listing: BTreeSet::new(),
-            listing: 0,
+            written_while_listing: BTreeMap::new(),
+            listing: BTreeSet::new(),
         }
     }
 
@@ -69,7 +69,7 @@ impl Cache {
 
     /// A watch reported this object.
     pub fn seen(&mut self, key: &ObjectKey, object: ObservedObject) -> bool {
-        let news = self.put(key, object);
+        let news = self.put_newer(key, object);
         news && self.is_news_of_others(key)
     }
 
@@ -83,25 +83,20 @@ impl Cache {
         known && self.is_news_of_others(key)
     }
 
-    /// A list of all objects of a kind begins.
-    pub fn list_begins(&mut self) {
-        self.listing += 1;
+    /// A list of all objects of a kind begins. If one is in progress, it is given up.
+    pub fn list_begins(&mut self, scope: &WatchedKind) {
+        self.listing.insert(scope.clone());
+        self.written_while_listing.retain(|key, _| !is_in(scope, key));
     }
 
-    /// A list was given up.
-    pub fn list_ends(&mut self) {
-        self.listing = self.listing.saturating_sub(1);
-        if self.listing == 0 {
-            self.written_while_listing.clear();
-        }
-    }
-
-    /// A list is complete. Objects that it lacks are removed, because a watch can miss deletions (410 Gone).
+    /// A list is complete. Only what was written since it began may be newer than the list. Everything else is as the
+    /// list shows it, also if the cache has a higher `resourceVersion`: an etcd that was restored from a backup shows
+    /// older states. Objects that the list lacks are removed, because a watch can miss deletions (410 Gone).
     pub fn listed(&mut self, scope: &WatchedKind, found: Vec<(ObjectKey, ObservedObject)>) -> bool {
         let names: BTreeSet<&ObjectKey> = found.iter().map(|(key, _)| key).collect();
         let missing: Vec<ObjectKey> = self
             .of_kind(scope)
-            .filter(|key| !names.contains(key) && !self.written_while_listing.contains(key))
+            .filter(|key| !names.contains(key) && !self.written_while_listing.contains_key(key))
             .cloned()
             .collect();
         drop(names);
@@ -111,9 +106,16 @@ impl Cache {
             news |= self.is_news_of_others(&key);
         }
         for (key, object) in found {
-            news |= self.seen(&key, object);
+            let object = match self.written_while_listing.get(&key) {
+                Some(answer) if is_older(&object, answer) => answer.clone(),
+                _ => object,
+            };
+            news |= self.put(&key, object) && self.is_news_of_others(&key);
         }
-        self.list_ends();
+        self.listing.remove(scope);
+        if self.listing.is_empty() {
+            self.written_while_listing.clear();
+        }
         news
     }
 
@@ -124,10 +126,10 @@ impl Cache {
 
     /// The server answered an apply with this object.
     pub fn applied(&mut self, key: &ObjectKey, object: &ObservedObject) {
-        if self.listing > 0 {
-            self.written_while_listing.insert(key.clone());
+        if !self.listing.is_empty() {
+            self.written_while_listing.insert(key.clone(), object.clone());
         }
-        self.put(key, object.clone());
+        self.put_newer(key, object.clone());
         // A watch may have been faster than the answer and have shown a later change by somebody else.
         let same = self.inventory.objects.get(key).is_some_and(|known| same_to_the_plan(known, object));
         if let Some(heard) = self.writing.get_mut(key) {
@@ -172,9 +174,13 @@ impl Cache {
         }
     }
 
+    fn put_newer(&mut self, key: &ObjectKey, object: ObservedObject) -> bool {
+        let is_older = self.inventory.objects.get(key).is_some_and(|known| is_older(&object, known));
+        !is_older && self.put(key, object)
+    }
+
     fn put(&mut self, key: &ObjectKey, object: ObservedObject) -> bool {
         let news = match self.inventory.objects.get(key) {
-            Some(known) if is_older(&object, known) => return false,
             Some(known) if *known == object => return false,
             Some(known) => !same_to_the_plan(known, &object),
             None => true,
@@ -203,7 +209,7 @@ impl Cache {
             .range(first..)
             .map(|(key, _)| key)
             .take_while(|key| key.kind == scope.kind)
-            .filter(|key| scope.only.as_ref().is_none_or(|only| *only == key.name))
+            .filter(|key| is_in(scope, key))
     }
 }
 
@@ -245,6 +251,10 @@ pub fn is_released(kind: &ObjectKind, object: &Value) -> bool {
     kind.data() == Data::Volume
         && object["status"]["phase"] == "Released"
         && object["spec"]["claimRef"]["uid"].is_string()
+}
+
+fn is_in(scope: &WatchedKind, key: &ObjectKey) -> bool {
+    key.kind == scope.kind && scope.only.as_ref().is_none_or(|only| *only == key.name)
 }
 
 fn is_older(object: &ObservedObject, known: &ObservedObject) -> bool {
@@ -379,16 +389,56 @@ mod tests {
         let mut cache = cache();
         cache.seen(&key("a"), object(1, "a"));
         cache.seen(&key("b"), object(2, "b"));
-        cache.list_begins();
+        cache.list_begins(&quotas());
         cache.write_begins(&key("c"));
         cache.applied(&key("c"), &object(9, "c"));
         cache.write_ends(&key("c"));
         assert!(cache.listed(&quotas(), vec![(key("a"), object(1, "a"))]));
         let names: Vec<String> = cache.inventory().objects.keys().map(|key| key.name.clone()).collect();
         assert_eq!(names, ["a", "c"]);
-        cache.list_begins();
-        assert!(!cache.listed(&WatchedKind { only: Some("z".to_owned()), ..quotas() }, Vec::new()));
+        let other = WatchedKind { only: Some("z".to_owned()), ..quotas() };
+        cache.list_begins(&other);
+        assert!(!cache.listed(&other, Vec::new()));
         assert_eq!(cache.inventory().objects.len(), 2, "a list of one name removes no other objects");
+    }
+
+    /// The API server shows an etcd that was restored from a backup.
+    #[test]
+    fn a_complete_list_replaces_a_state_with_a_higher_version() {
+        let mut cache = cache();
+        cache.seen(&key("a"), object(5, "revoked"));
+        cache.list_begins(&quotas());
+        assert!(cache.listed(&quotas(), vec![(key("a"), object(3, "restored"))]), "the plan has to know");
+        assert_eq!(cache.inventory().objects[&key("a")].digest, "restored");
+        // The repair has a lower version than the state before the restore, too.
+        cache.write_begins(&key("a"));
+        cache.applied(&key("a"), &object(4, "revoked"));
+        assert!(!cache.write_ends(&key("a")));
+        assert_eq!(cache.inventory().objects[&key("a")], object(4, "revoked"));
+    }
+
+    #[test]
+    fn a_list_that_began_before_our_write_ended_is_older_than_its_answer() {
+        let mut cache = cache();
+        cache.seen(&key("a"), object(1, "before"));
+        cache.list_begins(&quotas());
+        cache.write_begins(&key("a"));
+        cache.applied(&key("a"), &object(5, "ours"));
+        cache.write_ends(&key("a"));
+        assert!(!cache.listed(&quotas(), vec![(key("a"), object(1, "before"))]));
+        assert_eq!(cache.inventory().objects[&key("a")], object(5, "ours"));
+        // After a restore, the answer is newer than the list, although the cache had a higher version.
+        cache.seen(&key("a"), object(9, "later"));
+        cache.list_begins(&quotas());
+        cache.applied(&key("a"), &object(4, "ours again"));
+        cache.listed(&quotas(), vec![(key("a"), object(3, "restored"))]);
+        assert_eq!(cache.inventory().objects[&key("a")], object(4, "ours again"));
+        // A list that begins again after the write is newer than its answer.
+        cache.list_begins(&quotas());
+        cache.applied(&key("a"), &object(7, "ours"));
+        cache.list_begins(&quotas());
+        cache.listed(&quotas(), vec![(key("a"), object(2, "restored"))]);
+        assert_eq!(cache.inventory().objects[&key("a")], object(2, "restored"));
     }
 
     #[test]

@@ -12,8 +12,7 @@ use futures::StreamExt as _;
 use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::core::DynamicObject;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client};
 use serde_json::Value;
 use thiserror::Error;
@@ -22,6 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::cache::{Cache, observe};
 use super::discovery::{Kinds, resource};
+use super::listing_again;
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::errors::chain;
 use crate::identity::ClusterName;
@@ -307,9 +307,8 @@ impl Shared {
         let watched = &self.kinds[index];
         match event {
             Event::Init => self.update(|state| {
-                if state.kinds[index].list.replace(Vec::new()).is_none() {
-                    state.cache.list_begins();
-                }
+                state.kinds[index].list = Some(Vec::new());
+                state.cache.list_begins(watched);
                 false
             }),
             Event::InitApply(object) => {
@@ -391,9 +390,8 @@ impl Shared {
             let kind = &mut state.kinds[index];
             kind.listed = true;
             kind.error = None;
-            if kind.list.take().is_none() {
-                state.cache.list_begins();
-            }
+            kind.list = None;
+            state.cache.list_begins(watched);
             state.cache.listed(watched, Vec::new())
         });
     }
@@ -476,7 +474,7 @@ async fn watch_until_lost(shared: &Shared, client: &Client, index: usize, kind: 
         limit: watched.is_essential().then_some(1),
         ..Default::default()
     };
-    let mut events = std::pin::pin!(watcher(api.clone(), config).default_backoff());
+    let mut events = std::pin::pin!(listing_again(api.clone(), config));
     loop {
         tokio::select! {
             event = events.next() => match event {

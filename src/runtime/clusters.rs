@@ -18,7 +18,8 @@ use super::asking::{Asking, OwnedRequest, PATIENCE as SOON};
 use super::confine::{Confinement, Suspects};
 use crate::bootstrap::webhook::{self, Kept};
 use crate::bootstrap::{
-    self, AccessError, Claim, Found, MarkKeeper, MarkOwner, OwnerWatch, Ownership, Renewal, Reserved, Said,
+    self, AccessError, Claim, Found, KnownGenerations, MarkKeeper, MarkOwner, OwnerWatch, Ownership, Renewal, Reserved,
+    Said,
 };
 use crate::contract::Sealer;
 use crate::control::api::ClusterStatus;
@@ -66,8 +67,14 @@ pub struct Clusters {
     /// Notified when a cluster changed since the last plan.
     pub(crate) changed: Arc<Notify>,
     urgent: Arc<Notify>,
-    /// Cancelled when another ledger takes over a cluster.
+    /// Cancelled when another ledger takes over a cluster, or a cluster proves that the process was rolled back.
     stop: CancellationToken,
+    /// The ledger's last generation when it was opened.
+    opened: u64,
+    /// What this process may find in the clusters that it connected or tried to.
+    generations: BTreeMap<ClusterName, Arc<KnownGenerations>>,
+    /// The pods of suspended tenants that ran when they were last counted.
+    pub(crate) suspended_pods: BTreeMap<ClusterName, usize>,
 }
 
 /// The other state that connecting a cluster needs.
@@ -122,8 +129,8 @@ struct Reached {
     /// The choices that an administrator made for it.
     said: Said,
     mark: (MarkOwner, Found),
-    /// The highest generation that the cluster proves. If it is more than the ledger's, the ledger was rolled back.
-    proven: u64,
+    /// The highest generation in a seal, if it is higher than expected.
+    sealed: Option<u64>,
     renewal: Option<Renewal>,
     credential: AuthInfo,
     file: Option<[u8; 32]>,
@@ -147,7 +154,8 @@ impl Link {
 }
 
 impl Clusters {
-    pub(super) fn of(settings: &Settings, stop: CancellationToken) -> Self {
+    /// `opened` is the ledger's last generation.
+    pub(super) fn of(settings: &Settings, stop: CancellationToken, opened: u64) -> Self {
         let effects = Effects { clusters: BTreeMap::new(), homes: homes(settings), archives: settings.archives() };
         effects.archives.sweep();
         Self {
@@ -158,6 +166,9 @@ impl Clusters {
             changed: Arc::new(Notify::new()),
             urgent: Arc::new(Notify::new()),
             stop,
+            opened,
+            generations: BTreeMap::new(),
+            suspended_pods: BTreeMap::new(),
         }
     }
 
@@ -179,14 +190,24 @@ impl Clusters {
         Arc::clone(&self.urgent)
     }
 
-    /// Checks that every cluster still belongs to the ledger `own` and to this process.
-    pub(super) fn must_own(&self, own: &str) -> Result<(), RuntimeError> {
+    /// Checks that every cluster still belongs to this ledger and to this process, and that none of them proves that
+    /// the process was rolled back.
+    pub(crate) fn must_own(&self, ledger: &LedgerState) -> Result<(), RuntimeError> {
         self.links.iter().try_for_each(|(cluster, link)| match link.owner() {
-            Ownership::Ledger(owner) => owned_by(cluster, &owner, own),
+            Ownership::Ledger(owner) => owned_by(cluster, &owner, &ledger.ledger_id),
             Ownership::Nobody | Ownership::Unknown => Ok(()),
         })?;
         let lost = self.links.iter().find(|(_, link)| link.mark.is_lost());
-        lost.map_or(Ok(()), |(cluster, _)| Err(RuntimeError::Copied { cluster: cluster.clone() }))
+        lost.map_or(Ok(()), |(cluster, _)| Err(RuntimeError::Copied { cluster: cluster.clone() }))?;
+        let mut generations = self.generations.iter();
+        generations.try_for_each(|(cluster, known)| not_behind(cluster, known.beyond(), ledger.last_generation))
+    }
+
+    /// Reads the marks of the clusters that answer. If one of them proves that this process was rolled back, the process
+    /// is stopped.
+    pub(super) async fn confirm(&self) {
+        let there = self.links.iter().filter(|(cluster, _)| !is_away(&self.effects.clusters, cluster));
+        futures::future::join_all(there.map(|(_, link)| link.mark.confirm())).await;
     }
 
     /// Raises the marks that are lower than `reserved`, which the ledger has given out. Does not wait for the writes.
@@ -302,10 +323,12 @@ impl Clusters {
         for (cluster, answer) in &answers {
             if let Ok(reached) = answer {
                 owned_by(cluster, &reached.owner, &context.ledger.ledger_id)?;
-                not_behind(cluster, reached.proven, context.ledger.last_generation)?;
+                let proven = exceeded(&reached.mark.1, reached.sealed, &self.generations[cluster]);
+                not_behind(cluster, proven, context.ledger.last_generation)?;
             }
         }
-        for (cluster, answer) in claimed(answers, Reserved::of(context.ledger, &context.settings.policy)).await? {
+        let reserved = Reserved::of(context.ledger, &context.settings.policy);
+        for (cluster, answer) in claimed(answers, reserved, &self.generations).await? {
             match answer {
                 Ok((reached, mark)) => {
                     self.trouble.remove(&cluster);
@@ -345,7 +368,11 @@ impl Clusters {
                     sealer: Arc::clone(sealer),
                     instance: instance.to_owned(),
                 };
-                let asked = reach(kubeconfig.clone(), face, (owner, ledger.last_generation), renew.then_some(now));
+                let generations = self.generations.entry(cluster.clone()).or_insert_with(|| {
+                    Arc::new(KnownGenerations::new(self.opened, self.stop.clone(), Arc::clone(&self.changed)))
+                });
+                let known = (owner, Arc::clone(generations));
+                let asked = reach(kubeconfig.clone(), face, known, renew.then_some(now));
                 self.reaching.insert(cluster.clone(), AbortOnDropHandle::new(tokio::spawn(asked)));
             }
         }
@@ -523,11 +550,16 @@ fn owned_by(cluster: &ClusterName, owner: &str, own: &str) -> Result<(), Runtime
     Err(RuntimeError::NotOwner { cluster: cluster.clone(), owner: owner.to_owned(), own: own.to_owned() })
 }
 
-fn not_behind(cluster: &ClusterName, proven: u64, last: u64) -> Result<(), RuntimeError> {
-    if proven <= last {
-        return Ok(());
-    }
-    Err(RuntimeError::Behind { cluster: cluster.clone(), proven, last })
+/// `proven` is a generation that proves a rollback.
+fn not_behind(cluster: &ClusterName, proven: Option<u64>, last: u64) -> Result<(), RuntimeError> {
+    let behind = |proven| Err(RuntimeError::Behind { cluster: cluster.clone(), proven, last });
+    proven.map_or(Ok(()), behind)
+}
+
+/// Returns the generation that proves a rollback, of those that a mark and a seal have.
+fn exceeded(found: &Found, sealed: Option<u64>, generations: &KnownGenerations) -> Option<u64> {
+    let marked = if let Found::Own(own) = found { Some(own.generation) } else { None };
+    generations.exceeded(marked, sealed)
 }
 
 /// A cluster with its answer, or with the reason why there is none.
@@ -538,6 +570,7 @@ type Answer<T> = (ClusterName, Result<T, String>);
 async fn claimed(
     answers: Vec<Answer<Reached>>,
     reserved: Reserved,
+    generations: &BTreeMap<ClusterName, Arc<KnownGenerations>>,
 ) -> Result<Vec<Answer<(Reached, Arc<MarkKeeper>)>>, RuntimeError> {
     let claims = answers.into_iter().map(async |(cluster, answer)| {
         let reached = match answer {
@@ -554,10 +587,15 @@ async fn claimed(
             }
             Found::Absent | Found::Own(_) => {}
         }
-        let mark = MarkKeeper::new(&reached.client, owner.clone(), found.clone(), reserved.clone());
+        let known = &generations[&cluster];
+        let mark =
+            MarkKeeper::new(&reached.client, owner.clone(), found.clone(), reserved.clone(), Arc::clone(known));
         match mark.claim().await {
             Ok(Claim::Refused) => Err(RuntimeError::Copied { cluster }),
-            Ok(claim) => Ok((cluster, Ok((reached, mark, claim)))),
+            Ok(claim) => {
+                not_behind(&cluster, known.beyond(), reserved.generation)?;
+                Ok((cluster, Ok((reached, mark, claim))))
+            }
             Err(error) => Ok((cluster, Err(chain(&error)))),
         }
     });
@@ -579,20 +617,19 @@ struct Seen {
     owner: String,
     said: Said,
     found: Found,
-    proven: u64,
+    sealed: Option<u64>,
 }
 
-/// Reads who owns a cluster and which generation it proves. Writes nothing.
-async fn look(kubeconfig: &Path, mark: &MarkOwner, last: u64) -> Result<Seen, AccessError> {
+/// Reads who owns a cluster and which generations it has. Writes nothing.
+async fn look(kubeconfig: &Path, mark: &MarkOwner, generations: &KnownGenerations) -> Result<Seen, AccessError> {
     let client = bootstrap::client(kubeconfig).await?;
     // This error concerns one cluster: the work in the others goes on.
     let what = "the cluster belongs to no ledger yet: run `bursar init`";
     let owner = bootstrap::owner_and_said(&client).await?;
     let (owner, said) = owner.ok_or_else(|| AccessError::Incomplete { path: kubeconfig.to_owned(), what })?;
     let found = mark.read(&client).await?;
-    let marked = if let Found::Own(own) = &found { own.generation } else { 0 };
-    let sealed = mark.sealed_beyond(&client, last).await?.unwrap_or_default();
-    Ok(Seen { client, owner, said, found, proven: marked.max(sealed) })
+    let sealed = mark.sealed_beyond(&client, generations.sealed()).await?;
+    Ok(Seen { client, owner, said, found, sealed })
 }
 
 /// Asks a cluster with the daemon's own credential. If the credential is due for renewal and the cluster belongs to
@@ -600,14 +637,15 @@ async fn look(kubeconfig: &Path, mark: &MarkOwner, last: u64) -> Result<Seen, Ac
 async fn reach(
     kubeconfig: PathBuf,
     face: Cluster,
-    (mark, last): (MarkOwner, u64),
+    (mark, generations): (MarkOwner, Arc<KnownGenerations>),
     renew: Option<Timestamp>,
 ) -> Result<Reached, AccessError> {
     if renew.is_some() {
         followed(&mark.cluster, &kubeconfig, &face).await?;
     }
-    let first = look(&kubeconfig, &mark, last).await;
-    let is_ours = |seen: &Seen| seen.owner == mark.ledger_id && seen.proven <= last;
+    let first = look(&kubeconfig, &mark, &generations).await;
+    let is_ours =
+        |seen: &Seen| seen.owner == mark.ledger_id && exceeded(&seen.found, seen.sealed, &generations).is_none();
     let renewal = match renew {
         // The cluster may not answer because the credential has expired.
         Some(now) if first.as_ref().map_or(true, is_ours) => {
@@ -617,13 +655,13 @@ async fn reach(
     };
     let seen = match (first, &renewal) {
         (Ok(seen), None | Some(Renewal::NotDue { .. } | Renewal::NotOurs | Renewal::Postponed { .. })) => seen,
-        (_, Some(Renewal::Renewed { .. })) => look(&kubeconfig, &mark, last).await?,
+        (_, Some(Renewal::Renewed { .. })) => look(&kubeconfig, &mark, &generations).await?,
         (Err(error), _) => return Err(error),
     };
-    let Seen { client, owner, said, found, proven } = seen;
+    let Seen { client, owner, said, found, sealed } = seen;
     let credential = bootstrap::credential(&kubeconfig).await?;
     let (file, own) = (digest(&kubeconfig), bootstrap::own_certificate(&kubeconfig)?);
-    Ok(Reached { client, owner, said, mark: (mark, found), proven, renewal, credential, file, own })
+    Ok(Reached { client, owner, said, mark: (mark, found), sealed, renewal, credential, file, own })
 }
 
 /// Renews the daemon's own certificate if that is due. Returns `None` if nobody has approved it in time. The request

@@ -171,7 +171,7 @@ impl Runtime {
         let interrupt = stop.child_token();
         let slice_over = interrupt.child_token();
         let work = Work { interrupt, stop, slice_over, slice: None, progress: Progress::default() };
-        let clusters = Clusters::of(&settings, work.stop.clone());
+        let clusters = Clusters::of(&settings, work.stop.clone(), ledger.state().last_generation);
         let directories = Directories::of(sources, work.progress.counter());
         let planner = Planner::default();
         Ok(Self { settings, sealer, planner, ledger, directories, clusters, realm, work, metrics })
@@ -246,12 +246,12 @@ impl Runtime {
         &self.settings
     }
 
-    /// Checks that every cluster still belongs to this ledger and to this process.
+    /// Checks that every cluster still belongs to this ledger and to this process, and that none proves a rollback.
     ///
     /// # Errors
-    /// [`RuntimeError::NotOwner`], [`RuntimeError::Copied`].
+    /// [`RuntimeError::NotOwner`], [`RuntimeError::Copied`], [`RuntimeError::Behind`].
     pub fn must_own(&self) -> Result<(), RuntimeError> {
-        self.clusters.must_own(&self.ledger.state().ledger_id)
+        self.clusters.must_own(self.ledger.state())
     }
 
     /// Connects the clusters that are not connected, and reconnects those in which the daemon's certificate is due for

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::Work;
 use super::asking::{Asking, PATIENCE};
+use super::clusters::Clusters;
 use super::ledger::Ledger;
 use crate::control::api::{RealmStatus, RealmTrouble};
 use crate::desired::Notice;
@@ -187,6 +188,8 @@ pub(crate) struct Following<'a> {
     pub(crate) metrics: &'a SharedMetrics,
     /// Notified when a slice is over and steps are left.
     pub(crate) changed: &'a Arc<Notify>,
+    /// They show whether this process was rolled back.
+    pub(crate) clusters: &'a Clusters,
     pub(crate) trigger: Trigger,
     pub(crate) extent: Extent,
 }
@@ -244,6 +247,10 @@ impl RealmTarget {
         ledger.write(&changes, &[], now).await?;
         for refusal in &refusals {
             metrics.refused(&refusal.limit);
+        }
+        if !approved.steps().is_empty() {
+            // If this process was rolled back, this interrupts its work.
+            following.clusters.confirm().await;
         }
         let actions = self.carry_out(following, approved.steps()).await?;
         Ok(RealmReport { actions, refusals, near: approved.near().to_vec() })

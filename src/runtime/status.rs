@@ -36,7 +36,7 @@ impl Runtime {
     /// Returns the metrics as Prometheus text.
     #[must_use]
     pub fn exposition(&self) -> String {
-        let Self { ledger, clusters, realm, metrics, .. } = self;
+        let Self { settings, ledger, clusters, realm, metrics, .. } = self;
         metrics.backup(ledger.backup().newest, ledger.backup().failed.is_some());
         if let Some(realm) = realm.as_ref().map(|realm| realm.status(ledger.state())) {
             metrics.realm(realm.trouble.is_some(), realm.read_at, realm.waiting);
@@ -48,6 +48,9 @@ impl Runtime {
                 metrics.webhook(&cluster, answer.trouble.is_some());
             }
             metrics.confinement(&cluster, (status.confinement.len(), status.unknown_certificates.len()), own);
+        }
+        for (cluster, pods) in clusters.suspended_pods.iter().filter(|it| settings.clusters.contains_key(it.0)) {
+            metrics.suspended_pods(&cluster.0, *pods);
         }
         for (cluster, effects) in &clusters.effects.clusters {
             let findings = effects.findings();

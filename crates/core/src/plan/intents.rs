@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::guard::ApprovedPlan;
+use super::quota::lapsed;
 use super::{AccountPlan, Action, Plan, stops};
 use crate::desired::{Regeneration, Transition};
 use crate::identity::{AccountId, ClusterName};
@@ -38,8 +39,8 @@ impl ApprovedPlan {
     }
 }
 
-/// Returns a change that skips a generation, if the plan removes access but raises no account's generation. The
-/// clusters' marks hold the last generation, so this reveals a ledger that was rolled back to a state before the
+/// Returns a change that skips a generation, if the plan removes access or an exception ends, and the plan raises no
+/// account's generation. The clusters' marks hold the last generation, so this reveals a ledger that was rolled back to a state before the
 /// removal.
 #[must_use]
 pub fn burnt(approved: &ApprovedPlan, ledger: &LedgerState) -> Option<Change> {
@@ -54,7 +55,8 @@ pub fn burnt(approved: &ApprovedPlan, ledger: &LedgerState) -> Option<Change> {
     let plans = approved.accounts();
     let is_new = plans.iter().any(|plan| plan.regenerated.is_some());
     let loses = |plan: &AccountPlan| !plan.leaving.is_empty() || plan.steps().any(takes);
-    (!is_new && plans.iter().any(loses)).then(|| Change::LastGeneration(ledger.last_generation + 1))
+    let ends = || lapsed(ledger).0.iter().any(|change| matches!(change, Change::Exception(_, None)));
+    (!is_new && (plans.iter().any(loses) || ends())).then(|| Change::LastGeneration(ledger.last_generation + 1))
 }
 
 /// Returns the subjects of a binding as last written.
@@ -190,7 +192,12 @@ fn events(plan: &AccountPlan, now: Timestamp) -> Vec<Event> {
 
 #[cfg(test)]
 mod tests {
+    use jiff::SignedDuration;
+
+    use crate::contract::exception::ExceptedRule;
     use crate::identity::AccountKind;
+    use crate::ledger::Note;
+    use crate::ledger::exception::{Exception, ExceptionKey};
     use crate::plan::testing::World;
     use crate::snapshot::Role;
 
@@ -214,5 +221,23 @@ mod tests {
         // If an account gets a new generation, no other is skipped.
         world.add(AccountKind::Tool, "foo", Some(52_503));
         assert_eq!(last(&mut world), began + 3);
+    }
+
+    #[test]
+    fn an_exception_that_ends_by_its_date_skips_a_generation() {
+        let mut world = World::new();
+        let account = world.add(AccountKind::Tool, "foo", Some(52_503));
+        (0..3).for_each(|_| drop(world.cycle()));
+        let (until, began) = (world.now + SignedDuration::from_hours(3), world.ledger.last_generation);
+        let note = Note { actor: "ann".to_owned(), reason: "course".to_owned(), ticket: None, at: world.now };
+        let key = ExceptionKey { account, rule: ExceptedRule::ALL[0], cluster: None };
+        world.ledger.exceptions.insert(key, Exception { until, note, proved: None });
+        for _ in 0..600 {
+            world.cycle();
+            let ended = u64::from(world.ledger.exceptions.is_empty());
+            assert_eq!(world.ledger.last_generation, began + ended);
+            world.now += SignedDuration::from_mins(1);
+        }
+        assert!(world.ledger.exceptions.is_empty());
     }
 }

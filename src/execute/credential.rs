@@ -89,7 +89,11 @@ pub async fn deliver(
         let tried = endpoint_probe::Credential { user, proof: &proof };
         server.endpoint_probes().attempt(endpoints, tried, old).await.map_err(CredentialError::from)?;
     }
-    let written = write(homes, home, entries(&server.cluster, credential, proof)).await?;
+    let written = write(homes, home, entries(&server.cluster, credential, proof)).await;
+    let written = written.map_err(|error| match error {
+        StepError::Home(source) if certificate.is_some() => StepError::Undelivered(source),
+        error => error,
+    })?;
     let key = CredentialKey::new(account.id.clone(), server.cluster.clone()).on(&credential.host);
     let delivery = Delivery { mount: written.mount, ..credential.delivered(home, now) };
     Ok(vec![Change::Certificate(key.clone(), certificate), Change::Delivery(key, Some(delivery))])

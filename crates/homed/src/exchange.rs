@@ -121,6 +121,21 @@ pub(super) fn exchange<T>(
     }
 }
 
+/// Tests whether [`exchange`] could write the file now: takes the lock, and waits until no other program writes the
+/// file. `now` is the current time of the file system.
+pub(super) fn test_exchange(
+    directory: &Directory<'_>,
+    name: &Path,
+    now: i128,
+    patience: Patience,
+) -> Result<(), HomeError> {
+    let lock = Lock::take(directory, name, now, patience)?;
+    while !is_still(directory, name, read(directory, name)?.as_ref(), Some(lock.made_at))? {
+        give_up(directory, name, patience)?;
+    }
+    Ok(())
+}
+
 fn give_up(directory: &Directory<'_>, name: &Path, patience: Patience) -> Result<(), HomeError> {
     if patience.is_over() {
         let why = "another program keeps writing it".to_owned();

@@ -24,7 +24,7 @@ use crate::exchange::Version;
 /// kilobytes. A sparse file of a terabyte costs a user nothing, and must cost us nothing.
 pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
-/// The size of a test write: a kubeconfig with two CA bundles. It is more than one block, so that quotas count it.
+/// The least size of a test write: a kubeconfig with two CA bundles. It is more than one block, so that quotas count it.
 const TEST_WRITE_BYTES: usize = 16 * 1024;
 
 /// The number of directory entries that are searched for our temporary files. `.kube` has a handful. A directory that a
@@ -377,14 +377,16 @@ impl Directory<'_> {
         self.sync()
     }
 
-    /// Tests whether a file of the size of a kubeconfig can be written here: writes one and removes it.
-    pub fn test_write(&self) -> Result<(), HomeError> {
+    /// Tests whether so many bytes, and at least a usual kubeconfig, can be written here: writes a file and removes it.
+    /// Returns the current time of the file system, in nanoseconds since 1970.
+    pub(super) fn test_write(&self, bytes: usize) -> Result<i128, HomeError> {
         self.sweep();
         let temporary = temporary_name();
-        let written = self.write_new(&temporary, &vec![b'#'; TEST_WRITE_BYTES]);
+        let written = self.write_new(&temporary, &vec![b'#'; bytes.max(TEST_WRITE_BYTES)]);
         let removed = fs::unlinkat(&self.held, &temporary, AtFlags::empty());
-        written?;
-        removed.map_err(|errno| self.failed("unlinkat", &temporary, errno))
+        let found = fs::fstat(&written?).map_err(|errno| self.failed("fstat", &temporary, errno))?;
+        removed.map_err(|errno| self.failed("unlinkat", &temporary, errno))?;
+        Ok(Version::of(&found).changed_at())
     }
 
     fn write_new(&self, name: &Path, content: &[u8]) -> Result<File, HomeError> {

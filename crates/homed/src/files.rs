@@ -78,6 +78,15 @@ pub(super) fn mount_of(folder: &Path) -> Option<PathBuf> {
     folder.ancestors().find(is_mounted).map(Path::to_owned)
 }
 
+/// Whether a file system is mounted at `place`. Any error but a missing folder counts as one, because it is reported
+/// when the home is opened.
+pub(super) fn is_mount_point(place: &Path) -> bool {
+    match fs::statx(CWD, place, AtFlags::empty(), StatxFlags::TYPE) {
+        Ok(found) => found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
+        Err(errno) => !matches!(errno, Errno::NOENT | Errno::NOTDIR),
+    }
+}
+
 impl Home {
     /// Opens the target's home beneath its prefix.
     pub fn open(prefix: &Path, target: &HomeTarget) -> Result<Self, HomeError> {
@@ -92,9 +101,9 @@ impl Home {
         Ok(Self { directory, path, uid: target.uid })
     }
 
-    /// Returns the mount point of the file system that contains the folder above the home.
+    /// Returns the mount point of the home's file system: the home itself if an automounter mounts each home.
     pub(super) fn mount(&self) -> Option<PathBuf> {
-        mount_of(self.path.parent()?)
+        mount_of(&self.path)
     }
 
     pub(super) fn directory(&self) -> &OwnedFd {

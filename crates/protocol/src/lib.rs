@@ -55,8 +55,8 @@ pub struct HomeTarget {
     pub groups: Vec<u32>,
     /// The kubeconfig, relative to the home, e.g. `.kube/config`.
     pub kubeconfig: PathBuf,
-    /// The mount point of the file system on which the home was last seen. If this is not mounted now, a missing home
-    /// does not count as gone.
+    /// The mount point of the file system on which the home was last seen. If nothing is mounted there now, a missing
+    /// home does not count as gone, and another folder in its place is not used.
     #[serde(default)]
     pub mount: Option<PathBuf>,
 }

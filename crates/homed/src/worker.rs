@@ -27,7 +27,7 @@ use crate::bounds::Bounds;
 use crate::delivery::{self, name_of};
 use crate::exchange::{Patience, exchange};
 use crate::files::{Home, is_mount_point, mount_of};
-use crate::{authorized_keys, ensure};
+use crate::{authorized_keys, ensure, fuse};
 
 /// The first line that a worker reads. It comes from the server; the second line is the request as the client sent it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,6 +127,8 @@ fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<
     if request.work.is_about_the_kubeconfig() {
         order.bounds.admit_file(target)?;
     }
+    // Before the home is touched: a user's own file system may never answer.
+    fuse::refuse_users_own(prefix, target)?;
     if request.work == Work::TestCreate {
         return ensure::test_create(prefix, target).map(|()| Answer::Writable);
     }

@@ -130,7 +130,7 @@ impl HomeError {
                 shown(path)
             ),
             Self::OtherFileSystem { path } => {
-                format!("unmount what is mounted at or above `{}` inside the home", shown(path))
+                format!("unmount what is mounted at or above `{}`, in or over the home", shown(path))
             }
             Self::NotARegularFile { path, .. }
             | Self::NotADirectory { path }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use bursar_protocol::{Answer, HomeError, HomeTarget, Work};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::ssh::key;
 use super::{Homed, UID, command, entries, folder, names_in, parses, soak, test_delivery, write};
@@ -301,4 +302,40 @@ async fn the_test_of_a_delivery_needs_the_room_of_the_delivery() {
     fs::write(&config, "x-mine: 1\n").expect("a small file");
     assert_eq!(ask(test_delivery()).await, "Writable");
     assert_eq!(names_in(&world.seen("foo/.kube")), ["config"]);
+}
+
+/// Processes that the test stopped, and that nothing else would end.
+struct Stopped(Vec<Pid>);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        for process in &self.0 {
+            let _ = kill_process(*process, Signal::KILL);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_file_system_that_a_user_mounted_over_a_home_is_not_asked() {
+    // Many machines let only root open /dev/fuse, and fusermount wants to know its user's name.
+    let script = "mknod -m 0666 $homes/../fuse c 10 229; mount --bind $homes/../fuse /dev/fuse
+        (cat /etc/passwd; echo foo:x:52503:52503::/:/bin/sh) >$homes/../passwd; mount --bind $homes/../passwd /etc/passwd
+        home src; home foo; mkdir $homes/deep; chown 52503 $homes/deep; home deep/bar; home well
+        for over in foo deep; do
+            setpriv --reuid 52503 --regid 52503 --clear-groups bindfs --no-allow-other -f -o nonempty $homes/src $homes/$over &
+            echo $! >>$homes/../bindfs
+            until grep -q \" $homes/$over \" /proc/self/mountinfo; do sleep 0.02; done
+        done";
+    let world = Mounted::with(script, &["--deadline", "3s"]);
+    let processes = fs::read_to_string(world.homed.folder.path().join("bindfs")).expect("process ids");
+    let processes = processes.lines().map(|id| id.parse().ok().and_then(Pid::from_raw).expect("a process id"));
+    let stopped = Stopped(processes.collect());
+    stopped.0.iter().for_each(|process| kill_process(*process, Signal::STOP).expect("bindfs runs"));
+    for name in ["foo", "deep/bar", "foo"] {
+        for work in [write(entries("1")), no_keys(), Work::EnsureHome { create: true, skeleton: true }] {
+            let asked = world.homed.ask(&world.target(name), work).await;
+            assert_eq!(reason(asked), "other-file-system", "{name}");
+        }
+    }
+    world.homed.write(&world.target("well")).await.expect("other homes are served");
 }

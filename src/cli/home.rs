@@ -2,10 +2,11 @@
 //! replaced one. `bursar-homed` reads and writes the file. It answers only user `bursar`, and returns nothing of the
 //! user's part.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use bursar_homed::client::{HomedClient, HomedClientError};
-use bursar_protocol::{Answer, EntryNames, HomeError, Inspection, Request, USER_PREFIX, Work};
+use bursar_protocol::{Answer, EntryNames, HomeError, HomeTarget as Target, Inspection, Request, USER_PREFIX, Work};
 use serde_json::{Value, json};
 
 use super::arguments::{Account, Home};
@@ -31,7 +32,7 @@ pub(super) async fn run(context: &Context, command: Home) -> Result<Exit, Failur
     let client = HomedClient::new(&settings.homes.socket, settings.homes.deadline);
     let mut found = Vec::new();
     for home in &homes {
-        let file = home.file().display().to_string();
+        let file = home.home.join(&home.kubeconfig).display().to_string();
         let said = match &command {
             Home::Show(_) => show(&client, home).await?,
             Home::Restore(_) => restore(&client, home).await?,
@@ -49,26 +50,23 @@ pub(super) async fn run(context: &Context, command: Home) -> Result<Exit, Failur
     Ok(Exit::Done)
 }
 
-/// Returns the kubeconfigs of an account: those that were delivered or, if there are none, the one that its class
+/// Returns the homes of an account: those to which a kubeconfig was delivered or, if there are none, the one that its class
 /// defines.
-fn homes(policy: &Policy, ledger: &LedgerState, account: &Account) -> Result<Vec<HomeTarget>, Failure> {
+fn homes(policy: &Policy, ledger: &LedgerState, account: &Account) -> Result<Vec<Target>, Failure> {
     let Account { kind, name } = account;
     let known = orders::find(ledger, *kind, name)?;
     let none = |why: &str| Failure::new(Exit::NoAccount, format!("{kind} {name} {why}"));
     let posix = known.posix.clone().ok_or_else(|| none("has no uid"))?;
-    let place = |home: std::path::PathBuf, kubeconfig| HomeTarget {
-        home,
-        posix: posix.clone(),
-        kubeconfig,
-        create: false,
-        replace_unparsable: false,
+    let place = |home: PathBuf, kubeconfig, mount| {
+        let posix = posix.clone();
+        target(&HomeTarget { home, posix, kubeconfig, create: false, replace_unparsable: false }, mount)
     };
-    let files: BTreeSet<_> = ledger
+    let files: BTreeMap<_, _> = ledger
         .deliveries_of(&known.id)
         .filter_map(|(_, delivery)| {
             let home = delivery.home.clone().or_else(|| known.home.clone())?;
             let kubeconfig = delivery.path.strip_prefix(&home).ok()?.to_owned();
-            Some((home, kubeconfig))
+            Some(((home, kubeconfig), delivery.mount.clone()))
         })
         .collect();
     if files.is_empty() {
@@ -76,13 +74,13 @@ fn homes(policy: &Policy, ledger: &LedgerState, account: &Account) -> Result<Vec
         let rules = policy.classes.values().filter_map(|class| class.home.as_ref());
         let rule = rules.filter(|rule| home.starts_with(&rule.prefix)).max_by_key(|rule| rule.prefix.as_os_str().len());
         let kubeconfig = rule.map_or_else(|| bursar_protocol::USUAL_KUBECONFIG.into(), |rule| rule.kubeconfig.clone());
-        return Ok(vec![place(home, kubeconfig)]);
+        return Ok(vec![place(home, kubeconfig, None)]);
     }
-    Ok(files.into_iter().map(|(home, kubeconfig)| place(home, kubeconfig)).collect())
+    Ok(files.into_iter().map(|((home, kubeconfig), mount)| place(home, kubeconfig, mount)).collect())
 }
 
-async fn ask(client: &HomedClient, home: &HomeTarget, work: Work) -> Result<Answer, Failure> {
-    client.call(&Request::new(target(home), work)).await.map_err(|error| {
+async fn ask(client: &HomedClient, home: &Target, work: Work) -> Result<Answer, Failure> {
+    client.call(&Request::new(home.clone(), work)).await.map_err(|error| {
         let remedy = match &error {
             HomedClientError::Home(error) => format!("; {}", error.remedy()),
             _ => String::new(),
@@ -99,7 +97,7 @@ fn misunderstood() -> Failure {
     Failure::new(Exit::Failed, "bursar-homed has another version; run: systemctl restart bursar-homed".to_owned())
 }
 
-async fn show(client: &HomedClient, home: &HomeTarget) -> Result<(Value, String), Failure> {
+async fn show(client: &HomedClient, home: &Target) -> Result<(Value, String), Failure> {
     let names = EntryNames { user: format!("{USER_PREFIX}none"), ..EntryNames::default() };
     match ask(client, home, Work::Inspect { names }).await? {
         Answer::Inspected(found) => Ok((json!(found), said(&found))),
@@ -128,7 +126,7 @@ fn said(found: &Inspection) -> String {
     format!("{what}; {kept}")
 }
 
-async fn restore(client: &HomedClient, home: &HomeTarget) -> Result<(Value, String), Failure> {
+async fn restore(client: &HomedClient, home: &Target) -> Result<(Value, String), Failure> {
     let Answer::Restored { changed, complete } = ask(client, home, Work::RestoreKubeconfig).await? else {
         return Err(misunderstood());
     };
@@ -163,7 +161,7 @@ mod tests {
         let refused = of("foo").expect_err("two accounts have the name");
         assert!(matches!(refused.exit, Exit::Usage) && refused.text.contains(&other.to_string()), "{}", refused.text);
         let found = of(&other.to_string()).expect("the id is unique");
-        assert_eq!(found[0].posix.uid.get(), 52_504);
+        assert_eq!(found[0].uid, 52_504);
     }
 
     #[test]

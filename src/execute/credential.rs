@@ -5,12 +5,13 @@
 //! of what was issued; a test at the endpoints; the kubeconfig.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 use bursar_homed::client::HomedClient;
 use bursar_protocol::{
-    Answer, ClusterEntry, ContextEntry, KubeconfigEntries, Login, PlannedEntries, Request, TokenFiles, UserEntry,
-    UserProof, Work, Written,
+    Answer, ClusterEntry, ContextEntry, HomeTarget as Target, KubeconfigEntries, Login, PlannedEntries, Request,
+    TokenFiles, UserEntry, UserProof, Work, Written,
 };
 use jiff::Timestamp;
 
@@ -37,6 +38,8 @@ pub struct Delivering<'a> {
     pub generation: u64,
     /// The home.
     pub home: &'a HomeTarget,
+    /// The mount point on which the home should lie.
+    pub mount: Option<&'a Path>,
     /// The state of the file in the home now.
     pub old: Old,
 }
@@ -76,20 +79,25 @@ pub async fn deliver(
     now: Timestamp,
 ) -> Result<Vec<Change>, StepError> {
     let server = &effects.server;
-    let Delivering { credential, generation, home, old } = what;
+    let Delivering { credential, generation, home, mount, old } = what;
+    let target = home::target(home, mount.map(Path::to_owned));
     let endpoints =
         Endpoints { all: &credential.endpoints, default: &credential.default_endpoint, kind: credential.proof.noun() };
     let user = credential.proof.name();
     if user.is_some() {
         server.endpoint_probes().recall(endpoints, old).map_err(CredentialError::from)?;
     }
-    prepare(homes, &server.cluster, home, credential).await?;
+    prepare(homes, &server.cluster, (home, &target), credential).await?;
     let (proof, certificate) = obtain(effects, credential, generation).await?;
     if let Some(user) = &user {
         let tried = endpoint_probe::Credential { user, proof: &proof };
         server.endpoint_probes().attempt(endpoints, tried, old).await.map_err(CredentialError::from)?;
     }
-    let written = write(homes, home, entries(&server.cluster, credential, proof)).await?;
+    let written = write(homes, (home, &target), entries(&server.cluster, credential, proof)).await;
+    let written = written.map_err(|error| match error {
+        StepError::Home(source) if certificate.is_some() => StepError::Undelivered(source),
+        error => error,
+    })?;
     let key = CredentialKey::new(account.id.clone(), server.cluster.clone()).on(&credential.host);
     let delivery = Delivery { mount: written.mount, ..credential.delivered(home, now) };
     Ok(vec![Change::Certificate(key.clone(), certificate), Change::Delivery(key, Some(delivery))])
@@ -99,7 +107,7 @@ pub async fn deliver(
 async fn prepare(
     homes: &HomedClient,
     cluster: &ClusterName,
-    home: &HomeTarget,
+    (home, target): (&HomeTarget, &Target),
     credential: &DesiredCredential,
 ) -> Result<(), StepError> {
     if home.create {
@@ -109,14 +117,14 @@ async fn prepare(
             // A folder for a host is not a home, so it gets no skeleton files.
             Work::MakeDirectory { shared: false }
         };
-        match homes.call(&Request::new(home::target(home), work)).await? {
+        match homes.call(&Request::new(target.clone(), work)).await? {
             Answer::HomeReady { .. } => {}
             _ => return Err(StepError::HomeAnswer),
         }
     }
     let planned = planned(cluster, credential);
     let work = Work::TestDelivery { planned, replace_unparsable: home.replace_unparsable };
-    match homes.call(&Request::new(home::target(home), work)).await? {
+    match homes.call(&Request::new(target.clone(), work)).await? {
         Answer::Writable => Ok(()),
         _ => Err(StepError::HomeAnswer),
     }
@@ -210,9 +218,13 @@ async fn certify(
     Ok((pem, issued))
 }
 
-async fn write(homes: &HomedClient, home: &HomeTarget, entries: KubeconfigEntries) -> Result<Written, StepError> {
+async fn write(
+    homes: &HomedClient,
+    (home, target): (&HomeTarget, &Target),
+    entries: KubeconfigEntries,
+) -> Result<Written, StepError> {
     let work = Work::WriteKubeconfig { entries, replace_unparsable: home.replace_unparsable };
-    match homes.call(&Request::new(home::target(home), work)).await? {
+    match homes.call(&Request::new(target.clone(), work)).await? {
         Answer::Written(written) => {
             home::tell(home, &written);
             Ok(written)

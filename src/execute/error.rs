@@ -76,6 +76,10 @@ pub enum StepError {
     /// The work in a home was not done.
     #[error("bursar-homed cannot do the work in the account's home")]
     Home(#[from] HomedClientError),
+    /// A credential was issued, and could not be written. It is retried less often than [`Self::Home`], because each
+    /// try issues another one.
+    #[error("bursar-homed cannot write a new credential into the account's home")]
+    Undelivered(#[source] HomedClientError),
     /// `bursar-homed` answered another question.
     #[error("bursar-homed gave an answer to another request")]
     HomeAnswer,
@@ -167,7 +171,7 @@ impl StepError {
             Self::Refused { .. } | Self::UnknownKind { .. } => "apply",
             Self::Request(_) | Self::NoCluster(_) | Self::Unmarked { .. } => "cluster",
             Self::Workload { .. } | Self::Outlived { .. } | Self::Restarting { .. } => "workloads",
-            Self::Home(_) | Self::HomeAnswer => "home",
+            Self::Home(_) | Self::Undelivered(_) | Self::HomeAnswer => "home",
             Self::Credential(_) | Self::SignerNotAsked(_) => CERTIFICATE,
             Self::StillAllowed { .. } => "revocation",
             Self::Eviction { .. } => "eviction",
@@ -193,19 +197,21 @@ impl StepError {
     /// The error concerns the cluster, and not a home or a credential.
     #[must_use]
     pub const fn is_of_nobodys_home(&self) -> bool {
-        !matches!(self, Self::Home(_) | Self::HomeAnswer | Self::Credential(_) | Self::SignerNotAsked(_))
+        !matches!(
+            self,
+            Self::Home(_) | Self::Undelivered(_) | Self::HomeAnswer | Self::Credential(_) | Self::SignerNotAsked(_)
+        )
     }
 
     /// A home is on an export that hangs, so all other work there would hang too.
     #[must_use]
     pub const fn is_of_an_export(&self) -> bool {
+        let (Self::Home(error) | Self::Undelivered(error)) = self else { return false };
         matches!(
-            self,
-            Self::Home(
-                HomedClientError::TimedOut(_)
-                    | HomedClientError::NotListening { .. }
-                    | HomedClientError::Home(HomeError::TimedOut { .. } | HomeError::Unavailable { .. })
-            )
+            error,
+            HomedClientError::TimedOut(_)
+                | HomedClientError::NotListening { .. }
+                | HomedClientError::Home(HomeError::TimedOut { .. } | HomeError::Unavailable { .. })
         )
     }
 
@@ -253,7 +259,9 @@ impl StepError {
                 remedy_of_refusal(&key.cluster, source)
             }
             Self::Request(source) => remedy_of_request(source),
-            Self::Home(HomedClientError::Home(error)) => Some(error.remedy()),
+            Self::Home(HomedClientError::Home(error)) | Self::Undelivered(HomedClientError::Home(error)) => {
+                Some(error.remedy())
+            }
             Self::HomeAnswer => Some("restart bursard and bursar-homed: their versions differ".into()),
             Self::StillAllowed { .. } => {
                 Some("remove this user or group from the binding, which Bursar did not create".into())
@@ -282,6 +290,7 @@ impl StepError {
                     .into(),
             ),
             Self::Home(_)
+            | Self::Undelivered(_)
             | Self::Credential(_)
             | Self::SignerNotAsked(_)
             | Self::Task(_)

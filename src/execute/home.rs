@@ -1,7 +1,7 @@
 //! The work in homes besides the delivery of credentials: removes our entries, leaves notices, writes SSH keys and
 //! checks what was delivered. `bursar-homed` does the work; this module makes its requests and interprets the answers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bursar_homed::client::{HomedClient, HomedClientError};
 use bursar_protocol::{
@@ -14,7 +14,7 @@ use super::StepError;
 use crate::desired::{DesiredCredential, DesiredNotice, DirectoryTarget, HomeTarget, Proof};
 use crate::identity::ClusterName;
 use crate::inventory::HomeFinding;
-use crate::ledger::Delivery;
+use crate::ledger::{Delivery, LedgerState};
 use crate::plan::Expected;
 use crate::policy::Cluster;
 
@@ -40,51 +40,69 @@ pub fn user_name(cluster: &ClusterName) -> String {
     format!("{USER_PREFIX}{cluster}")
 }
 
-/// Converts a plan's target into that of `bursar-homed`.
+/// Returns the mount point on which a home should lie: that of the last delivery into it, or of one into a home beside
+/// it. While that file system is not mounted, `bursar-homed` refuses a folder that only has the home's name.
+pub(super) fn known_mount(ledger: &LedgerState, delivery: Option<&Delivery>, home: &Path) -> Option<PathBuf> {
+    if let Some(own) = delivery.filter(|delivery| delivery.path.starts_with(home)) {
+        return own.mount.clone();
+    }
+    let above = home.parent()?;
+    let mut others = ledger.deliveries.values().chain(ledger.ssh_deliveries.values());
+    // A notice is not checked again, so its mount may be an old one.
+    let beside = others.find_map(|other| {
+        let mount = other.mount.as_ref().filter(|mount| above.starts_with(mount) && !other.is_notice())?;
+        other.path.starts_with(above).then_some(mount)
+    });
+    beside.cloned()
+}
+
+/// Converts a plan's target into that of `bursar-homed`. `mount` is the mount point on which the home should lie.
 #[must_use]
-pub fn target(home: &HomeTarget) -> Target {
+pub fn target(home: &HomeTarget, mount: Option<PathBuf>) -> Target {
     Target {
         home: home.home.clone(),
         uid: home.posix.uid.get(),
         gid: home.posix.gid.get(),
         groups: home.posix.groups.iter().map(|gid| gid.get()).collect(),
         kubeconfig: home.kubeconfig.clone(),
-        mount: None,
+        mount,
     }
 }
 
 /// Makes sure that the directory of a volume exists and belongs to its owner. Returns whether it was created now.
-pub async fn make_directory(homes: &HomedClient, directory: &DirectoryTarget) -> Result<bool, StepError> {
+pub async fn make_directory(
+    homes: &HomedClient,
+    directory: &DirectoryTarget,
+    ledger: &LedgerState,
+) -> Result<bool, StepError> {
     let posix = &directory.posix;
-    let target = Target::new(&directory.path, posix.uid.get(), posix.gid.get());
+    let mount = known_mount(ledger, None, &directory.path);
+    let target = Target { mount, ..Target::new(&directory.path, posix.uid.get(), posix.gid.get()) };
     match homes.call(&Request::new(target, Work::MakeDirectory { shared: directory.shared })).await? {
         Answer::HomeReady { created } => Ok(created),
         _ => Err(StepError::HomeAnswer),
     }
 }
 
-/// Returns the target of a former delivery. `bursar-homed` reports a missing home as gone only if the file system of
-/// that delivery is mounted.
-fn delivered(home: &HomeTarget, delivery: Option<&Delivery>) -> Target {
-    Target { mount: delivery.and_then(|delivery| delivery.mount.clone()), ..target(home) }
-}
-
 /// Removes our entries of a cluster, for all its endpoints. A home that is gone has none. If the cluster is no longer
-/// configured (`face` is `None`), `bursar-homed` finds them by our user.
-pub async fn remove(
+/// configured (`face` is `None`), `bursar-homed` finds them by our user. `moved`: the account has another home now.
+pub(super) async fn remove(
     homes: &HomedClient,
     cluster: &ClusterName,
     face: Option<&Cluster>,
-    home: &HomeTarget,
-    delivery: Option<&Delivery>,
+    (home, mount): (&HomeTarget, Option<PathBuf>),
+    moved: bool,
 ) -> Result<(), StepError> {
     let endpoints = face.into_iter().flat_map(|face| face.endpoints.keys());
     let names = entry_names(cluster, face.map_or("", |face| &face.default_endpoint), endpoints);
-    let request = Request::new(delivered(home, delivery), Work::RemoveKubeconfig { names });
+    let request = Request::new(target(home, mount), Work::RemoveKubeconfig { names });
     match homes.call(&request).await {
         // A home that is gone contains nothing of ours. `bursar-homed` reports it only if the home's file system is
         // mounted.
         Ok(Answer::Removed { .. }) | Err(HomedClientError::Home(HomeError::MissingHome { .. })) => Ok(()),
+        // An automounter knows a former home no more, and the account's credential in the new home must not wait. The
+        // old one expires.
+        Err(HomedClientError::Home(HomeError::MissingPrefix { .. })) if moved => Ok(()),
         Ok(_) => Err(StepError::HomeAnswer),
         Err(error) => Err(error.into()),
     }
@@ -95,12 +113,12 @@ pub async fn remove(
 pub(super) async fn leave(
     homes: &HomedClient,
     cluster: &ClusterName,
-    home: &HomeTarget,
+    (home, mount): (&HomeTarget, Option<PathBuf>),
     DesiredNotice { notice, credential }: &DesiredNotice,
 ) -> Result<Option<Written>, StepError> {
     let entries = super::credential::entries(cluster, credential, UserProof::Notice(notice.clone()));
     let work = Work::WriteKubeconfig { entries, replace_unparsable: false };
-    match homes.call(&Request::new(target(home), work)).await {
+    match homes.call(&Request::new(target(home, mount), work)).await {
         Ok(Answer::Written(written)) => Ok(Some(written)),
         Ok(_) => Err(StepError::HomeAnswer),
         // If the export hangs, a removal would hang too.
@@ -123,19 +141,19 @@ pub(super) fn tell(home: &HomeTarget, written: &Written) {
 
 /// Checks that what was delivered is still in the home: a certificate with its key, a token or login entries, and the
 /// contexts. Also returns the mount of the home.
-pub async fn inspect(
+pub(super) async fn inspect(
     homes: &HomedClient,
     cluster: &ClusterName,
     face: &Cluster,
-    home: &HomeTarget,
+    (home, mount): (&HomeTarget, Option<PathBuf>),
     expected: &Expected,
 ) -> Result<(HomeFinding, Option<PathBuf>), StepError> {
     let fingerprint = match expected {
         Expected::Issued(fingerprint) => fingerprint,
-        Expected::Entries(credential) => return rewritten(homes, cluster, home, credential).await,
+        Expected::Entries(credential) => return rewritten(homes, cluster, (home, mount), credential).await,
     };
     let names = entry_names(cluster, &face.default_endpoint, [&face.default_endpoint]);
-    let request = Request::new(target(home), Work::Inspect { names });
+    let request = Request::new(target(home, mount), Work::Inspect { names });
     match homes.call(&request).await? {
         Answer::Inspected(inspection) => Ok((finding(&inspection, fingerprint), inspection.mount)),
         _ => Err(StepError::HomeAnswer),
@@ -146,13 +164,13 @@ pub async fn inspect(
 async fn rewritten(
     homes: &HomedClient,
     cluster: &ClusterName,
-    home: &HomeTarget,
+    (home, mount): (&HomeTarget, Option<PathBuf>),
     credential: &DesiredCredential,
 ) -> Result<(HomeFinding, Option<PathBuf>), StepError> {
     let Proof::Oidc(oidc) = &credential.proof else { return Err(StepError::HomeAnswer) };
     let entries = super::credential::entries(cluster, credential, UserProof::Login(super::credential::login(oidc)));
     let work = Work::WriteKubeconfig { entries, replace_unparsable: home.replace_unparsable };
-    match homes.call(&Request::new(target(home), work)).await? {
+    match homes.call(&Request::new(target(home, mount), work)).await? {
         Answer::Written(Written { changed: false, mount, .. }) => Ok((HomeFinding::AsDelivered, mount)),
         Answer::Written(Written { mount, .. }) => {
             Ok((HomeFinding::Repaired { why: "our entries in the file were changed".to_owned() }, mount))
@@ -163,17 +181,17 @@ async fn rewritten(
 
 /// Makes the home contain exactly these SSH keys of ours. Returns whether that changed anything, and the mount of the
 /// home.
-pub async fn ssh_keys(
+pub(super) async fn ssh_keys(
     homes: &HomedClient,
-    home: &HomeTarget,
+    (home, mount): (&HomeTarget, Option<PathBuf>),
     keys: &[String],
-    delivery: Option<&Delivery>,
 ) -> Result<(bool, Option<PathBuf>), StepError> {
+    let target = target(home, mount);
     if home.create && !keys.is_empty() {
         let work = Work::EnsureHome { create: true, skeleton: true };
-        homes.call(&Request::new(target(home), work)).await?;
+        homes.call(&Request::new(target.clone(), work)).await?;
     }
-    match homes.call(&Request::new(delivered(home, delivery), Work::SshKeys { keys: keys.to_vec() })).await {
+    match homes.call(&Request::new(target, Work::SshKeys { keys: keys.to_vec() })).await {
         Ok(Answer::SshKeys { changed, mount }) => Ok((changed, mount)),
         Err(HomedClientError::Home(HomeError::MissingHome { .. })) if keys.is_empty() => Ok((false, None)),
         Ok(_) => Err(StepError::HomeAnswer),
@@ -182,11 +200,15 @@ pub async fn ssh_keys(
 }
 
 /// Returns the ledger's row of a delivery after a check. `checked_at` of a broken delivery is `None`, so that it is
-/// repeated.
-#[must_use]
-pub fn checked(delivery: &Delivery, finding: &HomeFinding, mount: Option<PathBuf>, now: Timestamp) -> Delivery {
+/// repeated. Rows of older versions have no home, so it is added.
+pub(super) fn checked(
+    delivery: &Delivery,
+    home: &HomeTarget,
+    (finding, mount): (&HomeFinding, Option<PathBuf>),
+    now: Timestamp,
+) -> Delivery {
     let checked_at = (!matches!(finding, HomeFinding::Broken { .. })).then_some(now);
-    Delivery { checked_at, mount, ..delivery.clone() }
+    Delivery { checked_at, mount, home: Some(home.home.clone()), ..delivery.clone() }
 }
 
 fn finding(inspection: &Inspection, fingerprint: &str) -> HomeFinding {
@@ -255,5 +277,35 @@ mod tests {
         assert!(why(Inspection { key_matches: false, ..good.clone() }).contains("key"));
         assert!(why(Inspection { entries_digest: None, ..good.clone() }).contains("context"));
         assert!(matches!(finding(&good, "another fingerprint"), HomeFinding::Broken { .. }));
+    }
+
+    #[test]
+    fn a_new_home_should_lie_where_the_homes_beside_it_do() {
+        let delivery = |home: &str, mount: Option<&str>, digest: &str| Delivery {
+            path: Path::new(home).join(".kube/config"),
+            home: Some(home.into()),
+            mount: mount.map(Into::into),
+            digest: digest.to_owned(),
+            at: Timestamp::UNIX_EPOCH,
+            checked_at: None,
+        };
+        let own = delivery("/home/ann", Some("/"), "d");
+        let mut ledger = LedgerState::default();
+        let known = |ledger: &LedgerState, home: &str| known_mount(ledger, Some(&own), Path::new(home));
+        assert_eq!(known(&ledger, "/home/ann"), Some("/".into()), "the last delivery into the home itself");
+        assert_eq!(known(&ledger, "/home/bob"), None, "the account had another home then");
+        let others = [
+            delivery("/srv/x", Some("/srv"), "d"),
+            delivery("/home/y", Some("/home/y"), "d"),
+            delivery("/home/z", Some("/mnt"), &Delivery::notice("n")),
+        ];
+        for (number, other) in others.into_iter().enumerate() {
+            ledger.ssh_deliveries.set(crate::identity::AccountId(number.to_string().into()), Some(other));
+        }
+        assert_eq!(known(&ledger, "/home/bob"), None, "{ledger:?}");
+        ledger
+            .ssh_deliveries
+            .set(crate::identity::AccountId("carl".into()), Some(delivery("/home/carl", Some("/home"), "d")));
+        assert_eq!(known(&ledger, "/home/bob"), Some("/home".into()));
     }
 }

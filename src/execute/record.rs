@@ -105,6 +105,9 @@ pub fn retry_after(attempts: u64) -> SignedDuration {
 
 #[cfg(test)]
 mod tests {
+    use bursar_homed::client::HomedClientError;
+    use bursar_protocol::HomeError;
+
     use super::*;
 
     #[test]
@@ -137,5 +140,19 @@ mod tests {
         let refused = recorder.store(vec![Change::LastGeneration(2)], Vec::new()).await;
         assert!(matches!(refused, Err(StepError::NotRecorded)));
         store.await.expect("the task does not panic");
+    }
+
+    /// A user who locks the file after the test, each time, must not make the cluster sign a certificate each 30 s.
+    #[test]
+    fn a_file_in_use_is_retried_soon_only_if_nothing_was_issued() {
+        let in_use =
+            || HomedClientError::Home(HomeError::InUse { path: "/home/a/.kube/config".into(), why: "x".into() });
+        let now = Timestamp::UNIX_EPOCH;
+        let after_many = |error: &StepError| {
+            let before = Failure { attempts: 20, ..failure(error, None, now) };
+            failure(error, Some(&before), now).next_try.duration_since(now)
+        };
+        assert_eq!(after_many(&StepError::Home(in_use())), IN_USE_RETRY);
+        assert_eq!(after_many(&StepError::Undelivered(in_use())), LAST_RETRY);
     }
 }

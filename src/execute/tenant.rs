@@ -27,7 +27,7 @@ use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
 use crate::ledger::{ADOPTED, CredentialKey, Delivery, Failure, LATER_REMOVAL, ObjectRecord, REMOVAL, StoppedWorkload};
 use crate::plan::adopted::foreign_namespace;
-use crate::plan::credential::KUBECONFIG;
+use crate::plan::credential::{HOME, KUBECONFIG};
 use crate::plan::{AccountPlan, Action, Reason, Side};
 use crate::policy::Cluster;
 
@@ -393,7 +393,8 @@ impl TenantExecution<'_> {
             }
             Action::SshKeys { home, keys, digest, reason, .. } => {
                 let before = self.run.ledger.ssh_deliveries.get(&self.account.id);
-                let (changed, mount) = home::ssh_keys(&self.effects.homes, home, keys, before).await?;
+                let mount = home::known_mount(self.run.ledger, before, &home.home);
+                let (changed, mount) = home::ssh_keys(&self.effects.homes, (home, mount), keys).await?;
                 let delivery =
                     (!keys.is_empty()).then(|| Delivery { mount, ..home.ssh_delivery(digest, self.run.now) });
                 done.changes.push(Change::SshDelivery(self.account.id.clone(), delivery));
@@ -417,9 +418,9 @@ impl TenantExecution<'_> {
         notice: Option<&DesiredNotice>,
         done: &mut Done,
     ) -> Result<(), StepError> {
-        let key = self.key(host);
+        let (key, mount) = (self.key(host), self.mount(host, home));
         if let Some(notice) = notice
-            && let Some(written) = home::leave(&self.effects.homes, self.cluster, home, notice).await?
+            && let Some(written) = home::leave(&self.effects.homes, self.cluster, (home, mount.clone()), notice).await?
         {
             let delivery = Delivery { mount: written.mount, ..notice.delivered(home, self.run.now) };
             done.changes.push(Change::Delivery(key, Some(delivery)));
@@ -427,8 +428,8 @@ impl TenantExecution<'_> {
             done.events.push(self.event("kubeconfig replaced by a notice", reason.to_string(), detail));
             return Ok(());
         }
-        let delivery = self.run.ledger.deliveries.get(&key);
-        home::remove(&self.effects.homes, self.cluster, face, home, delivery).await?;
+        let moved = *reason == Reason::Changed(vec![HOME.to_owned()]);
+        home::remove(&self.effects.homes, self.cluster, face, (home, mount), moved).await?;
         if *reason == Reason::Orphaned {
             // The certificate is no longer renewed.
             done.changes.push(Change::Certificate(key.clone(), None));
@@ -550,7 +551,7 @@ impl TenantExecution<'_> {
                 Ok(())
             }
             Action::MakeDirectory { directory, .. } => {
-                if home::make_directory(&self.effects.homes, directory).await? {
+                if home::make_directory(&self.effects.homes, directory, self.run.ledger).await? {
                     let detail = json!({"directory": directory.path});
                     done.events.push(self.event("directory made", Reason::Missing.to_string(), detail));
                 }
@@ -603,7 +604,8 @@ impl TenantExecution<'_> {
             Action::AwaitDeletion { namespace, uid, .. } => self.await_deletion(effects, namespace, uid, done).await,
             Action::Deliver { credential, generation, home, reason, .. } => {
                 let old = self.standing(credential, reason);
-                let what = Delivering { credential, generation: *generation, home, old };
+                let mount = self.mount(&credential.host, home);
+                let what = Delivering { credential, generation: *generation, home, mount: mount.as_deref(), old };
                 let changes = deliver(effects, &self.effects.homes, self.account, what, self.run.now).await?;
                 done.repeated += u64::from(matches!(reason, Reason::Drifted(_)));
                 done.events.extend(self.delivered(credential, &changes, reason));
@@ -614,11 +616,12 @@ impl TenantExecution<'_> {
                 self.in_home(Some(&effects.face), action, done).await
             }
             Action::InspectKubeconfig { host, home, expected, .. } => {
+                let place = (home, self.mount(host, home));
                 let (found, mount) =
-                    home::inspect(&self.effects.homes, self.cluster, &effects.face, home, expected).await?;
+                    home::inspect(&self.effects.homes, self.cluster, &effects.face, place, expected).await?;
                 let key = self.key(host);
                 if let Some(delivery) = self.run.ledger.deliveries.get(&key) {
-                    let checked = home::checked(delivery, &found, mount, self.run.now);
+                    let checked = home::checked(delivery, home, (&found, mount), self.run.now);
                     done.changes.push(Change::Delivery(key, Some(checked)));
                 }
                 let (what, why) = match found {
@@ -750,6 +753,11 @@ impl TenantExecution<'_> {
 
     fn key(&self, host: &HostName) -> CredentialKey {
         CredentialKey::new(self.account.id.clone(), self.cluster.clone()).on(host)
+    }
+
+    fn mount(&self, host: &HostName, home: &HomeTarget) -> Option<std::path::PathBuf> {
+        let ledger = self.run.ledger;
+        home::known_mount(ledger, ledger.deliveries.get(&self.key(host)), &home.home)
     }
 
     /// Returns the event of a delivery. A token that only replaces an expiring one makes no event: there are dozens a

@@ -90,7 +90,7 @@ impl Search<'_> {
             UserProof::Certificate { certificate_pem: String::new(), key_pem: SecretText::new(String::new()) };
         let wanted = entries(cluster, credential, nothing);
         let names = wanted.names();
-        let request = Request::new(home::target(home), Work::Inspect { names: names.clone() });
+        let request = Request::new(home::target(home, None), Work::Inspect { names: names.clone() });
         let Answer::Inspected(inspection) = self.homes.call(&request).await? else { return Ok(None) };
         let Some((id, certificate)) = self.good(cluster, account, credential, &inspection).await else {
             return Ok(None);
@@ -101,7 +101,7 @@ impl Search<'_> {
         let same = shape.is_some() && shape == inspection.entries_digest;
         let delivery = Delivery {
             path: home.file(),
-            home: None,
+            home: Some(home.home.clone()),
             mount: inspection.mount,
             digest: if same { credential.digest.clone() } else { String::new() },
             at: certificate.not_before,

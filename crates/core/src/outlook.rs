@@ -444,6 +444,10 @@ mod tests {
             said.contains("limit suspend_per_day: 3 suspensions of class tool take 3 cycles over 3 days"),
             "{said}"
         );
+        other.limits.suspend_per_cycle = Limit { count: 0, percent: None };
+        let evolved = evolve(Inputs { policy: &other, ..inputs(&world, None) }, &mut Planner::default());
+        let said = Difference::of(&in_force, &evolved, &other, world.now).to_string();
+        assert!(said.contains("limit suspend_per_cycle: 3 suspensions of class tool take forever"), "{said}");
         let same = Difference::of(&in_force, &in_force, &world.policy, world.now);
         assert_eq!((same.gain, same.lose, same.spread), (vec![], vec![], vec![]));
     }

@@ -30,6 +30,10 @@ pub struct Arguments {
     /// SSH keys may be written in homes: the daemon's host then decides who can log in on every host with these homes.
     #[arg(long)]
     pub ssh_keys: bool,
+    /// A place where the file system with the homes is mounted no more, because they were moved: homes there, or on
+    /// mounts beneath it, need not be on the file system that Bursar remembers; may be repeated.
+    #[arg(long = "former-mount", value_name = "PATH")]
+    pub former_mounts: Vec<PathBuf>,
     /// The only user who may send requests: name or uid.
     #[arg(long, value_name = "NAME", default_value = "bursar")]
     pub client_user: String,
@@ -66,6 +70,7 @@ impl Arguments {
             kubeconfigs: self.kubeconfigs.clone(),
             take_over: self.take_over.clone(),
             ssh_keys: self.ssh_keys,
+            former_mounts: self.former_mounts.clone(),
             ..Bounds::new(prefixes.collect())
         };
         let settings = HomedSettings::new(bounds, server::client_uid(&self.client_user)?, clock);

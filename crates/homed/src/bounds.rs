@@ -37,6 +37,9 @@ pub struct Bounds {
     /// SSH keys may be written. This lets the client log in as any user on every host with these homes.
     #[serde(default)]
     pub ssh_keys: bool,
+    /// Former mount points. The daemon's record of a mount at or beneath one does not count.
+    #[serde(default)]
+    pub former_mounts: Vec<PathBuf>,
 }
 
 impl Bounds {
@@ -51,6 +54,7 @@ impl Bounds {
             kubeconfigs: vec![PathBuf::from(USUAL_KUBECONFIG)],
             take_over: Vec::new(),
             ssh_keys: false,
+            former_mounts: Vec::new(),
         }
     }
 
@@ -97,6 +101,13 @@ impl Bounds {
             return Ok(());
         }
         Err(HomeError::PathNotAllowed { path: target.kubeconfig.clone() })
+    }
+
+    /// Whether the file system that had the target's home is no longer mounted, and root knows it.
+    #[must_use]
+    pub fn is_former(&self, target: &HomeTarget) -> bool {
+        let place = target.mount.as_ref().unwrap_or(&target.home);
+        self.former_mounts.iter().any(|former| place.starts_with(former))
     }
 }
 

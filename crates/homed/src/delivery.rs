@@ -10,10 +10,10 @@ use bursar_protocol::{
 use zeroize::Zeroizing;
 
 use crate::document::DocumentError;
-use crate::exchange::{Exchanged, Patience, exchange, settled, sweep_lock};
+use crate::exchange::{Exchanged, Patience, exchange, settled, sweep_lock, test_exchange};
 use crate::files::{Directory, Existing, Home};
 use crate::keypair;
-use crate::kubeconfig::{self, KubeconfigError};
+use crate::kubeconfig::{self, Delivered, KubeconfigError};
 use crate::worker::CpuLimit;
 
 /// Suffix of the file that keeps the user's part of the last kubeconfig that we replaced.
@@ -23,6 +23,16 @@ const BACKUP: &str = ".bursar-backup-";
 /// Nanoseconds after a write in which a file that does not parse may be incomplete, because a program is still writing
 /// it.
 const HALF_WRITTEN: i128 = 60_000_000_000;
+
+/// The room, in bytes, for what the planned entries lack: a certificate and its key, or the files of a token.
+const SECRET_BYTES: usize = 8 * 1024;
+
+/// Returns the room in bytes that a delivery needs. Until the rename, the old file exists too, and so does the part of
+/// the user's that was kept before.
+fn room(delivered: &Delivered) -> usize {
+    let bytes = |text: &Option<Zeroizing<String>>| text.as_ref().map_or(0, |text| text.len());
+    bytes(&delivered.text) + bytes(&delivered.kept) + SECRET_BYTES
+}
 
 /// The kubeconfig of a request.
 #[derive(Clone, Copy)]
@@ -156,8 +166,9 @@ impl Place<'_> {
         })
     }
 
-    /// Tests whether the kubeconfig can be edited, and whether a file of its size can be written. If `planned` is given
-    /// (entries, and the names that count as ours), tests whether these entries can be merged.
+    /// Tests whether the kubeconfig can be edited and a file of its size be written. If `planned` is given, tests
+    /// whether those entries can be merged and written now, because a credential is issued next: the test takes the
+    /// lock and needs the room that the delivery will need. It is given with the names that count as ours.
     pub(super) fn test_write(
         &self,
         planned: Option<(&PlannedEntries, &[String])>,
@@ -165,30 +176,33 @@ impl Place<'_> {
     ) -> Result<Answer, HomeError> {
         let directory = self.home.make_directory_of(self.file)?;
         sweep_lock(&directory, self.name());
-        let unmergeable = |existing: Option<Existing>| {
-            let Some(existing) = existing else { return Ok(None) };
+        let tried = |existing: Option<Existing>| {
+            let Some(existing) = existing else { return Ok(Ok(0)) };
             self.cpu.heed(existing.content.len())?;
             let tried = text(&existing).and_then(|text| match planned {
-                Some((planned, taken)) => kubeconfig::merge(text, &planned.with_nothing(), taken).map(drop),
+                Some((planned, taken)) => kubeconfig::deliver(text, &planned.with_nothing(), taken).map(|it| room(&it)),
                 // Removing nothing makes the same demands on the text as adding entries.
-                None => kubeconfig::remove(text, &EntryNames::default()).map(drop),
+                None => kubeconfig::remove(text, &EntryNames::default()).map(|_| 0),
             });
-            let error = match tried {
+            match tried {
                 Err(error) if replace_unparsable && is_junk(&error) => {
-                    return refuse_half_written(&directory, self.name(), &existing).map(|()| None);
+                    // The delivery keeps the whole file as a backup.
+                    refuse_half_written(&directory, self.name(), &existing)
+                        .map(|()| Ok(existing.content.len() + SECRET_BYTES))
                 }
-                tried => tried.err(),
-            };
-            Ok::<_, HomeError>(error)
-        };
-        if unmergeable(directory.read(self.name())?)?.is_some() {
-            // Another program may be writing the file at this moment.
-            let settled = settled(&directory, self.name(), self.patience)?;
-            if let Some(error) = unmergeable(settled)? {
-                return Err(unusable(directory.path_of(self.name()), &error));
+                tried => Ok::<_, HomeError>(tried),
             }
+        };
+        let bytes = match tried(directory.read(self.name())?)? {
+            Ok(bytes) => bytes,
+            // Another program may be writing the file at this moment.
+            Err(_) => tried(settled(&directory, self.name(), self.patience)?)?
+                .map_err(|error| unusable(directory.path_of(self.name()), &error))?,
+        };
+        let now = directory.test_write(bytes)?;
+        if planned.is_some() {
+            test_exchange(&directory, self.name(), now, self.patience)?;
         }
-        directory.test_write()?;
         Ok(Answer::Writable)
     }
 

@@ -121,6 +121,21 @@ pub(super) fn exchange<T>(
     }
 }
 
+/// Tests whether [`exchange`] could write the file now: takes the lock, and waits until no other program writes the
+/// file. `now` is the current time of the file system.
+pub(super) fn test_exchange(
+    directory: &Directory<'_>,
+    name: &Path,
+    now: i128,
+    patience: Patience,
+) -> Result<(), HomeError> {
+    let lock = Lock::take(directory, name, now, patience)?;
+    while !is_still(directory, name, read(directory, name)?.as_ref(), Some(lock.made_at))? {
+        give_up(directory, name, patience)?;
+    }
+    Ok(())
+}
+
 fn give_up(directory: &Directory<'_>, name: &Path, patience: Patience) -> Result<(), HomeError> {
     if patience.is_over() {
         let why = "another program keeps writing it".to_owned();
@@ -243,7 +258,7 @@ impl<'d, 'home> Lock<'d, 'home> {
             // too.
             let age = (now - Version::of(&found).made_at()).unsigned_abs();
             if age > ABANDONED.as_nanos() {
-                directory.remove_anything(&name, &found)?;
+                directory.remove_lock(&name, &found, file)?;
                 let seconds = u64::try_from(age / 1_000_000_000).unwrap_or(u64::MAX);
                 eprintln!("removed the abandoned lock {}: it was {seconds} s old", shown(&directory.path_of(&name)));
                 overridden = Some(seconds);
@@ -303,8 +318,8 @@ impl Directory<'_> {
         fs::fstat(&file).map(Some).map_err(|errno| self.failed("fstat", name, errno))
     }
 
-    /// Removes the file or folder `found` if it still has this name.
-    fn remove_anything(&self, name: &Path, found: &Stat) -> Result<(), HomeError> {
+    /// Removes the lock `found` of a file, which may be a folder too, if it still has this name.
+    fn remove_lock(&self, name: &Path, found: &Stat, file: &Path) -> Result<(), HomeError> {
         if self.look(name)?.is_none_or(|now| now.st_ino != found.st_ino) {
             return Ok(());
         }
@@ -315,8 +330,9 @@ impl Directory<'_> {
         match fs::unlinkat(self.held(), name, flags) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => {
-                let why = format!("it cannot be removed: {}", std::io::Error::from(errno).kind());
-                Err(HomeError::InUse { path: self.path_of(name), why })
+                let kind = std::io::Error::from(errno).kind();
+                let why = format!("its old lock `{}` cannot be removed: {kind}", shown(&self.path_of(name)));
+                Err(HomeError::InUse { path: self.path_of(file), why })
             }
         }
     }

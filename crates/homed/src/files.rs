@@ -24,7 +24,7 @@ use crate::exchange::Version;
 /// kilobytes. A sparse file of a terabyte costs a user nothing, and must cost us nothing.
 pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
-/// The size of a test write: a kubeconfig with two CA bundles. It is more than one block, so that quotas count it.
+/// The least size of a test write: a kubeconfig with two CA bundles. It is more than one block, so that quotas count it.
 const TEST_WRITE_BYTES: usize = 16 * 1024;
 
 /// The number of directory entries that are searched for our temporary files. `.kube` has a handful. A directory that a
@@ -78,6 +78,15 @@ pub(super) fn mount_of(folder: &Path) -> Option<PathBuf> {
     folder.ancestors().find(is_mounted).map(Path::to_owned)
 }
 
+/// Whether a file system is mounted at `place`. Any error but a missing folder counts as one, because it is reported
+/// when the home is opened.
+pub(super) fn is_mount_point(place: &Path) -> bool {
+    match fs::statx(CWD, place, AtFlags::empty(), StatxFlags::TYPE) {
+        Ok(found) => found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
+        Err(errno) => !matches!(errno, Errno::NOENT | Errno::NOTDIR),
+    }
+}
+
 impl Home {
     /// Opens the target's home beneath its prefix.
     pub fn open(prefix: &Path, target: &HomeTarget) -> Result<Self, HomeError> {
@@ -92,9 +101,9 @@ impl Home {
         Ok(Self { directory, path, uid: target.uid })
     }
 
-    /// Returns the mount point of the file system that contains the folder above the home.
+    /// Returns the mount point of the home's file system: the home itself if an automounter mounts each home.
     pub(super) fn mount(&self) -> Option<PathBuf> {
-        mount_of(self.path.parent()?)
+        mount_of(&self.path)
     }
 
     pub(super) fn directory(&self) -> &OwnedFd {
@@ -377,14 +386,16 @@ impl Directory<'_> {
         self.sync()
     }
 
-    /// Tests whether a file of the size of a kubeconfig can be written here: writes one and removes it.
-    pub fn test_write(&self) -> Result<(), HomeError> {
+    /// Tests whether so many bytes, and at least a usual kubeconfig, can be written here: writes a file and removes it.
+    /// Returns the current time of the file system, in nanoseconds since 1970.
+    pub(super) fn test_write(&self, bytes: usize) -> Result<i128, HomeError> {
         self.sweep();
         let temporary = temporary_name();
-        let written = self.write_new(&temporary, &vec![b'#'; TEST_WRITE_BYTES]);
+        let written = self.write_new(&temporary, &vec![b'#'; bytes.max(TEST_WRITE_BYTES)]);
         let removed = fs::unlinkat(&self.held, &temporary, AtFlags::empty());
-        written?;
-        removed.map_err(|errno| self.failed("unlinkat", &temporary, errno))
+        let found = fs::fstat(&written?).map_err(|errno| self.failed("fstat", &temporary, errno))?;
+        removed.map_err(|errno| self.failed("unlinkat", &temporary, errno))?;
+        Ok(Version::of(&found).changed_at())
     }
 
     fn write_new(&self, name: &Path, content: &[u8]) -> Result<File, HomeError> {

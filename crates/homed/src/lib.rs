@@ -21,6 +21,7 @@ mod errno;
 mod exchange;
 pub mod files;
 mod fork;
+mod fuse;
 mod keypair;
 pub mod kubeconfig;
 mod ownership;

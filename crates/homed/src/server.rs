@@ -30,6 +30,7 @@ use zeroize::Zeroizing;
 
 use crate::bounds::{Bounds, Prefix, is_plain_relative};
 use crate::breaker::{Breaker, BreakerSettings};
+use crate::fuse;
 use crate::spawner::{Spawner, Worker};
 use crate::worker::{Order, place};
 
@@ -328,7 +329,16 @@ impl Server {
                 left.as_secs() + 1
             ))
         })?;
-        let outcome = self.work(export, target, line).await;
+        let outcome = match self.work(export, target, line).await {
+            // The user may have mounted it after the worker's check.
+            Outcome::Late => {
+                match fuse::users_own(&prefix.path, target.home.strip_prefix(&prefix.path).unwrap_or(&target.home)) {
+                    Some(path) => Outcome::NotTried(HomeError::OtherFileSystem { path }),
+                    None => Outcome::Late,
+                }
+            }
+            outcome => outcome,
+        };
         let mut breaker = lock(&export.breaker);
         match outcome {
             Outcome::Answered(answer) => {
@@ -383,8 +393,15 @@ impl Server {
                         let _ = worker.kill();
                     }
                 });
-                // If there is no answer, the user may have killed the worker. That says nothing about the export.
-                answer.map_or_else(|no_answer| Outcome::NotTried(no_answer.into()), Outcome::Answered)
+                match answer {
+                    // A file system that a user mounted in a home says nothing about the export.
+                    Ok((_, Response { result: Err(error @ HomeError::OtherFileSystem { .. }), .. })) => {
+                        Outcome::NotTried(error)
+                    }
+                    Ok((line, _)) => Outcome::Answered(line),
+                    // The user may have killed the worker. That says nothing about the export either.
+                    Err(no_answer) => Outcome::NotTried(no_answer.into()),
+                }
             }
             Ok(Err(error)) => none(error),
             Err(_) if worker.kill().is_err() => {
@@ -408,8 +425,8 @@ impl Server {
         Arc::clone(homes.entry(home.to_owned()).or_default())
     }
 
-    /// Sends order and request to the worker, and returns the line that it answers.
-    async fn converse(&self, worker: &mut Worker, line: &[u8]) -> Result<Vec<u8>, NoAnswer> {
+    /// Sends order and request to the worker, and returns the line that it answers, also parsed.
+    async fn converse(&self, worker: &mut Worker, line: &[u8]) -> Result<(Vec<u8>, Response), NoAnswer> {
         let failed = |error: std::io::Error| NoAnswer::Died(error.to_string());
         let order = Order {
             bounds: self.settings.bounds.clone(),
@@ -435,10 +452,10 @@ impl Server {
                 Err(error) => return Err(failed(error)),
             }
         }
-        if !answer.ends_with(b"\n") || serde_json::from_slice::<Response>(&answer).is_err() {
-            return Err(NoAnswer::Died("it was killed, or failed".to_owned()));
+        match serde_json::from_slice(&answer) {
+            Ok(response) if answer.ends_with(b"\n") => Ok((answer, response)),
+            _ => Err(NoAnswer::Died("it was killed, or failed".to_owned())),
         }
-        Ok(answer)
     }
 }
 

@@ -26,8 +26,8 @@ use zeroize::Zeroizing;
 use crate::bounds::Bounds;
 use crate::delivery::{self, name_of};
 use crate::exchange::{Patience, exchange};
-use crate::files::{Home, mount_of};
-use crate::{authorized_keys, ensure};
+use crate::files::{Home, is_mount_point, mount_of};
+use crate::{authorized_keys, ensure, fuse};
 
 /// The first line that a worker reads. It comes from the server; the second line is the request as the client sent it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,11 +127,16 @@ fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<
     if request.work.is_about_the_kubeconfig() {
         order.bounds.admit_file(target)?;
     }
+    // Before the home is touched: a user's own file system may never answer.
+    fuse::refuse_users_own(prefix, target)?;
     if request.work == Work::TestCreate {
         return ensure::test_create(prefix, target).map(|()| Answer::Writable);
     }
     let created = match &request.work {
-        Work::EnsureHome { create: true, .. } | Work::MakeDirectory { .. } => ensure::make_home(prefix, target)?,
+        Work::EnsureHome { create: true, .. } | Work::MakeDirectory { .. } => {
+            refuse_stand_in(&order.bounds, target)?;
+            ensure::make_home(prefix, target)?
+        }
         _ => false,
     };
     become_user(target.uid, target.gid, &target.groups)?;
@@ -144,7 +149,9 @@ fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<
     {
         return Ok(Answer::HomeReady { created });
     }
-    let home = Home::open(&prefix.path, target).map_err(|error| gone_or_not_mounted(error, &request.work, target))?;
+    let home = Home::open(&prefix.path, target)
+        .map_err(|error| gone_or_not_mounted(error, &request.work, target, &order.bounds))?;
+    refuse_stand_in(&order.bounds, target)?;
     let patience = Patience::of(order.patience);
     let place = delivery::Place { home: &home, file, patience, date: &order.date, cpu: &cpu };
     match &request.work {
@@ -179,15 +186,29 @@ fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<
     }
 }
 
+/// Refuses a folder that only stands in for the home, because the file system that had the home is not mounted. If our
+/// entries were removed from that folder, those in the real home would be forgotten.
+fn refuse_stand_in(bounds: &Bounds, target: &HomeTarget) -> Result<(), HomeError> {
+    match &target.mount {
+        Some(mount) if !bounds.is_former(target) && !is_mount_point(mount) => {
+            Err(HomeError::MissingPrefix { prefix: mount.clone() })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// For a removal, a missing home counts as a home without our entries. But if its export is not mounted, the removal
 /// fails.
-fn gone_or_not_mounted(error: HomeError, work: &Work, target: &HomeTarget) -> HomeError {
+fn gone_or_not_mounted(error: HomeError, work: &Work, target: &HomeTarget, bounds: &Bounds) -> HomeError {
     let is_removal = match work {
         Work::RemoveKubeconfig { .. } => true,
         Work::SshKeys { keys } => keys.is_empty(),
         _ => false,
     };
     match error {
+        HomeError::MissingHome { .. } | HomeError::MissingPrefix { .. } if is_removal && bounds.is_former(target) => {
+            HomeError::MissingHome { home: target.home.clone(), uid: target.uid, gid: target.gid }
+        }
         HomeError::MissingHome { .. } if is_removal => {
             not_mounted(target).map_or(error, |prefix| HomeError::MissingPrefix { prefix })
         }
@@ -207,6 +228,7 @@ fn not_mounted(target: &HomeTarget) -> Option<PathBuf> {
     if is_without_homes {
         return Some(folder.to_owned());
     }
+    // If each home is a mount of its own, nothing tells a home that is gone from one that is not mounted.
     target.mount.clone().filter(|mount| mount_of(folder).as_ref() != Some(mount))
 }
 

@@ -154,8 +154,8 @@ pub enum HomeError {
         /// The path that was refused.
         path: PathBuf,
     },
-    /// The path leads to another file system that is mounted inside the home.
-    #[error("`{}` lies on another file system that is mounted inside the home", shown(path))]
+    /// The path leads to another file system that is mounted inside the home, or that a user mounted over it.
+    #[error("`{}` lies on another file system that is mounted in, or by a user over, the home", shown(path))]
     OtherFileSystem {
         /// The path that was refused.
         path: PathBuf,

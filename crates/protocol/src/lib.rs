@@ -55,8 +55,8 @@ pub struct HomeTarget {
     pub groups: Vec<u32>,
     /// The kubeconfig, relative to the home, e.g. `.kube/config`.
     pub kubeconfig: PathBuf,
-    /// The mount point of the file system on which the home was last seen. If this is not mounted now, a missing home
-    /// does not count as gone.
+    /// The mount point of the file system on which the home was last seen. If nothing is mounted there now, a missing
+    /// home does not count as gone, and another folder in its place is not used.
     #[serde(default)]
     pub mount: Option<PathBuf>,
 }
@@ -300,7 +300,8 @@ impl Response {
     #[must_use]
     pub fn to_line(&self) -> Vec<u8> {
         let mut line = serde_json::to_vec(self).unwrap_or_else(|_| {
-            br#"{"version":1,"result":{"Err":{"unavailable":{"detail":"the answer could not be encoded"}}}}"#.to_vec()
+            let why = r#"{"Err":{"unavailable":{"detail":"the answer could not be encoded"}}}"#;
+            format!(r#"{{"version":{PROTOCOL_VERSION},"result":{why}}}"#).into_bytes()
         });
         line.push(b'\n');
         line
@@ -309,7 +310,18 @@ impl Response {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt as _;
+
     use super::*;
+
+    #[test]
+    fn an_answer_that_cannot_be_encoded_is_an_error_of_this_version() {
+        let path = PathBuf::from(std::ffi::OsString::from_vec(vec![0xff]));
+        let line = Response::new(Err(HomeError::MissingPrefix { prefix: path })).to_line();
+        let answer: Response = serde_json::from_slice(&line).expect("the line is an answer");
+        assert_eq!(answer.version, PROTOCOL_VERSION);
+        assert!(matches!(answer.result, Err(HomeError::Unavailable { .. })), "{answer:?}");
+    }
 
     #[test]
     fn requests_survive_json_and_unknown_ones_are_rejected() {

@@ -97,7 +97,8 @@ impl HomeError {
             ),
             Self::MissingPrefix { prefix } => format!(
                 "mount the export at `{0}`, or correct --prefix in /etc/bursar/homed.env; \
-                 RequiresMountsFor={0} in a drop-in of bursar-homed.service makes it wait for the mount",
+                 RequiresMountsFor={0} in a drop-in of bursar-homed.service makes it wait for the mount; \
+                 if nothing is to be mounted there any more, add --former-mount {0} to homed.env",
                 shown(prefix)
             ),
             Self::Squashed { prefix } => format!(
@@ -129,7 +130,7 @@ impl HomeError {
                 shown(path)
             ),
             Self::OtherFileSystem { path } => {
-                format!("unmount what is mounted at or above `{}` inside the home", shown(path))
+                format!("unmount what is mounted at or above `{}`, in or over the home", shown(path))
             }
             Self::NotARegularFile { path, .. }
             | Self::NotADirectory { path }

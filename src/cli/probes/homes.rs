@@ -95,7 +95,8 @@ fn sample(settings: &Settings, ledger: &LedgerState, prefix: &Path) -> Vec<Targe
         let longest = settings.homes.prefixes.iter().filter(|other| home.starts_with(other));
         let nearest = longest.max_by_key(|other| other.components().count()).is_some_and(|nearest| nearest == prefix);
         let posix = account.posix.clone()?;
-        nearest.then(|| target(&HomeTarget { home, posix, kubeconfig, create: false, replace_unparsable: false }))
+        let home = HomeTarget { home, posix, kubeconfig, create: false, replace_unparsable: false };
+        nearest.then(|| target(&home, delivery.mount.clone()))
     });
     delivered.take(SAMPLE).collect()
 }

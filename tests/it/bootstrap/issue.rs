@@ -92,7 +92,7 @@ impl World {
     async fn issue(&self, credential: &DesiredCredential, home: &HomeTarget) -> Result<Vec<Change>, StepError> {
         let account = &planned("foo", Vec::new(), Vec::new());
         let effects = &self.effects.clusters[&name()];
-        let what = Delivering { credential, generation: GENERATION, home, old: Old::Spent };
+        let what = Delivering { credential, generation: GENERATION, home, mount: None, old: Old::Spent };
         deliver(effects, &self.effects.homes, account, what, Timestamp::UNIX_EPOCH).await
     }
 

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant, SystemTime};
 use bursar_protocol::{Answer, HomeTarget, Inspection, Work, Written};
 use bursar_testkit::ready::DEADLINE;
 
-use super::{Homed, OUR_USER, UID, entries, make_directory, make_file, names_in, parses, soak, wait_for, write};
+use super::{
+    Homed, OUR_USER, UID, entries, make_directory, make_file, names_in, parses, soak, test_delivery, wait_for, write,
+};
 
 /// Copies kubectl to a folder in which every user may run it.
 fn kubectl(folder: &Path) -> PathBuf {
@@ -153,6 +155,9 @@ async fn a_lock_of_another_program_is_waited_for_and_named() {
     // The same holds for other requests. A lock that is removed while homed waits does not matter.
     let names = entries("1").names();
     homed.ask(&target, Work::TestWrite { replace_unparsable: false }).await.expect("no lock is needed for that");
+    // A credential must not be issued for a file that cannot be written then.
+    let tried = homed.ask(&target, test_delivery()).await.expect_err("locked");
+    assert_eq!(tried.reason(), "in-use", "{tried}");
     let began = Instant::now();
     let remover = std::thread::spawn({
         let lock = lock.clone();
@@ -268,6 +273,32 @@ async fn a_file_that_grows_during_a_delivery_is_in_use_or_keeps_its_content() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_test_of_a_delivery_refuses_a_file_that_is_touched_again_and_again() {
+    let homed = Homed::start(&["--deadline", "2s"]);
+    let target = homed.home("foo");
+    make_directory(&target.home.join(".kube"), UID);
+    let config = target.home.join(".kube/config");
+    make_file(&config, UID, b"x-mine: 1\n");
+    let done = Arc::new(AtomicBool::new(false));
+    let toucher = std::thread::spawn({
+        let (done, config) = (done.clone(), config.clone());
+        move || {
+            while !done.load(Ordering::Relaxed) {
+                let file = fs::File::open(&config).expect("opens");
+                file.set_modified(SystemTime::now()).expect("touched");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    });
+    let tried = homed.ask(&target, test_delivery()).await;
+    done.store(true, Ordering::Relaxed);
+    toucher.join().expect("ended");
+    assert_eq!(tried.expect_err("touched").reason(), "in-use");
+    homed.ask(&target, test_delivery()).await.expect("nobody touches it");
+    assert_eq!(names_in(&target.home.join(".kube")), ["config"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_is_written_in_place_keeps_its_whole_content() {
     let homed = Homed::start(&[]);
     let target = homed.home("foo");
@@ -331,14 +362,7 @@ async fn the_users_part_of_the_previous_file_is_kept_and_can_be_restored() {
 async fn the_test_write_finds_obstacles_before_a_credential_is_issued() {
     let homed = Homed::start(&["--kubeconfig", ".kube/k8s"]);
     let target = HomeTarget { kubeconfig: ".kube/k8s".into(), ..homed.home("foo") };
-    let ours = entries("1");
-    let planned = bursar_protocol::PlannedEntries {
-        clusters: ours.clusters.clone(),
-        user: ours.user.name.clone(),
-        contexts: ours.contexts.clone(),
-    };
-    let try_it =
-        async || homed.ask(&target, Work::TestDelivery { planned: planned.clone(), replace_unparsable: false }).await;
+    let try_it = async || homed.ask(&target, test_delivery()).await;
     assert_eq!(try_it().await, Ok(Answer::Writable));
     let own = b"contexts:\n- {name: toolforge, context: {cluster: mine, user: me}}\n";
     make_file(&target.home.join(".kube/k8s"), UID, own);

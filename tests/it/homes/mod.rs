@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 
 use bursar_homed::client::{HomedClient, HomedClientError};
 use bursar_protocol::{
-    Answer, ClusterEntry, ContextEntry, HomeError, HomeTarget, KubeconfigEntries, Request, SecretText, UserEntry,
-    UserProof, Work,
+    Answer, ClusterEntry, ContextEntry, HomeError, HomeTarget, KubeconfigEntries, PlannedEntries, Request, SecretText,
+    UserEntry, UserProof, Work,
 };
 use bursar_testkit::binaries::program;
 use bursar_testkit::ready::DEADLINE;
@@ -191,6 +191,12 @@ fn entries(version: &str) -> KubeconfigEntries {
 
 fn write(entries: KubeconfigEntries) -> Work {
     Work::WriteKubeconfig { entries, replace_unparsable: false }
+}
+
+fn test_delivery() -> Work {
+    let ours = entries("1");
+    let planned = PlannedEntries { clusters: ours.clusters, user: ours.user.name, contexts: ours.contexts };
+    Work::TestDelivery { planned, replace_unparsable: false }
 }
 
 fn names_in(directory: &Path) -> Vec<String> {

@@ -7,9 +7,11 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use bursar_protocol::{HomeTarget, Work};
+use bursar_protocol::{Answer, HomeError, HomeTarget, Work};
+use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Homed, UID, command, entries, folder, names_in, parses, soak, write};
+use super::ssh::key;
+use super::{Homed, UID, command, entries, folder, names_in, parses, soak, test_delivery, write};
 
 /// A server in its own mount namespace, which ends with the server. Other processes see the mounts of `script` only
 /// through `/proc`. In the script, `$homes` is the prefix, and `home NAME` makes a home.
@@ -20,9 +22,7 @@ struct Mounted {
 impl Mounted {
     fn with(script: &str, arguments: &[&str]) -> Self {
         let folder = folder();
-        let before = format!(
-            "set -eu; homes=$1; shift\nhome() {{ install -d -o {UID} -g {UID} -m 0700 $homes/$1 $homes/$1/.kube; }}\n"
-        );
+        let before = format!("set -eu; homes=$1; shift\n{HOME}\n");
         let inner = command(folder.path(), arguments);
         let child = Command::new("unshare")
             .args(["-m", "--propagation", "private", "sh", "-c"])
@@ -39,6 +39,25 @@ impl Mounted {
 
     fn target(&self, name: &str) -> HomeTarget {
         HomeTarget::new(self.homed.folder.path().join("homes").join(name), UID, UID)
+    }
+
+    /// Runs a script among the mounts of the server.
+    fn run(&self, script: &str) {
+        let homes = self.homed.folder.path().join("homes");
+        let ran = Command::new("nsenter")
+            .args(["-m", "-t", &self.homed.child.id().to_string(), "sh", "-c"])
+            .args([format!("set -eu; homes=$1\n{HOME}\n{script}"), "sh".to_owned()])
+            .arg(homes)
+            .status();
+        assert!(ran.expect("nsenter").success(), "{script}");
+    }
+
+    /// Delivers an SSH key, and returns the target with the mount of the answer.
+    async fn with_key(&self, name: &str) -> HomeTarget {
+        let target = self.target(name);
+        let answer = self.homed.ask(&target, Work::SshKeys { keys: vec![key(1)] }).await;
+        let Ok(Answer::SshKeys { changed: true, mount: Some(mount) }) = answer else { panic!("{answer:?}") };
+        HomeTarget { mount: Some(mount), ..target }
     }
 
     /// Returns the path at which the test sees the server's view of a home.
@@ -60,6 +79,17 @@ impl Mounted {
         assert_eq!(state(), before, "{name}");
         error.reason()
     }
+}
+
+/// Makes a home: a function of the scripts.
+const HOME: &str = "home() { install -d -o 52503 -g 52503 -m 0700 $homes/$1 $homes/$1/.kube; }";
+
+fn no_keys() -> Work {
+    Work::SshKeys { keys: Vec::new() }
+}
+
+fn reason(answer: Result<Answer, HomeError>) -> String {
+    answer.map_or_else(|error| error.reason().to_owned(), |answer| format!("{answer:?}"))
 }
 
 fn fill(home: &Path) {
@@ -187,4 +217,129 @@ async fn a_disk_that_fills_during_writes_keeps_every_file_complete() {
     let _ = fs::remove_file(&filler);
     world.homed.write(&world.target("foo")).await.expect("the disk has space again");
     assert_eq!(names_in(config.parent().expect("the file is in a folder")), ["config"]);
+}
+
+#[tokio::test]
+async fn a_folder_on_a_bare_mount_point_is_not_taken_for_the_home() {
+    let script = "mkdir $homes/../export; mount --bind $homes/../export $homes; home foo
+        set -- \"$@\" --create-prefix $homes --ssh-keys";
+    let world = Mounted::with(script, &[]);
+    let target = world.with_key("foo").await;
+    assert_eq!(target.mount.as_deref(), target.home.parent(), "the mount of the home");
+    world.homed.write(&target).await.expect("writes");
+    world.run("umount $homes");
+    let refused = async |work: Work| {
+        let name = work.name();
+        assert_eq!(reason(world.homed.ask(&target, work).await), "missing-prefix", "{name}");
+    };
+    let create = Work::EnsureHome { create: true, skeleton: true };
+    for work in [create.clone(), Work::MakeDirectory { shared: true }, no_keys()] {
+        refused(work).await;
+    }
+    assert_eq!(names_in(&world.seen("")), Vec::<String>::new(), "nothing is made on the bare mount point");
+    // Another program makes a home there, for example pam_mkhomedir.
+    world.run("home foo");
+    let names = entries("1").names();
+    for work in [
+        create,
+        no_keys(),
+        Work::SshKeys { keys: vec![key(2)] },
+        Work::Inspect { names: names.clone() },
+        Work::RemoveKubeconfig { names },
+        Work::RestoreKubeconfig,
+        test_delivery(),
+        write(entries("2")),
+    ] {
+        refused(work).await;
+    }
+    assert_eq!(names_in(&world.seen("foo/.kube")), Vec::<String>::new());
+    world.run("mount --bind $homes/../export $homes");
+    let answer = world.homed.ask(&target, no_keys()).await;
+    assert!(matches!(answer, Ok(Answer::SshKeys { changed: true, .. })), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_home_with_a_mount_of_its_own_never_counts_as_gone() {
+    let script = "home foo; home bar; mount -t tmpfs -o mode=700,uid=52503,gid=52503 tmpfs $homes/foo
+        set -- \"$@\" --ssh-keys";
+    let world = Mounted::with(script, &[]);
+    let target = world.with_key("foo").await;
+    assert_eq!(target.mount.as_ref(), Some(&target.home));
+    // An automounter that cannot mount a home answers that there is none.
+    world.run("umount $homes/foo; rm -r $homes/foo");
+    for work in [no_keys(), Work::RemoveKubeconfig { names: entries("1").names() }] {
+        let error = world.homed.ask(&target, work).await.expect_err("not mounted");
+        assert_eq!(error.reason(), "missing-prefix");
+        assert!(error.remedy().contains("--former-mount"), "{}", error.remedy());
+    }
+}
+
+#[tokio::test]
+async fn homes_of_a_former_mount_are_found_where_they_are_now() {
+    let world = Mounted::with("home foo; set -- \"$@\" --former-mount $homes", &[]);
+    let at = |name: &str, mount: Option<PathBuf>| HomeTarget { mount, ..world.target(name) };
+    let homes = world.homed.folder.path().join("homes");
+    world.homed.write(&at("foo", Some(homes.clone()))).await.expect("the home was moved to this file system");
+    for mount in [None, Some(homes.join("gone")), Some(homes.clone())] {
+        let gone = world.homed.ask(&at("gone", mount), no_keys()).await;
+        assert_eq!(reason(gone), "missing-home");
+    }
+    let elsewhere = world.homed.ask(&at("foo", Some("/nonexistent".into())), no_keys()).await;
+    assert_eq!(reason(elsewhere), "missing-prefix", "another mount still counts");
+    world.run("rm -r $homes");
+    assert_eq!(reason(world.homed.ask(&at("foo", Some(homes)), no_keys()).await), "missing-home");
+}
+
+#[tokio::test]
+async fn the_test_of_a_delivery_needs_the_room_of_the_delivery() {
+    let script =
+        "home foo; mount -t tmpfs -o size=128k,mode=755 tmpfs $homes/foo; home foo; chown 52503:52503 $homes/foo";
+    let world = Mounted::with(script, &[]);
+    let config = world.seen("foo/.kube/config");
+    fs::write(&config, format!("# {}\nx-mine: 1\n", "x".repeat(60 * 1024))).expect("a file");
+    chown(&config, Some(UID), Some(UID)).expect("owner");
+    fs::write(world.seen("foo/filler"), vec![0; 32 * 1024]).expect("a filler");
+    let ask = async |work: Work| reason(world.homed.ask(&world.target("foo"), work).await);
+    assert_eq!(ask(Work::TestWrite { replace_unparsable: false }).await, "Writable", "a small file has room");
+    assert_eq!((ask(test_delivery()).await, ask(write(entries("1"))).await), ("no-space".into(), "no-space".into()));
+    fs::remove_file(world.seen("foo/filler")).expect("removed");
+    fs::write(&config, "x-mine: 1\n").expect("a small file");
+    assert_eq!(ask(test_delivery()).await, "Writable");
+    assert_eq!(names_in(&world.seen("foo/.kube")), ["config"]);
+}
+
+/// Processes that the test stopped, and that nothing else would end.
+struct Stopped(Vec<Pid>);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        for process in &self.0 {
+            let _ = kill_process(*process, Signal::KILL);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_file_system_that_a_user_mounted_over_a_home_is_not_asked() {
+    // Many machines let only root open /dev/fuse, and fusermount wants to know its user's name.
+    let script = "mknod -m 0666 $homes/../fuse c 10 229; mount --bind $homes/../fuse /dev/fuse
+        (cat /etc/passwd; echo foo:x:52503:52503::/:/bin/sh) >$homes/../passwd; mount --bind $homes/../passwd /etc/passwd
+        home src; home foo; mkdir $homes/deep; chown 52503 $homes/deep; home deep/bar; home well
+        for over in foo deep; do
+            setpriv --reuid 52503 --regid 52503 --clear-groups bindfs --no-allow-other -f -o nonempty $homes/src $homes/$over &
+            echo $! >>$homes/../bindfs
+            until grep -q \" $homes/$over \" /proc/self/mountinfo; do sleep 0.02; done
+        done";
+    let world = Mounted::with(script, &["--deadline", "3s"]);
+    let processes = fs::read_to_string(world.homed.folder.path().join("bindfs")).expect("process ids");
+    let processes = processes.lines().map(|id| id.parse().ok().and_then(Pid::from_raw).expect("a process id"));
+    let stopped = Stopped(processes.collect());
+    stopped.0.iter().for_each(|process| kill_process(*process, Signal::STOP).expect("bindfs runs"));
+    for name in ["foo", "deep/bar", "foo"] {
+        for work in [write(entries("1")), no_keys(), Work::EnsureHome { create: true, skeleton: true }] {
+            let asked = world.homed.ask(&world.target(name), work).await;
+            assert_eq!(reason(asked), "other-file-system", "{name}");
+        }
+    }
+    world.homed.write(&world.target("well")).await.expect("other homes are served");
 }

@@ -303,7 +303,7 @@ impl DesiredCredential {
     pub fn delivered(&self, home: &HomeTarget, now: Timestamp) -> Delivery {
         Delivery {
             path: home.file(),
-            home: (!self.host.is_any()).then(|| home.home.clone()),
+            home: Some(home.home.clone()),
             mount: None,
             digest: self.digest.clone(),
             at: now,

@@ -64,7 +64,8 @@ impl CredentialKey {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivery {
     pub path: PathBuf,
-    /// The folder of a host that the file is in, if that host has its own; `None` if the file is in the account's home.
+    /// The home, or the folder of a host, that the file is in. `None` in rows of older versions, if it is the account's
+    /// home.
     pub home: Option<PathBuf>,
     /// The mount point of the file system that had the home when it was last checked.
     pub mount: Option<PathBuf>,

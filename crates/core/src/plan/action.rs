@@ -248,8 +248,9 @@ impl Action {
                     || key.kind == ManagedKind::ServiceAccount
             }
             Self::StopWorkloads { .. } | Self::Evict { .. } | Self::ReapPod { .. } => true,
-            // A revoked credential is removed only after the proof that the API server refuses it.
-            Self::RemoveKubeconfig { reason, .. } => *reason != Reason::Revoked,
+            // A revoked credential is removed only after the proof that the API server refuses it. If the file of a
+            // kubeconfig changes, no access is lost, and the change is paced.
+            Self::RemoveKubeconfig { reason, .. } => !matches!(reason, Reason::Revoked | Reason::Changed(_)),
             Self::SshKeys { keys, reason, .. } => keys.is_empty() || matches!(reason, Some(Reason::Changed(_))),
             Self::MakeDirectory { .. }
             | Self::SetLevel { .. }

@@ -1,5 +1,8 @@
 //! Plans the delivery, removal and inspection of the credentials and kubeconfigs of one account in one cluster.
 
+use std::path::{Path, PathBuf};
+
+use bursar_protocol::USUAL_KUBECONFIG;
 use jiff::Timestamp;
 
 use super::tenant::{Found, Look, is_made};
@@ -7,7 +10,7 @@ use super::{Action, Expected, Reason};
 use crate::desired::{DesiredCredential, DesiredNotice, HomeTarget, Proof, TokenOf};
 use crate::identity::{AccountId, HostName};
 use crate::inventory::HomeFinding;
-use crate::ledger::{Certificate, CredentialKey, Delivery, LedgerState};
+use crate::ledger::{Account, Certificate, CredentialKey, Delivery, LedgerState};
 
 /// How often each home is inspected, in seconds. A person who broke their kubeconfig gets it back the same day, and
 /// 10,000 homes cause one inspection every two seconds.
@@ -15,6 +18,8 @@ const INSPECT_EVERY: i64 = 6 * 3600;
 
 /// The field in `Reason::Changed` if only the kubeconfig changes, and not the credential in it.
 pub const KUBECONFIG: &str = "kubeconfig";
+/// The field in `Reason::Changed` if the account has another home now.
+pub const HOME: &str = "home";
 
 /// The steps for the credentials of an account.
 #[derive(Debug, Default)]
@@ -60,7 +65,9 @@ pub(super) fn actions(look: Look<'_>, found: &mut Found) -> Standing {
                 if waits {
                     found.waits = true;
                 } else {
-                    standing.deliver.push(deliver(look, credential, home, reason));
+                    // A revoked credential is worthless, so its replacement does not wait for the old home.
+                    let former = (reason != Reason::Revoked).then(|| former(look, &credential.host, &home)).flatten();
+                    standing.deliver.push(former.unwrap_or_else(|| deliver(look, credential, home, reason)));
                 }
             }
             None => standing.inspect.extend(inspect(look, credential, home, held)),
@@ -119,7 +126,7 @@ fn reason(look: Look<'_>, credential: &DesiredCredential, home: &HomeTarget, hel
         }
     }
     if delivery.path != home.file() {
-        changed("home")
+        changed(HOME)
     } else if delivery.digest != credential.digest {
         changed(KUBECONFIG)
     } else if delivery.checked_at.is_none() || broken() {
@@ -211,13 +218,35 @@ fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery, reason: Reason)
     let home = match look.tenant.home.as_ref().map(|home| home.on(host)) {
         Some(home) if home.file() == delivery.path => home,
         _ => {
-            let home = delivery.home.clone().or_else(|| account.home.clone())?;
-            let kubeconfig = delivery.path.strip_prefix(&home).ok()?.to_owned();
+            let (home, kubeconfig) = place(look, delivery, account)?;
             HomeTarget { home, posix: account.posix.clone()?, kubeconfig, create: false, replace_unparsable: false }
         }
     };
     let notice = notice(look, host, delivery).cloned().map(Box::new);
     Some(Action::RemoveKubeconfig { cluster: look.cluster.clone(), host: host.clone(), home, notice, reason })
+}
+
+/// Returns the home of a delivery, and the kubeconfig in it. Rows of older versions name the home only if it is the
+/// folder of a host; if the account's home changed since, the end of the path shows it.
+fn place(look: Look<'_>, delivery: &Delivery, account: &Account) -> Option<(PathBuf, PathBuf)> {
+    let mut known = delivery.home.iter().chain(&account.home);
+    if let Some(home) = known.find(|home| delivery.path.starts_with(home)) {
+        return Some((home.clone(), delivery.path.strip_prefix(home).ok()?.to_owned()));
+    }
+    let of_class = look.tenant.home.as_ref().map(|home| home.kubeconfig.as_path());
+    let mut usual = of_class.into_iter().chain([Path::new(USUAL_KUBECONFIG)]);
+    let kubeconfig = usual.find(|kubeconfig| delivery.path.ends_with(kubeconfig))?;
+    let home = delivery.path.ancestors().nth(kubeconfig.components().count())?;
+    Some((home.to_owned(), kubeconfig.to_owned()))
+}
+
+/// Returns the removal from the file that was delivered to, if that is another one now. The next plan delivers, because
+/// the ledger knows one file only: if both were planned and the removal failed, the key in the old file would be
+/// forgotten.
+fn former(look: Look<'_>, host: &HostName, home: &HomeTarget) -> Option<Action> {
+    let delivery = look.ledger.deliveries.get(&key(look, host)).filter(|delivery| delivery.path != home.file())?;
+    let moved = !delivery.path.starts_with(&home.home);
+    removal(look, host, delivery, Reason::Changed(vec![if moved { HOME } else { KUBECONFIG }.to_owned()]))
 }
 
 fn inspect(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, held: Held<'_>) -> Option<Action> {
@@ -517,6 +546,52 @@ mod tests {
         assert!(said(&world).ends_with("certificate, kubeconfig"), "{}", world.plan());
         world.cycle();
         assert!(!world.ledger.deliveries[&key].is_notice() && world.plan().is_empty(), "{}", world.plan());
+    }
+
+    #[test]
+    fn the_entries_leave_the_old_file_before_they_come_into_another() {
+        type Change = fn(&mut World, &AccountId);
+        let home: Change = |world, foo| world.account(foo).home = Some("/data/other/foo".into());
+        let file: Change = |world, _| {
+            let class = world.policy.classes.get_mut("tool").expect("the policy has this class");
+            class.home.as_mut().expect("the class has a home").kubeconfig = ".kube/bursar".into();
+        };
+        for (change, new, field, is_row_old) in [
+            (home, "/data/other/foo/.kube/config", HOME, false),
+            (home, "/data/other/foo/.kube/config", HOME, true),
+            (file, "/data/project/foo/.kube/bursar", KUBECONFIG, false),
+        ] {
+            let (mut world, foo) = world(CredentialKind::Certificate { lifetime: Duration::from_hours(24 * 7) });
+            let key = CredentialKey::new(foo.clone(), crate::plan::testing::prod());
+            let old = world.ledger.deliveries[&key].clone();
+            if is_row_old {
+                world.ledger.deliveries.set(key.clone(), Some(Delivery { home: None, ..old.clone() }));
+            }
+            change(&mut world, &foo);
+            let (approved, refusals) = world.guarded();
+            assert_eq!(refusals, [], "no access is lost");
+            let steps: Vec<Action> = approved.accounts()[0].steps().cloned().collect();
+            let is_removal = |step: &Action| {
+                let changed = Reason::Changed(vec![field.to_owned()]);
+                matches!(step, Action::RemoveKubeconfig { home, reason, .. } if home.file() == old.path && *reason == changed)
+            };
+            assert!(steps.iter().any(is_removal), "{new}: {steps:?}");
+            // While the removal fails, nothing is delivered: the ledger would forget the old file.
+            assert!(!steps.iter().any(|step| matches!(step, Action::Deliver { .. })), "{new}: {steps:?}");
+            (0..2).for_each(|_| drop(world.cycle()));
+            assert_eq!(world.ledger.deliveries[&key].path, std::path::Path::new(new));
+            assert!(world.plan().is_empty(), "{}", world.plan());
+        }
+    }
+
+    #[test]
+    fn a_revoked_credential_is_replaced_at_once_even_if_the_home_moved() {
+        let (mut world, foo) = world(CredentialKind::Certificate { lifetime: Duration::from_hours(24 * 7) });
+        world.account(&foo).home = Some("/data/other/foo".into());
+        order(&mut world, &foo, OrderKind::Revoke);
+        world.cycle();
+        let key = CredentialKey::new(foo, crate::plan::testing::prod());
+        assert!(world.ledger.deliveries[&key].path.starts_with("/data/other/foo"), "{}", world.plan());
     }
 
     #[test]

@@ -66,7 +66,8 @@ fn limited(budget: &Budget, plan: &Plan, bounds: &Bounds, now: Timestamp) -> Vec
             return None;
         }
         let days = if wanted <= today { 1 } else { 1 + (wanted - today).div_ceil(per_day.max(1)) };
-        let limit = if days > 1 { limited.per_day.0 } else { limited.per_cycle.0 };
+        // If a cycle allows none, no number of days suffices.
+        let limit = if days > 1 && per_cycle > 0 { limited.per_day.0 } else { limited.per_cycle.0 };
         let of_day = |amount: u64| amount.div_ceil(per_cycle.max(1));
         let (first, later) = (wanted.min(today), wanted - wanted.min(today));
         let (full, rest) = (later / per_day.max(1), later % per_day.max(1));

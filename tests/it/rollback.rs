@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use bursar::identity::AccountKind;
+use bursar::contract::Sealer;
+use bursar::contract::mark::Mark;
+use bursar::identity::{AccountKind, ClusterName};
 use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::ldif::{group_of_names_ldif, person_dn, replace_ldif};
+use bursar_testkit::process::Process;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -64,9 +67,14 @@ fn check_nothing_is_written(world: &World) {
     let output = once(&world.config());
     assert_eq!(output.status.code(), Some(78), "{}", stderr(&output));
     assert!(stderr(&output).contains("bursar takeover"), "{}", stderr(&output));
+    wrote_nothing(world, since);
+}
+
+fn wrote_nothing(world: &World, since: u64) {
     let asked = asked(world, since);
     let writes = asked.iter().filter(|request| !["get", "list", "watch"].contains(&request.verb.as_str()));
-    let writes: Vec<_> = writes.filter(|request| !request.uri.contains("/selfsubject")).collect();
+    let is_probe = |uri: &str| uri.contains("/selfsubject") || uri.contains("dryRun=All");
+    let writes: Vec<_> = writes.filter(|request| !is_probe(&request.uri)).collect();
     assert!(writes.is_empty(), "{writes:#?}");
 }
 
@@ -224,4 +232,93 @@ fn a_copy_of_the_ledger_is_refused_while_its_owner_runs_and_accepted_later() {
     let other = json!({"data": {"holder": "another process"}}).to_string();
     world.kubectl(&["patch", "configmap", "bursar-mark", "-n", "bursar", "-p", &other]);
     assert_eq!(daemon.process.wait(DEADLINE).code(), Some(78), "{}", daemon.process.log_end());
+}
+
+/// Signs a mark as a process does that knows `more` generations than this one.
+fn mark_of_the_future(world: &World, more: u64) -> String {
+    let seed = fs::read(world.state_dir().join("seal.key")).expect("the key");
+    let (sealer, cluster) = (Sealer::from_seed(&seed).expect("a seed"), ClusterName("test".to_owned()));
+    let data = serde_json::from_value(mark(world)).expect("texts");
+    let mut mark = Mark::verified(&data, &cluster, &[sealer.public_key()]).expect("signed");
+    mark.generation += more;
+    json!({"data": mark.signed(&cluster, &sealer)}).to_string()
+}
+
+/// A snapshot of a virtual machine restores the running daemon with its memory. From its view, the cluster changes.
+#[test]
+fn a_running_daemon_that_was_rolled_back_with_its_memory_stops() {
+    let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "memory", "");
+    world.tool("foo", 66_301, &[]);
+    all_is_well(&world.cycle());
+    world.stop();
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    wait_for("the mark", DEADLINE, || {
+        (mark(&world)["generation"] == last_generation(&world).to_string()).then_some(())
+    });
+    let since = world.servers.cluster.audit_mark();
+    let frozen = daemon.process.frozen();
+    // Since the snapshot, foo got another generation, which the daemon takes for drift.
+    let namespace = world.namespace("foo");
+    let subject = json!([{"op": "replace", "path": "/subjects/0/name", "value": "bursar:tool:foo#9999"}]).to_string();
+    world.kubectl(&["patch", "rolebinding", "bursar-bursar-tenant", "-n", &namespace, "--type=json", "-p", &subject]);
+    world.kubectl(&["patch", "configmap", "bursar-mark", "-n", "bursar", "-p", &mark_of_the_future(&world, 5)]);
+    drop(frozen);
+    assert_eq!(daemon.process.wait(DEADLINE).code(), Some(78), "{}", daemon.process.log_end());
+    assert!(daemon.process.log_end().contains("bursar takeover"), "{}", daemon.process.log_end());
+    wrote_nothing(&world, since);
+}
+
+/// Starts the program of a process again that has ended.
+fn again(process: &Process, command_line: &[String]) -> Process {
+    let mut command = Command::new(&command_line[0]);
+    command.args(&command_line[1..]);
+    Process::start(&command_line[0], &command, process.log())
+}
+
+fn command_line(process: &Process) -> Vec<String> {
+    let text = fs::read_to_string(format!("/proc/{}/cmdline", process.id())).expect("the process runs");
+    text.split_terminator('\0').map(str::to_owned).collect()
+}
+
+#[test]
+fn an_etcd_that_was_restored_from_a_backup_is_repaired_without_a_restart() {
+    let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "restored", "");
+    world.tool("foo", 66_501, &[]);
+    all_is_well(&world.cycle());
+    world.stop();
+    let (stolen, home) = (world.folder.join("stolen"), world.home("foo").join(".kube/config"));
+    fs::copy(&home, &stolen).expect("a copy");
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+
+    let cluster = &world.servers.cluster;
+    let (etcd, api_server) = (cluster.etcd().expect("of our own"), cluster.api_server().expect("of our own"));
+    let (store, server) = (command_line(etcd), command_line(api_server));
+    let data = store.iter().find_map(|it| it.strip_prefix("--data-dir=")).map(PathBuf::from).expect("a folder");
+    let backup = world.folder.join("etcd");
+    let copy = |from: &Path, to: &Path| {
+        let _ = fs::remove_dir_all(to);
+        assert!(Command::new("cp").arg("-a").args([from, to]).status().expect("cp").success());
+    };
+    etcd.signal(Signal::TERM);
+    etcd.wait(DEADLINE);
+    copy(&data, &backup);
+    let running = again(etcd, &store);
+    wait_for("the API server", DEADLINE, || world.works(&stolen).then_some(()));
+
+    wait_for("the revocation", DEADLINE, || {
+        let (code, _) = crate::runbooks::follow(&world, "bursar revoke tool foo --reason stolen");
+        (code == Some(0)).then_some(())
+    });
+    assert!(world.works(&home) && !world.works(&stolen));
+    api_server.kill();
+    running.kill();
+    copy(&backup, &data);
+    let _etcd = again(etcd, &store);
+    let _api_server = again(api_server, &server);
+    wait_for("the repair", DEADLINE, || world.works(&home).then_some(()));
+    assert!(!world.works(&stolen), "a revoked certificate works again");
+    assert!(daemon.process.ended().is_none(), "{}", daemon.process.log_end());
+    daemon.stop();
 }

@@ -53,6 +53,7 @@ impl HomeError {
 
     /// Returns what the administrator can do.
     #[must_use]
+    #[expect(clippy::too_many_lines, reason = "a table, one arm for each error")]
     pub fn remedy(&self) -> String {
         match self {
             Self::NoSpace { .. } => "free some space on the file server; the delivery is retried automatically".into(),

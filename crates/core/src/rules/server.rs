@@ -61,7 +61,7 @@ pub struct ServerRules {
     pub ingress: ServerRule,
     /// The storage classes of `admission.claims`: `class NAME`.
     pub storage: ServerRule,
-    /// Fields with host names, in kinds other than Ingress and HTTPRoute. The mode of `admission.hosts` applies to
+    /// Fields with host names, in kinds other than Ingress and `HTTPRoute`. The mode of `admission.hosts` applies to
     /// them.
     pub host_fields: BTreeSet<HostField>,
 }

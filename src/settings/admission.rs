@@ -118,7 +118,7 @@ pub(super) fn hosts(table: &Table<'_>, default: HostRules, own: &str) -> HostRul
             let why = "two names could give one host";
             fields.wrong(
                 "allow",
-                format!("{host:?} has other text beside {own} in a label: {why}; for example {example:?}"),
+                format!("{host:?} has other text next to {own} in a label: {why}; for example {example:?}"),
             );
         } else if !is_host(&pattern) || host.matches('{').count() != 1 {
             fields.wrong("allow", format!("{host:?} is not a host; for example {example:?}"));

@@ -717,7 +717,7 @@ fn errors_in_admission_rules_have_examples() {
     );
     told(
         r#"hosts = { allow = ["{name}-dev.example.org"] }"#,
-        r#"hosts.allow: "{name}-dev.example.org" has more than {name} in a label: two names could give one host; for example "{name}.tools.example.org""#,
+        r#"hosts.allow: "{name}-dev.example.org" has other text next to {name} in a label: two names could give one host; for example "{name}.tools.example.org""#,
     );
     told(
         r#"hosts = { allow = ["{name}.tools.example.org", "www.{name}.example.org"] }"#,

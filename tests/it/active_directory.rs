@@ -154,7 +154,7 @@ async fn a_controller_that_was_set_back_is_stale() {
     // The ledger knows a higher count, as if the controller's machine had been set back to a snapshot.
     marks.counts.values_mut().for_each(|count| *count += 1_000_000);
     let stale = after(marks.clone()).await;
-    assert_why(&stale, &["set back", "invocationId"]);
+    assert_why(&stale, &["restored to an older state", "invocationId"]);
     assert!(matches!(stale.completeness, Completeness::Stale { .. }) && stale.entries.is_empty());
     // A database with another invocationId counts separately.
     let counts = std::mem::take(&mut marks.counts).into_values().map(|count| ("another".to_owned(), count)).collect();

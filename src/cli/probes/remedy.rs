@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn every_cause_has_its_own_remedy() {
         let whys = [
-            ("ldap1: bind_dn has no password; set password", "0640 root:bursar"),
+            ("ldap1: bind_dn has no password; set password", "mode 0640"),
             ("ldap1: bind as cn=bursar,dc=x refused: invalidCredentials", "ldapwhoami"),
             ("ldap1: its certificate is not from an issuer in ca (UnknownIssuer)", "set ca"),
             ("ou=tols,dc=x: noSuchObject (rc=32)", "correct base"),

@@ -410,7 +410,7 @@ fn in_a_ledger_older_than_the_rules_they_only_audit() {
     assert!(named(&findings), "{findings:?}");
     // The daemon's confinement is unchanged, and no change is reported as missing.
     let chosen = site.bursar(&["--json", "doctor"]);
-    assert!(!out(&chosen).contains("of an older configuration"), "{}", out(&chosen));
+    assert!(!out(&chosen).contains("from an older configuration"), "{}", out(&chosen));
     older("0");
     wait_for("the rules are enforced", DEADLINE, || meddler.create(&balancer).err());
 }

@@ -160,7 +160,7 @@ async fn ask(server: &ApiServer, unsigned: Unsigned<'_>) -> Result<Vec<u8>, Sign
     let outcome = approved(server, &name, &uid).await;
     let removed = remove(server, &name, &uid).await;
     let certificate = outcome?;
-    // The certificate is there. If the request was not removed, the next one removes it.
+    // The certificate was issued. If the request was not removed, the holder's next request removes it.
     drop(removed);
     Ok(certificate)
 }

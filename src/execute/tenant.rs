@@ -1,7 +1,7 @@
 //! Carries out the plan of one account in one cluster. The steps that take access away come first, and each is tried
 //! even if others fail. The other steps follow in their order: objects of one rank in parallel, everything else one
-//! after the other. Steps in foreign namespaces are tried after them, each namespace for itself, and steps in homes come
-//! last. The ledger records each step before the next one depends on it.
+//! after the other. Steps in foreign namespaces are tried after them, each namespace for itself, and steps in homes
+//! come last. The ledger records each step before the next one depends on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -45,9 +45,9 @@ pub const REFUSED: &str = "old credentials refused";
 /// An action in the history: bindings of others name the holder of older credentials, and still grant rights.
 pub const BOUND_BY_OTHERS: &str = "old credentials bound by others";
 
-/// How long a refusal by the daemon admission policy is retried after this execution wrote the namespace. The API server
-/// evaluates the policy with the namespace from its cache, which lags by milliseconds, under load by more. Each further
-/// second would delay the account when the policy is right.
+/// How long a refusal by the daemon admission policy is retried after this execution wrote the namespace. The API
+/// server evaluates the policy with the namespace from its cache, which lags by milliseconds, or by more under load. If
+/// the policy is right to refuse, each further second only delays the account.
 const ADMISSION_LAG: Duration = Duration::from_secs(5);
 /// The pause before such a retry.
 const ADMISSION_PAUSE: Duration = Duration::from_millis(200);
@@ -143,7 +143,7 @@ impl TenantExecution<'_> {
             return (done, errors);
         };
         let objects = self.narrowing.iter().filter(|action| rank(action).is_some());
-        // None of them is repeated at once, because other steps and accounts wait for them.
+        // If one fails, it is not retried at once, because other steps and accounts wait for it.
         let begun: Vec<_> = objects.map(|action| self.object_once(effects, action)).collect();
         let mut outcomes = futures::stream::iter(begun).buffer_unordered(NARROWING_AT_A_TIME);
         while let Some(outcome) = outcomes.next().await {
@@ -177,7 +177,7 @@ impl TenantExecution<'_> {
         errors
     }
 
-    /// Records that the account is settled, if nothing is left to do.
+    /// If nothing is left to do, records that the account is settled.
     fn narrowed_all(&self, done: &mut Done) {
         // A failed step that waits for its retry is not in the plan.
         let of_the_plan = |before: &Failure| before.is_of_removal() && !before.is_of_later_removal();
@@ -710,7 +710,7 @@ impl TenantExecution<'_> {
 
     /// Ends the execution: records a failure, or removes the former one.
     fn conclude(&self, done: &mut Done, error: Option<StepError>, elsewhere: Option<StepError>) {
-        // A failed removal of access is retried sooner, and the rest with it, so its failure stays.
+        // A failed removal of access is retried sooner, together with the other steps, so its failure stays.
         if self.narrowed.is_some() {
             return;
         }

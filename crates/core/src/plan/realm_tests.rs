@@ -314,7 +314,7 @@ fn an_unmanaged_user_is_left_alone_until_adoption_is_allowed() {
 
 #[test]
 fn a_user_whose_creation_was_interrupted_is_recognised_by_its_creation_time() {
-    for (asked, expected) in [(5, "user known again, workspace-lab:member given, mail"), (6, "gets no user")] {
+    for (asked, expected) in [(5, "user recognised, workspace-lab:member given, mail"), (6, "gets no user")] {
         let mut story = Story::new();
         let row = RealmAccount { asked, mail_due: true, adopted: false, ..RealmAccount::sample(false) };
         story.world.ledger.realm_accounts.insert((story.alice.clone(), "research".to_owned()), row);

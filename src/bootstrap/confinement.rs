@@ -444,16 +444,16 @@ pub fn ways_to_administrator(needs: &Needs, said: &Said) -> Vec<String> {
     if !needs.adopted.is_empty() {
         let classes: Vec<&str> = needs.adopted.keys().map(String::as_str).collect();
         ways.push(format!(
-            "class {} adopts namespaces whose Pod Security level others choose: in one without a level it may let any \
-             credential run privileged pods",
+            "class {} adopts namespaces whose Pod Security level others choose: in a namespace without a level it could \
+             let any credential run privileged pods",
             classes.join(", ")
         ));
     }
     if !needs.admin_groups.is_empty() {
         let classes: Vec<&str> = needs.admin_groups.iter().map(String::as_str).collect();
         ways.push(format!(
-            "class {} impersonates, or has roles in the whole cluster, by certificates: it may have the certificate of a \
-             listed administrator signed; OIDC is recommended for them",
+            "class {} impersonates, or has roles in the whole cluster, by certificates: it could get a certificate in the \
+             name of a listed administrator; OIDC is recommended for such a class",
             classes.join(", ")
         ));
     }

@@ -633,7 +633,7 @@ mod tests {
     async fn a_running_process_stops_when_the_mark_is_higher_than_what_it_wrote() {
         let (generations, stop) = generations(90);
         let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:9"));
-        let client = Client::try_from(config).expect("a client");
+        let client = Client::try_from(config).expect("the configuration is valid");
         let found = owner().found(&map(90));
         // Meanwhile the rolled-back ledger has assigned generations above the mark.
         let reserved = Reserved { generation: 110, ..Reserved::default() };

@@ -274,7 +274,7 @@ impl StepError {
                 "find out who creates them: `kubectl get pods,deployments -n {namespace} -o yaml --show-managed-fields`; it \
                  is retried every minute"
             )),
-            Self::NotRecorded => Some("see the daemon's log; free space in state_dir if there is none".into()),
+            Self::NotRecorded => Some("see the daemon's log; if the disk is full, free space in state_dir".into()),
             Self::Eviction { cluster, source, .. } | Self::Listing { cluster, source, .. } => {
                 remedy_of_refusal(cluster, source)
                     .or_else(|| Some("repair that API, or remove its APIService; nothing is deleted until then".into()))

@@ -227,7 +227,7 @@ async fn remove_unseen(server: &ApiServer, name: &str) -> Result<(), SigningErro
 async fn approved(server: &ApiServer, name: &str, uid: &str) -> Result<Vec<u8>, SigningError> {
     // With the uid, the patch conflicts if somebody replaced the request.
     let approval = json!({"metadata": {"uid": uid}, "status": {"conditions": [{
-        "type": "Approved", "status": "True", "reason": "BursarApproved", "message": "asked for by Bursar itself",
+        "type": "Approved", "status": "True", "reason": "BursarApproved", "message": "requested by Bursar itself",
     }]}});
     let outcome = server.certificates().outcome(uid);
     let by_us = server.approves();

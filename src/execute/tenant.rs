@@ -820,7 +820,7 @@ impl TenantExecution<'_> {
             Some(Transition::Resume) => crate::plan::display::returned(account).to_owned(),
             Some(Transition::Archive | Transition::Delete { .. }) => crate::plan::display::waited(account),
             Some(Transition::Gone) => "nothing is left of its namespaces".to_owned(),
-            None => "not as it should be".to_owned(),
+            None => "differs from the desired state".to_owned(),
         };
         ("bursar".to_owned(), reason, None)
     }

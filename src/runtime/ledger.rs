@@ -160,7 +160,7 @@ impl Ledger {
             }
             Err(error) => {
                 let why = chain(&error);
-                tracing::error!(error = why, "no backup of the ledger");
+                tracing::error!(error = why, "cannot back up the ledger");
                 self.backup.failed = Some(why);
             }
         }

@@ -197,8 +197,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_read_that_began_before_the_request_is_replaced() {
-        let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = format!("ldap://{}", silent.local_addr().expect("its address"));
+        let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let url = format!("ldap://{}", silent.local_addr().expect("the socket has an address"));
         let connected = async || timeout(Duration::from_secs(30), silent.accept()).await.expect("a read connects");
         let asked = SourceConfig {
             name: "people".to_owned(),

@@ -477,7 +477,7 @@ fn users_are_disabled_within_limits_of_their_own() {
         story.suspend(id, Suspension::Absent);
         story.world.account(id).since += jiff::SignedDuration::from_mins(minutes);
     }
-    let [refused] = story.guarded().try_into().expect("one refusal");
+    let [refused] = story.guarded().try_into().expect("the guard refuses one set");
     let beginning = "refused by limit realm_disable_per_cycle (1 left): 3 of 4 users disabled in the realm: ";
     assert!(refused.starts_with(&format!("{beginning}carol, dave, bob. To allow exactly these: ")), "{refused}");
     assert_eq!(story.may_log_in(), 4, "erin is disabled first, because she waited longest");

@@ -194,9 +194,11 @@ impl Loop {
 
     /// Handles a request. If the caller is gone, a question is not answered, but orders are carried out.
     async fn asked(&mut self, request: Request) -> Result<(), DaemonError> {
+        // A login's request is recorded also if its caller is gone: the account is there at the next login.
+        if request.is_abandoned() && !matches!(request, Request::Ensure(..)) {
+            return Ok(());
+        }
         match request {
-            // A login's request is recorded also if its caller is gone: the account is there at the next login.
-            request if request.is_abandoned() && !matches!(request, Request::Ensure(..)) => {}
             Request::Alive(reply) => drop(reply.send(Ok(health(&self.runtime)))),
             Request::Status(reply) => drop(reply.send(Ok(self.runtime.status()))),
             Request::Metrics(reply) => drop(reply.send(Ok(self.runtime.exposition()))),

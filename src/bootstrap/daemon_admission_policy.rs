@@ -83,6 +83,7 @@ pub fn by_the_daemon() -> String {
     )
 }
 
+#[expect(clippy::too_many_lines, reason = "a table, one row for each variable")]
 fn variables(needs: &Needs) -> Value {
     let managed =
         |object: &str| format!("{object}.metadata.?labels[?{}].orValue('') == {}", text(MANAGED_BY), text(MANAGER));

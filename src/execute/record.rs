@@ -149,8 +149,8 @@ mod tests {
             || HomedClientError::Home(HomeError::InUse { path: "/home/a/.kube/config".into(), why: "x".into() });
         let now = Timestamp::UNIX_EPOCH;
         let after_many = |error: &StepError| {
-            let before = Failure { attempts: 20, ..failure(error, None, now) };
-            failure(error, Some(&before), now).next_try.duration_since(now)
+            let before = Failure { attempts: 20, ..failure("home", error, None, now) };
+            failure("home", error, Some(&before), now).next_try.duration_since(now)
         };
         assert_eq!(after_many(&StepError::Home(in_use())), IN_USE_RETRY);
         assert_eq!(after_many(&StepError::Undelivered(in_use())), LAST_RETRY);

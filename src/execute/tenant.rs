@@ -9,7 +9,6 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::apply::{Applied, Claim, apply};
 use super::credential::{Delivering, deliver};
@@ -45,10 +44,10 @@ pub const REFUSED: &str = "old credentials refused";
 /// An action in the history: bindings of others name the holder of older credentials, and still grant rights.
 pub const BOUND_BY_OTHERS: &str = "old credentials bound by others";
 
-/// How long a refusal by the daemon admission policy is retried after this execution wrote the namespace. The API
-/// server evaluates the policy with the namespace from its cache, which lags by milliseconds, or by more under load. If
-/// the policy is right to refuse, each further second only delays the account.
-const ADMISSION_LAG: Duration = Duration::from_secs(5);
+/// The number of retries of an object that the daemon admission policy refuses after this execution wrote its namespace:
+/// 5 s in all. The API server evaluates the policy with the namespace from its cache, which lags by milliseconds, or by
+/// more under load. If the policy is right to refuse, further retries would only delay the account.
+const ADMISSION_RETRIES: u32 = 25;
 /// The pause before such a retry.
 const ADMISSION_PAUSE: Duration = Duration::from_millis(200);
 
@@ -470,20 +469,15 @@ impl TenantExecution<'_> {
         action: &Action,
         written: &BTreeSet<String>,
     ) -> Result<ObjectOutcome, StepError> {
-        let retried_until = Instant::now() + ADMISSION_LAG;
-        loop {
+        for _ in 0..ADMISSION_RETRIES {
             match self.object_once(effects, action).await {
-                Err(error)
-                    if error.is_by_our_policy()
-                        && is_in(written, action)
-                        && Instant::now() < retried_until
-                        && !self.run.stop.is_cancelled() =>
-                {
+                Err(error) if error.is_by_our_policy() && is_in(written, action) && !self.run.stop.is_cancelled() => {
                     tokio::time::sleep(ADMISSION_PAUSE).await;
                 }
                 outcome => return outcome,
             }
         }
+        self.object_once(effects, action).await
     }
 
     async fn object_once(&self, effects: &ClusterEffects, action: &Action) -> Result<ObjectOutcome, StepError> {

@@ -418,7 +418,7 @@ impl Clusters {
                 Some(Ok(true)) => followed.push(cluster.clone()),
                 Some(Ok(false)) => {}
                 Some(Err(error)) => {
-                    tracing::warn!(%cluster, error = chain(&error), "cannot update the daemon's own kubeconfig")
+                    tracing::warn!(%cluster, error = chain(&error), "cannot update the daemon's own kubeconfig");
                 }
                 None => suspect(there, cluster),
             }

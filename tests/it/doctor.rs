@@ -179,7 +179,7 @@ fn an_export_that_squashes_owners_or_root_is_found() {
     assert_eq!(wrong(&world, &[]).0, []);
     assert_eq!(fs::read_dir(&volumes).expect("the folder exists").count(), 0, "nothing is left behind");
     let mark = |how: &str| {
-        assert!(Command::new("chattr").arg(how).arg(&volumes).status().expect("chattr is installed").success())
+        assert!(Command::new("chattr").arg(how).arg(&volumes).status().expect("chattr is installed").success());
     };
     mark("+i");
     let found = std::panic::catch_unwind(AssertUnwindSafe(|| {

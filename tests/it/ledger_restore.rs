@@ -150,7 +150,7 @@ fn an_incomplete_backup_is_refused_and_changes_nothing() {
         said
     };
     let said = spoiled("noise", &|path| {
-        fs::write(path, b"not a database at all, but long enough").expect("the folder is writable")
+        fs::write(path, b"not a database at all, but long enough").expect("the folder is writable");
     });
     assert!(said.contains("the backup cannot be used; choose another one"), "{said}");
     let said = spoiled("empty", &|path| fs::write(path, b"").expect("the folder is writable"));
@@ -161,7 +161,7 @@ fn an_incomplete_backup_is_refused_and_changes_nothing() {
     });
     assert!(said.contains("the backup cannot be used; choose another one"), "{said}");
     let said = spoiled("packed", &|path| {
-        fs::write(path, b"\x28\xb5\x2f\xfd and no more of zstd").expect("the folder is writable")
+        fs::write(path, b"\x28\xb5\x2f\xfd and no more of zstd").expect("the folder is writable");
     });
     assert!(said.contains("the backup cannot be used; choose another one"), "{said}");
     let forged = "DROP TRIGGER event_is_never_changed; UPDATE event SET reason = 'nothing' WHERE id = 1";

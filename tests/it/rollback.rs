@@ -254,7 +254,8 @@ fn a_running_daemon_that_was_rolled_back_with_its_memory_stops() {
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
     wait_for("the mark", DEADLINE, || {
-        (mark(&world)["generation"] == last_generation(&world).to_string()).then_some(())
+        let last = last_generation(&world).to_string();
+        (mark(&world)["generation"].as_str() == Some(&last)).then_some(())
     });
     let since = world.servers.cluster.audit_mark();
     let frozen = daemon.process.frozen();

@@ -165,7 +165,7 @@ fn webhook_and_backstop_agree_on_random_pods() {
     for ((pod, webhook), backstop) in pods.iter().zip(&by_webhook).zip(&by_backstop) {
         match (webhook, backstop) {
             (Ok(webhook), Ok(backstop)) => {
-                assert_eq!(webhook, backstop, "webhook and backstop set different values: {pod:#}")
+                assert_eq!(webhook, backstop, "webhook and backstop set different values: {pod:#}");
             }
             (Err(_), Err(_)) => {}
             _ => panic!("webhook: {webhook:?}\nbackstop: {backstop:?}\n{pod:#}"),

@@ -180,7 +180,7 @@ pub const CASES: &[Case] = &[
     case(
         "config has thousands of contexts",
         Written(|plot| {
-            assert!(fs::read_to_string(plot.config()).expect("the file is readable").contains("name: c2999"))
+            assert!(fs::read_to_string(plot.config()).expect("the file is readable").contains("name: c2999"));
         }),
         |plot| {
             let entry = |number: usize| format!("- {{name: c{number}, context: {{cluster: c{number}, user: me}}}}\n");
@@ -190,7 +190,7 @@ pub const CASES: &[Case] = &[
     case(
         "config has thousands of contexts with our credential",
         Written(|plot| {
-            assert!(fs::read_to_string(plot.config()).expect("the file is readable").contains("toolforge-7 "))
+            assert!(fs::read_to_string(plot.config()).expect("the file is readable").contains("toolforge-7 "));
         }),
         |plot| {
             let entry = |number: usize| {

@@ -44,9 +44,9 @@ pub const REFUSED: &str = "old credentials refused";
 /// An action in the history: bindings of others name the holder of older credentials, and still grant rights.
 pub const BOUND_BY_OTHERS: &str = "old credentials bound by others";
 
-/// The number of retries of an object that the daemon admission policy refuses after this execution wrote its namespace:
-/// 5 s in all. The API server evaluates the policy with the namespace from its cache, which lags by milliseconds, or by
-/// more under load. If the policy is right to refuse, further retries would only delay the account.
+/// The number of retries of an object that the daemon admission policy refuses after this execution wrote its
+/// namespace: 5 s in all. The API server evaluates the policy with the namespace from its cache, which lags by
+/// milliseconds, or by more under load. If the policy is right to refuse, further retries would only delay the account.
 const ADMISSION_RETRIES: u32 = 25;
 /// The pause before such a retry.
 const ADMISSION_PAUSE: Duration = Duration::from_millis(200);

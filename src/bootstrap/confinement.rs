@@ -1,8 +1,8 @@
 //! Watches each object of the daemon's confinement by name and compares it with the object that this version and
 //! configuration create. A probe tests whether the API server enforces the policy.
 //!
-//! The daemon repairs at once what it may write: the webhook's configurations and the backstop's bindings. For the rest
-//! an administrator runs `bursar init`.
+//! The daemon repairs at once what it may write: the webhook's configurations and the backstop's bindings. To repair
+//! the other objects, an administrator runs `bursar init`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,10 +59,10 @@ pub struct Expected {
     /// The daemon may write the object.
     pub repairable: bool,
     /// The object depends on the configuration that `init` was given. It is therefore compared with the annotations
-    /// that `init` wrote on it, and is outdated if that configuration was another.
+    /// that `init` wrote on it. If `init` was given another configuration, the object is outdated.
     pub noted: bool,
-    /// A rule of namespaces that others create, which confines the daemon in nothing: if it is not as it should be, an
-    /// administrator has not run `init` yet. Without `spec` it should not be there.
+    /// The object is a rule for adopted namespaces, which does not confine the daemon. If it differs, an administrator
+    /// has not run `init` yet. If `manifest` has no `spec`, the object should not exist.
     pub rule: bool,
 }
 
@@ -85,14 +85,14 @@ enum Seen {
 pub struct ConfinementWatch {
     seen: Arc<Mutex<BTreeMap<Name, Seen>>>,
     version: Arc<AtomicU64>,
-    /// Names of the rules of namespaces that others create.
+    /// The names of the rules for adopted namespaces.
     rules: Vec<String>,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
 impl ConfinementWatch {
-    /// Begins to watch; every change notifies `changed`. `mutates`: the server has mutating policies. `rules`: names of the
-    /// rules of namespaces that others create. Must be called within a runtime.
+    /// Starts the watches. Every change notifies `changed`. `mutates` says whether the server has mutating admission
+    /// policies. `rules` are the names of the rules for adopted namespaces. Must be called within a Tokio runtime.
     #[must_use]
     pub fn start(client: &Client, mutates: bool, rules: Vec<String>, changed: &Arc<Notify>) -> Self {
         let (seen, version) = (Arc::default(), Arc::new(AtomicU64::new(0)));
@@ -107,13 +107,13 @@ impl ConfinementWatch {
         Self { seen, version, rules, _tasks: tasks }
     }
 
-    /// Names of the rules that it watches.
+    /// Returns the names of the rules that are watched.
     #[must_use]
     pub fn rules(&self) -> &[String] {
         &self.rules
     }
 
-    /// A number that grows with each change.
+    /// Returns a number that grows with each change.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
@@ -145,7 +145,7 @@ impl ConfinementWatch {
                     outdated.then(|| "was made from an older configuration".to_owned())
                 }),
                 Seen::Present(stored) => difference(manifest, &stored)
-                    .map(|field| format!("is not what this version makes it: {field} differs")),
+                    .map(|field| format!("differs from what this version of bursar creates, in field {field}")),
             };
             if let Some(what) = what {
                 let remedy = if *repairable { "it is written again" } else { "run bursar init" };
@@ -156,7 +156,7 @@ impl ConfinementWatch {
     }
 }
 
-/// The kinds and names of all watched objects.
+/// Returns the kinds and names of the watched objects, except the rules for adopted namespaces.
 fn names(mutates: bool) -> Vec<((&'static str, &'static str), String)> {
     let mut names = vec![
         (VALIDATING_POLICY, DAEMON_ADMISSION_POLICY.to_owned()),
@@ -232,7 +232,7 @@ fn is_forbidden(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 403)
 }
 
-/// What is kept of an object.
+/// Returns the part of an object that is kept.
 fn seen_of(mut object: DynamicObject) -> Value {
     let annotations = object.metadata.annotations.unwrap_or_default();
     json!({
@@ -242,14 +242,14 @@ fn seen_of(mut object: DynamicObject) -> Value {
     })
 }
 
-/// Without the status, which the API server writes.
+/// Returns the parts of an object that are compared: not the status, which the API server writes.
 fn content(object: &Value) -> [&Value; 3] {
     [&object["spec"], &object["webhooks"], &object["metadata"]]
 }
 
-/// Annotation: digest of the program's fixed rules, from which `init` made the object.
+/// The annotation with the digest of those rules in the program that do not depend on the configuration.
 const REVISION: &str = "bursar.dev/revision";
-/// Annotation: digest of the spec that `init` wrote.
+/// The annotation with the digest of the spec that `init` wrote.
 const DIGEST: &str = "bursar.dev/digest";
 
 /// Adds both annotations to a manifest.
@@ -275,7 +275,7 @@ fn changed_since_noted(manifest: &Value, stored: &Value) -> Option<String> {
     (noted(DIGEST) != digest(&stored["spec"])).then(|| "was changed since init made it".to_owned())
 }
 
-/// Digest of a spec without the fields that the API server adds.
+/// Returns the digest of a spec without the fields that the API server adds.
 fn digest(spec: &Value) -> String {
     fingerprint(meant(spec).to_string().as_bytes())
 }
@@ -399,13 +399,13 @@ pub async fn expected(
     Ok((expected, ways))
 }
 
-/// Names of the rules that classes which adopt namespaces can have.
+/// Returns the names of all rules that the classes that adopt namespaces can have.
 #[must_use]
 pub fn rule_names(policy: &Policy, cluster: &ClusterName) -> Vec<String> {
     Adopting::of(policy, cluster).iter().flat_map(Adopting::names).collect()
 }
 
-/// The rules of namespaces that others create, and those that should not be there.
+/// Returns the rules for adopted namespaces: those that should exist, and, without `spec`, those that should not.
 fn rules(adopting: &[Adopting]) -> Vec<Expected> {
     let mut wanted = adopted_rules::manifests(adopting);
     for name in adopting.iter().flat_map(Adopting::names) {
@@ -422,7 +422,7 @@ fn rules(adopting: &[Adopting]) -> Vec<Expected> {
     expected.collect()
 }
 
-/// What a thief of this host would need nothing more for; empty: it cannot make itself cluster administrator.
+/// Returns the ways in which an attacker on this host could become cluster administrator. Empty if there is none.
 #[must_use]
 pub fn ways_to_administrator(needs: &Needs, said: &Said) -> Vec<String> {
     let mut ways = Vec::new();
@@ -444,23 +444,23 @@ pub fn ways_to_administrator(needs: &Needs, said: &Said) -> Vec<String> {
     if !needs.adopted.is_empty() {
         let classes: Vec<&str> = needs.adopted.keys().map(String::as_str).collect();
         ways.push(format!(
-            "class {} adopts namespaces whose Pod Security level others choose: in one without a level it may let any \
-             credential run privileged pods",
+            "class {} adopts namespaces whose Pod Security level others choose: in a namespace without a level it could \
+             let any credential run privileged pods",
             classes.join(", ")
         ));
     }
     if !needs.admin_groups.is_empty() {
         let classes: Vec<&str> = needs.admin_groups.iter().map(String::as_str).collect();
         ways.push(format!(
-            "class {} impersonates, or has roles in the whole cluster, by certificates: it may have the certificate of a \
-             listed administrator signed; OIDC is recommended for them",
+            "class {} impersonates, or has roles in the whole cluster, by certificates: it could get a certificate in the \
+             name of a listed administrator; OIDC is recommended for such a class",
             classes.join(", ")
         ));
     }
     ways
 }
 
-/// [`ways_to_administrator`] in one sentence.
+/// Joins the result of [`ways_to_administrator`] into one sentence. `None` if there is no way.
 #[must_use]
 pub fn sentence(ways: &[String]) -> Option<String> {
     (!ways.is_empty()).then(|| format!("this host can make itself cluster administrator: {}", ways.join("; ")))
@@ -519,7 +519,7 @@ mod tests {
         let needs = Needs::default();
         assert!(
             sentence(&ways_to_administrator(&needs, &Said::default()))
-                .expect("a sentence")
+                .expect("the host can become administrator")
                 .contains("approver install")
         );
     }
@@ -540,7 +540,7 @@ mod tests {
 
     #[test]
     fn a_class_that_adopts_namespaces_can_lead_to_administrator() {
-        let selector = crate::policy::Selector::parse("a=b").expect("a selector");
+        let selector = crate::policy::Selector::parse("a=b").expect("the selector is valid");
         let adopting = Adopting {
             selector,
             pod_security: None,
@@ -572,7 +572,7 @@ mod tests {
             _tasks: Vec::new(),
         };
         let expected = Expected { manifest: made_of(&Needs::default()), repairable: false, noted: true, rule: false };
-        let breaches = watch.compare(&[expected]).expect("it was heard of");
+        let breaches = watch.compare(&[expected]).expect("the watch has listed the object");
         let [Breach { outdated: true, what, .. }] = &breaches[..] else { panic!("{breaches:?}") };
         assert_eq!(what, "was made from an older configuration; run bursar init");
     }

@@ -1,8 +1,9 @@
 //! ConfigMap `bursar-mark`: the highest generation in use in a cluster, and which process of the owning ledger runs.
 //!
-//! A ledger that was restored from a snapshot sees in the mark that it is behind. A copy that is not behind has the
-//! same id, so a process asks before it runs: it writes a claim, which the running process sees and refuses. This file
-//! reads the mark, and its [`MarkKeeper`] raises the mark before a binding in the cluster names a higher generation.
+//! A ledger that was restored from a snapshot learns from the mark that it is out of date. A copy that is up to date
+//! has the same id, so a process asks before it runs: it writes a claim, which a running process sees and refuses. This
+//! file reads the mark, and its [`MarkKeeper`] raises the mark before a binding in the cluster names a higher
+//! generation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -150,9 +151,9 @@ impl Reserved {
 
 /// The generations that this process may find in one cluster. It lives longer than a connection.
 ///
-/// Nobody else writes the mark. So a mark above them was written by a process that knew more than this one does: the
-/// ledger was rolled back before this process opened it, or the process itself was, by a snapshot of a virtual machine
-/// with its memory. The ledger's current generation cannot show this, because new accounts and orders raise it.
+/// Nobody else writes the mark. If the mark is higher than these generations, a process that knew more wrote it: the
+/// ledger was rolled back before this process opened it, or the process itself was rolled back with the memory of its
+/// virtual machine. The ledger's current generation cannot show this, because new accounts and orders raise it.
 #[derive(Debug)]
 pub struct KnownGenerations {
     known: Mutex<Known>,
@@ -164,7 +165,7 @@ pub struct KnownGenerations {
 struct Known {
     /// The highest generation in the mark that this process wrote, or that the ledger had when it was opened.
     marked: u64,
-    /// Higher generations that were sent to the mark. They may have been written although no answer came.
+    /// Higher generations that this process sent to the mark. They may have been written even if no answer came.
     sent: BTreeSet<u64>,
     /// The highest generation that seals may name.
     sealed: u64,
@@ -324,7 +325,7 @@ impl MarkKeeper {
 
     /// Reads the mark, and returns whether anything may be written in the cluster. The watch alone cannot tell: if this
     /// process was rolled back with its memory, its connections are broken, and it hears of the mark only later. If the
-    /// mark cannot be read, the next requests fail too or the watch is all there is.
+    /// mark cannot be read, only the watch can tell; usually the next requests then fail too.
     pub async fn confirm(&self) -> bool {
         if *self.found() != Found::Hidden {
             let _ = tokio::time::timeout(CONFIRMED_WITHIN, self.read()).await;
@@ -525,7 +526,7 @@ impl MarkKeeper {
     fn signed(&self, generation: u64) -> Value {
         let mut uids = self.reserved().uids.clone();
         if let (true, Found::Own(own)) = (uids.is_empty(), &*self.found()) {
-            // No class has a range of uids now, but the mark keeps the uids for classes that may get one.
+            // No class has a range of uids now. The mark keeps its uids, because a class may get a range later.
             uids.clone_from(&own.uids);
         }
         let mark = Mark { ledger: self.owner.ledger_id.clone(), generation, uids };
@@ -555,8 +556,8 @@ impl MarkKeeper {
     }
 }
 
-/// For a ledger that is rebuilt: returns what a mark proves that was signed with one of these keys, whatever ledger it
-/// names. The inner `Err` says why the mark is not trusted.
+/// Returns what the cluster's mark proves to a ledger that is being rebuilt. The mark must be signed with one of these
+/// keys, but may name any ledger. The inner `Err` says why the mark is not trusted.
 pub(super) async fn proven(
     client: &Client,
     cluster: &ClusterName,
@@ -632,9 +633,9 @@ mod tests {
     async fn a_running_process_stops_when_the_mark_is_higher_than_what_it_wrote() {
         let (generations, stop) = generations(90);
         let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:9"));
-        let client = Client::try_from(config).expect("a client");
+        let client = Client::try_from(config).expect("the configuration is valid");
         let found = owner().found(&map(90));
-        // Meanwhile the rolled-back ledger assigned generations beyond the mark.
+        // Meanwhile the rolled-back ledger has assigned generations above the mark.
         let reserved = Reserved { generation: 110, ..Reserved::default() };
         let keeper = MarkKeeper::new(&client, owner(), found, reserved, generations);
         assert!(keeper.covers(90));

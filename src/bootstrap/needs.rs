@@ -224,7 +224,7 @@ mod tests {
         let tools = ["foo", "bar", "web"].map(|name| world.add(AccountKind::Tool, name, None));
         let tenant = |namespace: &str| Tenant {
             class: "tool".to_owned(),
-            namespace: Some(NamespaceName::try_from(namespace.to_owned()).expect("a name")),
+            namespace: Some(NamespaceName::try_from(namespace.to_owned()).expect("the name is valid")),
             created_at: world.now,
         };
         // Two names of a former pattern, an adopted one, and one in another cluster.

@@ -287,8 +287,8 @@ pub struct Away {
     pub tenants: u64,
 }
 
-/// The number of entries of each list that an older row of the ledger keeps: enough to recognise the trouble. Ten
-/// thousand rows are kept, and each could name every account.
+/// The number of entries of each list that an older row of the ledger keeps, which is enough to recognise the problem.
+/// Ten thousand rows are kept, and without this limit each could name every account.
 const EXAMPLES: usize = 20;
 
 impl CycleReport {
@@ -380,7 +380,7 @@ pub struct PlanAnswer {
 pub struct OrderAnswer {
     /// What happened, one line for each order.
     pub text: String,
-    /// Orders that could not be recorded. The others were.
+    /// Orders that could not be recorded. All other orders were recorded.
     pub refused: Vec<Refusal>,
     /// Accounts with an order that a cycle has to carry out.
     #[serde(default)]
@@ -422,8 +422,7 @@ pub struct RevocationProof {
     /// Workloads that were stopped and can be started again, such as `deployment/web`.
     #[serde(default)]
     pub stopped: BTreeSet<String>,
-    /// Clusters for which the account has an older credential, and whose API server has not confirmed yet that it
-    /// refuses that.
+    /// Clusters for which the account has an older credential that their API server has not yet confirmed to refuse.
     #[serde(default)]
     pub unproved: BTreeSet<String>,
 }

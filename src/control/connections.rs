@@ -1,6 +1,6 @@
 //! Accepts connections on the daemon's sockets, identifies the callers, and limits the number of connections and the
-//! time that a request may take to arrive. Every user on the host may connect to the control socket, so that they read
-//! why they have no rights. They must not be able to keep administrators out by connecting.
+//! time that a request may take to arrive. Every user on the host may connect to the control socket, so that users
+//! without rights get the reason. Their connections must not keep administrators out.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -196,7 +196,7 @@ mod tests {
     struct Socket(tempfile::TempDir);
 
     impl Socket {
-        /// Serves connections, of which the first have the uids `others`, and the rest our own.
+        /// Serves connections. The first ones come from the uids `others`, and all later ones from our own uid.
         fn served(others: Vec<u32>, identify: impl Fn(Peer) -> Caller + Clone + Send + 'static) -> Self {
             let folder = tempfile::tempdir().expect("a temporary folder is created");
             let listener = UnixListener::bind(folder.path().join("socket")).expect("the socket is bound");
@@ -223,7 +223,8 @@ mod tests {
     async fn answer(stream: &mut UnixStream, request: &str) -> String {
         let mut head = [0; 1024];
         let _ = stream.write_all(request.as_bytes()).await;
-        let read = timeout(DEADLINE, stream.read(&mut head)).await.expect("an answer in time").unwrap_or_default();
+        let read =
+            timeout(DEADLINE, stream.read(&mut head)).await.expect("the answer comes in time").unwrap_or_default();
         String::from_utf8_lossy(&head[..read]).into_owned()
     }
 

@@ -45,7 +45,7 @@ pub enum Request {
     Ensure(Asker, EnsureRequest, Reply<EnsureAnswer>),
     /// A question of the process with this uid about its own accounts.
     Own(Question, u32, OwnRequest, Reply<Value>),
-    /// A question of the process with this uid: which of its own accounts does something in a log belong to?
+    /// The process with this uid asks which of its own accounts something in a log belongs to.
     Who(u32, WhoRequest, Reply<Value>),
     /// The Prometheus text.
     Metrics(Reply<String>),
@@ -71,7 +71,7 @@ impl Request {
         }
     }
 
-    /// Answers with `refusal`. If the caller is gone, it is dropped.
+    /// Answers with `refusal`. If the caller is gone, the refusal is dropped.
     pub fn refuse(self, refusal: Refusal) {
         match self {
             Self::Alive(reply) | Self::Metrics(reply) => drop(reply.send(Err(refusal))),

@@ -9,10 +9,10 @@ use crate::errors::chain;
 use crate::orders::request::Refusal;
 use crate::settings::{Settings, SettingsErrors};
 
-/// Returns what is to be previewed. A configuration that equals the one in force is left out.
+/// Returns what to preview. If the configuration equals the one in force, it is left out.
 ///
 /// # Errors
-/// The caller is not `trusted` to have the configuration loaded, or it is wrong.
+/// The caller is not `trusted` to have the configuration loaded, or the configuration is wrong.
 pub(super) fn ask(file: &Path, in_force: &Settings, request: PlanRequest, trusted: bool) -> Result<Ask, Refusal> {
     let PlanRequest { config, at } = request;
     let Some(ConfigText { file: other, text }) = config else { return Ok(Ask { other: None, at }) };

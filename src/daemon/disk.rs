@@ -13,8 +13,8 @@ use crate::runtime::ledger::back_up;
 use crate::store::StoreError;
 use crate::store::backup::Backup;
 
-/// The pause between two checks whether the ledger takes writes again. It is short for those who wait; each check only
-/// opens a file.
+/// The pause between two checks whether the ledger takes writes again. It is short, because callers wait, and a check
+/// only opens a file.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
 /// Work that is not started twice.

@@ -19,11 +19,11 @@ use crate::store::backup::Backup;
 const SOFT_STOP: Duration = Duration::from_mins(1);
 /// If no step of a cycle ends for this long, the cycle hangs. The deadline of every request is far shorter.
 const HANGS: Duration = Duration::from_mins(10);
-/// How long a cycle may keep somebody waiting at a login. If each login cut a cycle at once, no cycle would end while many
-/// people log in.
+/// How long a cycle may keep somebody waiting at a login. If each login cut the cycle short at once, no cycle would
+/// finish while many people log in.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The number of requests that wait for the end of a cycle. All users together may have far fewer connections open, so
-/// only requests whose callers are gone are more.
+/// The number of requests that may wait for the end of a cycle. Users without the right to read may have only half as
+/// many connections open, so their requests reach this limit only if callers have gone away.
 const WAITING_REQUESTS: usize = 64;
 /// How often progress is checked if systemd's watchdog is off.
 const LOOK: Duration = Duration::from_secs(10);
@@ -276,8 +276,8 @@ mod tests {
             inbox.defer(Event::Asked(question(reply)));
             answers.push(answer);
         }
-        let last = answers.pop().expect("the last question").await.expect("an answer at once");
-        assert_eq!(last.expect_err("a refusal").exit_code, 75);
+        let last = answers.pop().expect("a question was asked").await.expect("it is answered at once");
+        assert_eq!(last.expect_err("the question is refused").exit_code, 75);
         assert!(answers.iter_mut().all(|answer| answer.try_recv().is_err()), "the others wait");
         let (reply, _caller) = oneshot::channel();
         inbox.defer(Event::Asked(Request::Orders("root".to_owned(), Vec::new(), reply)));

@@ -37,15 +37,16 @@ const NO_OBJECT: &str = "1";
 /// The condition that an existing object must meet before it is overwritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim<'a> {
-    /// None, because an administrator ordered to take the object over.
+    /// No condition, because an administrator ordered to take the object over.
     Any,
-    /// It is ours.
+    /// The object is ours.
     Ours,
-    /// It is a service account that has our label or this uid. The field manager proves nothing here: everybody may
-    /// call theirs `bursar`, and somebody may hold tokens of an account that others made. Only we set the label.
+    /// The object is a service account that has our label or this uid. The field manager proves nothing here: any
+    /// client may call itself `bursar`, and somebody may hold tokens of a service account that others made. Only Bursar
+    /// sets the label.
     Made(Option<&'a UuidText>),
-    /// It is a namespace whose seal names this account. A label proves nothing here: others can set it, and what they
-    /// had put into the namespace would stay.
+    /// The object is a namespace whose seal names this account. A label proves nothing here: others can set it, and the
+    /// objects that they put into the namespace would stay.
     Sealed(&'a AccountId),
 }
 
@@ -62,7 +63,7 @@ pub async fn apply(
         && let Err(source) = mark.raise(generation).await
     {
         if let Some(uid) = uid.filter(|_| !mark.is_behind()) {
-            // Subjects that the manifest no longer names are removed all the same. The next plan sees the result.
+            // Subjects that the manifest no longer names lose their rights even so. The next plan sees the result.
             let covered = without(manifest, |subject| generation_of(subject).is_none_or(|it| mark.covers(it)));
             apply_where(server, &path, &covered, "uid", uid).await.map_err(|error| refused(key, error))?;
         }

@@ -40,7 +40,7 @@ pub struct Delivering<'a> {
     pub home: &'a HomeTarget,
     /// The mount point on which the home should lie.
     pub mount: Option<&'a Path>,
-    /// The state of the file in the home now.
+    /// The state of the file in the home before the delivery.
     pub old: Old,
 }
 

@@ -94,7 +94,7 @@ impl CsrWatch {
         Self { shared, _task: task }
     }
 
-    /// Waits until all existing requests have been listed. Returns the trouble if that takes longer than `deadline`.
+    /// Waits until all existing requests have been listed. If that takes longer than `deadline`, returns why.
     pub(super) async fn ready(&self, deadline: Duration) -> Result<(), String> {
         let mut listed = self.shared.listed.subscribe();
         // The sender lives as long as `self`.

@@ -37,7 +37,7 @@ pub enum StepError {
         key: ObjectKey,
     },
     /// A volume's server or path cannot be changed (Kubernetes: `spec.persistentVolumeSource` is immutable).
-    #[error("the configuration gives {} another server or path, which a volume cannot get", named(key))]
+    #[error("the configuration gives {} another server or path, but those of a volume cannot change", named(key))]
     VolumeMoved {
         key: ObjectKey,
         /// The refusal.
@@ -203,7 +203,7 @@ impl StepError {
         )
     }
 
-    /// A home is on an export that hangs, so all other work there would hang too.
+    /// A home is on an export that hangs, so all other work on that export would hang too.
     #[must_use]
     pub const fn is_of_an_export(&self) -> bool {
         let (Self::Home(error) | Self::Undelivered(error)) = self else { return false };
@@ -274,7 +274,7 @@ impl StepError {
                 "find out who creates them: `kubectl get pods,deployments -n {namespace} -o yaml --show-managed-fields`; it \
                  is retried every minute"
             )),
-            Self::NotRecorded => Some("see the daemon's log; free space in state_dir if there is none".into()),
+            Self::NotRecorded => Some("see the daemon's log; if the disk is full, free space in state_dir".into()),
             Self::Eviction { cluster, source, .. } | Self::Listing { cluster, source, .. } => {
                 remedy_of_refusal(cluster, source)
                     .or_else(|| Some("repair that API, or remove its APIService; nothing is deleted until then".into()))

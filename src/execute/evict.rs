@@ -44,7 +44,7 @@ impl TenantExecution<'_> {
             Ok(found) => {
                 let uid = found.object["metadata"]["uid"].as_str().unwrap_or_default();
                 match when_suspended(server, &path, Ask::Delete { uid }).await {
-                    // Somebody else deleted it first. Nobody has a token of the new one.
+                    // Somebody else deleted it first. Nobody has a token of an object recreated since.
                     Err(error) if error.code() != Some(404) && !error.is_other_uid() => return Err(failed(error)),
                     _ => {}
                 }
@@ -52,7 +52,7 @@ impl TenantExecution<'_> {
             Err(error) if error.code() == Some(404) => {}
             Err(error) => return Err(failed(error)),
         }
-        // This error is returned only now, because a tenant can cause it, and must not save the other tokens that way.
+        // This error is returned only now: a tenant can cause it, and must not keep the other tokens that way.
         let removed = removed.map_err(failed)?.object;
         let items = removed["items"].as_array().into_iter().flatten();
         let secrets: Vec<&str> = items.filter_map(|secret| secret["metadata"]["name"].as_str()).collect();

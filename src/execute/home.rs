@@ -40,8 +40,9 @@ pub fn user_name(cluster: &ClusterName) -> String {
     format!("{USER_PREFIX}{cluster}")
 }
 
-/// Returns the mount point on which a home should lie: that of the last delivery into it, or of one into a home beside
-/// it. While that file system is not mounted, `bursar-homed` refuses a folder that only has the home's name.
+/// Returns the mount point on which a home should lie: the mount point at the last delivery into this home, or into
+/// another home in the same folder. While that file system is not mounted, `bursar-homed` refuses a folder that only
+/// has the home's name.
 pub(super) fn known_mount(ledger: &LedgerState, delivery: Option<&Delivery>, home: &Path) -> Option<PathBuf> {
     if let Some(own) = delivery.filter(|delivery| delivery.path.starts_with(home)) {
         return own.mount.clone();
@@ -100,8 +101,8 @@ pub(super) async fn remove(
         // A home that is gone contains nothing of ours. `bursar-homed` reports it only if the home's file system is
         // mounted.
         Ok(Answer::Removed { .. }) | Err(HomedClientError::Home(HomeError::MissingHome { .. })) => Ok(()),
-        // An automounter knows a former home no more, and the account's credential in the new home must not wait. The
-        // old one expires.
+        // The automounter no longer knows the former home, and the credential in the new home must not wait for it. The
+        // credential in the former home expires.
         Err(HomedClientError::Home(HomeError::MissingPrefix { .. })) if moved => Ok(()),
         Ok(_) => Err(StepError::HomeAnswer),
         Err(error) => Err(error.into()),

@@ -28,7 +28,7 @@ pub enum Extent {
 }
 
 /// Returns the objects, each with the name under which its kind is listed. An object that several API groups show (an
-/// Event) is returned once. What has no UID is computed on request (`PodMetrics`), and is left out.
+/// Event) is returned once. Objects without a UID are computed on request (`PodMetrics`), and are left out.
 pub async fn everything(
     server: &ApiServer,
     namespace: &NamespaceName,

@@ -89,7 +89,7 @@ fn failed(server: &ApiServer, kind: &str, namespace: &NamespaceName, name: &str,
 }
 
 /// Tells the people of a pod when it ends: by an annotation, which also prevents a second warning, and by an event. If
-/// the pod's annotations leave no room for it, that is the people's own choice, and they get no warning.
+/// the pod's annotations leave no room for it, the people chose that themselves, and they get no warning.
 pub async fn warn(
     server: &ApiServer,
     namespace: &NamespaceName,

@@ -27,7 +27,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// The number of reviews in parallel. A person may belong to dozens of workspaces.
 const AT_A_TIME: usize = 8;
 
-/// Waits until `alone` is no longer allowed anything of what is `bound`.
+/// Waits until `alone` no longer has any right that `bound` gave it.
 ///
 /// # Errors
 /// [`StepError::StillAllowed`] with what is still allowed, and by which binding.

@@ -160,7 +160,7 @@ async fn ask(server: &ApiServer, unsigned: Unsigned<'_>) -> Result<Vec<u8>, Sign
     let outcome = approved(server, &name, &uid).await;
     let removed = remove(server, &name, &uid).await;
     let certificate = outcome?;
-    // The certificate is there. If the request was not removed, the next one removes it.
+    // The certificate was issued. If the request was not removed, the holder's next request removes it.
     drop(removed);
     Ok(certificate)
 }
@@ -227,7 +227,7 @@ async fn remove_unseen(server: &ApiServer, name: &str) -> Result<(), SigningErro
 async fn approved(server: &ApiServer, name: &str, uid: &str) -> Result<Vec<u8>, SigningError> {
     // With the uid, the patch conflicts if somebody replaced the request.
     let approval = json!({"metadata": {"uid": uid}, "status": {"conditions": [{
-        "type": "Approved", "status": "True", "reason": "BursarApproved", "message": "asked for by Bursar itself",
+        "type": "Approved", "status": "True", "reason": "BursarApproved", "message": "requested by Bursar itself",
     }]}});
     let outcome = server.certificates().outcome(uid);
     let by_us = server.approves();

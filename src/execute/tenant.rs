@@ -1,7 +1,7 @@
 //! Carries out the plan of one account in one cluster. The steps that take access away come first, and each is tried
 //! even if others fail. The other steps follow in their order: objects of one rank in parallel, everything else one
-//! after the other. Steps in foreign namespaces are tried after them, each namespace for itself, and steps in homes come
-//! last. The ledger records each step before the next one depends on it.
+//! after the other. Steps in foreign namespaces are tried after them, each namespace for itself, and steps in homes
+//! come last. The ledger records each step before the next one depends on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -44,9 +44,9 @@ pub const REFUSED: &str = "old credentials refused";
 /// An action in the history: bindings of others name the holder of older credentials, and still grant rights.
 pub const BOUND_BY_OTHERS: &str = "old credentials bound by others";
 
-/// The retries of an object that the daemon admission policy refuses after this execution wrote its namespace: 5 s. The
-/// API server evaluates the policy with the namespace from its cache, which lags by milliseconds, or more under load. More
-/// retries would delay the account for longer if the policy is right.
+/// The number of retries of an object that the daemon admission policy refuses after this execution wrote its
+/// namespace: 5 s in all. The API server evaluates the policy with the namespace from its cache, which lags by
+/// milliseconds, or by more under load. If the policy is right to refuse, further retries would only delay the account.
 const ADMISSION_RETRIES: u32 = 25;
 /// The pause before such a retry.
 const ADMISSION_PAUSE: Duration = Duration::from_millis(200);
@@ -142,7 +142,7 @@ impl TenantExecution<'_> {
             return (done, errors);
         };
         let objects = self.narrowing.iter().filter(|action| rank(action).is_some());
-        // None of them is repeated at once, because other steps and accounts wait for them.
+        // If one fails, it is not retried at once, because other steps and accounts wait for it.
         let begun: Vec<_> = objects.map(|action| self.object_once(effects, action)).collect();
         let mut outcomes = futures::stream::iter(begun).buffer_unordered(NARROWING_AT_A_TIME);
         while let Some(outcome) = outcomes.next().await {
@@ -176,7 +176,7 @@ impl TenantExecution<'_> {
         errors
     }
 
-    /// Records that the account is settled, if nothing is left to do.
+    /// If nothing is left to do, records that the account is settled.
     fn narrowed_all(&self, done: &mut Done) {
         // A failed step that waits for its retry is not in the plan.
         let of_the_plan = |before: &Failure| before.is_of_removal() && !before.is_of_later_removal();
@@ -704,7 +704,7 @@ impl TenantExecution<'_> {
 
     /// Ends the execution: records a failure, or removes the former one.
     fn conclude(&self, done: &mut Done, error: Option<StepError>, elsewhere: Option<StepError>) {
-        // A failed removal of access is retried sooner, and the rest with it, so its failure stays.
+        // A failed removal of access is retried sooner, together with the other steps, so its failure stays.
         if self.narrowed.is_some() {
             return;
         }
@@ -814,7 +814,7 @@ impl TenantExecution<'_> {
             Some(Transition::Resume) => crate::plan::display::returned(account).to_owned(),
             Some(Transition::Archive | Transition::Delete { .. }) => crate::plan::display::waited(account),
             Some(Transition::Gone) => "nothing is left of its namespaces".to_owned(),
-            None => "not as it should be".to_owned(),
+            None => "differs from the desired state".to_owned(),
         };
         ("bursar".to_owned(), reason, None)
     }

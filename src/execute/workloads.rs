@@ -3,7 +3,7 @@
 //! proves nothing.
 //!
 //! Workloads are first found and then stopped, so that the ledger can record their state in between: a daemon that is
-//! killed while it stops them still knows it.
+//! killed while it stops them still knows that state.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -225,7 +225,7 @@ pub async fn stop_maker(
         chain.push((key, path, maker, found));
     }
     let mut stopped = Vec::new();
-    // The highest first, because it would make the lower ones again.
+    // The highest controller is stopped first, because it would recreate the lower ones.
     for (key, path, maker, found) in chain.into_iter().rev() {
         let done = match how(&key).filter(|how| runs(*how, &found)) {
             Some(How::Scale) => scale(server, &path, &maker.uid, 0).await,

@@ -17,8 +17,8 @@ use crate::packed_text::UuidText;
 
 /// The objects of one cluster that have our label, updated by events.
 ///
-/// Methods that apply an event return whether the plan has to know: whether something changed that was not our own
-/// write.
+/// Methods that apply an event return whether the plan must know about it: whether anything changed other than by our
+/// own writes.
 #[derive(Debug)]
 pub struct Cache {
     cluster: ClusterName,
@@ -89,9 +89,10 @@ impl Cache {
         self.written_while_listing.retain(|key, _| !is_in(scope, key));
     }
 
-    /// A list is complete. Only what was written since it began may be newer than the list. Everything else is as the
-    /// list shows it, also if the cache has a higher `resourceVersion`: an etcd that was restored from a backup shows
-    /// older states. Objects that the list lacks are removed, because a watch can miss deletions (410 Gone).
+    /// A list is complete. Only objects that were written since it began may be newer than the list. Everything else
+    /// becomes as the list shows it, even if the cache has a higher `resourceVersion`: an etcd that was restored from a
+    /// backup shows older states. Objects that the list lacks are removed, because a watch can miss deletions (410
+    /// Gone).
     pub fn listed(&mut self, scope: &WatchedKind, found: Vec<(ObjectKey, ObservedObject)>) -> bool {
         let names: BTreeSet<&ObjectKey> = found.iter().map(|(key, _)| key).collect();
         let missing: Vec<ObjectKey> = self
@@ -119,7 +120,7 @@ impl Cache {
         news
     }
 
-    /// A write to an object begins. Until [`Self::write_ends`], what watches report of it may be this write.
+    /// A write to an object begins. Until [`Self::write_ends`], a change that a watch reports may be this write.
     pub fn write_begins(&mut self, key: &ObjectKey) {
         self.writing.insert(key.clone(), false);
     }
@@ -190,7 +191,7 @@ impl Cache {
         news
     }
 
-    /// Returns the equal key that the ledger or a write has already, or else `key`.
+    /// Returns the equal key that the ledger or a write already holds, or else `key`.
     fn shared(&mut self, key: &ObjectKey) -> ObjectKey {
         let writing = || self.writing.get_key_value(key).map(|(key, _)| key.clone());
         self.keys.take(key).or_else(writing).unwrap_or_else(|| key.clone())
@@ -402,7 +403,7 @@ mod tests {
         assert_eq!(cache.inventory().objects.len(), 2, "a list of one name removes no other objects");
     }
 
-    /// The API server shows an etcd that was restored from a backup.
+    /// The etcd behind the API server was restored from a backup.
     #[test]
     fn a_complete_list_replaces_a_state_with_a_higher_version() {
         let mut cache = cache();

@@ -1,6 +1,7 @@
 //! Asks a cluster's Prometheus which namespaces are in use, for the reaper of idle namespaces. Writes nothing.
 //!
-//! A missing namespace proves nothing alone: an answer counts only if it contains every control namespace.
+//! That a namespace is missing from an answer proves nothing by itself: the answer counts only if it contains every
+//! control namespace.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -71,7 +71,7 @@ pub struct Clusters {
     stop: CancellationToken,
     /// The ledger's last generation when it was opened.
     opened: u64,
-    /// What this process may find in the clusters that it connected or tried to.
+    /// The generations that this process may find, for each cluster that it connected to or tried to.
     generations: BTreeMap<ClusterName, Arc<KnownGenerations>>,
     /// The pods of suspended tenants that ran when they were last counted.
     pub(crate) suspended_pods: BTreeMap<ClusterName, usize>,
@@ -141,7 +141,7 @@ struct Reached {
 type Reaching = AbortOnDropHandle<Result<Reached, AccessError>>;
 
 impl Link {
-    /// Returns who owns the cluster, as far as it is known.
+    /// Returns which ledger and process own the cluster, as far as that is known.
     fn owner(&self) -> Ownership {
         self.owner.receiver().borrow().clone()
     }
@@ -203,8 +203,8 @@ impl Clusters {
         generations.try_for_each(|(cluster, known)| not_behind(cluster, known.beyond(), ledger.last_generation))
     }
 
-    /// Reads the marks of the clusters that answer. If one of them proves that this process was rolled back, the process
-    /// is stopped.
+    /// Reads the marks of the clusters that answer. If one of them proves that this process was rolled back, the
+    /// process is stopped.
     pub(super) async fn confirm(&self) {
         let there = self.links.iter().filter(|(cluster, _)| !is_away(&self.effects.clusters, cluster));
         futures::future::join_all(there.map(|(_, link)| link.mark.confirm())).await;
@@ -556,7 +556,7 @@ fn not_behind(cluster: &ClusterName, proven: Option<u64>, last: u64) -> Result<(
     proven.map_or(Ok(()), behind)
 }
 
-/// Returns the generation that proves a rollback, of those that a mark and a seal have.
+/// Returns the generation, from a mark or a seal, that proves a rollback.
 fn exceeded(found: &Found, sealed: Option<u64>, generations: &KnownGenerations) -> Option<u64> {
     let marked = if let Found::Own(own) = found { Some(own.generation) } else { None };
     generations.exceeded(marked, sealed)

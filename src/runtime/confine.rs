@@ -42,7 +42,7 @@ pub(super) struct Confinement {
     compared: Option<u64>,
     /// The differences from `expected`; `None` if the watch has not shown every object yet.
     breaches: Option<Vec<Breach>>,
-    /// Whether the policy refused the probe; `None` if it was not tried yet.
+    /// The result of the probe; `None` if there was no probe yet.
     bites: Option<Probed>,
     /// Why the state of the confinement is unknown.
     trouble: Option<String>,
@@ -256,7 +256,7 @@ async fn look(
             tracing::error!(%cluster, object, what, "the daemon's confinement is weakened");
         }
     }
-    // Another configuration changes what is expected, but not what the API server enforces.
+    // A new configuration changes what is expected, but not what the API server enforces.
     if confinement.breaches.is_some() && (confinement.compared != Some(version) || confinement.bites.is_none()) {
         confinement.bites = None;
         let client = client.clone();

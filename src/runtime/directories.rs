@@ -66,7 +66,7 @@ impl Directories {
         self.sources = sources;
     }
 
-    /// Allows a bind to each server at once, because an administrator says that the password is right now.
+    /// Allows a bind to each server at once, because an administrator says that the password has been corrected.
     pub(crate) fn forget_refusals(&self) {
         if let Some(cache) = &self.cache {
             cache.forget_refusals();
@@ -157,8 +157,8 @@ impl Directories {
 
     /// Returns the sources that a cycle asks, and the names of the others. `Trigger::Change` asks only sources that
     /// report their changes or have answered meanwhile. A scheduled cycle skips a source until its interval is over,
-    /// and a cycle for a login skips a source that was read recently. All other cycles ask all sources, and so do these
-    /// if an order waits for a read.
+    /// and a cycle for a login skips a source that was read recently. All other cycles ask all sources. If an order
+    /// waits for a read, every cycle does.
     fn due(&self, trigger: Trigger, reader: Reader<'_>) -> (Vec<SourceConfig>, BTreeSet<String>) {
         let waits = reader.ledger.waits_for_a_read();
         let is_live = |source: &SourceConfig| self.cache.as_ref().is_some_and(|cache| cache.live(source).is_some());
@@ -197,7 +197,7 @@ fn known(ledger: &LedgerState) -> Known {
     ledger.marks.iter().map(|(source, mark)| (source.clone(), last(mark))).collect()
 }
 
-/// Asks the servers separately for each account whose absence would be due.
+/// Asks the servers separately about each account that is missing and would now be suspended.
 async fn confirm(sources: &[SourceConfig], pass: &Pass, reader: Reader<'_>, snapshot: &mut DirectorySnapshot) {
     let due = transition::due(reader.ledger, snapshot, reader.policy, reader.now);
     Box::pin(bursar_directory::confirm(sources, pass, &known(reader.ledger), &due, snapshot)).await;

@@ -25,7 +25,7 @@ use crate::telemetry::SharedMetrics;
 
 /// `next_look` ignores what is due later, because a scheduled cycle comes every minute.
 const SOON: SignedDuration = SignedDuration::from_secs(90);
-/// How soon the next cycle comes after a delivery that was found broken. That cycle repeats it.
+/// How soon the next cycle begins after a delivery was found broken. That cycle repeats the delivery.
 const AT_ONCE: SignedDuration = SignedDuration::from_secs(1);
 
 pub struct Ledger {
@@ -160,7 +160,7 @@ impl Ledger {
             }
             Err(error) => {
                 let why = chain(&error);
-                tracing::error!(error = why, "no backup of the ledger");
+                tracing::error!(error = why, "cannot back up the ledger");
                 self.backup.failed = Some(why);
             }
         }

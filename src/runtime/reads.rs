@@ -1,6 +1,6 @@
 //! Runs each read of a directory as a task. A cycle takes the reads that have finished; each read that finishes later
-//! starts another cycle. So a change in one directory does not wait for another directory that takes minutes, and an
-//! order aborts no read.
+//! starts another cycle. So a change in one directory does not wait for another directory whose read takes minutes, and
+//! an order aborts no read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,8 +83,8 @@ impl Reads {
         locked(&self.answers.reads).retain(|name, _| sources.iter().any(|source| source.name == *name));
     }
 
-    /// Has every source read again that is read now, or has answered: an administrator asks for the present state, and
-    /// these reads may have passed an entry that changed since.
+    /// Marks every read that is in progress or not taken yet, so that its source is read again: an administrator asks
+    /// for the present state, and such a read may have passed an entry before it changed.
     pub(super) fn outdate(&self) {
         locked(&self.tasks).values_mut().for_each(|reading| reading.is_outdated = true);
     }
@@ -197,8 +197,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_read_that_began_before_the_request_is_replaced() {
-        let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = format!("ldap://{}", silent.local_addr().expect("its address"));
+        let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let url = format!("ldap://{}", silent.local_addr().expect("the socket has an address"));
         let connected = async || timeout(Duration::from_secs(30), silent.accept()).await.expect("a read connects");
         let asked = SourceConfig {
             name: "people".to_owned(),

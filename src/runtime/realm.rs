@@ -95,8 +95,8 @@ impl RealmTarget {
         is_asked_for(trigger) || over || self.seen.is_none()
     }
 
-    /// Returns whether the realm must not be asked again yet after an error. It is asked at once if somebody asks for
-    /// the cycle, or if an order is given while a user may log in who should not.
+    /// Returns whether the realm must not be asked again yet after an error. The realm is asked at once if somebody
+    /// asks for the cycle, or if an order arrives while a user can log in whose access should be removed.
     fn waits(&self, trigger: Trigger, ledger: &LedgerState, now: Timestamp) -> bool {
         // A next try that is further away than any backoff comes from a wrong clock.
         let soon = |next_try: Timestamp| next_try > now && next_try.duration_since(now) <= LAST_REMOVAL_RETRY;
@@ -167,7 +167,7 @@ impl RealmTarget {
     }
 }
 
-/// Returns whether somebody asks for the cycle, in contrast to a schedule, a directory or a cluster.
+/// Returns whether a person asked for the cycle, rather than a schedule, a directory or a cluster.
 const fn is_asked_for(trigger: Trigger) -> bool {
     matches!(trigger, Trigger::Sync | Trigger::FullRead | Trigger::Start | Trigger::Reload)
 }

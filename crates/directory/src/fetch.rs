@@ -131,7 +131,7 @@ async fn read(source: &SourceConfig, pass: &Pass, known: &ServerHistory, rules: 
     read
 }
 
-/// The read of a source that exceeded its deadline. It contains no entries.
+/// Returns the read of a source that exceeded its deadline. It contains no entries.
 fn late(source: &SourceConfig, rules: &EntryRules) -> SourceRead {
     let limit = humantime::format_duration(source.deadline());
     assemble(source, RawRead { problems: vec![format!("not read within {limit}")], ..RawRead::default() }, rules)

@@ -233,7 +233,7 @@ impl SourceConfig {
         }
     }
 
-    /// How long the source is not read again after an answer; zero if it is read in each cycle.
+    /// Returns how long the source is not read again after an answer; zero if it is read in each cycle.
     #[must_use]
     pub const fn interval(&self) -> Duration {
         match &self.kind {
@@ -242,7 +242,7 @@ impl SourceConfig {
         }
     }
 
-    /// How long a whole read of the source may take.
+    /// Returns how long a whole read of the source may take.
     #[must_use]
     pub const fn deadline(&self) -> Duration {
         match &self.kind {
@@ -251,7 +251,7 @@ impl SourceConfig {
         }
     }
 
-    /// Whether the server is to push each change at once.
+    /// Whether the server is asked to push each change at once.
     #[must_use]
     pub const fn persists(&self) -> bool {
         matches!(&self.kind, SourceKind::Ldap(LdapConfig { way: Way::Persist, .. }))
@@ -264,9 +264,9 @@ impl SourceConfig {
         matches!(self.kind, SourceKind::Ldap(_)) && !self.attributes.windows && self.attributes.member_of.is_empty()
     }
 
-    /// A global catalogue shows groups other than universal ones without their members. A server without range
-    /// retrieval (everything but Active Directory) would show all groups without members. Both would look like empty
-    /// groups.
+    /// Checks that the server shows the members of groups. A global catalogue shows groups other than universal ones
+    /// without their members. A server without range retrieval (everything but Active Directory) would show all groups
+    /// without members. Both would look like empty groups.
     fn check_members(&self, ldap: &LdapConfig) -> Result<(), SourceError> {
         if !self.attributes.windows && ldap.members_at_once.is_some() {
             return Err(SourceError::new("members_at_once", "only Active Directory gives members in parts".to_owned()));

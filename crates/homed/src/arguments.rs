@@ -30,7 +30,7 @@ pub struct Arguments {
     /// SSH keys may be written in homes: the daemon's host then decides who can log in on every host with these homes.
     #[arg(long)]
     pub ssh_keys: bool,
-    /// A place where the file system with the homes is mounted no more, because they were moved: homes there, or on
+    /// A place where the file system with the homes is no longer mounted, because they were moved: homes there, or on
     /// mounts beneath it, need not be on the file system that Bursar remembers; may be repeated.
     #[arg(long = "former-mount", value_name = "PATH")]
     pub former_mounts: Vec<PathBuf>,

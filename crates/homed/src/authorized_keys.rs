@@ -8,9 +8,9 @@ const END: &str = "# END bursar";
 /// The note after [`BEGIN`], for people who read the file.
 const ADVICE: &str = ": from the directory, overwritten; put your own keys above or below";
 
-/// Returns the file with exactly these keys in our block, or without the block if there are no keys; `None` if the file
-/// is so already. Everything else stays byte for byte, except that a line break is added before the block if it is
-/// missing. Returns an error if the block's begin and end are not clear.
+/// Returns the file with exactly these keys in our block, or without the block if there are no keys. `None` if that
+/// changes nothing. Everything else stays byte for byte, except that a line break is added before the block if it is
+/// missing. Returns an error if it is unclear where the block begins and ends.
 pub fn merge(existing: &[u8], keys: &[SshKey]) -> Result<Option<Vec<u8>>, String> {
     let lines: Vec<&[u8]> = existing.split_inclusive(|byte| *byte == b'\n').collect();
     let at = |mark: &str| -> Vec<usize> {

@@ -1,6 +1,7 @@
 //! Checks a request before anything is touched: the uid, the groups, the paths and the prefix. Pure.
 //!
-//! The server checks first, so that no worker is started in vain. The worker checks again, because it does the work.
+//! The server checks first, so that no worker is started for a request that is refused. The worker checks again,
+//! because it does the work.
 
 use std::path::{Component, Path, PathBuf};
 

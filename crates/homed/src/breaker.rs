@@ -1,9 +1,9 @@
 //! A circuit breaker: decides when to stop using an export or a signer that does not answer. Pure: the time is a
 //! parameter.
 //!
-//! Only timeouts of **different** accounts count, because a user can delay every request for the own home, and must not
-//! be able to block others by that. A person can have several accounts (tools). Therefore, if a worker is stopped or
-//! killed by its user, that does not count as a timeout.
+//! Only timeouts of **different** accounts count, because a user can delay every request for their own home, and must
+//! not block others that way. A person can have several accounts (tools), so a worker that its user stops or kills does
+//! not count as a timeout.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -27,8 +27,8 @@ const HALF_WRITTEN: i128 = 60_000_000_000;
 /// The room, in bytes, for what the planned entries lack: a certificate and its key, or the files of a token.
 const SECRET_BYTES: usize = 8 * 1024;
 
-/// Returns the room in bytes that a delivery needs. Until the rename, the old file exists too, and so does the part of
-/// the user's that was kept before.
+/// Returns the room in bytes that a delivery needs. Until the rename, the old file exists too, and so does the copy of
+/// the user's part that an earlier delivery kept.
 fn room(delivered: &Delivered) -> usize {
     let bytes = |text: &Option<Zeroizing<String>>| text.as_ref().map_or(0, |text| text.len());
     bytes(&delivered.text) + bytes(&delivered.kept) + SECRET_BYTES

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, Span, StrInput, StructureStyle, Tag};
 use thiserror::Error;
 
-/// The most nodes that a text may have after its aliases are expanded. A kubeconfig of
-/// [1 MiB](crate::files::MAX_FILE_BYTES) has fewer than 100,000. Nine lines of nested aliases ("billion laughs") have
+/// The most nodes that a text may have after its aliases are expanded. A kubeconfig of [1
+/// MiB](crate::files::MAX_FILE_BYTES) has fewer than 100,000. Nine lines of nested aliases ("billion laughs") have
 /// 10^9, and kubectl refuses them too.
 pub const MAX_NODES: usize = 200_000;
 

@@ -24,7 +24,8 @@ use crate::exchange::Version;
 /// kilobytes. A sparse file of a terabyte costs a user nothing, and must cost us nothing.
 pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
-/// The least size of a test write: a kubeconfig with two CA bundles. It is more than one block, so that quotas count it.
+/// The smallest size of a test write in bytes: a kubeconfig with two CA bundles. It is more than one block, so that
+/// quotas count it.
 const TEST_WRITE_BYTES: usize = 16 * 1024;
 
 /// The number of directory entries that are searched for our temporary files. `.kube` has a handful. A directory that a
@@ -78,8 +79,8 @@ pub(super) fn mount_of(folder: &Path) -> Option<PathBuf> {
     folder.ancestors().find(is_mounted).map(Path::to_owned)
 }
 
-/// Whether a file system is mounted at `place`. Any error but a missing folder counts as one, because it is reported
-/// when the home is opened.
+/// Whether a file system is mounted at `place`. If the call fails with any error other than a missing folder, this
+/// returns `true`, because the error is reported when the home is opened.
 pub(super) fn is_mount_point(place: &Path) -> bool {
     match fs::statx(CWD, place, AtFlags::empty(), StatxFlags::TYPE) {
         Ok(found) => found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),

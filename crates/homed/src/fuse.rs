@@ -1,8 +1,8 @@
 //! Finds FUSE file systems that users mounted at or above a home, without asking any file system.
 //!
-//! If the program behind one reads a request and never answers, not even SIGKILL ends the process that waits for it. A
-//! person with a few such homes could use up the workers of an export. Inside a home, [`files`](crate::files) crosses no
-//! mount.
+//! If the program behind such a file system reads a request and never answers, not even SIGKILL ends the process that
+//! waits for it. A person with a few such homes could use up the workers of an export. Inside a home,
+//! [`files`](crate::files) crosses no mount.
 
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(super) fn refuse_users_own(prefix: &Prefix, target: &HomeTarget) -> Result<(
 
 /// Returns where such a file system is mounted beneath `prefix`, at or above its folder `home`.
 pub(super) fn users_own(prefix: &Path, home: &Path) -> Option<PathBuf> {
-    // If the table cannot be read, the deadline is left.
+    // If the table cannot be read, only the deadline protects the worker.
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let mut mounts = table.split(|byte| *byte == b'\n').filter_map(of_user);
     let whole = prefix.join(home);

@@ -197,8 +197,8 @@ fn refuse_stand_in(bounds: &Bounds, target: &HomeTarget) -> Result<(), HomeError
     }
 }
 
-/// For a removal, a missing home counts as a home without our entries. But if its export is not mounted, the removal
-/// fails.
+/// Converts the error of a missing home. For a removal, a missing home counts as a home without our entries, but if its
+/// export is not mounted, the removal fails.
 fn gone_or_not_mounted(error: HomeError, work: &Work, target: &HomeTarget, bounds: &Bounds) -> HomeError {
     let is_removal = match work {
         Work::RemoveKubeconfig { .. } => true,

@@ -13,15 +13,16 @@ use crate::policy::Requirement;
 const LABELS: &str = "namespaceObject.metadata.?labels.orValue({})";
 const OLD_LABELS: &str = "oldObject.metadata.?labels.orValue({})";
 
-/// The objects with our label that the daemon may delete in any namespace. A namespace that is no longer adopted has no
-/// label that shows that it once was.
+/// The objects with our label that the daemon may delete in any namespace. No label shows that a namespace was adopted
+/// before.
 pub(super) fn left_behind() -> String {
     let kinds = ManagedKind::ALL.iter().map(|kind| kind.row()).filter(|row| row.in_adopted);
     format!("request.resource.resource in {}", texts(kinds.map(|row| row.plural)))
 }
 
 /// The condition of requests that the daemon may make in an adopted namespace. A namespace with our labels belongs to a
-/// tenant or to Bursar. The daemon chooses labels and level of some of these itself, so a selector must not match them.
+/// tenant or to Bursar. The daemon itself chooses the labels and the level of some of these, so no selector may match
+/// them.
 pub(super) fn place(needs: &Needs) -> String {
     let classes: Vec<String> = needs.adopted.values().map(|class| format!("({})", request(class))).collect();
     let any = if classes.is_empty() { "false".to_owned() } else { classes.join(" || ") };
@@ -36,8 +37,8 @@ pub(super) fn place(needs: &Needs) -> String {
     )
 }
 
-/// Whether the request gives a namespace of others that has no Pod Security level the one of its class, and changes nothing
-/// else of it.
+/// The condition that the request gives a foreign namespace without a Pod Security level the level of its class, and
+/// changes nothing else.
 pub(super) fn levels(needs: &Needs) -> String {
     let class = |class: &Adopting| {
         let level = class.pod_security?;

@@ -8,8 +8,9 @@ use crate::bootstrap::NAMESPACE;
 use crate::bootstrap::webhook::configurations::{Hooks, NOT_EXEMPT, OBJECTS};
 use crate::bootstrap::webhook::{APPROVALS, Reached, SECRET, WEBHOOK, managed_objects};
 
-/// Whether the request writes one of the webhook's objects. The daemon removes only the network policy, without which
-/// the webhook answers as it does without `api_server_cidrs`; an administrator's uninstall removes the others.
+/// The condition that the request writes one of the webhook's objects. The daemon may delete only the network policy;
+/// without it, the webhook answers as it does if `api_server_cidrs` is not set. An administrator's uninstall deletes
+/// the other objects.
 pub(super) fn place() -> String {
     let objects = [
         ("", "configmaps", WEBHOOK),

@@ -30,36 +30,43 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
         |message: &str, expression: String| json!({"message": format!("{RULE}{message}"), "expression": expression});
     json!([
         rule(
-            "the daemon neither runs anything in pods nor speaks through the API server to anything",
+            "the daemon may not run commands in pods, or connect to anything through the API server",
             "request.operation != 'CONNECT'".to_owned()
         ),
-        rule("the daemon writes in no namespace of Kubernetes' or of the approver", "!variables.reserved".to_owned()),
         rule(
-            "the daemon makes namespaces with bursar.dev/class only, changes those that carry it or bursar.dev/adopt, gives \
-             those that a class adopts the class's Pod Security level if they have none, and deletes those of suspended \
-             tenants",
+            "the daemon may not write in namespaces of Kubernetes or of the approver",
+            "!variables.reserved".to_owned()
+        ),
+        rule(
+            "the daemon may create only namespaces with label bursar.dev/class, change only those with this label or \
+             bursar.dev/adopt, delete only those of suspended tenants, and set the Pod Security level of an adopted \
+             namespace only if it has none",
             namespaces()
         ),
         rule(
-            "the daemon gives a namespace a Pod Security level that a class names, and no other; after a change of \
-             pod_security run `bursar init` again",
+            "the daemon may give a namespace only a Pod Security level that a class names; after a change of pod_security \
+             run `bursar init` again",
             levels(needs)
         ),
         rule(
-            "the daemon writes in namespaces with bursar.dev/class only, and its webhook's objects in its own; in those that a \
-             class adopts it binds and limits by objects of its own, and removes those again wherever they are; where storage \
-             outlives its account it makes claims, and deletes none",
+            "the daemon may write only in tenants' namespaces (label bursar.dev/class); in adopted namespaces it may write \
+             only its own bindings and limits, in its own namespace only the webhook's objects, and in the namespace for \
+             storage that outlives its account only claims, which it may not delete",
             places()
         ),
         rule(
-            "the daemon deletes objects of its own only, and pods, what carries a job label, of a suspended tenant service \
-             account default and Secrets with tokens, and the webhook's network policy",
+            "the daemon may delete only its own objects, pods, objects with a job label, the webhook's network policy, and \
+             in namespaces of suspended tenants service account default and Secrets with tokens",
             deletions(needs)
         ),
-        rule("the mark of the generations in use only rises, and stays", mark()),
-        rule("the daemon binds named roles to holders of its credentials only", bindings()),
+        rule("the mark of the generations in use may only rise, and may not be deleted", mark()),
         rule(
-            "the daemon reads all of a tenant only while it is suspended",
+            "the daemon may bind only roles of the configuration, and only to holders of its credentials and to service \
+             account default",
+            bindings()
+        ),
+        rule(
+            "the daemon may read everything of a tenant only while the tenant is suspended",
             format!(
                 "!variables.isBinding || !variables.writes || variables.role != {archive} || \
                 (variables.suspendedPlace && variables.subjects.all(s, s.kind == 'User' && s.name == {daemon}))",
@@ -69,45 +76,48 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
         ),
         rule(&admins_message(confinement), admin_bindings(needs, confinement)),
         rule(
-            "the daemon makes NFS volumes of its own only, each for one claim of a tenant; for namespaces of another name \
-             run `bursar init` again",
+            "the daemon may write only its own NFS volumes, each for one claim of a tenant; after a change of the names of \
+             namespaces run `bursar init` again",
             volumes(needs)
         ),
         rule(
-            "the daemon makes service accounts of its own name only, and tokens of those that end with a Secret of a host",
+            "the daemon may write only service accounts named bursar-gN, and request only tokens that are bound to the \
+             Secret of a host",
             accounts()
         ),
         rule(
-            "the daemon makes no Secret that Kubernetes fills with a token",
+            "the daemon may not write Secrets that Kubernetes fills with a token",
             "!variables.isSecret || !variables.writes || \
              object.?type.orValue('') != 'kubernetes.io/service-account-token'"
                 .to_owned()
         ),
         rule(&requests_message(needs, confinement), requests(needs, confinement)),
         rule(
-            "the daemon makes pods in bursar-selftest only, and without effect",
+            "the daemon may create pods only in namespace bursar-selftest, and only in a dry run",
             format!(
                 "!(variables.isPod && variables.new) || (variables.place == {} && has(request.dryRun) && request.dryRun)",
                 text(SELFTEST),
             )
         ),
-        rule("of a pod the daemon changes nothing but the annotation that says when it ends", pods()),
+        rule("the daemon may change nothing of a pod except annotation bursar.dev/ends-at", pods()),
         rule(
-            "the daemon's webhooks meet tenants' namespaces and objects of its own only, change pods and claims only, fail \
-             closed, and are what this version installs; after an upgrade run `bursar init` again",
+            "the daemon may write only the webhook configurations that this version installs, which match only tenants' \
+             namespaces and the daemon's own objects, change only pods and claims, and fail closed; after an upgrade run \
+             `bursar init` again",
             own_namespace::hooks()
         ),
         rule(
-            "the daemon removes no webhook configuration: an administrator does (bursar webhook uninstall)",
+            "the daemon may not delete webhook configurations; an administrator may (bursar webhook uninstall)",
             "!variables.isHooks || variables.writes".to_owned()
         ),
         rule(
-            "the webhook runs as its own service account, with its own files and no other Secret",
+            "the webhook must run as its own service account, and may mount only its own ConfigMap and Secret",
             own_namespace::deployment()
         ),
-        rule("the webhook's Service takes no address of others", own_namespace::service()),
+        rule("the webhook's Service must have type ClusterIP and no external addresses", own_namespace::service()),
         rule(
-            "of what is cluster-wide the daemon writes namespaces, volumes, certificate requests and admin bindings only",
+            "the daemon may write only these cluster-wide objects: namespaces, volumes, certificate requests, webhook \
+             configurations and bindings of admin roles",
             "variables.namespaced || variables.isNamespace || variables.isVolume || variables.isRequest || \
              variables.isClusterBinding || variables.isHooks"
                 .to_owned()
@@ -192,12 +202,12 @@ fn bindings() -> String {
 
 fn admins_message(Confinement { administrators, .. }: &Confinement) -> String {
     if administrators.is_empty() {
-        return "the daemon binds admin roles to holders of its credentials only".to_owned();
+        return "the daemon may bind admin roles only to holders of its credentials".to_owned();
     }
     let names: Vec<&str> = administrators.iter().map(String::as_str).collect();
     format!(
-        "the daemon binds admin roles to listed administrators only ({}); for another one an administrator runs `bursar \
-         init --administrators` again",
+        "the daemon may bind admin roles only to the listed administrators ({}); to add one, run `bursar init \
+         --administrators` again",
         names.join(", ")
     )
 }
@@ -297,10 +307,10 @@ fn longest(needs: &Needs) -> u64 {
 
 fn requests_message(needs: &Needs, confinement: &Confinement) -> String {
     let approves =
-        if confinement.approver { "approves none: the approver does" } else { "approves its own requests only" };
+        if confinement.approver { "may not approve any (the approver does)" } else { "may approve only its own" };
     format!(
-        "the daemon asks for client certificates that end within {} s, and {approves}; for a class with a longer lifetime \
-         run `bursar init` again",
+        "the daemon may request only client certificates that end within {} s, and {approves}; for a class with a longer \
+         lifetime run `bursar init` again",
         longest(needs)
     )
 }

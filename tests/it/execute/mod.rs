@@ -72,7 +72,8 @@ async fn new_objects_are_created_and_their_watch_events_are_not_drift() {
     assert_eq!(world.events.len(), 1, "{:?}", world.events);
 }
 
-/// A policy that refuses quotas, and a label, until it is deleted stands in for a policy that is evaluated with a stale namespace.
+/// A policy that refuses quotas, and a label, until it is deleted stands in for a policy that is evaluated with a stale
+/// namespace.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_our_policy_refuses_is_retried_if_the_namespace_was_just_written() {
     let mut world = World::new("execute-stale").await;
@@ -346,7 +347,11 @@ async fn a_released_volume_becomes_available_again() {
     let actions = vec![world.apply(&volume("/elsewhere"))];
     let failure = world.must_fail(actions).await;
     assert_eq!(failure.step, "volume");
-    assert!(failure.reason.contains("another server or path, which a volume cannot get"), "{}", failure.reason);
+    assert!(
+        failure.reason.contains("another server or path, but those of a volume cannot change"),
+        "{}",
+        failure.reason
+    );
 }
 
 fn phase(volume: &str, wanted: &str) {

@@ -54,8 +54,8 @@ pub enum Action {
     },
     /// Stops every top-level workload of a namespace, and records its former state.
     StopWorkloads { cluster: ClusterName, namespace: NamespaceName },
-    /// Deletes what gives access to a namespace without a credential of ours: Secrets with service account tokens,
-    /// and the `default` service account. Lists the objects that were changed since a time.
+    /// Deletes what gives access to a namespace without a credential of ours: Secrets with service account tokens, and
+    /// the `default` service account. Lists the objects that were changed since a time.
     Evict {
         cluster: ClusterName,
         namespace: NamespaceName,
@@ -116,8 +116,7 @@ pub enum Action {
         /// Name of the file.
         file: String,
     },
-    /// Deletes an archived namespace. If the archive file was changed or is old, the namespace is archived again
-    /// first.
+    /// Deletes an archived namespace. If the archive file was changed or is old, the namespace is archived again first.
     DeleteNamespace {
         cluster: ClusterName,
         namespace: NamespaceName,

@@ -406,7 +406,7 @@ mod tests {
         let bob = world.add(AccountKind::User, "bob", Some(20_002));
         world.account(&bob).dn = "uid=bob,ou=students,dc=example,dc=org".to_owned();
         let name = |name: &str| NamespaceName::try_from(name.to_owned()).expect("the text is a namespace name");
-        let found = world.inventory.adopted.get_mut(&prod()).expect("there is one");
+        let found = world.inventory.adopted.get_mut(&prod()).expect("the cluster has adopted namespaces");
         let mut another = found[&name("lab-a")].clone();
         another.annotations.insert("owner".to_owned(), "bob".to_owned());
         found.insert(name("lab-b"), another);
@@ -415,7 +415,8 @@ mod tests {
         // Somebody deletes both, and creates them again without a level.
         let is_there = |key: &ObjectKey| key.namespace.as_deref().is_some_and(|there| there.starts_with("lab-"));
         world.cluster().objects.retain(|key, _| !is_there(key));
-        for found in world.inventory.adopted.get_mut(&prod()).expect("there are two").values_mut() {
+        for found in world.inventory.adopted.get_mut(&prod()).expect("the cluster has adopted namespaces").values_mut()
+        {
             found.level = None;
         }
         world.policy.limits.change_per_cycle = crate::policy::Limit { count: 0, percent: None };

@@ -207,8 +207,8 @@ pub struct Refusal {
     pub allowed: u64,
     /// The number of changes that were planned.
     pub wanted: u64,
-    /// `suspensions`, `suspensions by a mark`, `removals of access`, `removals`, `members`, `deletions`,
-    /// `resumptions`, `realm users` or `realm roles`. For [`ATTRIBUTES`], the attribute.
+    /// `suspensions`, `suspensions by a mark`, `removals of access`, `removals`, `members`, `deletions`, `resumptions`,
+    /// `realm users` or `realm roles`. For [`ATTRIBUTES`], the attribute.
     pub what: String,
     /// The accounts whose changes are refused.
     pub accounts: Vec<AccountName>,

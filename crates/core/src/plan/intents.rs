@@ -40,8 +40,8 @@ impl ApprovedPlan {
 }
 
 /// Returns a change that skips a generation, if the plan removes access or an exception ends, and the plan raises no
-/// account's generation. The clusters' marks hold the last generation, so this reveals a ledger that was rolled back to a state before the
-/// removal.
+/// account's generation. The clusters' marks hold the last generation, so this reveals a ledger that was rolled back to
+/// a state before the removal.
 #[must_use]
 pub fn burnt(approved: &ApprovedPlan, ledger: &LedgerState) -> Option<Change> {
     let takes = |action: &Action| match action {

@@ -37,8 +37,8 @@ pub struct RealmPlan {
     /// Accounts whose failures in the realm are over.
     #[serde(skip)]
     pub overcome: Vec<AccountId>,
-    /// Rows of users that are rightly enabled, while the ledger says disabled: the answer to a request was not recorded,
-    /// or an administrator of the realm enabled the user.
+    /// Rows of users that are rightly enabled, while the ledger says disabled: the answer to a request was not
+    /// recorded, or an administrator of the realm enabled the user.
     #[serde(skip)]
     pub corrected: Vec<(AccountId, RealmAccount)>,
 }
@@ -275,7 +275,8 @@ impl<'a> Look<'a> {
         let user = row.and_then(|row| self.seen.users.get(row.user_id.as_deref()?));
         let corrected = row.zip(user).filter(|(row, user)| may_log_in(person) && user.enabled && !row.enabled);
         let corrected = corrected.map(|(row, _)| RealmAccount { enabled: true, ..row.clone() });
-        // Also under a hold: a later suspension passes the hold only if the row says that the user is enabled.
+        // The row is corrected even under a hold: a later suspension passes the hold only if the row says that the user
+        // is enabled.
         self.plan.corrected.extend(corrected.clone().map(|row| (person.id.clone(), row)));
         let row = corrected.as_ref().or(row);
         match (row, user) {

@@ -314,7 +314,7 @@ fn an_unmanaged_user_is_left_alone_until_adoption_is_allowed() {
 
 #[test]
 fn a_user_whose_creation_was_interrupted_is_recognised_by_its_creation_time() {
-    for (asked, expected) in [(5, "user known again, workspace-lab:member given, mail"), (6, "gets no user")] {
+    for (asked, expected) in [(5, "user recognised, workspace-lab:member given, mail"), (6, "gets no user")] {
         let mut story = Story::new();
         let row = RealmAccount { asked, mail_due: true, adopted: false, ..RealmAccount::sample(false) };
         story.world.ledger.realm_accounts.insert((story.alice.clone(), "research".to_owned()), row);
@@ -477,7 +477,7 @@ fn users_are_disabled_within_limits_of_their_own() {
         story.suspend(id, Suspension::Absent);
         story.world.account(id).since += jiff::SignedDuration::from_mins(minutes);
     }
-    let [refused] = story.guarded().try_into().expect("one refusal");
+    let [refused] = story.guarded().try_into().expect("the guard refuses one set");
     let beginning = "refused by limit realm_disable_per_cycle (1 left): 3 of 4 users disabled in the realm: ";
     assert!(refused.starts_with(&format!("{beginning}carol, dave, bob. To allow exactly these: ")), "{refused}");
     assert_eq!(story.may_log_in(), 4, "erin is disabled first, because she waited longest");

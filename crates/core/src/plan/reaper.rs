@@ -51,7 +51,7 @@ pub(super) fn pods(look: Look<'_>, rules: &PodReaper, found: &mut Found) {
     let class = class.as_ref();
     let ends = |pod: &ObservedPod| until(pod, rules.lifetime, class);
     let due = |pod: &ObservedPod| ends(pod).filter(|until| *until <= look.now);
-    // The objects of a job stay while one of its pods is not due.
+    // While any pod of a job is not due, the objects of that job stay.
     let goes_on: BTreeSet<&str> =
         there.iter().filter(|(_, pod)| due(pod).is_none()).filter_map(|(_, pod)| pod.job.as_deref()).collect();
     found.take(there.iter().filter_map(|(name, pod)| {
@@ -109,7 +109,7 @@ fn to_tell<'p>(
     told
 }
 
-/// Keeps at most `per_cycle` deletions of pods, those that are due longest. Returns how many wait.
+/// Keeps at most `per_cycle` deletions of pods: those that have been due longest. Returns how many wait.
 pub(super) fn cap(accounts: &mut Vec<AccountPlan>, per_cycle: u64) -> u64 {
     let mut due: Vec<(Timestamp, String)> = accounts.iter().flat_map(|plan| plan.steps().filter_map(key)).collect();
     due.sort();

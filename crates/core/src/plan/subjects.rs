@@ -100,7 +100,8 @@ fn retain(plan: &mut AccountPlan, keeps: impl Fn(&ObjectKey, &Value) -> bool) {
     plan.retain_steps(|place, action| !changed.contains_key(&place) || is_left(action, &standing));
 }
 
-/// Returns the action with the subjects that `keeps` accepts; `None` if these are all, or if it writes no binding.
+/// Returns the action with only the subjects that `keeps` accepts. `None` if `keeps` accepts all of them, or if the
+/// action writes no binding.
 fn without(action: &Action, keeps: impl Fn(&ObjectKey, &Value) -> bool) -> Option<Action> {
     let Action::Apply { key, manifest, uid, reason, .. } = action else { return None };
     let mut manifest = (key.kind.stage() == Stage::Access).then(|| manifest.value())?;

@@ -15,8 +15,8 @@ use crate::inventory::ObservedObject;
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::LedgerState;
 
-/// How long unknown bindings are kept after a takeover, a rebuild or a restore. Meanwhile administrators and
-/// directories may still show whose they are.
+/// How long unknown bindings are kept after a takeover, a rebuild or a restore. Until then, an administrator or a
+/// directory may still show which account they belong to.
 const GRACE: SignedDuration = SignedDuration::from_hours(24);
 
 /// An object with our label that is not in the ledger.
@@ -42,7 +42,7 @@ pub(super) struct Strays<'a> {
     /// The findings for administrators.
     pub(super) said: Vec<Unknown>,
     bindings: BTreeMap<(&'a AccountId, &'a ClusterName), Vec<(&'a ObjectKey, &'a ObservedObject)>>,
-    /// Whether [`GRACE`] is not over.
+    /// Whether the [`GRACE`] period still lasts.
     waits: bool,
 }
 

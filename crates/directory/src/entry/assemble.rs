@@ -55,8 +55,8 @@ pub struct RawTree {
 
 /// Interprets what `source` returned. `took` is zero; the caller measures the time.
 ///
-/// In a partial read, `members` and supplementary groups may be incomplete, like the entries themselves: a missing
-/// account may only not have been read.
+/// In a partial read, `members` and supplementary groups may be incomplete, like the entries themselves: an account may
+/// be missing only because it was not read.
 #[must_use]
 pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> SourceRead {
     if let Some(stale) = stale(source, &raw) {

@@ -17,8 +17,8 @@ use crate::entry::{Candidate, Reading};
 use crate::source::SourceConfig;
 
 /// The most nested memberships that all groups of a read may have together. If one large group is nested in many
-/// others, its members are counted in each, and the owner of one group can nest another. For 100,000 people,
-/// this is 50 for each.
+/// others, its members are counted in each, and the owner of one group can nest another. For 100,000 people, this is 50
+/// for each.
 const MOST_NESTED: usize = 5_000_000;
 
 /// Accounts by DN and by name, including rejected ones: an unreadable uid does not remove a maintainer from a tool.

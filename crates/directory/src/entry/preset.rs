@@ -1,4 +1,4 @@
-//! The attribute names and filters of the kinds of directory that have a name. PURE: no runtime, no client, no file
+//! The presets: the attribute names and filters of known kinds of directory. PURE: no runtime, no client, no file
 //! system, no clock.
 
 use std::str::FromStr;

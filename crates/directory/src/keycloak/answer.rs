@@ -284,7 +284,8 @@ impl<'a> Scribe<'a> {
         format!("uid={},{}", escape(name), base(self.realm, AccountKind::User))
     }
 
-    /// Returns `dn`, or a DN with the id if `dn` is taken, as by groups whose names differ only in case.
+    /// Returns `dn`. If `dn` is taken, for example by a group whose name differs only in case, returns a DN with the
+    /// id.
     fn unique(&mut self, dn: String, id: &str) -> String {
         if self.taken.insert(Dn::parse(&dn)) { dn } else { format!("id={},{dn}", escape(id)) }
     }

@@ -208,7 +208,8 @@ fn keep_alive(socket: TcpStream, limit: Duration) -> std::io::Result<std::net::T
     socket.into_std()
 }
 
-/// Binds with the certificate that TLS showed, with a password, as the user that a local socket shows, or not at all.
+/// Binds with the client certificate of the TLS connection, with a password, as the user of this process over a local
+/// socket, or not at all.
 async fn bind(ldap: &mut Ldap, config: &LdapConfig, is_local: bool) -> Result<(), ReadError> {
     let limit = config.timeout;
     let late = |_| ReadError::Timeout(limit);

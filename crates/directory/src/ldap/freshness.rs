@@ -121,7 +121,7 @@ fn server_id(csn: &str) -> Option<&str> {
     csn.split('#').nth(2)
 }
 
-/// Returns the times of the last changes of those `entries` that changed last, and of those that are already in
+/// Returns the times of the last change of the most recently changed `entries`, and of the entries that are already in
 /// `known`.
 pub(super) fn witnesses<'a>(
     source: &SourceConfig,
@@ -189,13 +189,14 @@ mod tests {
 
     #[test]
     fn reported_entries_replace_the_known_times_and_an_older_time_stays() {
-        let at =
-            |second: usize| Stamp::parse(&format!("2026112110{:02}{:02}Z", second / 60, second % 60)).expect("a time");
+        let at = |second: usize| {
+            Stamp::parse(&format!("2026112110{:02}{:02}Z", second / 60, second % 60)).expect("the text is a timestamp")
+        };
         let id = |number: usize| DirectoryId(format!("e{number}"));
         let known: BTreeMap<_, _> = (0..WITNESSES).map(|number| (id(number), at(100 + number))).collect();
         let after = witnesses_after(&known, [(id(999), at(600)), (id(200), at(601))].into_iter());
         assert_eq!((after.len(), after[&id(999)], after[&id(200)]), (WITNESSES, at(600), at(601)));
-        assert!(!after.contains_key(&id(0)), "the oldest time gave way");
+        assert!(!after.contains_key(&id(0)), "the oldest time is dropped");
         let after = witnesses_after(&known, [(id(200), at(1))].into_iter());
         assert_eq!(after[&id(200)], at(1));
     }

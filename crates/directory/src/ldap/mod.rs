@@ -45,8 +45,8 @@ use crate::sync::kept::{Kept, ServerHistory};
 /// How long to let entries accumulate before they are taken. A server sends each entry by itself, and waking up for
 /// each takes longer than reading it.
 const COALESCE: Duration = Duration::from_micros(250);
-/// Consecutive pages without entries after which a read fails, because the server might never finish. Access rules that
-/// filter entries cause a few such pages.
+/// The number of consecutive pages without entries after which a read fails, because the server might never finish.
+/// Access rules that hide entries cause a few such pages.
 const EMPTY_PAGES: u32 = 100;
 
 /// Reads all trees of `source` from the first server that accepts our bind and is not behind what is known.

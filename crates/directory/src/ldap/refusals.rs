@@ -11,7 +11,8 @@ use crate::source::LdapConfig;
 
 /// The pause before the second try. Password policies typically allow five or ten failures within 10 to 30 minutes.
 const FIRST_PAUSE: Duration = Duration::from_mins(5);
-/// The longest pause. After the password or a temporary lock is resolved, the next try comes within this time.
+/// The longest pause. When the password is corrected or a temporary lock has ended, the next try comes within this
+/// time.
 const LONGEST_PAUSE: Duration = Duration::from_hours(1);
 
 /// What the servers of one source answered to binds. Clones share the state.

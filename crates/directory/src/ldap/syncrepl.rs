@@ -3,10 +3,10 @@
 //!
 //! A refresh is collected first and then applied as a whole. If the answer does not fit (the server does not know the
 //! cookie, or calls an entry unchanged that it never sent), the refresh starts again with new cookies and a full read.
-//! An entry does not count as deleted only because a server did not name it, neither in a first refresh nor beyond the
-//! session log: a `slapd` that was killed does not name entries written after its last checkpoint (`contextCSN`) until
-//! the next write. In that case everything is read, too. A server that cannot report changes is read in full each time.
-//! If a connection ends early, the cache stays as it was.
+//! That a server does not name an entry does not prove that the entry was deleted, neither in a first refresh nor if
+//! the changes are older than the session log: after a crash, `slapd` does not name entries written after its last
+//! checkpoint (`contextCSN`) until the next write. In that case everything is read, too. A server that cannot report
+//! changes is read in full each time. If a connection ends early, the cache stays as it was.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -82,8 +82,8 @@ pub(super) async fn refresh(
 /// The result of asking for changes.
 enum Advance {
     Told(Box<Kept>),
-    /// The server named the entries that are left, but not those that are gone. Changes after these cookies can be
-    /// reported again.
+    /// The server named the entries that are left, but not those that are gone. After a full read, changes can be read
+    /// from these cookies on.
     Silence(BTreeMap<AccountKind, Vec<u8>>),
 }
 
@@ -314,8 +314,8 @@ impl Told {
         Ok(())
     }
 
-    /// The server named all entries that are left. If an entry is gone, the server's state has changed, so it must have
-    /// sent a cookie.
+    /// Handles a list of all entries that are left. If an entry is gone, the server's state has changed, so the server
+    /// must have sent a cookie.
     fn only_what_was_told(&mut self, cookie: Option<&Vec<u8>>) -> Result<(), ReadError> {
         if self.cookie.is_some() && cookie.is_none() {
             return Err(ReadError::Answer(

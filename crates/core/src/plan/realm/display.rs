@@ -87,7 +87,7 @@ fn said(step: &RealmStep) -> String {
         }
         RealmAction::RealmDisable { .. } => format!("user disabled ({why})"),
         RealmAction::RealmEnable { .. } => format!("user enabled ({why})"),
-        RealmAction::RealmRecognise { .. } => "user known again".to_owned(),
+        RealmAction::RealmRecognise { .. } => "user recognised".to_owned(),
         RealmAction::RealmAdopt { .. } => "user adopted".to_owned(),
         RealmAction::RealmCreate { actions, .. } if actions.is_empty() => "user created".to_owned(),
         RealmAction::RealmCreate { actions, .. } => format!("user created, to do {}", actions.join(" and ")),

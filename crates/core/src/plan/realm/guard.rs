@@ -127,9 +127,9 @@ impl ApprovedRealmPlan {
         &self.near
     }
 
-    /// Returns the changes that the ledger needs before the first step: failures that are over, corrected rows, refusals,
-    /// and a timestamp for each new user. If the daemon is killed while it creates a user, the next plan recognises the user
-    /// by this timestamp.
+    /// Returns the changes that the ledger needs before the first step: failures that are over, corrected rows,
+    /// refusals, and a timestamp for each new user. If the daemon is killed while it creates a user, the next plan
+    /// recognises the user by this timestamp.
     #[must_use]
     pub fn intents(&self, ledger: &LedgerState, rules: &Realm, now: Timestamp) -> Vec<Change> {
         let Self { steps, overcome, corrected, refusals, near: _ } = self;

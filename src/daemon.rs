@@ -131,6 +131,9 @@ struct Loop {
 #[derive(Default)]
 struct Waiters {
     syncs: Vec<Reply<CycleReport>>,
+    /// Those that arrived while others waited. Their reads begin when the others are answered, or a read that takes long
+    /// would never end.
+    later_syncs: Vec<Reply<CycleReport>>,
     orders: Vec<(OrderAnswer, Reply<OrderAnswer>)>,
 }
 
@@ -224,9 +227,11 @@ impl Loop {
                 // Only once for each request, because repeated attempts would lock the directory account if the
                 // password is wrong.
                 self.runtime.directories.forget_refusals();
-                self.runtime.directories.begin_again();
-                self.waiters.syncs.push(reply);
-                self.due.insert(Trigger::Sync);
+                if self.waiters.syncs.is_empty() {
+                    self.begin_sync(vec![reply]);
+                } else {
+                    self.waiters.later_syncs.push(reply);
+                }
             }
             Request::Own(Question::Show, uid, request, reply) => {
                 drop(reply.send(
@@ -310,8 +315,20 @@ impl Loop {
             self.answer_orders(&report).await;
         } else if trigger.asks() && !is_sliced {
             self.waiters.answer_syncs(&report);
+            let mut later = std::mem::take(&mut self.waiters.later_syncs);
+            later.retain(|reply| !reply.is_closed());
+            if !later.is_empty() {
+                self.begin_sync(later);
+            }
         }
         Ok(())
+    }
+
+    /// Has every source read from now on, for these callers.
+    fn begin_sync(&mut self, replies: Vec<Reply<CycleReport>>) {
+        self.runtime.directories.begin_again();
+        self.waiters.syncs.extend(replies);
+        self.due.insert(Trigger::Sync);
     }
 
     async fn answer_orders(&mut self, report: &CycleReport) {

@@ -313,7 +313,10 @@ impl MarkKeeper {
         if let Found::Own(own) = &found {
             self.generations.hear(own.generation);
         }
-        self.found().clone_from(&found);
+        // An API server that just started, or a role that is being replaced, may refuse one read. What is known stays.
+        if found != Found::Hidden {
+            self.found().clone_from(&found);
+        }
         found
     }
 
@@ -646,6 +649,16 @@ mod tests {
         assert!(!keeper.covers(90), "no binding is written any more");
         assert!(matches!(keeper.raise(90).await, Err(AccessError::Behind)));
         assert!(!keeper.confirm().await, "although the cluster does not answer");
+    }
+
+    #[tokio::test]
+    async fn a_mark_that_was_readable_stays_known_if_one_read_is_refused() {
+        let (generations, _) = generations(90);
+        let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:9"));
+        let client = Client::try_from(config).expect("a client");
+        let keeper = MarkKeeper::new(&client, owner(), owner().found(&map(90)), Reserved::default(), generations);
+        keeper.take(Found::Hidden);
+        assert!(keeper.covers(90) && !keeper.covers(91));
     }
 
     #[test]

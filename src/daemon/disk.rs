@@ -63,7 +63,8 @@ impl Loop {
     /// them.
     pub(super) async fn without_disk(&mut self, error: &StoreError, trigger: Trigger) -> Result<(), DaemonError> {
         let refusal = self.stuck(error);
-        for reply in self.waiters.syncs.drain(..) {
+        let waiters = &mut self.waiters;
+        for reply in waiters.syncs.drain(..).chain(waiters.later_syncs.drain(..)) {
             let _ = reply.send(Err(refusal.clone()));
         }
         for (answer, reply) in self.waiters.orders.drain(..) {

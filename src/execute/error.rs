@@ -9,7 +9,7 @@ use super::signing::SigningError;
 use crate::archive::ArchiveError;
 use crate::bootstrap::AccessError;
 use crate::bootstrap::daemon_admission_policy::RULE;
-use crate::desired::credential;
+use crate::desired::{HomeTarget, credential};
 use crate::errors::chain;
 use crate::identity::{ClusterName, NamespaceName};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
@@ -186,6 +186,12 @@ impl StepError {
     pub const fn is_loss(&self) -> bool {
         let (Self::Request(source) | Self::Workload { source, .. }) = self else { return false };
         source.is_loss()
+    }
+
+    /// Whether `home`, which was a mount of its own, is neither there nor mounted.
+    #[must_use]
+    pub fn misses(&self, home: &HomeTarget) -> bool {
+        matches!(self, Self::Home(HomedClientError::Home(HomeError::MissingPrefix { prefix })) if *prefix == home.home)
     }
 
     /// Returns whether the daemon admission policy refused an object.

@@ -86,13 +86,12 @@ pub async fn make_directory(
 }
 
 /// Removes our entries of a cluster, for all its endpoints. A home that is gone has none. If the cluster is no longer
-/// configured (`face` is `None`), `bursar-homed` finds them by our user. `moved`: the account has another home now.
+/// configured (`face` is `None`), `bursar-homed` finds them by our user.
 pub(super) async fn remove(
     homes: &HomedClient,
     cluster: &ClusterName,
     face: Option<&Cluster>,
     (home, mount): (&HomeTarget, Option<PathBuf>),
-    moved: bool,
 ) -> Result<(), StepError> {
     let endpoints = face.into_iter().flat_map(|face| face.endpoints.keys());
     let names = entry_names(cluster, face.map_or("", |face| &face.default_endpoint), endpoints);
@@ -101,9 +100,6 @@ pub(super) async fn remove(
         // A home that is gone contains nothing of ours. `bursar-homed` reports it only if the home's file system is
         // mounted.
         Ok(Answer::Removed { .. }) | Err(HomedClientError::Home(HomeError::MissingHome { .. })) => Ok(()),
-        // The automounter no longer knows the former home, and the credential in the new home must not wait for it. The
-        // credential in the former home expires.
-        Err(HomedClientError::Home(HomeError::MissingPrefix { .. })) if moved => Ok(()),
         Ok(_) => Err(StepError::HomeAnswer),
         Err(error) => Err(error.into()),
     }

@@ -19,14 +19,15 @@ use super::refusal::Others;
 use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, idle, level, reap, refusal, workloads};
 use crate::desired::credential::is_token_holder;
 use crate::desired::{DesiredCredential, DesiredNotice, HomeTarget, Proof, Regeneration, Transition, detail};
+use crate::errors::chain;
 use crate::identity::{ClusterName, HostName, NamespaceName};
 use crate::inventory::HomeFinding;
 use crate::kinds::{Data, ManagedKind, ObjectKey, Stage};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
-use crate::ledger::{ADOPTED, CredentialKey, Delivery, Failure, LATER_REMOVAL, ObjectRecord, REMOVAL, StoppedWorkload};
+use crate::ledger::{ADOPTED, CredentialKey, Delivery, Failure, LATER_REMOVAL, MISSING_HOME, ObjectRecord, REMOVAL, StoppedWorkload};
 use crate::plan::adopted::foreign_namespace;
-use crate::plan::credential::{HOME, KUBECONFIG};
+use crate::plan::credential::KUBECONFIG;
 use crate::plan::{AccountPlan, Action, Reason, Side};
 use crate::policy::Cluster;
 
@@ -52,6 +53,9 @@ const ADMISSION_RETRIES: u32 = 25;
 const ADMISSION_PAUSE: Duration = Duration::from_millis(200);
 
 /// How often workloads are searched for. Another round is needed if a workload was replaced while it was stopped.
+/// The tries to remove our entries from a former file, of which each issues another certificate.
+const FORMER_TRIES: u64 = 3;
+
 const STOPS: usize = 5;
 
 /// The execution of one account in one cluster.
@@ -112,7 +116,13 @@ impl TenantExecution<'_> {
         {
             effects.watch.suspect();
         }
-        let failure = failed.map(|error| removal_failure(step, error, self.before(), (self.run.clock)()));
+        let failure = failed.map(|error| {
+            let (before, now) = (self.before(), (self.run.clock)());
+            if self.is_of_a_missing_home(error) {
+                return failure(MISSING_HOME, error, before.filter(|before| before.is_of_missing_home()), now);
+            }
+            removal_failure(step, error, before, now)
+        });
         let is_over = failure.is_none();
         match &failure {
             Some(failure) => self.write_down(&mut done, failure),
@@ -174,6 +184,16 @@ impl TenantExecution<'_> {
             errors.extend(self.hand_over(done).await.err());
         }
         errors
+    }
+
+    /// Whether a step failed because a home is missing that is a mount of its own. The same shows if the home was deleted
+    /// for good, so the removal must not be repeated each minute for ever.
+    fn is_of_a_missing_home(&self, error: &StepError) -> bool {
+        let mut homes = self.narrowing.iter().filter_map(|action| match action {
+            Action::RemoveKubeconfig { home, .. } | Action::SshKeys { home, .. } => Some(home),
+            _ => None,
+        });
+        homes.any(|home| error.misses(home))
     }
 
     /// If nothing is left to do, records that the account is settled.
@@ -393,7 +413,11 @@ impl TenantExecution<'_> {
             Action::SshKeys { home, keys, digest, reason, .. } => {
                 let before = self.run.ledger.ssh_deliveries.get(&self.account.id);
                 let mount = home::known_mount(self.run.ledger, before, &home.home);
-                let (changed, mount) = home::ssh_keys(&self.effects.homes, (home, mount), keys).await?;
+                let (changed, mount) = match home::ssh_keys(&self.effects.homes, (home, mount), keys).await {
+                    // The keys in the account's new home must not wait for a former home that no longer exists.
+                    Err(error) if *reason == Some(Reason::Orphaned) && error.misses(home) => (false, None),
+                    answer => answer?,
+                };
                 let delivery =
                     (!keys.is_empty()).then(|| Delivery { mount, ..home.ssh_delivery(digest, self.run.now) });
                 done.changes.push(Change::SshDelivery(self.account.id.clone(), delivery));
@@ -427,8 +451,7 @@ impl TenantExecution<'_> {
             done.events.push(self.event("kubeconfig replaced by a notice", reason.to_string(), detail));
             return Ok(());
         }
-        let moved = *reason == Reason::Changed(vec![HOME.to_owned()]);
-        home::remove(&self.effects.homes, self.cluster, face, (home, mount), moved).await?;
+        home::remove(&self.effects.homes, self.cluster, face, (home, mount)).await?;
         if *reason == Reason::Orphaned {
             // The certificate is no longer renewed.
             done.changes.push(Change::Certificate(key.clone(), None));
@@ -437,6 +460,30 @@ impl TenantExecution<'_> {
         let detail = json!({"home": home.home, "kubeconfig": home.kubeconfig});
         done.events.push(self.event("kubeconfig removed", reason.to_string(), detail));
         Ok(())
+    }
+
+    /// Removes our entries from the file that had the last delivery. A removal that fails is tried three times, with the
+    /// delivery, because the ledger knows one file only. Then the old credential is left to expire: an old home that is
+    /// archived or broken must not keep the account from its new one.
+    async fn leave_former(
+        &self,
+        face: &Cluster,
+        host: &HostName,
+        former: &HomeTarget,
+        reason: &Reason,
+    ) -> Result<Event, StepError> {
+        let place = (former, self.mount(host, former));
+        let detail = json!({"home": former.home, "kubeconfig": former.kubeconfig});
+        match home::remove(&self.effects.homes, self.cluster, Some(face), place).await {
+            Ok(()) => Ok(self.event("kubeconfig removed", reason.to_string(), detail)),
+            Err(error) => {
+                let tries = self.before().filter(|before| before.is_of_delivery()).map_or(0, |before| before.attempts);
+                if tries + 1 < FORMER_TRIES && *reason != Reason::Revoked {
+                    return Err(error);
+                }
+                Ok(self.event("kubeconfig left in a former home", chain(&error), detail))
+            }
+        }
     }
 
     /// Records that everything in the plan except the certificate is as desired.
@@ -596,11 +643,14 @@ impl TenantExecution<'_> {
                 self.delete_namespace(effects, namespace, uid, (archived.as_ref(), file), done).await
             }
             Action::AwaitDeletion { namespace, uid, .. } => self.await_deletion(effects, namespace, uid, done).await,
-            Action::Deliver { credential, generation, home, reason, .. } => {
+            Action::Deliver { credential, generation, home, former, reason, .. } => {
                 let old = self.standing(credential, reason);
                 let mount = self.mount(&credential.host, home);
                 let what = Delivering { credential, generation: *generation, home, mount: mount.as_deref(), old };
                 let changes = deliver(effects, &self.effects.homes, self.account, what, self.run.now).await?;
+                if let Some(former) = former {
+                    done.events.push(self.leave_former(&effects.face, &credential.host, former, reason).await?);
+                }
                 done.repeated += u64::from(matches!(reason, Reason::Drifted(_)));
                 done.events.extend(self.delivered(credential, &changes, reason));
                 done.changes.extend(changes);

@@ -73,7 +73,14 @@ impl Failure {
     /// Whether issuing or delivering the credential failed. The cluster's objects are as desired then.
     #[must_use]
     pub fn is_of_delivery(&self) -> bool {
-        [CERTIFICATE, "home", "revocation"].contains(&self.step.as_str())
+        [CERTIFICATE, "home", "revocation", MISSING_HOME].contains(&self.step.as_str())
+    }
+
+    /// Whether a home is missing from which our entries are to be removed. It may be gone for good, so the removal counts
+    /// as a finding of this home, and is retried each hour.
+    #[must_use]
+    pub fn is_of_missing_home(&self) -> bool {
+        self.step == MISSING_HOME
     }
 }
 
@@ -94,6 +101,8 @@ pub const REMOVAL: &str = "removal";
 /// [`Failure::step`] of the other steps that take access away: of workloads, pods, tokens and homes. A tenant can make
 /// some of them fail, so the objects do not wait for them.
 pub const LATER_REMOVAL: &str = "removal of workloads and files";
+/// [`Failure::step`] if our entries are to be removed from a home that is missing, and whose file system is not mounted.
+pub const MISSING_HOME: &str = "missing home";
 /// [`Failure::step`] of steps in namespaces that others create.
 pub const ADOPTED: &str = "adopted namespace";
 

@@ -32,7 +32,8 @@ impl LedgerState {
     #[must_use]
     pub fn stopped_by(&self, pace: &PaceRecord) -> BTreeSet<AccountName> {
         let failing = self.failures.iter().filter(|((account, _), failure)| {
-            failure.attempts > 0 && !failure.is_of_realm() && failure.since >= pace.at && pace.last.contains(account)
+            let counts = failure.attempts > 0 && !failure.is_of_realm() && !failure.is_of_adopted();
+            counts && failure.since >= pace.at && pace.last.contains(account)
         });
         failing.filter_map(|((id, _), _)| Some(self.accounts.get(id)?.account_name())).collect()
     }

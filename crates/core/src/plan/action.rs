@@ -142,6 +142,8 @@ pub enum Action {
         /// The generation of the credential.
         generation: u64,
         home: HomeTarget,
+        /// The file that had the last delivery, if it is another one. Our entries leave it after the delivery.
+        former: Option<Box<HomeTarget>>,
         reason: Reason,
     },
     /// Removes our entries from a kubeconfig, or replaces them with a notice.
@@ -247,9 +249,8 @@ impl Action {
                     || key.kind == ManagedKind::ServiceAccount
             }
             Self::StopWorkloads { .. } | Self::Evict { .. } | Self::ReapPod { .. } => true,
-            // A revoked credential is removed only after the proof that the API server refuses it. If the file of a
-            // kubeconfig changes, no access is lost, and the change is paced.
-            Self::RemoveKubeconfig { reason, .. } => !matches!(reason, Reason::Revoked | Reason::Changed(_)),
+            // A revoked credential is removed only after the proof that the API server refuses it.
+            Self::RemoveKubeconfig { reason, .. } => *reason != Reason::Revoked,
             Self::SshKeys { keys, reason, .. } => keys.is_empty() || matches!(reason, Some(Reason::Changed(_))),
             Self::MakeDirectory { .. }
             | Self::SetLevel { .. }

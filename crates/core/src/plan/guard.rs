@@ -112,7 +112,7 @@ impl Bounds {
             failing: ledger
                 .failures
                 .iter()
-                .filter(|(_, failure)| failure.attempts > 0 && !failure.is_of_realm())
+                .filter(|(_, failure)| failure.attempts > 0 && !failure.is_of_realm() && !failure.is_of_adopted())
                 .map(|((id, _), _)| id.clone())
                 .collect(),
             doubts: super::doubt::refusals(ledger),

@@ -168,8 +168,7 @@ pub(super) fn keep(plan: &mut AccountPlan) {
             let place = place(plan, action);
             place.1.is_some() && lost.contains(&place)
         }
-        Action::Deliver { reason: Reason::Changed(what), cluster, .. }
-        | Action::RemoveKubeconfig { reason: Reason::Changed(what), cluster, .. } => {
+        Action::Deliver { reason: Reason::Changed(what), cluster, .. } => {
             what != &["home"] && clusters.contains(cluster)
         }
         _ => action.side() == Side::Other && plan.paced.contains(&index),

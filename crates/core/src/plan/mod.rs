@@ -626,17 +626,18 @@ impl World<'_> {
             found
                 .narrowing
                 .retain(|action| !failure.is_of_removal() || (failure.is_of_later_removal() && is_object(action)));
+            found.narrowing.retain(|action| !(failure.is_of_missing_home() && action.is_delivery()));
             let before = found.actions.len();
             let own = look.tenant.namespace.as_ref().map(NamespaceName::as_str);
-            found.actions.retain(|action| {
-                if failure.is_of_adopted() {
-                    return adopted::foreign_namespace(action, |there| own == Some(there)).is_none();
-                }
-                // A tenant can break a home on purpose, so a failed delivery does not delay quotas and policies.
-                failure.is_of_delivery() && !action.is_delivery()
-            });
+            let is_foreign = |action: &Action| adopted::foreign_namespace(action, |there| own == Some(there)).is_some();
+            // Steps in foreign namespaces have no backoff of their own, so they wait for every failure.
+            found.actions.retain(|action| !is_foreign(action));
             // The tenant is not settled while a step in a foreign namespace waits.
-            found.waits |= failure.is_of_adopted() && found.actions.len() < before;
+            found.waits |= found.actions.len() < before;
+            // A tenant can break a home on purpose, so a failed delivery does not delay quotas and policies.
+            found.actions.retain(|action| {
+                failure.is_of_adopted() || (failure.is_of_delivery() && !action.is_delivery())
+            });
             found.notices.push(format!(
                 "{} fails in cluster {}: {}; tried again at {:.0}",
                 failure.step, look.cluster, failure.reason, failure.next_try

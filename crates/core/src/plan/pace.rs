@@ -100,8 +100,7 @@ pub(super) fn is_policy(
         }
         Action::Delete { reason, .. } => *reason == Reason::Orphaned,
         // A failed delivery is retried without pacing, because its cause is no longer known.
-        Action::Deliver { reason: Reason::Changed(_), .. }
-        | Action::RemoveKubeconfig { reason: Reason::Changed(_), .. } => {
+        Action::Deliver { reason: Reason::Changed(_), .. } => {
             !ledger.failures.contains_key(&(place.0.clone(), place.1.clone()))
         }
         // The bindings of a namespace that others created again are not paced, so neither is the level that they need.

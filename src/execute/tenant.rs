@@ -25,7 +25,9 @@ use crate::inventory::HomeFinding;
 use crate::kinds::{Data, ManagedKind, ObjectKey, Stage};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
-use crate::ledger::{ADOPTED, CredentialKey, Delivery, Failure, LATER_REMOVAL, MISSING_HOME, ObjectRecord, REMOVAL, StoppedWorkload};
+use crate::ledger::{
+    ADOPTED, CredentialKey, Delivery, Failure, LATER_REMOVAL, MISSING_HOME, ObjectRecord, REMOVAL, StoppedWorkload,
+};
 use crate::plan::adopted::foreign_namespace;
 use crate::plan::credential::KUBECONFIG;
 use crate::plan::{AccountPlan, Action, Reason, Side};
@@ -52,10 +54,10 @@ const ADMISSION_RETRIES: u32 = 25;
 /// The pause before such a retry.
 const ADMISSION_PAUSE: Duration = Duration::from_millis(200);
 
-/// How often workloads are searched for. Another round is needed if a workload was replaced while it was stopped.
-/// The tries to remove our entries from a former file, of which each issues another certificate.
+/// How often our entries are tried to be removed from a former file. Each try issues another certificate.
 const FORMER_TRIES: u64 = 3;
 
+/// How often workloads are searched for. Another round is needed if a workload was replaced while it was stopped.
 const STOPS: usize = 5;
 
 /// The execution of one account in one cluster.

@@ -1,4 +1,4 @@
-//! Observes clusters and realms. `cluster`, `adopted_watch` and `pod_watch` watch a cluster, and `cache` (PURE) keeps
+//! Observes clusters and realms. `cluster`, `adopted_watch` and `pod_watch` watch a cluster, and `cache`, which is pure, keeps
 //! its inventory. `prometheus`, `realm` and `discovery` send requests.
 
 pub mod adopted_watch;

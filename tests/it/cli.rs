@@ -135,7 +135,7 @@ fn a_plan_compares_another_configuration_with_the_one_in_force() {
         assert!(said.contains("gain access: ") && said.contains("lose access: nobody"), "{said}");
     }
     assert!(!site.run("plan", 0).contains("gain access"), "the configuration in force is not compared with itself");
-    assert!(plan("--at 2020-01-01", 64).contains("is past"));
+    assert!(plan("--at 2020-01-01", 64).contains("is in the past"));
     let in_force = format!("plan --config {} --at 2999-01-01", site.path("bursar.toml").display());
     assert!(site.run(&in_force, 0).contains("nothing falls due"));
     std::fs::write(&file, format!("{other}[lifecycl]\n")).expect("the folder is writable");

@@ -199,7 +199,7 @@ fn pods_end_at_the_longest_lifetime_of_their_class() {
             server.ask(&format!("/api/v1/namespaces/{foo}/pods/near"), Ask::Merge(&change)).await
         });
         let text = bursar::errors::chain(&refused.expect_err("the API server refuses the change"));
-        assert!(text.contains("changes nothing but the annotation"), "{change}: {text}");
+        assert!(text.contains("may change nothing of a pod except annotation"), "{change}: {text}");
     }
 }
 

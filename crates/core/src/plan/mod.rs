@@ -635,9 +635,9 @@ impl World<'_> {
             // The tenant is not settled while a step in a foreign namespace waits.
             found.waits |= found.actions.len() < before;
             // A tenant can break a home on purpose, so a failed delivery does not delay quotas and policies.
-            found.actions.retain(|action| {
-                failure.is_of_adopted() || (failure.is_of_delivery() && !action.is_delivery())
-            });
+            found
+                .actions
+                .retain(|action| failure.is_of_adopted() || (failure.is_of_delivery() && !action.is_delivery()));
             found.notices.push(format!(
                 "{} fails in cluster {}: {}; tried again at {:.0}",
                 failure.step, look.cluster, failure.reason, failure.next_try

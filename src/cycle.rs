@@ -51,6 +51,7 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     let (inventory, now) = (clusters.inventory(), ledger.now()); // watch caches: read
     let readings = Readings { heard, inventory, policy: &settings.policy, sealer, now };
     let decided = decide(ledger, planner, readings).await?; // pure; ledger: two transactions
+    ledger.may_mark(clusters.marked()).await?; // ledger: before a mark is raised
     clusters.reserve(&Reserved::of(ledger.state(), &settings.policy)); // clusters: the mark, if it must be raised
     let clock = ledger.clock();
     let done = carry_out(ledger, &decided.approved, &work.progress, async |ledger, now, recorder| {

@@ -26,7 +26,10 @@ pub async fn facts(client: &Client, cluster: &ClusterName, public_keys: &[[u8; 3
     let cluster_bindings = answered("cluster role bindings", cluster_bindings.list(&ours)).await?;
     let mut facts = Facts { clusters: BTreeSet::from([cluster.clone()]), ..Facts::default() };
     match super::mark::proven(client, cluster, public_keys).await? {
-        Ok(Reserved { generation, uids }) => (facts.marked, facts.marked_uids) = (generation, uids),
+        Ok(Reserved { generation, uids }) => {
+            facts.marks.insert(cluster.clone(), generation);
+            facts.marked_uids = uids;
+        }
         Err(doubt) => facts.doubts.push(doubt),
     }
     for namespace in namespaces.iter().filter(|namespace| namespace.labels().contains_key(CLASS)) {

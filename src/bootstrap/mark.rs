@@ -163,7 +163,7 @@ pub struct KnownGenerations {
 
 #[derive(Debug)]
 struct Known {
-    /// The highest generation in the mark that this process wrote, or that the ledger had when it was opened.
+    /// The highest generation that this process wrote to the mark, or that the ledger may have written before.
     marked: u64,
     /// Higher generations that this process sent to the mark. They may have been written even if no answer came.
     sent: BTreeSet<u64>,
@@ -174,10 +174,10 @@ struct Known {
 }
 
 impl KnownGenerations {
-    /// Starts with the last generation of the ledger when it was opened. A higher mark cancels `stop`.
+    /// Starts with the highest generation that the ledger may have written to the mark. A higher mark cancels `stop`.
     #[must_use]
-    pub fn new(opened: u64, stop: CancellationToken, changed: Arc<Notify>) -> Self {
-        let known = Known { marked: opened, sent: BTreeSet::new(), sealed: opened, beyond: None };
+    pub fn new(marked: u64, stop: CancellationToken, changed: Arc<Notify>) -> Self {
+        let known = Known { marked, sent: BTreeSet::new(), sealed: marked, beyond: None };
         Self { known: Mutex::new(known), stop, changed }
     }
 

@@ -69,7 +69,7 @@ pub struct Clusters {
     urgent: Arc<Notify>,
     /// Cancelled when another ledger takes over a cluster, or a cluster proves that the process was rolled back.
     stop: CancellationToken,
-    /// The ledger's last generation when it was opened.
+    /// The ledger's last generation when it was opened. It counts for a cluster whose mark the ledger never wrote.
     opened: u64,
     /// The generations that this process may find, for each cluster that it connected to or tried to.
     generations: BTreeMap<ClusterName, Arc<KnownGenerations>>,
@@ -122,7 +122,7 @@ pub(super) struct Link {
 }
 
 /// A cluster that answered.
-struct Reached {
+pub(super) struct Reached {
     client: kube::Client,
     /// The ledger that owns it.
     owner: String,
@@ -208,6 +208,11 @@ impl Clusters {
     pub(super) async fn confirm(&self) {
         let there = self.links.iter().filter(|(cluster, _)| !is_away(&self.effects.clusters, cluster));
         futures::future::join_all(there.map(|(_, link)| link.mark.confirm())).await;
+    }
+
+    /// Returns the clusters whose marks [`Self::reserve`] may raise.
+    pub(crate) fn marked(&self) -> impl Iterator<Item = &ClusterName> {
+        self.links.keys()
     }
 
     /// Raises the marks that are lower than `reserved`, which the ledger has given out. Does not wait for the writes.
@@ -308,12 +313,12 @@ impl Clusters {
         self.reaching.clear();
     }
 
-    /// Connects the clusters that are not connected, and reconnects those in which the daemon's certificate is due for
-    /// renewal.
+    /// Asks the clusters that are not connected, and those in which the daemon's certificate is due for renewal. Writes
+    /// nothing but a renewed credential.
     ///
     /// # Errors
     /// As [`super::Runtime::connect`].
-    pub(super) async fn connect(&mut self, context: Context<'_>) -> Result<(), RuntimeError> {
+    pub(super) async fn ask(&mut self, context: Context<'_>) -> Result<Vec<Answer<Reached>>, RuntimeError> {
         if context.renew {
             self.follow(context.settings).await;
         }
@@ -327,6 +332,18 @@ impl Clusters {
                 not_behind(cluster, proven, context.ledger.last_generation)?;
             }
         }
+        Ok(answers)
+    }
+
+    /// Connects the clusters that answered. Their marks may be written.
+    ///
+    /// # Errors
+    /// As [`super::Runtime::connect`].
+    pub(super) async fn connect(
+        &mut self,
+        answers: Vec<Answer<Reached>>,
+        context: Context<'_>,
+    ) -> Result<(), RuntimeError> {
         let reserved = Reserved::of(context.ledger, &context.settings.policy);
         for (cluster, answer) in claimed(answers, reserved, &self.generations).await? {
             match answer {
@@ -369,7 +386,8 @@ impl Clusters {
                     instance: instance.to_owned(),
                 };
                 let generations = self.generations.entry(cluster.clone()).or_insert_with(|| {
-                    Arc::new(KnownGenerations::new(self.opened, self.stop.clone(), Arc::clone(&self.changed)))
+                    let marked = ledger.cluster_marks.get(cluster).copied().unwrap_or(self.opened);
+                    Arc::new(KnownGenerations::new(marked, self.stop.clone(), Arc::clone(&self.changed)))
                 });
                 let known = (owner, Arc::clone(generations));
                 let asked = reach(kubeconfig.clone(), face, known, renew.then_some(now));
@@ -563,7 +581,7 @@ fn exceeded(found: &Found, sealed: Option<u64>, generations: &KnownGenerations) 
 }
 
 /// A cluster with its answer, or with the reason why there is none.
-type Answer<T> = (ClusterName, Result<T, String>);
+pub(super) type Answer<T> = (ClusterName, Result<T, String>);
 
 /// Makes this process the only one that manages the clusters that answered. It claims all of them before it takes over
 /// any: another process that still runs may have lost its connection to some of them.

@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use super::Clock;
 use crate::control::api::{BackupStatus, CycleReport, LedgerTrouble, OrderAnswer};
 use crate::errors::chain;
-use crate::identity::AccountName;
+use crate::identity::{AccountName, ClusterName};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::revocation::BulkRevocation;
 use crate::ledger::{Failure, LedgerState};
@@ -86,6 +86,19 @@ impl Ledger {
         now: Timestamp,
     ) -> Result<(), StoreError> {
         self.store.write(&self.lock, changes, events, now).await
+    }
+
+    /// Records that the marks of `clusters` may be raised to the last generation. This must precede each raise: a mark
+    /// that is higher than recorded proves that the ledger was rolled back.
+    pub(crate) async fn may_mark(&mut self, clusters: impl Iterator<Item = &ClusterName>) -> Result<(), StoreError> {
+        let LedgerState { last_generation, cluster_marks, .. } = self.state();
+        let is_lower = |cluster: &&ClusterName| cluster_marks.get(*cluster).is_none_or(|marked| marked < last_generation);
+        let changes: Vec<Change> =
+            clusters.filter(is_lower).map(|cluster| Change::ClusterMark(cluster.clone(), *last_generation)).collect();
+        if changes.is_empty() || !self.may_write() {
+            return Ok(());
+        }
+        self.write(&changes, &[], self.now()).await
     }
 
     /// Checks that the file takes a write, before anything is done that the ledger has to remember.

@@ -264,7 +264,11 @@ impl Runtime {
         let Self { settings, sealer, ledger, clusters, metrics, .. } = self;
         let (now, renew, instance) = (ledger.now(), ledger.may_write(), ledger.instance());
         let context = Context { settings, ledger: ledger.state(), sealer, metrics, now, renew, instance: &instance };
-        clusters.connect(context).await
+        let answers = clusters.ask(context).await?;
+        let answered: Vec<&ClusterName> = answers.iter().filter(|(_, answer)| answer.is_ok()).map(|(name, _)| name).collect();
+        ledger.may_mark(answered.into_iter()).await?;
+        let context = Context { settings, ledger: ledger.state(), sealer, metrics, now, renew, instance: &instance };
+        clusters.connect(answers, context).await
     }
 
     /// Checks the daemon's confinement in each cluster, and repairs the parts that the daemon may write. If nothing

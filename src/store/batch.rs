@@ -9,7 +9,7 @@ use sqlx::SqliteConnection;
 use super::interval::Intervals;
 use super::record::{
     ACCOUNT, ADOPTED_NAMESPACE, APPROVAL, ARCHIVE, AccountRow, AdoptedRow, ApprovalRow, ArchiveRow, BULK_REVOCATION,
-    CERTIFICATE, CertificateRow, DELIVERY, DOUBT, DoubtRow, EXCEPTION, ExceptionRow, FAILURE, HOLD, HOMES_SHOWN,
+    CERTIFICATE, CLUSTER_MARK, CertificateRow, ClusterMarkRow, DELIVERY, DOUBT, DoubtRow, EXCEPTION, ExceptionRow, FAILURE, HOLD, HOMES_SHOWN,
     HoldRow, HomesRow, IDLENESS, InCluster, KeyColumns, LAST_USE, MarkRow, OBJECT, ORDER, ObjectRow, OfAccount,
     OfCredential, OrderRow, OverrideRow, Own, PACE, PERSON, PaceRow, PersonRow, QUOTA_OVERRIDE, REALM_ACCOUNT, REFUSAL,
     REJECTED_ENTRY, RealmRow, RevocationRow, SETTLED, SOURCE_MARK, SPENT, SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow,
@@ -146,9 +146,15 @@ impl Batch {
                 self.set(&BULK_REVOCATION, row(&RevocationRow { class, revocation }), true);
             }
             Change::Revocation(class, None) => self.set(&BULK_REVOCATION, json!({"class": class}), false),
-            Change::LedgerId(id) => self.ledger_id = Some(id),
+            Change::LedgerId(id) => {
+                self.replace(&CLUSTER_MARK, std::iter::empty());
+                self.ledger_id = Some(id);
+            }
             Change::Learned(at) => self.learned_at = Some(at),
             Change::LastGeneration(generation) => self.last_generation = Some(generation),
+            Change::ClusterMark(cluster, generation) => {
+                self.set(&CLUSTER_MARK, row(&ClusterMarkRow { cluster, generation }), true);
+            }
             Change::SourceMark(source, Some(mark)) => self.set(&SOURCE_MARK, row(&MarkRow::new(source, mark)), true),
             Change::SourceMark(source, None) => self.set(&SOURCE_MARK, json!({"source": source}), false),
             Change::Doubt(key, Some(doubt)) => self.set(&DOUBT, row(&DoubtRow::new(key, doubt)), true),

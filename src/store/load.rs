@@ -8,7 +8,7 @@ use sqlx::SqliteConnection;
 use super::StoreError;
 use super::record::{
     ACCOUNT, ADOPTED_NAMESPACE, APPROVAL, ARCHIVE, AccountRow, AdoptedRow, ApprovalRow, ArchiveRow, BULK_REVOCATION,
-    CERTIFICATE, CertificateRow, DELIVERY, DOUBT, DoubtRow, EXCEPTION, ExceptionRow, FAILURE, HOLD, HOMES_SHOWN,
+    CERTIFICATE, CLUSTER_MARK, CertificateRow, ClusterMarkRow, DELIVERY, DOUBT, DoubtRow, EXCEPTION, ExceptionRow, FAILURE, HOLD, HOMES_SHOWN,
     HoldRow, HomesRow, IDLENESS, InCluster, LAST_USE, MEMBERSHIP, MarkRow, MembershipRow, OBJECT, ORDER, ObjectRow,
     OfAccount, OfCredential, OrderRow, OverrideRow, Own, PACE, PERSON, PaceRow, PersonRow, QUOTA_OVERRIDE,
     REALM_ACCOUNT, REFUSAL, REJECTED_ENTRY, RealmRow, RevocationRow, SETTLED, SOURCE_MARK, SPENT, SSH_DELIVERY,
@@ -34,6 +34,7 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
         sources: sources(connection).await?,
         marks: mapped(connection, &SOURCE_MARK, MarkRow::read).await?,
         doubts: DOUBT.load::<DoubtRow>(connection, ALL).await?.into_iter().filter_map(DoubtRow::read).collect(),
+        cluster_marks: mapped(connection, &CLUSTER_MARK, |row: ClusterMarkRow| (row.cluster, row.generation)).await?,
         homes_shown: mapped(connection, &HOMES_SHOWN, |row: HomesRow| ((row.source, row.kind), row.accounts)).await?,
         accounts: accounts(connection).await?.into(),
         uid_history: mapped(connection, &UID_HISTORY, |row: UidRow| (row.uid, row.account_id)).await?,

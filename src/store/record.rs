@@ -78,6 +78,7 @@ tables! {
         plain ["step", "reason", "since", "attempts", "next_try"], json [];
     SOURCE_MARK = "source_mark", key ["source"], plain ["server", "at", "accepted"], json ["marks", "moved"];
     DOUBT = "doubt", key ["source", "kind", "question"], plain ["since", "before", "now", "proof"], json ["accounts", "counted"];
+    CLUSTER_MARK = "cluster_mark", key ["cluster"], plain ["generation"], json [];
     HOMES_SHOWN = "homes_shown", key ["source", "kind"], plain ["accounts"], json [];
     REJECTED_ENTRY = "rejected_entry", key ["place"], plain ["source", "kind", "dn", "name", "id", "disabled", "why"], json [];
 }
@@ -339,6 +340,12 @@ pub struct HomesRow {
     pub source: String,
     pub kind: AccountKind,
     pub accounts: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct ClusterMarkRow {
+    pub cluster: ClusterName,
+    pub generation: u64,
 }
 
 #[derive(Serialize, Deserialize)]

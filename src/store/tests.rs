@@ -195,6 +195,8 @@ fn change() -> impl Strategy<Value = Change> {
         )),
         (1_u64..5).prop_map(|n| Change::Spent(Spending::Suspend, "tool".to_owned(), n, at(1))),
         (0_u64..99).prop_map(Change::LastGeneration),
+        (0_u64..99).prop_map(|generation| Change::ClusterMark(ClusterName("prod".to_owned()), generation)),
+        (0_u8..3).prop_map(|id| Change::LedgerId(format!("ledger{id}"))),
         quota_and_pace(),
         super::adopted_tests::change(),
     ]

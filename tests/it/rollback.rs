@@ -108,8 +108,19 @@ fn a_rolled_back_ledger_writes_nothing_until_takeover_learns_what_it_forgot() {
     assert_eq!(daemon.process.wait(DEADLINE).code(), Some(78), "{}", daemon.process.log_end());
     assert!(!lists(&world, &stolen), "a revoked certificate works again");
 
+    // New orders raise the last generation of the old ledger to that of the mark.
+    for name in ["foo", "carol"] {
+        let kind = if name == "foo" { "tool" } else { "user" };
+        world.bursar(&format!("revoke {kind} {name} --reason test"));
+    }
+    assert!(Some(last_generation(&world)) >= marked(&world), "{}", last_generation(&world));
+    check_nothing_is_written(&world);
+    assert!(!lists(&world, &stolen), "a revoked certificate works again");
+
     let output = takeover(&world);
     assert!(output.status.success(), "{}", stderr(&output));
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), stderr(&output));
+    assert!(said.contains("order them again"), "takeover knows that the ledger is old: {said}");
     all_is_well(&world.cycle());
     world.stop();
     assert!(!lists(&world, &stolen), "a revoked certificate works again");

@@ -92,6 +92,8 @@ pub enum Change {
     Learned(Timestamp),
     /// The highest generation that was assigned.
     LastGeneration(u64),
+    /// The mark of a cluster may be raised to this generation.
+    ClusterMark(ClusterName, u64),
     /// The replication state that the servers of a source last showed.
     SourceMark(String, Option<SourceMark>),
     /// There is a doubt about what a source reports; `None`: the doubt is resolved.
@@ -214,9 +216,14 @@ impl LedgerState {
             Change::Adopted(cluster, namespace, row) => self.adopted.set((cluster, namespace), row),
             Change::Used(account, at) => self.last_use.set(account, Some(at)),
             Change::Revocation(class, revocation) => set(&mut self.revocations, class, revocation),
-            Change::LedgerId(id) => self.ledger_id = id,
+            Change::LedgerId(id) => {
+                self.ledger_id = id;
+                // No mark has the new id.
+                self.cluster_marks.clear();
+            }
             Change::Learned(at) => self.learned_at = Some(at),
             Change::LastGeneration(generation) => self.last_generation = generation,
+            Change::ClusterMark(cluster, generation) => set(&mut self.cluster_marks, cluster, Some(generation)),
             Change::SourceMark(source, mark) => set(&mut self.marks, source, mark),
             Change::Doubt(key, doubt) => set(&mut self.doubts, key, doubt),
             Change::HomesShown(source, kind, count) => set(&mut self.homes_shown, (source, kind), Some(count)),

@@ -47,8 +47,8 @@ pub struct Facts {
     pub tenancies: Vec<Tenancy>,
     /// The highest generation that our bindings name, by account.
     pub bound: BTreeMap<AccountName, u64>,
-    /// The highest generation in a signed mark. Every generation up to it may have been used.
-    pub marked: u64,
+    /// The generation in the signed mark of each cluster. Every generation up to it may have been used.
+    pub marks: BTreeMap<ClusterName, u64>,
     /// Uids of workspaces in signed marks. Lower uids in the range of the same class were assigned too.
     pub marked_uids: BTreeSet<Uid>,
     /// Objects of ours that cannot be believed, as texts for administrators.
@@ -58,16 +58,27 @@ pub struct Facts {
 impl Facts {
     /// Adds the facts of another cluster.
     pub fn extend(&mut self, other: Self) {
-        let Self { clusters, tenancies, bound, marked, marked_uids, doubts } = other;
+        let Self { clusters, tenancies, bound, marks, marked_uids, doubts } = other;
         self.clusters.extend(clusters);
         self.tenancies.extend(tenancies);
         for (account, generation) in bound {
             let known = self.bound.entry(account).or_default();
             *known = generation.max(*known);
         }
-        self.marked = self.marked.max(marked);
+        self.marks.extend(marks);
         self.marked_uids.extend(marked_uids);
         self.doubts.extend(doubts);
+    }
+
+    /// Returns the highest generation in a mark, or 0.
+    fn marked(&self) -> u64 {
+        self.marks.values().copied().max().unwrap_or_default()
+    }
+
+    /// Whether a mark has a generation that `ledger` did not write.
+    fn exceed(&self, ledger: &LedgerState) -> bool {
+        let written = |cluster| ledger.cluster_marks.get(cluster).copied().unwrap_or(ledger.last_generation);
+        self.marks.iter().any(|(cluster, marked)| *marked > written(cluster))
     }
 }
 
@@ -116,13 +127,13 @@ pub fn learn(
     }
     let seen = facts.tenancies.iter().map(|tenancy| tenancy.identity.generation);
     let mut highest =
-        seen.chain(facts.bound.values().copied()).fold(ledger.last_generation.max(facts.marked), u64::max);
+        seen.chain(facts.bound.values().copied()).fold(ledger.last_generation.max(facts.marked()), u64::max);
     // The counter of a restored ledger does not tell its age, because generations were skipped; nor does a cluster
     // without a mark.
-    let older = highest > ledger.last_generation || ledger.learned_at.is_some();
-    if older || facts.marked == 0 {
+    let older = highest > ledger.last_generation || facts.exceed(ledger) || ledger.learned_at.is_some();
+    if older || facts.marked() == 0 {
         // A cluster without a mark may be new, so missing bindings there prove no suspension.
-        let lost = if older && facts.marked > 0 { lesson.lost_bindings(facts, policy) } else { BTreeSet::new() };
+        let lost = if older && facts.marked() > 0 { lesson.lost_bindings(facts, policy) } else { BTreeSet::new() };
         highest = lesson.unconfirmed(facts, &lost, highest);
     }
     if older && !ledger.accounts.is_empty() {
@@ -435,7 +446,7 @@ mod tests {
                 tenancy(&old.accounts[&bar], 3, TenantState::Active),
             ],
             bound: BTreeMap::from([(old.accounts[&bar].account_name(), 6000)]),
-            marked: 7001,
+            marks: BTreeMap::from([(ClusterName("prod".to_owned()), 7001)]),
             marked_uids: BTreeSet::new(),
             doubts: Vec::new(),
         };
@@ -526,15 +537,16 @@ mod tests {
         let old = world.ledger.clone();
         let stands = |id: &AccountId| (old.accounts[id].account_name(), old.accounts[id].generation);
         assert!([&bob, &carol, &foo, &bar].iter().all(|id| stands(id).1 > 0));
+        let prod = |generation| BTreeMap::from([(ClusterName("prod".to_owned()), generation)]);
         let facts = Facts {
             clusters: BTreeSet::from([ClusterName("prod".to_owned())]),
             bound: BTreeMap::from([stands(&carol), stands(&bar)]),
-            marked: old.last_generation + 2,
+            marks: prod(old.last_generation + 2),
             ..Facts::default()
         };
         let learned = applied(old.clone(), &facts, &world.policy);
         for id in [&bob, &foo] {
-            assert!(learned.accounts[id].generation > facts.marked);
+            assert!(learned.accounts[id].generation > facts.marked());
             assert!(learned.last_generation >= learned.accounts[id].generation + GENERATIONS_SKIPPED);
         }
         for id in [&carol, &bar] {
@@ -559,12 +571,14 @@ mod tests {
         };
         let nobody = Facts { bound: BTreeMap::new(), ..facts.clone() };
         assert_eq!(orders(&old, &nobody), (true, 0), "an administrator removed all of them");
-        let unmarked = Facts { marked: 0, ..facts.clone() };
+        let unmarked = Facts { marks: BTreeMap::new(), ..facts.clone() };
         assert_eq!(orders(&old, &unmarked), (true, 0), "it may be a new cluster");
-        let current = Facts { marked: old.last_generation, ..facts.clone() };
+        let current = Facts { marks: prod(old.last_generation), ..facts.clone() };
         assert_eq!(orders(&old, &current), (false, 0), "this ledger is not older");
         let restored = LedgerState { learned_at: Some(world.now), ..old.clone() };
         assert_eq!(orders(&restored, &current), (true, 2), "the counter of a restored ledger does not tell its age");
+        let caught_up = LedgerState { cluster_marks: prod(old.last_generation - 1), ..old.clone() };
+        assert_eq!(orders(&caught_up, &current), (true, 2), "new orders raised the counter after the rollback");
         let elsewhere = Facts { clusters: BTreeSet::new(), ..facts };
         assert_eq!(orders(&old, &elsewhere), (false, 0), "its cluster was not asked");
     }

@@ -71,6 +71,9 @@ pub struct LedgerState {
     pub older_than_rules: bool,
     /// The highest generation that was ever assigned.
     pub last_generation: u64,
+    /// The highest generation that this ledger may have written to the mark of each cluster. A higher mark proves that
+    /// the ledger was rolled back, even if new accounts and orders have raised `last_generation` since then.
+    pub cluster_marks: BTreeMap<ClusterName, u64>,
     /// When the ledger was rebuilt or restored, or took over the clusters. Objects that clusters show and the ledger
     /// does not know may be older than this time.
     pub learned_at: Option<Timestamp>,

@@ -213,6 +213,7 @@ impl Known {
             ledger_id: _,
             older_than_rules: _,
             last_generation: _,
+            cluster_marks: _,
             // It only matters for strays, and with strays there is no incremental plan.
             learned_at: _,
             sources: _,

@@ -18,7 +18,7 @@ use crate::contract::Sealer;
 use crate::desired::derive;
 use crate::errors::chain;
 use crate::execute::request::ApiServer;
-use crate::identity::{AccountId, ClusterName};
+use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::cluster_recovery::{Facts, learn};
 use crate::ledger::transition::transition;
@@ -80,6 +80,7 @@ pub async fn rebuild(
         ledger: LedgerState { ledger_id, ..LedgerState::default() },
         events: Vec::new(),
         doubts: LOST.map(str::to_owned).to_vec(),
+        unexplained: BTreeMap::new(),
         settings,
         actor,
         now,
@@ -131,6 +132,8 @@ struct Work<'a> {
     ledger: LedgerState,
     events: Vec<Event>,
     doubts: Vec<String>,
+    /// Texts about accounts that are suspended for an unknown reason.
+    unexplained: BTreeMap<AccountName, String>,
     settings: &'a Settings,
     actor: &'a str,
     now: Timestamp,
@@ -144,6 +147,7 @@ impl Work<'_> {
         learned.changes.iter().for_each(|change| self.ledger.apply(change));
         self.events.extend(learned.events);
         self.doubts.extend(learned.doubts);
+        self.unexplained.extend(learned.unexplained);
     }
 
     /// Learns the accounts that the directories name.
@@ -223,8 +227,7 @@ impl Work<'_> {
                 (None, None) => continue,
             };
             account.suspension = Some(cause);
-            let name = account.account_name();
-            self.doubts.retain(|doubt| !doubt.starts_with(&format!("why {name} ")));
+            self.unexplained.remove(&account.account_name());
         }
     }
 
@@ -275,7 +278,7 @@ impl Work<'_> {
             certificates: self.ledger.certificates.len(),
             last_generation: self.ledger.last_generation,
             quotas: None,
-            doubts: std::mem::take(&mut self.doubts),
+            doubts: [std::mem::take(&mut self.doubts), self.unexplained.values().cloned().collect()].concat(),
         };
         let detail = json!({
             "ledger": rebuilt.ledger_id,

@@ -425,7 +425,7 @@ fn without_a_daemon_commands_work_on_the_ledger_themselves() {
     let listed = ended(other.arg("--ledger").arg(&copy).env("BURSAR_CONFIG", "/nonexistent"), 0, "--ledger");
     assert!(listed.contains("alice"), "{listed}");
     let said = site.run(&format!("users --ledger {}", site.path("people.ldif").display()), 1);
-    assert!(said.contains("people.ldif is no ledger") && !said.contains("move ledger.db aside"), "{said}");
+    assert!(said.contains("people.ldif is neither a ledger") && !said.contains("move ledger.db aside"), "{said}");
     let said = site.run(&format!("users --ledger {}", site.path("nowhere.db").display()), 1);
     assert!(said.contains("nowhere.db: ") && !said.contains("sync --once"), "{said}");
 }

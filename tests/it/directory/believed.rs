@@ -71,7 +71,7 @@ async fn a_hidden_attribute_is_kept_until_an_administrator_approves_its_loss() {
     let refusals = story.hears().await;
     let texts: Vec<String> = refusals.iter().map(ToString::to_string).collect();
     let mail = texts.iter().find(|text| text.contains("mail: ")).unwrap_or_else(|| panic!("{texts:?}"));
-    assert!(mail.contains(&format!("{before} accounts")) && mail.contains("0 do now"), "{mail}");
+    assert!(mail.contains(&format!("{before} accounts")) && mail.contains("0 have it now"), "{mail}");
     assert_eq!(story.completeness(), "complete");
     assert_eq!((mails(&story), homes(&story)), (before, homes_before.clone()));
     // A second read changes nothing.

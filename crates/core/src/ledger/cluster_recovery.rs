@@ -91,6 +91,8 @@ pub struct Learned {
     pub events: Vec<Event>,
     /// What remains unknown, as texts for administrators.
     pub doubts: Vec<String>,
+    /// Accounts that the clusters show as suspended for an unknown reason, each with a text for administrators.
+    pub unexplained: BTreeMap<AccountName, String>,
 }
 
 /// Returns what `facts` show and `ledger` does not know. `source_of` returns the directory that has an entry.
@@ -355,10 +357,11 @@ impl Lesson<'_> {
                 let reason = "it is suspended in the cluster; who ordered this, and why, is unknown".to_owned();
                 let note = Note { actor: self.actor.to_owned(), reason, ticket: None, at: self.now };
                 let name = after.account_name();
-                self.learned.doubts.push(format!(
+                let text = format!(
                     "{name} is suspended for an unknown reason; to end this: bursar resume {} {}",
                     name.kind, name.name
-                ));
+                );
+                self.learned.unexplained.insert(name, text);
                 (after.state, after.since) = (Lifecycle::Suspended, self.now);
                 after.suspension = Some(Suspension::by(note));
             }

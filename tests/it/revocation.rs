@@ -274,7 +274,7 @@ fn a_class_is_revoked_once_although_daemon_and_command_are_killed() {
         let open = bursar(&world, &["revoke", "--all", "--class", "tool", "--reason", "broken"]);
         let (said, told) = (stderr(&open), String::from_utf8_lossy(&open.stdout).into_owned());
         assert_eq!(open.status.code(), Some(1), "{said}");
-        assert!(said.contains("tool:td: revoke waits for home in test") && said.contains("not over"), "{said}");
+        assert!(said.contains("tool:td: revoke waits for home in test") && said.contains("not finished"), "{said}");
         assert!(told.contains("5 of 6 are revoked, 0 waiting, 1 under way"), "{told}");
         assert!(revoked(&world).iter().all(|(tool, now)| *now == times[tool] + 1), "each account is revoked once");
     }

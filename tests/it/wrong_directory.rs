@@ -72,7 +72,7 @@ fn an_empty_subtree_removes_nobody() {
     check_nobody_is_removed(
         "empty",
         |text, _| text.replace("\"(cn=tools.*)\"", "\"(cn=nothing.*)\""),
-        "no tool in the answer",
+        "the answer has no tool",
     );
 }
 

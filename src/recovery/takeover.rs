@@ -56,5 +56,9 @@ pub async fn remember(
     store.write(&lock, &changes, &events, now).await?;
     let ledger = store.state().clone();
     store.close().await?;
-    Ok(Remembered { ledger, learned: count, doubts: [learned.doubts, learned.unexplained.into_values().collect()].concat() })
+    Ok(Remembered {
+        ledger,
+        learned: count,
+        doubts: [learned.doubts, learned.unexplained.into_values().collect()].concat(),
+    })
 }

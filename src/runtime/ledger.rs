@@ -92,7 +92,8 @@ impl Ledger {
     /// that is higher than recorded proves that the ledger was rolled back.
     pub(crate) async fn may_mark(&mut self, clusters: impl Iterator<Item = &ClusterName>) -> Result<(), StoreError> {
         let LedgerState { last_generation, cluster_marks, .. } = self.state();
-        let is_lower = |cluster: &&ClusterName| cluster_marks.get(*cluster).is_none_or(|marked| marked < last_generation);
+        let is_lower =
+            |cluster: &&ClusterName| cluster_marks.get(*cluster).is_none_or(|marked| marked < last_generation);
         let changes: Vec<Change> =
             clusters.filter(is_lower).map(|cluster| Change::ClusterMark(cluster.clone(), *last_generation)).collect();
         if changes.is_empty() || !self.may_write() {

@@ -9,11 +9,11 @@ use sqlx::SqliteConnection;
 use super::interval::Intervals;
 use super::record::{
     ACCOUNT, ADOPTED_NAMESPACE, APPROVAL, ARCHIVE, AccountRow, AdoptedRow, ApprovalRow, ArchiveRow, BULK_REVOCATION,
-    CERTIFICATE, CLUSTER_MARK, CertificateRow, ClusterMarkRow, DELIVERY, DOUBT, DoubtRow, EXCEPTION, ExceptionRow, FAILURE, HOLD, HOMES_SHOWN,
-    HoldRow, HomesRow, IDLENESS, InCluster, KeyColumns, LAST_USE, MarkRow, OBJECT, ORDER, ObjectRow, OfAccount,
-    OfCredential, OrderRow, OverrideRow, Own, PACE, PERSON, PaceRow, PersonRow, QUOTA_OVERRIDE, REALM_ACCOUNT, REFUSAL,
-    REJECTED_ENTRY, RealmRow, RevocationRow, SETTLED, SOURCE_MARK, SPENT, SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow,
-    TENANT, UID_HISTORY, USED_UID, UidRow, UseRow, UsedUidRow, doubt_key,
+    CERTIFICATE, CLUSTER_MARK, CertificateRow, ClusterMarkRow, DELIVERY, DOUBT, DoubtRow, EXCEPTION, ExceptionRow,
+    FAILURE, HOLD, HOMES_SHOWN, HoldRow, HomesRow, IDLENESS, InCluster, KeyColumns, LAST_USE, MarkRow, OBJECT, ORDER,
+    ObjectRow, OfAccount, OfCredential, OrderRow, OverrideRow, Own, PACE, PERSON, PaceRow, PersonRow, QUOTA_OVERRIDE,
+    REALM_ACCOUNT, REFUSAL, REJECTED_ENTRY, RealmRow, RevocationRow, SETTLED, SOURCE_MARK, SPENT, SSH_DELIVERY,
+    STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, USED_UID, UidRow, UseRow, UsedUidRow, doubt_key,
 };
 use super::table::{Rows, Table, row};
 use crate::identity::{AccountId, ClusterName};

@@ -8,11 +8,11 @@ use sqlx::SqliteConnection;
 use super::StoreError;
 use super::record::{
     ACCOUNT, ADOPTED_NAMESPACE, APPROVAL, ARCHIVE, AccountRow, AdoptedRow, ApprovalRow, ArchiveRow, BULK_REVOCATION,
-    CERTIFICATE, CLUSTER_MARK, CertificateRow, ClusterMarkRow, DELIVERY, DOUBT, DoubtRow, EXCEPTION, ExceptionRow, FAILURE, HOLD, HOMES_SHOWN,
-    HoldRow, HomesRow, IDLENESS, InCluster, LAST_USE, MEMBERSHIP, MarkRow, MembershipRow, OBJECT, ORDER, ObjectRow,
-    OfAccount, OfCredential, OrderRow, OverrideRow, Own, PACE, PERSON, PaceRow, PersonRow, QUOTA_OVERRIDE,
-    REALM_ACCOUNT, REFUSAL, REJECTED_ENTRY, RealmRow, RevocationRow, SETTLED, SOURCE_MARK, SPENT, SSH_DELIVERY,
-    STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, USED_UID, UidRow, UseRow, UsedUidRow,
+    CERTIFICATE, CLUSTER_MARK, CertificateRow, ClusterMarkRow, DELIVERY, DOUBT, DoubtRow, EXCEPTION, ExceptionRow,
+    FAILURE, HOLD, HOMES_SHOWN, HoldRow, HomesRow, IDLENESS, InCluster, LAST_USE, MEMBERSHIP, MarkRow, MembershipRow,
+    OBJECT, ORDER, ObjectRow, OfAccount, OfCredential, OrderRow, OverrideRow, Own, PACE, PERSON, PaceRow, PersonRow,
+    QUOTA_OVERRIDE, REALM_ACCOUNT, REFUSAL, REJECTED_ENTRY, RealmRow, RevocationRow, SETTLED, SOURCE_MARK, SPENT,
+    SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, USED_UID, UidRow, UseRow, UsedUidRow,
 };
 use super::table::Table;
 use crate::identity::{AccountId, ClusterName};

@@ -398,6 +398,33 @@ mod tests {
     }
 
     #[test]
+    fn steps_in_adopted_namespaces_wait_for_every_failure_and_stop_no_policy_change() {
+        let (mut world, alice) = profiled();
+        (0..2).for_each(|_| drop(world.cycle()));
+        world.ledger.settled.clear();
+        world.cluster().objects.retain(|key, _| key.namespace.as_deref() != Some("lab-a"));
+        let next_try = world.now + jiff::SignedDuration::from_mins(5);
+        let mut fails = |step: &str| {
+            let (step, reason) = (step.to_owned(), "broken".to_owned());
+            let failure = crate::ledger::Failure { step, reason, since: world.now, attempts: 4, next_try };
+            world.ledger.failures.insert((alice.clone(), prod()), failure);
+            let elsewhere = world.plan().accounts.iter().flat_map(AccountPlan::steps).any(is_elsewhere);
+            let pace = crate::ledger::pace::PaceRecord {
+                revision: "r".to_owned(),
+                began: world.now,
+                at: world.now,
+                last: std::collections::BTreeSet::from([alice.clone()]),
+                done: 1,
+                waiting: 7,
+                stopped: false,
+            };
+            (elsewhere, world.ledger.stopped_by(&pace).len())
+        };
+        assert_eq!(fails("home"), (false, 1));
+        assert_eq!(fails(crate::ledger::ADOPTED), (false, 0));
+    }
+
+    #[test]
     fn nobody_is_bound_before_the_level_in_namespaces_that_were_created_again() {
         let (mut world, alice) = profiled();
         let class = world.policy.classes.get_mut("profile").expect("the policy has this class");

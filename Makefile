@@ -21,7 +21,7 @@ test:
 # Measures the figures of docs/performance.md. Takes minutes, and checks nothing. Ratios compare results of one run.
 bench:
 	@$(MAKE) --no-print-directory servers
-	$(CARGO) build --locked --profile bench -p bursar-homed
+	$(CARGO) build --locked --profile bench -p bursar-homed -p bursar-webhook
 	$(CARGO) bench --locked -p bursar --bench "*"
 
 # Runs the tests of homes with large numbers (20,000 writes while other processes replace files and folders), and on NFS

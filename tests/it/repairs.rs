@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use bursar::daemon;
 use bursar_testkit::Servers;
+use bursar_testkit::ldif::{replace_ldif, tool_account_dn};
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::SignedDuration;
 
@@ -43,6 +44,42 @@ fn an_edited_quota_and_a_deleted_binding_are_repaired_in_one_cycle() {
     let pods = ["get", "resourcequota", "bursar", "-n", &namespace, "-o", "jsonpath={.spec.hard.pods}"];
     assert_eq!(world.kubectl(&pods), "16");
     assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
+}
+
+#[test]
+fn a_home_that_moves_gets_its_kubeconfig_before_the_old_one_is_removed() {
+    let mut world = World::new("moves");
+    world.tool("foo", 62_291, &[]);
+    world.cycle();
+    quiet(&mut world);
+    let moves = |world: &World, home: &str| {
+        let account = tool_account_dn(&world.base, "foo");
+        let home = world.home(home).display().to_string();
+        world.servers.slapd.modify_ldif(&replace_ldif(&account, "homeDirectory", &[&home]));
+    };
+    let kubeconfig = |world: &World, home: &str| world.home(home).join(".kube/config");
+    // The new home does not exist yet.
+    moves(&world, "foo2");
+    let report = world.cycle();
+    assert_eq!(report.failing.len(), 1, "{report:#?}");
+    assert!(world.works(&kubeconfig(&world, "foo")), "the old kubeconfig stays until the new one is delivered");
+    world.home_of("foo2", 62_291);
+    wait_for("the new kubeconfig works", DEADLINE, || {
+        world.cycle();
+        world.works(&kubeconfig(&world, "foo2")).then_some(())
+    });
+    assert!(!world.works(&kubeconfig(&world, "foo")), "the entries left the old file");
+    quiet(&mut world);
+    // The owner of the old home can no longer write in it.
+    let folder = world.home("foo2").join(".kube");
+    std::os::unix::fs::chown(&folder, Some(0), Some(0)).expect("tests run as root");
+    world.home_of("foo3", 62_291);
+    moves(&world, "foo3");
+    wait_for("an old home that cannot be written does not keep the account from the new one", DEADLINE, || {
+        (world.cycle().exit_code() == 0 && world.works(&kubeconfig(&world, "foo3"))).then_some(())
+    });
+    let left = world.rows("SELECT action FROM history WHERE action = 'kubeconfig left in a former home'");
+    assert_eq!(left.len(), 1);
 }
 
 #[test]

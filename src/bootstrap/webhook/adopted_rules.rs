@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::backstop::{ACTIONS, API_VERSION};
 use super::configurations::ROUTES;
 use super::server_rules::{
-    NO_RULE, allowed_storage, own_host, resource_rule, resource_rules, rule, storage_class, validations, variable,
-    variables, words,
+    NO_RULE, allowed_storage, literal, own_host, resource_rule, resource_rules, rule, storage_class, validations,
+    variable, variables, words,
 };
 use crate::admission::{HARMLESS_ANNOTATIONS, OWN_SOURCES, PROJECTED_SOURCES};
 use crate::bootstrap::roles::{OWN_NAMESPACES, labels as labels_of_init};
@@ -106,7 +106,7 @@ fn policy(class: &Adopting, mode: Mode, words: &BTreeMap<String, String>) -> Val
     let fields = &admission.server.host_fields;
     let [_, (gateway, routes)] = ROUTES;
     let rules: Vec<Value> = resource_rules(fields).into_iter().chain([resource_rule(gateway, routes)]).collect();
-    let mut variables = variables(&format!("'{class_name}'"), words);
+    let mut variables = variables(&format!("'{class_name}'"), literal(words), "{'': ''}".to_owned());
     variables.extend(own_variables(admission));
     let validations = [own_validations(admission), validations(fields)].concat();
     json!({

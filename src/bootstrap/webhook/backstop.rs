@@ -310,14 +310,18 @@ pub fn bindings(rules: &Rules) -> Vec<Binding> {
         };
         for (mode, action) in ACTIONS {
             let meets = |rules: &UidRules| match policy {
-                TOKENS | SIZE => mode == Mode::Enforce,
+                TOKENS | SIZE => false,
                 _ => rules.mode == mode && is_for(rules),
             };
             let classes = rules.classes.iter().filter(|(_, class)| meets(&class.uid));
             let classes: Vec<&String> = classes.map(|(name, _)| name).collect();
             let name = format!("{policy}-{}", mode.as_str());
-            let spec =
-                json!({"policyName": policy, "validationActions": [action], "matchResources": matching(&classes)});
+            let mut matched = matching(&classes);
+            if [TOKENS, SIZE].contains(&policy) && mode == Mode::Enforce {
+                // Also namespaces of a class that the rules do not know yet.
+                matched["namespaceSelector"] = of_tenants();
+            }
+            let spec = json!({"policyName": policy, "validationActions": [action], "matchResources": matched});
             bindings.push(binding("ValidatingAdmissionPolicyBinding", &name, &spec));
             if mode == Mode::Enforce && MUTATING.contains(&policy) {
                 let spec = json!({"policyName": policy, "matchResources": matching(&classes)});
@@ -367,12 +371,13 @@ pub(super) fn binding(kind: &'static str, name: &str, spec: &Value) -> Binding {
 mod tests {
     use super::*;
     use crate::desired::rules::rules;
+    use crate::ledger::LedgerState;
     use crate::plan::testing::{policy as sample, prod};
 
     #[test]
     fn the_names_that_the_daemon_may_write_are_those_of_all_bindings() {
         for kind in ["ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicyBinding"] {
-            let made: Vec<String> = bindings(&rules(&sample(), &prod()))
+            let made: Vec<String> = bindings(&rules(&sample(), &prod(), &LedgerState::default()))
                 .into_iter()
                 .chain(server_rules::bindings())
                 .filter(|binding| binding.kind == kind)
@@ -389,7 +394,7 @@ mod tests {
 
     #[test]
     fn a_binding_of_a_mode_without_classes_matches_nothing() {
-        let all = bindings(&rules(&sample(), &prod()));
+        let all = bindings(&rules(&sample(), &prod(), &LedgerState::default()));
         let wanted: Vec<&str> =
             all.iter().filter(|binding| meets_a_class(binding)).map(|binding| binding.name.as_str()).collect();
         assert_eq!(
@@ -400,16 +405,19 @@ mod tests {
                 "bursar-groups-enforce",
                 "bursar-groups-enforce",
                 "bursar-escalation-enforce",
-                "bursar-escalation-enforce",
-                "bursar-tokens-enforce",
-                "bursar-size-enforce"
+                "bursar-escalation-enforce"
             ]
         );
+        let of_all = all.iter().filter(|binding| {
+            binding.manifest["spec"]["matchResources"]["namespaceSelector"] == of_tenants()
+        });
+        let of_all: Vec<&str> = of_all.map(|binding| binding.name.as_str()).collect();
+        assert_eq!(of_all, ["bursar-tokens-enforce", "bursar-size-enforce"], "a class without rules has these too");
     }
 
     #[test]
     fn a_class_that_may_escalate_keeps_the_other_policies() {
-        let mut rules = rules(&sample(), &prod());
+        let mut rules = rules(&sample(), &prod(), &LedgerState::default());
         for class in rules.classes.values_mut() {
             class.uid.privilege_escalation = true;
         }

@@ -16,7 +16,7 @@ use super::configurations::of_tenants;
 use crate::bootstrap::daemon_admission_policy::by_the_daemon;
 use crate::bootstrap::roles::labels as labels_of_init;
 use crate::contract::CLASS;
-use crate::desired::server_rules::{data, host_fields, unchosen};
+use crate::desired::server_rules::{data, host_fields, names, of_unknown, unchosen};
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::policy::Policy;
@@ -50,6 +50,10 @@ fn name(mode: Mode) -> String {
 pub struct Given {
     /// What the classes allow, by mode.
     pub data: BTreeMap<Mode, BTreeMap<String, String>>,
+    /// The classes that `data` is about.
+    pub classes: BTreeSet<String>,
+    /// What all other classes allow, by mode.
+    pub otherwise: BTreeMap<Mode, BTreeMap<String, String>>,
     /// Fields with hosts in further kinds, of all classes.
     pub host_fields: BTreeSet<HostField>,
     /// Classes that adopt namespaces.
@@ -60,9 +64,11 @@ impl Given {
     /// Derives the input from a configuration and a ledger.
     #[must_use]
     pub fn of(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) -> Self {
-        let data = data(policy, cluster, unchosen(ledger.older_than_rules));
+        let unchosen = unchosen(ledger.older_than_rules);
         Self {
-            data: data.into_iter().collect(),
+            data: data(policy, cluster, (ledger, unchosen)).into_iter().collect(),
+            classes: names(policy, cluster, ledger),
+            otherwise: ACTIONS.iter().map(|(mode, _)| (*mode, of_unknown(*mode, unchosen))).collect(),
             host_fields: host_fields(policy, cluster),
             adopting: Adopting::of(policy, cluster),
         }
@@ -85,12 +91,16 @@ pub fn bindings() -> Vec<Binding> {
 
 #[must_use]
 pub fn policies(given: &Given) -> Vec<Value> {
-    let Given { data, host_fields, adopting: _ } = given;
-    let nothing = BTreeMap::new();
-    ACTIONS.iter().map(|(mode, _)| policy(*mode, data.get(mode).unwrap_or(&nothing), host_fields)).collect()
+    ACTIONS.iter().map(|(mode, _)| policy(*mode, given)).collect()
 }
 
-fn policy(mode: Mode, data: &BTreeMap<String, String>, fields: &BTreeSet<HostField>) -> Value {
+fn policy(mode: Mode, given: &Given) -> Value {
+    let Given { data, classes, otherwise, host_fields: fields, adopting: _ } = given;
+    let nothing = BTreeMap::new();
+    let of_mode = |words: &BTreeMap<Mode, BTreeMap<String, String>>| literal(words.get(&mode).unwrap_or(&nothing));
+    // No class has the name `-`. It gives an otherwise empty list its type.
+    let known: Vec<String> = std::iter::once(NO_RULE).chain(classes.iter().map(String::as_str)).map(quoted).collect();
+    let otherwise = format!("variables.class in [{}] ? {{'': ''}} : {}", known.join(", "), of_mode(otherwise));
     let class = format!("namespaceObject.metadata.?labels[?'{CLASS}'].orValue('')");
     json!({
         "apiVersion": API_VERSION,
@@ -102,7 +112,7 @@ fn policy(mode: Mode, data: &BTreeMap<String, String>, fields: &BTreeSet<HostFie
                 "matchPolicy": "Equivalent", "namespaceSelector": of_tenants(), "objectSelector": {},
                 "resourceRules": resource_rules(fields),
             },
-            "variables": variables(&class, data),
+            "variables": variables(&class, of_mode(data), otherwise),
             "validations": validations(fields),
         },
     })
@@ -120,11 +130,14 @@ pub(super) fn validations(fields: &BTreeSet<HostField>) -> Vec<Value> {
 
 /// Returns `data` as a CEL map. Quotes and backslashes are removed, so that no text can end its literal. The names that
 /// a class may use contain neither.
-fn literal(data: &BTreeMap<String, String>) -> String {
-    let text = |text: &str| format!("'{}'", text.replace(['\'', '\\'], "").replace('\n', "\\n"));
-    let entries: Vec<String> = data.iter().map(|(key, words)| format!("{}: {}", text(key), text(words))).collect();
+pub(super) fn literal(data: &BTreeMap<String, String>) -> String {
+    let entries: Vec<String> = data.iter().map(|(key, words)| format!("{}: {}", quoted(key), quoted(words))).collect();
     // The first entry gives an otherwise empty map its type.
     format!("{{{}}}", std::iter::once("'': ''".to_owned()).chain(entries).collect::<Vec<_>>().join(", "))
+}
+
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace(['\'', '\\'], "").replace('\n', "\\n"))
 }
 
 pub(super) fn resource_rule(group: &str, resources: &[&str]) -> Value {
@@ -150,11 +163,15 @@ pub(super) fn variable(name: &str, expression: impl Into<Value>) -> Value {
 
 /// CEL for the words of a rule: the list of what the class allows.
 pub(super) fn words(key: &str) -> String {
-    format!("variables.given[?variables.class + '.{key}'].orValue('{NO_RULE}').split('\\n').filter(w, w != '')")
+    format!(
+        "variables.given[?variables.class + '.{key}'].orValue(variables.otherwise[?'{key}'].orValue('{NO_RULE}'))\
+         .split('\\n').filter(w, w != '')"
+    )
 }
 
-/// Returns the variables of a policy. `class` is CEL for the name of the class.
-pub(super) fn variables(class: &str, data: &BTreeMap<String, String>) -> Vec<Value> {
+/// Returns the variables of a policy. `class` is CEL for the name of the class, `given` for the words of the classes,
+/// and `otherwise` for those of the rules that `given` does not have.
+pub(super) fn variables(class: &str, given: String, otherwise: String) -> Vec<Value> {
     let spec = |object: &str| {
         format!(
             "variables.resource in {WITHOUT_PODS} ? dyn({{}}) : variables.resource == 'pods' ? dyn({object}.spec) : \
@@ -165,8 +182,9 @@ pub(super) fn variables(class: &str, data: &BTreeMap<String, String>) -> Vec<Val
     let around = "variables.pattern[0].split('{name}')";
     let namespace = "namespaceObject.metadata.name";
     vec![
-        variable("given", literal(data)),
+        variable("given", given),
         variable("class", class.to_owned()),
+        variable("otherwise", otherwise),
         variable("resource", resource()),
         variable("updates", "request.operation == 'UPDATE'".to_owned()),
         variable("object", "request.kind.kind.lowerAscii() + ' ' + object.metadata.?name.orValue('')".to_owned()),
@@ -465,6 +483,22 @@ mod tests {
             let of_hosts: Vec<&Value> = validations.iter().filter(by_name).collect();
             assert!(matches!(&*of_hosts, [one] if one["expression"].to_string().contains("networking.istio.io")));
         }
+    }
+
+    #[test]
+    fn a_class_that_the_policies_do_not_know_has_words_of_its_own() {
+        let words = BTreeMap::from([("services".to_owned(), String::new())]);
+        let otherwise = BTreeMap::from([(Mode::Enforce, words)]);
+        let given = Given { classes: BTreeSet::from(["tool".to_owned()]), otherwise, ..Given::default() };
+        let expression = |policy: &Value| {
+            let variables = policy["spec"]["variables"].as_array().expect("variables");
+            let found = variables.iter().find(|variable| variable["name"] == "otherwise").expect("the variable");
+            found["expression"].as_str().expect("a text").to_owned()
+        };
+        let [enforce, warn, _] = &policies(&given)[..] else { panic!("one policy for each mode") };
+        let known = "variables.class in ['-', 'tool'] ? {'': ''}";
+        assert_eq!(expression(enforce), format!("{known} : {{'': '', 'services': ''}}"));
+        assert_eq!(expression(warn), format!("{known} : {{'': ''}}"));
     }
 
     #[test]

@@ -325,6 +325,37 @@ fn the_rules_of_the_api_server_allow_ordinary_objects() {
 }
 
 #[test]
+fn a_class_that_the_policies_do_not_know_has_the_rules_of_a_class_without_keys() {
+    let site = Site::shared();
+    let meddler = prepare(&site);
+    let place = "unknown-class";
+    let labels = json!({"bursar.dev/class": "nobody"});
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": place, "labels": labels}});
+    site.cluster.run(&["apply", "-f", "-"], &namespace.to_string());
+    wait_for("the policies know the namespace", DEADLINE, || {
+        meddler.create(&service(place, json!({"type": "NodePort"}))).err()
+    });
+    let deployment = |fields: Value| pods(place, fields).swap_remove(1);
+    for refused in [
+        service(place, json!({"type": "NodePort"})),
+        service(place, json!({"externalIPs": ["192.0.2.7"]})),
+        deployment(json!({"nodeName": "node-1"})),
+        deployment(json!({"priorityClassName": "system-node-critical"})),
+        deployment(sysctl("kernel.msgmax", "1")),
+    ] {
+        let why = meddler.create(&refused).expect_err("the rules refuse it");
+        assert!(why.contains("bursar-rules-enforce"), "{refused}: {why}");
+    }
+    let mut token = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token"});
+    token["metadata"] = json!({"name": "x", "namespace": place,
+        "annotations": {"kubernetes.io/service-account.name": "default"}});
+    let why = meddler.create(&token).expect_err("the policy refuses the token");
+    assert!(why.contains("bursar-tokens"), "{why}");
+    assert_eq!(meddler.create(&service(place, json!({}))), Ok(()));
+    site.cluster.run(&["delete", "namespace", place, "--wait=false"], "");
+}
+
+#[test]
 fn violations_older_than_a_rule_may_stay_but_not_get_worse() {
     let site = Site::shared();
     let meddler = Meddler::new(&site);

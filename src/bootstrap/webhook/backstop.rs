@@ -238,9 +238,10 @@ fn variables() -> Value {
 }
 
 /// The security contexts to check: in an update those of new ephemeral containers, in a new pod those of all
-/// containers.
+/// containers. An update of more than 200 ephemeral containers checks all, because the search for new ones takes time.
 const CONTEXTS: &str = "(request.operation == 'UPDATE' ? \
     object.spec.?ephemeralContainers.orValue([]).filter(c, \
+        object.spec.ephemeralContainers.size() > 200 || \
         !(c in oldObject.spec.?ephemeralContainers.orValue([]))).map(c, c.?securityContext) : \
     object.spec.containers.map(c, c.?securityContext) + \
     object.spec.?initContainers.orValue([]).map(c, c.?securityContext) + \

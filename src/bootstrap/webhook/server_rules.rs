@@ -214,6 +214,21 @@ pub(super) fn variables(class: &str, given: String, otherwise: String) -> Vec<Va
     ]
 }
 
+/// The most comparisons of an item with each of another list. Such a search costs nothing in CEL, but takes time, so
+/// beyond this limit every item is checked.
+pub(super) const COMPARISONS: usize = 100_000;
+
+/// CEL for the items `item` of a list in the spec of the pod that are not `own`, without those that an update keeps.
+/// Nothing is searched if the list stays the same, so that finalizers of any object can be removed.
+pub(super) fn foreign(list: &str, item: &str, own: &str) -> String {
+    let [new, old] = ["spec", "old"].map(|of| format!("variables.{of}.{list}"));
+    let (all, before) = (format!("{new}.orValue([])"), format!("{old}.orValue([])"));
+    format!(
+        "({new} == {old} ? [] : {all}.filter({item}, !({own} || \
+         (size({all}) * size({before}) <= {COMPARISONS} && {item} in {before}))))"
+    )
+}
+
 /// A validation: `expression` must hold. `message` computes the refusal, and `fallback` is used if that fails.
 fn validation(expression: &str, message: &str, fallback: &str) -> Value {
     json!({"expression": expression, "messageExpression": message, "message": fallback})
@@ -259,7 +274,8 @@ fn services() -> Vec<Value> {
     let addresses = |object: &str| format!("{object}.spec.?externalIPs.orValue([])");
     let (new_addresses, old_addresses) = (addresses("object"), addresses("oldObject"));
     let own_addresses = format!(
-        "'externalIPs' in variables.services || {new_addresses}.all(a, variables.updates && a in {old_addresses})"
+        "'externalIPs' in variables.services || (variables.updates && {new_addresses} == {old_addresses}) || \
+         {new_addresses}.all(a, variables.updates && a in {old_addresses})"
     );
     // DNS controllers (external-dns) serve the hosts in such annotations.
     let annotations = "object.metadata.?annotations.orValue({})";
@@ -307,10 +323,13 @@ fn scheduling() -> Vec<Value> {
     let no_system = format!(" && !{}.startsWith('system-')", at("spec", "priorityClassName"));
     let (node, old_node) = (at("spec", "nodeName"), at("old", "nodeName"));
     // Kubernetes adds the tolerations for its own node conditions.
-    let tolerations = format!(
-        "variables.spec.?tolerations.orValue([]).filter(t, !('toleration *' in variables.{key} || \
-         t.?key.orValue('').startsWith('node.kubernetes.io/') || 'toleration ' + t.?key.orValue('') in variables.{key} || \
-         t in variables.old.?tolerations.orValue([])))"
+    let tolerations = foreign(
+        "?tolerations",
+        "t",
+        &format!(
+            "'toleration *' in variables.{key} || t.?key.orValue('').startsWith('node.kubernetes.io/') || \
+             'toleration ' + t.?key.orValue('') in variables.{key}"
+        ),
     );
     vec![
         rule(
@@ -333,17 +352,15 @@ fn scheduling() -> Vec<Value> {
 
 fn sysctls() -> Vec<Value> {
     let is = format!("!(variables.resource in {WITHOUT_PODS})");
-    let list = |of: &str| format!("variables.{of}.?securityContext.?sysctls.orValue([])");
     // Kubernetes treats a slash as a dot.
     let name = "s.name.replace('/', '.')";
     let ports = PORT_SYSCTLS.map(|(sysctl, pattern)| format!("({name} == '{sysctl}' && s.value.matches('{pattern}'))"));
-    let wrong = format!(
-        "{new}.filter(s, !(s in {old} || {name} in variables.sysctls || {name} in ['{safe}'] || {ports}))",
-        new = list("spec"),
-        old = list("old"),
+    let own = format!(
+        "{name} in variables.sysctls || {name} in ['{safe}'] || {ports}",
         safe = SAFE_SYSCTLS.join("', '"),
         ports = ports.join(" || "),
     );
+    let wrong = foreign("?securityContext.?sysctls", "s", &own);
     vec![rule(
         ("sysctls", &is),
         &format!("{wrong}.size() == 0"),

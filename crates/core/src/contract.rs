@@ -58,8 +58,10 @@ pub const JOB: &str = "job";
 const ID: &str = "bursar.dev/id";
 const DIRECTORY_ID: &str = "bursar.dev/directory-id";
 const ACCOUNT: &str = "bursar.dev/account";
-const UID: &str = "bursar.dev/uid";
-const GID: &str = "bursar.dev/gid";
+/// Annotations with the ids of the tenant's processes.
+pub const UID: &str = "bursar.dev/uid";
+/// See [`UID`].
+pub const GID: &str = "bursar.dev/gid";
 const GROUPS: &str = "bursar.dev/groups";
 const GENERATION: &str = "bursar.dev/generation";
 /// Annotation with the rules that the account is excepted from; without it, there are none.

@@ -15,8 +15,8 @@ use super::backstop::{ACTIONS, API_VERSION, Binding, binding};
 use super::configurations::of_tenants;
 use crate::bootstrap::daemon_admission_policy::by_the_daemon;
 use crate::bootstrap::roles::labels as labels_of_init;
-use crate::contract::CLASS;
-use crate::desired::server_rules::{data, host_fields, names, of_unknown, unchosen};
+use crate::contract::{CLASS, GID, UID};
+use crate::desired::server_rules::{AUTOSCALED, data, host_fields, names, of_unknown, unchosen};
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::policy::Policy;
@@ -56,6 +56,8 @@ pub struct Given {
     pub otherwise: BTreeMap<Mode, BTreeMap<String, String>>,
     /// Fields with hosts in further kinds, of all classes.
     pub host_fields: BTreeSet<HostField>,
+    /// Groups that may change our objects.
+    pub exempt: Vec<String>,
     /// Classes that adopt namespaces.
     pub adopting: Vec<Adopting>,
 }
@@ -70,6 +72,7 @@ impl Given {
             classes: names(policy, cluster, ledger),
             otherwise: ACTIONS.iter().map(|(mode, _)| (*mode, of_unknown(*mode, unchosen))).collect(),
             host_fields: host_fields(policy, cluster),
+            exempt: policy.exempt.clone(),
             adopting: Adopting::of(policy, cluster),
         }
     }
@@ -95,11 +98,15 @@ pub fn policies(given: &Given) -> Vec<Value> {
 }
 
 fn policy(mode: Mode, given: &Given) -> Value {
-    let Given { data, classes, otherwise, host_fields: fields, adopting: _ } = given;
+    let Given { data, classes, otherwise, host_fields: fields, exempt, adopting: _ } = given;
     let nothing = BTreeMap::new();
     let of_mode = |words: &BTreeMap<Mode, BTreeMap<String, String>>| literal(words.get(&mode).unwrap_or(&nothing));
     // No class has the name `-`. It gives an otherwise empty list its type.
     let known: Vec<String> = std::iter::once(NO_RULE).chain(classes.iter().map(String::as_str)).map(quoted).collect();
+    let mut rules = resource_rules(fields);
+    rules.push(resource_rule("*", &["*/scale"]));
+    let mut judged = validations(fields);
+    judged.push(scale(exempt));
     let otherwise = format!("variables.class in [{}] ? {{'': ''}} : {}", known.join(", "), of_mode(otherwise));
     let class = format!("namespaceObject.metadata.?labels[?'{CLASS}'].orValue('')");
     json!({
@@ -110,10 +117,10 @@ fn policy(mode: Mode, given: &Given) -> Value {
             "failurePolicy": "Fail",
             "matchConstraints": {
                 "matchPolicy": "Equivalent", "namespaceSelector": of_tenants(), "objectSelector": {},
-                "resourceRules": resource_rules(fields),
+                "resourceRules": rules,
             },
             "variables": variables(&class, of_mode(data), otherwise),
-            "validations": validations(fields),
+            "validations": judged,
         },
     })
 }
@@ -148,13 +155,16 @@ pub(super) fn resource_rule(group: &str, resources: &[&str]) -> Value {
 }
 
 /// The name of the resource if it is one of [`LOOKED_AT`], otherwise ''. Another API group can have kinds with the same
-/// names and other fields.
+/// names and other fields, and so has a subresource.
 fn resource() -> String {
     let name = "request.resource.resource";
     let one = |(group, resources): &(&str, &[&str])| {
         format!("(request.resource.group == '{group}' && {name} in ['{}'])", resources.join("', '"))
     };
-    format!("{} ? {name} : ''", LOOKED_AT.iter().map(one).collect::<Vec<_>>().join(" || "))
+    format!(
+        "!has(request.subResource) && ({}) ? {name} : ''",
+        LOOKED_AT.iter().map(one).collect::<Vec<_>>().join(" || ")
+    )
 }
 
 pub(super) fn variable(name: &str, expression: impl Into<Value>) -> Value {
@@ -181,6 +191,14 @@ pub(super) fn variables(class: &str, given: String, otherwise: String) -> Vec<Va
     };
     let around = "variables.pattern[0].split('{name}')";
     let namespace = "namespaceObject.metadata.name";
+    let annotation = |key: &str| format!("namespaceObject.metadata.?annotations[?'{key}'].orValue('')");
+    let ours = format!(
+        "{}.map(o, o.replace('{{name}}', variables.name).replace('{{namespace}}', {namespace})\
+         .replace('{{class}}', variables.class).replace('{{uid}}', {}).replace('{{gid}}', {}))",
+        words("ours"),
+        annotation(UID),
+        annotation(GID),
+    );
     vec![
         variable("given", given),
         variable("class", class.to_owned()),
@@ -209,6 +227,7 @@ pub(super) fn variables(class: &str, given: String, otherwise: String) -> Vec<Va
             "hosts",
             "variables.name == '' ? [] : variables.patterns.map(p, p.replace('{name}', variables.name))".to_owned(),
         ),
+        variable("ours", ours),
         variable("spec", spec("object")),
         variable("old", format!("variables.updates ? ({}) : dyn({{}})", spec("oldObject"))),
     ]
@@ -415,6 +434,30 @@ fn classes() -> Vec<Value> {
     ]
 }
 
+/// Returns the validation that nobody scales an object of a site manifest. A request for `/scale` shows no labels, so
+/// neither the webhook's selector nor its rules find these objects. The autoscaler of a tenant is refused too.
+fn scale(exempt: &[String]) -> Value {
+    let groups: Vec<String> =
+        std::iter::once("system:nodes").chain(exempt.iter().map(String::as_str)).map(quoted).collect();
+    let (user, system) = ("request.userInfo.username", "system:serviceaccount:kube-system:");
+    let expression = format!(
+        "!has(request.subResource) || request.subResource != 'scale' || !['*', request.resource.resource].exists(plural, \
+         plural + '.' + request.resource.group + ' ' + request.name in variables.ours) || {by_daemon} || \
+         {user} == 'system:apiserver' || ({user}.startsWith('{system}') && \
+         ({user} != '{system}horizontal-pod-autoscaler' || '{AUTOSCALED}' in variables.ours)) || \
+         (has(request.userInfo.groups) && request.userInfo.groups.exists(group, group in [{groups}]))",
+        by_daemon = by_the_daemon(),
+        groups = groups.join(", "),
+    );
+    let problem =
+        "may not be scaled, because Bursar made it: ask an administrator to change the configuration, or to exempt you";
+    validation(
+        &expression,
+        &format!("request.resource.resource + ' ' + request.name + ' {problem}'"),
+        &format!("the object {problem}"),
+    )
+}
+
 /// CEL for the storage class of a claim.
 pub(super) fn storage_class(object: &str) -> String {
     format!(
@@ -434,7 +477,8 @@ pub(super) fn allowed_storage(words: &str) -> String {
 fn host_field(field: &HostField) -> Value {
     let HostField { group, plural, path, optional } = field;
     let applies = format!(
-        "request.resource.group == '{group}' && request.resource.resource == '{plural}' && '{field}' in variables.fields"
+        "request.resource.group == '{group}' && request.resource.resource == '{plural}' && !has(request.subResource) && \
+         '{field}' in variables.fields"
     );
     let first = path.first().map(|step| step.name.as_str()).unwrap_or_default();
     let is_same = format!("variables.updates && object[?'{first}'] == oldObject[?'{first}']");
@@ -491,7 +535,7 @@ mod tests {
     fn a_kind_of_the_same_name_in_another_group_is_only_judged_by_its_hosts() {
         let resource = resource();
         assert!(resource.contains("(request.resource.group == 'gateway.networking.k8s.io' && "), "{resource}");
-        assert!(resource.ends_with(" in ['gateways']) ? request.resource.resource : ''"), "{resource}");
+        assert!(resource.ends_with(" in ['gateways'])) ? request.resource.resource : ''"), "{resource}");
         let field = HostField::parse("gateways.networking.istio.io", "spec.servers[].hosts[]").expect("a field");
         let given = Given { host_fields: BTreeSet::from([field]), ..Given::default() };
         for policy in policies(&given) {

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bursar::bootstrap;
 use bursar::contract::TenantState;
+use bursar::execute::request::{ApiServer, Ask};
 use bursar_testkit::process::run;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use http::Method;
@@ -353,6 +354,39 @@ fn a_class_that_the_policies_do_not_know_has_the_rules_of_a_class_without_keys()
     assert!(why.contains("bursar-tokens"), "{why}");
     assert_eq!(meddler.create(&service(place, json!({}))), Ok(()));
     site.cluster.run(&["delete", "namespace", place, "--wait=false"], "");
+}
+
+#[test]
+fn only_the_daemon_scales_objects_of_site_manifests() {
+    let site = Site::shared();
+    let _meddler = prepare(&site);
+    let autoscaler = "system:serviceaccount:kube-system:horizontal-pod-autoscaler";
+    let role = ["create", "clusterrolebinding", "autoscaler", "--clusterrole=cluster-admin", "--user", autoscaler];
+    site.cluster.run(&role, "");
+    for (name, labels) in [("proxy-ann", json!({"app.kubernetes.io/managed-by": "bursar"})), ("own", json!({}))] {
+        let mut deployment = pods(SHOP, json!({})).swap_remove(1);
+        deployment["metadata"]["name"] = json!(name);
+        deployment["metadata"]["labels"] = labels;
+        deployment["spec"]["replicas"] = json!(0);
+        site.cluster.run(&["create", "-f", "-"], &deployment.to_string());
+    }
+    let scale = |name: &'static str| ["scale", "deployment", name, "-n", SHOP, "--replicas=0"];
+    for name in ["proxy-ann", "own"] {
+        let as_autoscaler = site.kubectl_as(&[&format!("--as={autoscaler}")], &scale(name), "");
+        for answer in [site.tool("ann", &scale(name), ""), as_autoscaler, site.meddler(&scale(name), "")] {
+            let is_refused = said(&answer).contains("deployments proxy-ann may not be scaled");
+            assert_eq!((answer.status.success(), is_refused), (name == "own", name != "own"), "{}", said(&answer));
+        }
+    }
+    let scaled = runtime().block_on(async {
+        let client = bootstrap::client(site.daemon_kubeconfig()).await.expect("the kubeconfig is valid");
+        let server = ApiServer::new(super::site::name(), client, std::sync::Arc::default());
+        let path = format!("/apis/apps/v1/namespaces/{SHOP}/deployments/proxy-ann/scale");
+        server.ask(&path, Ask::Merge(&json!({"spec": {"replicas": 0}}))).await
+    });
+    scaled.unwrap_or_else(|error| panic!("{error}"));
+    site.cluster.run(&["delete", "deployment", "proxy-ann", "own", "-n", SHOP], "");
+    site.cluster.run(&["delete", "clusterrolebinding", "autoscaler"], "");
 }
 
 #[test]

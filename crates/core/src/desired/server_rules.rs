@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
+
 use super::class::former_classes;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
@@ -115,7 +117,38 @@ fn rules(server: &ServerRules) -> [(&'static str, &ServerRule); 5] {
 
 fn of_class(name: &str, class: &Class, mode: Mode, unchosen: Mode) -> Vec<(String, String)> {
     let namespace = class.namespace.as_deref().unwrap_or_default();
-    words(name, namespace, &class.admission.hosts, &class.admission.server, (mode, unchosen))
+    let mut entries = words(name, namespace, &class.admission.hosts, &class.admission.server, (mode, unchosen));
+    let ours = scalable(class);
+    if mode == Mode::Enforce && !ours.is_empty() {
+        entries.push((format!("{name}.namespace"), namespace.to_owned()));
+        entries.push((format!("{name}.ours"), lines(ours)));
+    }
+    entries
+}
+
+/// The word of a class with an autoscaler of its own.
+pub const AUTOSCALED: &str = "autoscaled";
+
+/// Returns the objects of site manifests that may have a `/scale`, such as `deployments.apps proxy`, because a request
+/// for it does not show the object's labels. Of kinds that Kubernetes does not define, only the API group is known.
+fn scalable(class: &Class) -> Vec<String> {
+    let words = class.manifests.iter().filter_map(|manifest| {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (version, kind, name) =
+            (text(&manifest["apiVersion"]), text(&manifest["kind"]), &manifest["metadata"]["name"]);
+        let group = version.split_once('/').map_or("", |(group, _)| group);
+        let plural = match (group, &*kind) {
+            ("apps", "Deployment") => "deployments",
+            ("apps", "ReplicaSet") => "replicasets",
+            ("apps", "StatefulSet") => "statefulsets",
+            ("", "ReplicationController") => "replicationcontrollers",
+            ("autoscaling" | "keda.sh", _) => return Some(AUTOSCALED.to_owned()),
+            (group, _) if group.contains('.') && !group.ends_with(".k8s.io") => "*",
+            _ => return None,
+        };
+        Some(format!("{plural}.{group} {}", text(name)))
+    });
+    words.collect()
 }
 
 fn words(
@@ -182,6 +215,23 @@ mod tests {
         assert!(
             chosen[&Mode::Warn].contains_key("tool.services") && !chosen[&Mode::Audit].contains_key("tool.services")
         );
+    }
+
+    #[test]
+    fn objects_of_site_manifests_with_a_scale_are_enforced_only() {
+        let manifest = |version: &str, kind: &str| serde_json::json!({"apiVersion": version, "kind": kind, "metadata": {"name": "proxy-{name}"}});
+        let data = of(Mode::Audit, |class| {
+            class.manifests = vec![
+                manifest("apps/v1", "Deployment"),
+                manifest("apps/v1", "DaemonSet"),
+                manifest("networking.k8s.io/v1", "Ingress"),
+                manifest("example.org/v1", "Widget"),
+                manifest("autoscaling/v2", "HorizontalPodAutoscaler"),
+            ];
+        });
+        let ours = "deployments.apps proxy-{name}\n*.example.org proxy-{name}\nautoscaled";
+        assert_eq!(data[&Mode::Enforce].get("tool.ours").map(String::as_str), Some(ours));
+        assert!(data[&Mode::Enforce].contains_key("tool.namespace") && !data[&Mode::Audit].contains_key("tool.ours"));
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub const POD_SECURITY_ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 pub const MANAGER: &str = "bursar";
 /// Label on all of Bursar's objects (Kubernetes' recommended label).
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// The prefix of our service accounts' names. The generation follows.
+pub const SERVICE_ACCOUNT_PREFIX: &str = "bursar-g";
 /// Label on every namespace of a tenant: its class.
 pub const CLASS: &str = "bursar.dev/class";
 /// Label with which an administrator allows the daemon to adopt an existing namespace.

@@ -15,8 +15,7 @@ use super::configurations::of_tenants;
 use super::{labels, server_rules};
 use crate::bootstrap::daemon_admission_policy::by_the_daemon;
 use crate::bootstrap::roles::labels as labels_of_init;
-use crate::contract::CLASS;
-use crate::desired::credential::SERVICE_ACCOUNT_PREFIX;
+use crate::contract::{CLASS, SERVICE_ACCOUNT_PREFIX};
 use crate::execute::evict::TOKEN_SECRET;
 use crate::rules::{Mode, Rules, UidRules};
 

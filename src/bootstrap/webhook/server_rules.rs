@@ -364,7 +364,7 @@ fn scheduling() -> Vec<Value> {
             (key, &is),
             &format!("{tolerations}.size() == 0"),
             &format!("'would tolerate taint \"' + {tolerations}[0].?key.orValue('') + '\"'"),
-            ("remove it from the tolerations of the pod", key),
+            ("remove it from the tolerations of the pod, unless its runtime class or an admission plugin adds it", key),
         ),
     ]
 }

@@ -167,6 +167,8 @@ fn attacks() -> Vec<(Value, &'static str)> {
     of_pods(SHOP, json!({"runtimeClassName": "kata"}), "would have runtimeClassName kata");
     of_pods(SHOP, json!({"schedulerName": "mine"}), "would have schedulerName mine");
     of_pods(SHOP, toleration(json!({"operator": "Exists"})), "would tolerate taint \"\"");
+    let listed = "of the pod, unless its runtime class or an admission plugin adds it, or ask";
+    of_pods(SHOP, toleration(json!({"operator": "Exists"})), listed);
     of_pods(
         SHOP,
         toleration(json!({"key": "control-plane", "operator": "Exists"})),
@@ -246,7 +248,10 @@ pub fn prepare(site: &Site) -> Meddler {
         class
     };
     let priority = |name: &str| class("PriorityClass", "scheduling.k8s.io/v1", name, json!({"value": 1}));
-    let runtime = |name: &str| class("RuntimeClass", "node.k8s.io/v1", name, json!({"handler": name}));
+    // The API server adds these tolerations to pods before it evaluates the rules.
+    let added = json!({"tolerations": [{"key": "gpu", "operator": "Exists"}]});
+    let runtime =
+        |name: &str| class("RuntimeClass", "node.k8s.io/v1", name, json!({"handler": name, "scheduling": added}));
     let items = [
         priority("batch"),
         priority("urgent"),

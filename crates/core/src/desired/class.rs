@@ -199,7 +199,7 @@ pub fn former_classes<'p>(
         let record = ledger.objects.get(&ObjectKey::namespace(cluster, namespace));
         let written = record.and_then(|record| record.detail.as_ref()).map(JsonText::value);
         let label = written.as_ref().and_then(|label| label.as_str()).unwrap_or(&tenant.class);
-        for name in BTreeSet::from([label, &tenant.class]) {
+        for name in BTreeSet::from([label, tenant.class.as_str()]) {
             if !policy.classes.get(name).is_some_and(|class| has_namespaces(&class)) {
                 accounts.entry(name.to_owned()).or_default().push((id, name == label));
             }
@@ -217,7 +217,7 @@ pub fn former_classes<'p>(
         main(&here).filter(has_namespaces)
     };
     let by_name = accounts.into_iter().filter_map(|(name, accounts)| {
-        let classes = |carried: bool| -> BTreeMap<&str, &Class> {
+        let classes = |carried: bool| -> BTreeMap<&'p str, &'p Class> {
             let ids = accounts.iter().filter(|(_, carries)| *carries == carried).map(|(id, _)| *id);
             ids.filter_map(now).map(|class| (class.name.as_str(), class)).collect()
         };

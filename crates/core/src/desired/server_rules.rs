@@ -48,7 +48,7 @@ pub fn names(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) -> BT
 /// namespace before `init` has run again if the configuration was changed meanwhile.
 #[must_use]
 pub fn of_unknown(mode: Mode, unchosen: Mode) -> BTreeMap<String, String> {
-    let hosts = HostRules { mode: Mode::Off, ..HostRules::default() };
+    let hosts = HostRules { mode: Mode::Off, allow: Vec::new(), annotations: Vec::new() };
     let words = words("", "", &hosts, &ServerRules::default(), (mode, unchosen));
     words.into_iter().map(|(key, words)| (key.trim_start_matches('.').to_owned(), words)).collect()
 }
@@ -130,7 +130,7 @@ fn of_class(name: &str, class: &Class, mode: Mode, unchosen: Mode) -> Vec<(Strin
 pub const AUTOSCALED: &str = "autoscaled";
 
 /// Returns the objects of site manifests that may have a `/scale`, such as `deployments.apps proxy`, because a request
-/// for it does not show the object's labels. Of kinds that Kubernetes does not define, only the API group is known.
+/// for it does not show the object's labels. For kinds that Kubernetes does not define, only the API group is known.
 fn scalable(class: &Class) -> Vec<String> {
     let words = class.manifests.iter().filter_map(|manifest| {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

@@ -73,6 +73,13 @@ pub enum StepError {
         #[source]
         source: RequestError,
     },
+    /// The owner reference of a pod past its lifetime, or of its controller, is wrong, so an unknown controller may
+    /// create the pod again.
+    #[error(
+        "a pod past its lifetime has ended, but its controller may go on: there is no {} with that uid",
+        named(key)
+    )]
+    NoController { key: ObjectKey },
     /// The work in a home was not done.
     #[error("bursar-homed cannot do the work in the account's home")]
     Home(#[from] HomedClientError),
@@ -170,7 +177,9 @@ impl StepError {
             Self::VolumeMoved { .. } => "volume",
             Self::Refused { .. } | Self::UnknownKind { .. } => "apply",
             Self::Request(_) | Self::NoCluster(_) | Self::Unmarked { .. } => "cluster",
-            Self::Workload { .. } | Self::Outlived { .. } | Self::Restarting { .. } => "workloads",
+            Self::Workload { .. } | Self::Outlived { .. } | Self::NoController { .. } | Self::Restarting { .. } => {
+                "workloads"
+            }
             Self::Home(_) | Self::Undelivered(_) | Self::HomeAnswer => "home",
             Self::Credential(_) | Self::SignerNotAsked(_) => CERTIFICATE,
             Self::StillAllowed { .. } => "revocation",
@@ -279,6 +288,10 @@ impl StepError {
             Self::Restarting { namespace } => Some(format!(
                 "find out who creates them: `kubectl get pods,deployments -n {namespace} -o yaml --show-managed-fields`; it \
                  is retried every minute"
+            )),
+            Self::NoController { key } => Some(format!(
+                "find out who creates the pods: `kubectl get pods -n {} -o yaml`, in metadata.ownerReferences",
+                key.namespace.as_deref().unwrap_or_default()
             )),
             Self::NotRecorded => Some("see the daemon's log; if the disk is full, free space in state_dir".into()),
             Self::Eviction { cluster, source, .. } | Self::Listing { cluster, source, .. } => {

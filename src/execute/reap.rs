@@ -14,6 +14,7 @@ use crate::contract::{ENDS_AT, JOB, MANAGED_BY, MANAGER};
 use crate::identity::NamespaceName;
 use crate::inventory::pods::Maker;
 use crate::kinds::{ObjectKey, ObjectKind, ObjectName, everywhere};
+use crate::ledger::LedgerState;
 
 /// The kinds of objects that may belong to a job.
 const COMPANIONS: [&str; 3] = ["Service", "ConfigMap", "Secret"];
@@ -32,7 +33,7 @@ pub struct Reaped {
 /// Ends the pod with this uid, the controllers that would recreate it, and, if there is a `job`, the objects of that
 /// job.
 pub async fn reap(
-    server: &ApiServer,
+    (server, ledger): (&ApiServer, &LedgerState),
     namespace: &NamespaceName,
     (name, uid): (&str, &str),
     job: Option<&str>,
@@ -40,10 +41,8 @@ pub async fn reap(
 ) -> Result<Reaped, StepError> {
     let mut reaped = Reaped::default();
     if let Some(maker) = maker {
-        match workloads::stop_maker(server, namespace, maker).await {
-            Ok(stopped) => reaped.stopped = stopped,
-            Err(error) => reaped.failed = Some(error),
-        }
+        let stopping = workloads::stop_maker(server, ledger, namespace, maker, &mut reaped.stopped).await;
+        reaped.failed = stopping.err();
     }
     for kind in COMPANIONS.iter().filter(|_| job.is_some()) {
         let Some(known) = everywhere(&ObjectKind::of("v1", kind)) else { continue };
@@ -65,8 +64,10 @@ pub async fn reap(
     let Some(pod) = everywhere(&ObjectKind::of("v1", "Pod")) else { return Ok(reaped) };
     match workloads::end(server, &pod.path(Some(namespace.as_str()), Some(name)), uid).await {
         Ok(()) => reaped.gone.push(format!("Pod/{name}")),
-        // The pod is gone, or another pod has its name.
-        Err(error) if error.code() == Some(404) || error.is_other_uid() => {}
+        // The pod is gone, or another pod has its name. Its controller may have gone together with it.
+        Err(error) if error.code() == Some(404) || error.is_other_uid() => {
+            reaped.failed.take_if(|error| matches!(error, StepError::NoController { .. }));
+        }
         Err(error) => return Err(failed(server, "Pod", namespace, name, error)),
     }
     Ok(reaped)

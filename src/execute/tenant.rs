@@ -626,7 +626,7 @@ impl TenantExecution<'_> {
             }
             Action::ReapPod { namespace, name, uid, job, maker, reason, .. } => {
                 let (job, maker) = (job.as_deref(), maker.as_ref());
-                let reaped = reap::reap(&effects.server, namespace, (name, uid), job, maker).await?;
+                let reaped = reap::reap((&effects.server, self.run.ledger), namespace, (name, uid), job, maker).await?;
                 done.reaped += 1;
                 done.events.push(self.event("pod reaped", reason.to_string(), reap::detail(namespace, job, &reaped)));
                 reaped.failed.map_or(Ok(()), Err)
@@ -875,7 +875,8 @@ impl TenantExecution<'_> {
 /// Whether a home kept what should be removed, or a workload past its lifetime goes on. A tenant can cause both, so
 /// neither holds up other steps.
 fn is_of_the_tenant(error: &StepError) -> bool {
-    matches!(error, StepError::Home(_) | StepError::HomeAnswer | StepError::Outlived { .. })
+    use StepError::{Home, HomeAnswer, NoController, Outlived};
+    matches!(error, Home(_) | HomeAnswer | Outlived { .. } | NoController { .. })
 }
 
 /// Whether the step needs no cluster.

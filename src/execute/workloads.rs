@@ -198,25 +198,44 @@ pub(super) async fn end(server: &ApiServer, path: &str, uid: &str) -> Result<(),
 }
 
 /// Stops the controllers that would replace a pod past its lifetime: the pod's own controller and those above it. A
-/// `Job` is ended by its deadline, so that its `CronJob` goes on. Returns `KIND/NAME` of each. Each controller is read
-/// first, because tenants can write `ownerReferences`.
+/// `Job` is ended by its deadline, so that its `CronJob` goes on. Adds `KIND/NAME` of each to `stopped`. Each controller
+/// is read first, because tenants can write `ownerReferences`. If one of them is Bursar's own, from a site manifest,
+/// nothing is stopped: the pod comes again with a new lifetime.
 pub async fn stop_maker(
     server: &ApiServer,
+    ledger: &LedgerState,
     namespace: &NamespaceName,
     maker: &Maker,
-) -> Result<Vec<String>, StepError> {
-    let (mut chain, mut next, mut made) = (Vec::new(), Some(maker.clone()), "Pod".to_owned());
+    stopped: &mut Vec<String>,
+) -> Result<(), StepError> {
+    let mut chain: Vec<(ObjectKey, String, Maker, Value)> = Vec::new();
+    let (mut next, mut made, mut missing) = (Some(maker.clone()), "Pod".to_owned(), None);
     while let Some(maker) = next.take().filter(|maker| makes(&maker.kind, &made)) {
         let Some((api_version, kind, _)) = WORKLOADS.iter().find(|known| known.1 == maker.kind) else { break };
         let named = json!({"metadata": {"namespace": namespace, "name": maker.name}});
         let key = key(&server.cluster, api_version, kind, &named);
-        let Some(path) = path(&key) else { break };
-        let failed = |source| StepError::Outlived { key: key.clone(), source };
+        // No object has another name than a DNS name, and in a path it could mean another object.
+        let is_name =
+            maker.name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte));
+        let Some(path) = path(&key).filter(|_| is_name) else {
+            missing = Some(key);
+            break;
+        };
         let found = match server.ask(&path, Ask::Get).await {
             Ok(answer) if answer.object["metadata"]["uid"] == *maker.uid => answer.object,
-            Err(error) if error.code() != Some(404) => return Err(failed(error)),
-            Ok(_) | Err(_) => break,
+            Err(source) if source.code() != Some(404) => return Err(StepError::Outlived { key, source }),
+            Ok(_) | Err(_) => {
+                missing = Some(key);
+                break;
+            }
         };
+        if ledger.objects.get(&key).is_some_and(|record| record.uid.to_string() == maker.uid) {
+            // A controller releases an object that it does not select, so such a reference is forged.
+            if chain.last().is_none_or(|(.., lower)| selects(&found, lower)) {
+                return Ok(());
+            }
+            break;
+        }
         let owners = found["metadata"]["ownerReferences"].as_array().into_iter().flatten();
         next = owners
             .filter(|owner| owner["controller"] == true)
@@ -224,7 +243,6 @@ pub async fn stop_maker(
         made.clone_from(&maker.kind);
         chain.push((key, path, maker, found));
     }
-    let mut stopped = Vec::new();
     // The highest controller is stopped first, because it would recreate the lower ones.
     for (key, path, maker, found) in chain.into_iter().rev() {
         let done = match how(&key).filter(|how| runs(*how, &found)) {
@@ -238,7 +256,7 @@ pub async fn stop_maker(
             _ => stopped.push(format!("{}/{}", maker.kind, maker.name)),
         }
     }
-    Ok(stopped)
+    missing.map_or(Ok(()), |key| Err(StepError::NoController { key }))
 }
 
 /// Ends a `Job` by a deadline that has passed.

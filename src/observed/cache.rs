@@ -228,7 +228,7 @@ pub fn observe(kind: &ObjectKind, object: &Value) -> ObservedObject {
         last_use: of_namespace(LAST_USE).and_then(|text| text.parse().ok()),
         quota: match kind.detail() {
             Detail::QuotaHard => crate::inventory::quota::observe(object),
-            Detail::None | Detail::VolumeFixed | Detail::Subjects => None,
+            Detail::None | Detail::Class | Detail::VolumeFixed | Detail::Subjects => None,
         },
         rival: rival(metadata),
     }

@@ -374,7 +374,7 @@ fn served(
 ) {
     let mut lax = BTreeSet::new();
     for cluster in policy.clusters.keys() {
-        let classes = rules(policy, cluster).classes;
+        let classes = rules(policy, cluster, ledger).classes;
         lax.extend(classes.iter().filter(|(_, rules)| rules.hosts.mode != Mode::Enforce).map(|(name, _)| name.clone()));
         let here = ledger
             .tenants

@@ -208,10 +208,26 @@ fn pods_end_at_the_longest_lifetime_of_their_class() {
 fn a_tenant_cannot_keep_a_pod_past_its_end() {
     let servers = crate::quiet::own_servers(&ControlPlaneOptions::default());
     let more = format!("{MORE}[class.tool.admission]\nlifetime = {{ max = \"1h\", warn = \"45m\" }}\n");
-    let mut world = World::on(servers, "keepsit", &more);
+    let mut world = World::bare(servers, "keepsit", &more);
+    // The site's own Deployment must go on when a tenant shortens the life of its pod.
+    let manifests = world.folder.join("manifests/tool");
+    std::fs::create_dir_all(&manifests).expect("the folder is writable");
+    let labels = json!({"app": "proxy"});
+    let proxy = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "proxy"}, "spec": {
+        "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": spec()},
+    }});
+    std::fs::write(manifests.join("proxy.yaml"), proxy.to_string()).expect("the folder is writable");
+    world.initialise_again();
     world.tool("foo", 62_921, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
     let foo = world.namespace("foo");
+    let proxies = |world: &World| world.kubectl(&["get", "pods", "-n", &foo, "-l", "app=proxy", "-o", "name"]);
+    let proxy = wait_for("the pod of the site's Deployment", DEADLINE, || {
+        Some(proxies(&world).trim().to_owned()).filter(|name| !name.is_empty())
+    });
+    let old = json!({"status": {"phase": "Running", "startTime": LONG_AGO}}).to_string();
+    world.kubectl(&["patch", &proxy, "-n", &foo, "--subresource=status", "-p", &old]);
+    world.kubectl(&["annotate", &proxy, "-n", &foo, "pod.kubernetes.io/lifetime=1s"]);
     create(&world, &json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}));
     world.servers.cluster.wait_for_pods(&foo);
     // Pods of a node end only when the node reports it, and this node does not exist.
@@ -229,6 +245,10 @@ fn a_tenant_cannot_keep_a_pod_past_its_end() {
         let metadata = json!({"name": name, "labels": labels, "ownerReferences": owner});
         started(&world, &foo, &json!({"metadata": metadata}), start);
     }
+    // The garbage collector cannot ask for a name with a percent sign, so it keeps the pod.
+    let owner =
+        json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web%20", "uid": uid, "controller": true}]);
+    started(&world, &foo, &json!({"metadata": {"name": "astray", "ownerReferences": owner}}), LONG_AGO);
     let full = json!({"pad": "x".repeat((256 << 10) - 10)});
     started(&world, &foo, &json!({"metadata": {"name": "full", "annotations": full}}), &ago(30));
     let field = |world: &World, what: &str, path: &str| {
@@ -240,12 +260,18 @@ fn a_tenant_cannot_keep_a_pod_past_its_end() {
         let left = left(&world, &foo);
         let seconds = ["slow", "asked"]
             .map(|name| field(&world, &format!("pod/{name}"), "{.metadata.deletionGracePeriodSeconds}"));
-        let gone = ["pod/ours", "pod/of-padded"].iter().all(|name| !left.contains(name));
+        let gone = ["pod/ours", "pod/of-padded", "pod/astray", &proxy].iter().all(|name| !left.contains(name));
         (gone && seconds == ["30", "30"]).then_some(())
     });
     let told = world.rows("SELECT detail FROM history WHERE action = 'pod reaped'");
     let details: String = told.iter().filter_map(|row| row["detail"].as_str()).collect();
     assert!(details.contains("Pod/of-padded"), "{details}");
+    assert!(details.contains("there is no ReplicaSet web%20"), "{details}");
+    for what in ["deployments", "replicasets"] {
+        let replicas = world.kubectl(&["get", what, "-n", &foo, "-o", "jsonpath={.items[*].spec.replicas}"]);
+        assert_eq!(replicas, "1", "{what} of the site's manifest go on");
+    }
+    assert!(!details.contains("Deployment/proxy") && !details.contains("ReplicaSet/proxy"), "{details}");
     assert_eq!(
         world.kubectl(&["get", "events", "-n", &foo]).matches("This pod ends").count(),
         0,

@@ -27,6 +27,8 @@ pub const POD_SECURITY_ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 pub const MANAGER: &str = "bursar";
 /// Label on all of Bursar's objects (Kubernetes' recommended label).
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// The prefix of our service accounts' names. The generation follows.
+pub const SERVICE_ACCOUNT_PREFIX: &str = "bursar-g";
 /// Label on every namespace of a tenant: its class.
 pub const CLASS: &str = "bursar.dev/class";
 /// Label with which an administrator allows the daemon to adopt an existing namespace.
@@ -58,8 +60,10 @@ pub const JOB: &str = "job";
 const ID: &str = "bursar.dev/id";
 const DIRECTORY_ID: &str = "bursar.dev/directory-id";
 const ACCOUNT: &str = "bursar.dev/account";
-const UID: &str = "bursar.dev/uid";
-const GID: &str = "bursar.dev/gid";
+/// Annotations with the ids of the tenant's processes.
+pub const UID: &str = "bursar.dev/uid";
+/// See [`UID`].
+pub const GID: &str = "bursar.dev/gid";
 const GROUPS: &str = "bursar.dev/groups";
 const GENERATION: &str = "bursar.dev/generation";
 /// Annotation with the rules that the account is excepted from; without it, there are none.

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::backstop::{ACTIONS, API_VERSION};
 use super::configurations::ROUTES;
 use super::server_rules::{
-    NO_RULE, allowed_storage, own_host, resource_rule, resource_rules, rule, storage_class, validations, variable,
-    variables, words,
+    NO_RULE, allowed_storage, foreign, literal, own_host, resource_rule, resource_rules, rule, storage_class,
+    validations, variable, variables, words,
 };
 use crate::admission::{HARMLESS_ANNOTATIONS, OWN_SOURCES, PROJECTED_SOURCES};
 use crate::bootstrap::roles::{OWN_NAMESPACES, labels as labels_of_init};
@@ -106,7 +106,7 @@ fn policy(class: &Adopting, mode: Mode, words: &BTreeMap<String, String>) -> Val
     let fields = &admission.server.host_fields;
     let [_, (gateway, routes)] = ROUTES;
     let rules: Vec<Value> = resource_rules(fields).into_iter().chain([resource_rule(gateway, routes)]).collect();
-    let mut variables = variables(&format!("'{class_name}'"), words);
+    let mut variables = variables(&format!("'{class_name}'"), literal(words), "{'': ''}".to_owned());
     variables.extend(own_variables(admission));
     let validations = [own_validations(admission), validations(fields)].concat();
     json!({
@@ -158,10 +158,7 @@ fn adoptable() -> String {
 
 fn own_variables(admission: &AdoptedAdmission) -> Vec<Value> {
     let [_, (gateway, routes)] = ROUTES;
-    let outside = format!(
-        "variables.spec.?volumes.orValue([]).filter(v, !(v in variables.old.?volumes.orValue([]) || {}))",
-        allowed_volume(&admission.allowed_volumes)
-    );
+    let outside = foreign("?volumes", "v", &allowed_volume(&admission.allowed_volumes));
     vec![
         variable("readWriteMany", words("read-write-many")),
         variable("volumes", words("volumes")),
@@ -219,7 +216,8 @@ fn annotations(allowed: &[String]) -> String {
         None => format!(" || k == '{key}'"),
     });
     format!(
-        "dyn({new}).filter(k, !(k in ['{}'] || (variables.updates && \
+        "variables.updates && object.metadata.?annotations == oldObject.metadata.?annotations ? [] : \
+         dyn({new}).filter(k, !(k in ['{}'] || (variables.updates && \
          k in oldObject.metadata.?annotations.orValue({{}}) && oldObject.metadata.annotations[k] == {new}[k]){}))",
         HARMLESS_ANNOTATIONS.join("', '"),
         covered.collect::<String>(),
@@ -231,6 +229,8 @@ fn hosts() -> Vec<Value> {
     let of_routes = |object: &str| format!("{object}.?spec.?hostnames.orValue([])");
     let of_rules = |object: &str| format!("{object}.spec.?rules.orValue([]).map(r, string(r.?host.orValue('')))");
     let tls = |object: &str| format!("{object}.spec.?tls.orValue([])");
+    // A part that stays the same is not searched: the search could take so long that the API server ends it.
+    let same = |field: &str| format!("(variables.updates && object.spec.?{field} == oldObject.spec.?{field})");
     let is_default = |object: &str| format!("{object}.spec.?defaultBackend.hasValue()");
     let own = |host: &str, old: &str| format!("({} || (variables.updates && {host} in {old}))", own_host(host));
     let remedy =
@@ -251,17 +251,18 @@ fn hosts() -> Vec<Value> {
         ),
         hosts(
             IS_INGRESS,
-            &format!("{}.all(h, {})", of_rules("object"), own("h", &of_rules("oldObject"))),
+            &format!("{} || {}.all(h, {})", same("rules"), of_rules("object"), own("h", &of_rules("oldObject"))),
             "has a rule with a host that is not yours, or without one",
         ),
         hosts(
             IS_INGRESS,
             &format!(
-                "{}.all(t, (variables.updates && {}.exists(o, o.?hosts.orValue([]) == t.?hosts.orValue([]))) || \
-                 (t.?hosts.orValue([]).size() > 0 && t.hosts.all(h, {})))",
+                "{} || {}.all(t, (t.?hosts.orValue([]).size() > 0 && t.hosts.all(h, {})) || \
+                 (variables.updates && {}.exists(o, o.?hosts.orValue([]) == t.?hosts.orValue([]))))",
+                same("tls"),
                 tls("object"),
-                tls("oldObject"),
-                own_host("h")
+                own_host("h"),
+                tls("oldObject")
             ),
             "has a TLS entry with a host that is not yours, or without one",
         ),

@@ -12,12 +12,14 @@ use crate::admission::Resolved;
 use crate::admission::existing::{Broken, KINDS, Kind, NOT_JUDGED, by_server, by_webhook};
 use crate::contract::exception::ExceptedRule;
 use crate::contract::{CLASS, identity_of};
+use crate::desired::former_classes;
 use crate::desired::server_rules::unchosen;
 use crate::errors::chain;
 use crate::execute::request::{ApiServer, Ask};
 use crate::execute::workloads::selects;
 use crate::identity::NamespaceName;
 use crate::rules::Mode;
+use crate::rules::server::ServerRules;
 use crate::telemetry::SharedMetrics;
 
 /// A rule that an object breaks.
@@ -95,6 +97,7 @@ pub async fn audit(
     });
     listed.await.map_err(|source| AccessError::Unlisted { what: "namespaces", source })?;
     let unchosen = unchosen(request.ledger.older_than_rules);
+    let (former, unknown) = (former_classes(request.ledger, request.policy, request.cluster), ServerRules::default());
     let (namespaces, not_judged) = (tenants.len() as u64, NOT_JUDGED.to_vec());
     let mut audit = Audit { namespaces, not_judged, off: off(request, unchosen), ..Audit::default() };
     let mut deployments: HashMap<String, Value> = HashMap::new();
@@ -126,10 +129,9 @@ pub async fn audit(
                 deployments.insert(uid, json!({"metadata": {"namespace": namespace}, "spec": {"selector": selector}}));
             }
             let mut broken = by_webhook(&rules, &tenant.resolved, kind, &object);
-            let class = request.policy.classes.get(&tenant.class);
-            broken.extend(
-                class.into_iter().flat_map(|class| by_server(&class.admission.server, unchosen, kind, &object)),
-            );
+            let class = request.policy.classes.get(&tenant.class).or_else(|| former.get(&tenant.class).copied());
+            let server = class.map_or(&unknown, |class| &class.admission.server);
+            broken.extend(by_server(server, unchosen, kind, &object));
             let object = format!("{}/{}", kind.resource, object["metadata"]["name"].as_str().unwrap_or_default());
             found.extend(broken.into_iter().map(|broken| Found {
                 account: tenant.account.clone(),

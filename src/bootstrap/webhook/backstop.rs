@@ -15,8 +15,7 @@ use super::configurations::of_tenants;
 use super::{labels, server_rules};
 use crate::bootstrap::daemon_admission_policy::by_the_daemon;
 use crate::bootstrap::roles::labels as labels_of_init;
-use crate::contract::CLASS;
-use crate::desired::credential::SERVICE_ACCOUNT_PREFIX;
+use crate::contract::{CLASS, SERVICE_ACCOUNT_PREFIX};
 use crate::execute::evict::TOKEN_SECRET;
 use crate::rules::{Mode, Rules, UidRules};
 
@@ -101,20 +100,23 @@ fn size() -> Value {
     };
     let short = "request.operation == 'UPDATE' && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences || \
         object.metadata.?ownerReferences.orValue([]).all(o, \
-            [o.apiVersion, o.kind, o.name, o.uid].all(text, text.size() <= 320))";
-    let managed = |object: &str| {
-        format!("{object}.metadata.?managedFields.orValue([]).map(entry, '%s'.format([entry]).size()).sum()")
-    };
+            [o.apiVersion, o.kind, o.name, o.uid].all(text, bytes(text).size() <= 320))";
+    let texts = |object: &str| format!("{object}.metadata.?managedFields.orValue([]).map(entry, '%s'.format([entry]))");
+    let sum = |texts: &str| format!("{texts}.map(text, bytes(text).size()).sum()");
+    // In etcd a control character takes six bytes, and in these texts at least two.
+    let third = MANAGED_FIELDS / 3;
+    let managed = format!(
+        "variables.size <= {third} || (variables.size <= {MANAGED_FIELDS} && \
+         !variables.managed.exists(text, text.matches('[\\\\\\\\]([abfv]|x[01])'))) || \
+         (request.operation == 'UPDATE' && variables.before > {MANAGED_FIELDS} && variables.size <= variables.before)"
+    );
     let validations = json!([
         most("labels", "{}", 128),
         most("finalizers", "[]", 32),
         most("ownerReferences", "[]", 32),
         {"expression": short, "message": "an owner reference of the pod is too long: remove it"},
         {
-            "expression": format!(
-                "{} <= {MANAGED_FIELDS} || (request.operation == 'UPDATE' && {} <= {})",
-                managed("object"), managed("object"), managed("oldObject"),
-            ),
+            "expression": managed,
             "message": format!(
                 "a pod may have {} KiB of metadata.managedFields, so that it can always be deleted: remove some",
                 MANAGED_FIELDS >> 10
@@ -124,7 +126,11 @@ fn size() -> Value {
     let kinds = ["pods", "pods/ephemeralcontainers", "pods/resize"];
     let mut policy = policy("ValidatingAdmissionPolicy", SIZE, &kinds, json!({"validations": validations}));
     policy["spec"]["matchConstraints"]["resourceRules"][0]["operations"] = json!(["CREATE", "UPDATE"]);
-    without_variables(&mut policy);
+    policy["spec"]["variables"] = json!([
+        {"name": "managed", "expression": texts("object")},
+        {"name": "size", "expression": sum("variables.managed")},
+        {"name": "before", "expression": sum(&texts("oldObject"))},
+    ]);
     policy
 }
 
@@ -231,9 +237,10 @@ fn variables() -> Value {
 }
 
 /// The security contexts to check: in an update those of new ephemeral containers, in a new pod those of all
-/// containers.
+/// containers. An update of more than 200 ephemeral containers checks all, because the search for new ones takes time.
 const CONTEXTS: &str = "(request.operation == 'UPDATE' ? \
     object.spec.?ephemeralContainers.orValue([]).filter(c, \
+        object.spec.ephemeralContainers.size() > 200 || \
         !(c in oldObject.spec.?ephemeralContainers.orValue([]))).map(c, c.?securityContext) : \
     object.spec.containers.map(c, c.?securityContext) + \
     object.spec.?initContainers.orValue([]).map(c, c.?securityContext) + \
@@ -310,14 +317,18 @@ pub fn bindings(rules: &Rules) -> Vec<Binding> {
         };
         for (mode, action) in ACTIONS {
             let meets = |rules: &UidRules| match policy {
-                TOKENS | SIZE => mode == Mode::Enforce,
+                TOKENS | SIZE => false,
                 _ => rules.mode == mode && is_for(rules),
             };
             let classes = rules.classes.iter().filter(|(_, class)| meets(&class.uid));
             let classes: Vec<&String> = classes.map(|(name, _)| name).collect();
             let name = format!("{policy}-{}", mode.as_str());
-            let spec =
-                json!({"policyName": policy, "validationActions": [action], "matchResources": matching(&classes)});
+            let mut matched = matching(&classes);
+            if [TOKENS, SIZE].contains(&policy) && mode == Mode::Enforce {
+                // Also namespaces of a class that the rules do not know yet.
+                matched["namespaceSelector"] = of_tenants();
+            }
+            let spec = json!({"policyName": policy, "validationActions": [action], "matchResources": matched});
             bindings.push(binding("ValidatingAdmissionPolicyBinding", &name, &spec));
             if mode == Mode::Enforce && MUTATING.contains(&policy) {
                 let spec = json!({"policyName": policy, "matchResources": matching(&classes)});
@@ -367,12 +378,13 @@ pub(super) fn binding(kind: &'static str, name: &str, spec: &Value) -> Binding {
 mod tests {
     use super::*;
     use crate::desired::rules::rules;
+    use crate::ledger::LedgerState;
     use crate::plan::testing::{policy as sample, prod};
 
     #[test]
     fn the_names_that_the_daemon_may_write_are_those_of_all_bindings() {
         for kind in ["ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicyBinding"] {
-            let made: Vec<String> = bindings(&rules(&sample(), &prod()))
+            let made: Vec<String> = bindings(&rules(&sample(), &prod(), &LedgerState::default()))
                 .into_iter()
                 .chain(server_rules::bindings())
                 .filter(|binding| binding.kind == kind)
@@ -389,7 +401,7 @@ mod tests {
 
     #[test]
     fn a_binding_of_a_mode_without_classes_matches_nothing() {
-        let all = bindings(&rules(&sample(), &prod()));
+        let all = bindings(&rules(&sample(), &prod(), &LedgerState::default()));
         let wanted: Vec<&str> =
             all.iter().filter(|binding| meets_a_class(binding)).map(|binding| binding.name.as_str()).collect();
         assert_eq!(
@@ -400,16 +412,19 @@ mod tests {
                 "bursar-groups-enforce",
                 "bursar-groups-enforce",
                 "bursar-escalation-enforce",
-                "bursar-escalation-enforce",
-                "bursar-tokens-enforce",
-                "bursar-size-enforce"
+                "bursar-escalation-enforce"
             ]
         );
+        let of_all = all
+            .iter()
+            .filter(|binding| binding.manifest["spec"]["matchResources"]["namespaceSelector"] == of_tenants());
+        let of_all: Vec<&str> = of_all.map(|binding| binding.name.as_str()).collect();
+        assert_eq!(of_all, ["bursar-tokens-enforce", "bursar-size-enforce"], "a class without rules has these too");
     }
 
     #[test]
     fn a_class_that_may_escalate_keeps_the_other_policies() {
-        let mut rules = rules(&sample(), &prod());
+        let mut rules = rules(&sample(), &prod(), &LedgerState::default());
         for class in rules.classes.values_mut() {
             class.uid.privilege_escalation = true;
         }

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::ListParams;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
@@ -17,7 +18,7 @@ use super::senders::demand;
 use super::server_rules::Given;
 use super::{
     APPROVALS, AccessError, Found, GROUP, Installed, Reached, SECRET, WEBHOOK, WebhookRequest, Wrote, adopted_rules,
-    backstop, found, must_be_ours, put, remove, server_rules, wait_for,
+    api, backstop, found, must_be_ours, put, remove, server_rules, wait_for,
 };
 use crate::bootstrap::{NAMESPACE, answered, roles};
 use crate::rules::senders::{ClientRules, Senders};
@@ -159,6 +160,26 @@ pub async fn expected(
 fn in_force(request: WebhookRequest<'_>) -> Vec<Value> {
     let bindings = bindings(&request.rules()).into_iter().chain(server_rules::bindings());
     bindings.map(|binding| binding.manifest).collect()
+}
+
+/// Updates the classes of a backstop whose webhook was uninstalled. If the backstop was removed too, of which
+/// [`uninstall`] removes the first binding first, nothing is written.
+///
+/// # Errors
+/// A request fails.
+pub(super) async fn keep_backstop(client: &Client, request: WebhookRequest<'_>) -> Result<(), AccessError> {
+    for (index, binding) in bindings(&request.rules()).into_iter().chain(server_rules::bindings()).enumerate() {
+        let Some(api) = api(client, GROUP, binding.kind, None).await? else { continue };
+        // The daemon may list each binding by its name.
+        let named = ListParams::default().fields(&format!("metadata.name={}", binding.name));
+        let found = answered(&format!("{} {}", binding.kind, binding.name), api.list(&named)).await?;
+        match found.items.first() {
+            None if index == 0 => return Ok(()),
+            Some(found) if found.data["spec"] == binding.manifest["spec"] => {}
+            _ => put(client, &binding.manifest, &mut Vec::new()).await?,
+        }
+    }
+    Ok(())
 }
 
 /// Removes the webhook and, if `with_backstop` is set, the bindings of the backstop. Only an administrator may do this.

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use kube::Client;
 
 use super::authority::{Authorities, SETTLES, WITHIN};
-use super::install::{Times, configure, within_names};
+use super::install::{Times, configure, keep_backstop, within_names};
 use super::manifests::{config_map, secret};
 use super::remembered::{Remembered, remembered};
 use super::{AccessError, Found, Reached, WebhookRequest, found, put};
@@ -38,7 +38,8 @@ impl From<&Remembered> for Found {
     }
 }
 
-/// Checks the webhook of a cluster and renews what is due. If no webhook is installed, this costs one request.
+/// Checks the webhook of a cluster and renews what is due. If neither a webhook nor a backstop is installed, this costs
+/// two requests.
 /// `weakened` means that a configuration or binding differs from what was installed; all are then written again, like
 /// missing ones.
 ///
@@ -49,7 +50,10 @@ pub async fn keep(client: &Client, request: WebhookRequest<'_>, weakened: bool) 
     let (mut before, weakened) = match (found(client).await?, &remembered) {
         (Some(before), _) => (before, weakened),
         (None, Some(remembered)) => (Found::from(remembered), true),
-        (None, None) => return Ok(Kept::Absent),
+        (None, None) => {
+            keep_backstop(client, request).await?;
+            return Ok(Kept::Absent);
+        }
     };
     if let Some(remembered) = &remembered {
         // The authorities and the address come from this host's record, because those in the cluster may have been

@@ -128,7 +128,7 @@ pub struct Found {
 
 impl WebhookRequest<'_> {
     fn rules(&self) -> Rules {
-        rules(self.policy, self.cluster)
+        rules(self.policy, self.cluster, self.ledger)
     }
 
     fn seal(&self) -> String {

@@ -15,8 +15,8 @@ use super::backstop::{ACTIONS, API_VERSION, Binding, binding};
 use super::configurations::of_tenants;
 use crate::bootstrap::daemon_admission_policy::by_the_daemon;
 use crate::bootstrap::roles::labels as labels_of_init;
-use crate::contract::CLASS;
-use crate::desired::server_rules::{data, host_fields, unchosen};
+use crate::contract::{CLASS, GID, UID};
+use crate::desired::server_rules::{AUTOSCALED, data, host_fields, names, of_unknown, unchosen};
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::policy::Policy;
@@ -50,8 +50,14 @@ fn name(mode: Mode) -> String {
 pub struct Given {
     /// What the classes allow, by mode.
     pub data: BTreeMap<Mode, BTreeMap<String, String>>,
+    /// The classes that `data` is about.
+    pub classes: BTreeSet<String>,
+    /// What all other classes allow, by mode.
+    pub otherwise: BTreeMap<Mode, BTreeMap<String, String>>,
     /// Fields with hosts in further kinds, of all classes.
     pub host_fields: BTreeSet<HostField>,
+    /// Groups that may change our objects.
+    pub exempt: Vec<String>,
     /// Classes that adopt namespaces.
     pub adopting: Vec<Adopting>,
 }
@@ -60,10 +66,13 @@ impl Given {
     /// Derives the input from a configuration and a ledger.
     #[must_use]
     pub fn of(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) -> Self {
-        let data = data(policy, cluster, unchosen(ledger.older_than_rules));
+        let unchosen = unchosen(ledger.older_than_rules);
         Self {
-            data: data.into_iter().collect(),
+            data: data(policy, cluster, (ledger, unchosen)).into_iter().collect(),
+            classes: names(policy, cluster, ledger),
+            otherwise: ACTIONS.iter().map(|(mode, _)| (*mode, of_unknown(*mode, unchosen))).collect(),
             host_fields: host_fields(policy, cluster),
+            exempt: policy.exempt.clone(),
             adopting: Adopting::of(policy, cluster),
         }
     }
@@ -85,12 +94,20 @@ pub fn bindings() -> Vec<Binding> {
 
 #[must_use]
 pub fn policies(given: &Given) -> Vec<Value> {
-    let Given { data, host_fields, adopting: _ } = given;
-    let nothing = BTreeMap::new();
-    ACTIONS.iter().map(|(mode, _)| policy(*mode, data.get(mode).unwrap_or(&nothing), host_fields)).collect()
+    ACTIONS.iter().map(|(mode, _)| policy(*mode, given)).collect()
 }
 
-fn policy(mode: Mode, data: &BTreeMap<String, String>, fields: &BTreeSet<HostField>) -> Value {
+fn policy(mode: Mode, given: &Given) -> Value {
+    let Given { data, classes, otherwise, host_fields: fields, exempt, adopting: _ } = given;
+    let nothing = BTreeMap::new();
+    let of_mode = |words: &BTreeMap<Mode, BTreeMap<String, String>>| literal(words.get(&mode).unwrap_or(&nothing));
+    // No class has the name `-`. It gives an otherwise empty list its type.
+    let known: Vec<String> = std::iter::once(NO_RULE).chain(classes.iter().map(String::as_str)).map(quoted).collect();
+    let mut rules = resource_rules(fields);
+    rules.push(resource_rule("*", &["*/scale"]));
+    let mut judged = validations(fields);
+    judged.push(scale(exempt));
+    let otherwise = format!("variables.class in [{}] ? {{'': ''}} : {}", known.join(", "), of_mode(otherwise));
     let class = format!("namespaceObject.metadata.?labels[?'{CLASS}'].orValue('')");
     json!({
         "apiVersion": API_VERSION,
@@ -100,10 +117,10 @@ fn policy(mode: Mode, data: &BTreeMap<String, String>, fields: &BTreeSet<HostFie
             "failurePolicy": "Fail",
             "matchConstraints": {
                 "matchPolicy": "Equivalent", "namespaceSelector": of_tenants(), "objectSelector": {},
-                "resourceRules": resource_rules(fields),
+                "resourceRules": rules,
             },
-            "variables": variables(&class, data),
-            "validations": validations(fields),
+            "variables": variables(&class, of_mode(data), otherwise),
+            "validations": judged,
         },
     })
 }
@@ -120,11 +137,14 @@ pub(super) fn validations(fields: &BTreeSet<HostField>) -> Vec<Value> {
 
 /// Returns `data` as a CEL map. Quotes and backslashes are removed, so that no text can end its literal. The names that
 /// a class may use contain neither.
-fn literal(data: &BTreeMap<String, String>) -> String {
-    let text = |text: &str| format!("'{}'", text.replace(['\'', '\\'], "").replace('\n', "\\n"));
-    let entries: Vec<String> = data.iter().map(|(key, words)| format!("{}: {}", text(key), text(words))).collect();
+pub(super) fn literal(data: &BTreeMap<String, String>) -> String {
+    let entries: Vec<String> = data.iter().map(|(key, words)| format!("{}: {}", quoted(key), quoted(words))).collect();
     // The first entry gives an otherwise empty map its type.
     format!("{{{}}}", std::iter::once("'': ''".to_owned()).chain(entries).collect::<Vec<_>>().join(", "))
+}
+
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace(['\'', '\\'], "").replace('\n', "\\n"))
 }
 
 pub(super) fn resource_rule(group: &str, resources: &[&str]) -> Value {
@@ -135,13 +155,16 @@ pub(super) fn resource_rule(group: &str, resources: &[&str]) -> Value {
 }
 
 /// The name of the resource if it is one of [`LOOKED_AT`], otherwise ''. Another API group can have kinds with the same
-/// names and other fields.
+/// names and other fields, and so has a subresource.
 fn resource() -> String {
     let name = "request.resource.resource";
     let one = |(group, resources): &(&str, &[&str])| {
         format!("(request.resource.group == '{group}' && {name} in ['{}'])", resources.join("', '"))
     };
-    format!("{} ? {name} : ''", LOOKED_AT.iter().map(one).collect::<Vec<_>>().join(" || "))
+    format!(
+        "!has(request.subResource) && ({}) ? {name} : ''",
+        LOOKED_AT.iter().map(one).collect::<Vec<_>>().join(" || ")
+    )
 }
 
 pub(super) fn variable(name: &str, expression: impl Into<Value>) -> Value {
@@ -150,11 +173,15 @@ pub(super) fn variable(name: &str, expression: impl Into<Value>) -> Value {
 
 /// CEL for the words of a rule: the list of what the class allows.
 pub(super) fn words(key: &str) -> String {
-    format!("variables.given[?variables.class + '.{key}'].orValue('{NO_RULE}').split('\\n').filter(w, w != '')")
+    format!(
+        "variables.given[?variables.class + '.{key}'].orValue(variables.otherwise[?'{key}'].orValue('{NO_RULE}'))\
+         .split('\\n').filter(w, w != '')"
+    )
 }
 
-/// Returns the variables of a policy. `class` is CEL for the name of the class.
-pub(super) fn variables(class: &str, data: &BTreeMap<String, String>) -> Vec<Value> {
+/// Returns the variables of a policy. `class` is CEL for the name of the class, `given` for the words of the classes,
+/// and `otherwise` for those of the rules that `given` does not have.
+pub(super) fn variables(class: &str, given: String, otherwise: String) -> Vec<Value> {
     let spec = |object: &str| {
         format!(
             "variables.resource in {WITHOUT_PODS} ? dyn({{}}) : variables.resource == 'pods' ? dyn({object}.spec) : \
@@ -164,9 +191,18 @@ pub(super) fn variables(class: &str, data: &BTreeMap<String, String>) -> Vec<Val
     };
     let around = "variables.pattern[0].split('{name}')";
     let namespace = "namespaceObject.metadata.name";
+    let annotation = |key: &str| format!("namespaceObject.metadata.?annotations[?'{key}'].orValue('')");
+    let ours = format!(
+        "{}.map(o, o.replace('{{name}}', variables.name).replace('{{namespace}}', {namespace})\
+         .replace('{{class}}', variables.class).replace('{{uid}}', {}).replace('{{gid}}', {}))",
+        words("ours"),
+        annotation(UID),
+        annotation(GID),
+    );
     vec![
-        variable("given", literal(data)),
+        variable("given", given),
         variable("class", class.to_owned()),
+        variable("otherwise", otherwise),
         variable("resource", resource()),
         variable("updates", "request.operation == 'UPDATE'".to_owned()),
         variable("object", "request.kind.kind.lowerAscii() + ' ' + object.metadata.?name.orValue('')".to_owned()),
@@ -191,9 +227,25 @@ pub(super) fn variables(class: &str, data: &BTreeMap<String, String>) -> Vec<Val
             "hosts",
             "variables.name == '' ? [] : variables.patterns.map(p, p.replace('{name}', variables.name))".to_owned(),
         ),
+        variable("ours", ours),
         variable("spec", spec("object")),
         variable("old", format!("variables.updates ? ({}) : dyn({{}})", spec("oldObject"))),
     ]
+}
+
+/// The most comparisons of an item with each of another list. Such a search costs nothing in CEL, but takes time, so
+/// beyond this limit every item is checked.
+pub(super) const COMPARISONS: usize = 100_000;
+
+/// CEL for the items `item` of a list in the spec of the pod that are not `own`, without those that an update keeps.
+/// Nothing is searched if the list stays the same, so that finalizers of any object can be removed.
+pub(super) fn foreign(list: &str, item: &str, own: &str) -> String {
+    let [new, old] = ["spec", "old"].map(|of| format!("variables.{of}.{list}"));
+    let (all, before) = (format!("{new}.orValue([])"), format!("{old}.orValue([])"));
+    format!(
+        "({new} == {old} ? [] : {all}.filter({item}, !({own} || \
+         (size({all}) * size({before}) <= {COMPARISONS} && {item} in {before}))))"
+    )
 }
 
 /// A validation: `expression` must hold. `message` computes the refusal, and `fallback` is used if that fails.
@@ -241,7 +293,8 @@ fn services() -> Vec<Value> {
     let addresses = |object: &str| format!("{object}.spec.?externalIPs.orValue([])");
     let (new_addresses, old_addresses) = (addresses("object"), addresses("oldObject"));
     let own_addresses = format!(
-        "'externalIPs' in variables.services || {new_addresses}.all(a, variables.updates && a in {old_addresses})"
+        "'externalIPs' in variables.services || (variables.updates && {new_addresses} == {old_addresses}) || \
+         {new_addresses}.all(a, variables.updates && a in {old_addresses})"
     );
     // DNS controllers (external-dns) serve the hosts in such annotations.
     let annotations = "object.metadata.?annotations.orValue({})";
@@ -289,10 +342,13 @@ fn scheduling() -> Vec<Value> {
     let no_system = format!(" && !{}.startsWith('system-')", at("spec", "priorityClassName"));
     let (node, old_node) = (at("spec", "nodeName"), at("old", "nodeName"));
     // Kubernetes adds the tolerations for its own node conditions.
-    let tolerations = format!(
-        "variables.spec.?tolerations.orValue([]).filter(t, !('toleration *' in variables.{key} || \
-         t.?key.orValue('').startsWith('node.kubernetes.io/') || 'toleration ' + t.?key.orValue('') in variables.{key} || \
-         t in variables.old.?tolerations.orValue([])))"
+    let tolerations = foreign(
+        "?tolerations",
+        "t",
+        &format!(
+            "'toleration *' in variables.{key} || t.?key.orValue('').startsWith('node.kubernetes.io/') || \
+             'toleration ' + t.?key.orValue('') in variables.{key}"
+        ),
     );
     vec![
         rule(
@@ -308,24 +364,22 @@ fn scheduling() -> Vec<Value> {
             (key, &is),
             &format!("{tolerations}.size() == 0"),
             &format!("'would tolerate taint \"' + {tolerations}[0].?key.orValue('') + '\"'"),
-            ("remove it from the tolerations of the pod", key),
+            ("remove it from the tolerations of the pod, unless its runtime class or an admission plugin adds it", key),
         ),
     ]
 }
 
 fn sysctls() -> Vec<Value> {
     let is = format!("!(variables.resource in {WITHOUT_PODS})");
-    let list = |of: &str| format!("variables.{of}.?securityContext.?sysctls.orValue([])");
     // Kubernetes treats a slash as a dot.
     let name = "s.name.replace('/', '.')";
     let ports = PORT_SYSCTLS.map(|(sysctl, pattern)| format!("({name} == '{sysctl}' && s.value.matches('{pattern}'))"));
-    let wrong = format!(
-        "{new}.filter(s, !(s in {old} || {name} in variables.sysctls || {name} in ['{safe}'] || {ports}))",
-        new = list("spec"),
-        old = list("old"),
+    let own = format!(
+        "{name} in variables.sysctls || {name} in ['{safe}'] || {ports}",
         safe = SAFE_SYSCTLS.join("', '"),
         ports = ports.join(" || "),
     );
+    let wrong = foreign("?securityContext.?sysctls", "s", &own);
     vec![rule(
         ("sysctls", &is),
         &format!("{wrong}.size() == 0"),
@@ -380,6 +434,30 @@ fn classes() -> Vec<Value> {
     ]
 }
 
+/// Returns the validation that nobody scales an object of a site manifest. A request for `/scale` shows no labels, so
+/// neither the webhook's selector nor its rules find these objects. The autoscaler of a tenant is refused too.
+fn scale(exempt: &[String]) -> Value {
+    let groups: Vec<String> =
+        std::iter::once("system:nodes").chain(exempt.iter().map(String::as_str)).map(quoted).collect();
+    let (user, system) = ("request.userInfo.username", "system:serviceaccount:kube-system:");
+    let expression = format!(
+        "!has(request.subResource) || request.subResource != 'scale' || !['*', request.resource.resource].exists(plural, \
+         plural + '.' + request.resource.group + ' ' + request.name in variables.ours) || {by_daemon} || \
+         {user} == 'system:apiserver' || ({user}.startsWith('{system}') && \
+         ({user} != '{system}horizontal-pod-autoscaler' || '{AUTOSCALED}' in variables.ours)) || \
+         (has(request.userInfo.groups) && request.userInfo.groups.exists(group, group in [{groups}]))",
+        by_daemon = by_the_daemon(),
+        groups = groups.join(", "),
+    );
+    let problem =
+        "may not be scaled, because Bursar made it: ask an administrator to change the configuration, or to exempt you";
+    validation(
+        &expression,
+        &format!("request.resource.resource + ' ' + request.name + ' {problem}'"),
+        &format!("the object {problem}"),
+    )
+}
+
 /// CEL for the storage class of a claim.
 pub(super) fn storage_class(object: &str) -> String {
     format!(
@@ -399,7 +477,8 @@ pub(super) fn allowed_storage(words: &str) -> String {
 fn host_field(field: &HostField) -> Value {
     let HostField { group, plural, path, optional } = field;
     let applies = format!(
-        "request.resource.group == '{group}' && request.resource.resource == '{plural}' && '{field}' in variables.fields"
+        "request.resource.group == '{group}' && request.resource.resource == '{plural}' && !has(request.subResource) && \
+         '{field}' in variables.fields"
     );
     let first = path.first().map(|step| step.name.as_str()).unwrap_or_default();
     let is_same = format!("variables.updates && object[?'{first}'] == oldObject[?'{first}']");
@@ -456,7 +535,7 @@ mod tests {
     fn a_kind_of_the_same_name_in_another_group_is_only_judged_by_its_hosts() {
         let resource = resource();
         assert!(resource.contains("(request.resource.group == 'gateway.networking.k8s.io' && "), "{resource}");
-        assert!(resource.ends_with(" in ['gateways']) ? request.resource.resource : ''"), "{resource}");
+        assert!(resource.ends_with(" in ['gateways'])) ? request.resource.resource : ''"), "{resource}");
         let field = HostField::parse("gateways.networking.istio.io", "spec.servers[].hosts[]").expect("a field");
         let given = Given { host_fields: BTreeSet::from([field]), ..Given::default() };
         for policy in policies(&given) {
@@ -465,6 +544,22 @@ mod tests {
             let of_hosts: Vec<&Value> = validations.iter().filter(by_name).collect();
             assert!(matches!(&*of_hosts, [one] if one["expression"].to_string().contains("networking.istio.io")));
         }
+    }
+
+    #[test]
+    fn a_class_that_the_policies_do_not_know_has_words_of_its_own() {
+        let words = BTreeMap::from([("services".to_owned(), String::new())]);
+        let otherwise = BTreeMap::from([(Mode::Enforce, words)]);
+        let given = Given { classes: BTreeSet::from(["tool".to_owned()]), otherwise, ..Given::default() };
+        let expression = |policy: &Value| {
+            let variables = policy["spec"]["variables"].as_array().expect("variables");
+            let found = variables.iter().find(|variable| variable["name"] == "otherwise").expect("the variable");
+            found["expression"].as_str().expect("a text").to_owned()
+        };
+        let [enforce, warn, _] = &policies(&given)[..] else { panic!("one policy for each mode") };
+        let known = "variables.class in ['-', 'tool'] ? {'': ''}";
+        assert_eq!(expression(enforce), format!("{known} : {{'': '', 'services': ''}}"));
+        assert_eq!(expression(warn), format!("{known} : {{'': ''}}"));
     }
 
     #[test]

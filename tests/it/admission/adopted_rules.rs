@@ -343,6 +343,39 @@ fn violations_older_than_the_label_may_stay_but_not_get_worse() {
     site.cluster.run(&["delete", "namespace", place, "--wait=false"], "");
 }
 
+/// Objects with many items that all pass: an update that keeps them neither takes long nor fails.
+#[test]
+fn large_objects_can_be_changed_and_removed() {
+    let site = Site::shared();
+    prepare(&site);
+    // 600 different lists of nine hosts: each list spells a number with the two hosts.
+    let spelled =
+        |number: usize| (0..9).map(move |bit| if number >> bit & 1 == 0 { OWN } else { "a.lab-ann.lab.example.org" });
+    let entry = |number: usize| json!({"hosts": spelled(number).chain([OWN; 3].into_iter().take(number >> 9)).collect::<Vec<_>>()});
+    let mut large = ingress(Some(OWN), json!({"tls": (0..600).map(entry).collect::<Vec<_>>()}));
+    large["metadata"]["name"] = json!("large");
+    large["metadata"]["finalizers"] = json!(["example.org/x"]);
+    let mut pod = pods(LAB, json!({})).swap_remove(0);
+    pod["metadata"]["name"] = json!("large");
+    pod["spec"]["volumes"] = (0..12_000).map(|number| json!({"name": format!("v{number:05}")})).collect();
+    for object in [&large, &pod] {
+        let created = site.meddler(&["create", "-f", "-"], &object.to_string());
+        assert!(created.status.success(), "{}", said(&created));
+    }
+    let patch = |kind: &str, patch: Value| {
+        let patched = site.meddler(&["patch", kind, "large", "-n", LAB, "--type=merge", "-p", &patch.to_string()], "");
+        assert!(patched.status.success(), "{kind}: {}", said(&patched));
+    };
+    let began = std::time::Instant::now();
+    patch("pod", json!({"metadata": {"labels": {"a": "b"}}}));
+    // Comparing each volume with each other one takes half a minute.
+    assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+    patch("ingress", json!({"metadata": {"labels": {"a": "b"}}}));
+    patch("ingress", json!({"metadata": {"finalizers": null}}));
+    site.delete("ingress", "large", LAB);
+    site.delete("pod", "large", LAB);
+}
+
 #[test]
 fn the_daemon_cannot_change_the_rules_of_adopted_namespaces() {
     let site = Site::shared();

@@ -3,6 +3,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bursar::bootstrap::webhook::Kept;
+use bursar::policy::Class;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::json;
 
@@ -155,7 +157,18 @@ fn uninstalling_the_webhook_keeps_the_backstop_unless_requested() {
     let refused = site.meddler(&debug, r#"{"securityContext":{"runAsUser":52504}}"#);
     assert!(said(&refused).contains("bursar-uid"), "{}{}", out(&refused), said(&refused));
 
+    // The daemon keeps the classes of the backstop up to date.
+    let binding = ["get", "validatingadmissionpolicybinding", "bursar-uid-enforce", "--ignore-not-found", "-o", "yaml"];
+    let mut renamed = site.settings.policy.clone();
+    let class = renamed.classes.remove("tool").expect("the class is there");
+    renamed.classes.insert("project".to_owned(), Class { name: "project".to_owned(), ..class });
+    assert_eq!(site.keep(&renamed), Kept::Absent);
+    assert!(site.cluster.run(&binding, "").contains("- project"));
+    assert_eq!(site.keep(&site.settings.policy), Kept::Absent);
+    assert!(!site.cluster.run(&binding, "").contains("- project"));
+
     site.uninstall(&["--cluster", "test", "--backstop"]);
+    assert_eq!((site.keep(&renamed), site.cluster.run(&binding, "")), (Kept::Absent, String::new()));
     wait_for("uids are no longer checked", DEADLINE, || site.create(&wrong).ok());
     site.delete("pod", "right", "tool-foo");
     site.delete("pod", "wrong", "tool-foo");

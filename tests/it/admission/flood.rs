@@ -264,20 +264,20 @@ async fn largest_pod(sender: &Sender) {
         let label = |number: usize| (format!("{number:0>63}"), json!("x".repeat(63)));
         json!({"metadata": {"labels": (0..count).map(label).collect::<serde_json::Map<_, _>>()}})
     };
-    let owner = |number: usize, length: usize| json!({"apiVersion": "v1", "kind": "Node", "name": "x".repeat(length), "uid": number.to_string()});
+    let owner = |number: usize, name: String| json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": number.to_string()});
     // The API server removes duplicate references.
-    let owners: Vec<Value> = (0..33).map(|number| owner(number, 1)).collect();
+    let owners: Vec<Value> = (0..33).map(|number| owner(number, "x".to_owned())).collect();
     let finalizers: Vec<String> = (0..33).map(|number| format!("example.org/{number}")).collect();
     // The client chooses the name of the manager in these entries.
-    let managed = |number: usize, length: usize| {
+    let managed = |number: usize, key: &str| {
         json!({
             "manager": format!("m{number}"), "operation": "Apply", "apiVersion": "v1", "time": "2026-05-03T12:00:00Z",
-            "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": {"f:annotations": {format!("f:{}", "x".repeat(length)): {}}}},
+            "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": {"f:annotations": {format!("f:{key}"): {}}}},
         })
     };
     let pods = "/api/v1/namespaces/tool-foo/pods";
     let mut made = pod("managed");
-    made["metadata"]["managedFields"] = json!([managed(1, 300 << 10)]);
+    made["metadata"]["managedFields"] = json!([managed(1, &"x".repeat(300 << 10))]);
     let refused = sender.as_foo(Method::POST, pods, &made).await;
     assert!(refused.message().contains("KiB of metadata.managedFields"), "{} {}", refused.status, refused.message());
     let refused = sender.as_foo(Method::POST, pods, &with("larger", 800 << 10)).await;
@@ -290,9 +290,17 @@ async fn largest_pod(sender: &Sender) {
         (labels(129)["metadata"].clone(), "bursar-size"),
         (json!({"finalizers": finalizers}), "bursar-size"),
         (json!({"ownerReferences": owners}), "bursar-size"),
-        (json!({"ownerReferences": [owner(1, 700 << 10)]}), "bursar-size"),
-        (json!({"managedFields": [managed(1, 300 << 10)]}), "bursar-size"),
-        (json!({"managedFields": (0..3000).map(|number| managed(number, 10)).collect::<Vec<_>>()}), "bursar-size"),
+        (json!({"ownerReferences": [owner(1, "x".repeat(700 << 10))]}), "bursar-size"),
+        (json!({"managedFields": [managed(1, &"x".repeat(300 << 10))]}), "bursar-size"),
+        (
+            json!({"managedFields": (0..3000).map(|number| managed(number, "xxxxxxxxxx")).collect::<Vec<_>>()}),
+            "bursar-size",
+        ),
+        // A character may take four bytes in etcd, and a control character six.
+        (json!({"ownerReferences": [owner(1, "\u{20000}".repeat(300))]}), "bursar-size"),
+        (json!({"managedFields": [managed(1, &"\u{20000}".repeat(100 << 10))]}), "bursar-size"),
+        (json!({"managedFields": [managed(1, &"\u{8}".repeat(80 << 10))]}), "bursar-size"),
+        (json!({"managedFields": [managed(1, &"\u{1}".repeat(60 << 10))]}), "bursar-size"),
     ] {
         let refused = sender.as_foo(Method::PATCH, &path, &json!({"metadata": metadata})).await;
         let keys: Vec<&String> = metadata.as_object().into_iter().flat_map(|metadata| metadata.keys()).collect();

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bursar::bootstrap;
 use bursar::contract::TenantState;
+use bursar::execute::request::{ApiServer, Ask};
 use bursar_testkit::process::run;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use http::Method;
@@ -166,6 +167,8 @@ fn attacks() -> Vec<(Value, &'static str)> {
     of_pods(SHOP, json!({"runtimeClassName": "kata"}), "would have runtimeClassName kata");
     of_pods(SHOP, json!({"schedulerName": "mine"}), "would have schedulerName mine");
     of_pods(SHOP, toleration(json!({"operator": "Exists"})), "would tolerate taint \"\"");
+    let listed = "of the pod, unless its runtime class or an admission plugin adds it, or ask";
+    of_pods(SHOP, toleration(json!({"operator": "Exists"})), listed);
     of_pods(
         SHOP,
         toleration(json!({"key": "control-plane", "operator": "Exists"})),
@@ -245,7 +248,10 @@ pub fn prepare(site: &Site) -> Meddler {
         class
     };
     let priority = |name: &str| class("PriorityClass", "scheduling.k8s.io/v1", name, json!({"value": 1}));
-    let runtime = |name: &str| class("RuntimeClass", "node.k8s.io/v1", name, json!({"handler": name}));
+    // The API server adds these tolerations to pods before it evaluates the rules.
+    let added = json!({"tolerations": [{"key": "gpu", "operator": "Exists"}]});
+    let runtime =
+        |name: &str| class("RuntimeClass", "node.k8s.io/v1", name, json!({"handler": name, "scheduling": added}));
     let items = [
         priority("batch"),
         priority("urgent"),
@@ -322,6 +328,70 @@ fn the_rules_of_the_api_server_allow_ordinary_objects() {
     });
     let wrong: Vec<String> = wrong.collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_class_that_the_policies_do_not_know_has_the_rules_of_a_class_without_keys() {
+    let site = Site::shared();
+    let meddler = prepare(&site);
+    let place = "unknown-class";
+    let labels = json!({"bursar.dev/class": "nobody"});
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": place, "labels": labels}});
+    site.cluster.run(&["apply", "-f", "-"], &namespace.to_string());
+    wait_for("the policies know the namespace", DEADLINE, || {
+        meddler.create(&service(place, json!({"type": "NodePort"}))).err()
+    });
+    let deployment = |fields: Value| pods(place, fields).swap_remove(1);
+    for refused in [
+        service(place, json!({"type": "NodePort"})),
+        service(place, json!({"externalIPs": ["192.0.2.7"]})),
+        deployment(json!({"nodeName": "node-1"})),
+        deployment(json!({"priorityClassName": "system-node-critical"})),
+        deployment(sysctl("kernel.msgmax", "1")),
+    ] {
+        let why = meddler.create(&refused).expect_err("the rules refuse it");
+        assert!(why.contains("bursar-rules-enforce"), "{refused}: {why}");
+    }
+    let mut token = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token"});
+    token["metadata"] = json!({"name": "x", "namespace": place,
+        "annotations": {"kubernetes.io/service-account.name": "default"}});
+    let why = meddler.create(&token).expect_err("the policy refuses the token");
+    assert!(why.contains("bursar-tokens"), "{why}");
+    assert_eq!(meddler.create(&service(place, json!({}))), Ok(()));
+    site.cluster.run(&["delete", "namespace", place, "--wait=false"], "");
+}
+
+#[test]
+fn only_the_daemon_scales_objects_of_site_manifests() {
+    let site = Site::shared();
+    let _meddler = prepare(&site);
+    let autoscaler = "system:serviceaccount:kube-system:horizontal-pod-autoscaler";
+    let role = ["create", "clusterrolebinding", "autoscaler", "--clusterrole=cluster-admin", "--user", autoscaler];
+    site.cluster.run(&role, "");
+    for (name, labels) in [("proxy-ann", json!({"app.kubernetes.io/managed-by": "bursar"})), ("own", json!({}))] {
+        let mut deployment = pods(SHOP, json!({})).swap_remove(1);
+        deployment["metadata"]["name"] = json!(name);
+        deployment["metadata"]["labels"] = labels;
+        deployment["spec"]["replicas"] = json!(0);
+        site.cluster.run(&["create", "-f", "-"], &deployment.to_string());
+    }
+    let scale = |name: &'static str| ["scale", "deployment", name, "-n", SHOP, "--replicas=0"];
+    for name in ["proxy-ann", "own"] {
+        let as_autoscaler = site.kubectl_as(&[&format!("--as={autoscaler}")], &scale(name), "");
+        for answer in [site.tool("ann", &scale(name), ""), as_autoscaler, site.meddler(&scale(name), "")] {
+            let is_refused = said(&answer).contains("deployments proxy-ann may not be scaled");
+            assert_eq!((answer.status.success(), is_refused), (name == "own", name != "own"), "{}", said(&answer));
+        }
+    }
+    let scaled = runtime().block_on(async {
+        let client = bootstrap::client(site.daemon_kubeconfig()).await.expect("the kubeconfig is valid");
+        let server = ApiServer::new(super::site::name(), client, std::sync::Arc::default());
+        let path = format!("/apis/apps/v1/namespaces/{SHOP}/deployments/proxy-ann/scale");
+        server.ask(&path, Ask::Merge(&json!({"spec": {"replicas": 0}}))).await
+    });
+    scaled.unwrap_or_else(|error| panic!("{error}"));
+    site.cluster.run(&["delete", "deployment", "proxy-ann", "own", "-n", SHOP], "");
+    site.cluster.run(&["delete", "clusterrolebinding", "autoscaler"], "");
 }
 
 #[test]

@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use bursar::bootstrap::webhook::{WebhookRequest, write_outside};
+use bursar::bootstrap::webhook::{Kept, WebhookRequest, keep, write_outside};
 use bursar::bootstrap::{self, InitRequest, init};
 use bursar::contract::{Identity, Sealer, TenantState, annotate};
 use bursar::daemon;
 use bursar::errors::chain;
 use bursar::identity::{AccountId, ClusterName, DirectoryId, NamespaceName, PosixIdentity};
 use bursar::ledger::LedgerState;
+use bursar::policy::Policy;
 use bursar::settings::Settings;
 use bursar::store::Store;
 use bursar_testkit::binaries::program;
@@ -109,6 +110,10 @@ impl Site {
             .replace("@FOLDER@", &folder.path().display().to_string())
             .replace("@URL@", &cluster.url)
             .replace("@CA@", &cluster.ca_pem.display().to_string());
+        let manifests = folder.path().join("manifests/shop");
+        std::fs::create_dir_all(&manifests).expect("the folder is writable");
+        let proxy = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: 'proxy-{name}'}}";
+        std::fs::write(manifests.join("proxy.yaml"), proxy).expect("the folder is writable");
         let path = folder.path().join("bursar.toml");
         std::fs::write(&path, &config).expect("the folder is writable");
         let settings = Settings::load(&path).unwrap_or_else(|error| panic!("{error}"));
@@ -169,6 +174,18 @@ impl Site {
             };
             installed.await.unwrap_or_else(|error| panic!("{}", chain(&error)));
         });
+    }
+
+    /// Does what the daemon does every 15 minutes, with this policy.
+    pub fn keep(&self, policy: &Policy) -> Kept {
+        let (sealer, cluster) = (self.sealer(), name());
+        let (ledger, state_dir) = (&self.ledger, self.settings.state_dir.as_path());
+        let request =
+            WebhookRequest { policy, cluster: &cluster, ledger, state_dir, sealer: &sealer, now: daemon::now() };
+        runtime().block_on(async {
+            let client = bootstrap::client(&self.settings.clusters[&name()]).await.expect("the kubeconfig is valid");
+            keep(&client, request, false).await.unwrap_or_else(|error| panic!("{}", chain(&error)))
+        })
     }
 
     pub fn url(&self) -> String {

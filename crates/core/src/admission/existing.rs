@@ -9,7 +9,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::value::Json;
-use super::{Decision, Finding, Operation, Resolved, Review, Rule, User, decide};
+use super::{Decision, Finding, Operation, POD_BYTES, Resolved, Review, Rule, TOO_LARGE, User, decide};
+use crate::contract::SERVICE_ACCOUNT_PREFIX;
 use crate::rules::server::{PORT_SYSCTLS, SAFE_SYSCTLS, ServerRule, ServerRules};
 use crate::rules::{Mode, Rules};
 
@@ -47,11 +48,13 @@ const fn kind(group: &'static str, resource: &'static str) -> Kind {
 
 /// The checks that are left out, because an existing object does not show the problem. The texts are for
 /// administrators.
-pub const NOT_JUDGED: [&str; 4] = [
+pub const NOT_JUDGED: [&str; 6] = [
     "scheduling: nodeName of running pods, because the scheduler sets it; templates are judged",
     "services: hosts in annotations",
     "hosts.fields: hosts in further kinds",
     "claims: the storage class that a claim without one would get",
+    "bursar-tokens: Secrets with a token of a service account, because they may not be read",
+    "bursar-size: labels, finalizers, owner references and managedFields",
 ];
 
 /// A rule that an existing object breaks.
@@ -89,6 +92,9 @@ pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: Kind, object: &Value
         old_object: None,
         dry_run: true,
     };
+    let size = |object: &Value| Json::from(object).stored();
+    // A new pod has no status.
+    let is_too_large = kind.resource == "pods" && size(object) - size(&object["status"]) > POD_BYTES;
     let Decision { refusals, warnings, audit, patch, left_out: _ } = decide(rules, resolved, &review);
     // A suspension refuses new pods only.
     let refusals = refusals.into_iter().filter(|finding| finding.rule != Rule::Suspended);
@@ -97,6 +103,9 @@ pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: Kind, object: &Value
     let mut broken: Vec<Broken> = refusals.map(of(Mode::Enforce)).collect();
     broken.extend(warnings.into_iter().map(of(Mode::Warn)));
     broken.extend(audit.into_iter().map(of(Mode::Audit)));
+    if is_too_large {
+        broken.push(Broken { rule: Rule::Malformed.as_str(), mode: Mode::Enforce, text: TOO_LARGE.to_owned() });
+    }
     if kind.resource == "pods" && !patch.is_empty() {
         let paths: BTreeSet<&str> = patch.iter().map(|operation| operation.path.as_str()).collect();
         let shown: Vec<&str> = paths.iter().copied().take(3).collect();
@@ -129,6 +138,13 @@ pub fn by_server(server: &ServerRules, unchosen: Mode, kind: Kind, object: &Valu
         return Vec::new();
     }
     let mut broken = Vec::new();
+    let account = text(&object["spec"]["serviceAccountName"]);
+    let generation = account.strip_prefix(SERVICE_ACCOUNT_PREFIX).unwrap_or_default();
+    let is_ours_now = !generation.is_empty() && generation.bytes().all(|byte| byte.is_ascii_digit());
+    if kind.resource == "pods" && is_ours_now {
+        let text = format!("it runs as {account}, with the rights of the tenant's credential");
+        broken.push(Broken { rule: "bursar-tokens", mode: Mode::Enforce, text });
+    }
     let mut judge = |name: &'static str, rule: &ServerRule, problems: Vec<String>| {
         let mode = rule.mode.unwrap_or(unchosen);
         if mode != Mode::Off {
@@ -265,6 +281,25 @@ mod tests {
 
     fn template(spec: &Value) -> Value {
         json!({"spec": {"template": {"spec": spec}}})
+    }
+
+    #[test]
+    fn a_pod_that_is_too_large_or_runs_as_our_service_account_is_found() {
+        let pods = kind("", "pods");
+        let of = |account: &str| json!({"spec": {"serviceAccountName": account}});
+        let found = |account: &str| broken(&ServerRules::default(), pods, &of(account));
+        assert_eq!(found("bursar-g7"), [("bursar-tokens", Mode::Enforce)]);
+        for other in ["", "default", "bursar-g", "bursar-g7x"] {
+            assert_eq!(found(other), [], "{other}");
+        }
+        let rules = Rules::parse(include_bytes!("../../../../tests/data/admission/rules.json")).expect("valid rules");
+        let large = |field: &str, size: usize| {
+            let mut pod = json!({"metadata": {"name": "x", "namespace": "tool-foo"}, "spec": {"containers": []}});
+            pod[field]["x"] = json!("x".repeat(size));
+            let unknown = Resolved::Unresolved(crate::admission::Unresolved::Unknown);
+            by_webhook(&rules, &unknown, pods, &pod).iter().any(|broken| broken.text == TOO_LARGE)
+        };
+        assert!(large("spec", POD_BYTES) && !large("spec", POD_BYTES / 2) && !large("status", POD_BYTES));
     }
 
     #[test]

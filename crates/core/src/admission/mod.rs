@@ -37,6 +37,13 @@ use pod::Pod;
 use tenant::Tenant;
 use value::Json;
 
+/// The most bytes that a pod may take in etcd when the webhook sees it: half of what etcd accepts. A deletion first
+/// writes into the pod, so a pod that fills etcd's limit cannot be deleted. The other half is for what the webhook does
+/// not see: the status, and labels, finalizers and owner references, which the policy `bursar-size` limits.
+pub const POD_BYTES: usize = 3 << 18;
+/// Why a pod may not take more than [`POD_BYTES`].
+pub const TOO_LARGE: &str = "a pod of more than 768 KiB could grow until it cannot be deleted";
+
 /// The kinds of objects in a tenant's namespace that the rules of a class apply to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Concern {

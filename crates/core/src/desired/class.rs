@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::identity::{AccountId, AccountKind, ClusterName};
+use crate::json_text::JsonText;
+use crate::kinds::ObjectKey;
 use crate::ledger::{Account, LedgerState, Lifecycle as LifecycleState, Tenant};
 use crate::policy::{Class, Lifecycle, Policy, Provision, UidRange, When};
 
@@ -178,6 +180,55 @@ pub fn classes_of_namespaces<'a>(ledger: &'a LedgerState, policy: &'a Policy) ->
         classes.insert(&account.id, of_account.collect());
     }
     classes
+}
+
+/// Returns the names of former classes that namespaces in `cluster` may still carry, each with the class that takes
+/// their accounts now, whose rules apply until the label changes. A name is left out if its accounts now go to several
+/// classes, or to none.
+#[must_use]
+pub fn former_classes<'p>(
+    ledger: &LedgerState,
+    policy: &'p Policy,
+    cluster: &ClusterName,
+) -> BTreeMap<String, &'p Class> {
+    let has_namespaces = |class: &&Class| class.clusters.contains(cluster) && class.namespace.is_some();
+    // The first class stays in the list after the label has changed: the end of a rename then changes no rules.
+    let mut accounts: BTreeMap<String, Vec<(&AccountId, bool)>> = BTreeMap::new();
+    for ((id, _), tenant) in ledger.tenants.iter().filter(|((_, at), _)| at == cluster) {
+        let Some(namespace) = &tenant.namespace else { continue };
+        let record = ledger.objects.get(&ObjectKey::namespace(cluster, namespace));
+        let written = record.and_then(|record| record.detail.as_ref()).map(JsonText::value);
+        let label = written.as_ref().and_then(|label| label.as_str()).unwrap_or(&tenant.class);
+        for name in BTreeSet::from([label, tenant.class.as_str()]) {
+            if !policy.classes.get(name).is_some_and(|class| has_namespaces(&class)) {
+                accounts.entry(name.to_owned()).or_default().push((id, name == label));
+            }
+        }
+    }
+    if accounts.is_empty() {
+        return BTreeMap::new();
+    }
+    let groups = Groups::of(ledger, &policy.lifecycle);
+    let now = |id: &AccountId| {
+        let account = ledger.accounts.get(id)?;
+        let tenants: Vec<_> = ledger.tenants_of(id).collect();
+        let taken = taken(account, policy, &groups, &|class| is_asked_for(class, account, ledger, &tenants)).now;
+        let here: Vec<&Class> = taken.into_iter().filter(|class| class.clusters.contains(cluster)).collect();
+        main(&here).filter(has_namespaces)
+    };
+    let by_name = accounts.into_iter().filter_map(|(name, accounts)| {
+        let classes = |carried: bool| -> BTreeMap<&'p str, &'p Class> {
+            let ids = accounts.iter().filter(|(_, carries)| *carries == carried).map(|(id, _)| *id);
+            ids.filter_map(now).map(|class| (class.name.as_str(), class)).collect()
+        };
+        let carriers = classes(true);
+        match carriers.len() {
+            0 => Some((name, classes(false).into_values().next()?)),
+            1 => Some((name, carriers.into_values().next()?)),
+            _ => None,
+        }
+    });
+    by_name.collect()
 }
 
 /// Returns the class of an account's own namespace in a cluster. `classes` are those that take the account there.

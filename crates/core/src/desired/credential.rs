@@ -8,14 +8,13 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{DesiredCredential, HomeTarget, Place, Proof, Subject, TokenOf, generation_group};
+use crate::contract::SERVICE_ACCOUNT_PREFIX;
 use crate::digest::digest;
 use crate::identity::{HostName, NamespaceName};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
 use crate::ledger::Account;
 use crate::policy::{Cluster, CredentialKind, CredentialRule, Endpoint, HomeRule};
 
-/// The prefix of our service accounts' names. The generation follows.
-pub const SERVICE_ACCOUNT_PREFIX: &str = "bursar-g";
 /// The prefix of the names of Secrets that tokens are bound to. The host follows.
 pub const SECRET_PREFIX: &str = "bursar-host-";
 

@@ -34,7 +34,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::contract::{MANAGED_BY, MANAGER};
+use crate::contract::{CLASS, MANAGED_BY, MANAGER};
 use crate::digest::digest;
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, HostName, NamespaceName, PosixIdentity};
 use crate::json_text::JsonText;
@@ -44,7 +44,7 @@ use crate::packed_text::DigestText;
 use crate::policy::{DriftMode, Endpoint, OidcRule, PodSecurity, Reapers};
 pub use class::{
     ClassesOfNamespaces, Groups, accounts_of, classes_by, classes_if_asked, classes_of, classes_of_namespaces,
-    groups_without_uid, takes,
+    former_classes, groups_without_uid, takes,
 };
 pub use derive::{Derived, Deriver, Each, derive, is_separable};
 pub use ssh::DesiredKeys;
@@ -243,6 +243,7 @@ pub fn detail(kind: &ObjectKind, manifest: &Value) -> Option<JsonText> {
         Detail::QuotaHard => Some(JsonText::from(&manifest["spec"]["hard"])),
         Detail::VolumeFixed => volume::fixed(kind, manifest).as_ref().map(JsonText::from),
         Detail::Subjects => Some(JsonText::from(&manifest["subjects"])),
+        Detail::Class => Some(JsonText::from(&manifest["metadata"]["labels"][CLASS])),
     }
 }
 

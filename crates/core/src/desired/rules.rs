@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::class::former_classes;
 use crate::identity::ClusterName;
 use crate::kinds::ManagedKind;
 use crate::ledger::LedgerState;
@@ -11,17 +12,20 @@ use crate::rules::{AllowedVolume, ClassRules, Mode, Mount, Rules, VERSION, Volum
 /// The volume with people's files. Pods that get it have its mount path as `HOME`.
 const HOME: &str = "home";
 
-/// Returns the rules of `cluster`: those of all classes with namespaces there.
+/// Returns the rules of `cluster`: those of all classes with namespaces there, also by the former names that namespaces
+/// still carry.
 #[must_use]
-pub fn rules(policy: &Policy, cluster: &ClusterName) -> Rules {
+pub fn rules(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) -> Rules {
     let classes = policy.classes.values().filter(|class| class.clusters.contains(cluster));
+    let named = classes.map(|class| (class.name.clone(), class));
     Rules {
         version: VERSION,
         cluster: cluster.clone(),
         daemon: DAEMON_USER.to_owned(),
         exempt: policy.exempt.clone(),
-        classes: classes
-            .filter_map(|class| Some((class.name.clone(), class_rules(class)?)))
+        classes: named
+            .chain(former_classes(ledger, policy, cluster))
+            .filter_map(|(name, class)| Some((name, class_rules(class)?)))
             .collect::<BTreeMap<_, _>>(),
         // A client certificate is required only after a review that had one: `bursar webhook install` writes this
         // field.
@@ -94,18 +98,21 @@ pub fn unenforced(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::testing::{policy, prod};
+    use crate::desired::server_rules::data;
+    use crate::identity::AccountKind;
+    use crate::plan::testing::{World, policy, prod};
+    use crate::policy::When;
 
     #[test]
     fn classes_without_namespaces_have_no_rules() {
-        let rules = rules(&policy(), &prod());
+        let rules = rules(&policy(), &prod(), &LedgerState::default());
         assert_eq!(rules.classes.keys().collect::<Vec<_>>(), ["student", "tool"]);
-        assert!(self::rules(&policy(), &ClusterName("other".to_owned())).classes.is_empty());
+        assert!(self::rules(&policy(), &ClusterName("other".to_owned()), &LedgerState::default()).classes.is_empty());
     }
 
     #[test]
     fn volumes_of_the_class_are_allowed_and_mounted() {
-        let rules = rules(&policy(), &prod());
+        let rules = rules(&policy(), &prod(), &LedgerState::default());
         let volumes = &rules.classes["student"].volumes;
         let own = AllowedVolume::Nfs { server: "nfs.example.org".to_owned(), path: "/srv/home/{name}".to_owned() };
         assert_eq!(volumes.allow, [own]);
@@ -115,7 +122,63 @@ mod tests {
 
     #[test]
     fn rules_are_parsed_as_they_were_written() {
-        let rules = rules(&policy(), &prod());
+        let rules = rules(&policy(), &prod(), &LedgerState::default());
         assert_eq!(Rules::parse(rules.to_json().as_bytes()), Ok(rules));
+    }
+
+    /// Returns the class in the label of each namespace, as last written.
+    fn labels(world: &World) -> BTreeSet<String> {
+        let namespaces = world.ledger.objects.iter().filter(|(key, _)| key.kind == ManagedKind::Namespace);
+        let label = namespaces.filter_map(|(_, record)| record.detail.as_ref()?.value().as_str().map(str::to_owned));
+        label.collect()
+    }
+
+    #[test]
+    fn while_a_class_is_renamed_both_names_have_rules() {
+        let mut world = World::new();
+        for number in 1..=3 {
+            world.add(AccountKind::Tool, &format!("t{number:02}"), Some(53_000 + number));
+        }
+        (0..4).for_each(|_| drop(world.cycle()));
+        // The second time the ledger still has the first name, and the labels have the second.
+        for (before, after) in [("tool", "project"), ("project", "job")] {
+            assert_eq!(labels(&world), BTreeSet::from([before.to_owned()]));
+            let class = world.policy.classes.remove(before).expect("the class is there");
+            world.policy.classes.insert(after.to_owned(), Class { name: after.to_owned(), ..class });
+            let mut seen = BTreeSet::new();
+            for _ in 0..4 {
+                let rules = rules(&world.policy, &prod(), &world.ledger);
+                let labels = labels(&world);
+                assert!(labels.iter().all(|label| rules.classes.contains_key(label)), "{labels:?}: {rules:?}");
+                if labels.contains(before) {
+                    assert_eq!(rules.classes.get(before), rules.classes.get(after));
+                }
+                let data = data(&world.policy, &prod(), (&world.ledger, Mode::Enforce));
+                let words = &data.iter().find(|(mode, _)| *mode == Mode::Enforce).expect("the mode has words").1;
+                assert!(labels.iter().all(|label| words.contains_key(&format!("{label}.services"))), "{words:?}");
+                seen.insert(labels.len());
+                world.cycle();
+            }
+            assert_eq!(seen, BTreeSet::from([1, 2]), "the change is paced");
+        }
+    }
+
+    #[test]
+    fn a_class_whose_accounts_go_to_several_classes_has_no_rules_by_its_old_name() {
+        let mut world = World::new();
+        world.add(AccountKind::Tool, "t01", Some(53_001));
+        world.add(AccountKind::Tool, "t02", Some(53_002));
+        (0..4).for_each(|_| drop(world.cycle()));
+        let former =
+            |world: &World| former_classes(&world.ledger, &world.policy, &prod()).into_keys().collect::<Vec<_>>();
+        assert_eq!(former(&world), Vec::<String>::new());
+        let mut class = world.policy.classes.remove("tool").expect("the class is there");
+        assert_eq!(former(&world), Vec::<String>::new(), "no class takes the accounts");
+        for (name, tool, expected) in [("left", "t01", &["tool"][..]), ("right", "t02", &[])] {
+            name.clone_into(&mut class.name);
+            class.when = Some(When::Base(format!("cn={tool},ou=tools,dc=example,dc=org")));
+            world.policy.classes.insert(name.to_owned(), class.clone());
+            assert_eq!(former(&world), expected, "{name}");
+        }
     }
 }

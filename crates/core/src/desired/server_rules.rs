@@ -3,7 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
+
+use super::class::former_classes;
 use crate::identity::ClusterName;
+use crate::ledger::LedgerState;
 use crate::policy::{AdoptedAdmission, Class, Policy};
 use crate::rules::server::{HostField, ServerRule, ServerRules};
 use crate::rules::{HostRules, Mode};
@@ -18,13 +22,35 @@ pub const fn unchosen(ledger_is_older: bool) -> Mode {
     if ledger_is_older { Mode::Audit } else { Mode::Enforce }
 }
 
-/// Returns the data for the policy of each mode.
+/// Returns the data for the policy of each mode, with the names of former classes that namespaces still carry.
 #[must_use]
-pub fn data(policy: &Policy, cluster: &ClusterName, unchosen: Mode) -> [(Mode, BTreeMap<String, String>); 3] {
+pub fn data(
+    policy: &Policy,
+    cluster: &ClusterName,
+    (ledger, unchosen): (&LedgerState, Mode),
+) -> [(Mode, BTreeMap<String, String>); 3] {
+    let former = former_classes(ledger, policy, cluster);
     MODES.map(|mode| {
-        let classes = classes(policy, cluster).flat_map(|class| of_class(class, mode, unchosen));
-        (mode, classes.collect())
+        let named = classes(policy, cluster).map(|class| (class.name.as_str(), class));
+        let named = named.chain(former.iter().map(|(name, class)| (name.as_str(), *class)));
+        (mode, named.flat_map(|(name, class)| of_class(name, class, mode, unchosen)).collect())
     })
+}
+
+/// Returns the names of the classes that [`data`] is about, whether or not they have a rule in some mode.
+#[must_use]
+pub fn names(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) -> BTreeSet<String> {
+    let present = classes(policy, cluster).map(|class| class.name.clone());
+    present.chain(former_classes(ledger, policy, cluster).into_keys()).collect()
+}
+
+/// Returns the words, by rule, for a class that [`data`] does not know: those of a class without keys. It has a
+/// namespace before `init` has run again if the configuration was changed meanwhile.
+#[must_use]
+pub fn of_unknown(mode: Mode, unchosen: Mode) -> BTreeMap<String, String> {
+    let hosts = HostRules { mode: Mode::Off, allow: Vec::new(), annotations: Vec::new() };
+    let words = words("", "", &hosts, &ServerRules::default(), (mode, unchosen));
+    words.into_iter().map(|(key, words)| (key.trim_start_matches('.').to_owned(), words)).collect()
 }
 
 /// Returns the fields of additional kinds that name hosts, for all classes.
@@ -89,9 +115,40 @@ fn rules(server: &ServerRules) -> [(&'static str, &ServerRule); 5] {
     ]
 }
 
-fn of_class(class: &Class, mode: Mode, unchosen: Mode) -> Vec<(String, String)> {
+fn of_class(name: &str, class: &Class, mode: Mode, unchosen: Mode) -> Vec<(String, String)> {
     let namespace = class.namespace.as_deref().unwrap_or_default();
-    words(&class.name, namespace, &class.admission.hosts, &class.admission.server, (mode, unchosen))
+    let mut entries = words(name, namespace, &class.admission.hosts, &class.admission.server, (mode, unchosen));
+    let ours = scalable(class);
+    if mode == Mode::Enforce && !ours.is_empty() {
+        entries.push((format!("{name}.namespace"), namespace.to_owned()));
+        entries.push((format!("{name}.ours"), lines(ours)));
+    }
+    entries
+}
+
+/// The word of a class with an autoscaler of its own.
+pub const AUTOSCALED: &str = "autoscaled";
+
+/// Returns the objects of site manifests that may have a `/scale`, such as `deployments.apps proxy`, because a request
+/// for it does not show the object's labels. For kinds that Kubernetes does not define, only the API group is known.
+fn scalable(class: &Class) -> Vec<String> {
+    let words = class.manifests.iter().filter_map(|manifest| {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (version, kind, name) =
+            (text(&manifest["apiVersion"]), text(&manifest["kind"]), &manifest["metadata"]["name"]);
+        let group = version.split_once('/').map_or("", |(group, _)| group);
+        let plural = match (group, &*kind) {
+            ("apps", "Deployment") => "deployments",
+            ("apps", "ReplicaSet") => "replicasets",
+            ("apps", "StatefulSet") => "statefulsets",
+            ("", "ReplicationController") => "replicationcontrollers",
+            ("autoscaling" | "keda.sh", _) => return Some(AUTOSCALED.to_owned()),
+            (group, _) if group.contains('.') && !group.ends_with(".k8s.io") => "*",
+            _ => return None,
+        };
+        Some(format!("{plural}.{group} {}", text(name)))
+    });
+    words.collect()
 }
 
 fn words(
@@ -130,7 +187,22 @@ mod tests {
         for class in policy.classes.values_mut() {
             change(class);
         }
-        data(&policy, &prod(), unchosen).into_iter().collect()
+        data(&policy, &prod(), (&LedgerState::default(), unchosen)).into_iter().collect()
+    }
+
+    #[test]
+    fn an_unknown_class_has_the_rules_of_a_class_without_keys() {
+        let mut policy = policy();
+        policy.classes.retain(|name, _| name == "tool");
+        for unchosen in [Mode::Enforce, Mode::Audit] {
+            for (mode, known) in data(&policy, &prod(), (&LedgerState::default(), unchosen)) {
+                let unknown = of_unknown(mode, unchosen).into_iter();
+                assert_eq!(
+                    unknown.map(|(key, words)| (format!("tool.{key}"), words)).collect::<BTreeMap<_, _>>(),
+                    known
+                );
+            }
+        }
     }
 
     #[test]
@@ -143,6 +215,23 @@ mod tests {
         assert!(
             chosen[&Mode::Warn].contains_key("tool.services") && !chosen[&Mode::Audit].contains_key("tool.services")
         );
+    }
+
+    #[test]
+    fn objects_of_site_manifests_with_a_scale_are_enforced_only() {
+        let manifest = |version: &str, kind: &str| serde_json::json!({"apiVersion": version, "kind": kind, "metadata": {"name": "proxy-{name}"}});
+        let data = of(Mode::Audit, |class| {
+            class.manifests = vec![
+                manifest("apps/v1", "Deployment"),
+                manifest("apps/v1", "DaemonSet"),
+                manifest("networking.k8s.io/v1", "Ingress"),
+                manifest("example.org/v1", "Widget"),
+                manifest("autoscaling/v2", "HorizontalPodAutoscaler"),
+            ];
+        });
+        let ours = "deployments.apps proxy-{name}\n*.example.org proxy-{name}\nautoscaled";
+        assert_eq!(data[&Mode::Enforce].get("tool.ours").map(String::as_str), Some(ours));
+        assert!(data[&Mode::Enforce].contains_key("tool.namespace") && !data[&Mode::Audit].contains_key("tool.ours"));
     }
 
     #[test]

@@ -123,6 +123,8 @@ pub enum Detail {
     VolumeFixed,
     /// The subjects of a binding.
     Subjects,
+    /// The class in the label of a namespace.
+    Class,
 }
 
 /// The verbs for kinds that the daemon watches, applies (creates and patches) and deletes.
@@ -177,7 +179,7 @@ const NAMESPACE: Row = Row {
     verbs: MANAGED_VERBS,
     in_adopted: false,
     data: Data::None,
-    detail: Detail::None,
+    detail: Detail::Class,
     tenants_may_write: true,
     site_may_bring: false,
 };

@@ -11,7 +11,7 @@ use bursar_core::admission::review::{Review, answer};
 use bursar_core::admission::sender::question;
 use bursar_core::admission::tenant::{Resolved, Unresolved};
 use bursar_core::admission::value::Json;
-use bursar_core::admission::{Operation, decide};
+use bursar_core::admission::{Operation, POD_BYTES, TOO_LARGE, decide};
 use bursar_core::rules::{Mode, Rules};
 use http::{Method, Request, Response, StatusCode, Version, header};
 use http_body_util::{BodyExt as _, Full};
@@ -36,11 +36,6 @@ const VALUES: usize = 1 << 20;
 /// The divisor of [`BODY_LIMIT`] and [`VALUES`] for reviews of a creation. These may use only half of the limits, so
 /// that an update of the created object can always be read.
 const OF_A_CREATION: usize = 2;
-
-/// The most bytes that a pod may take in etcd when the webhook sees it: half of what etcd accepts. A deletion first
-/// writes into the pod, so a pod that fills etcd's limit cannot be deleted. The other half is for what the webhook does
-/// not see: the status, and labels, finalizers and owner references, which the policy `bursar-size` limits.
-const POD: usize = 3 << 18;
 
 /// Bodies up to this size are small. Nearly every review of a pod is.
 const SMALL: usize = 256 << 10;
@@ -398,8 +393,7 @@ fn too_large(review: &Review<'_>, daemon: &str, length: usize, values: usize) ->
     let is_pod = review.group.is_empty() && review.resource == "pods" && review.subresource != "status";
     let stored = |object: &Option<Json<'_>>| object.as_ref().map_or(0, Json::stored);
     let size = stored(&review.object);
-    (is_pod && review.user.name != daemon && size > POD && size > stored(&review.old_object))
-        .then_some("a pod of more than 768 KiB could grow until it cannot be deleted")
+    (is_pod && review.user.name != daemon && size > POD_BYTES && size > stored(&review.old_object)).then_some(TOO_LARGE)
 }
 
 /// Returns an upper bound of the number of values in a JSON body.

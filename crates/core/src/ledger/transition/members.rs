@@ -151,7 +151,7 @@ impl Memory<'_> {
     /// renamed or ambiguous stay members until their absence is due. Accounts in other domains of the forest are
     /// members. Nobody joins by a DN or SID that may also mean another account.
     pub(super) fn named_members(&self, read: &SourceRead) -> Named {
-        let mut named = Named::default();
+        let mut named = Named { gids: read.kept_gids.clone(), ..Named::default() };
         if read.dangling.members.is_empty() {
             return named;
         }

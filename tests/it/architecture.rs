@@ -22,13 +22,13 @@ const CORE: [(&str, &[&str]); 22] = [
     ("kinds", &["identity"]),
     ("policy", &["contract", "identity", "kinds", "rules"]),
     ("select", &["identity", "policy", "snapshot"]),
-    ("merge", &["identity", "policy", "select", "snapshot"]),
     // The webhook's decisions use nothing else, not even the policy, so that little can be wrong with them.
     ("admission", &["contract", "identity", "rules"]),
     (
         "ledger",
         &["contract", "digest", "identity", "json_text", "kinds", "packed_text", "policy", "shared_map", "snapshot"],
     ),
+    ("merge", &["identity", "ledger", "policy", "select", "snapshot"]),
     ("inventory", &["contract", "identity", "kinds", "packed_text", "policy", "shared_map"]),
     (
         "desired",

@@ -5,6 +5,7 @@
 //! ledger says who already has a name, a uid or a gid: that entry keeps it, however old the others are. Conflicts with
 //! accounts whose entries are not in the reads are left to the ledger, except for gids.
 
+mod gids;
 mod owners;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +40,7 @@ pub fn merge(mut reads: Vec<SourceRead>, policy: &Policy, ledger: &LedgerState) 
     reject(&mut reads, losers);
     let losers = uids_taken(&reads, &same_people(&reads), &owners);
     reject(&mut reads, losers);
+    gids::withhold(&mut reads, ledger, policy);
     DirectorySnapshot { reads, unasked: BTreeSet::new() }
 }
 

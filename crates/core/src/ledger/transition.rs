@@ -179,6 +179,9 @@ impl<'a> Memory<'a> {
                 self.wait(&read.source, entry);
                 continue;
             };
+            if let Some(why) = read.remarks.get(&entry.id) {
+                self.reject(&read.source, entry, why.clone());
+            }
             match known.or_else(|| self.adopted_by(&read.source, &believed.entry)) {
                 Some(account) if settles => {
                     let disabled = believed.entry.disabled.clone();

@@ -24,7 +24,7 @@ pub(super) struct Named {
     /// The members in other domains of the forest, by the group or tool that names them.
     elsewhere: BTreeMap<DirectoryId, BTreeMap<DirectoryId, Role>>,
     /// The gids of the groups that keep a member, by member.
-    pub(super) gids: BTreeMap<DirectoryId, BTreeSet<Gid>>,
+    gids: BTreeMap<DirectoryId, BTreeSet<Gid>>,
     /// The names for which no source has an entry.
     pub(super) unresolved: Unresolved,
 }
@@ -38,6 +38,11 @@ impl Named {
     pub(super) fn has(&self, holder: &DirectoryId, member: &DirectoryId) -> bool {
         self.kept.get(holder).is_some_and(|kept| kept.contains(member))
             || self.elsewhere.get(holder).is_some_and(|members| members.contains_key(member))
+    }
+
+    /// Whether a member keeps a gid that it has, although the read does not give it.
+    pub(super) fn keeps_gid(&self, member: &DirectoryId, gid: Gid) -> bool {
+        self.gids.get(member).is_some_and(|kept| kept.contains(&gid))
     }
 
     /// Returns `entry` with its members from other domains.

@@ -520,6 +520,22 @@ fn an_account_that_another_entry_adopts_keeps_everything() {
 }
 
 #[test]
+fn an_account_is_given_only_to_the_entry_that_the_order_names() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503), tool("2", "bar", 52504)]);
+    let puppet = [tool("8", "foo", 52503), tool("2", "bar", 52504)];
+    story.later(MINUTE, &puppet);
+    adopt(&mut story, "foo");
+    story.ledger.orders[0].object = Some("9".to_owned());
+    story.later(MINUTE, &puppet);
+    assert_eq!(story.account("foo").directory_id, DirectoryId("1".to_owned()));
+    assert_eq!((story.ledger.orders.len(), story.events.last().map(String::as_str)), (0, Some("account not adopted")));
+    adopt(&mut story, "foo");
+    story.ledger.orders[0].object = Some("9".to_owned());
+    story.later(MINUTE, &[tool("9", "foo", 52503), tool("2", "bar", 52504)]);
+    assert_eq!(story.account("foo").directory_id, DirectoryId("9".to_owned()));
+}
+
+#[test]
 fn a_former_entry_that_comes_back_is_rejected() {
     let mut story = Story::begin(&[tool("1", "foo", 52503), tool("2", "bar", 52504)]);
     adopt(&mut story, "foo");

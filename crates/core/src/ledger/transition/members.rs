@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::Memory;
 use super::waiting::Believed;
 use crate::identity::{AccountKind, AccountName, DirectoryId, Gid, kubernetes_name};
-use crate::ledger::{Account, Lifecycle, OrderKind, Unresolved, UnresolvedIn};
+use crate::ledger::{Account, Lifecycle, Unresolved, UnresolvedIn};
 use crate::policy::When;
 use crate::snapshot::dn::Dn;
 use crate::snapshot::named::MemberName;
@@ -149,7 +149,7 @@ impl Memory<'_> {
     fn other_of_the_name(&self, entry: &Entry) -> Option<&Account> {
         let named = self.named(entry.kind, &kubernetes_name(&entry.name)).and_then(|id| self.ledger.accounts.get(id));
         let owner = named.or_else(|| self.bearer(entry.kind, &entry.name, None))?;
-        self.order(&owner.id, OrderKind::AdoptAccount).is_none().then_some(owner)
+        self.adoption(&owner.id, &entry.id).is_none().then_some(owner)
     }
 
     /// Finds in the ledger the accounts that names without an entry may mean. Accounts of this source that are missing,

@@ -185,6 +185,7 @@ fn labels(source: &SourceConfig) -> AttributeLabels {
         ssh_keys: names.ssh_keys.clone(),
         mail: names.mail.clone(),
         uid: names.uid.clone(),
+        prefixes: KINDS.into_iter().filter_map(|kind| Some((kind, source.tree(kind)?.strip_prefix.clone()?))).collect(),
     }
 }
 
@@ -332,8 +333,8 @@ fn reject(source: &SourceConfig, entry: &Entry, why: String) -> RejectedEntry {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
     use std::collections::BTreeSet;
+    use std::path::PathBuf;
 
     use bursar_core::identity::{Gid, PosixIdentity};
     use bursar_core::snapshot::held::Gives;
@@ -400,11 +401,11 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         entry.members.keys().map(|id| id.0.clone()).collect()
     }
 
-    fn posix(read: &SourceRead, name: &str) -> Option<PosixIdentity> {
     fn gid(number: i64) -> Gid {
         number.try_into().expect("a valid gid")
     }
 
+    fn posix(read: &SourceRead, name: &str) -> Option<PosixIdentity> {
         read.entries.iter().find(|entry| entry.name == name).and_then(|entry| entry.posix.clone())
     }
 
@@ -439,7 +440,6 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         assert_eq!(gids("foo"), Some(vec![]));
     }
 
-    #[test]
     /// Anybody who may create a group can give it the name of another.
     #[test]
     fn nobody_joins_or_leaves_a_tool_for_which_two_groups_have_its_name() {
@@ -507,6 +507,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         assert_eq!((held.created, &held.groups), (None, &BTreeSet::from([gid(52503)])));
     }
 
+    #[test]
     fn an_entry_that_hides_its_uid_is_rejected_with_its_id() {
         let read = read(&source(), SITE);
         let rejected: Vec<_> =

@@ -172,10 +172,10 @@ impl Memory<'_> {
             let dn = Dn::parse(&account.dn);
             let by_dn = MemberName::Dn(dn.canonical().to_owned());
             let former = account.former_dns.iter().filter(|(_, until)| is_recent(**until, self.now));
-            let former = former.map(|(former, _)| (called_formerly(former), false));
+            let former = former.filter_map(|(former, _)| Some((called_formerly(read, account.kind, former)?, false)));
             let called: Vec<(MemberName, bool)> = if account.source == read.source {
                 // Within a source, these names only keep members: an account with an entry joins by its entry.
-                let by_name = (account.kind != AccountKind::Group).then(|| MemberName::Name(account.name.clone()));
+                let by_name = read.labels.member_name(account.kind, &account.name).map(MemberName::Name);
                 [by_dn].into_iter().chain(by_name).map(|name| (name, true)).chain(former).collect()
             } else {
                 let Some(sid) = account.sid.as_ref().filter(|_| is_of_forest) else { continue };
@@ -304,13 +304,13 @@ pub(super) fn former_names(
     former
 }
 
-/// Turns a former DN or name into the name of a member. Every DN contains `=`, so a plain name with `=` matches nobody.
-fn called_formerly(former: &str) -> MemberName {
+/// Turns a former DN or name of an account into the name of a member, if groups can use it. Every DN contains `=`, so a
+/// plain name with `=` matches nobody.
+fn called_formerly(read: &SourceRead, kind: AccountKind, former: &str) -> Option<MemberName> {
     if former.contains('=') {
-        MemberName::Dn(Dn::parse(former).canonical().to_owned())
-    } else {
-        MemberName::Name(former.to_owned())
+        return Some(MemberName::Dn(Dn::parse(former).canonical().to_owned()));
     }
+    read.labels.member_name(kind, former).map(MemberName::Name)
 }
 
 /// Returns the gid that a group or tool gives its members. That of a tool is the gid of its group.

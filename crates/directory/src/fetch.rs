@@ -55,7 +55,8 @@ pub struct LastRead {
 ///
 /// If the system can start no more threads.
 pub async fn fetch(sources: &[SourceConfig], pass: &Pass, policy: &Policy, now: Timestamp) -> DirectorySnapshot {
-    let DirectorySnapshot { reads, .. } = fetch_after(sources, pass, &Known::new(), policy, now).await;
+    let known = Known::new();
+    let DirectorySnapshot { reads, .. } = Box::pin(fetch_after(sources, pass, &known, policy, now)).await;
     merge::merge(reads, policy, &LedgerState::default())
 }
 

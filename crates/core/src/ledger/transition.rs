@@ -347,7 +347,7 @@ impl<'a> Memory<'a> {
         let disabled = mark.or(account.disabled.as_ref()).cloned();
         let absence = account.absence.filter(|_| !is_back);
         let ending = self.ending(account, complete);
-        self.changed(account, Account { disabled, leaving, absence, ending, posix, ..account.clone() });
+        self.changed(account, Account { posix, disabled, leaving, absence, ending, ..account.clone() });
     }
 
     fn seen(&mut self, account: &Account, source: &str, believed: &Believed<'_>, trust: &Trust) {

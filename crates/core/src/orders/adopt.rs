@@ -41,15 +41,12 @@ pub(super) fn entry(ledger: &LedgerState, account: &Account, wanted: Option<&str
     }
     let mut ids: Vec<&DirectoryId> = entries.iter().filter_map(|entry| entry.id.as_ref()).collect();
     ids.retain(|id| wanted.is_none_or(|wanted| id.0.eq_ignore_ascii_case(wanted)));
-    match ids.as_slice() {
-        [id] => Ok((*id).clone()),
-        _ => {
-            let line = |entry: &&RejectedEntry| Some(format!("  --entry {}  {:?}", entry.id.as_ref()?, entry.dn));
-            let lines: Vec<String> = entries.iter().filter_map(line).collect();
-            let text = format!("{name} can be given to one of these entries; say which one:\n{}", lines.join("\n"));
-            refused(64, text)
-        }
+    if let [id] = ids.as_slice() {
+        return Ok((*id).clone());
     }
+    let line = |entry: &&RejectedEntry| Some(format!("  --entry {}  {:?}", entry.id.as_ref()?, entry.dn));
+    let lines: Vec<String> = entries.iter().filter_map(line).collect();
+    refused(64, format!("{name} can be given to one of these entries; say which one:\n{}", lines.join("\n")))
 }
 
 /// Records the order and clears the failure, so that the next cycle retries at once and takes the object over. The

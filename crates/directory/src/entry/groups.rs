@@ -320,7 +320,9 @@ impl<'a> Companions<'a> {
                 named.push(&group.dn);
             }
         }
-        by_name.values_mut().for_each(|named| named.sort_unstable());
+        for named in by_name.values_mut() {
+            named.sort_unstable();
+        }
         let mut all = Self { groups: HashMap::new(), tools: HashMap::new(), ambiguous: HashSet::new() };
         for tool in tools() {
             let name = reading(AccountKind::Tool).name_of(tool);

@@ -68,7 +68,7 @@ const CORE: [(&str, &[&str]); 22] = [
     ),
     ("evolve", &["contract", "desired", "inventory", "ledger", "plan", "policy", "snapshot"]),
     ("outlook", &["desired", "evolve", "identity", "kinds", "ledger", "plan", "policy", "snapshot"]),
-    ("orders", &["contract", "desired", "identity", "kinds", "ledger", "plan", "policy", "quantity"]),
+    ("orders", &["contract", "desired", "identity", "kinds", "ledger", "plan", "policy", "quantity", "snapshot"]),
 ];
 
 /// The modules of the root, in layers. A module may import modules of its own layer and of those further up.

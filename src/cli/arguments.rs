@@ -19,7 +19,7 @@ use crate::contract::exception::ExceptedRule;
 use crate::identity::AccountKind;
 use crate::report::who::What;
 
-pub use self::adopt::{Adopt, AdoptNamespace, AdoptObject};
+pub use self::adopt::{Adopt, AdoptAccount, AdoptNamespace, AdoptObject};
 pub use self::approver::{Approver, ApproverInstall, ApproverUninstall};
 pub use self::directory::{Accept, Diff, Directory};
 pub use self::help::{GROUPS, add_usage, command, parsed, ungrouped};

@@ -13,11 +13,13 @@ use super::order;
 use super::output::{self, clean};
 use crate::daemon;
 use crate::ledger::doubt::Question;
+use crate::ledger::{Account, LedgerState};
+use crate::orders::adopt::entries_for;
 use crate::orders::request::{AcceptDirectory, OrderRequest};
 use crate::policy::Policy;
 use crate::settings::{DEFAULT_PATH, Settings};
-use crate::snapshot::SourceRead;
 use crate::snapshot::difference::differences;
+use crate::snapshot::{RejectedEntry, SourceRead};
 
 pub(super) async fn run(context: &Context, command: Directory) -> Result<Exit, Failure> {
     match command {
@@ -30,12 +32,13 @@ pub(super) async fn run(context: &Context, command: Directory) -> Result<Exit, F
     }
 }
 
-/// Prints a line for each account, in the syntax of `bursar adopt import`.
+/// Prints a line for each account, in the syntax of `bursar adopt import`. If several entries have the name of an
+/// account, its lines are comments, because the administrator must choose one.
 async fn imported(context: &Context) -> Result<Exit, Failure> {
     let ledger = context.store().await?.state().await?;
     let doubts = ledger.doubts.iter().filter(|(key, _)| key.question == Question::Import);
     let accounts = doubts.flat_map(|(_, doubt)| &doubt.accounts).filter_map(|id| ledger.accounts.get(id));
-    let lines: Vec<String> = accounts.map(|account| format!("account {} {}", account.kind, account.name)).collect();
+    let lines: Vec<String> = accounts.flat_map(|account| adoptions(&ledger, account)).collect();
     if context.global.json {
         output::json(&json!(lines))?;
     } else {
@@ -44,6 +47,27 @@ async fn imported(context: &Context) -> Result<Exit, Failure> {
         }
     }
     Ok(Exit::Done)
+}
+
+fn adoptions(ledger: &LedgerState, account: &Account) -> Vec<String> {
+    let entries = entries_for(ledger, account);
+    let line = |entry: &&RejectedEntry| {
+        let id = entry.id.as_ref()?.0.as_str();
+        // Somebody else wrote the id and the DN, so neither may begin another line.
+        let is_plain = id.chars().all(|letter| letter.is_ascii_graphic() && letter != '"');
+        let order = format!("account {} {} --entry {id}", account.kind, account.name);
+        is_plain.then(|| (format!("# {:?}", entry.dn), order))
+    };
+    let found: Vec<(String, String)> = entries.iter().filter_map(line).collect();
+    match found.as_slice() {
+        [(dn, order)] if entries.len() == 1 => vec![dn.clone(), order.clone()],
+        several => {
+            let count = entries.len();
+            let first = format!("# {count} entries have the name of {}; choose one:", account.account_name());
+            let each = several.iter().flat_map(|(dn, order)| [dn.clone(), format!("# {order}")]);
+            std::iter::once(first).chain(each).collect()
+        }
+    }
 }
 
 /// Reads each source twice, and prints the differences. If there are any, the exit code is 2.
@@ -139,4 +163,38 @@ fn compared((name, before, after): (&str, Option<&SourceRead>, Option<&SourceRea
     };
     let troubles = [trouble("before", before), trouble("after", after)].into_iter().flatten();
     troubles.chain(differences(before, after).into_iter().map(|line| format!("{name}: {line}"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId};
+
+    #[test]
+    fn imported_accounts_are_listed_with_the_only_entry_that_has_the_name() {
+        let name = AccountName { kind: AccountKind::User, name: "alice".to_owned() };
+        let id = AccountId::derive("L", "people", &DirectoryId("old".to_owned()));
+        let alice = Account::new(id.clone(), name, "people", DirectoryId("old".to_owned()), Timestamp::UNIX_EPOCH);
+        let mut ledger = LedgerState::default();
+        ledger.accounts.insert(id, alice.clone());
+        let mut add = |id: &str, dn: &str| {
+            ledger.rejected.insert(RejectedEntry {
+                source: "people".to_owned(),
+                kind: AccountKind::User,
+                dn: dn.to_owned(),
+                name: Some("alice".to_owned()),
+                id: Some(DirectoryId(id.to_owned())),
+                disabled: None,
+                why: String::new(),
+            });
+            adoptions(&ledger, &alice)
+        };
+        let one = ["# \"uid=alice,ou=people\"", "account user alice --entry new"];
+        assert_eq!(add("new", "uid=alice,ou=people"), one);
+        let several = add("x\naccount user bob", "uid=alice\nou=lab");
+        assert_eq!(several[0], "# 2 entries have the name of user:alice; choose one:");
+        assert!(several.iter().all(|line| line.starts_with('#') && !line.contains('\n')), "{several:?}");
+    }
 }

@@ -9,7 +9,7 @@ use super::{lines, local, output, sync};
 use crate::control::api::OrderAnswer;
 use crate::control::client::ClientError;
 use crate::identity::{AccountKind, AccountName};
-use crate::orders::request::{AdoptObject, OrderRequest, Refusal, ResumeStarting, SuspendUntil, Target};
+use crate::orders::request::{AdoptEntry, AdoptObject, OrderRequest, Refusal, ResumeStarting, SuspendUntil, Target};
 
 pub(super) async fn hold(context: &Context, arguments: Reasoned) -> Result<Exit, Failure> {
     give(context, vec![OrderRequest::Hold(arguments.into())]).await
@@ -70,7 +70,10 @@ impl From<Reasoned> for Target {
 fn adoption(command: Adopt) -> Option<OrderRequest> {
     Some(match command {
         Adopt::Uid(arguments) => OrderRequest::AdoptUid(arguments.into()),
-        Adopt::Account(arguments) => OrderRequest::AdoptAccount(arguments.into()),
+        Adopt::Account(arguments::AdoptAccount { target, entry: None }) => OrderRequest::AdoptAccount(target.into()),
+        Adopt::Account(arguments::AdoptAccount { target, entry: Some(entry) }) => {
+            OrderRequest::AdoptEntry(AdoptEntry { target: target.into(), entry })
+        }
         Adopt::Namespace(AdoptNamespace { namespace, tool, user, group, reason, ticket }) => {
             let owners = [(AccountKind::Tool, tool), (AccountKind::User, user), (AccountKind::Group, group)];
             let owner = owners.into_iter().find_map(|(kind, name)| Some(AccountName { kind, name: name? }));

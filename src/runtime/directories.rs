@@ -122,7 +122,7 @@ impl Directories {
         let wanted: BTreeSet<String> = wanted.collect();
         self.reads.wait(&wanted, patience).await;
         let confirmed = async |reads: Vec<SourceRead>| {
-            let mut snapshot = merge(reads, reader.policy);
+            let mut snapshot = merge(reads, reader.policy, reader.ledger);
             let answered: BTreeSet<String> = snapshot.reads.iter().map(|read| read.source.clone()).collect();
             snapshot.unasked = unasked.union(&wanted).filter(|source| !answered.contains(*source)).cloned().collect();
             confirm(&self.sources, &pass, reader, &mut snapshot).await;
@@ -186,7 +186,8 @@ impl Directories {
 async fn preview(sources: &[SourceConfig], pass: &Pass, reader: Reader<'_>) -> DirectorySnapshot {
     let all: Vec<SourceConfig> = sources.iter().map(|source| as_read(source, reader)).collect();
     let known = known(reader.ledger);
-    let mut snapshot = bursar_directory::fetch_after(&all, pass, &known, reader.policy, reader.now).await;
+    let read = bursar_directory::fetch_after(&all, pass, &known, reader.policy, reader.now).await;
+    let mut snapshot = merge(read.reads, reader.policy, reader.ledger);
     confirm(&all, pass, reader, &mut snapshot).await;
     snapshot
 }

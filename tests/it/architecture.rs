@@ -22,13 +22,13 @@ const CORE: [(&str, &[&str]); 22] = [
     ("kinds", &["identity"]),
     ("policy", &["contract", "identity", "kinds", "rules"]),
     ("select", &["identity", "policy", "snapshot"]),
-    ("merge", &["identity", "policy", "select", "snapshot"]),
     // The webhook's decisions use nothing else, not even the policy, so that little can be wrong with them.
     ("admission", &["contract", "identity", "rules"]),
     (
         "ledger",
         &["contract", "digest", "identity", "json_text", "kinds", "packed_text", "policy", "shared_map", "snapshot"],
     ),
+    ("merge", &["identity", "ledger", "policy", "select", "snapshot"]),
     ("inventory", &["contract", "identity", "kinds", "packed_text", "policy", "shared_map"]),
     (
         "desired",
@@ -68,7 +68,7 @@ const CORE: [(&str, &[&str]); 22] = [
     ),
     ("evolve", &["contract", "desired", "inventory", "ledger", "plan", "policy", "snapshot"]),
     ("outlook", &["desired", "evolve", "identity", "kinds", "ledger", "plan", "policy", "snapshot"]),
-    ("orders", &["contract", "desired", "identity", "kinds", "ledger", "plan", "policy", "quantity"]),
+    ("orders", &["contract", "desired", "identity", "kinds", "ledger", "plan", "policy", "quantity", "snapshot"]),
 ];
 
 /// The modules of the root, in layers. A module may import modules of its own layer and of those further up.

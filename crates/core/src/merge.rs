@@ -1,25 +1,32 @@
 //! Merges the reads of several sources into one [`DirectorySnapshot`], in which names and uids are unique and every
 //! name fits the classes that select the entry. Sources are in the order of precedence.
 //!
-//! Entries that lose a conflict are rejected, not dropped: they count as present and are shown, but have no effect.
-//! Conflicts with earlier accounts (`uid_history`) are left to the ledger.
+//! Entries that lose a conflict are rejected, not dropped: they count as present and are shown, but have no effect. The
+//! ledger says who already has a name, a uid or a gid: that entry keeps it, however old the others are. Conflicts with
+//! accounts whose entries are not in the reads are left to the ledger, except for gids.
 
-use std::cmp::Reverse;
+mod gids;
+mod owners;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 
 use foldhash::{HashMap, HashMapExt as _};
 
+use self::owners::Owners;
 use crate::identity::{AccountKind, DirectoryId};
+use crate::ledger::LedgerState;
 use crate::policy::Policy;
 use crate::select::selects;
+use crate::snapshot::held::Held;
 use crate::snapshot::named::Nested;
 use crate::snapshot::person::{Same, same_people};
 use crate::snapshot::{DirectorySnapshot, Entry, RejectedEntry, SourceRead};
 
 /// Makes the snapshot. `reads` keep their order.
 #[must_use]
-pub fn merge(mut reads: Vec<SourceRead>, policy: &Policy) -> DirectorySnapshot {
+pub fn merge(mut reads: Vec<SourceRead>, policy: &Policy, ledger: &LedgerState) -> DirectorySnapshot {
+    let owners = Owners::of(ledger);
     // The second pass is needed because an entry may be the same person as an entry that the first pass rejects.
     for _ in 0..2 {
         let same = same_people(&reads);
@@ -29,10 +36,11 @@ pub fn merge(mut reads: Vec<SourceRead>, policy: &Policy) -> DirectorySnapshot {
         }
         reject(&mut reads, losers);
     }
-    let losers = names_taken(&reads, &same_people(&reads));
+    let losers = names_taken(&reads, &same_people(&reads), &owners);
     reject(&mut reads, losers);
-    let losers = uids_taken(&reads, &same_people(&reads));
+    let losers = uids_taken(&reads, &same_people(&reads), &owners);
     reject(&mut reads, losers);
+    gids::withhold(&mut reads, ledger, policy);
     DirectorySnapshot { reads, unasked: BTreeSet::new() }
 }
 
@@ -54,6 +62,8 @@ fn reject(reads: &mut [SourceRead], mut losers: Losers) {
                         let group = read.nesting.add(Nested { members, parts: Vec::new() });
                         read.nesting.name(entry.id.clone(), group);
                     }
+                    let groups = entry.posix.map(|posix| posix.groups).unwrap_or_default();
+                    read.held.insert(entry.dn.clone(), Held { created: entry.created, groups });
                     read.rejected.push(RejectedEntry {
                         source: read.source.clone(),
                         kind: entry.kind,
@@ -94,60 +104,101 @@ fn misfits(read: &SourceRead, policy: &Policy, same: &Same<'_>) -> Losers {
     losers
 }
 
-/// Returns the entries that lose a conflict about a name. Among entries with the same kind and name, the first source
-/// wins; within a source the older entry, then the lower id.
-fn names_taken(reads: &[SourceRead], same: &Same<'_>) -> Losers {
-    let claims = claims(reads, same).map(|claim| ((claim.entry.kind, claim.entry.name.as_str()), claim));
+/// Returns the entries that lose a conflict about a name. The entry whose account has the name keeps it. Otherwise the
+/// first source wins; within a source the older entry, then the lower id. A rejected entry claims its name too: else
+/// somebody else could get the name of a group that selects a class.
+fn names_taken(reads: &[SourceRead], same: &Same<'_>, owners: &Owners<'_>) -> Losers {
+    let rejected = reads.iter().enumerate().flat_map(|(place, read)| {
+        let rejected = read.rejected.iter().enumerate();
+        rejected.filter_map(move |(at, rejected)| Claim::of_rejected(place, read, at, rejected))
+    });
+    let claims = claims(reads, same).chain(rejected).map(|claim| ((claim.kind, claim.name), claim));
     taken(
         claims,
-        |claim| (claim.place, age(claim.entry)),
+        |claim| (owners.of_name(claim), claim.place, claim.age()),
         |(kind, name), claim, holder| {
-            let held = &holder.entry.dn;
-            if holder.place == claim.place {
-                format!("{kind} {name} is also the name of {held}, which is older")
+            let held = holder.dn;
+            let is_rejected = if holder.entry.is_none() { "; that entry is rejected too" } else { "" };
+            if holder.place < claim.place {
+                let source = &holder.read.source;
+                format!("{kind} {name} comes from source {source} ({held}), which has precedence{is_rejected}")
+            } else if holder.place == claim.place && holder.age() < claim.age() {
+                format!("{kind} {name} is also the name of {held}, which is older{is_rejected}")
             } else {
-                format!("{kind} {name} comes from source {} ({held}), which has precedence", holder.read.source)
+                format!("{kind} {name} is also the name of {held}, which has the account{is_rejected}")
             }
         },
     )
 }
 
-/// Returns the entries that lose a conflict about a uid. The older entry wins, then the lower id, regardless of the
-/// source.
-fn uids_taken(reads: &[SourceRead], same: &Same<'_>) -> Losers {
-    let claims = claims(reads, same).filter_map(|claim| Some((claim.entry.posix.as_ref()?.uid, claim)));
+/// Returns the entries that lose a conflict about a uid. The entry whose account has the uid keeps it. Otherwise the
+/// older entry wins, then the lower id, regardless of the source.
+fn uids_taken(reads: &[SourceRead], same: &Same<'_>, owners: &Owners<'_>) -> Losers {
+    let claims = claims(reads, same).filter_map(|claim| Some((claim.entry?.posix.as_ref()?.uid, claim)));
     taken(
         claims,
-        |claim| age(claim.entry),
+        |claim| (owners.of_uid(claim), claim.age()),
         |uid, _, holder| {
-            let Entry { kind, name, dn, .. } = holder.entry;
+            let Claim { kind, name, dn, .. } = holder;
             format!("uid {uid} is held by {kind} {name} ({dn})")
         },
     )
 }
 
-/// An entry that may become an account.
+/// An entry that claims a name or a uid.
 #[derive(Clone, Copy)]
 struct Claim<'a> {
     /// The index of its source among all sources.
     place: usize,
+    /// The index of the entry among the valid or the rejected entries.
+    at: usize,
     read: &'a SourceRead,
-    entry: &'a Entry,
+    kind: AccountKind,
+    name: &'a str,
+    dn: &'a str,
+    id: Option<&'a DirectoryId>,
+    created: Option<jiff::Timestamp>,
+    /// `None` if the entry is rejected.
+    entry: Option<&'a Entry>,
 }
 
-/// Returns all entries except those that share the account of another entry; these claim no name and no uid.
+impl<'a> Claim<'a> {
+    fn of(place: usize, read: &'a SourceRead, at: usize, entry: &'a Entry) -> Self {
+        let Entry { kind, name, dn, id, created, .. } = entry;
+        Self { place, at, read, kind: *kind, name, dn, id: Some(id), created: *created, entry: Some(entry) }
+    }
+
+    /// Returns `None` if the entry has no readable name.
+    fn of_rejected(place: usize, read: &'a SourceRead, at: usize, rejected: &'a RejectedEntry) -> Option<Self> {
+        let RejectedEntry { kind, name, dn, id, .. } = rejected;
+        let created = read.held.get(dn).and_then(|held| held.created);
+        let (name, id) = (name.as_deref()?, id.as_ref());
+        Some(Self { place, at, read, kind: *kind, name, dn, id, created, entry: None })
+    }
+
+    const fn is(&self, other: &Self) -> bool {
+        self.place == other.place && self.at == other.at && self.entry.is_some() == other.entry.is_some()
+    }
+
+    /// Returns the rank of an entry by age, oldest first. An entry without a creation time counts as the youngest.
+    const fn age(&self) -> (bool, Option<jiff::Timestamp>, Option<&'a DirectoryId>) {
+        (self.created.is_none(), self.created, self.id)
+    }
+}
+
+/// Returns all valid entries except those that share the account of another entry; these claim no name and no uid.
 fn claims<'a>(reads: &'a [SourceRead], same: &'a Same<'_>) -> impl Iterator<Item = Claim<'a>> + Clone {
-    let of =
-        |(place, read): (usize, &'a SourceRead)| read.entries.iter().map(move |entry| Claim { place, read, entry });
-    reads
-        .iter()
-        .enumerate()
-        .flat_map(of)
-        .filter(|claim| !same.contains_key(&(claim.read.source.as_str(), &claim.entry.id)))
+    let of = |(place, read): (usize, &'a SourceRead)| {
+        read.entries.iter().enumerate().map(move |(at, entry)| Claim::of(place, read, at, entry))
+    };
+    let shares = |claim: &Claim<'a>| {
+        claim.entry.is_some_and(|entry| same.contains_key(&(claim.read.source.as_str(), &entry.id)))
+    };
+    reads.iter().enumerate().flat_map(of).filter(move |claim| !shares(claim))
 }
 
 /// Resolves conflicts: among the claims with the same key, the one with the lowest `rank` wins, then the first. Returns
-/// the others, with the reason from `why`.
+/// the other valid entries, with the reason from `why`.
 fn taken<'a, K: Eq + Hash, R: Ord>(
     claims: impl Iterator<Item = (K, Claim<'a>)> + Clone,
     rank: impl Fn(&Claim<'a>) -> R,
@@ -167,15 +218,11 @@ fn taken<'a, K: Eq + Hash, R: Ord>(
             .or_insert(claim);
     }
     let others = claims.filter(|_| contested).filter_map(|(thing, claim)| {
-        let holder = holders.get(&thing).filter(|holder| !std::ptr::eq(holder.entry, claim.entry))?;
-        Some(((claim.read.source.clone(), claim.entry.id.clone()), why(&thing, &claim, holder)))
+        let holder = holders.get(&thing).filter(|holder| !holder.is(&claim))?;
+        let entry = claim.entry?;
+        Some(((claim.read.source.clone(), entry.id.clone()), why(&thing, &claim, holder)))
     });
     others.collect()
-}
-
-/// Returns the rank of an entry by age, oldest first. An entry without a creation time counts as the youngest.
-fn age(entry: &Entry) -> (Reverse<bool>, Option<jiff::Timestamp>, &DirectoryId) {
-    (Reverse(entry.created.is_some()), entry.created, &entry.id)
 }
 
 #[cfg(test)]
@@ -185,7 +232,8 @@ mod tests {
     use regex::Regex;
 
     use super::*;
-    use crate::identity::{Gid, PosixIdentity, Uid};
+    use crate::identity::{AccountId, AccountName, Gid, PosixIdentity, Uid};
+    use crate::ledger::{Account, Note, Order, OrderKind};
     use crate::plan::testing;
     use crate::policy::{Class, From, Pattern, When};
     use crate::snapshot::Role;
@@ -227,7 +275,7 @@ mod tests {
         let first = read("first", vec![entry(USER, "alice", "1", 2001, Some(9))]);
         let second =
             read("second", vec![entry(USER, "alice", "2", 2002, Some(1)), entry(TOOL, "alice", "3", 2003, None)]);
-        let snapshot = merge(vec![first, second], &policy(Vec::new()));
+        let snapshot = merge(vec![first, second], &policy(Vec::new()), &LedgerState::default());
         let why = "user alice comes from source first (uid=alice,ou=1,dc=x), which has precedence";
         assert_eq!(outcome(&snapshot), (vec!["1", "3"], vec![why]), "a tool and a user may share a name");
         assert_eq!(
@@ -241,15 +289,113 @@ mod tests {
     fn the_older_of_two_entries_with_one_uid_wins_then_the_lower_id() {
         let one = |created: Option<i64>, other: Option<i64>| {
             let entries = vec![entry(USER, "a", "1", 2001, created), entry(TOOL, "b", "2", 2001, other)];
-            outcome(&merge(vec![read("s", entries)], &policy(Vec::new()))).0.concat()
+            outcome(&merge(vec![read("s", entries)], &policy(Vec::new()), &LedgerState::default())).0.concat()
         };
         assert_eq!(one(Some(1), Some(2)), "1");
         assert_eq!(one(Some(2), Some(1)), "2");
         assert_eq!(one(Some(1), Some(1)), "1");
         assert_eq!(one(None, Some(1)), "2", "an entry that hides its age cannot claim to be older");
         let entries = vec![entry(USER, "a", "1", 2001, Some(1)), entry(TOOL, "b", "2", 2001, Some(2))];
-        let snapshot = merge(vec![read("s", entries)], &policy(Vec::new()));
+        let snapshot = merge(vec![read("s", entries)], &policy(Vec::new()), &LedgerState::default());
         assert_eq!(outcome(&snapshot).1, ["uid 2001 is held by user a (uid=a,ou=1,dc=x)"]);
+    }
+
+    fn ledger(accounts: &[(&str, &Entry)]) -> LedgerState {
+        let mut ledger = LedgerState::default();
+        for (source, entry) in accounts {
+            let name = AccountName { kind: entry.kind, name: entry.name.clone() };
+            let id = AccountId::derive("L", source, &entry.id);
+            let account = Account {
+                posix: entry.posix.clone(),
+                ..Account::new(id.clone(), name, source, entry.id.clone(), jiff::Timestamp::UNIX_EPOCH)
+            };
+            if let Some(posix) = &entry.posix {
+                ledger.uid_history.insert(posix.uid, id.clone());
+            }
+            ledger.accounts.insert(id, account);
+        }
+        ledger
+    }
+
+    #[test]
+    fn an_older_entry_takes_neither_name_nor_uid_of_an_account() {
+        let alice = entry(USER, "alice", "1", 2001, Some(9));
+        let merged = |known: &[(&str, &Entry)], puppet: &Entry| {
+            let snapshot =
+                merge(vec![read("s", vec![alice.clone(), puppet.clone()])], &policy(Vec::new()), &ledger(known));
+            let (ids, why) = outcome(&snapshot);
+            (ids.concat(), why.concat())
+        };
+        let (named, numbered) = (entry(USER, "alice", "2", 2002, Some(1)), entry(USER, "bob", "2", 2001, Some(1)));
+        let why = "user alice is also the name of uid=alice,ou=1,dc=x, which has the account".to_owned();
+        assert_eq!(merged(&[("s", &alice)], &named), ("1".to_owned(), why));
+        let why = "uid 2001 is held by user alice (uid=alice,ou=1,dc=x)".to_owned();
+        assert_eq!(merged(&[("s", &alice)], &numbered), ("1".to_owned(), why));
+        assert_eq!((merged(&[], &named).0, merged(&[], &numbered).0), ("2".to_owned(), "2".to_owned()));
+        // The puppet has an account with another name and uid.
+        let bob = entry(USER, "bob", "2", 2002, Some(1));
+        assert_eq!(merged(&[("s", &alice), ("s", &bob)], &named).0, "1");
+        assert_eq!(merged(&[("s", &alice), ("s", &bob)], &numbered).0, "1");
+        // So it is if the other entry is in a source with precedence.
+        let reads = vec![read("first", vec![named]), read("second", vec![alice.clone()])];
+        let snapshot = merge(reads, &policy(Vec::new()), &ledger(&[("second", &alice)]));
+        assert_eq!(outcome(&snapshot).0, ["1"]);
+    }
+
+    #[test]
+    fn a_rejected_entry_keeps_its_name() {
+        let merged = |rejected: Option<i64>, valid: Option<i64>, known: bool| {
+            let wheel = entry(AccountKind::Group, "wheel", "1", 0, None);
+            let puppet = entry(AccountKind::Group, "wheel", "2", 0, valid);
+            let mut read = read("s", vec![puppet.clone()]);
+            let created = rejected.and_then(|second| jiff::Timestamp::from_second(second).ok());
+            read.held.insert(wheel.dn.clone(), Held { created, ..Held::default() });
+            read.rejected.push(RejectedEntry {
+                source: "s".to_owned(),
+                kind: wheel.kind,
+                dn: wheel.dn,
+                name: Some(wheel.name),
+                id: Some(wheel.id),
+                disabled: None,
+                why: "gid 10 is out of range".to_owned(),
+            });
+            let known = if known { ledger(&[("s", &puppet)]) } else { LedgerState::default() };
+            let snapshot = merge(vec![read], &policy(Vec::new()), &known);
+            let (ids, why) = outcome(&snapshot);
+            (ids.concat(), why.concat())
+        };
+        let (ids, why) = merged(Some(1), Some(2), false);
+        assert_eq!(ids, "");
+        assert!(why.contains("which is older; that entry is rejected too"), "{why}");
+        assert_eq!(merged(Some(2), Some(1), false).0, "2", "a younger entry that is rejected changes nothing");
+        assert_eq!(merged(None, Some(1), false).0, "2");
+        assert_eq!(merged(Some(1), Some(2), true).0, "2", "the account of the valid entry has the name");
+    }
+
+    #[test]
+    fn the_entry_that_an_administrator_names_gets_the_name_and_the_uid() {
+        let old = entry(USER, "alice", "1", 2001, Some(1));
+        let mut known = ledger(&[("s", &old)]);
+        let (puppet, new) = (entry(USER, "alice", "2", 2001, Some(2)), entry(USER, "alice", "3", 2001, Some(3)));
+        let merged = |known: &LedgerState| {
+            let snapshot = merge(vec![read("s", vec![puppet.clone(), new.clone()])], &policy(Vec::new()), known);
+            outcome(&snapshot).0.concat()
+        };
+        assert_eq!(merged(&known), "2");
+        known.orders.push(Order {
+            id: 1,
+            account: AccountId::derive("L", "s", &old.id),
+            what: OrderKind::AdoptAccount,
+            note: Note {
+                actor: "root".to_owned(),
+                reason: String::new(),
+                ticket: None,
+                at: jiff::Timestamp::UNIX_EPOCH,
+            },
+            bulk: None,
+            object: Some("3".to_owned()),
+        });
+        assert_eq!(merged(&known), "3");
     }
 
     #[test]
@@ -257,7 +403,7 @@ mod tests {
         let first = read("first", vec![entry(USER, "alice", "1", 2001, Some(9))]);
         let second =
             read("second", vec![entry(USER, "alice", "2", 2002, Some(1)), entry(USER, "bob", "3", 2002, Some(5))]);
-        assert_eq!(outcome(&merge(vec![first, second], &policy(Vec::new()))).0, ["1", "3"]);
+        assert_eq!(outcome(&merge(vec![first, second], &policy(Vec::new()), &LedgerState::default())).0, ["1", "3"]);
     }
 
     #[test]
@@ -267,7 +413,7 @@ mod tests {
         let entries = vec![entry(USER, "Alice", "1", 2001, None), entry(USER, "Bob", "2", 2002, None), admins];
         let admin = class("admin", From::Users(None), Some(When::Group("admins".to_owned())), "^[a-z]+$");
         let tool = class("tool", From::Tools, None, "^[a-z]+$");
-        let snapshot = merge(vec![read("s", entries)], &policy(vec![admin, tool]));
+        let snapshot = merge(vec![read("s", entries)], &policy(vec![admin, tool]), &LedgerState::default());
         let why = "name \"Bob\" does not fit ^[a-z]+$ (class admin)";
         assert_eq!(outcome(&snapshot), (vec!["1", "g"], vec![why]));
     }

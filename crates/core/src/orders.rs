@@ -1,7 +1,7 @@
 //! Records the orders of administrators: turns a request into changes of the ledger and events of the history. The next
 //! plan carries the orders out.
 
-mod adopt;
+pub mod adopt;
 mod directory;
 pub mod ensure;
 mod eviction;
@@ -17,10 +17,12 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::desired::classes_of;
-use crate::identity::{AccountKind, AccountName, kubernetes_name};
+use crate::identity::{AccountKind, AccountName};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::{Account, Ending, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
-use crate::orders::request::{Evict, OrderRequest, Refusal, ResumeStarting, RevokeClass, SuspendUntil, Target};
+use crate::orders::request::{
+    AdoptEntry, Evict, OrderRequest, Refusal, ResumeStarting, RevokeClass, SuspendUntil, Target,
+};
 use crate::plan::guard;
 use crate::policy::Policy;
 
@@ -122,7 +124,9 @@ fn write(
         }
         OrderRequest::Revoke(target) => (Some(OrderKind::Revoke), target),
         OrderRequest::AdoptUid(target) => (Some(OrderKind::AdoptUid), target),
-        OrderRequest::AdoptAccount(target) => (Some(OrderKind::AdoptAccount), target),
+        OrderRequest::AdoptAccount(target) | OrderRequest::AdoptEntry(AdoptEntry { target, .. }) => {
+            (Some(OrderKind::AdoptAccount), target)
+        }
         OrderRequest::Restored { target, file, objects } => {
             let (account, note) = subject(target)?;
             return Ok(restored(account, &note, file, *objects));
@@ -185,6 +189,21 @@ fn write(
             let left = eviction::left_stopped(ledger, account, start)?;
             let mut outcome = order(ledger, account, OrderKind::Resume, note, None)?;
             outcome.changes.splice(..0, left);
+            Ok(outcome)
+        }
+        (Some(OrderKind::AdoptAccount), request) => {
+            let entry = match request {
+                OrderRequest::AdoptEntry(AdoptEntry { entry, .. }) => Some(entry.as_str()),
+                _ => None,
+            };
+            let object = adopt::entry(ledger, account, entry)?;
+            let mut outcome = order(ledger, account, OrderKind::AdoptAccount, note, None)?;
+            for change in &mut outcome.changes {
+                if let Change::Order(order) = change {
+                    order.object = Some(object.0.clone());
+                }
+            }
+            outcome.events.iter_mut().for_each(|event| event.detail = json!({"entry": object}));
             Ok(outcome)
         }
         (Some(what), _) => order(ledger, account, what, note, None),
@@ -308,11 +327,6 @@ fn order(
                 "the directory has no other uid for {name}; `bursar status` shows the rejected entries"
             ));
         }
-        OrderKind::AdoptAccount if !has_another_entry(ledger, account) => {
-            return refused(format!(
-                "no other entry of the directory has the name of {name}; `bursar status` shows the rejected entries"
-            ));
-        }
         OrderKind::Revoke | OrderKind::Evict if account.generation == 0 => {
             return refused(format!("{name} never had a certificate"));
         }
@@ -360,19 +374,6 @@ fn is_going(account: &Account) -> bool {
 fn has_another_uid(ledger: &LedgerState, account: &Account) -> bool {
     let mut rejected = ledger.rejected.iter().filter(|entry| entry.id.as_ref() == Some(&account.directory_id));
     rejected.any(|entry| entry.source == account.source && entry.why.contains("bursar adopt uid"))
-}
-
-fn has_another_entry(ledger: &LedgerState, account: &Account) -> bool {
-    let named = |name: &Option<String>| {
-        name.as_deref().map(kubernetes_name).is_some_and(|name| name == account.kubernetes_name)
-    };
-    // An entry of the same person may have another name. The text of its rejection names the account.
-    let same = format!("bursar adopt account {} {}", account.kind, account.name);
-    let mut rejected = ledger
-        .rejected
-        .iter()
-        .filter(|entry| entry.kind == account.kind && (named(&entry.name) || entry.why.ends_with(&same)));
-    rejected.any(|entry| entry.why.contains("bursar adopt account"))
 }
 
 fn restored(account: &Account, note: &Note, file: &str, objects: u64) -> OrderOutcome {

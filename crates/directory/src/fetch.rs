@@ -6,6 +6,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use bursar_core::ledger::LedgerState;
 use bursar_core::merge;
 use bursar_core::policy::Policy;
 use bursar_core::snapshot::freshness::Marks;
@@ -47,17 +48,20 @@ pub struct LastRead {
     pub marks: Arc<Marks>,
 }
 
-/// Reads `sources`, which are in order of precedence. Accounts that expired before `now` are disabled. If the future is
+/// Reads `sources`, which are in order of precedence, and merges the reads without a ledger. Accounts that expired before `now` are disabled. If the future is
 /// dropped, all reads end, and the cache of each source stays as it was.
 ///
 /// # Panics
 ///
 /// If the system can start no more threads.
 pub async fn fetch(sources: &[SourceConfig], pass: &Pass, policy: &Policy, now: Timestamp) -> DirectorySnapshot {
-    fetch_after(sources, pass, &Known::new(), policy, now).await
+    let known = Known::new();
+    let DirectorySnapshot { reads, .. } = Box::pin(fetch_after(sources, pass, &known, policy, now)).await;
+    merge::merge(reads, policy, &LedgerState::default())
 }
 
-/// Like [`fetch`], but a server that is behind what the ledger knows about it is not used.
+/// Like [`fetch`], but a server that is behind what the ledger knows about it is not used, and the reads are not merged
+/// yet: the ledger, which says who already has a name, may change until the last of them has answered.
 ///
 /// # Panics
 ///
@@ -75,8 +79,7 @@ pub async fn fetch_after(
         let rules = EntryRules { ids: known.marks.ids, ..rules.clone() };
         apart(known.steps.clone(), async move || read(&source, &pass, &known, &rules).await)
     });
-    let reads = join_all(reads).await;
-    merge::merge(reads, policy)
+    DirectorySnapshot { reads: join_all(reads).await, ..DirectorySnapshot::default() }
 }
 
 /// Returns what is known about the servers of `source` before one is asked.

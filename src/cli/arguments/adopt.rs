@@ -12,7 +12,7 @@ pub enum Adopt {
     /// Accept the account's new uid from the directory; its home must belong to that uid
     Uid(MaybeReasoned),
     /// Give the account's names, uid and volumes to another directory entry with the same name
-    Account(MaybeReasoned),
+    Account(AdoptAccount),
     /// Make an existing namespace a tenant's, even if its name does not follow the class's rule. The admission policy
     /// also demands consent in the cluster: kubectl label namespace NAME bursar.dev/adopt=true
     Namespace(AdoptNamespace),
@@ -23,6 +23,16 @@ pub enum Adopt {
         /// A file with one adoption per line, as after `adopt`: namespace tool-foo --tool foo --ticket T14
         file: PathBuf,
     },
+}
+
+/// The arguments of `adopt account`.
+#[derive(Debug, Args)]
+pub struct AdoptAccount {
+    #[command(flatten)]
+    pub target: MaybeReasoned,
+    /// Id of the entry; needed if several entries have the name of the account
+    #[arg(long, value_name = "ID")]
+    pub entry: Option<String>,
 }
 
 /// The arguments of `adopt namespace`.

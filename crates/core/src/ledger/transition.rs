@@ -33,7 +33,7 @@ use super::change::{Change, Event};
 use super::people::PeopleByEntry;
 use super::server::{Moved, SourceMark};
 use super::{Account, Compared, LedgerState, Lifecycle, OrderKind, SourceState, Suspension};
-use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Gid, Uid, kubernetes_name};
+use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Gid, PosixIdentity, Uid, kubernetes_name};
 use crate::policy::Policy;
 use crate::shared_map::SharedMap;
 use crate::snapshot::person::{Same, same_people};
@@ -179,6 +179,9 @@ impl<'a> Memory<'a> {
                 self.wait(&read.source, entry);
                 continue;
             };
+            if let Some(why) = read.remarks.get(&entry.id) {
+                self.reject(&read.source, entry, why.clone());
+            }
             match known.or_else(|| self.adopted_by(&read.source, &believed.entry)) {
                 Some(account) if settles => {
                     let disabled = believed.entry.disabled.clone();
@@ -194,7 +197,9 @@ impl<'a> Memory<'a> {
             if let Some(account) = self.known.get(&(read.source.as_str(), id)).copied() {
                 let is_back = account.absence.is_none() || self.has_settled(&read.source, id, &json!("back"));
                 let leaving = if settles { account.leaving.clone() } else { trust.leaving_rejected(account, read) };
-                self.refused(account, rejected.disabled.as_ref(), complete, is_back, leaving);
+                let held = read.held.get(&rejected.dn).filter(|_| complete && !settles);
+                let posix = trust.with_gids_left(account, id, held.map(|held| &held.groups));
+                self.refused(account, rejected.disabled.as_ref(), complete, is_back, leaving, posix);
             }
         }
         if complete {
@@ -327,8 +332,8 @@ impl<'a> Memory<'a> {
         self.record_uid(&id, entry);
     }
 
-    /// Updates the account of a rejected entry. It keeps the last valid identity; only a mark and the members who leave
-    /// are believed, because they take access away. A known mark stays even if the entry shows none, because the entry
+    /// Updates the account of a rejected entry. It keeps the last valid identity; only a mark, the members who leave and
+    /// gids that are gone (`posix`) are believed, because they take access away. A known mark stays even if the entry shows none, because the entry
     /// may be rejected for a mark that cannot be read.
     fn refused(
         &mut self,
@@ -337,11 +342,12 @@ impl<'a> Memory<'a> {
         complete: bool,
         is_back: bool,
         leaving: BTreeSet<DirectoryId>,
+        posix: Option<PosixIdentity>,
     ) {
         let disabled = mark.or(account.disabled.as_ref()).cloned();
         let absence = account.absence.filter(|_| !is_back);
         let ending = self.ending(account, complete);
-        self.changed(account, Account { disabled, leaving, absence, ending, ..account.clone() });
+        self.changed(account, Account { posix, disabled, leaving, absence, ending, ..account.clone() });
     }
 
     fn seen(&mut self, account: &Account, source: &str, believed: &Believed<'_>, trust: &Trust) {
@@ -359,7 +365,9 @@ impl<'a> Memory<'a> {
                 AccountKind::User => account.leaving.clone(),
                 AccountKind::Tool | AccountKind::Group => trust.leaving(account, |member| names.contains_key(member)),
             };
-            return self.refused(account, entry.disabled.as_ref(), complete, *is_back, leaving);
+            let shown = entry.posix.as_ref().map(|posix| &posix.groups).filter(|_| complete);
+            let posix = trust.with_gids_left(account, &entry.id, shown);
+            return self.refused(account, entry.disabled.as_ref(), complete, *is_back, leaving, posix);
         }
         self.remember_person(&account.id, entry);
         if self.is_as_known(account, source, entry) {
@@ -375,7 +383,12 @@ impl<'a> Memory<'a> {
         }
         if let Some(why) = taken.or(moved.filter(|_| !adopted)) {
             self.reject(source, entry, why);
-            posix.clone_from(&account.posix);
+            // It keeps its uid and gid, but no gid of a group that does not name it any more.
+            posix = account.posix.clone().map(|before| {
+                let shown = posix.map(|posix| posix.groups).unwrap_or_default();
+                let groups = before.groups.intersection(&shown).copied().collect();
+                PosixIdentity { groups, ..before }
+            });
         } else if adopted || account.posix.is_none() {
             self.record_uid(&account.id, entry);
         }
@@ -383,9 +396,9 @@ impl<'a> Memory<'a> {
             if trust.misnamed.contains_key(&entry.id) {
                 after.groups.retain(|gid| before.groups.contains(gid));
             }
-            let kept = trust.named.gids.get(&entry.id);
-            let stays = |gid: &&Gid| !complete || kept.is_some_and(|kept| kept.contains(*gid));
-            after.groups.extend(before.groups.iter().filter(stays));
+            after
+                .groups
+                .extend(before.groups.iter().filter(|gid| !complete || trust.named.keeps_gid(&entry.id, **gid)));
         }
         let gid = entry.gid.or(account.gid);
         if let (AccountKind::Group, Some(posix), Some(gid)) = (entry.kind, &mut posix, gid) {
@@ -647,6 +660,21 @@ impl Trust {
             if stays(member) { is_leaving && self.holds } else { is_leaving || self.proves_leaving }
         };
         account.members.keys().filter(leaves).cloned().collect()
+    }
+
+    /// Returns the ids of a rejected account without the gids of groups that no longer name it. `shown` are the gids of
+    /// the groups that do; `None` if the read does not prove that there are no others.
+    fn with_gids_left(
+        &self,
+        account: &Account,
+        id: &DirectoryId,
+        shown: Option<&BTreeSet<Gid>>,
+    ) -> Option<PosixIdentity> {
+        let mut posix = account.posix.clone();
+        if let (Some(posix), Some(shown)) = (&mut posix, shown) {
+            posix.groups.retain(|gid| shown.contains(gid) || self.named.keeps_gid(id, *gid));
+        }
+        posix
     }
 
     /// Returns the home. An entry that does not name its home does not change a known one.

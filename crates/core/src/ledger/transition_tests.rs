@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
-use crate::identity::PosixIdentity;
 use crate::ledger::change::Change;
 use crate::ledger::{Note, Order};
 use crate::policy::Lifecycle as Times;
@@ -232,6 +231,42 @@ fn a_uid_never_silently_becomes_another() {
     assert_eq!(story.account("foo").posix.as_ref().map(|posix| posix.uid.get()), Some(52503));
     assert!(story.why_rejected().contains("bursar adopt uid tool foo"), "{}", story.why_rejected());
     assert!(!story.later(MINUTE, &[tool("1", "foo", 52999)]), "the rejection is recorded once");
+}
+
+#[test]
+fn an_entry_that_is_not_accepted_gains_no_gid_and_loses_those_of_groups_that_do_not_name_it() {
+    let with = |uid: i64, gids: &[i64]| {
+        let mut entry = tool("1", "foo", uid);
+        let gids = gids.iter().map(|gid| (*gid).try_into().expect("a valid gid"));
+        entry.posix.as_mut().expect("the tool has a uid").groups = gids.collect();
+        entry
+    };
+    let gids = |story: &Story| {
+        let posix = story.account("foo").posix.as_ref().expect("the tool has a uid");
+        posix.groups.iter().map(|gid| i64::from(gid.get())).collect::<Vec<_>>()
+    };
+    let held = |gids: &[i64]| {
+        let groups = with(52503, gids).posix.map(|posix| posix.groups).unwrap_or_default();
+        BTreeMap::from([("cn=foo".to_owned(), crate::snapshot::held::Held { created: None, groups })])
+    };
+    let read = |gids: &[i64], is_rejected: bool, completeness| {
+        let shown = if is_rejected { Vec::new() } else { vec![with(52999, gids)] };
+        let rejected = if is_rejected { vec![rejected("1")] } else { Vec::new() };
+        let whole = SourceRead::complete("people", [AccountKind::Tool], shown);
+        SourceRead { rejected, held: held(gids), completeness, ..whole }
+    };
+    for is_rejected in [true, false] {
+        let mut story = Story::begin(&[with(52503, &[5000, 6000])]);
+        let mut hears = |read: SourceRead| {
+            story.now += MINUTE;
+            story.pass(&DirectorySnapshot { reads: vec![read], ..DirectorySnapshot::default() });
+            assert_eq!(story.account("foo").posix.as_ref().map(|posix| posix.uid.get()), Some(52503));
+            gids(&story)
+        };
+        assert_eq!(hears(read(&[], is_rejected, partial())), [5000, 6000]);
+        assert_eq!(hears(read(&[6000, 7000], is_rejected, Completeness::Complete)), [6000], "{is_rejected}");
+        assert_eq!(hears(read(&[], is_rejected, Completeness::Complete)), [0; 0], "{is_rejected}");
+    }
 }
 
 #[test]
@@ -482,6 +517,22 @@ fn an_account_that_another_entry_adopts_keeps_everything() {
     assert_eq!(story.why_rejected(), "");
     assert!(story.ledger.orders.is_empty());
     assert!(!story.later(MINUTE, &recreated), "adopted once");
+}
+
+#[test]
+fn an_account_is_given_only_to_the_entry_that_the_order_names() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503), tool("2", "bar", 52504)]);
+    let puppet = [tool("8", "foo", 52503), tool("2", "bar", 52504)];
+    story.later(MINUTE, &puppet);
+    adopt(&mut story, "foo");
+    story.ledger.orders[0].object = Some("9".to_owned());
+    story.later(MINUTE, &puppet);
+    assert_eq!(story.account("foo").directory_id, DirectoryId("1".to_owned()));
+    assert_eq!((story.ledger.orders.len(), story.events.last().map(String::as_str)), (0, Some("account not adopted")));
+    adopt(&mut story, "foo");
+    story.ledger.orders[0].object = Some("9".to_owned());
+    story.later(MINUTE, &[tool("9", "foo", 52503), tool("2", "bar", 52504)]);
+    assert_eq!(story.account("foo").directory_id, DirectoryId("9".to_owned()));
 }
 
 #[test]

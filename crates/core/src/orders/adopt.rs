@@ -1,13 +1,53 @@
 //! `bursar adopt namespace|object`: records that a foreign object is to be taken over. An earlier cycle reported that
-//! it blocks an account.
+//! it blocks an account. `bursar adopt account`: finds the entry that is meant.
 
 use super::{OrderOutcome, event, find, next_id, refused};
 use crate::desired::classes_if_asked;
-use crate::identity::{AccountId, AccountName, ClusterName, NamespaceName, name_in};
+use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, NamespaceName, kubernetes_name, name_in};
 use crate::ledger::change::Change;
 use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind};
 use crate::orders::request::{AdoptObject, Refusal};
 use crate::policy::Policy;
+use crate::snapshot::RejectedEntry;
+
+/// Returns the rejected entries that may get the account: those with its name, and those of its person. Entries with an
+/// account of their own are left out.
+#[must_use]
+pub fn entries_for<'a>(ledger: &'a LedgerState, account: &Account) -> Vec<&'a RejectedEntry> {
+    let named = |entry: &RejectedEntry| {
+        entry.name.as_deref().map(kubernetes_name).is_some_and(|name| name == account.kubernetes_name)
+    };
+    // An entry of the same person may have another name. The text of its rejection names the account.
+    let same = format!("bursar adopt account {} {}", account.kind, account.name);
+    let has_account = |entry: &RejectedEntry| {
+        let mut accounts = ledger.accounts.values();
+        accounts.any(|known| known.source == entry.source && entry.id.as_ref() == Some(&known.directory_id))
+    };
+    let rejected = ledger.rejected.iter().filter(|entry| entry.kind == account.kind && entry.id.is_some());
+    rejected.filter(|entry| named(entry) || entry.why.ends_with(&same)).filter(|entry| !has_account(entry)).collect()
+}
+
+/// Returns the id of the entry that gets the account. If several entries may be meant, the administrator must say which
+/// one, because anybody who may create an entry can give it the account's name.
+pub(super) fn entry(ledger: &LedgerState, account: &Account, wanted: Option<&str>) -> Result<DirectoryId, Refusal> {
+    let (name, entries) = (account.account_name(), entries_for(ledger, account));
+    if !entries.iter().any(|entry| entry.why.contains("bursar adopt account")) {
+        return refused(
+            1,
+            format!(
+                "no other entry of the directory has the name of {name}; `bursar status` shows the rejected entries"
+            ),
+        );
+    }
+    let mut ids: Vec<&DirectoryId> = entries.iter().filter_map(|entry| entry.id.as_ref()).collect();
+    ids.retain(|id| wanted.is_none_or(|wanted| id.0.eq_ignore_ascii_case(wanted)));
+    if let [id] = ids.as_slice() {
+        return Ok((*id).clone());
+    }
+    let line = |entry: &&RejectedEntry| Some(format!("  --entry {}  {:?}", entry.id.as_ref()?, entry.dn));
+    let lines: Vec<String> = entries.iter().filter_map(line).collect();
+    refused(64, format!("{name} can be given to one of these entries; say which one:\n{}", lines.join("\n")))
+}
 
 /// Records the order and clears the failure, so that the next cycle retries at once and takes the object over. The
 /// order is for the object that exists now: if it cannot be carried out, it is dropped.
@@ -123,6 +163,38 @@ mod tests {
         let wanted = AdoptObject { object: format!("namespace {namespace}"), owner, reason: None, ticket: None };
         let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: world.now };
         object(&world.ledger, &world.policy, &wanted, note)
+    }
+
+    fn rejected(id: &str, why: &str) -> RejectedEntry {
+        RejectedEntry {
+            source: "people".to_owned(),
+            kind: AccountKind::User,
+            dn: format!("uid=alice,ou={id}"),
+            name: Some("alice".to_owned()),
+            id: Some(DirectoryId(id.to_owned())),
+            disabled: None,
+            why: why.to_owned(),
+        }
+    }
+
+    #[test]
+    fn an_account_is_given_to_the_entry_that_the_administrator_names() {
+        let mut world = World::new();
+        let alice = world.add(AccountKind::User, "alice", Some(20_001));
+        let asked = |world: &World, wanted: Option<&str>| {
+            entry(&world.ledger, &world.ledger.accounts[&alice], wanted).map_err(|refusal| refusal.text)
+        };
+        let new = rejected("new", "the name belongs to user:alice; run: bursar adopt account user alice");
+        world.ledger.rejected = [new.clone()].into();
+        assert_eq!(asked(&world, None), Ok(DirectoryId("new".to_owned())));
+        world.ledger.rejected = [new, rejected("puppet", "user alice is also the name of another")].into();
+        let text = asked(&world, None).expect_err("two entries have the name");
+        assert!(text.contains("--entry new  \"uid=alice,ou=new\"") && text.contains("--entry puppet"), "{text}");
+        assert_eq!(asked(&world, Some("new")), Ok(DirectoryId("new".to_owned())));
+        assert!(asked(&world, Some("other")).is_err());
+        world.ledger.rejected.clear();
+        let text = asked(&world, Some("new")).expect_err("no entry has the name");
+        assert!(text.contains("no other entry"), "{text}");
     }
 
     #[test]

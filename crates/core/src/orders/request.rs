@@ -52,6 +52,9 @@ pub enum OrderRequest {
     /// Assign the account to the other directory entry that has its name.
     #[serde(rename = "adopt account")]
     AdoptAccount(Target),
+    /// Assign the account to the directory entry with this id.
+    #[serde(rename = "adopt entry")]
+    AdoptEntry(AdoptEntry),
     /// Take over a foreign object that stands where an object of a tenant should be.
     #[serde(rename = "adopt object")]
     AdoptObject(AdoptObject),
@@ -108,6 +111,14 @@ pub struct Target {
     pub reason: Option<String>,
     /// The administrator's ticket.
     pub ticket: Option<String>,
+}
+
+/// `bursar adopt account --entry`. It is a separate order, so that an older daemon that does not know it refuses it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdoptEntry {
+    pub target: Target,
+    /// The id of the entry.
+    pub entry: String,
 }
 
 /// `bursar suspend --until`. It is a separate order, so that an older daemon that does not know it refuses it.

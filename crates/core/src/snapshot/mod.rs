@@ -6,6 +6,7 @@
 pub mod difference;
 pub mod dn;
 pub mod freshness;
+pub mod held;
 pub mod named;
 pub mod person;
 pub mod proof;
@@ -19,6 +20,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use self::freshness::{Behind, Marks};
+use self::held::{GidClaim, Held};
 use self::named::{AttributeLabels, Dangling, Nesting};
 use self::proof::Proof;
 use crate::identity::{AccountKind, DirectoryId, Gid, PosixIdentity};
@@ -49,6 +51,14 @@ pub struct SourceRead {
     pub entries: Vec<Entry>,
     /// Entries that failed a check. They count as present.
     pub rejected: Vec<RejectedEntry>,
+    /// What is known of the rejected entries, by their DNs.
+    pub held: BTreeMap<String, Held>,
+    /// The groups and tools that show a gid, sorted.
+    pub gids: Vec<GidClaim>,
+    /// Gids that members keep but do not get, because it is unknown which of several groups gives them.
+    pub kept_gids: BTreeMap<DirectoryId, BTreeSet<Gid>>,
+    /// Why valid entries do not have all that they show, as texts for administrators.
+    pub remarks: BTreeMap<DirectoryId, String>,
     /// How long the read took.
     pub took: Duration,
     /// How it was read.
@@ -82,6 +92,10 @@ impl SourceRead {
             kinds: kinds.into_iter().collect(),
             entries,
             rejected: Vec::new(),
+            held: BTreeMap::new(),
+            gids: Vec::new(),
+            kept_gids: BTreeMap::new(),
+            remarks: BTreeMap::new(),
             took: Duration::ZERO,
             way: Way::Full,
             compared: None,

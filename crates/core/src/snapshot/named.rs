@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Role;
 use super::dn::Dn;
-use crate::identity::DirectoryId;
+use crate::identity::{AccountKind, DirectoryId};
 
 /// Where a domain stores its entries for members from other domains (MS-ADTS 6.1.1.4.9).
 const FOREIGN_PRINCIPALS: &str = ",cn=foreignsecurityprincipals,";
@@ -118,13 +118,26 @@ impl Nesting {
     }
 }
 
-/// The names of the attributes of a source that count as removed only with proof.
+/// The names of the attributes of a source that count as removed only with proof, and the prefixes of its names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttributeLabels {
     pub home: String,
     pub ssh_keys: String,
     pub mail: String,
     pub uid: String,
+    /// The prefix that names of each kind have in the directory and not in the ledger.
+    pub prefixes: BTreeMap<AccountKind, String>,
+}
+
+impl AttributeLabels {
+    /// Returns the name by which groups list an account with this name in the ledger (`memberUid`). Groups have none,
+    /// and a tool has one only with a prefix, because otherwise it may also be a person's name.
+    #[must_use]
+    pub fn member_name(&self, kind: AccountKind, name: &str) -> Option<String> {
+        let prefix = self.prefixes.get(&kind).map_or("", String::as_str);
+        let has_one = kind == AccountKind::User || (kind == AccountKind::Tool && !prefix.is_empty());
+        has_one.then(|| format!("{prefix}{name}"))
+    }
 }
 
 impl Default for AttributeLabels {
@@ -134,6 +147,7 @@ impl Default for AttributeLabels {
             ssh_keys: "sshPublicKey".to_owned(),
             mail: "mail".to_owned(),
             uid: "uidNumber".to_owned(),
+            prefixes: BTreeMap::new(),
         }
     }
 }

@@ -12,11 +12,12 @@ use std::thread::{self, ScopedJoinHandle};
 use bursar_core::identity::{AccountKind, DirectoryId};
 use bursar_core::snapshot::dn::Dn;
 use bursar_core::snapshot::freshness::{Behind, Marks};
+use bursar_core::snapshot::held::Held;
 use bursar_core::snapshot::named::AttributeLabels;
 use bursar_core::snapshot::{Completeness, Entry, RejectedEntry, SourceRead};
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
-use crate::entry::groups::{Closed, Flat, Holders, Index, companions_by_name};
+use crate::entry::groups::{Closed, Companions, Flat, Holders, Index, gid_claims};
 use crate::entry::numbers::Numbers;
 use crate::entry::raw::RawEntry;
 use crate::entry::{Candidate, EntryRules, Reading};
@@ -72,6 +73,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
         problems.extend(missing_sentinels(source, candidates.iter().chain(&companions)));
     }
 
+    let tools = Companions::of(&candidates, &companions, reading_of);
     // The checks of single entries run in parallel with the work that needs all of them. With many entries, each takes
     // a good part of a second.
     let (checked, index, groups, closed) = thread::scope(|scope| {
@@ -79,7 +81,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
         let checked: ScopedJoinHandle<'_, Vec<_>> = scope.spawn(check);
         let index = Index::of(&candidates, |candidate| reading_of(candidate.kind).member_name_of(candidate));
         let groups = Flat::of(source, &candidates, &companions);
-        let closed = groups.close(&index, &candidates, &companions, reading_of(AccountKind::Group));
+        let closed = groups.close(&index, &candidates, &companions, &tools, reading_of(AccountKind::Group));
         (checked.join().unwrap_or_else(|panic| resume_unwind(panic)), index, groups, closed)
     });
     if let Some(example) = groups.hidden.first() {
@@ -87,18 +89,15 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
         problems.push(format!("members are hidden in {count} groups, such as {}", example.canonical()));
     }
 
-    let companion_of = companions_by_name(source, &candidates, &companions, reading_of(AccountKind::Group));
     let (mut holders, mut rejected) = (Holders::new(), Vec::new());
     let ambiguous = ambiguous(&candidates);
     let settled = checked.into_iter().zip(&candidates).map(|(checked, candidate)| {
         let Candidate { kind, dn, id, raw } = candidate;
-        let members_of = match kind {
-            AccountKind::Tool => {
-                let full = reading_of(AccountKind::Tool).name_of(candidate);
-                full.and_then(|full| companion_of.get(full).copied())
-            }
-            AccountKind::User => None,
-            AccountKind::Group => Some(dn),
+        let own = [dn];
+        let members_of: &[&Dn] = match kind {
+            AccountKind::Tool => tools.groups_of(dn),
+            AccountKind::User => &[],
+            AccountKind::Group => &own,
         };
         if let Some(dns) = id.as_ref().and_then(|id| ambiguous.get(id)) {
             let mut entry = checked.map_or_else(|rejected| *rejected, |entry| reject(source, &entry, String::new()));
@@ -109,10 +108,11 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
             // The id is removed, so that statements about one of the entries are not taken for the other.
             return Err(Box::new(RejectedEntry { id: None, ..entry }));
         }
-        let mut reject_group = || rejected.extend(id.clone().zip(members_of));
+        let mut reject_group =
+            || rejected.extend(id.clone().filter(|_| !members_of.is_empty()).map(|id| (id, members_of.to_vec())));
         let mut entry = checked.inspect_err(|_| reject_group())?;
-        if let (Some(group), Some(id)) = (members_of, id) {
-            holders.entry(group).or_default().push(id);
+        if let ([group], Some(id)) = (members_of, id) {
+            holders.entry(*group).or_default().push(id);
         }
         complete(&mut entry, members_of, &closed, &index).map_err(|why| {
             reject_group();
@@ -128,12 +128,25 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
         numbers: numbers.source(&source.attributes),
         ..SourceRead::complete(&source.name, KINDS.into_iter().filter(|kind| source.tree(*kind).is_some()), Vec::new())
     };
-    read.entries =
-        settled.filter_map(|settled| settled.map_err(|rejected| read.rejected.push(*rejected)).ok()).collect();
-    for (id, group) in &rejected {
-        let of = holders.entry(group).or_default();
-        if !of.contains(&id) {
-            of.push(id);
+    for (settled, candidate) in settled.zip(&candidates) {
+        match settled {
+            Ok(entry) => read.entries.push(entry),
+            Err(rejected) => {
+                let groups = candidate.id.as_ref().and_then(|id| closed.gids.get(id)).cloned().unwrap_or_default();
+                let held = Held { created: reading_of(candidate.kind).created(&candidate.raw), groups };
+                read.held.insert(rejected.dn.clone(), held);
+                read.rejected.push(*rejected);
+            }
+        }
+    }
+    read.gids = gid_claims(&closed, &tools, &read.entries, reading_of);
+    read.kept_gids = closed.kept_gids.iter().map(|(id, gids)| ((*id).clone(), gids.clone())).collect();
+    for (id, groups) in &rejected {
+        for group in groups {
+            let of = holders.entry(*group).or_default();
+            if !of.contains(&id) {
+                of.push(id);
+            }
         }
     }
     read.dangling = groups.dangling(&index, &holders);
@@ -172,6 +185,7 @@ fn labels(source: &SourceConfig) -> AttributeLabels {
         ssh_keys: names.ssh_keys.clone(),
         mail: names.mail.clone(),
         uid: names.uid.clone(),
+        prefixes: KINDS.into_iter().filter_map(|kind| Some((kind, source.tree(kind)?.strip_prefix.clone()?))).collect(),
     }
 }
 
@@ -277,12 +291,22 @@ fn ambiguous(candidates: &[Candidate]) -> HashMap<&DirectoryId, Vec<&str>> {
 }
 
 /// Adds to `entry` what other entries say: its members, and the gids of its groups.
-fn complete(entry: &mut Entry, group: Option<&Dn>, closed: &Closed<'_>, index: &Index<'_>) -> Result<(), String> {
+fn complete(entry: &mut Entry, groups: &[&Dn], closed: &Closed<'_>, index: &Index<'_>) -> Result<(), String> {
     if let Some(posix) = &mut entry.posix {
         posix.groups = closed.gids.get(&entry.id).cloned().unwrap_or_default();
         posix.groups.remove(&posix.gid);
     }
-    let Some(group) = group else { return Ok(()) };
+    let group = match groups {
+        [] => return Ok(()),
+        [group] => *group,
+        [one, other, ..] => {
+            let (count, one, other) = (groups.len(), one.canonical(), other.canonical());
+            return Err(format!(
+                "{count} groups have its name, such as {one} and {other}: nobody joins it or leaves it until only one \
+                 has"
+            ));
+        }
+    };
     if let Some(refused) = closed.refused.get(group) {
         return Err(refused.to_string());
     }
@@ -309,9 +333,11 @@ fn reject(source: &SourceConfig, entry: &Entry, why: String) -> RejectedEntry {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::path::PathBuf;
 
-    use bursar_core::identity::PosixIdentity;
+    use bursar_core::identity::{Gid, PosixIdentity};
+    use bursar_core::snapshot::held::Gives;
     use bursar_core::snapshot::named::MemberName;
 
     use super::*;
@@ -375,6 +401,10 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         entry.members.keys().map(|id| id.0.clone()).collect()
     }
 
+    fn gid(number: i64) -> Gid {
+        number.try_into().expect("a valid gid")
+    }
+
     fn posix(read: &SourceRead, name: &str) -> Option<PosixIdentity> {
         read.entries.iter().find(|entry| entry.name == name).and_then(|entry| entry.posix.clone())
     }
@@ -408,6 +438,73 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         assert_eq!(gids("bob"), Some(vec![3000, 52503]), "a gid out of range is left out");
         assert_eq!(gids("bar"), Some(vec![3000, 52503]));
         assert_eq!(gids("foo"), Some(vec![]));
+    }
+
+    /// Anybody who may create a group can give it the name of another.
+    #[test]
+    fn nobody_joins_or_leaves_a_tool_for_which_two_groups_have_its_name() {
+        let puppet = "dn: cn=tools.foo,ou=lab,ou=servicegroups,dc=x\nobjectClass: posixGroup\nobjectClass: groupOfNames\n\
+                      cn: tools.foo\nentryUUID: p\ngidNumber: 4000\nmember: uid=bob,ou=people,dc=x\n\n";
+        let inside = puppet.replace("ou=lab,ou=servicegroups", "ou=lab,ou=groups");
+        for text in
+            [puppet.to_owned() + SITE, format!("{SITE}\n{puppet}"), inside.clone() + SITE, format!("{SITE}\n{inside}")]
+        {
+            let read = read(&source(), &text);
+            let foo = DirectoryId("f".to_owned());
+            let why =
+                read.rejected.iter().find(|rejected| rejected.id.as_ref() == Some(&foo)).map(|it| it.why.as_str());
+            assert!(why.is_some_and(|why| why.contains("2 groups have its name")), "{why:?}");
+            let named: Vec<&str> = read.nesting.members(&foo).into_iter().flatten().map(|id| id.0.as_str()).collect();
+            assert_eq!(named, ["a", "b", "c", "r"], "everybody whom one of the groups names stays");
+            assert_eq!(posix(&read, "bob").map(|posix| posix.groups), Some(BTreeSet::from([gid(3000)])));
+            let kept = |id: &str| read.kept_gids.get(&DirectoryId(id.to_owned())).cloned().unwrap_or_default();
+            assert_eq!((kept("a"), kept("b")), (BTreeSet::from([gid(52503)]), BTreeSet::from([gid(4000), gid(52503)])));
+            assert!(read.dangling.members.keys().any(|name| name.to_string() == "uid=gone,ou=people,dc=x"));
+        }
+    }
+
+    #[test]
+    fn a_tool_that_lists_its_maintainers_needs_no_group() {
+        let listed = SITE
+            .replace("posixAccount\nuid: tools.foo", "posixAccount\nobjectClass: groupOfNames\nuid: tools.foo")
+            .replace("entryUUID: f\n", "entryUUID: f\nmember: uid=bob,ou=people,dc=x\n");
+        assert_eq!(members(&read(&source(), &listed), "foo"), ["b"]);
+    }
+
+    #[test]
+    fn groups_with_one_gid_say_whom_they_name() {
+        let puppet = "\ndn: cn=x,ou=groups,dc=x\nobjectClass: posixGroup\ncn: x\ngidNumber: 52503\nmemberUid: bob\n\
+                      entryUUID: x\n";
+        let read = read(&source(), &(SITE.to_owned() + puppet));
+        let claims: Vec<_> = read
+            .gids
+            .iter()
+            .map(|claim| (claim.gid.get(), claim.name.as_str(), claim.gives == Gives::Nobody))
+            .collect();
+        let all = [(3000, "staff", false), (52503, "tools.foo", false), (52503, "x", false), (52503, "foo", true)];
+        assert_eq!((&claims[..4], claims.len()), (&all[..], 5), "the fifth is that of bar");
+        let named = |name: &str| {
+            let claim = read.gids.iter().find(|claim| claim.name == name).expect("the group claims a gid");
+            claim.members.as_ref().map(|members| members.iter().map(|id| id.0.as_str()).collect::<Vec<_>>().concat())
+        };
+        assert_eq!(
+            (named("staff"), named("tools.foo"), named("x")),
+            (None, Some("abcr".to_owned()), Some("b".to_owned()))
+        );
+        let companion = read.gids.iter().find(|claim| claim.name == "tools.foo").expect("the group claims a gid");
+        let tool = read
+            .gids
+            .iter()
+            .find(|claim| claim.gives == Gives::Nobody && claim.name == "foo")
+            .expect("the tool claims its gid");
+        assert!(companion.belongs_to(tool));
+    }
+
+    #[test]
+    fn a_rejected_entry_shows_the_gids_of_the_groups_that_name_it() {
+        let read = read(&source(), SITE);
+        let held = &read.held["uid=carol,ou=people,dc=x"];
+        assert_eq!((held.created, &held.groups), (None, &BTreeSet::from([gid(52503)])));
     }
 
     #[test]

@@ -5,9 +5,10 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bursar_core::identity::{AccountKind, DirectoryId, Gid};
-use bursar_core::snapshot::Role;
 use bursar_core::snapshot::dn::Dn;
+use bursar_core::snapshot::held::{GidClaim, Gives};
 use bursar_core::snapshot::named::{Dangling, MemberName, Nested, Nesting};
+use bursar_core::snapshot::{self, Role};
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
 use crate::entry::assemble::GROUP_CLASSES;
@@ -130,11 +131,13 @@ impl Flat {
         index: &Index<'a>,
         candidates: &'a [Candidate],
         companions: &'a [Candidate],
+        tools: &Companions<'a>,
         reading: &Reading<'_>,
     ) -> Closed<'a> {
-        let (mut closed, mut gids) = (Closed::default(), Vec::new());
+        let mut closed = Closed::default();
         let (mut nested, mut total) = (BTreeSet::new(), 0);
-        for Candidate { dn, raw, .. } in candidates.iter().chain(companions).filter(|candidate| is_group(candidate)) {
+        for group in candidates.iter().chain(companions).filter(|candidate| is_group(candidate)) {
+            let Candidate { dn, raw, .. } = group;
             let closure = closure(&self.groups, dn);
             if closure.too_deep {
                 closed.refused.insert(dn, Refused::TooDeep);
@@ -147,7 +150,7 @@ impl Flat {
                 }
             }
             if let Ok(Some(gid)) = reading.group_gid(raw) {
-                gids.push((dn, gid));
+                closed.gives.push((group, gid));
             }
             let direct = self.groups.get(dn).map_or(0, BTreeSet::len);
             let by_nesting = members.len().saturating_sub(direct);
@@ -161,9 +164,10 @@ impl Flat {
                 closed.refused.insert(dn, Refused::TooLarge { members: largest });
             }
         }
-        for (group, gid) in gids {
-            for id in closed.members.get(group).into_iter().flat_map(BTreeMap::keys) {
-                closed.gids.entry(id).or_default().insert(gid);
+        for (group, gid) in &closed.gives {
+            let gids = if tools.is_ambiguous(&group.dn) { &mut closed.kept_gids } else { &mut closed.gids };
+            for id in closed.members.get(&group.dn).into_iter().flat_map(BTreeMap::keys) {
+                gids.entry(id).or_default().insert(*gid);
             }
         }
         closed
@@ -175,11 +179,11 @@ pub(super) type Holders<'a> = HashMap<&'a Dn, Vec<&'a DirectoryId>>;
 
 impl Flat {
     /// Returns the accounts that the groups of `rejected` entries name.
-    pub(super) fn nesting(&self, index: &Index<'_>, rejected: Vec<(DirectoryId, &Dn)>) -> Nesting {
+    pub(super) fn nesting(&self, index: &Index<'_>, rejected: Vec<(DirectoryId, Vec<&Dn>)>) -> Nesting {
         let (mut nesting, mut found) = (Nesting::default(), HashMap::new());
         // Each group is visited and numbered once, before the groups inside of it.
         let mut order: Vec<&Dn> = Vec::new();
-        let mut next: Vec<&Dn> = rejected.iter().map(|(_, dn)| *dn).collect();
+        let mut next: Vec<&Dn> = rejected.iter().flat_map(|(_, dns)| dns).copied().collect();
         while let Some(dn) = next.pop() {
             if let Entry::Vacant(place) = found.entry(dn) {
                 place.insert(order.len());
@@ -194,8 +198,13 @@ impl Flat {
             let members = named.chain(managers).cloned().collect();
             nesting.add(Nested { members, parts: self.parts(dn).map(|part| found[part]).collect() });
         }
-        for (id, dn) in rejected {
-            nesting.name(id, found[dn]);
+        for (id, dns) in rejected {
+            let parts: Vec<usize> = dns.iter().map(|dn| found[*dn]).collect();
+            let group = match parts.as_slice() {
+                [group] => *group,
+                _ => nesting.add(Nested { members: BTreeSet::new(), parts }),
+            };
+            nesting.name(id, group);
         }
         nesting
     }
@@ -264,6 +273,10 @@ pub(crate) struct Closed<'a> {
     /// Groups whose members could not be resolved.
     pub(crate) refused: HashMap<&'a Dn, Refused>,
     pub(crate) gids: HashMap<&'a DirectoryId, BTreeSet<Gid>>,
+    /// Gids of groups that may or may not be those of a tool. Members keep them, and nobody gets them.
+    pub(crate) kept_gids: HashMap<&'a DirectoryId, BTreeSet<Gid>>,
+    /// The groups that give a gid.
+    gives: Vec<(&'a Candidate, Gid)>,
 }
 
 /// Why the members of a group are not resolved.
@@ -278,27 +291,121 @@ pub(crate) enum Refused {
     TooLarge { members: usize },
 }
 
-/// Returns the group for the full name of each tool: from the tree of the tools, or else from that of the groups.
-pub(crate) fn companions_by_name<'a>(
-    source: &SourceConfig,
-    candidates: &'a [Candidate],
-    companions: &'a [Candidate],
-    reading: &Reading<'_>,
-) -> HashMap<&'a str, &'a Dn> {
-    let mut by_name = HashMap::default();
-    let tools = candidates.iter().filter(|candidate| candidate.kind == AccountKind::Tool);
-    let own = tools
-        .filter(|candidate| candidate.raw.is_a(&GROUP_CLASSES))
-        .map(|tool| (tool.raw.texts(&source.attributes.tool_name).next(), &tool.dn));
-    let groups = candidates.iter().filter(|candidate| candidate.kind == AccountKind::Group);
-    let named = companions
-        .iter()
-        .chain(groups)
-        .map(|group| (reading.full_name(&group.raw, &group.dn, AccountKind::Group).ok(), &group.dn));
-    for (name, dn) in own.chain(named) {
-        if let Some(name) = name {
-            by_name.entry(name).or_insert(dn);
+/// The groups that list the maintainers of tools.
+pub(crate) struct Companions<'a> {
+    /// The groups with the full name of each tool, in the tree of the tools or that of the groups, by the tool's DN. If
+    /// there are several, it is unknown which one is meant: anybody who may create a group can give it the name.
+    groups: HashMap<&'a Dn, Vec<&'a Dn>>,
+    /// The ids of the tools of each group.
+    tools: HashMap<&'a Dn, Vec<&'a DirectoryId>>,
+    ambiguous: HashSet<&'a Dn>,
+}
+
+impl<'a> Companions<'a> {
+    /// `reading` returns how entries of a kind are read.
+    pub(crate) fn of<'r>(
+        candidates: &'a [Candidate],
+        companions: &'a [Candidate],
+        reading: impl Fn(AccountKind) -> &'r Reading<'r>,
+    ) -> Self {
+        let tools = || candidates.iter().filter(|candidate| candidate.kind == AccountKind::Tool);
+        let mut by_name: HashMap<&str, Vec<&Dn>> = HashMap::new();
+        for name in tools().filter_map(|tool| reading(AccountKind::Tool).name_of(tool)) {
+            by_name.insert(name, Vec::new());
+        }
+        let groups = candidates.iter().filter(|candidate| candidate.kind == AccountKind::Group);
+        for group in companions.iter().chain(groups) {
+            let name = reading(AccountKind::Group).full_name(&group.raw, &group.dn, AccountKind::Group);
+            if let Some(named) = name.ok().and_then(|name| by_name.get_mut(name)) {
+                named.push(&group.dn);
+            }
+        }
+        for named in by_name.values_mut() {
+            named.sort_unstable();
+        }
+        let mut all = Self { groups: HashMap::new(), tools: HashMap::new(), ambiguous: HashSet::new() };
+        for tool in tools() {
+            let name = reading(AccountKind::Tool).name_of(tool);
+            let named = name.and_then(|name| by_name.get(name)).cloned().unwrap_or_default();
+            // A tool that lists its maintainers itself needs no group.
+            let named = if is_group(tool) { vec![&tool.dn] } else { named };
+            if named.len() > 1 {
+                all.ambiguous.extend(&named);
+            }
+            for group in &named {
+                all.tools.entry(*group).or_default().extend(&tool.id);
+            }
+            all.groups.insert(&tool.dn, named);
+        }
+        all
+    }
+
+    pub(crate) fn groups_of(&self, tool: &Dn) -> &[&'a Dn] {
+        self.groups.get(tool).map_or(&[], Vec::as_slice)
+    }
+
+    fn is_ambiguous(&self, group: &Dn) -> bool {
+        self.ambiguous.contains(group)
+    }
+}
+
+/// Returns which groups and tools show which gid, sorted.
+pub(crate) fn gid_claims<'a, 'r>(
+    closed: &Closed<'a>,
+    tools: &Companions<'a>,
+    entries: &[snapshot::Entry],
+    reading: impl Fn(AccountKind) -> &'r Reading<'r>,
+) -> Vec<GidClaim> {
+    let mut claims: Vec<(GidClaim, Option<&Dn>)> = Vec::new();
+    for (group, gid) in &closed.gives {
+        let reading = reading(group.kind);
+        let listed = tools.tools.get(&group.dn).into_iter().flatten().copied();
+        let kind = if tools.groups.contains_key(&group.dn) { AccountKind::Tool } else { AccountKind::Group };
+        let claim = GidClaim {
+            gid: *gid,
+            dn: group.raw.dn.clone(),
+            name: reading.full_name(&group.raw, &group.dn, kind).unwrap_or_default().to_owned(),
+            ids: group.id.iter().chain(listed).cloned().collect(),
+            created: reading.created(&group.raw),
+            gives: if tools.is_ambiguous(&group.dn) { Gives::Kept } else { Gives::Members },
+            members: None,
+        };
+        claims.push((claim, Some(&group.dn)));
+    }
+    let mut primary: HashMap<Gid, Vec<&snapshot::Entry>> = HashMap::new();
+    if entries.iter().any(|entry| entry.kind == AccountKind::Tool) {
+        for entry in entries {
+            if let Some(posix) = &entry.posix {
+                primary.entry(posix.gid).or_default().push(entry);
+            }
         }
     }
-    by_name
+    for (gid, accounts) in primary {
+        // A primary gid that several accounts have is that of a common group.
+        let [entry] = accounts.as_slice() else { continue };
+        if entry.kind != AccountKind::Tool {
+            continue;
+        }
+        let claim = GidClaim {
+            gid,
+            dn: entry.dn.clone(),
+            name: entry.name.clone(),
+            ids: vec![entry.id.clone()],
+            created: entry.created,
+            gives: Gives::Nobody,
+            members: None,
+        };
+        claims.push((claim, None));
+    }
+    claims.sort_unstable();
+    for of_one in claims.chunk_by_mut(|(one, _), (other, _)| one.gid == other.gid) {
+        if of_one.iter().all(|(claim, _)| claim.belongs_to(&of_one[0].0)) {
+            continue;
+        }
+        for (claim, group) in of_one {
+            let members = group.and_then(|group| closed.members.get(group));
+            claim.members = Some(members.into_iter().flat_map(BTreeMap::keys).map(|id| (*id).clone()).collect());
+        }
+    }
+    claims.into_iter().map(|(claim, _)| claim).collect()
 }

@@ -194,7 +194,7 @@ impl Reading<'_> {
             display_name: display_names.filter(|_| is_person).find_map(|attribute| first(raw, attribute)),
             ssh_keys: if kind == AccountKind::User { self.ssh_keys(raw) } else { BTreeSet::new() },
             disabled: disabled.clone(),
-            created: raw.texts(&self.attributes.created).find_map(generalized_time),
+            created: self.created(raw),
             members: BTreeMap::new(),
             sid: if self.attributes.windows { sid(raw).ok().map(|sid| sid.to_string().to_lowercase()) } else { None },
         })
@@ -214,6 +214,11 @@ impl Reading<'_> {
         let value = raw.only(self.attributes.person.as_deref()?).ok()??;
         let value = value.trim().to_lowercase();
         (!value.is_empty()).then_some(value)
+    }
+
+    /// Returns when the entry was created, if it shows that.
+    pub(crate) fn created(&self, raw: &RawEntry) -> Option<Timestamp> {
+        raw.texts(&self.attributes.created).find_map(generalized_time)
     }
 
     /// Returns the gid of a group, if it has one.

@@ -6,16 +6,22 @@
 use serde_json::{Value, json};
 
 use super::{Judged, Memory};
-use crate::identity::{AccountId, PosixIdentity, kubernetes_name};
+use crate::identity::{AccountId, DirectoryId, PosixIdentity, kubernetes_name};
 use crate::ledger::change::Change;
 use crate::ledger::server::Moved;
 use crate::ledger::{Account, Lifecycle, Order, OrderKind, SourceState};
 use crate::snapshot::freshness::SETTLES;
-use crate::snapshot::{Completeness, Entry};
+use crate::snapshot::{Completeness, Entry, RejectedEntry};
 
 impl<'a> Memory<'a> {
     pub(super) fn order(&self, account: &AccountId, what: OrderKind) -> Option<&'a Order> {
         self.ledger.orders.iter().find(|order| order.account == *account && order.what == what)
+    }
+
+    /// Returns the order that assigns `account` to the entry `entry`. Orders of older versions name no entry.
+    pub(super) fn adoption(&self, account: &AccountId, entry: &DirectoryId) -> Option<&'a Order> {
+        self.order(account, OrderKind::AdoptAccount)
+            .filter(|order| order.object.as_ref().is_none_or(|object| *object == entry.0))
     }
 
     /// Returns the account that an order assigns to the new entry `entry`. The entry must have the account's name or
@@ -28,7 +34,7 @@ impl<'a> Memory<'a> {
         let same_person = self.adopted_by_person(entry);
         let named = || self.ledger.accounts.get(self.named(entry.kind, &kubernetes_name(&entry.name))?);
         let account = same_person.or_else(named)?;
-        let order = self.order(&account.id, OrderKind::AdoptAccount)?;
+        let order = self.adoption(&account.id, &entry.id)?;
         if self.adopted.contains(&account.id) || (same_person.is_none() && !self.is_gone(account)) {
             return None;
         }
@@ -120,7 +126,11 @@ impl<'a> Memory<'a> {
             let Some(account) = self.ledger.accounts.get(&order.account) else { continue };
             let why = match order.what {
                 OrderKind::AdoptAccount if self.is_there(account) => "its own entry is in the directory".to_owned(),
-                OrderKind::AdoptAccount => "no other entry has its name".to_owned(),
+                OrderKind::AdoptAccount => {
+                    let is_meant = |entry: &&RejectedEntry| entry.id.as_ref().map(|id| &id.0) == order.object.as_ref();
+                    let meant = self.rejected.iter().find(|entry| order.object.is_some() && is_meant(entry));
+                    meant.map_or_else(|| "no other entry has its name".to_owned(), |entry| entry.why.clone())
+                }
                 _ => self
                     .rejected
                     .iter()

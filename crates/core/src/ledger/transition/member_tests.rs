@@ -77,6 +77,41 @@ fn a_name_that_two_entries_claim_means_the_account_that_has_it() {
     );
 }
 
+/// Groups list a tool by its name with the prefix, which the ledger does not have.
+#[test]
+fn a_tool_that_groups_list_by_name_stays_with_the_gid() {
+    let tool = || {
+        let Entry { posix, .. } = in_staff(person(7));
+        Entry { posix, ..Entry::new(AccountKind::Tool, "t1", "uid=tools.bar,dc=x", "bar") }
+    };
+    let with = |member: Option<&str>, entries: &[Entry]| {
+        let members =
+            member.map(|id| (DirectoryId(id.to_owned()), crate::snapshot::Role::Member)).into_iter().collect();
+        let group = Entry { members, ..staff(&[]) };
+        let mut read = read(entries.iter().cloned().chain([person(2), group]).collect());
+        read.kinds.insert(AccountKind::Tool);
+        read.labels.prefixes.insert(AccountKind::Tool, "tools.".to_owned());
+        read
+    };
+    let keeps = |story: &Story, name: &str| {
+        let staff = story.account("staff");
+        (staff.members.len() - staff.leaving.len(), gids(story, name).len())
+    };
+    let mut plain = tool();
+    plain.posix.as_mut().expect("the tool has a uid").groups.clear();
+    let other = Entry { id: DirectoryId("t2".to_owned()), ..called("other", plain.clone()) };
+    let renamed = called("new", plain.clone());
+    // Several entries have the name, the tool has no entry, or it was renamed.
+    for (shown, name) in [(plain, "bar"), (other, "bar"), (renamed, "new")] {
+        let mut story = Story::begin(with(Some("t1"), &[tool()]).entries);
+        assert_eq!(keeps(&story, "bar"), (1, 1));
+        story.hears(naming(with(None, std::slice::from_ref(&shown)), by_name("tools.bar")));
+        assert_eq!(keeps(&story, name), (1, 1), "{name}");
+        story.hears(naming(with(None, std::slice::from_ref(&shown)), by_name("bar")));
+        assert_eq!(keeps(&story, name).0, 0, "a person may have the name without the prefix");
+    }
+}
+
 #[test]
 fn an_entry_that_may_not_have_a_name_gains_nothing_by_it() {
     let puppet = called("p1", in_staff(person(2)));

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::Memory;
 use super::waiting::Believed;
 use crate::identity::{AccountKind, AccountName, DirectoryId, Gid, kubernetes_name};
-use crate::ledger::{Account, Lifecycle, OrderKind, Unresolved, UnresolvedIn};
+use crate::ledger::{Account, Lifecycle, Unresolved, UnresolvedIn};
 use crate::policy::When;
 use crate::snapshot::dn::Dn;
 use crate::snapshot::named::MemberName;
@@ -24,7 +24,7 @@ pub(super) struct Named {
     /// The members in other domains of the forest, by the group or tool that names them.
     elsewhere: BTreeMap<DirectoryId, BTreeMap<DirectoryId, Role>>,
     /// The gids of the groups that keep a member, by member.
-    pub(super) gids: BTreeMap<DirectoryId, BTreeSet<Gid>>,
+    gids: BTreeMap<DirectoryId, BTreeSet<Gid>>,
     /// The names for which no source has an entry.
     pub(super) unresolved: Unresolved,
 }
@@ -38,6 +38,11 @@ impl Named {
     pub(super) fn has(&self, holder: &DirectoryId, member: &DirectoryId) -> bool {
         self.kept.get(holder).is_some_and(|kept| kept.contains(member))
             || self.elsewhere.get(holder).is_some_and(|members| members.contains_key(member))
+    }
+
+    /// Whether a member keeps a gid that it has, although the read does not give it.
+    pub(super) fn keeps_gid(&self, member: &DirectoryId, gid: Gid) -> bool {
+        self.gids.get(member).is_some_and(|kept| kept.contains(&gid))
     }
 
     /// Returns `entry` with its members from other domains.
@@ -144,14 +149,14 @@ impl Memory<'_> {
     fn other_of_the_name(&self, entry: &Entry) -> Option<&Account> {
         let named = self.named(entry.kind, &kubernetes_name(&entry.name)).and_then(|id| self.ledger.accounts.get(id));
         let owner = named.or_else(|| self.bearer(entry.kind, &entry.name, None))?;
-        self.order(&owner.id, OrderKind::AdoptAccount).is_none().then_some(owner)
+        self.adoption(&owner.id, &entry.id).is_none().then_some(owner)
     }
 
     /// Finds in the ledger the accounts that names without an entry may mean. Accounts of this source that are missing,
     /// renamed or ambiguous stay members until their absence is due. Accounts in other domains of the forest are
     /// members. Nobody joins by a DN or SID that may also mean another account.
     pub(super) fn named_members(&self, read: &SourceRead) -> Named {
-        let mut named = Named::default();
+        let mut named = Named { gids: read.kept_gids.clone(), ..Named::default() };
         if read.dangling.members.is_empty() {
             return named;
         }
@@ -167,10 +172,10 @@ impl Memory<'_> {
             let dn = Dn::parse(&account.dn);
             let by_dn = MemberName::Dn(dn.canonical().to_owned());
             let former = account.former_dns.iter().filter(|(_, until)| is_recent(**until, self.now));
-            let former = former.map(|(former, _)| (called_formerly(former), false));
+            let former = former.filter_map(|(former, _)| Some((called_formerly(read, account.kind, former)?, false)));
             let called: Vec<(MemberName, bool)> = if account.source == read.source {
                 // Within a source, these names only keep members: an account with an entry joins by its entry.
-                let by_name = (account.kind != AccountKind::Group).then(|| MemberName::Name(account.name.clone()));
+                let by_name = read.labels.member_name(account.kind, &account.name).map(MemberName::Name);
                 [by_dn].into_iter().chain(by_name).map(|name| (name, true)).chain(former).collect()
             } else {
                 let Some(sid) = account.sid.as_ref().filter(|_| is_of_forest) else { continue };
@@ -299,13 +304,13 @@ pub(super) fn former_names(
     former
 }
 
-/// Turns a former DN or name into the name of a member. Every DN contains `=`, so a plain name with `=` matches nobody.
-fn called_formerly(former: &str) -> MemberName {
+/// Turns a former DN or name of an account into the name of a member, if groups can use it. Every DN contains `=`, so a
+/// plain name with `=` matches nobody.
+fn called_formerly(read: &SourceRead, kind: AccountKind, former: &str) -> Option<MemberName> {
     if former.contains('=') {
-        MemberName::Dn(Dn::parse(former).canonical().to_owned())
-    } else {
-        MemberName::Name(former.to_owned())
+        return Some(MemberName::Dn(Dn::parse(former).canonical().to_owned()));
     }
+    read.labels.member_name(kind, former).map(MemberName::Name)
 }
 
 /// Returns the gid that a group or tool gives its members. That of a tool is the gid of its group.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::Memory;
 use crate::identity::{AccountId, AccountKind};
 use crate::ledger::change::Change;
-use crate::ledger::{Account, LedgerState, Lifecycle, OrderKind};
+use crate::ledger::{Account, LedgerState, Lifecycle};
 use crate::snapshot::Entry;
 
 /// What a new entry is, as far as the ledger knows its person.
@@ -76,7 +76,7 @@ impl<'a> Memory<'a> {
     /// Returns an account of the entry's person that an order gives to this entry.
     pub(super) fn adopted_by_person(&self, entry: &Entry) -> Option<&'a Account> {
         let mut owners = self.of_person(entry).iter().copied();
-        owners.find(|account| self.order(&account.id, OrderKind::AdoptAccount).is_some())
+        owners.find(|account| self.adoption(&account.id, &entry.id).is_some())
     }
 
     fn of_person(&self, entry: &Entry) -> &[&'a Account] {

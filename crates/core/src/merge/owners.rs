@@ -1,0 +1,60 @@
+//! Finds the accounts of entries in the ledger, to tell whose a contested name or uid is.
+
+use std::cell::OnceCell;
+
+use foldhash::HashMap;
+
+use super::Claim;
+use crate::identity::DirectoryId;
+use crate::ledger::{Account, LedgerState, Lifecycle, OrderKind};
+
+/// Whether an entry has the account to which a name or uid belongs; the best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Standing {
+    /// The account is that of the entry.
+    Owner,
+    /// An administrator gives the account to the entry.
+    Ordered,
+    None,
+}
+
+pub(super) struct Owners<'a> {
+    ledger: &'a LedgerState,
+    /// Accounts by source and id; computed only if two entries have one name or uid.
+    accounts: OnceCell<HashMap<(&'a str, &'a DirectoryId), &'a Account>>,
+}
+
+impl<'a> Owners<'a> {
+    pub(super) const fn of(ledger: &'a LedgerState) -> Self {
+        Self { ledger, accounts: OnceCell::new() }
+    }
+
+    /// Whether the claimed name is that of the entry's account.
+    pub(super) fn of_name(&self, claim: &Claim<'_>) -> Standing {
+        self.standing(claim, |account| {
+            account.kind == claim.kind && account.name == claim.name && account.state != Lifecycle::Deleted
+        })
+    }
+
+    /// Whether the claimed uid is that of the entry's account, or was.
+    pub(super) fn of_uid(&self, claim: &Claim<'_>) -> Standing {
+        let uid = claim.entry.and_then(|entry| entry.posix.as_ref()).map(|posix| posix.uid);
+        let owner = uid.and_then(|uid| self.ledger.uid_history.get(&uid));
+        self.standing(claim, |account| owner == Some(&account.id))
+    }
+
+    fn standing(&self, claim: &Claim<'_>, has: impl Fn(&Account) -> bool) -> Standing {
+        let Some(id) = claim.id else { return Standing::None };
+        let accounts = self.accounts.get_or_init(|| {
+            let accounts = self.ledger.accounts.values();
+            accounts.map(|account| ((account.source.as_str(), &account.directory_id), account)).collect()
+        });
+        if let Some(account) = accounts.get(&(claim.read.source.as_str(), id)) {
+            return if has(account) { Standing::Owner } else { Standing::None };
+        }
+        let mut orders = self.ledger.orders.iter().filter(|order| order.what == OrderKind::AdoptAccount);
+        let order = orders.find(|order| order.object.as_deref() == Some(id.0.as_str()));
+        let ordered = order.and_then(|order| self.ledger.accounts.get(&order.account));
+        if ordered.is_some_and(has) { Standing::Ordered } else { Standing::None }
+    }
+}

@@ -9,19 +9,19 @@ use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::{self, Row};
 use crate::control::api::OwnRequest;
+use crate::identity::AccountName;
 use crate::ledger::LedgerState;
 use crate::orders::meant;
 use crate::report::own;
 use crate::store::{ReadStore, facts};
 
 pub(super) async fn run(context: &Context, asked: Own) -> Result<Exit, Failure> {
-    let daemon = async |of| Ok(context.daemon()?.show(&OwnRequest { of }).await?);
     let facts = match asked.account() {
         Some(account) => match all(context, &account).await {
-            Err(Failure { exit: Exit::Forbidden, .. }) => daemon(Some(account.to_name())).await?,
+            Err(Failure { exit: Exit::Forbidden, .. }) => of_daemon(context, Some(account.to_name())).await?,
             facts => facts?,
         },
-        None => match daemon(None).await {
+        None => match of_daemon(context, None).await {
             Err(absent @ Failure { exit: Exit::Unavailable, .. }) => {
                 let (mut store, ledger, uid) = without_daemon(context, absent).await?;
                 let account = own::find(&ledger, uid, &OwnRequest { of: None })?;
@@ -38,6 +38,10 @@ pub(super) async fn run(context: &Context, asked: Own) -> Result<Exit, Failure> 
         print(&facts);
     }
     Ok(Exit::Done)
+}
+
+async fn of_daemon(context: &Context, of: Option<AccountName>) -> Result<Value, Failure> {
+    Ok(context.daemon()?.show(&OwnRequest { of }).await?)
 }
 
 /// Opens the ledger for a question about the caller's own account, because no daemon runs. Returns the ledger and the

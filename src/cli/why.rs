@@ -10,18 +10,18 @@ use super::exit::{Exit, Failure};
 use super::output::{self, clean};
 use super::show::without_daemon;
 use crate::control::api::OwnRequest;
+use crate::identity::AccountName;
 use crate::orders;
 use crate::report::own;
 use crate::report::why::{Step, chain, unknown};
 
 pub(super) async fn run(context: &Context, asked: Own) -> Result<Exit, Failure> {
-    let daemon = async |of| Ok((context.daemon()?.why(&OwnRequest { of }).await?, Exit::Done));
     let (why, exit) = match asked.account() {
         Some(account) => match all(context, &account).await {
-            Err(Failure { exit: Exit::Forbidden, .. }) => daemon(Some(account.to_name())).await?,
+            Err(Failure { exit: Exit::Forbidden, .. }) => of_daemon(context, Some(account.to_name())).await?,
             why => why?,
         },
-        None => match daemon(None).await {
+        None => match of_daemon(context, None).await {
             Err(absent @ Failure { exit: Exit::Unavailable, .. }) => {
                 let (_, ledger, uid) = without_daemon(context, absent).await?;
                 let policy = context.settings()?.policy;
@@ -40,6 +40,10 @@ pub(super) async fn run(context: &Context, asked: Own) -> Result<Exit, Failure> 
         output::signed(format!("{} {:<12} {}", if step.ok { "+" } else { "!" }, step.at, clean(&step.text)));
     }
     Ok(exit)
+}
+
+async fn of_daemon(context: &Context, of: Option<AccountName>) -> Result<(Value, Exit), Failure> {
+    Ok((context.daemon()?.why(&OwnRequest { of }).await?, Exit::Done))
 }
 
 async fn all(context: &Context, named: &Named) -> Result<(Value, Exit), Failure> {

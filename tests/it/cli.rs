@@ -463,6 +463,7 @@ fn completions_and_manual_pages_are_generated() {
     let site = Site::new();
     assert!(site.run("completions bash", 0).contains("_bursar"));
     assert!(site.run("man", 0).contains(".TH"));
+    assert_eq!(site.run("names source", 0), "people\n");
     assert!(site.json("completions bash", 0)["script"].as_str().is_some_and(|script| script.contains("_bursar")));
     assert!(site.json("man", 0)["page"].as_str().is_some_and(|page| page.contains(".TH")));
     let pages = site.path("pages");

@@ -58,7 +58,9 @@ fn judged(context: &Context) -> Result<Exit, Failure> {
         if policy.classes.len() == 1 { "1 class".to_owned() } else { format!("{} classes", policy.classes.len()) },
     ));
     if sources.is_empty() {
-        output::line("There is no [[source]], so Bursar knows no account; examples are in /usr/share/doc/bursar/examples.");
+        output::line(
+            "There is no [[source]], so Bursar knows no account; examples are in /usr/share/doc/bursar/examples.",
+        );
     }
     if policy.clusters.is_empty() {
         output::line("There is no [cluster.NAME].");

@@ -10,8 +10,7 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
     let settings = context.settings()?;
     let (errors, _) = only_root_reads(context)?;
     let remedy = "bursard runs as user bursar and does not start, or reload, until it can read the file";
-    let mut findings: Vec<Finding> =
-        errors.into_iter().map(|why| Finding::bad("configuration", why, remedy)).collect();
+    let mut findings: Vec<Finding> = errors.into_iter().map(|why| Finding::bad("configuration", why, remedy)).collect();
     let progress = output::progress("reaching directories, clusters and homes");
     let (of_sources, homes) = probes::sources(&settings).await;
     findings.extend(of_sources);

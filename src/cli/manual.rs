@@ -35,10 +35,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("bursar show", "your own account"),
     ("bursar why tool foo", "directory attribute, rule and object; or the missing step"),
     ("bursar who 52503", "the account with this uid, its namespaces and people"),
-    (
-        "bursar who X509SHA256=9a19ac7c… --at 2026-05-03",
-        "the account and the people behind a certificate on that day",
-    ),
+    ("bursar who X509SHA256=9a19ac7c… --at 2026-05-03", "the account and the people behind a certificate on that day"),
     ("bursar who tool-foo/web-1", "the account that owns the namespace, and the pod's uids and node"),
     ("bursar who foo.tools.example.org", "which tenants may serve this host"),
     ("bursar report --out report.html", "one page: accounts, access, exceptions, failures, changes"),
@@ -58,10 +55,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("bursar resume tool foo", "ends an ordered suspension"),
     ("bursar hold tool foo --reason audit", "leaves the account as it is, except for security orders"),
     ("bursar release tool foo", "ends the hold"),
-    (
-        "bursar quota set tool foo limits.cpu=8 --ticket T123 --until 2027-01-01",
-        "another amount until a day",
-    ),
+    ("bursar quota set tool foo limits.cpu=8 --ticket T123 --until 2027-01-01", "another amount until a day"),
     ("bursar quota unset tool foo limits.cpu", "the amount of the class again"),
     ("bursar quota list", "all overrides with their tickets and ends"),
     ("bursar quota import FILE", "sets all overrides that a file lists"),
@@ -92,14 +86,20 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("bursar webhook audit --config new.toml", "which existing objects break rules of a new configuration"),
     ("bursar webhook manifests --cluster prod", "prints the objects, for review"),
     ("bursar webhook uninstall --cluster prod", "removes the webhook; the backstop stays"),
-    ("bursar approver install --cluster prod --admin-kubeconfig FILE", "takes the right to approve away from the daemon"),
+    (
+        "bursar approver install --cluster prod --admin-kubeconfig FILE",
+        "takes the right to approve away from the daemon",
+    ),
     ("bursar approver uninstall --cluster prod --admin-kubeconfig FILE", "gives the right back to the daemon"),
     ("bursar archive list tool foo", "the archives of tool foo"),
     ("bursar archive show FILE", "verifies an archive and lists its objects"),
     ("bursar archive apply FILE --identity key.txt", "restores the objects, with their Secrets"),
     ("bursar takeover --admin-kubeconfig FILE", "makes this host the owner of the clusters"),
     ("bursar uninstall --cluster prod --admin-kubeconfig FILE --dry-run", "lists what would be removed"),
-    ("bursar uninstall --cluster prod --admin-kubeconfig FILE", "takes Bursar out of the cluster; tenants' things stay"),
+    (
+        "bursar uninstall --cluster prod --admin-kubeconfig FILE",
+        "takes Bursar out of the cluster; tenants' things stay",
+    ),
     ("bursar ledger backup FILE", "copies the ledger, also while the daemon runs"),
     ("bursar ledger verify", "proves that the history was not changed"),
     ("bursar ledger restore FILE", "replaces a damaged ledger by a backup"),
@@ -239,7 +239,11 @@ fn webhook() -> String {
          .B bursar webhook install\nand\n.B bursar approver install\nwrite. Changed files are read again without a \
          restart.\n.SH OPTIONS\n",
     );
-    listed(&mut text, "--dir FOLDER", "the files: tls.crt, tls.key, rules.json, seal.pub, kubeconfig; for approve: rules.json, kubeconfig");
+    listed(
+        &mut text,
+        "--dir FOLDER",
+        "the files: tls.crt, tls.key, rules.json, seal.pub, kubeconfig; for approve: rules.json, kubeconfig",
+    );
     listed(&mut text, "--listen ADDRESS", "answers the API server's reviews here [0.0.0.0:9443]");
     listed(&mut text, "--health ADDRESS", "answers probes and Prometheus here [0.0.0.0:9444; approve: 0.0.0.0:9445]");
     listed(&mut text, "--log-format plain|json", "the format of the log [json]");

@@ -109,7 +109,11 @@ async fn install(context: &Context, arguments: &WebhookInstall) -> Result<Exit, 
              start it now, unless it runs: systemctl enable --now bursar-webhook, or bursar-webhook --dir {shown}"
         );
         // With --json, standard output has only the JSON.
-        if context.global.json { output::error(&waiting) } else { output::line(waiting) }
+        if context.global.json {
+            output::error(&waiting)
+        } else {
+            output::line(waiting)
+        }
         outside.answers(&site.client, site.request(), arguments.wait).await?;
         let installed = outside.enforce(&site.client, site.request()).await;
         progress.finish_and_clear();

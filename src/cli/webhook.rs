@@ -110,9 +110,9 @@ async fn install(context: &Context, arguments: &WebhookInstall) -> Result<Exit, 
         );
         // With --json, standard output has only the JSON.
         if context.global.json {
-            output::error(&waiting)
+            output::error(&waiting);
         } else {
-            output::line(waiting)
+            output::line(waiting);
         }
         outside.answers(&site.client, site.request(), arguments.wait).await?;
         let installed = outside.enforce(&site.client, site.request()).await;

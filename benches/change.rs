@@ -1,9 +1,9 @@
 //! Measures the time from a change in the directory to a working kubeconfig: 200 new tools, one after the other, with a
-//! running `bursard` whose source has `persist = true`, on a real slapd, API server and `bursar-homed`. Run `cargo
-//! bench --bench change`.
+//! running `bursard` whose source has `persist = true`, on a real slapd, API server and `bursar-homed`. Run
+//! `cargo bench --bench change`.
 //!
 //! The time starts before `ldapadd` and ends when the API server has answered a request with the new file. Nothing else
-//! starts a cycle: the schedule is once a year.
+//! starts a cycle: the schedule runs once a year.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
@@ -77,7 +77,7 @@ fn change(world: &World, runtime: &tokio::runtime::Runtime, number: u32) -> Dura
     began.elapsed()
 }
 
-/// Sends requests with the file until the API server answers one.
+/// Sends requests with the file until the API server grants one.
 async fn works(kubeconfig: &Path) {
     let file = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("a context");

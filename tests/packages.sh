@@ -50,6 +50,16 @@ dpkg-deb --fsys-tarfile "$deb" | tar -t | sed 's/^\.//' | names >"$work/deb.name
 rpm --nosignature -qpl "$rpm" | names >"$work/rpm.names"
 diff "$work/deb.names" "$work/rpm.names" >&2 || fail "the packages differ in what they bring"
 
+# --- the documentation ----------------------------------------------------------------------------------------------
+say "the documentation"
+installed=$work/rpmroot/usr/share/doc/bursar
+for page in CHANGELOG.md upgrade.md; do
+    [ -s "$installed/$page" ] || fail "the packages lack $page"
+done
+grep -roE '\]\([^)#:]+[)#]' "$installed" --include='*.md' | sed 's/[)#]$//' | while IFS=: read -r page link; do
+    [ -e "$(dirname "$page")/${link#](}" ] || fail "$page: dead link ${link#](}"
+done
+
 # --- the deb, in a booted system -------------------------------------------------------------------------------------
 cache=${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/bursar}/system
 if [ ! -e "$cache/bookworm/made" ]; then
@@ -137,9 +147,10 @@ is "the state folder" "$(mode /var/lib/bursar)" "drwxr-x--- bursar:bursar"
 is "the sockets' folder" "$(mode /run/bursar)" "drwxr-xr-x bursar:bursar"
 is "the folder of homed's socket" "$(mode /run/bursar-homed)" "drwxr-xr-x root:root"
 is "the webhook's folder" "$(mode /etc/bursar-webhook)" "drwxr-x--- bursar-webhook:bursar-webhook"
+is "the approver's folder" "$(mode /etc/bursar-approver)" "drwxr-x--- bursar-approver:bursar-approver"
 is "bursard before it is enabled" "$(state bursard.service)" inactive
 within getent group bursar-admin >/dev/null || fail "no group bursar-admin"
-within systemd-analyze verify bursard.service bursar-homed.socket bursar-homed.service bursar-webhook.service 2>"$work/verify" || true
+within systemd-analyze verify bursard.service bursar-homed.socket bursar-homed.service bursar-webhook.service bursar-approver.service 2>"$work/verify" || true
 ! grep -v 'man bursar' "$work/verify" | grep -E 'bursar' >&2 || fail "systemd-analyze verify"
 ends 0 bursar check
 ends 64 bursar --bad-option
@@ -205,7 +216,9 @@ pid() { within systemctl show -P MainPID bursard.service; }
 before=$(pid)
 within dpkg -i /bursar.deb >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "dpkg -i, again"; }
 is "bursard after the upgrade" "$(state bursard.service)" active
-[ "$(pid)" != "$before" ] || fail "the upgrade did not restart bursard"
+is "bursard's process after the upgrade, before bursar init" "$(pid)" "$before"
+grep -q 'bursar init' "$work/dpkg.log" || { cat "$work/dpkg.log" >&2; fail "the upgrade does not name bursar init"; }
+ends 0 systemctl restart bursard.service
 within systemctl stop bursard.service
 is "the result of stopping" "$(within systemctl show -P Result bursard.service)" success
 is "bursar-homed's socket outlives bursard" "$(state bursar-homed.socket)" active

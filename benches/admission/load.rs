@@ -12,7 +12,7 @@ use rustls::pki_types::ServerName;
 
 use crate::site::Site;
 
-/// Reviews that wait for their answers at the same time.
+/// The number of reviews that wait for an answer at the same time.
 const OPEN: usize = 64;
 const FULL: Duration = Duration::from_secs(5);
 /// The steady load: reviews per millisecond, and the number of milliseconds.
@@ -68,7 +68,7 @@ impl Load {
             });
             futures::future::join_all(senders.collect::<Vec<_>>()).await
         });
-        #[expect(clippy::cast_precision_loss, reason = "some ten thousands")]
+        #[expect(clippy::cast_precision_loss, reason = "tens of thousands")]
         let done = done.load(Ordering::Relaxed) as f64;
         done / began.elapsed().as_secs_f64()
     }
@@ -114,7 +114,7 @@ pub fn percentile(times: &[Duration], part: f64) -> Duration {
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "some ten thousands"
+        reason = "tens of thousands"
     )]
     let at = ((times.len() - 1) as f64 * part) as usize;
     times[at]

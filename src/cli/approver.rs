@@ -98,7 +98,10 @@ async fn install(context: &Context, arguments: &ApproverInstall) -> Result<Exit,
         output::line(format!(
             "written  {folder}: good until {not_after:.0}; nothing renews these files, `bursar doctor` warns 30 days before"
         ));
-        output::line(format!("next: bursar-webhook approve --dir {folder}; until it runs, no certificate is issued"));
+        output::line(format!(
+            "next, on another host with this folder: systemctl enable --now bursar-approver, or bursar-webhook approve --dir \
+             {folder}; until it runs, no certificate is issued"
+        ));
     }
     output::line("from now on, the approver approves certificate requests, and the daemon may not");
     Ok(Exit::Done)

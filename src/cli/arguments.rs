@@ -36,8 +36,9 @@ pub struct Arguments {
     pub command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 changes pending (plan), 3 refused by a limit, \
-    4 no such account, 64 usage, 69 daemon not reachable, 75 busy, 77 not allowed, 78 configuration";
+/// The exit codes, for the help and the manual pages.
+pub const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 changes pending (plan) or differences (directory diff), \
+    3 refused by a limit, 4 no such account, 64 usage, 69 daemon not reachable, 75 busy, 77 not allowed, 78 configuration";
 
 /// Returns a parser for a kind of account, whose errors list the kinds.
 fn kind() -> impl clap::builder::TypedValueParser<Value = AccountKind> {
@@ -96,7 +97,7 @@ pub enum Command {
     Who(Who),
     /// Show what was done and who ordered it
     History(History),
-    /// List certificates that expire soon, or find the holder of one
+    /// List valid certificates and tokens by their end, or find the holder of one
     Certs(Certs),
     /// Write a page for managers and auditors: accounts, access, exceptions, failures, changes
     Report(Report),
@@ -287,7 +288,7 @@ pub struct Report {
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Certs {
-    /// Only certificates that expire within this time
+    /// Only certificates and tokens that expire within this time
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub expiring: Option<Duration>,
     #[command(subcommand)]
@@ -502,7 +503,9 @@ pub enum Exception {
 
 /// The arguments of `exception set`.
 #[derive(Debug, Args)]
-#[command(mut_arg("reason", |reason| reason.required_unless_present("ticket")))]
+#[command(mut_arg("reason", |reason| {
+    reason.required_unless_present("ticket").help("Reason; the history keeps it; --reason or --ticket is required")
+}))]
 pub struct ExceptionSet {
     #[command(flatten)]
     pub target: MaybeReasoned,

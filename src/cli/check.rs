@@ -1,14 +1,18 @@
 //! `bursar check`: checks the configuration without contacting anything.
 
+use std::fs::{self, File};
+use std::io::ErrorKind;
+
+use nix::unistd::Uid;
 use serde_json::json;
 
-use super::context::Context;
+use super::context::{Context, become_bursar};
 use super::exit::{Exit, Failure};
 use super::output;
 use crate::desired::quota::without_default;
 use crate::policy::{Class, Policy};
 use crate::rules::AllowedVolume;
-use crate::settings::{Egress, Names, SettingsErrors, egress};
+use crate::settings::{Egress, Names, Settings, SettingsErrors, egress};
 
 pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
     match judged(context) {
@@ -26,10 +30,13 @@ fn judged(context: &Context) -> Result<Exit, Failure> {
     if !errors.is_empty() {
         return Err(SettingsErrors(errors).into());
     }
+    let (errors, unreadable) = only_root_reads(context)?;
+    if !errors.is_empty() {
+        return Err(SettingsErrors(errors).into());
+    }
     let policy = &settings.policy;
-    let warnings =
-        [settings.warnings.clone(), credentials, warnings(policy), of_egress(&egress(&settings, Names::AsWritten))]
-            .concat();
+    let egress = of_egress(&egress(&settings, Names::AsWritten));
+    let warnings = [settings.warnings.clone(), credentials, unreadable, warnings(policy), egress].concat();
     let sources: Vec<&str> = settings.source_names().collect();
     if context.global.json {
         output::json(&json!({
@@ -50,6 +57,14 @@ fn judged(context: &Context) -> Result<Exit, Failure> {
         count(policy.clusters.len(), "cluster"),
         if policy.classes.len() == 1 { "1 class".to_owned() } else { format!("{} classes", policy.classes.len()) },
     ));
+    if sources.is_empty() {
+        output::line(
+            "There is no [[source]], so Bursar knows no account; examples are in /usr/share/doc/bursar/examples.",
+        );
+    }
+    if policy.clusters.is_empty() {
+        output::line("There is no [cluster.NAME].");
+    }
     if policy.classes.is_empty() {
         output::line("There is no [class.NAME], so no account becomes a tenant.");
     }
@@ -57,6 +72,28 @@ fn judged(context: &Context) -> Result<Exit, Failure> {
         output::line(format!("warning: {warning}"));
     }
     Ok(Exit::Done)
+}
+
+/// Returns errors and warnings about files that root can read and the daemon cannot. If this process is root, it becomes
+/// user `bursar`, and reads every file again. Without that user there is nothing to compare.
+pub(super) fn only_root_reads(context: &Context) -> Result<(Vec<String>, Vec<String>), Failure> {
+    let (path, was_root) = (&context.global.config, Uid::effective().is_root());
+    let text = fs::read_to_string(path).unwrap_or_default();
+    become_bursar()?;
+    if !was_root || Uid::effective().is_root() {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let (mut errors, mut warnings) = match Settings::parse_offline(path, &text) {
+        Ok(settings) => settings.unreadable_secrets(),
+        Err(SettingsErrors(errors)) => (errors, Vec::new()),
+    };
+    if File::open(path).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
+        let path = path.display();
+        let why = format!("user bursar may not read {path}; run: chown root:bursar {path}; chmod 0640 {path}");
+        // A file that somebody names may be a draft that is not for the daemon yet.
+        if context.global.config_is_named { warnings.push(why) } else { errors.push(why) }
+    }
+    Ok((errors, warnings))
 }
 
 /// Returns warnings about servers that tenants' pods should not reach.

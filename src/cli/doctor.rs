@@ -1,15 +1,19 @@
 //! `bursar doctor`: checks every connection, and prints a remedy for each problem.
 
-use super::context::{Context, become_bursar};
+use super::check::only_root_reads;
+use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::{self, clean};
 use super::probes::{self, Finding};
 
 pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
     let settings = context.settings()?;
-    become_bursar()?;
+    let (errors, _) = only_root_reads(context)?;
+    let remedy = "bursard runs as user bursar and does not start, or reload, until it can read the file";
+    let mut findings: Vec<Finding> = errors.into_iter().map(|why| Finding::bad("configuration", why, remedy)).collect();
     let progress = output::progress("reaching directories, clusters and homes");
-    let (mut findings, homes) = probes::sources(&settings).await;
+    let (of_sources, homes) = probes::sources(&settings).await;
+    findings.extend(of_sources);
     for (name, cluster) in &settings.policy.clusters {
         findings.extend(probes::cluster(&settings, name, cluster).await);
     }

@@ -1,15 +1,15 @@
 //! `bursar completions SHELL` and `bursar man`: generates scripts and manual pages from the declared arguments.
 
-use std::io;
-
 use anyhow::Context as _;
 use clap_complete::Shell;
+use serde_json::json;
 
 use super::arguments::{self, Man};
+use super::context::Context;
 use super::exit::{Exit, Failure};
-use super::{manual, names};
+use super::{manual, names, output};
 
-pub(super) fn completions(shell: Shell) -> Result<Exit, Failure> {
+pub(super) fn completions(context: &Context, shell: Shell) -> Result<Exit, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut arguments::ungrouped(), "bursar", &mut script);
     script.extend_from_slice(match shell {
@@ -18,15 +18,23 @@ pub(super) fn completions(shell: Shell) -> Result<Exit, Failure> {
         Shell::Zsh => names::ZSH.as_bytes(),
         _ => b"",
     });
-    io::Write::write_all(&mut io::stdout(), &script).context("cannot write to standard output")?;
+    let script = String::from_utf8_lossy(&script);
+    if context.global.json {
+        output::json(&json!({"shell": shell.to_string(), "script": script}))?;
+    } else {
+        output::verbatim(&script)?;
+    }
     Ok(Exit::Done)
 }
 
 /// Prints the page of `bursar`, followed by the pages of the commands. With `--out`, each page is written to a file, so
 /// that the references between pages work.
-pub(super) fn man(arguments: &Man) -> Result<Exit, Failure> {
+pub(super) fn man(context: &Context, arguments: &Man) -> Result<Exit, Failure> {
     if let Some(folder) = &arguments.out {
         manual::write(folder).with_context(|| format!("cannot write to {}", folder.display()))?;
+        if context.global.json {
+            output::json(&json!({"folder": folder}))?;
+        }
         return Ok(Exit::Done);
     }
     let mut command = arguments::ungrouped().disable_help_subcommand(true);
@@ -37,14 +45,18 @@ pub(super) fn man(arguments: &Man) -> Result<Exit, Failure> {
         clap_mangen::Man::new(command.clone()).render(&mut page).context("cannot make the page")?;
     }
     page.extend_from_slice(manual::more("").as_bytes());
-    io::Write::write_all(&mut io::stdout(), &page).context("cannot write to standard output")?;
+    let page = String::from_utf8_lossy(&page);
+    if context.global.json {
+        output::json(&json!({"page": page}))?;
+    } else {
+        output::verbatim(&page)?;
+    }
     Ok(Exit::Done)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::output;
 
     #[test]
     fn arguments_are_consistent() {

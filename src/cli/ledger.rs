@@ -48,7 +48,13 @@ pub(super) fn event_hash(text: &str) -> Result<String, String> {
 /// first made in a temporary folder.
 pub(super) async fn backup(context: &Context, path: &Path) -> Result<Exit, Failure> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let mut file = file.map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", path.display())))?;
+    let mut file = file.map_err(|error| {
+        let remedy = match error.kind() {
+            io::ErrorKind::AlreadyExists => "name a file that does not exist; a backup replaces none",
+            _ => "name a file in a folder in which you may write",
+        };
+        Failure::new(Exit::Failed, format!("{}: {error}; {remedy}", path.display()))
+    })?;
     let progress = output::progress("copying the ledger");
     let copied = copy(context, &mut file).await;
     progress.finish_and_clear();

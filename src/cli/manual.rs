@@ -5,127 +5,110 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use clap::CommandFactory as _;
+
 use super::arguments;
 
-/// Examples by command: what to type, and what it does.
-const EXAMPLES: [(&str, &[(&str, &str)]); 27] = [
-    ("", &[("bursar plan", "shows what the next cycle does"), ("bursar status", "shows the state of everything")]),
+/// What to type, and what it does. The page of a command shows the examples that begin with its words.
+const EXAMPLES: &[(&str, &str)] = &[
     (
-        "init",
-        &[
-            (
-                "bursar init --admin-kubeconfig ~/.kube/config --cluster prod",
-                "gives the daemon its access to cluster prod",
-            ),
-            ("bursar init --admin-kubeconfig FILE --cluster prod --dry-run", "prints the objects, for review"),
-        ],
+        "bursar init --admin-kubeconfig ~/.kube/config --cluster prod",
+        "gives the daemon its access to cluster prod; again after an upgrade",
     ),
-    ("check", &[("bursar check", "checks /etc/bursar/bursar.toml and contacts nothing")]),
-    ("doctor", &[("bursar doctor", "checks every connection, as root or user bursar")]),
+    ("bursar init --admin-kubeconfig FILE --cluster prod --dry-run", "prints the objects, for review"),
+    ("bursar check", "checks /etc/bursar/bursar.toml and contacts nothing"),
+    ("bursar doctor", "checks every connection, as root or user bursar"),
+    ("bursar plan", "exit code 0: nothing to do; 2: changes; 3: a part of them is refused"),
     (
-        "plan",
-        &[
-            ("bursar plan", "exit code 0: nothing to do; 2: changes; 3: a part of them is refused"),
-            (
-                "sudo bursar plan --config new.toml",
-                "who gains and who loses access under another configuration, and in how many cycles",
-            ),
-            ("bursar plan --at 2027-03-01", "what falls due until that day"),
-            ("bursar plan --json | jq .actions[0]", "the first action, as JSON"),
-        ],
+        "sudo bursar plan --config new.toml",
+        "who gains and who loses access under another configuration, and in how many cycles",
     ),
+    ("bursar plan --at 2027-03-01", "what falls due until that day"),
+    ("bursar plan --json | jq .actions[0]", "the first action, as JSON"),
+    ("bursar sync", "asks the daemon for a cycle and waits for its end"),
+    ("bursar sync --once", "one cycle without a daemon"),
+    ("bursar status", "sources, clusters, failures and refusals"),
+    ("bursar status --json | jq .failing", "what fails, as JSON"),
+    ("bursar tools --failing", "lists tools with a failing step"),
+    ("bursar users --suspended", "lists suspended people"),
+    ("bursar show tool foo", "everything about tool foo"),
+    ("bursar show", "your own account"),
+    ("bursar why tool foo", "directory attribute, rule and object; or the missing step"),
+    ("bursar who 52503", "the account with this uid, its namespaces and people"),
+    ("bursar who X509SHA256=9a19ac7c… --at 2026-05-03", "the account and the people behind a certificate on that day"),
+    ("bursar who tool-foo/web-1", "the account that owns the namespace, and the pod's uids and node"),
+    ("bursar who foo.tools.example.org", "which tenants may serve this host"),
+    ("bursar report --out report.html", "one page: accounts, access, exceptions, failures, changes"),
+    ("bursar report --out - --json", "the same as JSON"),
+    ("bursar history tool foo --last 20", "the newest 20 events of tool foo"),
+    ("bursar certs --expiring 3d", "what expires within three days"),
+    ("bursar certs who X509SHA256=9a19ac7c…", "the holder of the certificate that an audit event names"),
     (
-        "sync",
-        &[
-            ("bursar sync", "asks the daemon for a cycle and waits for its end"),
-            ("bursar sync --once", "one cycle without a daemon"),
-        ],
+        "bursar revoke tool foo --reason \"laptop stolen\"",
+        "older credentials are refused at once; the proof is printed",
     ),
-    ("status", &[("bursar status --json | jq .failing", "what fails, as JSON")]),
-    ("tools", &[("bursar tools --failing", "lists tools with a failing step")]),
-    ("users", &[("bursar users --suspended", "lists suspended people")]),
-    ("show", &[("bursar show tool foo", "everything about tool foo"), ("bursar show", "your own account")]),
-    ("why", &[("bursar why tool foo", "directory attribute, rule and object; or the missing step")]),
+    ("bursar suspend tool foo --reason mining --ticket T9", "takes away the access until bursar resume"),
     (
-        "who",
-        &[
-            ("bursar who 52503", "the account with this uid, its namespaces and people"),
-            (
-                "bursar who X509SHA256=9a19ac7c… --at 2026-05-03",
-                "the account and the people behind a certificate on that day",
-            ),
-            ("bursar who tool-foo/web-1", "the account that owns the namespace, and the pod's uids and node"),
-            ("bursar who foo.tools.example.org", "which tenants may serve this host"),
-        ],
+        "bursar suspend tool foo --reason mining --until 2027-01-01",
+        "the same until a day; bursar resume ends it earlier",
     ),
+    ("bursar resume tool foo", "ends an ordered suspension"),
+    ("bursar hold tool foo --reason audit", "leaves the account as it is, except for security orders"),
+    ("bursar release tool foo", "ends the hold"),
+    ("bursar quota set tool foo limits.cpu=8 --ticket T123 --until 2027-01-01", "another amount until a day"),
+    ("bursar quota unset tool foo limits.cpu", "the amount of the class again"),
+    ("bursar quota list", "all overrides with their tickets and ends"),
+    ("bursar quota import FILE", "sets all overrides that a file lists"),
     (
-        "report",
-        &[
-            ("bursar report --out report.html", "one page: accounts, access, exceptions, failures, changes"),
-            ("bursar report --out - --json", "the same as JSON"),
-        ],
+        "bursar exception set tool foo images --ticket T123 --until 2027-01-01",
+        "excepts tool foo from rule images until a day",
     ),
-    ("history", &[("bursar history tool foo --last 20", "the newest 20 events of tool foo")]),
+    ("bursar exception unset tool foo images --ticket T124", "the rule applies again"),
+    ("bursar exception list", "all exceptions with their tickets and ends"),
+    ("bursar approve 7f3a9c21", "allows exactly the refused changes, once, within the hour"),
+    ("bursar adopt namespace tool-foo --tool foo", "takes over an existing namespace"),
+    ("bursar adopt uid tool foo", "accepts the new uid that the directory has"),
+    ("bursar adopt account tool foo", "another entry of the directory gets the account"),
+    ("bursar adopt object rolebinding tool-foo/bursar-tenant", "takes over an object that somebody else made"),
+    ("bursar adopt import FILE", "does all adoptions that a file lists"),
+    ("bursar directory accept people --reason \"server restored\"", "believes the next read as it is"),
+    ("bursar directory diff people --config new.toml", "exit code 0: no difference; 2: differences"),
+    ("bursar directory imported", "accounts that seem to be imported again"),
+    ("bursar ensure user alice --timeout 30s", "waits for a working kubeconfig, for login hooks"),
+    ("bursar home show tool foo", "which entries of the kubeconfig belong to Bursar"),
+    ("bursar home restore tool foo", "gives back the user's part that Bursar replaced"),
+    ("bursar webhook install --cluster prod", "installs the webhook in the cluster"),
     (
-        "certs",
-        &[
-            ("bursar certs --expiring 3d", "what expires within three days"),
-            ("bursar certs who X509SHA256=9a19ac7c…", "the holder of the certificate that an audit event names"),
-        ],
+        "bursar webhook install --cluster prod --url https://10.0.0.5:9443 --write /etc/bursar-webhook",
+        "outside of the cluster; start unit bursar-webhook first",
     ),
+    ("bursar webhook selftest --cluster prod", "sends dry-run requests that must pass or be refused"),
+    ("bursar webhook audit --config new.toml", "which existing objects break rules of a new configuration"),
+    ("bursar webhook manifests --cluster prod", "prints the objects, for review"),
+    ("bursar webhook uninstall --cluster prod", "removes the webhook; the backstop stays"),
     (
-        "revoke",
-        &[(
-            "bursar revoke tool foo --reason \"laptop stolen\"",
-            "older credentials are refused at once; the proof is printed",
-        )],
+        "bursar approver install --cluster prod --admin-kubeconfig FILE",
+        "takes the right to approve away from the daemon",
     ),
+    ("bursar approver uninstall --cluster prod --admin-kubeconfig FILE", "gives the right back to the daemon"),
+    ("bursar archive list tool foo", "the archives of tool foo"),
+    ("bursar archive show FILE", "verifies an archive and lists its objects"),
+    ("bursar archive apply FILE --identity key.txt", "restores the objects, with their Secrets"),
+    ("bursar takeover --admin-kubeconfig FILE", "makes this host the owner of the clusters"),
+    ("bursar uninstall --cluster prod --admin-kubeconfig FILE --dry-run", "lists what would be removed"),
     (
-        "suspend",
-        &[
-            ("bursar suspend tool foo --reason mining --ticket T9", "takes away the access until bursar resume"),
-            (
-                "bursar suspend tool foo --reason mining --until 2027-01-01",
-                "the same until a day; bursar resume ends it earlier",
-            ),
-        ],
+        "bursar uninstall --cluster prod --admin-kubeconfig FILE",
+        "takes Bursar out of the cluster; tenants' things stay",
     ),
-    ("resume", &[("bursar resume tool foo", "ends an ordered suspension")]),
-    ("hold", &[("bursar hold tool foo --reason audit", "leaves the account as it is, except for security orders")]),
-    (
-        "quota",
-        &[
-            ("bursar quota set tool foo limits.cpu=8 --ticket T123 --until 2027-01-01", "another amount until a day"),
-            ("bursar quota import FILE", "sets all overrides that a file lists"),
-        ],
-    ),
-    (
-        "exception",
-        &[(
-            "bursar exception set tool foo images --ticket T123 --until 2027-01-01",
-            "excepts tool foo from rule images until a day",
-        )],
-    ),
-    ("approve", &[("bursar approve 7f3a9c21", "allows exactly the refused changes, once, within the hour")]),
-    ("adopt", &[("bursar adopt namespace tool-foo --tool foo", "takes over an existing namespace")]),
-    ("ensure", &[("bursar ensure user alice --timeout 30s", "waits for a working kubeconfig, for login hooks")]),
-    (
-        "webhook",
-        &[
-            ("bursar webhook install --cluster prod", "installs the webhook in the cluster"),
-            ("bursar webhook selftest --cluster prod", "sends dry-run requests that must pass or be refused"),
-            ("bursar webhook audit --config new.toml", "which existing objects break rules of a new configuration"),
-        ],
-    ),
-    ("takeover", &[("bursar takeover --admin-kubeconfig FILE", "makes this host the owner of the clusters")]),
-    (
-        "ledger",
-        &[
-            ("bursar ledger backup FILE", "copies the ledger, also while the daemon runs"),
-            ("bursar ledger verify", "proves that the history was not changed"),
-        ],
-    ),
+    ("bursar ledger backup FILE", "copies the ledger, also while the daemon runs"),
+    ("bursar ledger verify", "proves that the history was not changed"),
+    ("bursar ledger restore FILE", "replaces a damaged ledger by a backup"),
+    ("bursar ledger rebuild", "makes a lost ledger again from directories, clusters and homes"),
+    ("bursar completions bash >/etc/bash_completion.d/bursar", "installs the completions for bash"),
+    ("bursar man --out FOLDER", "writes all manual pages into a folder"),
 ];
+/// The examples on the page of `bursar` itself.
+const FIRST_EXAMPLES: &[&str] = &["bursar check", "bursar plan", "bursar status", "bursar why tool foo"];
 
 /// Files and sockets of the programs.
 const FILES: [(&str, &str); 6] = [
@@ -145,6 +128,7 @@ const CONFIGURATION: &str = include_str!("../../config/bursar.toml");
 /// # Errors
 /// Returns an error if a file cannot be written.
 pub(super) fn write(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
     clap_mangen::generate_to(arguments::ungrouped(), folder)?;
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -156,13 +140,18 @@ pub(super) fn write(folder: &Path) -> io::Result<()> {
         fs::write(&path, page + &more(name.trim_start_matches("bursar").trim_start_matches('-')))?;
     }
     fs::write(folder.join("bursard.8"), daemon())?;
+    fs::write(folder.join("bursar-homed.8"), homed()?)?;
+    fs::write(folder.join("bursar-webhook.8"), webhook())?;
     fs::write(folder.join("bursar.toml.5"), configuration())
 }
 
 /// Returns the sections that follow the options on the page of a command.
 pub(super) fn more(command: &str) -> String {
     let mut text = String::new();
-    let examples = EXAMPLES.iter().find(|(name, _)| *name == command).map_or(&[][..], |(_, examples)| examples);
+    if !command.is_empty() {
+        let _ = write!(text, ".SH EXIT STATUS\n{}\n", escaped(arguments::EXIT_CODES));
+    }
+    let examples: Vec<_> = EXAMPLES.iter().filter(|(typed, _)| is_about(typed, command)).collect();
     if !examples.is_empty() {
         text.push_str(".SH EXAMPLES\n");
         for (typed, what) in examples {
@@ -176,6 +165,16 @@ pub(super) fn more(command: &str) -> String {
     let parent = if command.is_empty() { "" } else { ".BR bursar (1),\n" };
     let _ = write!(text, ".SH SEE ALSO\n{parent}.BR bursard (8),\n.BR bursar.toml (5),\n/usr/share/doc/bursar\n");
     text
+}
+
+/// Whether an example is for the page of a command, such as `quota-set`.
+fn is_about(typed: &str, command: &str) -> bool {
+    let typed = typed.trim_start_matches("sudo ");
+    if command.is_empty() {
+        return FIRST_EXAMPLES.contains(&typed);
+    }
+    let mut words = typed.split_whitespace().skip(1);
+    command.split('-').all(|word| words.next() == Some(word))
 }
 
 fn listed(text: &mut String, head: &str, what: &str) {
@@ -209,7 +208,55 @@ fn daemon() -> String {
     for (file, what) in FILES {
         listed(&mut text, file, what);
     }
-    text.push_str(".SH SEE ALSO\n.BR bursar (1),\n.BR bursar.toml (5),\n/usr/share/doc/bursar\n");
+    text.push_str(
+        ".SH SEE ALSO\n.BR bursar (1),\n.BR bursar\\-homed (8),\n.BR bursar.toml (5),\n/usr/share/doc/bursar\n",
+    );
+    text
+}
+
+fn homed() -> io::Result<String> {
+    let mut page = Vec::new();
+    let command = bursar_homed::arguments::Arguments::command();
+    clap_mangen::Man::new(command).section("8").render(&mut page)?;
+    let mut text = String::from_utf8_lossy(&page).into_owned();
+    text.push_str(".SH EXIT STATUS\n0 stopped, 1 failed, 64 usage, 78 wrong arguments in homed.env.\n.SH EXAMPLES\n");
+    listed(&mut text, "systemctl restart bursar-homed", "puts a change of /etc/bursar/homed.env in force");
+    listed(&mut text, "journalctl -u bursar-homed", "shows its log");
+    text.push_str(".SH FILES\n");
+    listed(&mut text, "/etc/bursar/homed.env", "its arguments; only root can change them");
+    listed(&mut text, "/run/bursar-homed/homed.sock", "the socket on which systemd starts it");
+    text.push_str(".SH SEE ALSO\n.BR bursard (8),\n/usr/share/doc/bursar/homes\\-and\\-storage.md\n");
+    Ok(text)
+}
+
+fn webhook() -> String {
+    let mut text = String::from(
+        ".TH bursar\\-webhook 8\n.SH NAME\nbursar\\-webhook \\- admission webhook of Bursar, or approver of its \
+         certificate requests\n.SH SYNOPSIS\n.B bursar\\-webhook\n\\fB\\-\\-dir\\fR FOLDER [\\fB\\-\\-listen\\fR ADDRESS] \
+         [\\fB\\-\\-health\\fR ADDRESS] [\\fB\\-\\-log\\-format\\fR plain|json]\n.br\n.B bursar\\-webhook approve\n\
+         \\fB\\-\\-dir\\fR FOLDER [\\fB\\-\\-health\\fR ADDRESS] [\\fB\\-\\-log\\-format\\fR plain|json]\n.SH DESCRIPTION\n\
+         Outside of the cluster, units bursar\\-webhook and bursar\\-approver run this program with the files that\n\
+         .B bursar webhook install\nand\n.B bursar approver install\nwrite. Changed files are read again without a \
+         restart.\n.SH OPTIONS\n",
+    );
+    listed(
+        &mut text,
+        "--dir FOLDER",
+        "the files: tls.crt, tls.key, rules.json, seal.pub, kubeconfig; for approve: rules.json, kubeconfig",
+    );
+    listed(&mut text, "--listen ADDRESS", "answers the API server's reviews here [0.0.0.0:9443]");
+    listed(&mut text, "--health ADDRESS", "answers probes and Prometheus here [0.0.0.0:9444; approve: 0.0.0.0:9445]");
+    listed(&mut text, "--log-format plain|json", "the format of the log [json]");
+    text.push_str(".SH EXIT STATUS\n0 stopped, 1 failed, 64 usage, 78 files are missing or wrong.\n.SH EXAMPLES\n");
+    listed(&mut text, "systemctl enable --now bursar-webhook", "starts the webhook; it waits for its files");
+    listed(&mut text, "curl http://HOST:9444/readyz", "says what is missing");
+    text.push_str(".SH FILES\n");
+    listed(&mut text, "/etc/bursar-webhook", "the folder of unit bursar-webhook");
+    listed(&mut text, "/etc/bursar-approver", "the folder of unit bursar-approver");
+    text.push_str(
+        ".SH SEE ALSO\n.BR bursar\\-webhook\\-install (1),\n.BR bursar\\-approver\\-install (1),\n\
+         /usr/share/doc/bursar/admission.md, /usr/share/doc/bursar/security.md\n",
+    );
     text
 }
 
@@ -242,26 +289,39 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("bursar-manual-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("the temporary folder is writable");
         write(&folder).expect("the folder is writable");
-        for page in ["bursar.1", "bursar-plan.1", "bursar-quota.1", "bursard.8", "bursar.toml.5"] {
-            let text = fs::read_to_string(folder.join(page)).expect(page);
+        let entries = fs::read_dir(&folder).expect("the folder is readable");
+        let pages: Vec<_> = entries.map(|entry| entry.expect("the folder is readable").path()).collect();
+        for page in ["bursar-quota-set.1", "bursard.8", "bursar-homed.8", "bursar-webhook.8", "bursar.toml.5"] {
+            assert!(pages.contains(&folder.join(page)), "{pages:?} lacks {page}");
+        }
+        for page in &pages {
+            let text = fs::read_to_string(page).expect("the page is readable");
             for section in [".SH EXAMPLES", ".SH FILES", ".SH SEE ALSO"] {
-                assert!(text.contains(section), "{page} lacks {section}");
+                assert!(text.contains(section), "{} lacks {section}", page.display());
             }
         }
-        let nested = fs::read_to_string(folder.join("bursar-quota-set.1")).expect("the page is readable");
-        assert!(nested.contains(".SH SEE ALSO"), "{nested}");
         fs::remove_dir_all(&folder).expect("the file can be removed");
     }
 
     #[test]
     fn every_example_is_an_existing_command() {
-        let command = arguments::ungrouped();
-        for (name, examples) in EXAMPLES {
-            assert!(name.is_empty() || command.find_subcommand(name).is_some(), "{name}");
-            for (typed, _) in examples {
-                let words = typed.split_whitespace().skip_while(|word| *word == "sudo").nth(1).unwrap_or_default();
-                assert!(command.find_subcommand(words).is_some(), "{typed}");
+        let mut arguments = arguments::ungrouped();
+        arguments.build();
+        for (typed, _) in EXAMPLES {
+            let mut command = &arguments;
+            let typed = typed.split(['|', '>']).next().unwrap_or_default();
+            for word in typed.split_whitespace().skip_while(|word| *word == "sudo").skip(1) {
+                if let Some(option) = word.strip_prefix("--") {
+                    let mut known = command.get_arguments().filter_map(clap::Arg::get_long);
+                    assert!(known.any(|known| known == option), "{typed}");
+                } else {
+                    command = command.find_subcommand(word).unwrap_or(command);
+                }
             }
+            assert!(!command.has_subcommands() || command.get_name() == "certs", "{typed}");
+        }
+        for first in FIRST_EXAMPLES {
+            assert!(EXAMPLES.iter().any(|(typed, _)| typed == first), "{first}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Prints names for shell completions: accounts from the ledger, classes and clusters from the configuration. A caller
-//! who may read neither gets none.
+//! Prints names for shell completions: accounts and refusals from the ledger, classes, clusters and sources from the
+//! configuration. A caller who may read neither gets none.
 
 use super::arguments::NameKind;
 use super::context::Context;
@@ -12,6 +12,12 @@ pub(super) async fn run(context: &Context, kind: NameKind) -> Result<Exit, Failu
     let mut names: Vec<String> = match kind {
         NameKind::Class => context.offline_settings()?.policy.classes.into_keys().collect(),
         NameKind::Cluster => context.offline_settings()?.clusters.into_keys().map(|cluster| cluster.0).collect(),
+        NameKind::Source => context.offline_settings()?.source_names().map(str::to_owned).collect(),
+        NameKind::Refusal => {
+            let report = context.store().await?.last_report().await?.unwrap_or_default();
+            let refusals = report["refusals"].as_array().into_iter().flatten();
+            refusals.filter_map(|refusal| refusal["hash"].as_str().map(str::to_owned)).collect()
+        }
         NameKind::Account(kind) => {
             let ledger = context.store().await?.state().await?;
             let accounts = ledger.accounts.values().filter(|it| it.kind == kind && it.state != Lifecycle::Deleted);
@@ -32,6 +38,8 @@ _bursar_with_names() {
         tool|user|group|--tool|--user|--group) kind=${before#--} ;;
         --class) kind=class ;;
         --cluster) kind=cluster ;;
+        accept|diff) kind=source ;;
+        approve) kind=refusal ;;
     esac
     if [[ -n $kind && $word != -* ]]; then
         local name
@@ -58,6 +66,8 @@ for kind in tool user group
 end
 complete -c bursar -f -n "__bursar_before --class" -a "(bursar names class 2>/dev/null)"
 complete -c bursar -f -n "__bursar_before --cluster" -a "(bursar names cluster 2>/dev/null)"
+complete -c bursar -f -n "__bursar_before accept diff" -a "(bursar names source 2>/dev/null)"
+complete -c bursar -f -n "__bursar_before approve" -a "(bursar names refusal 2>/dev/null)"
 "#;
 
 /// The script for zsh. For everything but names, it calls the function that clap generates.
@@ -68,6 +78,8 @@ _bursar_with_names() {
         tool|user|group|--tool|--user|--group) kind=${words[CURRENT-1]#--} ;;
         --class) kind=class ;;
         --cluster) kind=cluster ;;
+        accept|diff) kind=source ;;
+        approve) kind=refusal ;;
     esac
     if [[ -n $kind && ${words[CURRENT]} != -* ]]; then
         compadd -- ${(f)"$(bursar names $kind 2>/dev/null)"}
@@ -89,7 +101,7 @@ mod tests {
 
     #[test]
     fn every_kind_in_the_scripts_is_a_valid_argument() {
-        for kind in ["tool", "user", "group", "class", "cluster"] {
+        for kind in ["tool", "user", "group", "class", "cluster", "source", "refusal"] {
             let parsed = Arguments::try_parse_from(["bursar", "names", kind]).expect(kind);
             assert!(matches!(parsed.command, Command::Names { .. }));
         }

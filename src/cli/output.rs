@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::builder::StyledStr;
 use comfy_table::presets::NOTHING;
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width};
@@ -55,6 +56,14 @@ pub(super) fn signed(text: impl AsRef<str>) {
 /// Prints `text` without folding, for programs or a file.
 pub(super) fn raw(text: &str) {
     print(&text.trim_end_matches('\n').split('\n').map(clean).collect::<Vec<_>>().join("\n"));
+}
+
+/// Prints a script or a page byte for byte.
+pub(super) fn verbatim(text: &str) -> anyhow::Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        written => written.context("cannot write to standard output"),
+    }
 }
 
 /// Prints an error on standard error, folded if that is a terminal. Control characters are replaced, because the text

@@ -55,7 +55,7 @@ impl Finding {
         Self { subject: subject.into(), text: text.into(), remedy: None }
     }
 
-    fn bad(subject: impl Into<String>, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub(super) fn bad(subject: impl Into<String>, text: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { subject: subject.into(), text: text.into(), remedy: Some(remedy.into()) }
     }
 }
@@ -154,7 +154,7 @@ fn undated(sources: &[SourceConfig], read: &SourceRead) -> Option<Finding> {
                 "{server} does not report its replication state, so Bursar cannot see whether it is behind other servers or \
                  was restored from a backup"
             ),
-            "let Bursar read contextCSN of the suffix, and entryCSN and modifyTimestamp of entries (docs/directories.md)",
+            "let Bursar read contextCSN of the suffix, and entryCSN and modifyTimestamp of entries (/usr/share/doc/bursar/directories.md)",
         )
     })
 }

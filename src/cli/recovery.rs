@@ -96,7 +96,14 @@ pub(super) async fn takeover(context: &Context, arguments: &Takeover) -> Result<
     let settings = context.settings()?;
     may()?;
     let admins = match arguments.admin_kubeconfig.as_slice() {
-        [] => usual_admin(&settings)?,
+        [] => {
+            let admins = usual_admin(&settings)?;
+            if !context.global.json {
+                let files: Vec<String> = admins.values().map(|path| path.display().to_string()).collect();
+                output::line(format!("with the administrator's kubeconfig {}", files.join(", ")));
+            }
+            admins
+        }
         given => admins(&settings, given)?,
     };
     let progress = output::progress("asking the clusters");

@@ -1,6 +1,7 @@
 //! `bursar show [KIND NAME]`: prints everything that the ledger knows about one account. If the caller may not read the
-//! ledger, the daemon answers about the caller's own account.
+//! ledger, the daemon answers about the caller's own account. Without a daemon, the ledger answers those who may read it.
 
+use nix::unistd::Uid;
 use serde_json::Value;
 
 use super::arguments::{Account, MaybeAccount, Own};
@@ -8,20 +9,28 @@ use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::{self, Row};
 use crate::control::api::OwnRequest;
+use crate::identity::AccountName;
+use crate::ledger::LedgerState;
 use crate::orders::meant;
+use crate::report::own;
 use crate::store::{ReadStore, facts};
 
 pub(super) async fn run(context: &Context, asked: Own) -> Result<Exit, Failure> {
-    let read = match asked.account() {
-        Some(account) => all(context, &account).await,
-        None => Err(Failure::new(Exit::Forbidden, "yourself")),
-    };
-    let facts = match read {
-        Err(Failure { exit: Exit::Forbidden, .. }) => {
-            let of = asked.account().map(|account| account.to_name());
-            context.daemon()?.show(&OwnRequest { of }).await?
-        }
-        facts => facts?,
+    let facts = match asked.account() {
+        Some(account) => match all(context, &account).await {
+            Err(Failure { exit: Exit::Forbidden, .. }) => of_daemon(context, Some(account.to_name())).await?,
+            facts => facts?,
+        },
+        None => match of_daemon(context, None).await {
+            Err(absent @ Failure { exit: Exit::Unavailable, .. }) => {
+                let (mut store, ledger, uid) = without_daemon(context, absent).await?;
+                let account = own::find(&ledger, uid, &OwnRequest { of: None })?;
+                let named = Account { kind: account.kind, name: account.id.0.to_string() };
+                let row = known(&mut store, &named).await?;
+                facts::of(&mut store, account.kind, row, !own::has_namesake(&ledger, account)).await?
+            }
+            facts => facts?,
+        },
     };
     if context.global.json {
         output::json(&facts)?;
@@ -29,6 +38,23 @@ pub(super) async fn run(context: &Context, asked: Own) -> Result<Exit, Failure> 
         print(&facts);
     }
     Ok(Exit::Done)
+}
+
+async fn of_daemon(context: &Context, of: Option<AccountName>) -> Result<Value, Failure> {
+    Ok(context.daemon()?.show(&OwnRequest { of }).await?)
+}
+
+/// Opens the ledger for a question about the caller's own account, because no daemon runs. Returns the ledger and the
+/// caller's uid. If the caller may not read the ledger, fails with `absent`, the error that no daemon answers.
+pub(super) async fn without_daemon(
+    context: &Context,
+    absent: Failure,
+) -> Result<(ReadStore, LedgerState, u32), Failure> {
+    // Read before root becomes user `bursar`.
+    let uid = Uid::current().as_raw();
+    let mut store = context.store().await.map_err(|_| absent)?;
+    let ledger = store.state().await?;
+    Ok((store, ledger, uid))
 }
 
 async fn all(context: &Context, account: &Account) -> Result<Value, Failure> {

@@ -13,7 +13,7 @@ pub(super) async fn run(context: &Context, filter: &Filter) -> Result<Exit, Fail
     list(context, filter, rows, ("tools", &columns))
 }
 
-/// Prints the rows that pass the filter. `what` is the name of the rows in messages, `columns` the columns to show.
+/// Prints the rows that pass the filter. `what` names the rows in messages; `columns` are the columns to show.
 pub(super) fn list(
     context: &Context,
     filter: &Filter,

@@ -103,12 +103,16 @@ async fn install(context: &Context, arguments: &WebhookInstall) -> Result<Exit, 
         let progress = output::progress("making the webhook's files, and waiting until it answers");
         let clients = (&site.client, admin.as_ref());
         let outside = webhook::write_outside(clients, site.kubeconfig(), site.request(), (&url, folder)).await?;
-        if !context.global.json {
-            let (folder, wait) = (folder.display(), arguments.wait.as_secs());
-            output::line(format!("written  {folder}; waiting {wait} s for {url} to answer a review"));
-            output::line(format!(
-                "start it now: systemctl enable --now bursar-webhook, or bursar-webhook --dir {folder}"
-            ));
+        let (shown, wait) = (folder.display(), arguments.wait.as_secs());
+        let waiting = format!(
+            "written  {shown}; waiting {wait} s for {url} to answer a review\n\
+             start it now, unless it runs: systemctl enable --now bursar-webhook, or bursar-webhook --dir {shown}"
+        );
+        // With --json, standard output has only the JSON.
+        if context.global.json {
+            output::error(&waiting);
+        } else {
+            output::line(waiting);
         }
         outside.answers(&site.client, site.request(), arguments.wait).await?;
         let installed = outside.enforce(&site.client, site.request()).await;
@@ -183,7 +187,7 @@ fn print(context: &Context, installed: &Installed, folder: Option<&Path>) -> any
         }
         ClientCertificate::NotSeen { why } => output::signed(format!(
             "! the client certificate of client_ca and client_name is not demanded: {why}; see \"Client certificates\" in \
-             docs/admission.md, then install again"
+             /usr/share/doc/bursar/admission.md, then install again"
         )),
     }
     output::line("next: bursar webhook selftest");
@@ -244,6 +248,9 @@ async fn selftest(context: &Context, arguments: &WebhookCluster) -> Result<Exit,
                 Some(wrong) => format!("! class {class}: {what}: not {expected}: {wrong}"),
             };
             output::signed(line);
+        }
+        if !good {
+            output::line("next: bursar doctor, then bursar webhook install, and the self-test again");
         }
     }
     Ok(if good { Exit::Done } else { Exit::Failed })

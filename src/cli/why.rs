@@ -1,5 +1,6 @@
 //! `bursar why [KIND NAME]`: explains an account, from the directory entry over the rule to each object, or names the
-//! missing step. If the caller may not read the ledger, the daemon answers about the caller's own account.
+//! missing step. If the caller may not read the ledger, the daemon answers about the caller's own account. Without a
+//! daemon, the ledger answers those who may read it.
 
 use serde_json::{Value, json};
 
@@ -7,21 +8,27 @@ use super::arguments::{Account as Named, Own};
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::{self, clean};
+use super::show::without_daemon;
 use crate::control::api::OwnRequest;
+use crate::identity::AccountName;
 use crate::orders;
+use crate::report::own;
 use crate::report::why::{Step, chain, unknown};
 
 pub(super) async fn run(context: &Context, asked: Own) -> Result<Exit, Failure> {
-    let read = match asked.account() {
-        Some(account) => all(context, &account).await,
-        None => Err(Failure::new(Exit::Forbidden, "yourself")),
-    };
-    let (why, exit) = match read {
-        Err(Failure { exit: Exit::Forbidden, .. }) => {
-            let of = asked.account().map(|account| account.to_name());
-            (context.daemon()?.why(&OwnRequest { of }).await?, Exit::Done)
-        }
-        why => why?,
+    let (why, exit) = match asked.account() {
+        Some(account) => match all(context, &account).await {
+            Err(Failure { exit: Exit::Forbidden, .. }) => of_daemon(context, Some(account.to_name())).await?,
+            why => why?,
+        },
+        None => match of_daemon(context, None).await {
+            Err(absent @ Failure { exit: Exit::Unavailable, .. }) => {
+                let (_, ledger, uid) = without_daemon(context, absent).await?;
+                let policy = context.settings()?.policy;
+                (own::why(own::find(&ledger, uid, &OwnRequest { of: None })?, &ledger, &policy), Exit::Done)
+            }
+            why => why?,
+        },
     };
     if context.global.json {
         output::json(&why)?;
@@ -33,6 +40,10 @@ pub(super) async fn run(context: &Context, asked: Own) -> Result<Exit, Failure> 
         output::signed(format!("{} {:<12} {}", if step.ok { "+" } else { "!" }, step.at, clean(&step.text)));
     }
     Ok(exit)
+}
+
+async fn of_daemon(context: &Context, of: Option<AccountName>) -> Result<(Value, Exit), Failure> {
+    Ok((context.daemon()?.why(&OwnRequest { of }).await?, Exit::Done))
 }
 
 async fn all(context: &Context, named: &Named) -> Result<(Value, Exit), Failure> {

@@ -5,7 +5,8 @@ use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P2
 use zeroize::Zeroizing;
 
 /// The OIDs of `O` and `serialNumber` (RFC 4519, 2.19 and 2.31). rcgen keeps attributes in a map, so a second `O` under
-/// [`DnType::OrganizationName`] would replace the first. As an OID, it has another key in the map.
+/// [`DnType::OrganizationName`] would replace the first. A second `O` that is given by its OID has a key of
+/// its own in the map.
 const ORGANIZATION: [u64; 4] = [2, 5, 4, 10];
 const SERIAL_NUMBER: [u64; 4] = [2, 5, 4, 5];
 

@@ -1,5 +1,6 @@
 //! Reads `manifests/CLASS/*.yaml` beside the configuration file: objects that a class adds to its namespaces.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -10,7 +11,7 @@ use crate::kinds::{ObjectKind, Watch};
 /// Returns the documents of the class `name`, in the order of their files.
 pub(super) fn manifests(root: &Table<'_>, folder: &Path, name: &str) -> Vec<Value> {
     let mut documents = Vec::new();
-    for path in yaml_files(&folder.join("manifests").join(name)) {
+    for path in yaml_files(root, folder, name) {
         let file = format!("manifests/{name}/{}", super::file_name(&path));
         let parsed = std::fs::read_to_string(&path)
             .map_err(|error| error.to_string())
@@ -31,7 +32,7 @@ pub(super) fn manifests(root: &Table<'_>, folder: &Path, name: &str) -> Vec<Valu
 
 /// Records an error for each folder without a class, which would otherwise be ignored silently.
 pub(super) fn strays(root: &Table<'_>, folder: &Path, classes: &[String]) {
-    let Ok(entries) = std::fs::read_dir(folder.join("manifests")) else { return };
+    let Some(entries) = entries(root, folder, "manifests") else { return };
     let mut names: Vec<String> = entries
         .flatten()
         .filter(|entry| entry.path().is_dir())
@@ -43,8 +44,21 @@ pub(super) fn strays(root: &Table<'_>, folder: &Path, classes: &[String]) {
     }
 }
 
-fn yaml_files(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+/// Lists a folder beside the configuration file; `None` if it does not exist. If it cannot be read, that is an error:
+/// without its manifests, the class would lose their objects.
+fn entries(root: &Table<'_>, folder: &Path, name: &str) -> Option<std::fs::ReadDir> {
+    let path = folder.join(name);
+    match std::fs::read_dir(&path) {
+        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            root.wrong(name, super::file_error(&path, &error, ""));
+            None
+        }
+        read => read.ok(),
+    }
+}
+
+fn yaml_files(root: &Table<'_>, folder: &Path, name: &str) -> Vec<PathBuf> {
+    let Some(entries) = entries(root, folder, &format!("manifests/{name}")) else { return Vec::new() };
     let yaml = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(yaml).collect();
     paths.sort();

@@ -138,7 +138,12 @@ impl Settings {
     /// Like [`Settings::load`], but contacts nothing: `strict_egress` is checked with addresses only, not with names.
     pub fn load_offline(path: &Path) -> Result<Self, SettingsErrors> {
         let text = std::fs::read_to_string(path).map_err(|error| SettingsErrors(vec![unreadable(path, &error)]))?;
-        Self::of_text(path, &text, &environment(), Names::AsWritten)
+        Self::parse_offline(path, &text)
+    }
+
+    /// Like [`Settings::load_offline`], with `text` instead of the content of the file.
+    pub fn parse_offline(path: &Path, text: &str) -> Result<Self, SettingsErrors> {
+        Self::of_text(path, text, &environment(), Names::AsWritten)
     }
 
     /// Like [`Settings::load`], with `text` instead of the content of the file.
@@ -249,12 +254,7 @@ impl Settings {
     #[must_use]
     pub fn missing_files(&self) -> (Vec<String>, Vec<String>) {
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
-        let of_sources = self.sources.iter().filter_map(|(source, place)| {
-            let (key, _) = source.clone().secret()?;
-            Some((format!("source.{}.{key}", source.name), place.as_ref()?))
-        });
-        let of_realm = self.realm.iter().filter_map(|realm| realm.own.as_ref()?.1.as_ref());
-        for (key, place) in of_sources.chain(of_realm.map(|place| ("realm.client_secret".to_owned(), place))) {
+        for (key, place) in self.secrets() {
             let Some(why) = place.missing() else { continue };
             match place {
                 SecretPlace::File(_) => {
@@ -270,6 +270,35 @@ impl Settings {
             warnings.extend(missing.map(|path| format!("source.{name}.paths: {} does not exist", path.display())));
         }
         (errors, warnings)
+    }
+
+    /// Returns errors and warnings about secret files that exist and that this process may not read. As for missing
+    /// files, a credential is only a warning.
+    #[must_use]
+    pub fn unreadable_secrets(&self) -> (Vec<String>, Vec<String>) {
+        let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+        for (key, place) in self.secrets() {
+            let path = place.path();
+            let Err(error) = std::fs::File::open(&path) else { continue };
+            if error.kind() == std::io::ErrorKind::PermissionDenied {
+                let why = file_error(&path, &error, "");
+                match place {
+                    SecretPlace::File(_) => errors.push(format!("{}: {key}: {why}", file_name(&self.file))),
+                    SecretPlace::Credential(_) => warnings.push(format!("{key}: {why}")),
+                }
+            }
+        }
+        (errors, warnings)
+    }
+
+    /// Returns the place of each secret, with its key.
+    fn secrets(&self) -> impl Iterator<Item = (String, &SecretPlace)> {
+        let of_sources = self.sources.iter().filter_map(|(source, place)| {
+            let (key, _) = source.clone().secret()?;
+            Some((format!("source.{}.{key}", source.name), place.as_ref()?))
+        });
+        let of_realm = self.realm.iter().filter_map(|realm| realm.own.as_ref()?.1.as_ref());
+        of_sources.chain(of_realm.map(|place| ("realm.client_secret".to_owned(), place)))
     }
 
     /// Returns the connection to the realm that Bursar writes to, with its secret. `sources` must have their secrets.
@@ -303,6 +332,18 @@ fn unreadable(path: &Path, error: &std::io::Error) -> String {
             format!("{path} does not exist; write it, as in /usr/share/doc/bursar/examples, or {remedy}")
         }
         _ => format!("cannot read {path}: {error}; {remedy}"),
+    }
+}
+
+/// Describes why a file cannot be read, with the remedy. `absent` is the remedy if the file does not exist.
+fn file_error(path: &Path, error: &std::io::Error, absent: &str) -> String {
+    let path = path.display();
+    match error.kind() {
+        std::io::ErrorKind::NotFound => format!("{path}: {error}; {absent}"),
+        std::io::ErrorKind::PermissionDenied => {
+            format!("{path}: {error}; let user bursar read the file and enter its folders, for example by group bursar")
+        }
+        _ => format!("{path}: {error}"),
     }
 }
 

@@ -72,7 +72,8 @@ impl SecretPlace {
     /// Reads the password, without the newline that editors leave at its end.
     pub(super) fn read(&self) -> Result<Secret, String> {
         let path = self.path();
-        let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let remedy = "write the secret into it (owner root:bursar, mode 0640)";
+        let text = std::fs::read_to_string(&path).map_err(|error| super::file_error(&path, &error, remedy))?;
         let text = text.strip_suffix('\n').map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text));
         if text.is_empty() { Err(format!("{} is empty", path.display())) } else { Ok(Secret::new(text.to_owned())) }
     }

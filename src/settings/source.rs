@@ -292,7 +292,7 @@ pub(super) fn pem(table: &Table<'_>, key: &str, folder: &Path) -> Option<String>
             None
         }
         Err(error) => {
-            table.wrong(key, format!("{}: {error}", path.display()));
+            table.wrong(key, super::file_error(&path, &error, "put the CA's certificates into this file, in PEM"));
             None
         }
     }

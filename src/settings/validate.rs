@@ -37,7 +37,10 @@ const SECTIONS: [&str; 17] = [
 const CRON: Kind = Kind("a five-field cron expression", "\"30 3 * * *\"");
 const CONTACT: Kind = Kind("an address, one line of text", "\"help@example.org\"");
 const ADDRESS: Kind = Kind("an address with a port", "\"127.0.0.1:9746\"");
-const AGE: Kind = Kind("a recipient of age", "\"age1…\"");
+const AGE: Kind = Kind(
+    "a recipient of age",
+    "\"age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p\", as age-keygen prints it",
+);
 const DAY: u64 = 24;
 
 /// Reads the tree of the file at `path`. Relative paths start at its folder. If this returns `None`, an error was

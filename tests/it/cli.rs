@@ -276,7 +276,7 @@ fn wrong_arguments_end_with_64() {
         "revoke --all --reason x",
     ] {
         let said = site.run(arguments, 64);
-        assert!(said.contains("Usage: "), "{arguments}: {said}");
+        assert!(said.contains("Usage: ") && !said.contains("--config <FILE>"), "{arguments}: {said}");
     }
     for (arguments, example) in [
         ("certs --expiring soon", "for example 30s"),
@@ -394,6 +394,8 @@ fn without_a_daemon_commands_work_on_the_ledger_themselves() {
     site.run("plan", 0);
     let report = site.json("sync --once", 0);
     assert_eq!((report["rejected"].as_u64(), report["trigger"].as_str()), (Some(1), Some("sync")));
+    let source = site.json("status", 0)["sources"]["people"].clone();
+    assert_eq!((&source["way"], source.get("compared")), (&"full".into(), Some(&Value::Null)));
     let users = site.json("users", 0);
     assert_eq!((users[0]["name"].as_str(), users[0]["uid"].as_u64()), (Some("alice"), Some(3001)));
     assert_eq!(site.json("users --suspended", 0), Value::Array(Vec::new()));
@@ -461,6 +463,73 @@ fn completions_and_manual_pages_are_generated() {
     let site = Site::new();
     assert!(site.run("completions bash", 0).contains("_bursar"));
     assert!(site.run("man", 0).contains(".TH"));
+    assert_eq!(site.run("names source", 0), "people\n");
+    assert!(site.json("completions bash", 0)["script"].as_str().is_some_and(|script| script.contains("_bursar")));
+    assert!(site.json("man", 0)["page"].as_str().is_some_and(|page| page.contains(".TH")));
+    let pages = site.path("pages");
+    assert_eq!(site.json(&format!("man --out {}", pages.display()), 0)["folder"], pages.display().to_string());
+    assert!(pages.join("bursar-homed.8").exists(), "the folder is made");
+    for arguments in ["completions bash", "man"] {
+        let mut head = Command::new("bash");
+        head.args(["-c", "set -o pipefail; \"$@\" | head -n 1", "head"]).arg(env!("CARGO_BIN_EXE_bursar"));
+        let said = text(&head.args(arguments.split(' ')).output().expect("bash is installed"));
+        assert!(!said.contains("Broken pipe"), "{said}");
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+        let failed = site.command(arguments).stdout(full).output().expect("bursar is built");
+        assert_eq!(failed.status.code(), Some(1), "{}", text(&failed));
+    }
+}
+
+#[test]
+fn without_a_daemon_the_ledger_shows_people_their_own_account() {
+    let site = Site::new();
+    site.run("sync --once", 0);
+    let backup = site.path("backup.db");
+    site.run(&format!("ledger backup {}", backup.display()), 0);
+    std::fs::set_permissions(&backup, std::fs::Permissions::from_mode(0o644)).expect("the file is ours");
+    for command in ["show", "why"] {
+        let mut alice = site.command(command);
+        let said = ended(alice.arg("--ledger").arg(&backup).uid(3001).gid(3000), 0, command);
+        assert!(said.contains("alice"), "{said}");
+        let said = site.run(command, 77);
+        assert!(said.contains("this account cannot be shown"), "root has no account: {said}");
+        let mut stranger = site.command(command);
+        ended(stranger.uid(STRANGER).gid(STRANGER), 69, "who may not read the ledger needs the daemon");
+    }
+}
+
+#[test]
+fn check_as_root_finds_what_user_bursar_cannot_read() {
+    let site = Site::new();
+    site.configure(&site.student());
+    let users = std::fs::read_to_string("/etc/passwd").expect("the file is readable");
+    let users: String = users.split_inclusive('\n').filter(|line| !line.starts_with("bursar:")).collect();
+    std::fs::write(site.path("without"), &users).expect("the folder is writable");
+    std::fs::write(site.path("with"), format!("{users}bursar:x:61997:61997::/:/bin/false\n")).expect("written");
+    let check = |users: &str, exit: i32| {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "--propagation", "private", "sh", "-c", "mount --bind \"$0\" /etc/passwd && exec \"$@\""]);
+        command.arg(site.path(users)).arg(env!("CARGO_BIN_EXE_bursar")).arg("check");
+        command.env("BURSAR_CONFIG", site.path("bursar.toml")).env_remove("BURSAR_TEST_STAY_ROOT");
+        ended(&mut command, exit, users)
+    };
+    let mode = |name: &str, mode: u32| {
+        std::fs::set_permissions(site.path(name), std::fs::Permissions::from_mode(mode)).expect("the file is ours");
+    };
+    check("with", 0);
+    mode("ca.pem", 0o600);
+    let said = check("with", 78);
+    assert!(said.contains("ca.pem: Permission denied") && said.contains("let user bursar read the file"), "{said}");
+    check("without", 0);
+    mode("ca.pem", 0o644);
+    mode("bursar.toml", 0o600);
+    let said = check("with", 0);
+    assert!(said.contains("warning: user bursar may not read") && said.contains("chmod 0640"), "{said}");
+    mode("bursar.toml", 0o644);
+    std::fs::create_dir_all(site.path("manifests/student")).expect("the folder is writable");
+    mode("manifests/student", 0o700);
+    let said = check("with", 78);
+    assert!(said.contains("manifests/student: ") && said.contains("Permission denied"), "{said}");
 }
 
 #[test]

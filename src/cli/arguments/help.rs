@@ -58,11 +58,10 @@ pub fn command() -> clap::Command {
     command.help_template(template)
 }
 
-/// If an error has no usage line, adds the usage of the command that `words` begin with.
+/// Gives an error the usage of the command that `words` begin with. The usage that clap makes for some errors is not
+/// kept: it shows options that the environment sets, such as `--config`, as if they were required.
 pub fn add_usage(error: &mut clap::Error, words: impl Iterator<Item = String>) {
-    if error.get(ContextKind::Usage).is_none() {
-        error.insert(ContextKind::Usage, ContextValue::StyledStr(usage(words)));
-    }
+    error.insert(ContextKind::Usage, ContextValue::StyledStr(usage(words)));
 }
 
 fn usage(words: impl Iterator<Item = String>) -> StyledStr {
@@ -102,5 +101,15 @@ mod tests {
         let text = error.to_string();
         let (usage, help) = (text.find("Usage: bursar quota set "), text.find("For more information"));
         assert!(usage.is_some() && usage < help, "{text}");
+    }
+
+    #[test]
+    fn a_usage_line_shows_no_option_that_was_given() {
+        let words = "bursar suspend tool foo --config x.toml".split(' ').map(str::to_owned);
+        let mut error = command().try_get_matches_from(words.clone()).expect_err("the reason is missing");
+        add_usage(&mut error, words);
+        let text = error.to_string();
+        let usage = text.lines().find(|line| line.starts_with("Usage: ")).unwrap_or_default();
+        assert!(usage.contains("--reason <TEXT>") && !usage.contains("--config"), "{text}");
     }
 }

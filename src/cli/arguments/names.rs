@@ -13,12 +13,20 @@ pub enum NameKind {
     Class,
     /// Clusters of the configuration.
     Cluster,
+    /// Sources of the configuration.
+    Source,
+    /// The hashes of the refusals in the last cycle.
+    Refusal,
 }
 
 pub(super) fn name_kind() -> impl clap::builder::TypedValueParser<Value = NameKind> {
-    PossibleValuesParser::new(["tool", "user", "group", "class", "cluster"]).try_map(|kind| match kind.as_str() {
-        "class" => Ok(NameKind::Class),
-        "cluster" => Ok(NameKind::Cluster),
-        account => account.parse::<AccountKind>().map(NameKind::Account),
+    PossibleValuesParser::new(["tool", "user", "group", "class", "cluster", "source", "refusal"]).try_map(|kind| {
+        match kind.as_str() {
+            "class" => Ok(NameKind::Class),
+            "cluster" => Ok(NameKind::Cluster),
+            "source" => Ok(NameKind::Source),
+            "refusal" => Ok(NameKind::Refusal),
+            account => account.parse::<AccountKind>().map(NameKind::Account),
+        }
     })
 }

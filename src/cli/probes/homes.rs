@@ -30,8 +30,13 @@ pub(crate) async fn homes(settings: &Settings, named: &[PathBuf]) -> Vec<Finding
         if let Some(use_) = Use::of(settings, prefix) {
             let sample = sample(settings, &ledger, prefix);
             let known = ledger.accounts.values().filter_map(|account| account.home.as_ref()).chain(named);
-            let awaited = known.into_iter().any(|home| home.starts_with(prefix)) && (!use_.made || !sample.is_empty());
-            let text = match looked_at(prefix, (use_.made, awaited), &tables, &client, &sample).await {
+            let awaited = known.into_iter().any(|home| home.starts_with(prefix)) && !use_.made;
+            let text = match looked_at(prefix, use_.made, &tables, &client, &sample).await {
+                // Before the first delivery, this may be right: on a new site, nobody has a home yet.
+                Ok(()) if awaited && sample.is_empty() && is_empty(prefix).await.unwrap_or(false) => {
+                    let kind = tables.kind(prefix);
+                    format!("there{kind}, but empty: if the homes are on a file server, mount them here")
+                }
                 Ok(()) => format!("there{}", tables.kind(prefix)),
                 Err((text, remedy)) => {
                     findings.push(Finding::bad(subject(prefix), text, remedy));
@@ -101,11 +106,11 @@ fn sample(settings: &Settings, ledger: &LedgerState, prefix: &Path) -> Vec<Targe
     delivered.take(SAMPLE).collect()
 }
 
-/// Checks one prefix. Returns the problem and its remedy. `made`: Bursar makes homes there; `awaited`: some homes must
-/// exist there.
+/// Checks one prefix. Returns the problem and its remedy. `made`: Bursar makes homes there; `sample`: homes to which
+/// something was delivered, so they must exist there.
 async fn looked_at(
     prefix: &Path,
-    (made, awaited): (bool, bool),
+    made: bool,
     tables: &Tables,
     client: &HomedClient,
     sample: &[Target],
@@ -125,7 +130,7 @@ async fn looked_at(
         Ok(Err(error)) => return wrong(&error.to_string(), mount),
         Err(_) => return wrong("no answer within 10 s", "check the file server".to_owned()),
     }
-    if awaited && is_empty(prefix).await.unwrap_or(false) {
+    if !sample.is_empty() && is_empty(prefix).await.unwrap_or(false) {
         return wrong("is empty: the export with the homes is not mounted there", mount);
     }
     if let Some(error) = all_fail(client, sample).await {

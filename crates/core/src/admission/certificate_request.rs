@@ -19,7 +19,7 @@ const END: &str = "-----END CERTIFICATE REQUEST-----";
 /// The description of the subject of a request that does not parse.
 pub const UNREADABLE: &str = "a subject that cannot be read";
 
-/// The content of a request that approvals depend on.
+/// The parts of a request on which its approval depends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requested {
     /// The CN: the username.
@@ -28,13 +28,13 @@ pub struct Requested {
     pub organizations: Vec<String>,
     /// All values of serialNumber.
     pub serial_numbers: Vec<String>,
-    /// Whether the request has more than a subject and a key: names of servers, extensions.
+    /// Whether the request has more than a subject and a key, such as server names or extensions.
     pub asks_for_more: bool,
-    /// Whether the key's type is one that Bursar uses or accepts: P-256, P-384, Ed25519.
+    /// Whether the key has a type that Bursar accepts: P-256, P-384, Ed25519.
     pub key_is_allowed: bool,
 }
 
-/// Parses `spec.request` of a `CertificateSigningRequest`, PEM in base64. The error describes the subject.
+/// Parses `spec.request` of a `CertificateSigningRequest`, PEM in base64. The error is a description of the subject, for a message.
 pub fn parse(request: &str) -> Result<Requested, String> {
     let pem = BASE64.decode(request).map_err(|_| UNREADABLE.to_owned())?;
     parse_pem(&pem)
@@ -60,7 +60,7 @@ pub fn parse_pem(pem: &[u8]) -> Result<Requested, String> {
         } else if *kind == OID_X509_SERIALNUMBER {
             serial_numbers.push(value);
         } else {
-            // The API server reads a uid from one of these attributes, and may read others in a later version.
+            // The API server reads a uid from one of the remaining attributes, and a later version may read more.
             return Err(format!("a subject with attribute {kind}"));
         }
     }
@@ -85,7 +85,8 @@ fn is_allowed(key: &SubjectPublicKeyInfo<'_>) -> bool {
         && curve.is_some_and(|curve| curve == OID_EC_P256 || curve == OID_NIST_EC_P384)
 }
 
-/// Returns the content of the only PEM block. Parsers differ in what they skip before it, so no other text is accepted.
+/// Returns the content of the only PEM block. Parsers differ in what they skip before the block, so no text is accepted
+/// around it.
 fn der(pem: &[u8]) -> Option<Vec<u8>> {
     let pem = std::str::from_utf8(pem).ok()?;
     let body: String = pem.trim().strip_prefix(BEGIN)?.strip_suffix(END)?.split_ascii_whitespace().collect();

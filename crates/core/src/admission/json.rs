@@ -1,9 +1,11 @@
-//! Accessors for raw objects. If a value has another type than in Kubernetes, it is [`Malformed`], never absent.
+//! Accessors for raw objects. A value whose type is not that of Kubernetes is [`Malformed`]; it never counts as
+//! absent.
 
 use super::decision::{Finding, Rule};
 use super::value::{Json, Object};
 
-/// The most characters of a user's text that a message repeats: enough to find the text, and no more than a line.
+/// The greatest number of characters of a user's text that a message repeats: enough to recognize it, and at most a
+/// line.
 const QUOTED: usize = 120;
 
 /// Describes a part of an object that does not have the structure of its kind.
@@ -16,7 +18,7 @@ impl Malformed {
             rule: Rule::Malformed,
             what: self.0,
             why: "such an object cannot be checked".to_owned(),
-            remedy: "send it as Kubernetes defines it".to_owned(),
+            remedy: "correct the field; `kubectl explain` shows its type".to_owned(),
         }
     }
 }
@@ -43,13 +45,13 @@ pub(super) fn list<'v, 'a>(value: &'v Json<'a>, key: &str) -> Result<&'v [Json<'
 
 /// Returns the text at `key`; an empty one if it is absent.
 pub(super) fn text<'v>(value: &'v Json<'_>, key: &str) -> Result<&'v str, Malformed> {
-    Ok(typed(value, key, "a text", Json::as_str)?.unwrap_or_default())
+    Ok(typed(value, key, "a string", Json::as_str)?.unwrap_or_default())
 }
 
 /// Returns the texts of the list at `key`.
 pub(super) fn texts<'v>(value: &'v Json<'_>, key: &str) -> Result<Vec<&'v str>, Malformed> {
     let text = |item: &'v Json<'_>| {
-        item.as_str().ok_or_else(|| Malformed(format!("{key} contains an item that is not a text")))
+        item.as_str().ok_or_else(|| Malformed(format!("{key} contains an item that is not a string")))
     };
     list(value, key)?.iter().map(text).collect()
 }

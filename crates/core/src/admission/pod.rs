@@ -236,7 +236,7 @@ fn check_lifetime(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -
     let at_most = |max: Duration| format!("pods of {} live {} at most", tenant.who(), format_duration(max));
     let keys = ["metadata", "annotations", LIFETIME];
     if let Some(value) = pod.changed(&keys) {
-        let given = value.as_str().ok_or_else(|| Malformed(format!("annotation {LIFETIME} is not a text")))?;
+        let given = value.as_str().ok_or_else(|| Malformed(format!("annotation {LIFETIME} is not a string")))?;
         let what = format!("annotation {LIFETIME} is {}", quoted(given));
         match (lifetime(given), max) {
             (None, _) => {

@@ -166,7 +166,7 @@ fn said(decision: &Decision) -> Expected {
     }
 }
 
-/// Decides each case of a folder, checks the expected decisions, and returns the number of cases.
+/// Decides each case in a folder, compares the decision with the expected one, and returns the number of cases.
 fn decided(part: &str, each: impl Fn(&str, &Case, &Review<'_>, &Decision)) -> usize {
     let (rules, cases) = (rules(), cases(part));
     let mut wrong = Vec::new();
@@ -177,7 +177,7 @@ fn decided(part: &str, each: impl Fn(&str, &Case, &Review<'_>, &Decision)) -> us
         let decision = decide(&rules, &resolved(case), &review);
         let said = said(&decision);
         if said != case.expect {
-            wrong.push(format!("{name}: not as its file says, but\n{}", json!(said)));
+            wrong.push(format!("{name}: the file expects another decision than\n{}", json!(said)));
         }
         decisions.push((name, case, review, decision));
     }
@@ -398,7 +398,7 @@ fn a_required_lifetime_must_be_set_and_cannot_be_removed() {
     assert!(texts[0].starts_with("annotation pod.kubernetes.io/lifetime is removed"), "{texts:?}");
 }
 
-/// Decides about a pod of tool foo with this spec.
+/// Returns the decision about a pod of tool foo with this spec.
 fn of_pod(rules: &Rules, spec: &Value) -> Decision {
     let case: Case =
         serde_json::from_value(json!({"resource": "v1/pods", "object": {"spec": spec}})).expect("the case is valid");

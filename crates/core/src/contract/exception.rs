@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A rule that an account can be excepted from. Rules that keep a pod from running as another account, or from passing
-/// for one, are not among them: those are always in force.
+/// A rule that an account can be excepted from. Rules that keep a pod from running as another account, or from posing
+/// as one, are not in this list: no account is ever excepted from them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ExceptedRule {
@@ -44,7 +44,7 @@ impl std::fmt::Display for ExceptedRule {
 
 /// The text does not name a rule that an account can be excepted from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no account can be excepted from a rule of this name")]
+#[error("there is no exception from a rule of this name; it must be images, hosts, volumes or lifetime")]
 pub struct NoException;
 
 impl FromStr for ExceptedRule {

@@ -23,7 +23,7 @@ pub struct Owned<'a> {
     pub own_lifetime: Duration,
 }
 
-/// Returns the rules of `cluster`: those of all classes whose people have certificates there.
+/// Returns the rules of `cluster`: those of all classes whose accounts get certificates there.
 #[must_use]
 pub fn approver_rules(policy: &Policy, cluster: &ClusterName, owned: Owned<'_>) -> ApproverRules {
     let Owned { ledger, administrators, public_key, own_lifetime } = owned;
@@ -39,8 +39,8 @@ pub fn approver_rules(policy: &Policy, cluster: &ClusterName, owned: Owned<'_>) 
     }
 }
 
-/// Returns the classes whose requests an approver with the rules `known` refuses: new classes, and those that ask for
-/// more than it knows. Classes that ask for a shorter lifetime are not included.
+/// Returns the classes that an approver with the rules `known` does not know as they are now: new classes, and classes
+/// that differ in anything but a shorter lifetime.
 #[must_use]
 pub fn unknown_classes(policy: &Policy, cluster: &ClusterName, known: &ApproverRules) -> BTreeSet<String> {
     let is_known = |name: &String, class: &ApprovedClass| {

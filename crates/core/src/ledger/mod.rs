@@ -164,8 +164,8 @@ pub struct SourceState {
     /// How the last complete read was made.
     #[serde(default)]
     pub way: Way,
-    /// The result of the last comparison of its changes with a full read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The result of the last comparison of its changes with a full read; `None` until there was one.
+    #[serde(default)]
     pub compared: Option<Compared>,
     /// Consecutive reads that were not complete.
     #[serde(default, skip_serializing_if = "is_zero")]

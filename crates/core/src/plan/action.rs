@@ -26,8 +26,8 @@ pub enum Action {
         manifest: JsonText,
         /// The digest of `manifest`.
         wanted: DigestText,
-        /// `metadata.uid` of the object that the cluster showed. `None` if the cluster showed none: if a foreign object
-        /// has the name by then, it is left alone.
+        /// `metadata.uid` of the object that the cluster showed. `None` if the cluster showed none: if
+        /// somebody has created an object of this name by the time of the write, that object is left alone.
         uid: Option<String>,
         reason: Reason,
     },
@@ -40,7 +40,7 @@ pub enum Action {
     /// Deletes an object with a UID precondition.
     Delete {
         key: ObjectKey,
-        /// A precondition of the write.
+        /// The UID that the object must still have when it is written or deleted.
         uid: String,
         reason: Reason,
     },
@@ -48,7 +48,7 @@ pub enum Action {
     SetLevel {
         cluster: ClusterName,
         namespace: NamespaceName,
-        /// A precondition of the write.
+        /// The UID that the object must still have when it is written or deleted.
         uid: String,
         level: PodSecurity,
     },
@@ -79,7 +79,7 @@ pub enum Action {
         cluster: ClusterName,
         namespace: NamespaceName,
         name: String,
-        /// A precondition of the write.
+        /// The UID that the object must still have when it is written or deleted.
         uid: String,
         /// The job (label `job`) whose services, config maps and secrets are deleted too.
         job: Option<String>,
@@ -92,14 +92,14 @@ pub enum Action {
         cluster: ClusterName,
         namespace: NamespaceName,
         name: String,
-        /// A precondition of the write.
+        /// The UID that the object must still have when it is written or deleted.
         uid: String,
         until: Timestamp,
     },
     /// Restores the former state of the workloads that a suspension stopped.
     ResumeWorkloads { cluster: ClusterName, namespace: NamespaceName, stopped: Vec<(ObjectKey, StoppedWorkload)> },
-    /// Waits until the API server refuses the holder of an older credential all that our bindings gave, and looks for
-    /// foreign bindings that name this holder.
+    /// Waits until the API server refuses everything that our bindings gave to the holder of an older credential. Then
+    /// looks for bindings of others that name this holder.
     ProveRevoked {
         cluster: ClusterName,
         /// A name that only the holder of the older credential has.
@@ -120,7 +120,7 @@ pub enum Action {
     DeleteNamespace {
         cluster: ClusterName,
         namespace: NamespaceName,
-        /// A precondition of the write.
+        /// The UID that the object must still have when it is written or deleted.
         uid: String,
         /// The newest archive of the namespace, with the name of its file.
         archived: Option<(String, Archive)>,
@@ -142,7 +142,7 @@ pub enum Action {
         /// The generation of the credential.
         generation: u64,
         home: HomeTarget,
-        /// The file that had the last delivery, if it is another one. Our entries leave it after the delivery.
+        /// The file of the last delivery, if it was another one. Our entries are removed from it after this delivery.
         former: Option<Box<HomeTarget>>,
         reason: Reason,
     },
@@ -158,7 +158,7 @@ pub enum Action {
     },
     /// Writes exactly these SSH keys into our block of a home's `authorized_keys`. Without keys, removes the block.
     SshKeys {
-        /// The cluster during whose steps this is done. The keys themselves belong to no cluster.
+        /// The cluster whose steps include this one, although keys belong to no cluster.
         cluster: ClusterName,
         home: HomeTarget,
         /// Valid lines.
@@ -193,7 +193,7 @@ pub enum Holder {
 pub struct Bound {
     /// `None` if the binding is for the whole cluster.
     pub namespace: Option<String>,
-    /// The name of a `ClusterRole`. If it is empty, a rule that nearly every role has is tested.
+    /// The name of a `ClusterRole`. If it is empty, a rule is tested that nearly every role contains.
     pub role: String,
 }
 
@@ -267,7 +267,7 @@ impl Action {
         if narrows { Side::Narrowing } else { Side::Other }
     }
 
-    /// Whether the action is only a check, which writes nothing unless somebody else changed the file.
+    /// Whether the action is only a check. It writes only if somebody else changed the file.
     #[must_use]
     pub const fn is_look(&self) -> bool {
         matches!(self, Self::InspectKubeconfig { .. } | Self::SshKeys { reason: None, .. })

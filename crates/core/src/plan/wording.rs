@@ -6,7 +6,7 @@ pub(super) fn counted(count: u64, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{} {noun}s", number(count)) }
 }
 
-/// Formats a number with a narrow space between thousands: `3 512`.
+/// Formats a number with a space between thousands: `3 512`.
 pub(super) fn number(number: u64) -> String {
     let digits = number.to_string();
     let head = digits.len() % 3;

@@ -1,0 +1,1 @@
+INSERT INTO _sqlx_migrations VALUES(23,'adopted entries','2026-11-23 23:15:00',1,X'978d379ea4ffcbfb76edb067402069f09f5699f5dca901303c53402616eae115df168f6e1ea72e4ba435e7aee1573f0e',0);

@@ -119,7 +119,7 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Ledger(Ledger::Restore { file, older }) => recovery::restore(&context, &file, older).await,
         Command::Ledger(Ledger::Rebuild { admin_kubeconfig }) => recovery::rebuild(&context, &admin_kubeconfig).await,
         Command::Uninstall(arguments) => uninstall::run(&context, &arguments).await,
-        Command::Takeover(arguments) => recovery::takeover(&context, &arguments).await,
+        Command::Takeover(arguments) => Box::pin(recovery::takeover(&context, &arguments)).await,
         Command::Completions { shell } => generate::completions(shell),
         Command::Man(arguments) => generate::man(&arguments),
         Command::Names { kind } => names::run(&context, kind).await,

@@ -108,7 +108,7 @@ impl Directories {
         for source in due {
             let Some(asked) = self.sources.iter().find(|asked| asked.name == source.name) else { continue };
             let (policy, changed) = (reader.policy.clone(), Arc::clone(&self.changed));
-            let (pass, known) = (pass.clone(), known(reader.ledger));
+            let (pass, known) = (pass.clone(), known(reader));
             self.reads.begin(Question { asked, source, pass, known, policy, now: reader.now, changed });
         }
         // If somebody asks for the cycle, it waits for all sources; other cycles leave the slow ones to a later cycle.
@@ -185,22 +185,23 @@ impl Directories {
 /// Reads the sources without changing what the cycles use.
 async fn preview(sources: &[SourceConfig], pass: &Pass, reader: Reader<'_>) -> DirectorySnapshot {
     let all: Vec<SourceConfig> = sources.iter().map(|source| as_read(source, reader)).collect();
-    let known = known(reader.ledger);
+    let known = known(reader);
     let mut snapshot = bursar_directory::fetch_after(&all, pass, &known, reader.policy, reader.now).await;
     confirm(&all, pass, reader, &mut snapshot).await;
     snapshot
 }
 
 /// Returns how far the servers of each source were at their last read.
-fn known(ledger: &LedgerState) -> Known {
-    let last = |mark: &SourceMark| LastRead { server: mark.server.clone(), marks: Arc::new(mark.marks.clone()) };
-    ledger.marks.iter().map(|(source, mark)| (source.clone(), last(mark))).collect()
+fn known(reader: Reader<'_>) -> Known {
+    let now = reader.now;
+    let last = |mark: &SourceMark| LastRead { server: mark.server.clone(), marks: Arc::new(mark.marks.clone()), now };
+    reader.ledger.marks.iter().map(|(source, mark)| (source.clone(), last(mark))).collect()
 }
 
 /// Asks the servers separately about each account that is missing and would now be suspended.
 async fn confirm(sources: &[SourceConfig], pass: &Pass, reader: Reader<'_>, snapshot: &mut DirectorySnapshot) {
     let due = transition::due(reader.ledger, snapshot, reader.policy, reader.now);
-    Box::pin(bursar_directory::confirm(sources, pass, &known(reader.ledger), &due, snapshot)).await;
+    Box::pin(bursar_directory::confirm(sources, pass, &known(reader), &due, snapshot)).await;
 }
 
 fn as_read(source: &SourceConfig, reader: Reader<'_>) -> SourceConfig {

@@ -45,6 +45,8 @@ pub struct LastRead {
     pub server: String,
     /// Its replication state.
     pub marks: Arc<Marks>,
+    /// The present time.
+    pub now: Timestamp,
 }
 
 /// Reads `sources`, which are in order of precedence. Accounts that expired before `now` are disabled. If the future is

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::lookups::{self, LookUps};
 use super::reads::{Patience, Question, Reads};
 use super::realm::with_made;
 use crate::ledger::server::SourceMark;
@@ -28,6 +29,7 @@ pub struct Directories {
     changed: Arc<Notify>,
     /// The reads in progress.
     reads: Reads,
+    lookups: LookUps,
 }
 
 /// A task that keeps the cache of a source up to date. It ends with the runtime.
@@ -55,6 +57,7 @@ impl Directories {
             followers: Vec::new(),
             changed: Arc::new(Notify::new()),
             reads: Reads::default(),
+            lookups: LookUps::default(),
         }
     }
 
@@ -77,6 +80,7 @@ impl Directories {
     /// present state.
     pub(crate) fn begin_again(&self) {
         self.reads.outdate();
+        self.lookups.forget();
     }
 
     /// Notified whenever a directory reports a change.
@@ -103,7 +107,7 @@ impl Directories {
     /// cycle takes its answer. If the returned future is dropped, the reads go on.
     pub(crate) async fn read(&self, trigger: Trigger, reader: Reader<'_>) -> DirectorySnapshot {
         let (due, unasked) = self.due(trigger, reader);
-        self.reads.keep(&self.sources);
+        self.reads.keep(&self.sources, reader.policy);
         let pass = self.pass(trigger);
         for source in due {
             let Some(asked) = self.sources.iter().find(|asked| asked.name == source.name) else { continue };
@@ -125,7 +129,12 @@ impl Directories {
             let mut snapshot = merge(reads, reader.policy);
             let answered: BTreeSet<String> = snapshot.reads.iter().map(|read| read.source.clone()).collect();
             snapshot.unasked = unasked.union(&wanted).filter(|source| !answered.contains(*source)).cloned().collect();
-            confirm(&self.sources, &pass, reader, &mut snapshot).await;
+            let due = transition::due(reader.ledger, &snapshot, reader.policy, reader.now);
+            // A command that runs once has no later cycle.
+            let patience = if self.cache.is_none() { Patience::Endless } else { patience };
+            let (sources, pass, known) = (&self.sources, &pass, known(reader));
+            let question = lookups::Question { sources, pass, known, due, patience };
+            self.lookups.confirm(question, &mut snapshot).await;
             snapshot
         };
         let snapshot = self.reads.take(&self.sources, confirmed).await;

@@ -225,7 +225,7 @@ fn source(name: &str, state: &SourceState) -> String {
         let why = known.why.as_ref().map(|why| format!(", not used: {}", clean(why))).unwrap_or_default();
         let _ = write!(text, "\n  server {server}: {}{why} (asked {:.0})", known.lag(), known.at);
     }
-    let Unresolved { groups, members, examples } = &state.unresolved;
+    let Unresolved { groups, members, examples, digest: _ } = &state.unresolved;
     if *members > 0 {
         let _ = write!(text, "\n  {members} members of {groups} groups and tools have no entry in any source:");
     }

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::lookups::{self, LookUps};
 use super::reads::{Patience, Question, Reads};
 use super::realm::with_made;
 use crate::ledger::server::SourceMark;
@@ -28,6 +29,7 @@ pub struct Directories {
     changed: Arc<Notify>,
     /// The reads in progress.
     reads: Reads,
+    lookups: LookUps,
 }
 
 /// A task that keeps the cache of a source up to date. It ends with the runtime.
@@ -55,6 +57,7 @@ impl Directories {
             followers: Vec::new(),
             changed: Arc::new(Notify::new()),
             reads: Reads::default(),
+            lookups: LookUps::default(),
         }
     }
 
@@ -77,6 +80,7 @@ impl Directories {
     /// present state.
     pub(crate) fn begin_again(&self) {
         self.reads.outdate();
+        self.lookups.forget();
     }
 
     /// Notified whenever a directory reports a change.
@@ -103,12 +107,12 @@ impl Directories {
     /// cycle takes its answer. If the returned future is dropped, the reads go on.
     pub(crate) async fn read(&self, trigger: Trigger, reader: Reader<'_>) -> DirectorySnapshot {
         let (due, unasked) = self.due(trigger, reader);
-        self.reads.keep(&self.sources);
+        self.reads.keep(&self.sources, reader.policy);
         let pass = self.pass(trigger);
         for source in due {
             let Some(asked) = self.sources.iter().find(|asked| asked.name == source.name) else { continue };
             let (policy, changed) = (reader.policy.clone(), Arc::clone(&self.changed));
-            let (pass, known) = (pass.clone(), known(reader.ledger));
+            let (pass, known) = (pass.clone(), known(reader));
             self.reads.begin(Question { asked, source, pass, known, policy, now: reader.now, changed });
         }
         // If somebody asks for the cycle, it waits for all sources; other cycles leave the slow ones to a later cycle.
@@ -125,7 +129,12 @@ impl Directories {
             let mut snapshot = merge(reads, reader.policy, reader.ledger);
             let answered: BTreeSet<String> = snapshot.reads.iter().map(|read| read.source.clone()).collect();
             snapshot.unasked = unasked.union(&wanted).filter(|source| !answered.contains(*source)).cloned().collect();
-            confirm(&self.sources, &pass, reader, &mut snapshot).await;
+            let due = transition::due(reader.ledger, &snapshot, reader.policy, reader.now);
+            // A command that runs once has no later cycle.
+            let patience = if self.cache.is_none() { Patience::Endless } else { patience };
+            let (sources, pass, known) = (&self.sources, &pass, known(reader));
+            let question = lookups::Question { sources, pass, known, due, patience };
+            self.lookups.confirm(question, &mut snapshot).await;
             snapshot
         };
         let snapshot = self.reads.take(&self.sources, confirmed).await;
@@ -185,7 +194,7 @@ impl Directories {
 /// Reads the sources without changing what the cycles use.
 async fn preview(sources: &[SourceConfig], pass: &Pass, reader: Reader<'_>) -> DirectorySnapshot {
     let all: Vec<SourceConfig> = sources.iter().map(|source| as_read(source, reader)).collect();
-    let known = known(reader.ledger);
+    let known = known(reader);
     let read = bursar_directory::fetch_after(&all, pass, &known, reader.policy, reader.now).await;
     let mut snapshot = merge(read.reads, reader.policy, reader.ledger);
     confirm(&all, pass, reader, &mut snapshot).await;
@@ -193,15 +202,16 @@ async fn preview(sources: &[SourceConfig], pass: &Pass, reader: Reader<'_>) -> D
 }
 
 /// Returns how far the servers of each source were at their last read.
-fn known(ledger: &LedgerState) -> Known {
-    let last = |mark: &SourceMark| LastRead { server: mark.server.clone(), marks: Arc::new(mark.marks.clone()) };
-    ledger.marks.iter().map(|(source, mark)| (source.clone(), last(mark))).collect()
+fn known(reader: Reader<'_>) -> Known {
+    let now = reader.now;
+    let last = |mark: &SourceMark| LastRead { server: mark.server.clone(), marks: Arc::new(mark.marks.clone()), now };
+    reader.ledger.marks.iter().map(|(source, mark)| (source.clone(), last(mark))).collect()
 }
 
 /// Asks the servers separately about each account that is missing and would now be suspended.
 async fn confirm(sources: &[SourceConfig], pass: &Pass, reader: Reader<'_>, snapshot: &mut DirectorySnapshot) {
     let due = transition::due(reader.ledger, snapshot, reader.policy, reader.now);
-    Box::pin(bursar_directory::confirm(sources, pass, &known(reader.ledger), &due, snapshot)).await;
+    Box::pin(bursar_directory::confirm(sources, pass, &known(reader), &due, snapshot)).await;
 }
 
 fn as_read(source: &SourceConfig, reader: Reader<'_>) -> SourceConfig {

@@ -6,6 +6,7 @@ pub mod clusters;
 mod confine;
 pub mod directories;
 pub mod ledger;
+mod lookups;
 mod reads;
 pub mod realm;
 mod review;

@@ -3,6 +3,7 @@
 //! an order aborts no read.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,12 +14,12 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::policy::Policy;
+use crate::policy::{Class, Policy};
 use crate::snapshot::SourceRead;
 
 /// How long a scheduled cycle waits for the other sources after the first one has answered. Most take less than a
 /// second, and then one cycle is enough.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a cycle waits for its sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +32,7 @@ pub(super) enum Patience {
     FromStart,
 }
 /// How often a waiting cycle checks whether a read ended without an answer.
-const LOOK: Duration = Duration::from_secs(1);
+pub(super) const LOOK: Duration = Duration::from_secs(1);
 
 /// The reads that are in progress, or finished and not taken yet.
 #[derive(Default)]
@@ -41,17 +42,42 @@ pub(super) struct Reads {
 }
 
 struct Reading {
-    /// The source as configured. If the configuration changes, this read is dropped.
-    asked: SourceConfig,
+    terms: Arc<Terms>,
     whole: bool,
     /// Somebody has asked for a read that begins later.
     is_outdated: bool,
     task: AbortOnDropHandle<()>,
 }
 
+/// The configuration of a read. If it changes, the read is dropped: its entries are made by these rules, and the ledger
+/// would keep, for example, a home that a new entry gets from the former prefix.
+#[derive(PartialEq)]
+struct Terms {
+    source: SourceConfig,
+    classes: BTreeMap<String, Class>,
+    home_prefixes: Vec<PathBuf>,
+}
+
+impl Terms {
+    fn of(source: &SourceConfig, policy: &Policy) -> Self {
+        let Policy { classes, home_prefixes, .. } = policy;
+        Self { source: source.clone(), classes: classes.clone(), home_prefixes: home_prefixes.clone() }
+    }
+
+    fn are_in_force(&self, sources: &[SourceConfig], policy: &Policy) -> bool {
+        sources.contains(&self.source) && self.classes == policy.classes && self.home_prefixes == policy.home_prefixes
+    }
+}
+
+struct Answer {
+    terms: Arc<Terms>,
+    at: Instant,
+    read: SourceRead,
+}
+
 #[derive(Default)]
 struct Answers {
-    reads: Mutex<BTreeMap<String, SourceRead>>,
+    reads: Mutex<BTreeMap<String, Answer>>,
     come: Notify,
     /// Whether a cycle waits for answers.
     attended: AtomicBool,
@@ -77,10 +103,10 @@ impl Reads {
         locked(&self.answers.reads).contains_key(source)
     }
 
-    /// Drops reads of sources whose configuration changed, and answers of sources that are gone.
-    pub(super) fn keep(&self, sources: &[SourceConfig]) {
-        locked(&self.tasks).retain(|_, reading| sources.contains(&reading.asked));
-        locked(&self.answers.reads).retain(|name, _| sources.iter().any(|source| source.name == *name));
+    /// Drops reads and answers that were asked for under another configuration.
+    pub(super) fn keep(&self, sources: &[SourceConfig], policy: &Policy) {
+        locked(&self.tasks).retain(|_, reading| reading.terms.are_in_force(sources, policy));
+        locked(&self.answers.reads).retain(|_, answer| answer.terms.are_in_force(sources, policy));
     }
 
     /// Marks every read that is in progress or not taken yet, so that its source is read again: an administrator asks
@@ -108,28 +134,31 @@ impl Reads {
             return;
         }
         locked(&self.answers.reads).remove(&name);
-        let answers = Arc::clone(&self.answers);
+        let (answers, terms) = (Arc::clone(&self.answers), Arc::new(Terms::of(asked, &policy)));
+        let made_by = Arc::clone(&terms);
         let reading = async move {
             let sources = [source];
             let snapshot = bursar_directory::fetch_after(&sources, &pass, &known, &policy, now).await;
-            locked(&answers.reads).extend(snapshot.reads.into_iter().map(|read| (read.source.clone(), read)));
+            let at = self::now();
+            let of = |read: SourceRead| (read.source.clone(), Answer { terms: Arc::clone(&made_by), at, read });
+            locked(&answers.reads).extend(snapshot.reads.into_iter().map(of));
             answers.come.notify_one();
             if !answers.attended.load(Ordering::Relaxed) {
                 changed.notify_one();
             }
         };
         let task = AbortOnDropHandle::new(tokio::spawn(reading));
-        tasks.insert(name, Reading { asked: asked.clone(), whole, is_outdated: false, task });
+        tasks.insert(name, Reading { terms, whole, is_outdated: false, task });
     }
 
-    /// Waits until all of `wanted` have answered, or until `patience` is over.
+    /// Waits until all of `wanted` have answered, or until `patience` is over. The time since the first answer also
+    /// counts if an order cut an earlier cycle short; otherwise frequent orders would keep the answer from being used.
     pub(super) async fn wait(&self, wanted: &BTreeSet<String>, patience: Patience) {
         let _attended = Attended::by(&self.answers);
         let mut over = (patience == Patience::FromStart).then(|| now() + PATIENCE);
         while !wanted.iter().all(|source| self.is_done(source)) {
-            let some = wanted.iter().any(|source| self.has_answered(source));
-            if patience == Patience::AfterAnswer && over.is_none() && some {
-                over = Some(now() + PATIENCE);
+            if patience == Patience::AfterAnswer {
+                over = self.first_answer(wanted).map(|first| first + PATIENCE);
             }
             tokio::select! {
                 () = self.answers.come.notified() => {}
@@ -139,12 +168,17 @@ impl Reads {
         }
     }
 
+    fn first_answer(&self, wanted: &BTreeSet<String>) -> Option<Instant> {
+        let answers = locked(&self.answers.reads);
+        wanted.iter().filter_map(|source| answers.get(source)).map(|answer| answer.at).min()
+    }
+
     /// Passes the answers to `confirm`, in the order of `sources`, and forgets them when `confirm` is done. If the
     /// cycle is cut short before, the next one takes them.
     pub(super) async fn take<T>(&self, sources: &[SourceConfig], confirm: impl AsyncFnOnce(Vec<SourceRead>) -> T) -> T {
         let answered: Vec<SourceRead> = {
             let answers = locked(&self.answers.reads);
-            sources.iter().filter_map(|source| answers.get(&source.name).cloned()).collect()
+            sources.iter().filter_map(|source| Some(answers.get(&source.name)?.read.clone())).collect()
         };
         let names: BTreeSet<String> = answered.iter().map(|read| read.source.clone()).collect();
         let confirmed = confirm(answered).await;
@@ -180,12 +214,14 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "how long a cycle waits is no decision about the directory")]
-fn now() -> Instant {
+pub(super) fn now() -> Instant {
     Instant::now()
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::net::SocketAddr;
+
     use bursar_directory::source::{LdapConfig, SidMapping, SourceKind};
     use bursar_directory::{LastRead, Preset, SyncCache};
     use tokio::net::TcpListener;
@@ -195,12 +231,9 @@ mod tests {
     use crate::identity::AccountKind;
     use crate::plan::testing::policy;
 
-    #[tokio::test]
-    async fn a_read_that_began_before_the_request_is_replaced() {
-        let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-        let url = format!("ldap://{}", silent.local_addr().expect("the socket has an address"));
-        let connected = async || timeout(Duration::from_secs(30), silent.accept()).await.expect("a read connects");
-        let asked = SourceConfig {
+    pub(in crate::runtime) fn people(server: SocketAddr) -> SourceConfig {
+        let url = format!("ldap://{server}");
+        SourceConfig {
             name: "people".to_owned(),
             kind: SourceKind::Ldap(LdapConfig { allow_plaintext: true, ..LdapConfig::new(vec![url]) }),
             sentinels: Vec::new(),
@@ -209,14 +242,63 @@ mod tests {
             groups: None,
             attributes: Preset::Toolforge.attributes(),
             sids: SidMapping::default(),
+        }
+    }
+
+    fn question(asked: &SourceConfig, pass: Pass, policy: Policy) -> Question<'_> {
+        let known = Known::from([("people".to_owned(), LastRead::default())]);
+        let (source, changed) = (asked.clone(), Arc::default());
+        Question { asked, source, pass, known, policy, now: Timestamp::UNIX_EPOCH, changed }
+    }
+
+    #[tokio::test]
+    async fn a_read_by_the_former_rules_for_homes_is_dropped() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let asked = people(silent.local_addr().expect("the socket has an address"));
+        let (reads, sources) = (Reads::default(), [asked.clone()]);
+        let before = policy();
+        reads.begin(question(&asked, Pass::Once, before.clone()));
+        let answer = |policy: &Policy| {
+            let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
+            let answer = Answer { terms: Arc::new(Terms::of(&asked, policy)), at: now(), read };
+            locked(&reads.answers.reads).insert("people".to_owned(), answer);
         };
+        answer(&before);
+        let other_site = Policy { site: "other".to_owned(), ..before.clone() };
+        reads.keep(&sources, &other_site);
+        assert!(reads.has_answered("people") && locked(&reads.tasks).len() == 1, "the entries are the same");
+        let mut after = before;
+        for class in after.classes.values_mut() {
+            class.home.iter_mut().for_each(|home| home.prefix = PathBuf::from("/data/home"));
+        }
+        reads.keep(&sources, &after);
+        assert!(!reads.has_answered("people") && locked(&reads.tasks).is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_answer_does_not_wait_again_after_an_order_cut_the_cycle_short() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let asked = people(silent.local_addr().expect("the socket has an address"));
+        let slow = SourceConfig { name: "realm".to_owned(), ..asked.clone() };
+        let reads = Reads::default();
+        reads.begin(question(&slow, Pass::Once, policy()));
+        let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
+        let at = now().checked_sub(PATIENCE).expect("the host has run for two seconds");
+        let answer = Answer { terms: Arc::new(Terms::of(&asked, &policy())), at, read };
+        locked(&reads.answers.reads).insert("people".to_owned(), answer);
+        let began = now();
+        let wanted = BTreeSet::from(["people".to_owned(), "realm".to_owned()]);
+        reads.wait(&wanted, Patience::AfterAnswer).await;
+        assert!(began.elapsed() < PATIENCE && !reads.has_answered("realm"));
+    }
+
+    #[tokio::test]
+    async fn a_read_that_began_before_the_request_is_replaced() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let connected = async || timeout(Duration::from_secs(30), silent.accept()).await.expect("a read connects");
+        let asked = people(silent.local_addr().expect("the socket has an address"));
         let (reads, cache) = (Reads::default(), SyncCache::default());
-        let begin = |pass| {
-            let known = Known::from([("people".to_owned(), LastRead::default())]);
-            let (source, policy, changed) = (asked.clone(), policy(), Arc::default());
-            let now = Timestamp::UNIX_EPOCH;
-            reads.begin(Question { asked: &asked, source, pass, known, policy, now, changed });
-        };
+        let begin = |pass| reads.begin(question(&asked, pass, policy()));
         begin(Pass::Whole(cache.clone()));
         let first = connected().await;
         begin(Pass::Changes(cache.clone()));

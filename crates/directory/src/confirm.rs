@@ -28,13 +28,24 @@ pub async fn confirm(
         let source = sources.iter().find(|source| source.name == read.source)?;
         let due = due.get(&read.source).cloned().unwrap_or_default();
         Some(async move {
-            let (source, history) = (source.clone(), servers(source, pass, known));
             let answered = read.server.clone().unwrap_or_default();
-            let steps = history.steps.clone();
-            read.proofs = apart(steps, async move || proofs(&source, &history, &due, &answered).await).await;
+            read.proofs = look_up(source, pass, known, due, answered).await;
         })
     });
     join_all(asked).await;
+}
+
+/// Returns what the servers of `source` answer about the accounts that are `due`; `None` if it has no servers. The
+/// server that `answered` the read is preferred among equally fresh ones. If the future is dropped, the look-up ends.
+pub async fn look_up(
+    source: &SourceConfig,
+    pass: &Pass,
+    known: &Known,
+    due: Vec<Due>,
+    answered: String,
+) -> Option<BTreeMap<DirectoryId, Proof>> {
+    let (source, history) = (source.clone(), servers(source, pass, known));
+    apart(history.steps.clone(), async move || proofs(&source, &history, &due, &answered).await).await
 }
 
 /// Returns `None` for LDIF files, because they have no servers.

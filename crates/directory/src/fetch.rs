@@ -46,6 +46,8 @@ pub struct LastRead {
     pub server: String,
     /// Its replication state.
     pub marks: Arc<Marks>,
+    /// The present time.
+    pub now: Timestamp,
 }
 
 /// Reads `sources`, which are in order of precedence, and merges the reads without a ledger. Accounts that expired before `now` are disabled. If the future is

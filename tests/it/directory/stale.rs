@@ -34,7 +34,7 @@ async fn read_after(source: &SourceConfig, pass: &Pass, marks: &Marks) -> Source
 
 /// Like [`read_after`], if `server` answered last.
 pub(super) async fn read_after_answer(source: &SourceConfig, pass: &Pass, marks: &Marks, server: &str) -> SourceRead {
-    let last = LastRead { server: server.to_owned(), marks: Arc::new(marks.clone()) };
+    let last = LastRead { server: server.to_owned(), marks: Arc::new(marks.clone()), ..LastRead::default() };
     let known: Known = BTreeMap::from([(source.name.clone(), last)]);
     let sources = std::slice::from_ref(source);
     let mut snapshot = fetch_after(sources, pass, &known, &policy(), daemon::now()).await;

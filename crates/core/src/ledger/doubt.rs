@@ -30,6 +30,11 @@ pub enum Question {
     Import,
     /// The servers disagree about whether this account exists, or none could be asked for it.
     Absence(AccountId),
+    /// Several groups show no member at once. They keep their members.
+    Emptied,
+    /// People who are no longer named by a group that names an entry which the read lacks. An entry that was renamed
+    /// during the read looks the same, so the next complete read decides.
+    Renamed,
 }
 
 /// What is known about a doubt.

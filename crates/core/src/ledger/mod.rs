@@ -187,6 +187,9 @@ pub struct Unresolved {
     pub members: u64,
     /// The groups that name most of them, at most [`Self::EXAMPLES`], each with one of the names.
     pub examples: Vec<UnresolvedIn>,
+    /// Changes if a group or tool begins or ceases to name such a member; empty if there is none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub digest: String,
 }
 
 impl Unresolved {

@@ -155,13 +155,19 @@ impl<'a> Memory<'a> {
         let imported = if complete { self.imported(read, &present) } else { Imported::default() };
         let known: Vec<Option<&Account>> =
             read.entries.iter().map(|entry| self.known.get(&(read.source.as_str(), &entry.id)).copied()).collect();
+        // Members are found by their entries, so only a read of people proves that somebody left.
+        let proves_leaving = complete && read.kinds.contains(&AccountKind::User);
+        let mut named = self.named_members(read);
+        if proves_leaving {
+            self.doubt_leavings(read, &mut named);
+        }
+        self.note_gids(read, &mut named);
         let trust = Trust {
             complete,
             holds,
-            // Members are found by their entries, so only a read of people proves that somebody left.
-            proves_leaving: complete && read.kinds.contains(&AccountKind::User),
+            proves_leaving,
             hidden: self.hidden(read, &known, complete),
-            named: self.named_members(read),
+            named,
             misnamed: self.misnamed(read, &known, &present),
             imported,
         };
@@ -262,7 +268,7 @@ impl<'a> Memory<'a> {
             .filter(|_| read.completeness == Completeness::Complete)
             .find(|kind| read.kinds.contains(kind) && !answered(*kind) && known(*kind) > 0)
             .map_or_else(
-                || match self.emptied(read).filter(|_| read.completeness == Completeness::Complete) {
+                || match self.hidden_members(read).filter(|_| read.completeness == Completeness::Complete) {
                     Some(why) => Completeness::Partial { why },
                     None => read.completeness.clone(),
                 },
@@ -413,7 +419,8 @@ impl<'a> Memory<'a> {
         let mut members = account.members.clone();
         let joined = entry.members.iter().filter(|(member, _)| trust.may_join(member));
         members.extend(joined.map(|(member, role)| (member.clone(), *role)));
-        let emptied = proves_leaving && self.is_emptied(account, believed);
+        let is_doubted = trust.named.emptied.contains(&entry.id);
+        let emptied = proves_leaving && !is_doubted && self.is_emptied(account, believed);
         let mut leaving = account.leaving.clone();
         if proves_leaving && !emptied {
             leaving.extend(account.members.keys().cloned());

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::adopted::is_of_others;
 use super::budget::REMOVED;
-use super::guard::{ABSENCE, ATTRIBUTES, ApprovedPlan, COMPLETENESS, IMPORT, Refusal, refused_hash};
+use super::guard::{ABSENCE, ATTRIBUTES, ApprovedPlan, COMPLETENESS, EMPTIED, IMPORT, Refusal, refused_hash};
 use super::limit_usage::LimitUse;
 use super::pace::Progress;
 use super::realm::RealmPlan;
@@ -277,6 +277,15 @@ impl fmt::Display for Refusal {
             ABSENCE => {
                 return write!(f, "refused: the servers of {class} disagree about whether {names} is there: {what}");
             }
+            EMPTIED => {
+                return write!(
+                    f,
+                    "refused: {} groups of {class} show no member at once, such as {}. They keep their members. If they \
+                     are really empty: bursar directory accept {class}",
+                    number(*wanted),
+                    accounts.first().map_or("", |account| account.name.as_str())
+                );
+            }
             _ => write!(f, "refused by limit {limit} ({allowed} left): ")?,
         }
         match what.as_str() {
@@ -346,7 +355,7 @@ fn marks(refusals: &[Refusal]) -> BTreeMap<&AccountName, String> {
     let mut marks = BTreeMap::new();
     for Refusal { limit, what, accounts, .. } in refusals {
         let mark = match (limit.as_str(), what.as_str()) {
-            (ATTRIBUTES | IMPORT | ABSENCE, _) | (_, USERS | ROLES) => continue,
+            (ATTRIBUTES | IMPORT | ABSENCE | EMPTIED, _) | (_, USERS | ROLES) => continue,
             (_, REMOVED) => format!("partly refused ({limit})"),
             _ => format!("refused ({limit})"),
         };

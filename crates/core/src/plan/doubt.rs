@@ -1,6 +1,6 @@
 //! Turns the doubts about what sources report into refusals.
 
-use super::guard::{ABSENCE, ATTRIBUTES, IMPORT, Refusal};
+use super::guard::{ABSENCE, ATTRIBUTES, EMPTIED, IMPORT, Refusal};
 use super::hash;
 use crate::identity::AccountName;
 use crate::ledger::LedgerState;
@@ -10,7 +10,7 @@ use crate::ledger::doubt::{Doubt, DoubtKey, Question};
 pub(super) fn refusals(ledger: &LedgerState) -> Vec<Refusal> {
     let mut refusals: Vec<Refusal> = Vec::new();
     for (key, doubt) in &ledger.doubts {
-        let next = refusal(ledger, key, doubt);
+        let Some(next) = refusal(ledger, key, doubt) else { continue };
         let is_alike = |known: &&mut Refusal| {
             next.limit == ABSENCE && (&known.limit, &known.class, &known.what) == (&next.limit, &next.class, &next.what)
         };
@@ -25,7 +25,8 @@ pub(super) fn refusals(ledger: &LedgerState) -> Vec<Refusal> {
     refusals
 }
 
-fn refusal(ledger: &LedgerState, key: &DoubtKey, doubt: &Doubt) -> Refusal {
+/// Returns `None` for a doubt that the next complete read ends.
+fn refusal(ledger: &LedgerState, key: &DoubtKey, doubt: &Doubt) -> Option<Refusal> {
     let names = doubt.accounts.iter().filter_map(|id| Some(ledger.accounts.get(id)?.account_name()));
     let mut accounts: Vec<AccountName> = names.collect();
     accounts.sort();
@@ -35,8 +36,10 @@ fn refusal(ledger: &LedgerState, key: &DoubtKey, doubt: &Doubt) -> Refusal {
         Question::Uid(name) => (ATTRIBUTES, name.clone(), Vec::new()),
         Question::Import => (IMPORT, format!("{}s", key.kind), Vec::new()),
         Question::Absence(_) => (ABSENCE, doubt.proof.clone().unwrap_or_default(), Vec::new()),
+        Question::Emptied => (EMPTIED, "groups".to_owned(), Vec::new()),
+        Question::Renamed => return None,
     };
-    Refusal {
+    Some(Refusal {
         limit: limit.to_owned(),
         class: key.source.clone(),
         allowed: doubt.now,
@@ -45,5 +48,5 @@ fn refusal(ledger: &LedgerState, key: &DoubtKey, doubt: &Doubt) -> Refusal {
         accounts,
         hash: (!parts.is_empty()).then(|| hash::of_parts(&parts)),
         parts,
-    }
+    })
 }

@@ -37,6 +37,8 @@ pub const ATTRIBUTES: &str = "attributes";
 pub const IMPORT: &str = "import";
 /// [`Refusal::limit`] if servers disagree about an absence.
 pub const ABSENCE: &str = "absence";
+/// [`Refusal::limit`] if several groups became empty at once, and that is doubted.
+pub const EMPTIED: &str = "emptied";
 
 /// The inputs of [`guard`] besides the plan.
 #[derive(Debug, Clone, PartialEq)]
@@ -199,7 +201,8 @@ impl<'a> Classes<'a> {
 /// Changes that the guard refuses for one reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Refusal {
-    /// The key in `[limits]`, or [`COMPLETENESS`], [`ATTRIBUTES`], [`IMPORT`] or [`ABSENCE`].
+    /// The key in `[limits]`, or [`COMPLETENESS`], [`ATTRIBUTES`], [`IMPORT`], [`ABSENCE`] or
+    /// [`EMPTIED`].
     pub limit: String,
     /// The class that the limit counts. For [`COMPLETENESS`], the source.
     pub class: String,

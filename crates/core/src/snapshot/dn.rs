@@ -44,6 +44,14 @@ impl Dn {
         above.is_empty() || base.0.is_empty() || above.strip_suffix(',').is_some_and(separates)
     }
 
+    /// Returns the canonical name of the entry above; empty if there is none.
+    #[must_use]
+    pub fn parent(&self) -> &str {
+        let is_escaped = |at: usize| self.0[..at].bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1;
+        let comma = self.0.match_indices(',').map(|(at, _)| at).find(|at| !is_escaped(*at));
+        comma.map_or("", |at| &self.0[at + 1..])
+    }
+
     /// Returns the value of `attribute` (in lower case) in the first part of the name. The value is folded.
     #[must_use]
     pub fn leaf(&self, attribute: &str) -> Option<String> {

@@ -20,6 +20,10 @@ pub const WITNESSES: usize = 256;
 /// people wait for a new account before they ask.
 pub const SETTLES: SignedDuration = SignedDuration::from_mins(30);
 
+/// How far the clocks of two servers may be apart, and how long a change between them takes at most, before either is a
+/// fault of its own. Kerberos tolerates the same difference.
+pub const SKEW: SignedDuration = SignedDuration::from_mins(5);
+
 /// The replication state that a server reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marks {
@@ -117,12 +121,31 @@ impl Marks {
         late.next()
     }
 
-    fn entries_behind(&self, shown: &Self) -> Option<Behind> {
-        let late = self.entries.iter().filter_map(|(id, known)| {
+    /// Whether the only evidence that a server is behind may come from the slow clock of another server, on which one
+    /// entry was changed again: the entry went back by less than [`SKEW`], and for that long no server has shown the
+    /// newer time. A `contextCSN` would tell the difference. Without this, the source would stay behind until somebody
+    /// changes that entry.
+    #[must_use]
+    pub fn is_slow_clock(&self, shown: &Self, now: Timestamp) -> bool {
+        let mut late = self.late_entries(shown);
+        let Some((lag, _, known, _)) = late.next() else { return false };
+        let is_old = known.second.saturating_add(SKEW.as_secs()) <= now.as_second();
+        late.next().is_none() && lag < SKEW && is_old && self.changes.is_empty() && shown.changes.is_empty()
+    }
+
+    /// Returns the entries that went back to an older state: by how much, the id, the known time and the shown one.
+    fn late_entries<'a>(
+        &'a self,
+        shown: &'a Self,
+    ) -> impl Iterator<Item = (SignedDuration, &'a DirectoryId, Stamp, Stamp)> {
+        self.entries.iter().filter_map(|(id, known)| {
             let has = shown.entries.get(id).filter(|has| has.is_before(*known))?;
             Some((known.since(*has), id, *known, *has))
-        });
-        let late: Vec<_> = late.collect();
+        })
+    }
+
+    fn entries_behind(&self, shown: &Self) -> Option<Behind> {
+        let late: Vec<_> = self.late_entries(shown).collect();
         let count = late.len();
         let (lag, id, known, has) = late.into_iter().max_by_key(|(lag, ..)| *lag)?;
         let why =
@@ -332,6 +355,26 @@ mod tests {
         let added_again = seen(&[("newest", "20261122093000Z")]);
         let shown = Marks { entries: added_again.entries, ..vector(&[("001", "20261122093000.0Z")]) };
         assert_eq!(both.behind(&shown), None, "an entry that was added again has a new time");
+    }
+
+    #[test]
+    fn one_entry_that_went_back_a_little_may_come_from_a_slow_clock() {
+        let at = |minute: u32| format!("202611220940{minute:02}Z");
+        let known = seen(&[("a", &at(59)), ("b", "20261101000000Z"), ("c", "20261102000000Z")]);
+        let one = seen(&[("a", &at(1)), ("b", "20261101000000Z")]);
+        assert!(known.behind(&one).is_some());
+        assert!(known.is_slow_clock(&one, now()));
+        let soon: Timestamp = "2026-11-22T09:45:58Z".parse().expect("a valid time");
+        assert!(!known.is_slow_clock(&one, soon), "a replica may be a few minutes behind");
+        let other = [seen(&[("a", "20261122093000Z")]), seen(&[("a", &at(1)), ("b", "20261031235959Z")])];
+        for shown in other.iter().chain([&known]) {
+            assert!(!known.is_slow_clock(shown, now()), "{shown:?}");
+        }
+        let csn = vector(&[("001", "20261122090000.0Z")]);
+        let with_csn = |marks: &Marks| Marks { changes: csn.changes.clone(), ..marks.clone() };
+        assert!(!with_csn(&known).is_slow_clock(&with_csn(&one), now()));
+        let after = known.advanced(&one, now());
+        assert_eq!(after.behind(&one), None, "it does not go back again");
     }
 
     #[test]

@@ -78,6 +78,8 @@ pub struct SourceRead {
     /// What its servers say about accounts that are about to be suspended for absence. `None` if they were not asked:
     /// then the read alone decides.
     pub proofs: Option<BTreeMap<DirectoryId, Proof>>,
+    /// Accounts for which its servers are still being asked. Their absences wait for the answers.
+    pub unanswered: BTreeSet<DirectoryId>,
 }
 
 impl SourceRead {
@@ -105,6 +107,7 @@ impl SourceRead {
             nesting: Nesting::default(),
             labels: AttributeLabels::default(),
             proofs: None,
+            unanswered: BTreeSet::new(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use jiff::Timestamp;
 
-use crate::entry::generalized_time;
+use crate::entry::broken_down;
 use crate::entry::raw::RawEntry;
 use crate::entry::windows::file_time;
 use crate::source::SourceError;
@@ -28,7 +28,8 @@ pub enum MarkTest {
     /// The value is a number that has one of these bits. Every account has such an attribute. If an entry shows none,
     /// it is hidden, so the entry is rejected instead of counting as enabled.
     Bits(u32),
-    /// The value is a time in the past, as LDAP writes it (RFC 4517, 3.3.13) or Active Directory ([`file_time`]).
+    /// The value is a time in the past, as LDAP writes it (RFC 4517, 3.3.13) or Active Directory ([`file_time`]). The
+    /// times that stand for "never" are not in the past.
     Past,
     /// The value is today or an earlier day, in days since 1970 (`shadowExpire`, RFC 2307 and shadow(5)). A negative
     /// number means never.
@@ -74,10 +75,7 @@ impl MarkTest {
                 return Ok(past.then(|| format!("{value}{day}")));
             }
             Self::Past => {
-                let time = match generalized_time(value) {
-                    Some(time) => Some(time),
-                    None => file_time(value).map_err(|_| format!("{value:?} is not a time"))?,
-                };
+                let time = expiry(value).ok_or_else(|| format!("{value:?} is not a time"))?;
                 return Ok(time.filter(|time| *time <= now).map(|time| format!("{time:.0}")));
             }
         };
@@ -109,6 +107,17 @@ impl FromStr for DisabledMark {
 }
 
 const DAY: i64 = 24 * 3600;
+
+/// Parses the time at which an account expires. Returns `Some(None)` for "never": 1970 begins with time 0, which MIT
+/// Kerberos stores for it; the end of the year 9999 is later than a [`Timestamp`] can be.
+#[expect(clippy::option_option, reason = "text that is not a time differs from no time")]
+fn expiry(value: &str) -> Option<Option<Timestamp>> {
+    let Some(time) = broken_down(value) else { return file_time(value).ok() };
+    match time.to_timestamp() {
+        Ok(time) => Some(Some(time).filter(|time| *time != Timestamp::UNIX_EPOCH)),
+        Err(_) => time.to_datetime().ok().map(|_| None),
+    }
+}
 
 pub(super) fn is_attribute_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b';'))
@@ -161,6 +170,11 @@ mod tests {
         }
         assert_eq!(expires("20261120000000Z"), yes("accountExpires: 2026-11-20T00:00:00Z"));
         assert_eq!(expires("20261121090001Z"), Ok(None));
+        for never in ["19700101000000Z", "19700101000000.0Z", "19700101010000+0100", "99991231235959Z"] {
+            assert_eq!(expires(never), Ok(None), "{never}");
+        }
+        assert_eq!(expires("19700101000001Z"), yes("accountExpires: 1970-01-01T00:00:01Z"));
+        assert_eq!(expires("99991331235959Z"), Err("accountExpires \"99991331235959Z\" is not a time".to_owned()));
         assert_eq!(expires("never"), Err("accountExpires \"never\" is not a time".to_owned()));
         assert_eq!(mark("accountExpires<now", &[]), Ok(None));
         // Days since 1970 are not a FILETIME. Read as one, every such account would have expired in 1601.

@@ -27,6 +27,7 @@ use bursar_core::snapshot::freshness::DecidedIds;
 use bursar_core::snapshot::{Entry, RejectedEntry};
 use bursar_protocol::{MAX_KEY_BYTES, MAX_KEYS};
 use jiff::Timestamp;
+use jiff::fmt::strtime::BrokenDownTime;
 use sha2::{Digest, Sha256};
 
 use crate::entry::numbers::{Numbers, is_account, sid};
@@ -308,10 +309,15 @@ fn first(raw: &RawEntry, attribute: &str) -> Option<String> {
 /// Parses `20261121002119Z`, with or without a fraction, with `Z` or an offset (RFC 4517, 3.3.13). The forms without
 /// minutes or seconds are not supported, because no server writes them.
 pub(crate) fn generalized_time(text: &str) -> Option<Timestamp> {
+    broken_down(text)?.to_timestamp().ok()
+}
+
+/// Like [`generalized_time`], but also parses times that [`Timestamp`] cannot hold.
+fn broken_down(text: &str) -> Option<BrokenDownTime> {
     let (digits, zone) = text.split_at_checked(14)?;
     let zone = zone.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.' || c == ',');
     let offset = if zone == "Z" { "+0000" } else { zone };
-    Timestamp::strptime("%Y%m%d%H%M%S%z", format!("{digits}{offset}")).ok()
+    BrokenDownTime::parse("%Y%m%d%H%M%S%z", format!("{digits}{offset}")).ok()
 }
 
 #[cfg(test)]

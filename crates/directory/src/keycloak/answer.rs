@@ -5,7 +5,7 @@
 //! work for realms too: `uid=alice,ou=users,o=REALM`, and for the group `/staff/lab`
 //! `cn=lab,cn=staff,ou=groups,o=REALM`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bursar_core::identity::AccountKind;
 use bursar_core::snapshot::dn::{Dn, escape};
@@ -19,7 +19,10 @@ use crate::source::AttributeNames;
 /// The attribute in which [`Scribe`] stores the DNs of a group's members.
 pub const MEMBER: &str = "member";
 /// Attributes that `Scribe` sets on every entry. User attributes with these names are ignored.
-const BUILT_IN: [&str; 8] = ["id", "username", "email", "name", "enabled", "createdTimestamp", "path", MEMBER];
+const BUILT_IN: [&str; 8] = ["id", USERNAME, EMAIL, "name", "enabled", "createdTimestamp", "path", MEMBER];
+/// Built-in attributes that the realm's user profile declares, and that people may change by default.
+const USERNAME: &str = "username";
+const EMAIL: &str = "email";
 /// The most characters of the server's error text that are shown.
 const WORDS: usize = 200;
 
@@ -160,19 +163,30 @@ impl Profile {
     }
 
     /// Returns the identity attributes that people may change themselves, which must be ignored; and the problems to
-    /// report. Attributes that no user can have are a problem, too.
+    /// report. Attributes that no user can have are a problem, too. A problem keeps the known marks: if people could
+    /// change a mark, or if Keycloak hid it, they would be enabled again.
     pub(super) fn judge(&self, names: &AttributeNames) -> (Vec<String>, Vec<String>) {
         let (mut unbelieved, mut problems) = (Vec::new(), Vec::new());
-        let identity = [&names.user_name, &names.uid, &names.gid, &names.home];
-        for name in identity.into_iter().chain(&names.person).filter(|name| !BUILT_IN.contains(&name.as_str())) {
+        let is_built_in = |name: &str| BUILT_IN.contains(&name);
+        let in_profile = |name: &&String| !is_built_in(name) || [USERNAME, EMAIL].contains(&name.as_str());
+        let identity = [&names.user_name, &names.uid, &names.gid, &names.home].into_iter();
+        let identity = identity.filter(|name| !is_built_in(name)).chain(names.person.iter().filter(in_profile));
+        let mut all: Vec<(&String, bool)> = identity.map(|name| (name, true)).collect();
+        for name in names.disabled.iter().map(|mark| &mark.attribute).filter(in_profile) {
+            if !all.iter().any(|(known, _)| *known == name) {
+                all.push((name, false));
+            }
+        }
+        for (name, is_identity) in all {
             match self.is_their_own(name) {
                 Some(false) => {}
                 Some(true) => {
+                    let effect = if is_identity { "it is ignored" } else { "the marks that disable them stay" };
                     problems.push(format!(
-                        "users may change their own {name}, so it is ignored: let only admins edit it in the \
-                         realm's user profile, or unmanaged attributes (ADMIN_EDIT)"
+                        "users may change their own {name}, so {effect}: let only admins edit it in the realm's user \
+                         profile, or unmanaged attributes (ADMIN_EDIT)"
                     ));
-                    unbelieved.push(name.clone());
+                    unbelieved.extend(is_identity.then(|| name.clone()));
                 }
                 None if *name == names.home => {}
                 None => problems.push(format!(
@@ -210,6 +224,8 @@ pub(super) struct Scribe<'a> {
     taken: HashSet<Dn>,
     wanted_of_users: Vec<String>,
     wanted_of_groups: Vec<String>,
+    /// Attributes that every user has, and that are left out.
+    left_out: BTreeSet<&'static str>,
 }
 
 impl<'a> Scribe<'a> {
@@ -228,16 +244,18 @@ impl<'a> Scribe<'a> {
             taken: HashSet::default(),
             wanted_of_users: wanted(AccountKind::User, unbelieved),
             wanted_of_groups: wanted(AccountKind::Group, &[]),
+            left_out: [USERNAME, EMAIL].into_iter().filter(|name| unbelieved.iter().any(|it| it == name)).collect(),
         }
     }
 
     pub(super) fn user(&mut self, user: &User) -> RawEntry {
         let mut raw = RawEntry::new(self.unique(self.person(&user.username), &user.id));
         raw.add(b"id", user.id.as_bytes());
-        raw.add(b"username", user.username.as_bytes());
         raw.add(b"enabled", if user.enabled { b"true" } else { b"false" });
-        if let Some(email) = &user.email {
-            raw.add(b"email", email.as_bytes());
+        for (name, value) in [(USERNAME, Some(&user.username)), (EMAIL, user.email.as_ref())] {
+            if let Some(value) = value.filter(|_| !self.left_out.contains(name)) {
+                raw.add(name.as_bytes(), value.as_bytes());
+            }
         }
         let names: Vec<&str> = [&user.first_name, &user.last_name].into_iter().flatten().map(String::as_str).collect();
         raw.add(b"name", names.join(" ").as_bytes());
@@ -370,6 +388,30 @@ mod tests {
         assert_eq!(judge(profile(&[], None)), (String::new(), 2), "no user can have uidNumber or gidNumber");
         let declared: [(&str, &[&str]); 2] = [("uidNumber", &["admin"]), ("gidNumber", &["admin", "user"])];
         assert_eq!(judge(profile(&declared, None)), ("gidNumber".to_owned(), 1));
+
+        // Keycloak declares these two, and lets people edit them.
+        let declared: [(&str, &[&str]); 2] = [(EMAIL, &["admin", "user"]), (USERNAME, &["admin"])];
+        let default = || profile(&declared, Some("ADMIN_EDIT"));
+        let by = |person: &str| AttributeNames { person: Some(person.to_owned()), ..names.clone() };
+        let (unbelieved, problems) = default().judge(&by(EMAIL));
+        assert_eq!((unbelieved.join(" "), problems.len()), (EMAIL.to_owned(), 1));
+        let alice = user(&json!({"email": "bob@example.org"}));
+        assert!(!Scribe::new("r", &names, &unbelieved).user(&alice).has(EMAIL), "it identifies nobody");
+        assert!(Scribe::new("r", &names, &[]).user(&alice).has(EMAIL));
+        assert_eq!(default().judge(&by(USERNAME)).1, [""; 0]);
+        assert_eq!(judge(default()), (String::new(), 0), "the mail address is only shown");
+
+        let mut expiring = names.clone();
+        expiring.disabled.push("contractEnd<now".parse().expect("the mark is valid"));
+        let marked = |declared: &[(&str, &[&str])], unmanaged| {
+            let declared = [declared, &[("uidNumber", &["admin"]), ("gidNumber", &["admin"])]].concat();
+            let (unbelieved, problems) = profile(&declared, unmanaged).judge(&expiring);
+            assert_eq!(unbelieved, [""; 0], "a mark is believed");
+            problems
+        };
+        assert_eq!(marked(&[("contractEnd", &["admin"])], None), [""; 0]);
+        assert!(marked(&[("contractEnd", &["admin", "user"])], None)[0].contains("the marks that disable them stay"));
+        assert!(marked(&[], None)[0].contains("users have no contractEnd"), "Keycloak hides the values");
 
         let (unbelieved, _) = profile(&[], Some("ENABLED")).judge(&names);
         let user = user(&json!({"attributes": {"uidNumber": ["2001"]}}));

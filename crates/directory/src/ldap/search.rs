@@ -97,8 +97,12 @@ impl<'a> Search<'a> {
 
     /// Like [`Self::judge`], from the marks alone. `Break` holds the servers that were skipped because they are behind.
     pub(super) fn judge_marks(&mut self, server: &str, shown: &Marks) -> ControlFlow<Vec<(String, Behind)>> {
+        let ServerHistory { marks, now, .. } = self.history;
+        if marks.is_slow_clock(shown, *now) {
+            return ControlFlow::Break(std::mem::take(&mut self.behind));
+        }
         let entries = Marks { entries: shown.entries.clone(), ..Marks::default() };
-        let known = Marks { entries: self.history.marks.entries.clone(), ..Marks::default() };
+        let known = Marks { entries: marks.entries.clone(), ..Marks::default() };
         match known.behind(&entries) {
             None => ControlFlow::Break(std::mem::take(&mut self.behind)),
             Some(behind) => {
@@ -112,4 +116,33 @@ impl<'a> Search<'a> {
 fn pass_over(passed: &mut Vec<(String, Behind)>, source: &str, server: &str, behind: Behind) {
     tracing::warn!(source, server, why = behind.why, "directory server is behind, and not used");
     passed.push((server.to_owned(), behind));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use bursar_core::identity::DirectoryId;
+    use bursar_core::snapshot::freshness::Stamp;
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn entry(text: &str) -> Marks {
+        let stamp = Stamp::parse(text).expect("a valid time");
+        Marks { entries: BTreeMap::from([(DirectoryId("a".to_owned()), stamp)]), ..Marks::default() }
+    }
+
+    #[test]
+    fn an_answer_with_one_entry_from_a_slow_clock_is_used_after_five_minutes() {
+        let shown = entry("20261122100000Z");
+        for (time, is_used) in [("2026-11-22T10:06:39Z", false), ("2026-11-22T10:06:40Z", true)] {
+            let now: Timestamp = time.parse().expect("a valid time");
+            let marks = Arc::new(entry("20261122100140Z"));
+            let history = ServerHistory { marks, now, ..ServerHistory::default() };
+            let judged = Search::new(&history).judge_marks("a", &shown);
+            assert_eq!(matches!(judged, ControlFlow::Break(behind) if behind.is_empty()), is_used, "{time}");
+        }
+    }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bursar_core::identity::AccountKind;
 use bursar_core::snapshot::freshness::{Behind, Marks};
+use jiff::Timestamp;
 
 use crate::fetch::LastRead;
 use crate::ldap::refusals::Refusals;
@@ -82,6 +83,8 @@ pub struct ServerHistory {
     pub answered: String,
     /// The replication state of the servers. A server that is behind it is not used.
     pub marks: Arc<Marks>,
+    /// When the servers are asked.
+    pub now: Timestamp,
     /// Binds that were refused.
     pub refusals: Refusals,
     /// A counter of the pages that are read.
@@ -91,8 +94,8 @@ pub struct ServerHistory {
 impl ServerHistory {
     /// Returns what the ledger knows about the servers.
     #[must_use]
-    pub fn after(LastRead { server, marks }: LastRead) -> Self {
-        Self { answered: server, marks, ..Self::default() }
+    pub fn after(LastRead { server, marks, now }: LastRead) -> Self {
+        Self { answered: server, marks, now, ..Self::default() }
     }
 }
 
@@ -119,11 +122,12 @@ impl SyncCache {
 
     /// Records what the ledger knows about a source's servers, and returns everything that is known about them.
     #[must_use]
-    pub fn know(&self, source: &str, LastRead { server, marks }: LastRead) -> ServerHistory {
+    pub fn know(&self, source: &str, LastRead { server, marks, now }: LastRead) -> ServerHistory {
         let mut slots = self.lock();
         let slot = slots.entry(source.to_owned()).or_default();
         slot.servers.marks = marks;
         slot.servers.answered = server;
+        slot.servers.now = now;
         ServerHistory { steps: self.steps.clone(), ..slot.servers.clone() }
     }
 

@@ -42,7 +42,6 @@ pub fn due(
         let due = ledger.accounts.values().filter(|account| {
             account.source == read.source
                 && read.kinds.contains(&account.kind)
-                && matches!(account.state, Lifecycle::Active | Lifecycle::New)
                 && !present.contains(&account.directory_id)
                 && memory.is_due(account)
         });
@@ -57,11 +56,17 @@ pub fn due(
 }
 
 impl Memory<'_> {
-    /// Whether a complete read without the account makes its suspension due.
+    /// Whether a complete read without the account makes its absence due, and something follows from that.
     fn is_due(&self, account: &Account) -> bool {
         let limit = self.policy.lifecycle.absent_for.as_secs();
+        let has_effect = match account.state {
+            Lifecycle::Active => true,
+            // No suspension ends this state, so without this the servers would be asked in each read, for ever.
+            Lifecycle::New => account.absence.is_none_or(|absence| absence.seconds < limit),
+            Lifecycle::Suspended | Lifecycle::Archived | Lifecycle::Deleted => false,
+        };
         let after = self.absence(account).or(account.absence);
-        after.is_none_or(|absence| absence.seconds >= limit) || limit == 0
+        has_effect && (after.is_none_or(|absence| absence.seconds >= limit) || limit == 0)
     }
 
     /// Returns the absence after this read, as far as the servers agree.
@@ -71,11 +76,13 @@ impl Memory<'_> {
             kind: account.kind,
             question: Question::Absence(account.id.clone()),
         };
-        let is_served = matches!(account.state, Lifecycle::Active | Lifecycle::New);
-        let Some(proofs) = read.proofs.as_ref().filter(|_| is_served && self.is_due(account)) else {
+        let Some(proofs) = read.proofs.as_ref().filter(|_| self.is_due(account)) else {
             self.believe(key);
             return self.absence(account);
         };
+        if read.unanswered.contains(&account.directory_id) {
+            return account.absence;
+        }
         let nobody = Proof::default();
         let proof = proofs.get(&account.directory_id).unwrap_or(&nobody);
         let gone = match proof.verdict() {
@@ -152,10 +159,11 @@ impl Memory<'_> {
         }
     }
 
-    /// Returns the absence after this read. After the suspension, [`Self::ending`] counts instead.
+    /// Returns the absence after this read. After the suspension, [`Self::ending`] counts instead; an account that was
+    /// never served is not suspended.
     pub(super) fn absence(&self, account: &Account) -> Option<Absence> {
         let limit = self.policy.lifecycle.absent_for.as_secs();
-        let ends = matches!(account.state, Lifecycle::Suspended | Lifecycle::Archived | Lifecycle::Deleted);
+        let ends = account.state != Lifecycle::Active;
         if ends && account.absence.is_some_and(|absence| absence.seconds >= limit) {
             return account.absence;
         }

@@ -351,6 +351,38 @@ fn no_absence_is_due_before_every_server_was_asked() {
 }
 
 #[test]
+fn the_servers_are_asked_once_for_an_account_that_was_never_served() {
+    let missing = |places: &[(&str, Place)]| proved(read(people(3).split_off(1)), "u0", places);
+    let asked = |story: &Story| {
+        let snapshot = DirectorySnapshot { reads: vec![missing(&[])], ..DirectorySnapshot::default() };
+        due(&story.ledger, &snapshot, &story.policy, story.now).remove(SOURCE).map_or(0, |due| due.len())
+    };
+    for limit in [24 * HOUR, 0] {
+        let mut story = Story::begin(people(3));
+        story.policy = policy(limit);
+        while asked(&story) == 0 {
+            story.hears(missing(&[]));
+            story.later(HOUR);
+        }
+        // Without an answer, nothing is proved, and the next read asks again.
+        let before = story.account("p0").absence;
+        story.hears(SourceRead { unanswered: [DirectoryId("u0".to_owned())].into(), ..missing(&[]) });
+        assert_eq!((story.account("p0").absence, asked(&story), story.ledger.doubts.len()), (before, 1, 0));
+        story.hears(missing(&[("a", Place::Nowhere)]));
+        assert!(story.events.contains(&"absence proved".to_owned()));
+        for _ in 0..3 {
+            story.later(HOUR);
+            assert_eq!(asked(&story), 0, "nothing follows from the absence");
+            let known = story.ledger.accounts.clone();
+            story.hears(missing(&[]));
+            assert_eq!(story.ledger.accounts, known, "the absence is not counted on");
+        }
+        story.hears(read(people(3)));
+        assert_eq!(story.account("p0").absence, None);
+    }
+}
+
+#[test]
 fn a_stale_answer_is_not_used() {
     let mut story = Story::begin(people(12));
     let before = story.ledger.accounts.clone();

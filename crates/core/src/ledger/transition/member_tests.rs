@@ -7,7 +7,7 @@ use crate::identity::{AccountKind, DirectoryId, Gid};
 use crate::ledger::people::PeopleByEntry;
 use crate::snapshot::dn::Dn;
 use crate::snapshot::named::MemberName;
-use crate::snapshot::{Entry, RejectedEntry, SourceRead};
+use crate::snapshot::{Completeness, Entry, RejectedEntry, SourceRead};
 
 fn gid() -> Gid {
     3000.try_into().expect("a valid gid")
@@ -150,11 +150,96 @@ fn a_member_who_is_renamed_stays_for_a_week() {
             assert_eq!((members(&story), gids(&story, &name).len()), (vec![name.clone()], 1), "{former}");
             story.later(24 * HOUR);
         }
-        story.hears(naming(read(vec![renamed.clone(), person(2), staff(&[])]), former.clone()));
+        for _ in 0..2 {
+            story.hears(naming(read(vec![renamed.clone(), person(2), staff(&[])]), former.clone()));
+        }
         assert_eq!((members(&story), gids(&story, &name).len()), (vec![format!("({name})")], 0), "{former}");
         // Nobody joins by another name.
         let mut story = begin();
-        story.hears(naming(read(vec![renamed.clone(), person(2), staff(&[])]), by_dn("uid=p2,ou=elsewhere,dc=x")));
+        for _ in 0..2 {
+            story.hears(naming(read(vec![renamed.clone(), person(2), staff(&[])]), by_dn("uid=p2,ou=elsewhere,dc=x")));
+        }
         assert_eq!(members(&story), [format!("({name})")], "the group no longer names the account");
     }
+}
+
+#[test]
+fn a_member_who_is_renamed_during_the_read_stays() {
+    // The people were read before the rename, and the groups after it.
+    let torn = || naming(read(vec![person(1), person(2), staff(&[])]), by_dn("uid=p1,ou=new,dc=x"));
+    let mut story = begin();
+    story.hears(torn());
+    assert_eq!((members(&story), gids(&story, "p1").len()), (vec!["p1".to_owned()], 1));
+    let moved = Entry { dn: "uid=p1,ou=new,dc=x".to_owned(), ..in_staff(person(1)) };
+    story.hears(read(vec![moved, person(2), staff(&[1])]));
+    assert_eq!((members(&story), gids(&story, "p1").len()), (vec!["p1".to_owned()], 1));
+    assert!(story.ledger.doubts.is_empty() && story.ledger.refusals.is_empty());
+    // The next complete read began after the rename, so it proves that the member left.
+    let mut story = begin();
+    story.hears(torn());
+    let why = "size limit".to_owned();
+    story.hears(SourceRead { completeness: Completeness::Partial { why }, ..torn() });
+    assert_eq!(members(&story), ["p1"]);
+    story.hears(torn());
+    assert_eq!((members(&story), gids(&story, "p1").len()), (vec!["(p1)".to_owned()], 0));
+    story.hears(torn());
+    assert!(story.ledger.doubts.is_empty(), "{:?}", story.ledger.doubts);
+    // A name that the last read showed too is no rename during this one.
+    let mut story = begin();
+    let strange = || by_dn("uid=contractor,ou=elsewhere,dc=x");
+    story.hears(naming(read(vec![in_staff(person(1)), person(2), staff(&[1])]), strange()));
+    story.hears(naming(read(vec![person(1), person(2), staff(&[])]), strange()));
+    assert_eq!(members(&story), ["(p1)"]);
+}
+
+#[test]
+fn groups_that_empty_at_once_keep_their_members_and_everything_else_is_believed() {
+    let groups = |emptied: i64, last: &[i64]| {
+        let one = |number: i64| match number {
+            0 => staff(if emptied > 0 { &[] } else { &[1] }),
+            19 => group("g19", last),
+            _ => group(&format!("g{number}"), if number < emptied { &[] } else { &[1, 2] }),
+        };
+        (0..20).map(one).collect::<Vec<_>>()
+    };
+    let all = |people: Vec<Entry>, groups: Vec<Entry>| read([people, groups].concat());
+    let begun = || {
+        let mut story = Story::begin(vec![in_staff(person(1)), person(2), person(3), person(4)]);
+        story.hears(all(vec![in_staff(person(1)), person(2), person(3), person(4)], groups(0, &[2, 3])));
+        story
+    };
+    let mut story = begun();
+    for _ in 0..2 {
+        let refusals = story.hears(all(vec![person(1), person(2), person(3)], groups(2, &[2])));
+        assert_eq!(story.ledger.sources[SOURCE].completeness, Completeness::Complete);
+        assert_eq!((members(&story), gids(&story, "p1").len()), (vec!["p1".to_owned()], 1));
+        assert!(story.account("g1").leaving.is_empty());
+        let texts: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+        assert!(texts[0].contains("2 groups of people show no member at once, such as g1"), "{texts:?}");
+        assert_eq!(story.account("g19").leaving, [DirectoryId("u3".to_owned())].into(), "p3 left this group");
+        assert!(story.account("p4").absence.is_some(), "p4 is absent");
+        story.later(48 * HOUR);
+    }
+    let shown = all(vec![in_staff(person(1)), person(2), person(3)], groups(0, &[2]));
+    assert!(story.hears(shown).is_empty(), "the groups show their members again");
+    // Most groups are empty: this is an access rule.
+    let mut story = begun();
+    story.hears(all(vec![person(1), person(2), person(3)], groups(12, &[2])));
+    let completeness = story.ledger.sources[SOURCE].completeness.to_string();
+    assert!(completeness.contains("12 groups show no member at once"), "{completeness}");
+    assert!(story.account("g19").leaving.is_empty() && story.account("p4").absence.is_none());
+    // A delegate may create and empty any number of groups in one place.
+    let delegated = |members: &[i64]| {
+        let moved = |number| {
+            let name = format!("x{number}");
+            Entry { dn: format!("cn={name},ou=lab,ou=groups,dc=x"), ..group(&name, members) }
+        };
+        (0..50).map(moved).collect::<Vec<_>>()
+    };
+    let mut story = begun();
+    let both = |members: &[i64], last: &[i64]| [groups(0, last), delegated(members)].concat();
+    story.hears(all(vec![in_staff(person(1)), person(2), person(3), person(4)], both(&[1, 3], &[2, 3])));
+    story.hears(all(vec![in_staff(person(1)), person(2), person(3), person(4)], both(&[], &[2])));
+    assert_eq!(story.ledger.sources[SOURCE].completeness, Completeness::Complete);
+    assert_eq!(story.account("g19").leaving.len(), 1);
 }

@@ -6,10 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use foldhash::HashSet;
 use jiff::{SignedDuration, Timestamp};
+use sha2::{Digest, Sha256};
 
 use super::Memory;
 use super::waiting::Believed;
-use crate::identity::{AccountKind, AccountName, DirectoryId, Gid, kubernetes_name};
+use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Gid, kubernetes_name};
+use crate::ledger::change::Change;
+use crate::ledger::doubt::{Doubt, DoubtKey, Question};
+use crate::ledger::people::PeopleByEntry;
 use crate::ledger::{Account, Lifecycle, Unresolved, UnresolvedIn};
 use crate::policy::When;
 use crate::snapshot::dn::Dn;
@@ -27,6 +31,10 @@ pub(super) struct Named {
     gids: BTreeMap<DirectoryId, BTreeSet<Gid>>,
     /// The names for which no source has an entry.
     pub(super) unresolved: Unresolved,
+    /// The groups that show no member, and whose members stay until an administrator decides.
+    pub(super) emptied: BTreeSet<DirectoryId>,
+    /// The groups and tools that may name a member by a DN or name that the last read did not show yet.
+    uncertain: BTreeSet<DirectoryId>,
 }
 
 /// Entries that cannot be identified by their name, because another account has or had it. Groups that name members by
@@ -45,6 +53,11 @@ impl Named {
         self.gids.get(member).is_some_and(|kept| kept.contains(&gid))
     }
 
+    /// Lets `holder` keep a member.
+    fn keep(&mut self, holder: &DirectoryId, member: &DirectoryId) {
+        self.kept.entry(holder.clone()).or_default().insert(member.clone());
+    }
+
     /// Returns `entry` with its members from other domains.
     pub(super) fn with_members_elsewhere<'e>(&self, entry: &'e Entry) -> Cow<'e, Entry> {
         let Some(elsewhere) = self.elsewhere.get(&entry.id) else { return Cow::Borrowed(entry) };
@@ -58,21 +71,47 @@ impl Named {
 }
 
 impl Memory<'_> {
-    /// Returns why a read is only partial: several groups show no members, although some of their known members are in
-    /// the read. An access rule hides the members, or a plugin lost them. One group may become empty, and so may
-    /// several with the same single member.
-    pub(super) fn emptied(&self, read: &SourceRead) -> Option<String> {
+    /// Returns why a read is only partial: an access rule hides the members of groups, or a plugin lost them. A
+    /// person who may create groups in one place can also empty many there, so the groups of each place are counted
+    /// apart.
+    pub(super) fn hidden_members(&self, read: &SourceRead) -> Option<String> {
+        let emptied = self.emptied(read);
+        let example = emptied.first()?.account_name();
+        let mut places: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+        let parent = |account: &Account| Dn::parse(&account.dn).parent().to_owned();
+        for account in &emptied {
+            places.entry(parent(account)).or_default().0 += 1;
+        }
+        for entry in read.entries.iter().filter(|entry| entry.kind != AccountKind::User && !entry.members.is_empty()) {
+            let known = self.known.get(&(read.source.as_str(), &entry.id));
+            if let Some(account) = known.filter(|account| staying(account).next().is_some()) {
+                places.entry(parent(account)).or_default().1 += 1;
+            }
+        }
+        places.values().all(|(emptied, shown)| emptied >= shown).then(|| {
+            format!(
+                "{} groups show no member at once, but the ledger knows some, for example of {example}; if they are \
+                 really empty, run: bursar directory accept {}",
+                emptied.len(),
+                read.source
+            )
+        })
+    }
+
+    /// Returns the groups that show no members, although some of their known members are in the read, if there are
+    /// several. One group may become empty, and so may several with the same single member.
+    fn emptied(&self, read: &SourceRead) -> Vec<&Account> {
         if self.ledger.marks.get(&read.source).is_some_and(|mark| mark.accepted) {
-            return None;
+            return Vec::new();
         }
         let empty = read.entries.iter().filter(|entry| entry.kind != AccountKind::User && entry.members.is_empty());
         let rejected = read.rejected.iter().filter_map(|entry| entry.id.as_ref());
         let rejected = rejected.filter(|id| read.nesting.members(id).is_some_and(|members| members.is_empty()));
         let empty = empty.map(|entry| &entry.id).chain(rejected);
-        let lost = empty.filter_map(|id| self.known.get(&(read.source.as_str(), id)));
-        let lost: Vec<_> = lost.filter(|account| staying(account).next().is_some()).collect();
+        let lost = empty.filter_map(|id| self.known.get(&(read.source.as_str(), id)).copied());
+        let lost: Vec<&Account> = lost.filter(|account| staying(account).next().is_some()).collect();
         if lost.len() < 2 {
-            return None;
+            return Vec::new();
         }
         // A group in one domain may have members in another.
         let elsewhere = self.ledger.accounts.values().filter(|account| {
@@ -84,19 +123,83 @@ impl Memory<'_> {
         for account in lost {
             let still: Vec<&DirectoryId> = staying(account).filter(|member| present.contains(member)).collect();
             if !still.is_empty() {
-                groups.push(account.account_name().to_string());
+                groups.push(account);
                 people.extend(still);
             }
         }
-        (groups.len() > 1 && people.len() > 1).then(|| {
-            format!(
-                "{} groups show no member at once, but the ledger knows some, for example of {}; if they are really \
-                 empty, run: bursar directory accept {}",
-                groups.len(),
-                groups[0],
-                read.source
-            )
-        })
+        if groups.len() > 1 && people.len() > 1 { groups } else { Vec::new() }
+    }
+
+    /// Keeps the members whose leaving is doubted, in a complete read: the members of groups that show none at once,
+    /// and people whom a group may name by a DN that their entry got after it was read.
+    pub(super) fn doubt_leavings(&mut self, read: &SourceRead, named: &mut Named) {
+        let mut emptied = BTreeSet::new();
+        for holder in self.emptied(read) {
+            emptied.insert(holder.id.clone());
+            named.emptied.insert(holder.directory_id.clone());
+            staying(holder).for_each(|member| named.keep(&holder.directory_id, member));
+        }
+        let renamed = self.renamed(read, named);
+        self.doubt_members(read, Question::Emptied, emptied);
+        self.doubt_members(read, Question::Renamed, renamed);
+    }
+
+    /// Keeps and returns the members who are no longer named by a group that names somebody else without an entry. A
+    /// person for whom the last complete read raised this doubt leaves: this read began after the rename.
+    fn renamed(&self, read: &SourceRead, named: &mut Named) -> BTreeSet<AccountId> {
+        let holders = std::mem::take(&mut named.uncertain);
+        if holders.is_empty() {
+            return BTreeSet::new();
+        }
+        let doubted = self.ledger.doubts.get(&doubt_key(read, Question::Renamed)).map(|doubt| &doubt.accounts);
+        let people = self.people.get_or_init(|| PeopleByEntry::of(self.ledger));
+        let shown = read.entries.iter().map(|entry| (&entry.id, entry.members.keys().collect()));
+        let rejected = read.rejected.iter().filter_map(|entry| entry.id.as_ref());
+        let rejected = rejected.filter_map(|id| Some((id, read.nesting.members(id)?)));
+        let mut renamed = BTreeSet::new();
+        for (id, members) in shown.chain(rejected).filter(|(id, _)| holders.contains(*id)) {
+            let members: BTreeSet<&DirectoryId> = members;
+            let Some(holder) = self.known.get(&(read.source.as_str(), id)) else { continue };
+            for member in staying(holder).filter(|member| !members.contains(member)) {
+                let Some(person) = people.get(holder, member).filter(|_| !named.has(id, member)) else { continue };
+                if !doubted.is_some_and(|doubted| doubted.contains(&person.id)) {
+                    named.keep(id, member);
+                    renamed.insert(person.id.clone());
+                }
+            }
+        }
+        renamed
+    }
+
+    fn doubt_members(&mut self, read: &SourceRead, question: Question, accounts: BTreeSet<AccountId>) {
+        let key = doubt_key(read, question);
+        if accounts.is_empty() {
+            return self.believe(key);
+        }
+        let known = self.ledger.doubts.get(&key);
+        let since = known.map_or(self.now, |known| known.since);
+        let doubt = Doubt { since, before: accounts.len() as u64, now: 0, accounts, proof: None, counted: None };
+        if known != Some(&doubt) {
+            self.result.changes.push(Change::Doubt(key, Some(doubt)));
+        }
+    }
+
+    /// Notes the gids of the groups that keep a member.
+    pub(super) fn note_gids(&self, read: &SourceRead, named: &mut Named) {
+        if named.kept.is_empty() {
+            return;
+        }
+        let rejected = read.rejected.iter().filter_map(|entry| {
+            let holder = self.known.get(&(read.source.as_str(), entry.id.as_ref()?))?;
+            let gid = holder.gid.or_else(|| holder.posix.as_ref().map(|posix| posix.gid));
+            Some((entry.id.as_ref()?, gid.filter(|_| holder.kind != AccountKind::User)?))
+        });
+        let shown = read.entries.iter().filter_map(|entry| Some((&entry.id, own_gid(entry)?)));
+        for (holder, gid) in shown.chain(rejected) {
+            for member in named.kept.get(holder).into_iter().flatten() {
+                named.gids.entry(member.clone()).or_default().insert(gid);
+            }
+        }
     }
 
     /// Whether a group that selects a class has become empty. Accounts that leave the class for this reason get the
@@ -199,13 +302,22 @@ impl Memory<'_> {
             }
         }
         named.unresolved = counted(read, &unresolved);
-        for entry in &read.entries {
-            let (Some(kept), Some(gid)) = (named.kept.get(&entry.id), own_gid(entry)) else { continue };
-            for member in kept {
-                named.gids.entry(member.clone()).or_default().insert(gid);
-            }
+        let before = self.ledger.sources.get(&read.source).map(|known| known.unresolved.digest.as_str());
+        if named.unresolved.digest != before.unwrap_or_default() {
+            let known = self.known_names();
+            let strange = unresolved.iter().filter(|name| !known.contains(name));
+            named.uncertain = strange.flat_map(|name| read.dangling.holders(name).into_keys().cloned()).collect();
         }
         named
+    }
+
+    /// Returns the names that accounts have. Nobody gets one of them by a rename.
+    fn known_names(&self) -> BTreeSet<MemberName> {
+        let names = self.ledger.accounts.values().flat_map(|account| {
+            let names = [MemberName::of(&Dn::parse(&account.dn)), MemberName::Name(account.name.clone())];
+            names.into_iter().chain(account.sid.clone().map(MemberName::Sid))
+        });
+        names.collect()
     }
 
     /// Returns the domains of all accounts.
@@ -372,7 +484,23 @@ fn counted(read: &SourceRead, names: &BTreeSet<&MemberName>) -> Unresolved {
     let (groups, members) = (examples.len() as u64, examples.iter().map(|group| group.members).sum());
     examples.sort_by(|one, other| (other.members, &one.group).cmp(&(one.members, &other.group)));
     examples.truncate(Unresolved::EXAMPLES);
-    Unresolved { groups, members, examples }
+    Unresolved { groups, members, examples, digest: digest(read, names) }
+}
+
+/// Returns a digest of `names`, and of the groups and tools that name each.
+fn digest(read: &SourceRead, names: &BTreeSet<&MemberName>) -> String {
+    let mut hash = Sha256::new();
+    for name in names {
+        hash.update(format!("{name:?}\n"));
+        for holder in read.dangling.members.get(name).into_iter().flatten() {
+            hash.update(format!("{holder:?}\n"));
+        }
+    }
+    if names.is_empty() { String::new() } else { hex::encode(&hash.finalize()[..16]) }
+}
+
+fn doubt_key(read: &SourceRead, question: Question) -> DoubtKey {
+    DoubtKey { source: read.source.clone(), kind: AccountKind::Group, question }
 }
 
 /// Returns the members whose leaving is not proved yet.

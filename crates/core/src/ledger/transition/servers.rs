@@ -54,7 +54,15 @@ impl<'a> Memory<'a> {
             let before = controller(&known.server, &known.marks, known.marks.silent);
             !known.server.is_empty() && before != shown && known.marks.is_of_another(&read.marks)
         });
+        let slow = known.filter(|known| other.is_none() && known.marks.is_slow_clock(&read.marks, self.now));
         let moved = match other {
+            None if slow.is_some() => {
+                self.went_back(&read.source, &shown);
+                let begun = || Moved { at: self.now, former: shown.clone(), ..Moved::default() };
+                let standing = standing.unwrap_or_else(begun);
+                let since = Some(standing.since.unwrap_or(standing.at).min(self.now));
+                Some(Moved { at: self.now, since, is_back: false, ..standing })
+            }
             Some(known) => {
                 let former = controller(&known.server, &known.marks, known.marks.silent);
                 self.server_changed(&read.source, &former, &shown);
@@ -117,6 +125,18 @@ impl<'a> Memory<'a> {
         });
         servers.extend(behind.chain(answered));
         servers
+    }
+
+    fn went_back(&mut self, source: &str, server: &str) {
+        let reason = format!(
+            "{server} shows one entry of source {source} with an older time than before: a server has a wrong clock, or \
+             this one is behind"
+        );
+        self.result.events.push(Event::new(
+            "directory server changed",
+            reason,
+            json!({"source": source, "after": server}),
+        ));
     }
 
     fn server_changed(&mut self, source: &str, former: &str, server: &str) {

@@ -90,6 +90,34 @@ fn for_half_an_hour_a_server_without_marks_adds_no_access() {
 }
 
 #[test]
+fn for_half_an_hour_a_server_that_shows_one_older_entry_adds_no_access() {
+    let mut all = people(3);
+    all.push(group("a", &[0, 1]));
+    let of = |time: &str, entries: &[Entry]| {
+        let stamp = Stamp::parse(time).expect("a valid time");
+        let entries_of = [(DirectoryId("u2".to_owned()), stamp)].into();
+        let marks = Marks { entries: entries_of, ..Marks::default() };
+        SourceRead { server: Some("a".to_owned()), marks, ..read(entries.to_vec()) }
+    };
+    let mut story = Story::begin(all.clone());
+    story.hears(of("20260901000140Z", &all));
+    let mut other = all.clone();
+    other[0].disabled = Some("mark: yes".to_owned());
+    other[2].ssh_keys.insert("ssh-ed25519 new".to_owned());
+    other[3] = group("a", &[0, 2]);
+    let back = || of("20260901000000Z", &other);
+    for (minutes, is_settled) in [(1, false), (29, false), (2, true)] {
+        story.later(minutes * 60);
+        story.hears(back());
+        let (marked, keys) = (story.account("p0").disabled.is_some(), story.account("p2").ssh_keys.len());
+        let (members, leaving) = (story.account("a").members.len(), story.account("a").leaving.len());
+        let expected = if is_settled { (true, 2, 3, 1) } else { (true, 1, 2, 0) };
+        assert_eq!((marked, keys, members, leaving), expected, "after {minutes} more minutes");
+    }
+    assert_eq!(story.events.iter().filter(|event| *event == "directory server changed").count(), 1);
+}
+
+#[test]
 fn another_controller_of_the_same_name_adds_no_access_until_the_former_one_agrees() {
     let mut all = people(2);
     all.push(group("a", &[0]));

@@ -229,7 +229,7 @@ pub async fn stop_maker(
                 break;
             }
         };
-        if ledger.objects.get(&key).is_some_and(|record| record.uid.to_string() == maker.uid) {
+        if ledger.objects.get(&key).is_some_and(|record| record.uid == maker.uid) {
             // A controller releases an object that it does not select, so such a reference is forged.
             if chain.last().is_none_or(|(.., lower)| selects(&found, lower)) {
                 return Ok(());

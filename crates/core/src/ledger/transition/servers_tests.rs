@@ -387,9 +387,11 @@ impl Servers {
             let is_member = |state: &State| state[who].there && state[who].member;
             let learned = self.joined.get(&who).copied().unwrap_or(0);
             let mut since = self.truth.range(learned..).map(|(_, state)| state);
-            // A server that is behind may show a removal that was reverted since.
-            let mut lately = self.truth.range(self.minute - 30..);
-            let was_removed = lately.any(|(at, state)| is_member(&self.at(at - 1).1) && !is_member(state));
+            // A server that is behind may show a removal that was reverted since, even if the removal is older.
+            let is_removal = |(at, state): (&i64, &State)| is_member(&self.at(at - 1).1) && !is_member(state);
+            let shown = self.truth.range(..=version).rev().take_while(|(_, state)| !is_member(state)).last();
+            let was_removed = self.truth.range(self.minute - 30..).any(is_removal)
+                || (!is_far_behind && shown.is_some_and(is_removal));
             let has_stayed = is_member(&self.at(learned).1) && since.all(is_member) && !was_removed;
             prop_assert!(!(known.member && !after.member && has_stayed), "{who} was removed, but never left");
         }

@@ -296,10 +296,10 @@ async fn carry_out(
     ledger.prove().await?;
     // The execution keeps the ledger as the plan saw it, while the store records what is done.
     let (planned, now) = (ledger.state().clone(), ledger.now());
-    let (recorder, mut records) = Recorder::channel();
+    let (recorder, records) = Recorder::channel();
     let work = execute(&planned, now, recorder);
     let store = async {
-        let mut waiting = Vec::new();
+        let (mut records, mut waiting) = (records, Vec::new());
         while records.recv_many(&mut waiting, RECORDS_AT_A_TIME).await > 0 {
             let changes: Vec<_> = waiting.iter().flat_map(|record| record.changes.iter().cloned()).collect();
             let events: Vec<_> = waiting.iter().flat_map(|record| record.events.iter().cloned()).collect();

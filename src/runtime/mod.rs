@@ -268,7 +268,9 @@ impl Runtime {
         let answers = clusters.ask(context).await?;
         let answered: Vec<&ClusterName> =
             answers.iter().filter(|(_, answer)| answer.is_ok()).map(|(name, _)| name).collect();
-        ledger.may_mark(answered.into_iter()).await?;
+        if renew {
+            ledger.may_mark(answered.into_iter()).await?;
+        }
         let context = Context { settings, ledger: ledger.state(), sealer, metrics, now, renew, instance: &instance };
         clusters.connect(answers, context).await
     }

@@ -198,7 +198,7 @@ pub fn former_classes<'p>(
         let Some(namespace) = &tenant.namespace else { continue };
         let record = ledger.objects.get(&ObjectKey::namespace(cluster, namespace));
         let written = record.and_then(|record| record.detail.as_ref()).map(JsonText::value);
-        let label = written.as_ref().and_then(|label| label.as_str()).unwrap_or(&tenant.class);
+        let label = written.as_ref().and_then(|written| written["class"].as_str()).unwrap_or(&tenant.class);
         for name in BTreeSet::from([label, tenant.class.as_str()]) {
             if !policy.classes.get(name).is_some_and(|class| has_namespaces(&class)) {
                 accounts.entry(name.to_owned()).or_default().push((id, name == label));

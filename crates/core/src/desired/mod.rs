@@ -32,7 +32,7 @@ use std::time::Duration;
 use bursar_protocol::AUTHORIZED_KEYS;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::contract::{CLASS, MANAGED_BY, MANAGER};
 use crate::digest::digest;
@@ -243,7 +243,7 @@ pub fn detail(kind: &ObjectKind, manifest: &Value) -> Option<JsonText> {
         Detail::QuotaHard => Some(JsonText::from(&manifest["spec"]["hard"])),
         Detail::VolumeFixed => volume::fixed(kind, manifest).as_ref().map(JsonText::from),
         Detail::Subjects => Some(JsonText::from(&manifest["subjects"])),
-        Detail::Class => Some(JsonText::from(&manifest["metadata"]["labels"][CLASS])),
+        Detail::Class => Some(JsonText::from(&json!({"class": manifest["metadata"]["labels"][CLASS]}))),
     }
 }
 

@@ -129,7 +129,8 @@ mod tests {
     /// Returns the class in the label of each namespace, as last written.
     fn labels(world: &World) -> BTreeSet<String> {
         let namespaces = world.ledger.objects.iter().filter(|(key, _)| key.kind == ManagedKind::Namespace);
-        let label = namespaces.filter_map(|(_, record)| record.detail.as_ref()?.value()["class"].as_str().map(str::to_owned));
+        let label =
+            namespaces.filter_map(|(_, record)| record.detail.as_ref()?.value()["class"].as_str().map(str::to_owned));
         label.collect()
     }
 

@@ -106,29 +106,33 @@ fn misfits(read: &SourceRead, policy: &Policy, same: &Same<'_>) -> Losers {
 
 /// Returns the entries that lose a conflict about a name. The entry whose account has the name keeps it. Otherwise the
 /// first source wins; within a source the older entry, then the lower id. A rejected entry claims its name too: else
-/// somebody else could get the name of a group that selects a class.
+/// somebody else could get the name of a group that selects a class. People of another source are not refused for it:
+/// a source may list people without uids, whom another source completes.
 fn names_taken(reads: &[SourceRead], same: &Same<'_>, owners: &Owners<'_>) -> Losers {
     let rejected = reads.iter().enumerate().flat_map(|(place, read)| {
         let rejected = read.rejected.iter().enumerate();
         rejected.filter_map(move |(at, rejected)| Claim::of_rejected(place, read, at, rejected))
     });
-    let claims = claims(reads, same).chain(rejected).map(|claim| ((claim.kind, claim.name), claim));
-    taken(
-        claims,
-        |claim| (owners.of_name(claim), claim.place, claim.age()),
-        |(kind, name), claim, holder| {
-            let held = holder.dn;
-            let is_rejected = if holder.entry.is_none() { "; that entry is rejected too" } else { "" };
-            if holder.place < claim.place {
-                let source = &holder.read.source;
-                format!("{kind} {name} comes from source {source} ({held}), which has precedence{is_rejected}")
-            } else if holder.place == claim.place && holder.age() < claim.age() {
-                format!("{kind} {name} is also the name of {held}, which is older{is_rejected}")
-            } else {
-                format!("{kind} {name} is also the name of {held}, which has the account{is_rejected}")
-            }
-        },
-    )
+    let (people, others): (Vec<_>, Vec<_>) = rejected.partition(|claim| claim.kind == AccountKind::User);
+    let of_source = claims(reads, same).filter(|claim| claim.kind == AccountKind::User).chain(people);
+    let of_source = of_source.map(|claim| ((claim.place, claim.name), claim));
+    let mut losers = taken(of_source, |claim| (owners.of_name(claim), claim.place, claim.age()), why_of_name);
+    let all = claims(reads, same).chain(others).map(|claim| ((claim.kind, claim.name), claim));
+    losers.extend(taken(all, |claim| (owners.of_name(claim), claim.place, claim.age()), why_of_name));
+    losers
+}
+
+fn why_of_name<K>(_: &K, claim: &Claim<'_>, holder: &Claim<'_>) -> String {
+    let (Claim { kind, name, .. }, held) = (claim, holder.dn);
+    let is_rejected = if holder.entry.is_none() { "; that entry is rejected too" } else { "" };
+    if holder.place < claim.place {
+        let source = &holder.read.source;
+        format!("{kind} {name} comes from source {source} ({held}), which has precedence{is_rejected}")
+    } else if holder.place == claim.place && holder.age() < claim.age() {
+        format!("{kind} {name} is also the name of {held}, which is older{is_rejected}")
+    } else {
+        format!("{kind} {name} is also the name of {held}, which has the account{is_rejected}")
+    }
 }
 
 /// Returns the entries that lose a conflict about a uid. The entry whose account has the uid keeps it. Otherwise the

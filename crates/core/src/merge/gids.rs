@@ -1,7 +1,7 @@
 //! Decides which of several groups gives a gid to its members. A gid opens other tenants' files, so it has one owner, as
 //! a uid has: the group whose account already has it, otherwise the oldest.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use foldhash::{HashMap, HashMapExt as _, HashSet};
 
@@ -31,17 +31,25 @@ struct Loss {
 
 /// Takes each gid from the members of all groups but its owner. The other groups keep their members, and lose the gid.
 pub(super) fn withhold(reads: &mut [SourceRead], ledger: &LedgerState, policy: &Policy) {
-    for Loss { gid, place, keeps, may_keep, all_may_keep, losers } in losses(reads, ledger, policy) {
+    let mut by_place: BTreeMap<usize, HashMap<Gid, Loss>> = BTreeMap::new();
+    for loss in losses(reads, ledger, policy) {
+        by_place.entry(loss.place).or_default().insert(loss.gid, loss);
+    }
+    // Each entry is visited once, however many gids are lost.
+    for (place, losses) in by_place {
         let SourceRead { entries, rejected, held, kept_gids, remarks, .. } = &mut reads[place];
-        for (_, gids) in kept_gids.iter_mut().filter(|(id, _)| !may_keep.contains(*id)) {
-            gids.remove(&gid);
+        for (id, gids) in kept_gids.iter_mut() {
+            gids.retain(|gid| losses.get(gid).is_none_or(|loss| loss.may_keep.contains(id)));
         }
         let mut take = |id: Option<&DirectoryId>, groups: &mut BTreeSet<Gid>| {
-            let Some(id) = id.filter(|id| groups.contains(&gid) && !keeps.contains(*id)) else { return };
-            groups.remove(&gid);
-            if all_may_keep || may_keep.contains(id) {
-                kept_gids.entry(id.clone()).or_default().insert(gid);
-            }
+            let Some(id) = id else { return };
+            groups.retain(|gid| {
+                let Some(loss) = losses.get(gid).filter(|loss| !loss.keeps.contains(id)) else { return true };
+                if loss.all_may_keep || loss.may_keep.contains(id) {
+                    kept_gids.entry(id.clone()).or_default().insert(*gid);
+                }
+                false
+            });
         };
         for entry in entries.iter_mut() {
             if let Some(posix) = &mut entry.posix {
@@ -53,10 +61,14 @@ pub(super) fn withhold(reads: &mut [SourceRead], ledger: &LedgerState, policy: &
                 take(rejected.id.as_ref(), &mut held.groups);
             }
         }
-        for (ids, why) in losers {
-            for entry in entries.iter_mut().filter(|entry| ids.contains(&entry.id)) {
-                entry.gid = entry.gid.filter(|shown| *shown != gid);
-                remarks.insert(entry.id.clone(), why.clone());
+        let mut lost: HashMap<&DirectoryId, Vec<(Gid, &str)>> = HashMap::new();
+        for (loss, (ids, why)) in losses.values().flat_map(|loss| loss.losers.iter().map(move |loser| (loss, loser))) {
+            ids.iter().for_each(|id| lost.entry(id).or_default().push((loss.gid, why)));
+        }
+        for entry in entries.iter_mut() {
+            for (gid, why) in lost.get(&entry.id).into_iter().flatten() {
+                entry.gid = entry.gid.filter(|shown| shown != gid);
+                remarks.insert(entry.id.clone(), (*why).to_owned());
             }
         }
     }
@@ -136,7 +148,13 @@ impl<'a> Known<'a> {
         let holders = self.holders.get(&gid).map_or(&[][..], Vec::as_slice);
         let is_known = |placed: Placed<'_>| holders.iter().any(|account| self.has(account, placed));
         let is_alone = claims.iter().all(|(place, claim)| *place == first_place && claim.belongs_to(first));
-        if is_alone && (holders.is_empty() || claims.iter().any(|placed| is_known(*placed))) {
+        // Another group has the gid, too, and did not answer. Which of them is the owner shows only when both are read.
+        let is_unseen = |account: &&&Account| {
+            let is_read = claims.iter().any(|placed| self.has(account, *placed));
+            account.kind == AccountKind::Group && !is_read && self.keeps(account, gid)
+        };
+        let unseen = holders.iter().find(is_unseen);
+        if is_alone && (holders.is_empty() || (unseen.is_none() && claims.iter().any(|placed| is_known(*placed)))) {
             return Vec::new();
         }
         let rank = |placed: Placed<'a>| {
@@ -146,7 +164,14 @@ impl<'a> Known<'a> {
             (!is_known, is_primary, claim.created.is_none(), claim.created, claim)
         };
         let Some(best) = claims.iter().copied().min_by_key(|placed| rank(*placed)) else { return Vec::new() };
-        let hidden = holders.iter().find(|account| !is_known(best) && self.keeps(account, gid)).copied();
+        let hidden = if is_known(best) { unseen } else { holders.iter().find(|account| self.keeps(account, gid)) };
+        // Groups with the same name in two sources are one group.
+        let is_one = |account: &&Account| {
+            account.source != self.reads[best.0].source
+                && account.absence.is_none()
+                && self.is_named(account, best.0, best.1)
+        };
+        let hidden = hidden.copied().filter(|account| !is_one(account));
         let owner = match hidden {
             Some(account) => format!("{} ({})", account.account_name(), account.dn),
             None => format!("{} ({})", best.1.name, best.1.dn),
@@ -173,8 +198,12 @@ impl<'a> Known<'a> {
                 let winners = here.iter().filter(move |(_, claim)| wins(claim) && claim.gives == gives);
                 winners.flat_map(|(_, claim)| claim.members.iter().flatten().cloned())
             };
-            // The holder may have been created again. Nobody joins by its name, but its members stay.
-            let again = others.filter(|claim| hidden.is_some_and(|account| self.is_named(account, place, claim)));
+            // The holder may have been created again. Nobody joins by its name, but its members stay; so do those of a
+            // group that has the gid, too.
+            let again = others.filter(|claim| {
+                let stays = |account| self.is_named(account, place, claim) || is_known((place, *claim));
+                hidden.is_some_and(stays)
+            });
             losses.push(Loss {
                 gid,
                 place,
@@ -329,6 +358,35 @@ mod tests {
         assert_eq!(story.with(SHARED), ["eve"], "the older group has the gid");
         let mut story = Story::default();
         story.hears(vec![read("first", PEOPLE, &[FOO]), second("foo")]);
+        assert_eq!(story.with(SHARED), ["alice", "eve"]);
+    }
+
+    #[test]
+    fn who_has_a_gid_does_not_depend_on_the_sources_that_answer() {
+        let mut story = Story::default();
+        let second = || read("second", &["eve"], &[("b", SHARED, 40, &["eve"])]);
+        // Before there were owners, both groups got the gid.
+        story.hears(vec![read("first", PEOPLE, &[FOO])]);
+        story.hears(vec![read("second", &["eve"], &[("b", 4000, 40, &["eve"])])]);
+        let number = |account: &mut Account| account.gid = account.gid.map(|_| gid(SHARED));
+        let b =
+            story.0.accounts.values().find(|account| account.name == "b").cloned().expect("the group has an account");
+        let mut both = b.clone();
+        number(&mut both);
+        story.0.apply(&Change::Account(Box::new(both)));
+        story.hears(vec![read("first", PEOPLE, &[FOO]), second()]);
+        assert_eq!(story.with(SHARED), ["alice"], "the first has the older group");
+        for reads in [vec![second()], vec![read("first", PEOPLE, &[FOO])], vec![second()]] {
+            story.hears(reads);
+            assert_eq!(story.with(SHARED), ["alice"], "nobody gets it, and nobody loses it");
+        }
+    }
+
+    #[test]
+    fn new_members_of_one_group_in_two_sources_get_its_gid_from_either() {
+        let mut story = Story::default();
+        story.hears(vec![read("first", PEOPLE, &[FOO]), read("second", &["eve"], &[("foo", SHARED, 40, &[])])]);
+        story.hears(vec![read("second", &["eve"], &[("foo", SHARED, 40, &["eve"])])]);
         assert_eq!(story.with(SHARED), ["alice", "eve"]);
     }
 

@@ -180,6 +180,8 @@ fn a_foreign_principal_is_matched_by_its_sid() {
         "dn: CN=adx-team,{groups}\nchangetype: modify\nadd: member\n\
          member: <SID={stranger}>\n-\ndelete: member\nmember: {principal}\n\n"
     ));
+    // The group begins to name somebody without an entry, so a removal needs another complete read.
+    world.cycle();
     world.cycle();
     assert_eq!(members(&world), ["user:adx-alice"]);
     let status = world.bursar("status");

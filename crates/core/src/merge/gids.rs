@@ -63,7 +63,9 @@ pub(super) fn withhold(reads: &mut [SourceRead], ledger: &LedgerState, policy: &
         }
         let mut lost: HashMap<&DirectoryId, Vec<(Gid, &str)>> = HashMap::new();
         for (loss, (ids, why)) in losses.values().flat_map(|loss| loss.losers.iter().map(move |loser| (loss, loser))) {
-            ids.iter().for_each(|id| lost.entry(id).or_default().push((loss.gid, why)));
+            for id in ids {
+                lost.entry(id).or_default().push((loss.gid, why));
+            }
         }
         for entry in entries.iter_mut() {
             for (gid, why) in lost.get(&entry.id).into_iter().flatten() {

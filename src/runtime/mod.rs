@@ -266,10 +266,9 @@ impl Runtime {
         let (now, renew, instance) = (ledger.now(), ledger.may_write(), ledger.instance());
         let context = Context { settings, ledger: ledger.state(), sealer, metrics, now, renew, instance: &instance };
         let answers = clusters.ask(context).await?;
-        let answered: Vec<&ClusterName> =
-            answers.iter().filter(|(_, answer)| answer.is_ok()).map(|(name, _)| name).collect();
         if renew {
-            ledger.may_mark(answered.into_iter()).await?;
+            let answered = answers.iter().filter(|(_, answer)| answer.is_ok());
+            ledger.may_mark(answered.map(|(cluster, _)| cluster)).await?;
         }
         let context = Context { settings, ledger: ledger.state(), sealer, metrics, now, renew, instance: &instance };
         clusters.connect(answers, context).await

@@ -339,8 +339,8 @@ impl<'a> Memory<'a> {
     }
 
     /// Updates the account of a rejected entry. It keeps the last valid identity; only a mark, the members who leave and
-    /// gids that are gone (`posix`) are believed, because they take access away. A known mark stays even if the entry shows none, because the entry
-    /// may be rejected for a mark that cannot be read.
+    /// gids that are gone (`posix`) are believed, because they take access away. A known mark stays even if the entry
+    /// shows none, because the entry may be rejected for a mark that cannot be read.
     fn refused(
         &mut self,
         account: &Account,

@@ -1,26 +1,27 @@
 //! Connects the clusters, keeps watching whether they still belong to this ledger and process, and connects a cluster
 //! again if anything about its connection changed.
 
+mod connect;
+mod reach;
+mod upkeep;
+
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use kube::config::AuthInfo;
-use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use self::connect::Reaching;
+use self::reach::digest;
 use super::RuntimeError;
-use super::asking::{Asking, OwnedRequest, PATIENCE as SOON};
+use super::asking::Asking;
 use super::confine::{Confinement, Suspects};
-use crate::bootstrap::webhook::{self, Kept};
-use crate::bootstrap::{
-    self, AccessError, Claim, Found, KnownGenerations, MarkKeeper, MarkOwner, OwnerWatch, Ownership, Renewal, Reserved,
-    Said,
-};
+use crate::bootstrap::webhook::Kept;
+use crate::bootstrap::{self, AccessError, Found, KnownGenerations, MarkKeeper, OwnerWatch, Ownership, Reserved};
 use crate::contract::Sealer;
 use crate::control::api::ClusterStatus;
 use crate::errors::chain;
@@ -28,7 +29,6 @@ use crate::execute::{ClusterEffects, Effects};
 use crate::identity::ClusterName;
 use crate::inventory::Inventory;
 use crate::ledger::LedgerState;
-use crate::policy::Cluster;
 use crate::runtime::review::Review;
 use crate::settings::Settings;
 use crate::telemetry::SharedMetrics;
@@ -37,20 +37,6 @@ use bursar_homed::client::HomedClient;
 /// How long the first listing of a cluster may take before a cycle goes on without it.
 const FIRST_LISTING: Duration = Duration::from_secs(30);
 
-/// The pause between two attempts to renew the daemon's own certificate. The certificate is still valid for days, and
-/// each attempt may wait for a signer.
-const RENEWAL_AGAIN: SignedDuration = SignedDuration::from_hours(1);
-/// How long a cycle waits for a renewal. Approval and signature normally take a second.
-const RENEWED_WITHIN: Duration = Duration::from_secs(5);
-
-/// The pause between two checks whether a webhook was installed and is up to date. Its certificate is replaced ten days
-/// before it expires.
-const WEBHOOK_AGAIN: SignedDuration = SignedDuration::from_hours(24);
-
-/// How long a cycle waits for a cluster that is being connected. Even a slow cluster connects faster.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// The same for a cluster that did not answer in time before.
-const ALREADY_LATE: Duration = Duration::from_secs(1);
 /// Shown for a cluster that did not answer in time.
 const NO_ANSWER: &str = "no answer yet";
 
@@ -120,25 +106,6 @@ pub(super) struct Link {
     pub(super) confinement: Confinement,
     pub(super) suspects: Suspects,
 }
-
-/// A cluster that answered.
-pub(super) struct Reached {
-    client: kube::Client,
-    /// The ledger that owns it.
-    owner: String,
-    /// The choices that an administrator made for it.
-    said: Said,
-    mark: (MarkOwner, Found),
-    /// The highest generation in a seal, if it is higher than expected.
-    sealed: Option<u64>,
-    renewal: Option<Renewal>,
-    credential: AuthInfo,
-    file: Option<[u8; 32]>,
-    own: Option<(String, Timestamp)>,
-}
-
-/// A cluster that is being asked. The task ends with the runtime.
-type Reaching = AbortOnDropHandle<Result<Reached, AccessError>>;
 
 impl Link {
     /// Returns which ledger and process own the cluster, as far as that is known.
@@ -312,237 +279,6 @@ impl Clusters {
         self.trouble.retain(|cluster, _| is_missing(cluster));
         self.reaching.clear();
     }
-
-    /// Asks the clusters that are not connected, and those in which the daemon's certificate is due for renewal. Writes
-    /// nothing but a renewed credential.
-    ///
-    /// # Errors
-    /// As [`super::Runtime::connect`].
-    pub(super) async fn ask(&mut self, context: Context<'_>) -> Result<Vec<Answer<Reached>>, RuntimeError> {
-        if context.renew {
-            self.follow(context.settings).await;
-        }
-        self.reach(context);
-        let answers = self.reached().await;
-        // All answers are checked before anything is written to any cluster.
-        for (cluster, answer) in &answers {
-            if let Ok(reached) = answer {
-                owned_by(cluster, &reached.owner, &context.ledger.ledger_id)?;
-                let proven = exceeded(&reached.mark.1, reached.sealed, &self.generations[cluster]);
-                not_behind(cluster, proven, context.ledger.last_generation)?;
-            }
-        }
-        Ok(answers)
-    }
-
-    /// Connects the clusters that answered. Their marks may be written.
-    ///
-    /// # Errors
-    /// As [`super::Runtime::connect`].
-    pub(super) async fn connect(
-        &mut self,
-        answers: Vec<Answer<Reached>>,
-        context: Context<'_>,
-    ) -> Result<(), RuntimeError> {
-        let reserved = Reserved::of(context.ledger, &context.settings.policy);
-        for (cluster, answer) in claimed(answers, reserved, &self.generations).await? {
-            match answer {
-                Ok((reached, mark)) => {
-                    self.trouble.remove(&cluster);
-                    self.take(cluster, reached, mark, context);
-                }
-                Err(why) => {
-                    tracing::warn!(%cluster, error = why, "not connected");
-                    self.trouble.insert(cluster, why);
-                }
-            }
-        }
-        for (cluster, link) in &self.links {
-            if let Some(effects) = self.effects.clusters.get(cluster) {
-                effects.server.let_approve(link.owner.said().approver.is_none());
-                effects.server.endpoint_probes().look_after(&effects.face.endpoints, &link.credential);
-            }
-        }
-        if context.renew {
-            self.keep_webhooks(context).await;
-            self.review_webhooks(context);
-        }
-        self.confine(context).await;
-        Ok(())
-    }
-
-    /// Begins to connect the clusters that are not connected or must be reconnected.
-    fn reach(&mut self, context: Context<'_>) {
-        let Context { settings, ledger, sealer, now, renew, instance, .. } = context;
-        let due = |link: &Link| link.renew_after.is_some_and(|due| due <= now);
-        for (cluster, kubeconfig) in &settings.clusters {
-            let settled = self.effects.clusters.contains_key(cluster) && !self.links.get(cluster).is_some_and(due);
-            if !settled && !self.reaching.contains_key(cluster) {
-                let face = settings.policy.clusters[cluster].clone();
-                let owner = MarkOwner {
-                    cluster: cluster.clone(),
-                    ledger_id: ledger.ledger_id.clone(),
-                    sealer: Arc::clone(sealer),
-                    instance: instance.to_owned(),
-                };
-                let generations = self.generations.entry(cluster.clone()).or_insert_with(|| {
-                    let marked = ledger.cluster_marks.get(cluster).copied().unwrap_or(self.opened);
-                    Arc::new(KnownGenerations::new(marked, self.stop.clone(), Arc::clone(&self.changed)))
-                });
-                let known = (owner, Arc::clone(generations));
-                let asked = reach(kubeconfig.clone(), face, known, renew.then_some(now));
-                self.reaching.insert(cluster.clone(), AbortOnDropHandle::new(tokio::spawn(asked)));
-            }
-        }
-    }
-
-    /// Returns the clusters that answered. If a cluster does not answer in time, its request goes on, and the next
-    /// cycle takes the answer.
-    async fn reached(&mut self) -> Vec<(ClusterName, Result<Reached, String>)> {
-        let trouble = &self.trouble;
-        let waited = self.reaching.iter_mut().map(|(cluster, asked)| {
-            let patience = if trouble.contains_key(cluster) { ALREADY_LATE } else { PATIENCE };
-            async move { (cluster.clone(), tokio::time::timeout(patience, asked).await) }
-        });
-        let waited = futures::future::join_all(waited).await;
-        let answers = waited.into_iter().map(|(cluster, answer)| {
-            let answer = match answer {
-                Ok(Ok(answer)) => answer.map_err(|error| chain(&error)),
-                Ok(Err(error)) => Err(chain(&error)),
-                Err(_) => return (cluster, Err(NO_ANSWER.to_owned())),
-            };
-            self.reaching.remove(&cluster);
-            (cluster, answer)
-        });
-        answers.collect()
-    }
-
-    /// Drops the clusters whose kubeconfig got another CA with the new configuration, so that they are connected again.
-    async fn follow(&mut self, settings: &Settings) {
-        let (there, changed) = (&self.effects.clusters, &self.changed);
-        let due = self.links.iter_mut().filter(|(_, link)| link.reconfigured || link.following.is_some());
-        let asked = due.map(async |(cluster, link)| {
-            if std::mem::take(&mut link.reconfigured) {
-                let (cluster, kubeconfig) = (cluster.clone(), settings.clusters[cluster].clone());
-                let face = settings.policy.clusters[&cluster].clone();
-                let follow = async move { followed(&cluster, &kubeconfig, &face).await };
-                link.following = Some(Asking::begin(follow, changed));
-            }
-            (cluster, Asking::answer(&mut link.following, Some(SOON)).await)
-        });
-        let mut followed = Vec::new();
-        for (cluster, answer) in futures::future::join_all(asked).await {
-            match answer {
-                Some(Ok(true)) => followed.push(cluster.clone()),
-                Some(Ok(false)) => {}
-                Some(Err(error)) => {
-                    tracing::warn!(%cluster, error = chain(&error), "cannot update the daemon's own kubeconfig");
-                }
-                None => suspect(there, cluster),
-            }
-        }
-        self.effects.clusters.retain(|cluster, _| !followed.contains(cluster));
-    }
-
-    /// Updates the webhooks that are due. A failure is logged and retried, because the webhook works until its
-    /// certificate expires.
-    pub(super) async fn keep_webhooks(&mut self, context: Context<'_>) {
-        let now = context.now;
-        let (there, changed) = (&self.effects.clusters, &self.changed);
-        let due = self.links.iter_mut().filter(|(_, link)| link.webhook_due.is_none_or(|due| due <= now));
-        let due = due.filter(|(cluster, _)| !is_away(there, cluster));
-        let asked = due.map(async |(cluster, link)| {
-            let Link { client, weakened, keeping, .. } = &mut *link;
-            keeping.get_or_insert_with(|| {
-                let (client, request, weakened) = (client.clone(), OwnedRequest::of(context, cluster), *weakened);
-                Asking::begin(async move { webhook::keep(&client, request.borrowed(), weakened).await }, changed)
-            });
-            let kept = Asking::answer(keeping, Some(SOON)).await;
-            (cluster, link, kept)
-        });
-        for (cluster, link, kept) in futures::future::join_all(asked).await {
-            let Some(kept) = kept else {
-                suspect(there, cluster);
-                continue;
-            };
-            let again = now + WEBHOOK_AGAIN;
-            link.is_without_webhook = matches!(kept, Ok(Kept::Absent));
-            link.webhook_due = Some(match kept {
-                Ok(Kept::Absent) => again,
-                Ok(Kept::Well { due, wrote }) => {
-                    link.weakened = false;
-                    if wrote {
-                        link.confinement.forget_expected();
-                        tracing::info!(%cluster, "the webhook was brought up to date");
-                    }
-                    due.min(again)
-                }
-                Ok(Kept::Outside { not_after, outdated }) => {
-                    link.weakened = false;
-                    if outdated {
-                        let remedy = "bursar webhook install --url … --write …";
-                        tracing::warn!(%cluster, remedy, "the webhook outside of the cluster has older rules");
-                    }
-                    if let Some(not_after) = not_after.filter(|ends| *ends <= now + webhook::ENDS_SOON) {
-                        tracing::warn!(%cluster, %not_after, "the certificate of the webhook outside of the cluster expires soon");
-                    }
-                    again
-                }
-                Err(error) => {
-                    tracing::warn!(%cluster, error = chain(&error), "cannot update the webhook; it is retried");
-                    now + RENEWAL_AGAIN
-                }
-            });
-        }
-    }
-
-    /// Begins to watch a cluster that belongs to us.
-    fn take(&mut self, cluster: ClusterName, reached: Reached, mark: Arc<MarkKeeper>, context: Context<'_>) {
-        let Context { settings, ledger, metrics, now, .. } = context;
-        let Reached { client, said, renewal, credential, file, own, .. } = reached;
-        let renew_after = match renewal {
-            None => Some(now + RENEWAL_AGAIN),
-            Some(Renewal::NotDue { renew_after, .. } | Renewal::Renewed { renew_after, .. }) => Some(renew_after),
-            Some(Renewal::Postponed { why, not_after }) => {
-                tracing::warn!(%cluster, error = why, %not_after, "the daemon's own certificate is not renewed");
-                Some(now + RENEWAL_AGAIN)
-            }
-            Some(Renewal::NotOurs) => None,
-        };
-        let link = Link {
-            owner: bootstrap::watch_owner(&client, said),
-            _mark_watch: mark.watch(self.stop.clone(), Arc::clone(&self.changed)),
-            mark: Arc::clone(&mark),
-            raising: None,
-            renew_after,
-            client: client.clone(),
-            credential,
-            file,
-            webhook_due: None,
-            is_without_webhook: false,
-            review: Review::default(),
-            reconfigured: false,
-            following: None,
-            keeping: None,
-            weakened: false,
-            own,
-            confinement: Confinement::default(),
-            suspects: self.links.remove(&cluster).map(|link| link.suspects).unwrap_or_default(),
-        };
-        tokio::spawn(end_when_taken_over(
-            link.owner.receiver(),
-            ledger.ledger_id.clone(),
-            self.stop.clone(),
-            Arc::clone(&self.changed),
-        ));
-        let face = settings.policy.clusters[&cluster].clone();
-        let known = (&settings.policy, ledger);
-        let effects =
-            ClusterEffects::start(cluster.clone(), client, face, known, metrics, (&self.changed, &self.urgent));
-        effects.server.keep_mark(mark);
-        self.effects.clusters.insert(cluster.clone(), effects);
-        self.links.insert(cluster, link);
-    }
 }
 
 /// Returns whether a connected cluster is known not to answer.
@@ -582,140 +318,3 @@ fn exceeded(found: &Found, sealed: Option<u64>, generations: &KnownGenerations) 
 
 /// A cluster with its answer, or with the reason why there is none.
 pub(super) type Answer<T> = (ClusterName, Result<T, String>);
-
-/// Makes this process the only one that manages the clusters that answered. It claims all of them before it takes over
-/// any: another process that still runs may have lost its connection to some of them.
-async fn claimed(
-    answers: Vec<Answer<Reached>>,
-    reserved: Reserved,
-    generations: &BTreeMap<ClusterName, Arc<KnownGenerations>>,
-) -> Result<Vec<Answer<(Reached, Arc<MarkKeeper>)>>, RuntimeError> {
-    let claims = answers.into_iter().map(async |(cluster, answer)| {
-        let reached = match answer {
-            Ok(reached) => reached,
-            Err(why) => return Ok((cluster, Err(why))),
-        };
-        let (owner, found) = &reached.mark;
-        match found {
-            Found::Hidden => {
-                tracing::warn!(%cluster, remedy = "bursar init", "the daemon may not read bursar-mark: a ledger that is rolled back is not noticed");
-            }
-            Found::Unproven { .. } => {
-                tracing::warn!(%cluster, remedy = "bursar init", "bursar-mark was edited: a ledger that is rolled back is not noticed");
-            }
-            Found::Absent | Found::Own(_) => {}
-        }
-        let known = &generations[&cluster];
-        let mark =
-            MarkKeeper::new(&reached.client, owner.clone(), found.clone(), reserved.clone(), Arc::clone(known));
-        match mark.claim().await {
-            Ok(Claim::Refused) => Err(RuntimeError::Copied { cluster }),
-            Ok(claim) => {
-                not_behind(&cluster, known.beyond(), reserved.generation)?;
-                Ok((cluster, Ok((reached, mark, claim))))
-            }
-            Err(error) => Ok((cluster, Err(chain(&error)))),
-        }
-    });
-    let claims: Vec<Answer<_>> = futures::future::join_all(claims).await.into_iter().collect::<Result<_, _>>()?;
-    let taken = claims.into_iter().map(async |(cluster, answer)| match answer {
-        Ok((reached, mark, Claim::Free)) => match mark.take_over().await {
-            Ok(()) => (cluster, Ok((reached, mark))),
-            Err(error) => (cluster, Err(chain(&error))),
-        },
-        Ok((reached, mark, _)) => (cluster, Ok((reached, mark))),
-        Err(why) => (cluster, Err(why)),
-    });
-    Ok(futures::future::join_all(taken).await)
-}
-
-/// What a cluster shows about its ledger.
-struct Seen {
-    client: kube::Client,
-    owner: String,
-    said: Said,
-    found: Found,
-    sealed: Option<u64>,
-}
-
-/// Reads who owns a cluster and which generations it has. Writes nothing.
-async fn look(kubeconfig: &Path, mark: &MarkOwner, generations: &KnownGenerations) -> Result<Seen, AccessError> {
-    let client = bootstrap::client(kubeconfig).await?;
-    // This error concerns one cluster: the work in the others goes on.
-    let what = "the cluster belongs to no ledger yet: run `bursar init`";
-    let owner = bootstrap::owner_and_said(&client).await?;
-    let (owner, said) = owner.ok_or_else(|| AccessError::Incomplete { path: kubeconfig.to_owned(), what })?;
-    let found = mark.read(&client).await?;
-    let sealed = mark.sealed_beyond(&client, generations.sealed()).await?;
-    Ok(Seen { client, owner, said, found, sealed })
-}
-
-/// Asks a cluster with the daemon's own credential. If the credential is due for renewal and the cluster belongs to
-/// this ledger, it is renewed first. `renew` is the current time, or `None` if the ledger takes no writes.
-async fn reach(
-    kubeconfig: PathBuf,
-    face: Cluster,
-    (mark, generations): (MarkOwner, Arc<KnownGenerations>),
-    renew: Option<Timestamp>,
-) -> Result<Reached, AccessError> {
-    if renew.is_some() {
-        followed(&mark.cluster, &kubeconfig, &face).await?;
-    }
-    let first = look(&kubeconfig, &mark, &generations).await;
-    let is_ours =
-        |seen: &Seen| seen.owner == mark.ledger_id && exceeded(&seen.found, seen.sealed, &generations).is_none();
-    let renewal = match renew {
-        // The cluster may not answer because the credential has expired.
-        Some(now) if first.as_ref().map_or(true, is_ours) => {
-            renewed(kubeconfig.clone(), mark.cluster.clone(), now).await?
-        }
-        _ => None,
-    };
-    let seen = match (first, &renewal) {
-        (Ok(seen), None | Some(Renewal::NotDue { .. } | Renewal::NotOurs | Renewal::Postponed { .. })) => seen,
-        (_, Some(Renewal::Renewed { .. })) => look(&kubeconfig, &mark, &generations).await?,
-        (Err(error), _) => return Err(error),
-    };
-    let Seen { client, owner, said, found, sealed } = seen;
-    let credential = bootstrap::credential(&kubeconfig).await?;
-    let (file, own) = (digest(&kubeconfig), bootstrap::own_certificate(&kubeconfig)?);
-    Ok(Reached { client, owner, said, mark: (mark, found), sealed, renewal, credential, file, own })
-}
-
-/// Renews the daemon's own certificate if that is due. Returns `None` if nobody has approved it in time. The request
-/// goes on in the background, so that no revocation waits for an approver.
-async fn renewed(kubeconfig: PathBuf, cluster: ClusterName, now: Timestamp) -> Result<Option<Renewal>, AccessError> {
-    let renewing = tokio::spawn(async move { bootstrap::renew(&kubeconfig, &cluster, now).await });
-    match tokio::time::timeout(RENEWED_WITHIN, renewing).await {
-        Ok(Ok(renewal)) => renewal.map(Some),
-        Ok(Err(_)) | Err(_) => Ok(None),
-    }
-}
-
-/// Stops this process when another ledger takes over the cluster. Work in progress is finished, and nothing new begins.
-async fn end_when_taken_over(
-    mut owner: watch::Receiver<Ownership>,
-    own: String,
-    stop: CancellationToken,
-    changed: Arc<Notify>,
-) {
-    let other = |owner: &Ownership| matches!(owner, Ownership::Ledger(id) if *id != own);
-    if owner.wait_for(other).await.is_ok() {
-        stop.cancel();
-        changed.notify_one();
-    }
-}
-
-/// Writes the CA of the configuration into the daemon's own kubeconfig. Returns whether the file changed.
-async fn followed(cluster: &ClusterName, kubeconfig: &Path, face: &Cluster) -> Result<bool, AccessError> {
-    let changed = bootstrap::follow(kubeconfig, face).await?;
-    if changed {
-        tracing::info!(%cluster, "wrote the CA of the configuration into the daemon's own kubeconfig");
-    }
-    Ok(changed)
-}
-
-/// Returns the SHA-256 of a file, or `None` if it cannot be read.
-fn digest(path: &Path) -> Option<[u8; 32]> {
-    std::fs::read(path).ok().map(|content| Sha256::digest(zeroize::Zeroizing::new(content).as_slice()).into())
-}

@@ -9,7 +9,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding, Subject};
 use kube::api::{ListParams, PartialObjectMeta};
 use kube::{Api, Client, ResourceExt as _};
 
-use super::mark::Reserved;
+use super::mark::generations::Reserved;
 use super::{AccessError, answered};
 use crate::contract::{self, CLASS, MANAGED_BY, MANAGER};
 use crate::desired::of_generation_group;

@@ -1,0 +1,352 @@
+//! Keeps the mark of one connected cluster: raises it, and asks or refuses another process of the same ledger.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::generations::{KnownGenerations, Reserved};
+use super::{CLAIM, Found, HOLDER, MarkOwner, Own, REFUSED, by_us, maps};
+use crate::bootstrap::roles::{MARK, NAMESPACE, labels};
+use crate::bootstrap::{AccessError, answered};
+use crate::contract::MANAGER;
+use crate::contract::mark::Mark;
+use crate::errors::chain;
+use crate::observed::listing_again;
+
+/// How long a claim waits for a refusal.
+const CLAIM_WAITS: Duration = Duration::from_secs(10);
+/// The interval between two reads while a claim waits.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How long an execution waits for the mark that it reads first.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
+/// How often a write is tried if somebody else writes the mark at the same time.
+const WRITES: usize = 3;
+/// A `resourceVersion` that no object has. An apply with it creates the object, or fails with 409 if the object exists.
+const NO_OBJECT: &str = "1";
+
+/// Maintains the mark of one connected cluster.
+pub struct MarkKeeper {
+    owner: MarkOwner,
+    client: Client,
+    api: Api<ConfigMap>,
+    found: Mutex<Found>,
+    /// The values to which the mark is raised. They cover all accounts known so far, so that many accounts need one
+    /// write.
+    reserved: Mutex<Reserved>,
+    generations: Arc<KnownGenerations>,
+    writing: tokio::sync::Mutex<()>,
+    lost: AtomicBool,
+}
+
+impl std::fmt::Debug for MarkKeeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MarkKeeper").field("owner", &self.owner).field("found", &self.found).finish_non_exhaustive()
+    }
+}
+
+/// The answer to the question whether another process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// This process runs, or the cluster cannot tell.
+    Held,
+    /// No process refused; [`MarkKeeper::take_over`] may follow.
+    Free,
+    /// Another process runs.
+    Refused,
+}
+
+impl MarkKeeper {
+    /// Starts with the mark `found`, for a ledger that has assigned `last`.
+    #[must_use]
+    pub fn new(
+        client: &Client,
+        owner: MarkOwner,
+        found: Found,
+        last: Reserved,
+        generations: Arc<KnownGenerations>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            owner,
+            client: client.clone(),
+            api: maps(client),
+            found: Mutex::new(found),
+            reserved: Mutex::new(last),
+            generations,
+            writing: tokio::sync::Mutex::default(),
+            lost: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns the public key of the seal.
+    #[must_use]
+    pub fn public_key(&self) -> [u8; 32] {
+        self.owner.sealer.public_key()
+    }
+
+    fn found(&self) -> MutexGuard<'_, Found> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reserved(&self) -> MutexGuard<'_, Reserved> {
+        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn take(&self, found: Found) -> Found {
+        if let Found::Own(own) = &found {
+            self.generations.hear(own.generation);
+        }
+        // An API server that just started, or a role that is being replaced, may refuse one read. What is known stays.
+        if found != Found::Hidden {
+            self.found().clone_from(&found);
+        }
+        found
+    }
+
+    /// Whether the mark proves that this process is older than the cluster.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.generations.beyond().is_some()
+    }
+
+    /// Reads the mark, and returns whether anything may be written in the cluster. The watch alone cannot tell: if this
+    /// process was rolled back with its memory, its connections are broken, and it hears of the mark only later. If the
+    /// mark cannot be read, only the watch can tell; usually the next requests then fail too.
+    pub async fn confirm(&self) -> bool {
+        if *self.found() != Found::Hidden {
+            let _ = tokio::time::timeout(CONFIRMED_WITHIN, self.read()).await;
+        }
+        !self.is_behind()
+    }
+
+    /// Whether another process of the same ledger has taken over.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Whether the mark contains all uids. A mark that cannot be read counts as complete.
+    fn has_uids(&self) -> bool {
+        match &*self.found() {
+            Found::Own(own) => {
+                let reserved = self.reserved();
+                reserved.uids.is_empty() || own.uids == reserved.uids
+            }
+            Found::Absent | Found::Unproven { .. } | Found::Hidden => true,
+        }
+    }
+
+    /// Whether bindings may name `generation` without another write.
+    #[must_use]
+    pub fn covers(&self, generation: u64) -> bool {
+        if self.is_behind() {
+            return false;
+        }
+        match &*self.found() {
+            Found::Own(own) => own.generation >= generation,
+            Found::Absent => false,
+            // Editing the mark must not stop the daemon. The mark of a former owner is replaced.
+            Found::Unproven { ledger, .. } => *ledger == self.owner.ledger_id,
+            Found::Hidden => true,
+        }
+    }
+
+    /// Raises the mark to at least `generation`.
+    ///
+    /// # Errors
+    /// The mark was not raised, so no binding may name the generation.
+    pub async fn raise(&self, generation: u64) -> Result<(), AccessError> {
+        if self.covers(generation) && self.has_uids() {
+            return Ok(());
+        }
+        let _writing = self.writing.lock().await;
+        for _ in 0..WRITES {
+            if self.is_behind() {
+                return Err(AccessError::Behind);
+            }
+            if self.covers(generation) && self.has_uids() {
+                return Ok(());
+            }
+            let generation = generation.max(self.reserved().generation);
+            match self.write(generation).await {
+                // The mark was created, changed or removed in between, so it is read again.
+                Err(error) if error.is_conflict() => drop(self.read().await?),
+                written => return written,
+            }
+        }
+        Err(AccessError::Contended)
+    }
+
+    /// Writes the mark if it is still the known one.
+    async fn write(&self, generation: u64) -> Result<(), AccessError> {
+        let found = self.found().clone();
+        let is_first = self.generations.sends(generation);
+        let written = match found {
+            Found::Own(Own { version, .. }) | Found::Unproven { version, .. } => {
+                let change = json!({"metadata": {"resourceVersion": version}, "data": self.signed(generation)});
+                self.patch(&by_us(), &Patch::Merge(change)).await
+            }
+            Found::Absent | Found::Hidden => self.create(generation).await,
+        };
+        if is_first && written.as_ref().is_err_and(AccessError::is_conflict) {
+            self.generations.was_not_written(generation);
+        }
+        written
+    }
+
+    /// Notes what the ledger has assigned. If the mark is lower, raises it in the background.
+    #[must_use]
+    pub fn reserve(self: &Arc<Self>, reserved: &Reserved) -> Option<AbortOnDropHandle<()>> {
+        let last = {
+            let mut known = self.reserved();
+            known.generation = known.generation.max(reserved.generation);
+            known.uids.clone_from(&reserved.uids);
+            known.generation
+        };
+        self.generations.may_seal(last);
+        if self.covers(last) && self.has_uids() {
+            return None;
+        }
+        let keeper = Arc::clone(self);
+        Some(AbortOnDropHandle::new(tokio::spawn(async move {
+            if let Err(error) = keeper.raise(last).await {
+                let (cluster, error) = (&keeper.owner.cluster, chain(&error));
+                tracing::warn!(%cluster, error, "the mark of the generations in use is not raised");
+            }
+        })))
+    }
+
+    /// Asks whether another process runs. An existing holder is not replaced.
+    pub async fn claim(&self) -> Result<Claim, AccessError> {
+        let me = &self.owner.instance;
+        let (found, last) = (self.found().clone(), self.reserved().generation);
+        let holder = match found {
+            Found::Hidden | Found::Unproven { .. } => return Ok(Claim::Held),
+            Found::Own(own) => own.holder,
+            Found::Absent => match self.write(last).await {
+                Ok(()) => return Ok(Claim::Held),
+                Err(error) if error.is_conflict() => match self.read().await? {
+                    Found::Own(own) => own.holder,
+                    _ => return Ok(Claim::Held),
+                },
+                Err(error) => return Err(error),
+            },
+        };
+        match holder {
+            Some(holder) if holder == *me => Ok(Claim::Held),
+            None => Ok(Claim::Free),
+            Some(holder) => self.claim_from(&holder).await,
+        }
+    }
+
+    /// Makes this process the holder, after a [`Claim::Free`].
+    pub async fn take_over(&self) -> Result<(), AccessError> {
+        self.merge(json!({HOLDER: self.owner.instance, CLAIM: null, REFUSED: null})).await
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "waits for a refusal, with a deadline")]
+    async fn claim_from(&self, holder: &str) -> Result<Claim, AccessError> {
+        let me = &self.owner.instance;
+        let cluster = &self.owner.cluster;
+        tracing::info!(%cluster, "this ledger ran elsewhere, or before a reboot: asking whether it still does");
+        self.merge(json!({CLAIM: me, REFUSED: null})).await?;
+        let begun = tokio::time::Instant::now();
+        while begun.elapsed() < CLAIM_WAITS {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let Found::Own(own) = self.read().await? else { return Ok(Claim::Held) };
+            let mine = own.claim.as_deref() == Some(me) && own.holder.as_deref() == Some(holder);
+            if !mine || own.refused.as_deref() == Some(me) {
+                return Ok(Claim::Refused);
+            }
+        }
+        Ok(Claim::Free)
+    }
+
+    /// Watches the mark until the handle is dropped. Refuses claims, and stops the daemon if another process has taken
+    /// over.
+    #[must_use]
+    pub fn watch(self: &Arc<Self>, stop: CancellationToken, changed: Arc<Notify>) -> Option<AbortOnDropHandle<()>> {
+        if *self.found() == Found::Hidden {
+            return None;
+        }
+        let keeper = Arc::clone(self);
+        let config = watcher::Config::default().fields(&format!("metadata.name={MARK}"));
+        Some(AbortOnDropHandle::new(tokio::spawn(async move {
+            let mut events = std::pin::pin!(listing_again(keeper.api.clone(), config));
+            while let Some(event) = events.next().await {
+                match event {
+                    Ok(Event::Apply(map) | Event::InitApply(map)) => keeper.heard(&map, &stop, &changed).await,
+                    Ok(Event::Delete(_)) => {
+                        *keeper.found() = Found::Absent;
+                        changed.notify_one();
+                    }
+                    Ok(Event::Init | Event::InitDone) | Err(_) => {}
+                }
+            }
+        })))
+    }
+
+    pub(super) async fn heard(&self, map: &ConfigMap, stop: &CancellationToken, changed: &Notify) {
+        let Found::Own(own) = self.take(self.owner.found(map)) else { return };
+        let me = &self.owner.instance;
+        if own.holder.as_deref().is_some_and(|holder| holder != me) {
+            self.lost.store(true, Ordering::Relaxed);
+            stop.cancel();
+            changed.notify_one();
+        } else if !self.is_behind()
+            && let Some(claim) = own.claim.filter(|claim| claim != me)
+            && own.refused.as_deref() != Some(&*claim)
+        {
+            let cluster = &self.owner.cluster;
+            tracing::warn!(%cluster, "a copy of this ledger asked to run in this one's place, and was refused");
+            if let Err(error) = self.merge(json!({REFUSED: claim})).await {
+                tracing::error!(%cluster, error = chain(&error), "the copy of this ledger was not refused");
+            }
+        }
+    }
+
+    async fn read(&self) -> Result<Found, AccessError> {
+        Ok(self.take(self.owner.read(&self.client).await?))
+    }
+
+    fn signed(&self, generation: u64) -> Value {
+        let mut uids = self.reserved().uids.clone();
+        if let (true, Found::Own(own)) = (uids.is_empty(), &*self.found()) {
+            // No class has a range of uids now. The mark keeps its uids, because a class may get a range later.
+            uids.clone_from(&own.uids);
+        }
+        let mark = Mark { ledger: self.owner.ledger_id.clone(), generation, uids };
+        let mut data = json!(mark.signed(&self.owner.cluster, &self.owner.sealer));
+        data[HOLDER] = json!(self.owner.instance);
+        data
+    }
+
+    async fn create(&self, generation: u64) -> Result<(), AccessError> {
+        let manifest = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": MARK, "namespace": NAMESPACE, "labels": labels(), "resourceVersion": NO_OBJECT},
+            "data": self.signed(generation),
+        });
+        self.patch(&PatchParams::apply(MANAGER).force(), &Patch::Apply(manifest)).await
+    }
+
+    async fn merge(&self, data: Value) -> Result<(), AccessError> {
+        self.patch(&by_us(), &Patch::Merge(json!({"data": data}))).await
+    }
+
+    async fn patch(&self, parameters: &PatchParams, patch: &Patch<Value>) -> Result<(), AccessError> {
+        let written = answered("ConfigMap bursar-mark", self.api.patch(MARK, parameters, patch)).await?;
+        self.take(self.owner.found(&written));
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::generations::KnownGenerations;
+use super::keeper::MarkKeeper;
+use super::*;
+
+const ME: &str = "this process";
+
+fn owner() -> MarkOwner {
+    let sealer = Sealer::from_seed(&[7; 32]).expect("32 bytes are a seed");
+    let (ledger_id, instance) = ("a1".to_owned(), ME.to_owned());
+    MarkOwner { cluster: ClusterName("prod".to_owned()), ledger_id, sealer: Arc::new(sealer), instance }
+}
+
+fn map(generation: u64) -> ConfigMap {
+    let owner = owner();
+    let mark = Mark { ledger: owner.ledger_id, generation, uids: BTreeSet::new() };
+    let mut data = mark.signed(&owner.cluster, &owner.sealer);
+    data.insert(HOLDER.to_owned(), ME.to_owned());
+    ConfigMap { data: Some(data), ..ConfigMap::default() }
+}
+
+fn generations(opened: u64) -> (Arc<KnownGenerations>, CancellationToken) {
+    let stop = CancellationToken::new();
+    (Arc::new(KnownGenerations::new(opened, stop.clone(), Arc::default())), stop)
+}
+
+/// A snapshot of a virtual machine restored the process with its memory.
+#[tokio::test]
+async fn a_running_process_stops_when_the_mark_is_higher_than_what_it_wrote() {
+    let (generations, stop) = generations(90);
+    let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:9"));
+    let client = Client::try_from(config).expect("the configuration is valid");
+    let found = owner().found(&map(90));
+    // Meanwhile the rolled-back ledger has assigned generations above the mark.
+    let reserved = Reserved { generation: 110, ..Reserved::default() };
+    let keeper = MarkKeeper::new(&client, owner(), found, reserved, generations);
+    assert!(keeper.covers(90));
+    keeper.heard(&map(90), &CancellationToken::new(), &Notify::new()).await;
+    assert!(!keeper.is_behind() && !stop.is_cancelled());
+    keeper.heard(&map(103), &CancellationToken::new(), &Notify::new()).await;
+    assert!(keeper.is_behind() && stop.is_cancelled());
+    assert!(!keeper.covers(90), "no binding is written any more");
+    assert!(matches!(keeper.raise(90).await, Err(AccessError::Behind)));
+    assert!(!keeper.confirm().await, "although the cluster does not answer");
+}
+
+#[tokio::test]
+async fn a_mark_that_was_readable_stays_known_if_one_read_is_refused() {
+    let (generations, _) = generations(90);
+    let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:9"));
+    let client = Client::try_from(config).expect("a client");
+    let keeper = MarkKeeper::new(&client, owner(), owner().found(&map(90)), Reserved::default(), generations);
+    keeper.take(Found::Hidden);
+    assert!(keeper.covers(90) && !keeper.covers(91));
+}
+
+#[test]
+fn a_generation_that_was_sent_without_an_answer_is_our_own() {
+    let (generations, stop) = generations(90);
+    assert!(generations.sends(95));
+    assert!(!generations.sends(95) && !generations.sends(90));
+    generations.hear(95);
+    generations.hear(92);
+    assert_eq!((generations.beyond(), stop.is_cancelled()), (None, false));
+    // This one was refused with a conflict, so somebody else wrote it.
+    assert!(generations.sends(96));
+    generations.was_not_written(96);
+    generations.hear(96);
+    assert_eq!((generations.beyond(), stop.is_cancelled()), (Some(96), true));
+}
+
+/// While the cluster was away, the ledger caught up with the mark.
+#[test]
+fn a_mark_is_compared_with_the_ledger_as_it_was_opened() {
+    let (generations, _) = generations(100);
+    assert_eq!(generations.exceeded(Some(100), Some(100)), None);
+    assert_eq!(generations.exceeded(Some(106), None), Some(106));
+    assert_eq!(generations.exceeded(None, Some(104)), Some(104));
+    // What this process reserves while the cluster is connected may be in seals, but not in the mark before it is
+    // sent.
+    generations.may_seal(106);
+    assert_eq!(generations.exceeded(Some(106), Some(106)), Some(106));
+    generations.sends(106);
+    assert_eq!(generations.exceeded(Some(106), Some(106)), None);
+}

@@ -4,7 +4,9 @@
 //! The daemon repairs at once what it may write: the webhook's configurations and the backstop's bindings. To repair
 //! the other objects, an administrator runs `bursar init`.
 
-use std::collections::{BTreeMap, BTreeSet};
+pub(super) mod difference;
+
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,19 +15,18 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
+use self::difference::{changed_since_noted, difference, digest, note};
 use super::daemon_admission_policy::{DAEMON_ADMISSION_POLICY, REFUSAL, daemon_admission_policy};
-use super::needs::{Confinement, Needs};
+use super::needs::Needs;
 use super::owner::Said;
 use super::webhook::adopted_rules::{self, Adopting};
 use super::webhook::remembered::remembered;
-use super::webhook::server_rules::Given;
 use super::webhook::{self, APPROVALS, WEBHOOK, WebhookRequest, backstop, mutates, server_rules};
 use super::{AccessError, answered};
-use crate::certificate::fingerprint;
 use crate::identity::ClusterName;
 use crate::observed::listing_again;
 use crate::policy::Policy;
@@ -247,90 +248,6 @@ fn content(object: &Value) -> [&Value; 3] {
     [&object["spec"], &object["webhooks"], &object["metadata"]]
 }
 
-/// The annotation with the digest of those rules in the program that do not depend on the configuration.
-const REVISION: &str = "bursar.dev/revision";
-/// The annotation with the digest of the spec that `init` wrote.
-const DIGEST: &str = "bursar.dev/digest";
-
-/// Adds both annotations to a manifest.
-pub(super) fn note(manifest: &mut Value) {
-    manifest["metadata"]["annotations"] = json!({REVISION: revision(), DIGEST: digest(&manifest["spec"])});
-}
-
-/// Returns the digest of the rules that do not depend on the configuration.
-fn revision() -> String {
-    let [policy, _] = daemon_admission_policy(&Needs::default(), &Confinement::default());
-    let rules = server_rules::policies(&Given::default());
-    let adopting = adopted_rules::manifests(&[Adopting::example()]);
-    let specs: Vec<String> =
-        std::iter::once(&policy).chain(&rules).chain(&adopting).map(|policy| digest(&policy["spec"])).collect();
-    fingerprint(specs.concat().as_bytes())
-}
-
-fn changed_since_noted(manifest: &Value, stored: &Value) -> Option<String> {
-    let noted = |key: &str| stored["metadata"]["annotations"][key].as_str().unwrap_or_default();
-    if noted(REVISION) != manifest["metadata"]["annotations"][REVISION].as_str().unwrap_or_default() {
-        return Some("was made by another version of bursar".to_owned());
-    }
-    (noted(DIGEST) != digest(&stored["spec"])).then(|| "was changed since init made it".to_owned())
-}
-
-/// Returns the digest of a spec without the fields that the API server adds.
-fn digest(spec: &Value) -> String {
-    fingerprint(meant(spec).to_string().as_bytes())
-}
-
-fn meant(value: &Value) -> Value {
-    match value {
-        Value::Array(items) => items.iter().map(meant).collect(),
-        Value::Object(fields) => {
-            let fields = fields.iter().map(|(key, value)| (key.clone(), meant(value)));
-            Value::Object(fields.filter(|(key, value)| !is_empty(value) && !is_default(key, value)).collect())
-        }
-        other => other.clone(),
-    }
-}
-
-/// Whether the value is the default that the API server fills in for this field.
-fn is_default(key: &str, value: &Value) -> bool {
-    matches!(
-        (key, value.as_str()),
-        ("matchPolicy", Some("Equivalent")) | ("scope", Some("*")) | ("reason", Some("Invalid"))
-    )
-}
-
-/// Returns the path of the first field that differs between `manifest` and `stored`.
-fn difference(manifest: &Value, stored: &Value) -> Option<String> {
-    let keys = ["spec", "webhooks"];
-    keys.iter().find_map(|key| differs(&meant(&manifest[*key]), &meant(&stored[*key]), key))
-}
-
-fn differs(wanted: &Value, stored: &Value, path: &str) -> Option<String> {
-    match (wanted, stored) {
-        (Value::Object(wanted), Value::Object(stored)) => {
-            let keys: BTreeSet<&String> = wanted.keys().chain(stored.keys()).collect();
-            let field = |fields: &Map<String, Value>, key: &str| fields.get(key).cloned().unwrap_or_default();
-            keys.into_iter().find_map(|key| differs(&field(wanted, key), &field(stored, key), &format!("{path}.{key}")))
-        }
-        (Value::Array(wanted), Value::Array(stored)) if wanted.len() == stored.len() => wanted
-            .iter()
-            .zip(stored)
-            .enumerate()
-            .find_map(|(at, (wanted, stored))| differs(wanted, stored, &format!("{path}[{at}]"))),
-        _ if wanted == stored => None,
-        _ => Some(path.to_owned()),
-    }
-}
-
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Array(items) => items.is_empty(),
-        Value::Object(fields) => fields.is_empty(),
-        _ => false,
-    }
-}
-
 /// The result of the probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Probed {
@@ -467,113 +384,4 @@ pub fn sentence(ways: &[String]) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::bootstrap::needs::Adopting;
-    use crate::plan::testing::{World, prod};
-    use crate::policy::Class;
-
-    #[test]
-    fn defaults_of_the_server_are_ignored_and_weaker_values_are_reported() {
-        let wanted = json!({"spec": {
-            "failurePolicy": "Fail", "rules": [{"resources": ["pods"], "scope": "Namespaced"}], "objectSelector": {},
-        }});
-        let mut stored = wanted.clone();
-        stored["spec"]["matchConditions"] = json!([]);
-        stored["spec"]["matchPolicy"] = json!("Equivalent");
-        stored["status"] = json!({"observedGeneration": 1});
-        assert_eq!(difference(&wanted, &stored), None);
-        for (field, value, path) in [
-            ("failurePolicy", json!("Ignore"), "spec.failurePolicy"),
-            ("objectSelector", json!({"matchLabels": {"a": "b"}}), "spec.objectSelector"),
-            ("rules", json!([]), "spec.rules"),
-            ("rules", json!([{"resources": ["nodes"], "scope": "Namespaced"}]), "spec.rules[0].resources[0]"),
-            ("matchConditions", json!([{"name": "never", "expression": "false"}]), "spec.matchConditions"),
-        ] {
-            let mut weak = stored.clone();
-            weak["spec"][field] = value;
-            assert_eq!(difference(&wanted, &weak).as_deref(), Some(path));
-        }
-    }
-
-    #[test]
-    fn a_changed_policy_and_one_of_another_version_are_reported() {
-        let [mut policy, _] = daemon_admission_policy(&Needs::default(), &Confinement::default());
-        note(&mut policy);
-        let mut stored = policy.clone();
-        stored["spec"]["matchConstraints"]["matchPolicy"] = json!("Equivalent");
-        assert_eq!(changed_since_noted(&policy, &stored), None);
-        // A policy that `init` made from another configuration.
-        let needs = Needs { roles: BTreeSet::from(["view".to_owned()]), ..Needs::default() };
-        let [mut other, _] = daemon_admission_policy(&needs, &Confinement::default());
-        note(&mut other);
-        assert_eq!(changed_since_noted(&policy, &other), None);
-        other["spec"]["failurePolicy"] = json!("Ignore");
-        assert!(changed_since_noted(&policy, &other).is_some_and(|why| why.contains("changed since")));
-        stored["metadata"]["annotations"][REVISION] = json!("0");
-        assert!(changed_since_noted(&policy, &stored).is_some_and(|why| why.contains("another version")));
-    }
-
-    #[test]
-    fn without_an_approver_the_host_can_become_administrator() {
-        let needs = Needs::default();
-        assert!(
-            sentence(&ways_to_administrator(&needs, &Said::default()))
-                .expect("the host can become administrator")
-                .contains("approver install")
-        );
-    }
-
-    #[test]
-    fn roles_in_the_whole_cluster_by_certificates_can_lead_to_administrator() {
-        let mut world = World::new();
-        let tool = world.policy.classes["tool"].clone();
-        let admin = Class { name: "admin".to_owned(), namespace: None, roles: vec!["view".to_owned()], ..tool };
-        assert!(admin.impersonate.is_empty());
-        world.policy.classes.insert(admin.name.clone(), admin);
-        let ways = ways_to_administrator(&Needs::of(&world.policy, &prod(), &world.ledger), &Said::default());
-        assert!(ways.iter().any(|way| way.starts_with("class admin impersonates, or has roles in")), "{ways:?}");
-        world.policy.classes.remove("admin");
-        let ways = ways_to_administrator(&Needs::of(&world.policy, &prod(), &world.ledger), &Said::default());
-        assert!(ways.iter().all(|way| !way.contains("by certificates")), "{ways:?}");
-    }
-
-    #[test]
-    fn a_class_that_adopts_namespaces_can_lead_to_administrator() {
-        let selector = crate::policy::Selector::parse("a=b").expect("the selector is valid");
-        let adopting = Adopting {
-            selector,
-            pod_security: None,
-            roles: BTreeSet::new(),
-            service_account_roles: BTreeSet::new(),
-            resources: BTreeSet::new(),
-        };
-        let needs = Needs { adopted: BTreeMap::from([("profile".to_owned(), adopting)]), ..Needs::default() };
-        let ways = ways_to_administrator(&needs, &Said::default());
-        assert!(ways.iter().any(|way| way.contains("class profile adopts namespaces")), "{ways:?}");
-    }
-
-    /// The ways to administrator are computed from the configuration, but until `init` runs, the policy of the former
-    /// configuration is in force.
-    #[test]
-    fn a_policy_from_a_wider_configuration_is_reported_as_outdated() {
-        let made_of = |needs: &Needs| {
-            let [mut policy, _] = daemon_admission_policy(needs, &Confinement::default());
-            note(&mut policy);
-            policy
-        };
-        let wider = made_of(&Needs { levels: BTreeSet::from(["privileged"]), ..Needs::default() });
-        let name = ("ValidatingAdmissionPolicy".to_owned(), DAEMON_ADMISSION_POLICY.to_owned());
-        let seen = BTreeMap::from([(name, Seen::Present(Box::new(wider)))]);
-        let watch = ConfinementWatch {
-            seen: Arc::new(Mutex::new(seen)),
-            version: Arc::new(AtomicU64::new(1)),
-            rules: Vec::new(),
-            _tasks: Vec::new(),
-        };
-        let expected = Expected { manifest: made_of(&Needs::default()), repairable: false, noted: true, rule: false };
-        let breaches = watch.compare(&[expected]).expect("the watch has listed the object");
-        let [Breach { outdated: true, what, .. }] = &breaches[..] else { panic!("{breaches:?}") };
-        assert_eq!(what, "was made from an older configuration; run bursar init");
-    }
-}
+mod tests;

@@ -21,7 +21,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::approver::{self, ApproverRequest};
-use super::confinement::{Probed, note, probe};
+use super::confinement::difference::note;
+use super::confinement::{Probed, probe};
 use super::daemon_admission_policy::daemon_admission_policy;
 use super::needs::Needs;
 use super::own::OwnCredential;

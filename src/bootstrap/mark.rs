@@ -18,7 +18,7 @@ use self::generations::Reserved;
 use super::roles::{MARK, NAMESPACE};
 use super::{AccessError, answered};
 use crate::contract::mark::{LEDGER, Mark};
-use crate::contract::{self, MANAGER, Sealer};
+use crate::contract::{self, CLASS, MANAGED_BY, MANAGER, Sealer};
 use crate::identity::{ClusterName, NamespaceName, Uid};
 
 /// The key of the process that runs.

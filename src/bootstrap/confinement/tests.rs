@@ -1,0 +1,111 @@
+use std::collections::BTreeSet;
+
+use super::difference::REVISION;
+use super::*;
+use crate::bootstrap::needs::Adopting;
+use crate::plan::testing::{World, prod};
+use crate::policy::Class;
+
+#[test]
+fn defaults_of_the_server_are_ignored_and_weaker_values_are_reported() {
+    let wanted = json!({"spec": {
+        "failurePolicy": "Fail", "rules": [{"resources": ["pods"], "scope": "Namespaced"}], "objectSelector": {},
+    }});
+    let mut stored = wanted.clone();
+    stored["spec"]["matchConditions"] = json!([]);
+    stored["spec"]["matchPolicy"] = json!("Equivalent");
+    stored["status"] = json!({"observedGeneration": 1});
+    assert_eq!(difference(&wanted, &stored), None);
+    for (field, value, path) in [
+        ("failurePolicy", json!("Ignore"), "spec.failurePolicy"),
+        ("objectSelector", json!({"matchLabels": {"a": "b"}}), "spec.objectSelector"),
+        ("rules", json!([]), "spec.rules"),
+        ("rules", json!([{"resources": ["nodes"], "scope": "Namespaced"}]), "spec.rules[0].resources[0]"),
+        ("matchConditions", json!([{"name": "never", "expression": "false"}]), "spec.matchConditions"),
+    ] {
+        let mut weak = stored.clone();
+        weak["spec"][field] = value;
+        assert_eq!(difference(&wanted, &weak).as_deref(), Some(path));
+    }
+}
+
+#[test]
+fn a_changed_policy_and_one_of_another_version_are_reported() {
+    let [mut policy, _] = daemon_admission_policy(&Needs::default(), &Confinement::default());
+    note(&mut policy);
+    let mut stored = policy.clone();
+    stored["spec"]["matchConstraints"]["matchPolicy"] = json!("Equivalent");
+    assert_eq!(changed_since_noted(&policy, &stored), None);
+    // A policy that `init` made from another configuration.
+    let needs = Needs { roles: BTreeSet::from(["view".to_owned()]), ..Needs::default() };
+    let [mut other, _] = daemon_admission_policy(&needs, &Confinement::default());
+    note(&mut other);
+    assert_eq!(changed_since_noted(&policy, &other), None);
+    other["spec"]["failurePolicy"] = json!("Ignore");
+    assert!(changed_since_noted(&policy, &other).is_some_and(|why| why.contains("changed since")));
+    stored["metadata"]["annotations"][REVISION] = json!("0");
+    assert!(changed_since_noted(&policy, &stored).is_some_and(|why| why.contains("another version")));
+}
+
+#[test]
+fn without_an_approver_the_host_can_become_administrator() {
+    let needs = Needs::default();
+    assert!(
+        sentence(&ways_to_administrator(&needs, &Said::default()))
+            .expect("the host can become administrator")
+            .contains("approver install")
+    );
+}
+
+#[test]
+fn roles_in_the_whole_cluster_by_certificates_can_lead_to_administrator() {
+    let mut world = World::new();
+    let tool = world.policy.classes["tool"].clone();
+    let admin = Class { name: "admin".to_owned(), namespace: None, roles: vec!["view".to_owned()], ..tool };
+    assert!(admin.impersonate.is_empty());
+    world.policy.classes.insert(admin.name.clone(), admin);
+    let ways = ways_to_administrator(&Needs::of(&world.policy, &prod(), &world.ledger), &Said::default());
+    assert!(ways.iter().any(|way| way.starts_with("class admin impersonates, or has roles in")), "{ways:?}");
+    world.policy.classes.remove("admin");
+    let ways = ways_to_administrator(&Needs::of(&world.policy, &prod(), &world.ledger), &Said::default());
+    assert!(ways.iter().all(|way| !way.contains("by certificates")), "{ways:?}");
+}
+
+#[test]
+fn a_class_that_adopts_namespaces_can_lead_to_administrator() {
+    let selector = crate::policy::Selector::parse("a=b").expect("the selector is valid");
+    let adopting = Adopting {
+        selector,
+        pod_security: None,
+        roles: BTreeSet::new(),
+        service_account_roles: BTreeSet::new(),
+        resources: BTreeSet::new(),
+    };
+    let needs = Needs { adopted: BTreeMap::from([("profile".to_owned(), adopting)]), ..Needs::default() };
+    let ways = ways_to_administrator(&needs, &Said::default());
+    assert!(ways.iter().any(|way| way.contains("class profile adopts namespaces")), "{ways:?}");
+}
+
+/// The ways to administrator are computed from the configuration, but until `init` runs, the policy of the former
+/// configuration is in force.
+#[test]
+fn a_policy_from_a_wider_configuration_is_reported_as_outdated() {
+    let made_of = |needs: &Needs| {
+        let [mut policy, _] = daemon_admission_policy(needs, &Confinement::default());
+        note(&mut policy);
+        policy
+    };
+    let wider = made_of(&Needs { levels: BTreeSet::from(["privileged"]), ..Needs::default() });
+    let name = ("ValidatingAdmissionPolicy".to_owned(), DAEMON_ADMISSION_POLICY.to_owned());
+    let seen = BTreeMap::from([(name, Seen::Present(Box::new(wider)))]);
+    let watch = ConfinementWatch {
+        seen: Arc::new(Mutex::new(seen)),
+        version: Arc::new(AtomicU64::new(1)),
+        rules: Vec::new(),
+        _tasks: Vec::new(),
+    };
+    let expected = Expected { manifest: made_of(&Needs::default()), repairable: false, noted: true, rule: false };
+    let breaches = watch.compare(&[expected]).expect("the watch has listed the object");
+    let [Breach { outdated: true, what, .. }] = &breaches[..] else { panic!("{breaches:?}") };
+    assert_eq!(what, "was made from an older configuration; run bursar init");
+}

@@ -84,23 +84,23 @@ impl KnownGenerations {
         self.lock().sealed
     }
 
-    fn may_seal(&self, generation: u64) {
+    pub(super) fn may_seal(&self, generation: u64) {
         let mut known = self.lock();
         known.sealed = known.sealed.max(generation);
     }
 
     /// A generation is sent to the mark. Returns whether it was never sent before.
-    fn sends(&self, generation: u64) -> bool {
+    pub(super) fn sends(&self, generation: u64) -> bool {
         let mut known = self.lock();
         generation > known.marked && known.sent.insert(generation)
     }
 
-    fn was_not_written(&self, generation: u64) {
+    pub(super) fn was_not_written(&self, generation: u64) {
         self.lock().sent.remove(&generation);
     }
 
     /// The mark has this generation.
-    fn hear(&self, generation: u64) {
+    pub(super) fn hear(&self, generation: u64) {
         let mut known = self.lock();
         if known.explains(generation) {
             known.marked = known.marked.max(generation);

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 
 use crate::contract::exception::ExceptedRule;
 use crate::identity::AccountKind;
-use crate::report::who::What;
+use crate::report::who::what::What;
 
 pub use self::adopt::{Adopt, AdoptAccount, AdoptNamespace, AdoptObject};
 pub use self::approver::{Approver, ApproverInstall, ApproverUninstall};

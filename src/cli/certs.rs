@@ -8,7 +8,8 @@ use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::{self, Row};
 use crate::daemon;
-use crate::report::who::{self, What};
+use crate::report::who;
+use crate::report::who::what::What;
 
 pub(super) async fn run(context: &Context, arguments: &Certs) -> Result<Exit, Failure> {
     if let Some(CertsCommand::Who { fingerprint }) = &arguments.command {

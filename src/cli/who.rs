@@ -16,7 +16,8 @@ use super::output::{self, Row, clean};
 use crate::control::api::WhoRequest;
 use crate::errors::chain;
 use crate::identity::ClusterName;
-use crate::report::who::{What, answer};
+use crate::report::who::answer;
+use crate::report::who::what::What;
 use crate::{bootstrap, daemon};
 
 /// The deadline of a cluster's answer, for which the ledger's answer has to wait.

@@ -37,7 +37,7 @@ use crate::plan::quota::OverQuota;
 use crate::plan::revocation;
 use crate::plan::unknown::Unknown;
 use crate::report::unfinished::Unfinished;
-use crate::report::who::What;
+use crate::report::who::what::What;
 use crate::snapshot::RejectedEntry;
 
 /// A question about an account from a caller who may not read everything.

@@ -1,29 +1,25 @@
 //! Finds the accounts behind something that a log names: a uid, a credential, a pod, a host or a mail address. Shows
 //! them as they were at a given time, and says which former facts the ledger does not keep. Changes nothing.
 
+pub mod what;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::str::FromStr;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use self::what::What;
 use crate::admission::serves;
 use crate::contract::exception::ExceptedRule;
 use crate::contract::{Identity, TenantState};
+use crate::desired::ClassesOfNamespaces as Classes;
 use crate::desired::rules::rules;
-use crate::desired::{ClassesOfNamespaces as Classes, classes_of_namespaces};
-use crate::identity::{AccountId, ClusterName, is_dns_label};
+use crate::identity::{AccountId, ClusterName};
 use crate::ledger::{LedgerState, Tenant};
 use crate::policy::{Class, CredentialRule, Policy};
 use crate::rules::{ClassRules, Mode};
 use crate::store::{ReadStore, StoreError};
 
-/// The prefix of a certificate's digits in audit events (`credential-id`, Kubernetes 1.30 and later).
-const CERTIFICATE: &str = "X509SHA256=";
-/// The prefix of a token's id in audit events.
-const TOKEN: &str = "JTI=";
 /// The time that stands for "now" in the queries. It is later than everything in the ledger, and before the open end,
 /// so the answer is the newest that the ledger has, also in a backup.
 const LATEST: &str = "9999-12-31T23:59:58Z";
@@ -99,101 +95,12 @@ WHERE ms.account_id IN (SELECT value FROM json_each(?1)) AND ms.at_start <= ?2 A
 
 type Row = Map<String, Value>;
 
-/// Something that a log names.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum What {
-    /// The uid of a process or file.
-    Uid(u32),
-    /// The fingerprint of a certificate, or the id of a token.
-    Credential(String),
-    /// A pod or a former pod: namespace and name.
-    Pod(String, String),
-    /// The host of an Ingress, or an external host with its own tokens.
-    Host(String),
-    /// The mail address of a person.
-    Mail(String),
-}
-
 /// A text that has none of these forms.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is none of: a uid (52503), {CERTIFICATE}… with 64 digits or {TOKEN}… from an audit event, NAMESPACE/POD, a host \
      (foo.tools.example.org), a mail address"
 )]
-pub struct NoShape(String);
-
-impl FromStr for What {
-    type Err = NoShape;
-
-    fn from_str(text: &str) -> Result<Self, NoShape> {
-        let wrong = || NoShape(text.to_owned());
-        if let Some(id) = credential_id(text) {
-            return Ok(Self::Credential(id));
-        }
-        if text.bytes().all(|byte| byte.is_ascii_digit()) {
-            return text.parse().map(Self::Uid).map_err(|_| wrong());
-        }
-        if let Some((name, domain)) = text.split_once('@') {
-            let is_mail = !name.is_empty() && is_host(&domain.to_ascii_lowercase());
-            let is_plain = !text.contains(|c: char| c.is_whitespace() || c.is_control());
-            return if is_mail && is_plain { Ok(Self::Mail(text.to_owned())) } else { Err(wrong()) };
-        }
-        if let Some((namespace, pod)) = text.split_once('/') {
-            let is_pod = is_host(namespace) && !namespace.contains('.') && is_host(pod);
-            return if is_pod { Ok(Self::Pod(namespace.to_owned(), pod.to_owned())) } else { Err(wrong()) };
-        }
-        let host = text.to_ascii_lowercase();
-        let named = host.strip_prefix("*.").unwrap_or(&host);
-        if is_host(named) { Ok(Self::Host(host)) } else { Err(wrong()) }
-    }
-}
-
-impl fmt::Display for What {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Uid(uid) => uid.fmt(f),
-            Self::Credential(id) if is_fingerprint(id) => write!(f, "{CERTIFICATE}{id}"),
-            Self::Credential(id) => write!(f, "{TOKEN}{id}"),
-            Self::Pod(namespace, pod) => write!(f, "{namespace}/{pod}"),
-            Self::Host(text) | Self::Mail(text) => text.fmt(f),
-        }
-    }
-}
-
-impl TryFrom<String> for What {
-    type Error = NoShape;
-
-    fn try_from(text: String) -> Result<Self, NoShape> {
-        text.parse()
-    }
-}
-
-impl From<What> for String {
-    fn from(what: What) -> Self {
-        what.to_string()
-    }
-}
-
-/// Whether the text is a DNS name (RFC 1123). Names of pods are DNS names too.
-fn is_host(text: &str) -> bool {
-    text.len() <= 253 && text.split('.').all(is_dns_label)
-}
-
-fn is_fingerprint(id: &str) -> bool {
-    id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-/// Returns the fingerprint as 64 lower-case hex digits, or the id of a token unchanged. Accepts the forms of audit
-/// events and openssl.
-#[must_use]
-pub fn credential_id(text: &str) -> Option<String> {
-    if let Some(id) = text.strip_prefix(TOKEN) {
-        return Some(id.to_owned()).filter(|id| !id.is_empty());
-    }
-    let digits = text.strip_prefix(CERTIFICATE).unwrap_or(text).replace(':', "").to_ascii_lowercase();
-    Some(digits).filter(|digits| is_fingerprint(digits))
-}
 
 /// The certificate or token with this id, as its holder is now, and the id of that account.
 pub async fn credential(store: &mut ReadStore, id: &str) -> Result<Option<(String, Row)>, StoreError> {
@@ -449,190 +356,4 @@ fn by_id(rows: Vec<Row>) -> BTreeMap<String, Vec<Row>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use jiff::SignedDuration;
-
-    use super::*;
-    use crate::identity::{AccountKind, AccountName, DirectoryId, PosixIdentity};
-    use crate::ledger::change::{Change, Event};
-    use crate::ledger::exception::{Exception, ExceptionKey};
-    use crate::ledger::{Account, Lifecycle, Note};
-    use crate::plan::testing::World;
-    use crate::store::{FILE, Store};
-
-    #[test]
-    fn a_text_is_recognized_by_its_form() {
-        let what = |text: &str| text.parse::<What>().ok();
-        let digits = "9a".repeat(32);
-        assert_eq!(what("52503"), Some(What::Uid(52_503)));
-        for text in [format!("X509SHA256={digits}"), vec!["9A"; 32].join(":"), digits.clone()] {
-            assert_eq!(what(&text), Some(What::Credential(digits.clone())), "{text}");
-        }
-        assert_eq!(what("JTI=4f0c-1"), Some(What::Credential("4f0c-1".to_owned())));
-        assert_eq!(what("tool-foo/web-1.x"), Some(What::Pod("tool-foo".to_owned(), "web-1.x".to_owned())));
-        assert_eq!(what("Foo.Tools.example.org"), Some(What::Host("foo.tools.example.org".to_owned())));
-        assert_eq!(what("*.foo.example.org"), Some(What::Host("*.foo.example.org".to_owned())));
-        assert_eq!(what("ce1"), Some(What::Host("ce1".to_owned())));
-        assert_eq!(what("Alice.L@example.org"), Some(What::Mail("Alice.L@example.org".to_owned())));
-        for wrong in [
-            "",
-            "-5",
-            "99999999999999999999",
-            "X509SHA256=12",
-            "JTI=",
-            "tool:foo",
-            "a b",
-            "a_b",
-            "@example.org",
-            "a@",
-            "a@b@c",
-            "a b@c",
-            "/pod",
-            "ns/",
-            "a/b/c",
-            "a.b/web",
-            "a..b",
-            "-a.b",
-        ] {
-            assert_eq!(what(wrong), None, "{wrong:?}");
-        }
-    }
-
-    #[test]
-    fn a_question_parses_from_its_own_text() {
-        for text in ["52503", "JTI=4f0c", "tool-foo/web", "foo.example.org", "a@b.org"] {
-            assert_eq!(text.parse::<What>().expect(text).to_string(), text);
-        }
-        let digits = format!("X509SHA256={}", "9a".repeat(32));
-        assert_eq!(digits.parse::<What>().expect("a fingerprint").to_string(), digits);
-    }
-
-    fn served_by(world: &World, host: &str) -> (Vec<String>, Vec<String>) {
-        let mut found = Found::default();
-        let classes = classes_of_namespaces(&world.ledger, &world.policy);
-        served((&world.ledger, &world.policy), &classes, host, None, &mut found);
-        (found.by.into_values().flatten().collect(), found.notes)
-    }
-
-    #[test]
-    fn a_host_leads_to_its_tenant_and_names_exceptions() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
-        world.add(AccountKind::Tool, "bar", Some(52_504));
-        world.policy.classes.retain(|name, _| name == "tool");
-        let class = world.policy.classes.get_mut("tool").expect("a class");
-        class.admission.hosts.allow = vec!["{name}.tools.example.org".to_owned()];
-        world.cycle();
-        let by = "class tool lets it serve {name}.tools.example.org in cluster prod".to_owned();
-        let lax = "any tenant of class tool may serve it: rule hosts is not enforced".to_owned();
-        assert_eq!(served_by(&world, "foo.tools.example.org"), (vec![by.clone()], vec![lax]));
-
-        world.policy.classes.get_mut("tool").expect("a class").admission.hosts.mode = Mode::Enforce;
-        assert_eq!(served_by(&world, "foo.tools.example.org"), (vec![by], Vec::new()));
-        assert_eq!(served_by(&world, "tools.example.org"), (Vec::new(), Vec::new()));
-        let note = Note { actor: "ann".to_owned(), reason: "x".to_owned(), ticket: None, at: world.now };
-        let key = ExceptionKey { account: foo, rule: ExceptedRule::Hosts, cluster: None };
-        world.ledger.exceptions.insert(key, Exception { until: world.now, note, proved: None });
-        let (_, notes) = served_by(&world, "www.example.org");
-        assert_eq!(notes, ["tool:foo may serve it: it is excepted from rule hosts until 2026-05-03T12:00:00Z"]);
-    }
-
-    #[test]
-    fn a_host_is_served_by_the_class_that_admission_asks_for() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
-        world.policy.classes.retain(|name, _| name == "tool");
-        world.cycle();
-        // Another class selects the tool now; the ledger remembers the first one.
-        let mut class = world.policy.classes.remove("tool").expect("a class");
-        class.name = "web".to_owned();
-        class.admission.hosts.mode = Mode::Enforce;
-        class.admission.hosts.allow = vec!["{name}.web.example.org".to_owned()];
-        world.policy.classes.insert("web".to_owned(), class);
-        world.cycle();
-        assert_eq!(world.ledger.tenants_of(&foo).next().map(|(_, tenant)| tenant.class.as_str()), Some("tool"));
-        let by = "class web lets it serve {name}.web.example.org in cluster prod".to_owned();
-        assert_eq!(served_by(&world, "foo.web.example.org"), (vec![by], Vec::new()));
-    }
-
-    #[tokio::test]
-    async fn a_suspended_member_of_a_workspace_has_no_access() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
-        let day = |day: i8| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24 * i64::from(day));
-        let new = |kind, name: &str| {
-            let (id, directory_id) = (AccountId(name.into()), DirectoryId(format!("{name}-id")));
-            let account = AccountName { kind, name: name.to_owned() };
-            Account { state: Lifecycle::Active, ..Account::new(id, account, "people", directory_id, day(1)) }
-        };
-        let people = ["ann", "ben", "eve"].map(|name| new(AccountKind::User, name));
-        // No class selects eve, so she is no tenant.
-        let people = people.map(|person| match person.name.as_str() {
-            "eve" => Account { state: Lifecycle::New, ..person },
-            _ => person,
-        });
-        let members =
-            people.iter().map(|person| (person.directory_id.clone(), crate::snapshot::Role::Member)).collect();
-        let group = Account { members, ..new(AccountKind::Group, "lab") };
-        let namespace = Some("workspace-lab".to_owned().try_into().expect("a name"));
-        let tenant = Tenant { class: "course".to_owned(), namespace, created_at: day(1) };
-        let cluster = ClusterName("prod".to_owned());
-        let known = people.iter().chain([&group]).map(|account| Change::Account(Box::new(account.clone())));
-        let begin: Vec<Change> = known.chain([Change::Tenant(group.id.clone(), cluster, tenant)]).collect();
-        store.write(&lock, &begin, &[], day(1)).await.expect("written");
-        let ben = Account { state: Lifecycle::Suspended, since: day(5), ..people[1].clone() };
-        store.write(&lock, &[Change::Account(Box::new(ben))], &[], day(5)).await.expect("suspended");
-        store.close().await.expect("closed");
-        let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
-        let pod = What::Pod("workspace-lab".to_owned(), "web".to_owned());
-        for (at, expected) in [(None, vec!["user:ann"]), (Some(day(3)), vec!["user:ann", "user:ben"])] {
-            let found = answer(&mut reader, None, &pod, at).await.expect("an answer");
-            let people = found["answers"][0]["people"].as_array().cloned().unwrap_or_default();
-            let with: Vec<_> =
-                people.iter().filter(|it| it["access"] == true).filter_map(|it| it["member"].as_str()).collect();
-            assert_eq!((with, people.len()), (expected, 3), "{found:#}");
-        }
-        let query = "SELECT member, at_end FROM access_on WHERE account = 'group:lab' ORDER BY member";
-        let rows = reader.rows(query, &[]).await.expect("rows");
-        let rows: Vec<_> = rows.iter().map(|row| (text(row, "member"), text(row, "at_end"))).collect();
-        let open = |name: &str, end: &str| (format!("user:{name}"), end.to_owned());
-        assert_eq!(rows, [open("ann", "9999-12-31T23:59:59Z"), open("ben", "1970-01-06T00:00:00Z")]);
-    }
-
-    #[tokio::test]
-    async fn a_former_uid_leads_to_its_account_only_until_the_change() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
-        let day = |day: i8| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24 * i64::from(day));
-        let name = AccountName { kind: AccountKind::Tool, name: "foo".to_owned() };
-        let id = AccountId("foo".into());
-        let with = |uid: i64| {
-            let (uid, gid) = (uid.try_into().expect("a uid"), uid.try_into().expect("a gid"));
-            let posix = Some(PosixIdentity { uid, gid, groups: BTreeSet::new() });
-            let account = Account::new(id.clone(), name.clone(), "people", DirectoryId("d".to_owned()), day(1));
-            [Change::Account(Box::new(Account { posix, ..account })), Change::Uid(uid, id.clone())]
-        };
-        store.write(&lock, &with(5_000), &[], day(1)).await.expect("written");
-        let adopted = Event {
-            actor: "ann".to_owned(),
-            account: Some(name.clone()),
-            account_id: Some(id.clone()),
-            action: "uid adopted".to_owned(),
-            reason: "moved".to_owned(),
-            ticket: None,
-            plan: None,
-            detail: json!({"before": 5_000, "after": 6_000}),
-        };
-        store.write(&lock, &with(6_000), &[adopted], day(10)).await.expect("written");
-        store.close().await.expect("closed");
-        let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
-        let mut ask = async |uid, at| answer(&mut reader, None, &What::Uid(uid), at).await.expect("an answer");
-        let now = ask(5_000, None).await;
-        let by = now["answers"][0]["found_by"][0].as_str().unwrap_or_default().to_owned();
-        assert!(by.starts_with("a former uid: the account has 6000 now"), "{now:#}");
-        assert_eq!(ask(5_000, Some(day(5))).await["answers"][0]["uid"], 5_000);
-        let later = ask(5_000, Some(day(11))).await;
-        let note = json!(["tool:foo had uid 6000 then, and 5000 at another time"]);
-        assert_eq!((&later["answers"], &later["notes"]), (&json!([]), &note));
-    }
-}
+mod tests;

@@ -1,8 +1,9 @@
 //! Answers one request of the API server: reads the body, resolves the tenant, decides, answers, and logs refusals.
 
+mod body;
+
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -10,32 +11,20 @@ use bursar_core::admission::decision::{Decision, Finding, Rule};
 use bursar_core::admission::review::{Review, answer};
 use bursar_core::admission::sender::question;
 use bursar_core::admission::tenant::{Resolved, Unresolved};
-use bursar_core::admission::value::Json;
-use bursar_core::admission::{Operation, POD_BYTES, TOO_LARGE, decide};
+use bursar_core::admission::{Operation, decide};
 use bursar_core::rules::{Mode, Rules};
-use http::{Method, Request, Response, StatusCode, Version, header};
+use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body as _, Bytes, Incoming};
 use jiff::{SignedDuration, Timestamp};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::Semaphore;
 
+use self::body::{BODY_LIMIT, TOO_MANY, VALUES, discard, read, too_large, values};
 use super::clients::{Clients, Peer, Peers};
 use super::metrics::{Gauges, Metrics};
 use super::room::{BODY_WITHIN, Room};
 use crate::index::Index;
-
-/// The largest body that is read. A review of an update contains the object twice. etcd accepts 1.5 MiB for one, and
-/// JSON may write a byte as six (`\u003c`). The rest of the limit is for the other fields of the review.
-pub const BODY_LIMIT: usize = 2 * 6 * (3 << 19) + (2 << 20);
-
-/// The most values of one body, as [`values`] counts them. A parsed value takes up to 120 bytes, which for a list or an
-/// object with one value is 34 times its text.
-const VALUES: usize = 1 << 20;
-
-/// The divisor of [`BODY_LIMIT`] and [`VALUES`] for reviews of a creation. These may use only half of the limits, so
-/// that an update of the created object can always be read.
-const OF_A_CREATION: usize = 2;
 
 /// Bodies up to this size are small. Nearly every review of a pod is.
 const SMALL: usize = 256 << 10;
@@ -326,29 +315,6 @@ enum Judged {
     Unknown(String),
 }
 
-const TOO_MANY: &str = "the body has more than 1,048,576 values";
-
-/// Reads a whole body, for which `length` bytes are reserved.
-async fn read(
-    version: Version,
-    mut body: Incoming,
-    length: usize,
-    came: Arc<AtomicUsize>,
-) -> Result<Vec<u8>, (StatusCode, &'static str)> {
-    let mut bytes = Vec::with_capacity(length);
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| (StatusCode::BAD_REQUEST, "the request body is incomplete"))?;
-        let Some(data) = frame.data_ref() else { continue };
-        if bytes.len() + data.len() > length {
-            discard(version, body);
-            return Err((StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than 20 MiB"));
-        }
-        bytes.extend_from_slice(data);
-        came.store(bytes.len(), Ordering::Relaxed);
-    }
-    Ok(bytes)
-}
-
 /// Answers the kubelet and Prometheus. `unready` returns why the program is not ready.
 pub(super) fn health<B>(
     request: &Request<B>,
@@ -364,50 +330,6 @@ pub(super) fn health<B>(
         "/metrics" => respond(StatusCode::OK, METRICS, exposition()),
         _ => text(StatusCode::NOT_FOUND, "not found: the paths are /healthz, /readyz and /metrics"),
     }
-}
-
-/// Reads and drops a body that is not needed. If an HTTP/1 connection is closed while the client still sends, the
-/// client may never see the answer. HTTP/2 tells the client to stop.
-fn discard(version: Version, mut body: Incoming) {
-    if version >= Version::HTTP_2 || body.is_end_stream() {
-        return;
-    }
-    let rest = async move {
-        let mut left = BODY_LIMIT;
-        while let Some(Ok(frame)) = body.frame().await {
-            let length = frame.data_ref().map_or(0, Bytes::len);
-            let Some(less) = left.checked_sub(length) else { return };
-            left = less;
-        }
-    };
-    tokio::spawn(tokio::time::timeout(BODY_WITHIN, rest));
-}
-
-/// Returns why an object may not become this large. An object that is too large already may stay, and become smaller.
-/// The daemon is exempt, because it only adds a short annotation.
-fn too_large(review: &Review<'_>, daemon: &str, length: usize, values: usize) -> Option<&'static str> {
-    let can_be_updated = length <= BODY_LIMIT / OF_A_CREATION && values <= VALUES / OF_A_CREATION;
-    if review.operation == Operation::Create && !can_be_updated {
-        return Some("a review of its update would be larger than the webhook reads");
-    }
-    let is_pod = review.group.is_empty() && review.resource == "pods" && review.subresource != "status";
-    let stored = |object: &Option<Json<'_>>| object.as_ref().map_or(0, Json::stored);
-    let size = stored(&review.object);
-    (is_pod && review.user.name != daemon && size > POD_BYTES && size > stored(&review.old_object)).then_some(TOO_LARGE)
-}
-
-/// Returns an upper bound of the number of values in a JSON body.
-fn values(body: &[u8]) -> usize {
-    let (mut count, mut is_text, mut bytes) = (1, false, body.iter());
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'"' => is_text = !is_text,
-            b'\\' => drop(bytes.next()),
-            b',' | b'[' | b'{' if !is_text => count += 1,
-            _ => {}
-        }
-    }
-    count
 }
 
 /// Reduces a decision to what its phase reports: warnings only once, and changes only where they can be made. A change
@@ -478,47 +400,4 @@ pub(super) fn respond(status: StatusCode, kind: &'static str, body: String) -> A
 }
 
 #[cfg(test)]
-mod tests {
-    use bursar_core::admission::decision::PatchOperation;
-    use serde_json::json;
-
-    use super::*;
-
-    fn review() -> Review<'static> {
-        let body = r#"{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u",
-            "operation": "CREATE", "name": "web", "resource": {"group": "", "version": "v1", "resource": "pods"}}}"#;
-        Review::parse(body.as_bytes()).expect("the body is a review")
-    }
-
-    #[test]
-    fn values_of_a_body_are_counted_outside_of_texts() {
-        for (body, count) in
-            [(r#"[0,1,"a,b[",{"a\\":[],"\",{":{}}]"#, 9), ("[[[]]]", 4), ("7", 1), ("", 1), (r#""\"#, 1)]
-        {
-            assert_eq!(values(body.as_bytes()), count, "{body}");
-        }
-    }
-
-    #[test]
-    fn the_limit_has_room_for_two_fully_escaped_objects() {
-        let object = serde_json::to_string(&"\u{1}".repeat(3 << 19)).expect("a text becomes JSON");
-        assert!(2 * object.len() + (1 << 20) < BODY_LIMIT);
-    }
-
-    #[test]
-    fn an_object_that_lost_a_filled_in_field_is_refused() {
-        let change = PatchOperation { op: "add", path: "/spec/x".to_owned(), value: json!(1) };
-        let decision = Decision { patch: vec![change], ..Decision::default() };
-        assert_eq!(settle(Phase::Mutate, &review(), decision.clone()), decision);
-        let settled = settle(Phase::Validate, &review(), decision);
-        assert!(settled.patch.is_empty() && settled.message().contains("/spec/x"), "{}", settled.message());
-    }
-
-    #[test]
-    fn warnings_are_reported_in_one_phase_only() {
-        let finding = refused("a", "b", "c").refusals;
-        let decision = Decision { warnings: finding.clone(), audit: finding, ..Decision::default() };
-        assert_eq!(settle(Phase::Mutate, &review(), decision.clone()), Decision::default());
-        assert_eq!(settle(Phase::Validate, &review(), decision.clone()), decision);
-    }
-}
+mod tests;

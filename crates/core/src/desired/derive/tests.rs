@@ -1,0 +1,24 @@
+use super::*;
+use crate::plan::PlanInputs;
+use crate::plan::testing::World as Site;
+
+#[test]
+fn an_idle_account_that_was_asked_for_resumes_even_in_a_late_cycle() {
+    let mut site = Site::new();
+    let foo = site.add(AccountKind::Tool, "foo", Some(52_503));
+    site.cycle();
+    let since = site.now;
+    let account = site.account(&foo);
+    (account.state, account.since) = (Lifecycle::Suspended, since);
+    account.suspension = Some(Suspension::Idle { since });
+    let mut deriver = Deriver::default();
+    let mut transition = |site: &Site| {
+        let PlanInputs { ledger, policy, sealer, now, .. } = site.inputs();
+        deriver.derive(ledger, policy, sealer, now).accounts[&foo].transition.clone()
+    };
+    site.now += SignedDuration::from_hours(1);
+    assert_eq!(transition(&site), None);
+    site.ledger.last_use.insert(foo.clone(), site.now);
+    site.now += 2 * AWAITED;
+    assert_eq!(transition(&site), Some(Transition::Resume));
+}

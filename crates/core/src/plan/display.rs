@@ -4,6 +4,9 @@
 //! `~`. A line with `!` is a finding that no plan can remedy. Structs are destructured here, so that a new field cannot
 //! be forgotten.
 
+mod refusal;
+mod steps;
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,21 +14,19 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::adopted::is_of_others;
+use self::steps::{details, only_reason};
 use super::budget::REMOVED;
-use super::guard::{ABSENCE, ATTRIBUTES, ApprovedPlan, COMPLETENESS, EMPTIED, IMPORT, Refusal, refused_hash};
+use super::guard::{ABSENCE, ATTRIBUTES, ApprovedPlan, EMPTIED, IMPORT, Refusal, refused_hash};
 use super::limit_usage::LimitUse;
 use super::pace::Progress;
 use super::realm::RealmPlan;
 use super::realm::guard::{ApprovedRealmPlan, ROLES, USERS};
 use super::reaper::Waiting;
 use super::revocation;
-use super::wording::{counted, number, objects};
-use super::{AccountPlan, Action, Notice, Plan, Reason};
-use crate::desired::quota::stops_pods;
-use crate::desired::{DesiredCredential, Proof, Regeneration, Transition};
-use crate::identity::{AccountKind, AccountName};
-use crate::kinds::{Detail, ObjectKey};
+use super::wording::{counted, number};
+use super::{AccountPlan, Action, Notice, Plan};
+use crate::desired::{Regeneration, Transition};
+use crate::identity::AccountName;
 use crate::ledger::missing::Missing;
 use crate::ledger::{Ending, LedgerState, Lifecycle, Note, SourceState, Suspension};
 use crate::snapshot::{Completeness, RejectedEntry};
@@ -233,75 +234,6 @@ fn answered(source: &SourceState) -> String {
     }
 }
 
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { limit, class, allowed, wanted, what, accounts, hash, parts: _ } = self;
-        let names: Vec<&str> = accounts.iter().map(|account| account.name.as_str()).collect();
-        let names = names.join(", ");
-        if limit == COMPLETENESS {
-            return write!(
-                f,
-                "refused: {} {what} wait for a complete read of {class}, because the last one was not complete: \
-                 {names}",
-                accounts.len()
-            );
-        }
-        match limit.as_str() {
-            ATTRIBUTES => {
-                let (before, now) = (number(*wanted), number(*allowed));
-                write!(f, "refused: {what}: {before} accounts of {class} had it, {now} have it now")?;
-                return match hash {
-                    Some(hash) => {
-                        write!(f, ". The old values stay in force. If it was removed on purpose: bursar approve {hash}")
-                    }
-                    None => write!(f, ". Accounts without it keep the uids that they had"),
-                };
-            }
-            IMPORT => {
-                return write!(
-                    f,
-                    "refused: {} {what} of {class} are missing, and others have their names and uids under new ids, such \
-                     as {}. This looks like a new import, so none of them is suspended. If they are the same: bursar \
-                     directory imported > FILE; bursar adopt import FILE",
-                    number(*wanted),
-                    accounts.first().map_or("", |account| account.name.as_str())
-                );
-            }
-            ABSENCE if what.is_empty() => {
-                return write!(
-                    f,
-                    "refused: no server of {class} could be asked for {names} alone. They stay as they are; the next read \
-                     asks again"
-                );
-            }
-            ABSENCE => {
-                return write!(f, "refused: the servers of {class} disagree about whether {names} is there: {what}");
-            }
-            EMPTIED => {
-                return write!(
-                    f,
-                    "refused: {} groups of {class} show no member at once, such as {}. They keep their members. If they \
-                     are really empty: bursar directory accept {class}",
-                    number(*wanted),
-                    accounts.first().map_or("", |account| account.name.as_str())
-                );
-            }
-            _ => write!(f, "refused by limit {limit} ({allowed} left): ")?,
-        }
-        match what.as_str() {
-            "members" => write!(f, "{wanted} members leave, refused for {names}")?,
-            REMOVED => write!(f, "{wanted} {what} because of the configuration or a label, refused for {names}")?,
-            USERS => write!(f, "{} of {wanted} users disabled in the realm: {names}", accounts.len())?,
-            ROLES => write!(f, "{wanted} roles are taken in the realm, refused for {names}")?,
-            _ => write!(f, "{} of {wanted} {what}: {names}", accounts.len())?,
-        }
-        match hash {
-            Some(hash) => write!(f, ". To allow exactly these: bursar approve {hash}"),
-            None => Ok(()),
-        }
-    }
-}
-
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&lines(self, &[]))
@@ -469,190 +401,5 @@ pub fn cause(why: &Suspension, plan: &AccountPlan) -> String {
         }
         Suspension::Left => "in no class any more".to_owned(),
         Suspension::Idle { since } => format!("idle since {since:.0}"),
-    }
-}
-
-/// Returns the sign and the summary of a plan without a change of the lifecycle state: its most important reason, such
-/// as `quota changed`.
-fn only_reason(plan: &AccountPlan) -> (char, String) {
-    let mut reasons: BTreeSet<(u8, String)> = BTreeSet::new();
-    let mut gone = plan.steps().next().is_some();
-    for action in plan.steps() {
-        let (thing, reason) = match action {
-            Action::Apply { key, reason, .. } | Action::Delete { key, reason, .. } => (key.kind.noun(), reason),
-            Action::Deliver { credential, reason, .. } => (credential.proof.noun(), reason),
-            Action::RemoveKubeconfig { reason, .. } => ("kubeconfig", reason),
-            Action::SshKeys { reason: Some(reason), .. } => ("SSH keys", reason),
-            Action::ReapPod { reason, .. } => ("pod", reason),
-            _ => continue,
-        };
-        gone &= matches!(reason, Reason::Orphaned | Reason::Suspended | Reason::Outlived(_));
-        reasons.insert((weight(reason), said(thing, reason)));
-    }
-    let what = reasons.into_iter().next().map_or_else(|| "unfinished".to_owned(), |(_, what)| what);
-    (if gone { '-' } else { '~' }, what)
-}
-
-/// Returns the rank of a reason. The summary shows the reason with the lowest rank.
-fn weight(reason: &Reason) -> u8 {
-    match reason {
-        Reason::Changed(_) => 0,
-        Reason::Drifted(_) => 1,
-        Reason::Missing => 2,
-        Reason::Orphaned => 3,
-        Reason::Suspended => 4,
-        Reason::Revoked => 5,
-        Reason::Expiring(_) => 6,
-        Reason::Outlived(_) => 7,
-    }
-}
-
-fn said(thing: &str, reason: &Reason) -> String {
-    match reason {
-        // The details show the amounts.
-        Reason::Changed(_) if thing == "quota" => "quota changed".to_owned(),
-        Reason::Drifted(_) if thing == "quota" => "quota edited by somebody else".to_owned(),
-        Reason::Changed(fields) if fields.is_empty() => format!("{thing} changed"),
-        Reason::Changed(fields) => format!("{} changed", fields.join(", ")),
-        Reason::Drifted(fields) if fields.is_empty() => format!("{thing} edited by somebody else"),
-        Reason::Drifted(fields) => format!("{} edited by somebody else", fields.join(", ")),
-        Reason::Outlived(_) => format!("{thing} past its lifetime"),
-        Reason::Revoked => format!("{thing} of an older generation"),
-        other => format!("{thing} {other}"),
-    }
-}
-
-/// Lists the steps, such as `namespace tool-foo, quota, limits, 4 network policies, role binding, certificate,
-/// kubeconfig`.
-fn details(plan: &AccountPlan) -> String {
-    let written = written(plan);
-    let deleted = placed(
-        plan,
-        plan.steps().filter_map(|action| match action {
-            Action::Delete { key, .. } if !stops_pods(key) => Some(key),
-            _ => None,
-        }),
-    );
-    let deleted = deleted.into_iter().map(|object| format!("{object} removed"));
-    let starts = plan.steps().any(|action| matches!(action, Action::Delete { key, .. } if stops_pods(key)));
-    let deleted = deleted.chain(starts.then(|| "new pods allowed".to_owned()));
-    // A group has no certificate; its people have their own.
-    let holds = plan.account.kind != AccountKind::Group;
-    let revoked = holds && matches!(plan.regenerated, Some(Regeneration::Suspended));
-    let revoked = revoked.then(|| "certificates revoked".to_owned());
-    let others = plan.steps().filter_map(|action| match action {
-        Action::Apply { .. }
-        | Action::Delete { .. }
-        | Action::ProveRevoked { .. }
-        | Action::SshKeys { reason: None, .. }
-        | Action::InspectKubeconfig { .. } => None,
-        Action::MakeDirectory { directory, .. } => Some(format!("directory {}", directory.path.display())),
-        Action::StopWorkloads { .. } => Some("workloads stopped".to_owned()),
-        Action::Evict { .. } => Some("tokens of service accounts removed".to_owned()),
-        Action::ResumeWorkloads { stopped, .. } => {
-            Some(format!("{} resumed", counted(stopped.len() as u64, "workload")))
-        }
-        Action::Deliver { credential, reason, .. } => Some(delivered(credential, reason)),
-        Action::RemoveKubeconfig { host, notice, .. } => {
-            let what = if notice.is_some() { "replaced by a notice" } else { "removed" };
-            let of = if host.is_any() { String::new() } else { format!(" of {host}") };
-            Some(format!("kubeconfig{of} {what}"))
-        }
-        Action::SshKeys { keys, .. } if keys.is_empty() => Some("SSH keys removed".to_owned()),
-        Action::SshKeys { keys, .. } => Some(counted(keys.len() as u64, "SSH key")),
-        Action::SetLevel { namespace, level, .. } => {
-            Some(format!("foreign namespace {namespace} gets Pod Security level {}", level.as_str()))
-        }
-        Action::WarnIdle { namespace, until, .. } => {
-            Some(format!("people of {namespace} warned: suspended {until:.0} if nothing runs until then"))
-        }
-        Action::WarnPod { namespace, name, until, .. } => {
-            Some(format!("people of pod {namespace}/{name} told that it ends {until:.0}"))
-        }
-        Action::ReapPod { namespace, name, job, .. } => Some(match job {
-            Some(job) => format!("pod {namespace}/{name} deleted, with all of job {job}"),
-            None => format!("pod {namespace}/{name} deleted"),
-        }),
-        Action::Archive { namespace, .. } => Some(format!("namespace {namespace} archived")),
-        Action::DeleteNamespace { namespace, .. } => Some(format!("namespace {namespace} deleted")),
-        Action::AwaitDeletion { namespace, .. } => Some(format!("namespace {namespace} is being deleted")),
-    });
-    let suspends = matches!(plan.transition, Some(Transition::Suspend(_)));
-    let all: Vec<String> = if suspends {
-        // Objects that are written stay. The text says so, because next to removals it would read as if they were
-        // removed too.
-        let (stays, written): (Vec<String>, Vec<String>) =
-            written.into_iter().partition(|what| what.starts_with("namespace "));
-        let is_said = |what: &String| what == NO_PODS || what.contains('→');
-        let written = written.into_iter().map(|what| if is_said(&what) { what } else { format!("{what} updated") });
-        let stays = (!stays.is_empty()).then(|| format!("{} and all data stay", stays.join(", ")));
-        deleted.chain(revoked).chain(others).chain(written).chain(stays).collect()
-    } else {
-        written.into_iter().chain(deleted).chain(others).collect()
-    };
-    let all = all.join(", ");
-    if plan.transition == Some(Transition::Archive) {
-        return if all.is_empty() {
-            "archived: it may be deleted".to_owned()
-        } else {
-            format!("archived: it may be deleted; {all}")
-        };
-    }
-    if suspends && !all.is_empty() { format!("suspend: {all}") } else { all }
-}
-
-/// Describes a delivery, such as `certificate, kubeconfig`.
-fn delivered(credential: &DesiredCredential, reason: &Reason) -> String {
-    let ends = match reason {
-        Reason::Expiring(at) => format!(" (the old one ends {at:.0})"),
-        _ => String::new(),
-    };
-    match &credential.proof {
-        Proof::Certificate { .. } => format!("certificate{ends}, kubeconfig"),
-        Proof::Token(_) => format!("token for {}{ends}, kubeconfig", credential.host),
-        Proof::Oidc(_) => "kubeconfig for logins".to_owned(),
-    }
-}
-
-/// The text for a quota that stops new pods.
-const NO_PODS: &str = "new pods refused";
-
-/// Lists the objects that are applied. For a quota, lists the changed amounts instead, if they are known.
-fn written(plan: &AccountPlan) -> Vec<String> {
-    let applied = || {
-        plan.steps().filter_map(|action| match action {
-            Action::Apply { key, reason, .. } if !stops_pods(key) => Some((key, amounts(key, reason))),
-            _ => None,
-        })
-    };
-    let adopted = plan.adopted.iter().map(|adoption| {
-        format!("{} becomes an override; it was edited with {}", adoption.said(), adoption.editors.join(", "))
-    });
-    let amounts = applied().flat_map(|(_, amounts)| amounts.iter().cloned());
-    let others = placed(plan, applied().filter(|(_, amounts)| amounts.is_empty()).map(|(key, _)| key));
-    let stops = plan.steps().any(|action| matches!(action, Action::Apply { key, .. } if stops_pods(key)));
-    adopted.chain(amounts).chain(others).chain(stops.then(|| NO_PODS.to_owned())).collect()
-}
-
-/// Lists objects like [`objects`]. Objects in foreign namespaces are listed with the namespace.
-fn placed<'a>(plan: &AccountPlan, keys: impl Iterator<Item = &'a ObjectKey>) -> Vec<String> {
-    let mut own = Vec::new();
-    let mut elsewhere: BTreeMap<&str, Vec<&ObjectKey>> = BTreeMap::new();
-    for key in keys {
-        match key.namespace.as_deref().filter(|_| is_of_others(key, |there| plan.namespaces.contains(there))) {
-            Some(there) => elsewhere.entry(there).or_default().push(key),
-            None => own.push(key),
-        }
-    }
-    let elsewhere = elsewhere.into_iter().flat_map(|(there, keys)| {
-        objects(keys.into_iter()).into_iter().map(move |object| format!("{object} in {there}"))
-    });
-    objects(own.into_iter()).into_iter().chain(elsewhere).collect()
-}
-
-fn amounts<'a>(key: &ObjectKey, reason: &'a Reason) -> &'a [String] {
-    match reason {
-        Reason::Changed(fields) | Reason::Drifted(fields) if key.kind.detail() == Detail::QuotaHard => fields,
-        _ => &[],
     }
 }

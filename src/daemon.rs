@@ -5,6 +5,7 @@
 
 mod candidate;
 mod disk;
+mod events;
 mod inbox;
 mod own;
 mod proof;
@@ -18,16 +19,17 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use sd_notify::NotifyState;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_cron_scheduler::{JobScheduler, JobSchedulerError};
 use tokio_util::sync::CancellationToken;
 
+use self::events::{changes, drift, listen, take_signals};
 use self::inbox::{Event, Inbox, UnderWay, health, notify};
 use self::schedule::schedule;
-use crate::control::api::{CycleReport, OrderAnswer, RevocationProof};
-use crate::control::server::{self, Question, Reply, Request};
+use crate::control::api::revocation::RevocationProof;
+use crate::control::api::{CycleReport, OrderAnswer};
+use crate::control::server::{Question, Reply, Request};
 use crate::cycle;
 use crate::errors::chain;
 use crate::execute::Extent;
@@ -36,9 +38,6 @@ use crate::report;
 use crate::runtime::{Runtime, RuntimeError};
 use crate::settings::{Settings, SettingsErrors};
 use crate::telemetry::Metrics;
-
-/// Drift comes in bursts: if somebody deletes a namespace, eleven objects disappear. One cycle repairs them together.
-const DRIFT_SETTLES: Duration = Duration::from_millis(500);
 
 /// The errors that end the daemon.
 #[derive(Debug, thiserror::Error)]
@@ -432,73 +431,4 @@ fn log(report: &CycleReport) {
     for refusal in refusals {
         tracing::warn!(cycle = id, limit = refusal.limit, hash = refusal.hash, reason = refusal.why, "refused");
     }
-}
-
-async fn drift(changed: Arc<tokio::sync::Notify>, urgent: Arc<tokio::sync::Notify>, sender: mpsc::Sender<Event>) {
-    loop {
-        tokio::select! {
-            () = urgent.notified() => {}
-            () = changed.notified() => tokio::select! {
-                () = urgent.notified() => {}
-                () = tokio::time::sleep(DRIFT_SETTLES) => {}
-            },
-        }
-        if sender.send(Event::Drift).await.is_err() {
-            return;
-        }
-    }
-}
-
-/// Forwards changes of directories, which are already debounced.
-async fn changes(directory_changed: Arc<tokio::sync::Notify>, sender: mpsc::Sender<Event>) {
-    loop {
-        directory_changed.notified().await;
-        if sender.send(Event::Change).await.is_err() {
-            return;
-        }
-    }
-}
-
-/// Takes over the signals. Must be called before anybody can see that the daemon runs, because an earlier SIGHUP would
-/// kill it.
-fn take_signals(sender: mpsc::Sender<Event>) -> Result<tokio::task::JoinHandle<()>, DaemonError> {
-    let take = |kind| signal(kind).map_err(|source| DaemonError::Socket { what: "signals".to_owned(), source });
-    let mut terminate = take(SignalKind::terminate())?;
-    let mut interrupt = take(SignalKind::interrupt())?;
-    let mut hangup = take(SignalKind::hangup())?;
-    Ok(tokio::spawn(async move {
-        loop {
-            let event = tokio::select! {
-                _ = terminate.recv() => Event::Stop,
-                _ = interrupt.recv() => Event::Stop,
-                _ = hangup.recv() => Event::Reload,
-            };
-            if sender.send(event).await.is_err() {
-                return;
-            }
-        }
-    }))
-}
-
-async fn listen(
-    settings: &Settings,
-    request_sender: mpsc::Sender<Request>,
-    stop: &CancellationToken,
-) -> Result<Vec<tokio::task::JoinHandle<()>>, DaemonError> {
-    let socket = |what: String| move |source| DaemonError::Socket { what, source };
-    let path = &settings.control_socket;
-    let what = match path.parent() {
-        Some(folder) if !folder.exists() => {
-            format!("{}: its folder does not exist; `systemctl start bursard` creates it", path.display())
-        }
-        _ => path.display().to_string(),
-    };
-    let control = server::bind(path).map_err(socket(what))?;
-    let mut tasks = vec![tokio::spawn(server::serve(control, request_sender.clone(), stop.clone()))];
-    if let Some(address) = settings.metrics {
-        let listener =
-            tokio::net::TcpListener::bind(address).await.map_err(socket(format!("metrics.listen {address}")))?;
-        tasks.push(tokio::spawn(server::serve_metrics(listener, request_sender, stop.clone())));
-    }
-    Ok(tasks)
 }

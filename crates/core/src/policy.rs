@@ -3,8 +3,10 @@
 
 mod adopts;
 mod credential;
+mod limits;
 mod network;
 mod realm;
+mod reaper;
 mod workspace;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,8 +27,10 @@ use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Lif
 
 pub use self::adopts::{AdoptedAdmission, Adopts, PLACEHOLDER, Requirement, Selector};
 pub use self::credential::{CredentialKind, CredentialRule, OidcRule, TOKEN_LIFETIME_MAX};
+pub use self::limits::{Limit, Limits};
 pub use self::network::{Namespaces, NetworkProfile, Peer, Port, Range, Target, Who};
 pub use self::realm::Realm;
+pub use self::reaper::{ClassLifetimes, Evidence, NamespaceReaper, PodReaper, Reapers};
 pub use self::workspace::{FromWorkspaces, UidRange, Workspace};
 
 /// The daemon's name in the API server: the common name of its certificate, and the `username` in RBAC.
@@ -422,125 +426,6 @@ impl Default for Admission {
     }
 }
 
-/// `[limits]`: how many changes may happen at once. A day is a rolling 24 h.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
-    /// Tenants suspended in one cycle.
-    pub suspend_per_cycle: Limit,
-    /// Tenants suspended in a day.
-    pub suspend_per_day: Limit,
-    /// Tenants suspended in one cycle because a directory marks them as disabled.
-    pub disable_per_cycle: Limit,
-    /// Tenants suspended in a day because a directory marks them as disabled.
-    pub disable_per_day: Limit,
-    /// Removals of access in one cycle without a suspension: an account counts once for each adopted namespace, and
-    /// once for everything else in a cluster. The causes are the configuration, a label, or an owner's annotation.
-    pub remove_access_per_cycle: Limit,
-    /// Removals of access in a day, counted in the same way.
-    pub remove_access_per_day: Limit,
-    /// Namespaces deleted in one cycle.
-    pub delete_per_cycle: Limit,
-    /// Namespaces deleted in a day.
-    pub delete_per_day: Limit,
-    /// Members removed in one cycle.
-    pub remove_members_per_cycle: Limit,
-    /// Members removed in a day.
-    pub remove_members_per_day: Limit,
-    /// Users disabled in the realm in one cycle.
-    pub realm_disable_per_cycle: Limit,
-    /// Users disabled in the realm in a day.
-    pub realm_disable_per_day: Limit,
-    /// Roles taken from users of the realm in one cycle.
-    pub realm_remove_roles_per_cycle: Limit,
-    /// Roles taken from users of the realm in a day.
-    pub realm_remove_roles_per_day: Limit,
-    /// Tenants that get their access back in one cycle because a directory shows them again.
-    pub resume_per_cycle: Limit,
-    /// Tenants that get their access back in a day because a directory shows them again.
-    pub resume_per_day: Limit,
-    /// Existing tenants to which a policy change is applied in one cycle.
-    pub change_per_cycle: Limit,
-}
-
-/// A limit: `min(count, max(1, ceil(percent of the class)))`, or `count` without a percentage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limit {
-    /// The most that is ever allowed.
-    pub count: u64,
-    /// The share of the class that is allowed, in percent.
-    pub percent: Option<u64>,
-}
-
-/// `[reaper]`: what Bursar ends by itself. A reaper that is `None` is off.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Reapers {
-    pub pods: Option<PodReaper>,
-    /// The reaper of namespaces in which nothing runs.
-    pub namespaces: Option<NamespaceReaper>,
-}
-
-impl Reapers {
-    /// Whether people are warned before their pods end.
-    #[must_use]
-    pub fn warn_of_pods(&self) -> bool {
-        self.pods.iter().flat_map(|pods| pods.classes.values()).any(|class| !class.warn.is_zero())
-    }
-
-    /// Whether pods must be watched.
-    #[must_use]
-    pub const fn look_at_pods(&self) -> bool {
-        self.pods.is_some() || self.namespaces.is_some()
-    }
-}
-
-/// `[reaper.namespaces]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NamespaceReaper {
-    /// A namespace in which nothing ran for this time is suspended.
-    pub idle_for: Duration,
-    /// How long before the suspension its people are warned.
-    pub warn_for: Duration,
-    /// How many namespaces are suspended in one cycle.
-    pub per_cycle: u64,
-    /// Clusters in which a namespace is idle only if Prometheus answers and shows no use.
-    pub evidence: BTreeMap<ClusterName, Evidence>,
-}
-
-/// `[reaper.namespaces.prometheus.CLUSTER]`: if the query shows that a namespace is in use, it is not idle.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Evidence {
-    /// The base URL of its API; `/api/v1/query` is appended.
-    pub url: String,
-    /// The CA certificates in PEM, if the server's certificate comes from the site's own authority.
-    pub ca_pem: Option<String>,
-    /// The file of a bearer token. It is read again for each query.
-    pub token: Option<PathBuf>,
-    /// A query of Prometheus. Its result is a vector with label `namespace`; a value above 0 means that the namespace
-    /// is in use.
-    pub query: String,
-    /// Namespaces that are always in use. An answer that lacks one of these is not trusted.
-    pub control: Vec<String>,
-}
-
-/// `[reaper.pods]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodReaper {
-    /// The lifetime of pods that do not set one; `None` if such pods have no end.
-    pub lifetime: Option<Duration>,
-    /// How many pods are ended in one cycle.
-    pub per_cycle: u64,
-    /// The lifetimes of the classes that enforce them.
-    pub classes: BTreeMap<String, ClassLifetimes>,
-}
-
-/// How long the pods of one class live, and when their people are warned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClassLifetimes {
-    pub lifetimes: Lifetimes,
-    /// How long before the end people are warned; zero if they are not.
-    pub warn: Duration,
-}
-
 impl Policy {
     /// Returns the classes whose workspaces have uids of their own, with the range of each.
     pub fn uid_ranges(&self) -> impl Iterator<Item = (&Class, UidRange)> {
@@ -558,14 +443,6 @@ impl Policy {
     }
 }
 
-impl Limit {
-    /// Returns what the limit allows in a class of `size` tenants.
-    #[must_use]
-    pub fn allowed(self, size: u64) -> u64 {
-        self.percent.map_or(self.count, |percent| self.count.min((size * percent).div_ceil(100).max(1)))
-    }
-}
-
 /// `[lifecycle]`: how long things wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lifecycle {
@@ -577,16 +454,4 @@ pub struct Lifecycle {
     pub delete_after: Duration,
     /// Whether the certificate is replaced when a maintainer leaves, because the maintainer may have kept a copy.
     pub revoke_on_member_removed: bool,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_limit_lets_at_least_one_and_at_most_count_through() {
-        let limit = Limit { count: 5, percent: Some(1) };
-        assert_eq!([0, 1, 100, 101, 400, 10_000].map(|size| limit.allowed(size)), [1, 1, 1, 2, 4, 5]);
-        assert_eq!(Limit { count: 3, percent: None }.allowed(10_000), 3);
-    }
 }

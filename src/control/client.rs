@@ -57,8 +57,7 @@ impl ControlClient {
 
     /// Returns what a cycle would do.
     pub async fn plan(&self, request: &PlanRequest) -> Result<PlanAnswer, ClientError> {
-        self.answer(self.http.post(url("/v1/plan")).header("content-type", "application/json").body(json(request)?))
-            .await
+        self.post("/v1/plan", request).await
     }
 
     /// Starts a cycle, and returns its report when it has ended.
@@ -68,32 +67,32 @@ impl ControlClient {
 
     /// Gives orders, and waits for the cycle that carries them out.
     pub async fn order(&self, orders: &[OrderRequest]) -> Result<OrderAnswer, ClientError> {
-        self.answer(self.http.post(url("/v1/orders")).header("content-type", "application/json").body(json(&orders)?))
-            .await
+        self.post("/v1/orders", orders).await
     }
 
     /// Asks for an account. The answer comes at once.
     pub async fn ensure(&self, request: &EnsureRequest) -> Result<EnsureAnswer, ClientError> {
-        self.answer(self.http.post(url("/v1/ensure")).header("content-type", "application/json").body(json(request)?))
-            .await
+        self.post("/v1/ensure", request).await
     }
 
     /// Returns what the ledger has about one of the caller's accounts, as `bursar show --json`.
     pub async fn show(&self, request: &OwnRequest) -> Result<Value, ClientError> {
-        self.answer(self.http.post(url("/v1/own/show")).header("content-type", "application/json").body(json(request)?))
-            .await
+        self.post("/v1/own/show", request).await
     }
 
     /// Explains the state of one of the caller's accounts, as `bursar why --json`.
     pub async fn why(&self, request: &OwnRequest) -> Result<Value, ClientError> {
-        self.answer(self.http.post(url("/v1/own/why")).header("content-type", "application/json").body(json(request)?))
-            .await
+        self.post("/v1/own/why", request).await
     }
 
     /// Finds which of the caller's accounts something in a log belongs to, as `bursar who --json`.
     pub async fn who(&self, request: &WhoRequest) -> Result<Value, ClientError> {
-        self.answer(self.http.post(url("/v1/own/who")).header("content-type", "application/json").body(json(request)?))
-            .await
+        self.post("/v1/own/who", request).await
+    }
+
+    async fn post<T: DeserializeOwned>(&self, path: &str, body: &(impl Serialize + ?Sized)) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body).map_err(ClientError::Answer)?;
+        self.answer(self.http.post(url(path)).header("content-type", "application/json").body(body)).await
     }
 
     async fn answer<T: DeserializeOwned>(&self, request: reqwest::RequestBuilder) -> Result<T, ClientError> {
@@ -131,8 +130,4 @@ fn innermost(error: &reqwest::Error) -> Option<io::ErrorKind> {
 /// HTTP requires a host; it has no effect.
 fn url(path: &str) -> String {
     format!("http://bursard{path}")
-}
-
-fn json(value: &impl Serialize) -> Result<Vec<u8>, ClientError> {
-    serde_json::to_vec(value).map_err(ClientError::Answer)
 }

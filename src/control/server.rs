@@ -9,10 +9,10 @@ use std::time::Duration;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Extension, State};
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use serde::Serialize;
 use serde_json::Value;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
@@ -123,33 +123,30 @@ pub async fn serve_metrics(
     stop: CancellationToken,
 ) {
     let routes = Router::new()
-        .route(
-            "/metrics",
-            get(|State(request_sender): State<RequestSender>| async move { metrics_text(&request_sender).await }),
-        )
+        .route("/metrics", get(|State(sender): Sender| metrics_text(sender)))
         .route("/healthz", get(healthz))
         .with_state(request_sender);
     connections::serve(listener, routes, |_| None, Caller::of, stop).await;
 }
 
-type RequestSender = mpsc::Sender<Request>;
+type Sender = State<mpsc::Sender<Request>>;
+type By = Extension<Option<Caller>>;
+type Body<T> = Result<Json<T>, JsonRejection>;
+type Answer<T> = Result<Json<T>, Refused>;
 
-fn routes(request_sender: RequestSender) -> Router {
+fn routes(sender: mpsc::Sender<Request>) -> Router {
     Router::new()
         .route("/v1/status", get(status))
-        .route(
-            "/v1/plan",
-            post(plan).get(|request_sender, caller| plan(request_sender, caller, Ok(Json(PlanRequest::default())))),
-        )
+        .route("/v1/plan", post(plan).get(|sender, caller| plan(sender, caller, Ok(Json(PlanRequest::default())))))
         .route("/v1/sync", post(sync))
         .route("/v1/orders", post(orders))
         .route("/v1/ensure", post(ensure))
-        .route("/v1/own/show", post(|caller, request_sender, body| own(Question::Show, caller, request_sender, body)))
-        .route("/v1/own/why", post(|caller, request_sender, body| own(Question::Why, caller, request_sender, body)))
+        .route("/v1/own/show", post(|caller, sender, body| own(Question::Show, caller, sender, body)))
+        .route("/v1/own/why", post(|caller, sender, body| own(Question::Why, caller, sender, body)))
         .route("/v1/own/who", post(who))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
-        .with_state(request_sender)
+        .with_state(sender)
 }
 
 fn reader(caller: Option<&Caller>) -> Result<(), Refusal> {
@@ -166,148 +163,106 @@ fn administrator(caller: Option<Caller>) -> Result<String, Refusal> {
     }
 }
 
-async fn status(State(request_sender): State<RequestSender>, Extension(caller): Extension<Option<Caller>>) -> Response {
-    answer(async {
-        reader(caller.as_ref())?;
-        ask(&request_sender, Request::Status).await
-    })
-    .await
+fn known(caller: Option<Caller>) -> Result<Caller, Refusal> {
+    caller.ok_or_else(|| not_allowed("the user of this process is unknown"))
 }
 
-async fn plan(
-    State(request_sender): State<RequestSender>,
-    Extension(caller): Extension<Option<Caller>>,
-    body: Result<Json<PlanRequest>, JsonRejection>,
-) -> Response {
-    answer(async {
-        reader(caller.as_ref())?;
-        let Json(request) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
-        let trusted = caller.is_some_and(|caller| caller.may_read_secrets);
-        ask(&request_sender, |reply| Request::Plan(request, trusted, reply)).await
-    })
-    .await
+fn parsed<T>(body: Body<T>) -> Result<T, Refusal> {
+    body.map(|Json(request)| request).map_err(|error| Refusal { exit_code: 64, text: error.body_text() })
 }
 
-async fn sync(State(request_sender): State<RequestSender>, Extension(caller): Extension<Option<Caller>>) -> Response {
-    answer(async {
-        administrator(caller)?;
-        ask(&request_sender, Request::Sync).await
-    })
-    .await
+async fn status(State(sender): Sender, Extension(caller): By) -> Answer<Status> {
+    reader(caller.as_ref())?;
+    ask(&sender, Request::Status).await
 }
 
-async fn orders(
-    State(request_sender): State<RequestSender>,
-    Extension(caller): Extension<Option<Caller>>,
-    body: Result<Json<Vec<OrderRequest>>, JsonRejection>,
-) -> Response {
-    answer(async {
-        let actor = administrator(caller)?;
-        let Json(orders) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
-        ask(&request_sender, |reply| Request::Orders(actor, orders, reply)).await
-    })
-    .await
+async fn plan(State(sender): Sender, Extension(caller): By, body: Body<PlanRequest>) -> Answer<PlanAnswer> {
+    reader(caller.as_ref())?;
+    let request = parsed(body)?;
+    let trusted = caller.is_some_and(|caller| caller.may_read_secrets);
+    ask(&sender, |reply| Request::Plan(request, trusted, reply)).await
+}
+
+async fn sync(State(sender): Sender, Extension(caller): By) -> Answer<CycleReport> {
+    administrator(caller)?;
+    ask(&sender, Request::Sync).await
+}
+
+async fn orders(State(sender): Sender, Extension(caller): By, body: Body<Vec<OrderRequest>>) -> Answer<OrderAnswer> {
+    let (actor, orders) = (administrator(caller)?, parsed(body)?);
+    ask(&sender, |reply| Request::Orders(actor, orders, reply)).await
 }
 
 /// Every user may ask; the loop decides whose account it is.
-async fn ensure(
-    State(request_sender): State<RequestSender>,
-    Extension(caller): Extension<Option<Caller>>,
-    body: Result<Json<EnsureRequest>, JsonRejection>,
-) -> Response {
-    answer(async {
-        let caller = caller.ok_or_else(|| not_allowed("the user of this process is unknown"))?;
-        let Json(request) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
-        let Caller { actor, uid, name, may_order, may_read: _, may_read_secrets: _ } = caller;
-        let asker = Asker { actor, uid, name, may_order };
-        ask(&request_sender, |reply| Request::Ensure(asker, request, reply)).await
-    })
-    .await
+async fn ensure(State(sender): Sender, Extension(caller): By, body: Body<EnsureRequest>) -> Answer<EnsureAnswer> {
+    let (caller, request) = (known(caller)?, parsed(body)?);
+    let Caller { actor, uid, name, may_order, may_read: _, may_read_secrets: _ } = caller;
+    let asker = Asker { actor, uid, name, may_order };
+    ask(&sender, |reply| Request::Ensure(asker, request, reply)).await
 }
 
 /// Every user may ask; the loop selects the caller's own accounts.
 async fn own(
     question: Question,
-    Extension(caller): Extension<Option<Caller>>,
-    State(request_sender): State<RequestSender>,
-    body: Result<Json<OwnRequest>, JsonRejection>,
-) -> Response {
-    answer(async {
-        let caller = caller.ok_or_else(|| not_allowed("the user of this process is unknown"))?;
-        let Json(request) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
-        ask(&request_sender, |reply| Request::Own(question, caller.uid, request, reply)).await
-    })
-    .await
+    Extension(caller): By,
+    State(sender): Sender,
+    body: Body<OwnRequest>,
+) -> Answer<Value> {
+    let (caller, request) = (known(caller)?, parsed(body)?);
+    ask(&sender, |reply| Request::Own(question, caller.uid, request, reply)).await
 }
 
 /// Every user may ask; the loop selects the caller's own accounts.
-async fn who(
-    Extension(caller): Extension<Option<Caller>>,
-    State(request_sender): State<RequestSender>,
-    body: Result<Json<WhoRequest>, JsonRejection>,
-) -> Response {
-    answer(async {
-        let caller = caller.ok_or_else(|| not_allowed("the user of this process is unknown"))?;
-        let Json(request) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
-        ask(&request_sender, |reply| Request::Who(caller.uid, request, reply)).await
-    })
-    .await
+async fn who(Extension(caller): By, State(sender): Sender, body: Body<WhoRequest>) -> Answer<Value> {
+    let (caller, request) = (known(caller)?, parsed(body)?);
+    ask(&sender, |reply| Request::Who(caller.uid, request, reply)).await
 }
 
-async fn metrics(
-    State(request_sender): State<RequestSender>,
-    Extension(caller): Extension<Option<Caller>>,
-) -> Response {
-    match reader(caller.as_ref()) {
-        Ok(()) => metrics_text(&request_sender).await,
-        Err(refusal) => refused(refusal),
-    }
+async fn metrics(State(sender): Sender, Extension(caller): By) -> Result<Response, Refused> {
+    reader(caller.as_ref())?;
+    metrics_text(sender).await
 }
 
 /// Answers 200 while the daemon works, and 503 with the reason if it hangs.
-async fn healthz(State(request_sender): State<RequestSender>) -> Response {
-    let asked = tokio::time::timeout(ALIVE_WITHIN, ask(&request_sender, Request::Alive));
-    let silent = || Refusal {
-        exit_code: 69,
-        text: "the event loop of bursard does not answer; run: systemctl restart bursard".to_owned(),
-    };
-    match asked.await.unwrap_or_else(|_| Err(silent())) {
-        Ok(health) => format!("{health}\n").into_response(),
-        Err(refusal) => refused(refusal),
-    }
+async fn healthz(State(sender): Sender) -> Result<String, Refused> {
+    let silent = "the event loop of bursard does not answer; run: systemctl restart bursard";
+    let asked = tokio::time::timeout(ALIVE_WITHIN, ask(&sender, Request::Alive)).await;
+    let Json(health) = asked.map_err(|_| Refusal { exit_code: 69, text: silent.to_owned() })??;
+    Ok(format!("{health}\n"))
 }
 
-async fn metrics_text(request_sender: &RequestSender) -> Response {
+async fn metrics_text(sender: mpsc::Sender<Request>) -> Result<Response, Refused> {
     const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    match ask(request_sender, Request::Metrics).await {
-        Ok(text) => ([(axum::http::header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
-        Err(refusal) => refused(refusal),
-    }
+    let Json(text) = ask(&sender, Request::Metrics).await?;
+    Ok(([(CONTENT_TYPE, OPENMETRICS)], text).into_response())
 }
 
-async fn ask<T>(request_sender: &RequestSender, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Refusal> {
+async fn ask<T>(sender: &mpsc::Sender<Request>, request: impl FnOnce(Reply<T>) -> Request) -> Answer<T> {
     let (reply, answer) = oneshot::channel();
     let gone = || Refusal { exit_code: 69, text: "the daemon is stopping".to_owned() };
-    request_sender.send(request(reply)).await.map_err(|_| gone())?;
-    answer.await.map_err(|_| gone())?
+    sender.send(request(reply)).await.map_err(|_| gone())?;
+    Ok(Json(answer.await.map_err(|_| gone())??))
 }
 
-async fn answer<T: Serialize>(work: impl Future<Output = Result<T, Refusal>>) -> Response {
-    match work.await {
-        Ok(value) => Json(value).into_response(),
-        Err(refusal) => refused(refusal),
+struct Refused(Refusal);
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Self(refusal)
     }
 }
 
-fn refused(refusal: Refusal) -> Response {
-    let status = match refusal.exit_code {
-        4 => StatusCode::NOT_FOUND,
-        64 => StatusCode::BAD_REQUEST,
-        77 => StatusCode::FORBIDDEN,
-        69 => StatusCode::SERVICE_UNAVAILABLE,
-        _ => StatusCode::INTERNAL_SERVER_ERROR,
-    };
-    (status, Json(refusal)).into_response()
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let status = match self.0.exit_code {
+            4 => StatusCode::NOT_FOUND,
+            64 => StatusCode::BAD_REQUEST,
+            77 => StatusCode::FORBIDDEN,
+            69 => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        (status, Json(self.0)).into_response()
+    }
 }
 
 fn not_allowed(text: &str) -> Refusal {

@@ -119,10 +119,7 @@ pub async fn dry_run(request: InitRequest<'_>) -> Result<Vec<Value>, AccessError
     let needs = Needs::of(request.policy, request.cluster, request.ledger);
     let ledger_id = &request.ledger.ledger_id;
     nobody_elses(&client, ledger_id).await?;
-    let mut said = said_before(&client).await?;
-    if let Some(administrators) = request.administrators {
-        said.administrators.clone_from(administrators);
-    }
+    let said = said(&client, request).await?;
     wanted(&client, &needs, ledger_id, &said).await
 }
 
@@ -137,10 +134,7 @@ async fn make(request: InitRequest<'_>, from_anybody: bool) -> Result<InitReport
     if !from_anybody {
         nobody_elses(&client, ledger_id).await?;
     }
-    let mut said = said_before(&client).await?;
-    if let Some(administrators) = request.administrators {
-        said.administrators.clone_from(administrators);
-    }
+    let mut said = said(&client, request).await?;
     if from_anybody && said.approver.is_some() {
         let public_key = public_key(request.state_dir).await?;
         let InitRequest { policy, cluster, ledger, admin_kubeconfig, administrators, .. } = request;
@@ -187,14 +181,17 @@ async fn public_key(state_dir: &Path) -> Result<[u8; 32], AccessError> {
     read.await.map_err(|error| failed(error.into()))?
 }
 
-/// Returns the administrator's choices that the cluster records. An approver counts as installed if its own ConfigMap
-/// exists, because only an administrator can write that one.
-async fn said_before(client: &Client) -> Result<Said, AccessError> {
+/// Returns the administrator's choices: those that the cluster records, and the list of administrators of the request.
+/// An approver counts as installed if its own ConfigMap exists, because only an administrator can write that one.
+async fn said(client: &Client, request: InitRequest<'_>) -> Result<Said, AccessError> {
     let mut said = owner_and_said(client).await?.map(|(_, said)| said).unwrap_or_default();
     if let Some(rules) = approver::found(client).await? {
         said.approver = Some(rules);
     } else {
         (said.approver, said.approver_until) = (None, None);
+    }
+    if let Some(administrators) = request.administrators {
+        said.administrators.clone_from(administrators);
     }
     Ok(said)
 }

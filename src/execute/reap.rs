@@ -73,7 +73,7 @@ pub async fn reap(
     Ok(reaped)
 }
 
-fn key(server: &ApiServer, kind: &str, namespace: &NamespaceName, name: &str) -> ObjectKey {
+pub(super) fn key(server: &ApiServer, kind: &str, namespace: &NamespaceName, name: &str) -> ObjectKey {
     ObjectKey::from(ObjectName {
         cluster: server.cluster.clone(),
         kind: ObjectKind::of("v1", kind),
@@ -99,7 +99,7 @@ pub async fn warn(
     now: Timestamp,
 ) -> Result<(), StepError> {
     let Some(pods) = everywhere(&ObjectKind::of("v1", "Pod")) else { return Ok(()) };
-    let (until, at) = (format!("{until:.0}"), format!("{now:.0}"));
+    let until = format!("{until:.0}");
     let change = json!({"metadata": {"uid": uid, "annotations": {ENDS_AT: until}}});
     match server.ask(&pods.path(Some(namespace.as_str()), Some(name)), Ask::Merge(&change)).await {
         Ok(_) => {}
@@ -107,22 +107,37 @@ pub async fn warn(
         Err(error) if error.code().is_some_and(|code| code != 403) => return Ok(()),
         Err(error) => return Err(failed(server, "Pod", namespace, name, error)),
     }
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid});
+    let message = format!("This pod ends {until}, when its lifetime is over. Save its work before then.");
+    let told = event(server, namespace, ("bursar-lifetime-", "LifetimeEnds"), &pod, &message, now);
+    told.await.map_err(|error| failed(server, "Event", namespace, "bursar-lifetime", error))
+}
+
+/// Makes an event of type `Warning` about an object in the tenant's namespace. Its name begins with `name`.
+pub(super) async fn event(
+    server: &ApiServer,
+    namespace: &NamespaceName,
+    (name, reason): (&str, &str),
+    object: &Value,
+    message: &str,
+    now: Timestamp,
+) -> Result<(), RequestError> {
+    let at = format!("{now:.0}");
     let event = json!({
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"generateName": "bursar-lifetime-", "namespace": namespace},
-        "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid},
+        "metadata": {"generateName": name, "namespace": namespace},
+        "involvedObject": object,
         "type": "Warning",
-        "reason": "LifetimeEnds",
-        "message": format!("This pod ends {until}, when its lifetime is over. Save its work before then."),
+        "reason": reason,
+        "message": message,
         "source": {"component": "bursar"},
         "firstTimestamp": at,
         "lastTimestamp": at,
         "count": 1,
     });
-    let events = format!("/api/v1/namespaces/{namespace}/events");
-    let told = server.ask(&events, Ask::Create(&event)).await.map(drop);
-    told.map_err(|error| failed(server, "Event", namespace, "bursar-lifetime", error))
+    let path = format!("/api/v1/namespaces/{namespace}/events");
+    server.ask(&path, Ask::Create(&event)).await.map(drop)
 }
 
 /// Returns the details for the history.

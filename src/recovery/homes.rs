@@ -89,15 +89,13 @@ impl Search<'_> {
         let nothing =
             UserProof::Certificate { certificate_pem: String::new(), key_pem: SecretText::new(String::new()) };
         let wanted = entries(cluster, credential, nothing);
-        let names = wanted.names();
-        let request = Request::new(home::target(home, None), Work::Inspect { names: names.clone() });
+        let request = Request::new(home::target(home, None), Work::Inspect { names: wanted.names() });
         let Answer::Inspected(inspection) = self.homes.call(&request).await? else { return Ok(None) };
         let Some((id, certificate)) = self.good(cluster, account, credential, &inspection).await else {
             return Ok(None);
         };
         // If the entries differ from the desired ones, the empty digest causes a new delivery.
-        let text = kubeconfig::merge("", &wanted, &[]).ok().flatten();
-        let shape = text.and_then(|text| kubeconfig::entries_digest(&text, &names).ok().flatten());
+        let shape = kubeconfig::deliver("", &wanted, &[]).ok().and_then(|delivered| delivered.digest);
         let same = shape.is_some() && shape == inspection.entries_digest;
         let delivery = Delivery {
             path: home.file(),

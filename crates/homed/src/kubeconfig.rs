@@ -96,18 +96,8 @@ pub struct Delivered {
     pub kept: Option<Zeroizing<String>>,
 }
 
-/// Returns the text with our entries; `None` if it has exactly these entries already. Entries with a name in `taken`
-/// count as ours even if another program wrote them.
-pub fn merge(
-    text: &str,
-    entries: &KubeconfigEntries,
-    taken: &[String],
-) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
-    deliver(text, entries, taken).map(|delivered| delivered.text)
-}
-
-/// Like [`merge`], but returns the digest and the user's part as well. All three come from one pass, because parsing a
-/// file of 1 MiB takes time.
+/// Adds our entries to a text. Entries with a name in `taken` count as ours even if another program wrote them. All
+/// results come from one pass, because parsing a file of 1 MiB takes time.
 pub fn deliver(text: &str, entries: &KubeconfigEntries, taken: &[String]) -> Result<Delivered, KubeconfigError> {
     let document = Document::parse(text)?;
     let (wanted, names) = (wanted(entries), entries.names());
@@ -241,16 +231,11 @@ pub fn inspect(text: &str, names: &EntryNames) -> Result<Inspection, KubeconfigE
     Ok(found)
 }
 
-/// Returns [`Inspection::entries_digest`] of a text.
-pub fn entries_digest(text: &str, names: &EntryNames) -> Result<Option<String>, KubeconfigError> {
-    Ok(inspect(text, names)?.entries_digest)
-}
-
 /// Fields of `clusters[].cluster` that would overrule what we write: another CA, or no verification at all.
 const CLUSTER_CONTRADICTIONS: [&str; 2] = ["certificate-authority", "insecure-skip-tls-verify"];
-/// Fields that [`merge`] writes into a cluster.
+/// Fields that [`deliver`] writes into a cluster.
 const CLUSTER_FIELDS: [&str; 4] = ["certificate-authority-data", "proxy-url", "server", "tls-server-name"];
-/// Fields that [`merge`] writes into a context.
+/// Fields that [`deliver`] writes into a context.
 const CONTEXT_FIELDS: [&str; 3] = ["cluster", "namespace", "user"];
 /// Fields of `users[].user` other than a second credential.
 const USER_FIELDS: [&str; 3] = ["client-certificate-data", "client-key-data", "extensions"];

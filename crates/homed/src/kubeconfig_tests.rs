@@ -8,6 +8,18 @@ use proptest::prelude::*;
 use super::*;
 use crate::document::tests::{any_node, written};
 
+fn merge(
+    text: &str,
+    entries: &KubeconfigEntries,
+    taken: &[String],
+) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
+    deliver(text, entries, taken).map(|delivered| delivered.text)
+}
+
+fn entries_digest(text: &str, names: &EntryNames) -> Result<Option<String>, KubeconfigError> {
+    Ok(inspect(text, names)?.entries_digest)
+}
+
 fn entries() -> KubeconfigEntries {
     let cluster = |name: &str, server: &str| ClusterEntry {
         name: name.into(),

@@ -379,12 +379,8 @@ mod tests {
 
     #[test]
     fn a_foreign_object_names_the_command_that_takes_it_over() {
-        let key = ObjectKey::from(ObjectName {
-            cluster: ClusterName("prod".to_owned()),
-            kind: ManagedKind::ResourceQuota.into(),
-            namespace: Some("tool-foo".to_owned()),
-            name: "bursar".to_owned(),
-        });
+        let key =
+            ObjectKey::new(&ClusterName("prod".to_owned()), ManagedKind::ResourceQuota, Some("tool-foo"), "bursar");
         let error = StepError::Foreign { key };
         assert_eq!(
             error.reason(),

@@ -13,7 +13,7 @@ use super::{StepError, workloads};
 use crate::contract::{ENDS_AT, JOB, MANAGED_BY, MANAGER};
 use crate::identity::NamespaceName;
 use crate::inventory::pods::Maker;
-use crate::kinds::{ObjectKey, ObjectKind, ObjectName, everywhere};
+use crate::kinds::{ObjectKey, ObjectKind, everywhere};
 use crate::ledger::LedgerState;
 
 /// The kinds of objects that may belong to a job.
@@ -74,12 +74,7 @@ pub async fn reap(
 }
 
 pub(super) fn key(server: &ApiServer, kind: &str, namespace: &NamespaceName, name: &str) -> ObjectKey {
-    ObjectKey::from(ObjectName {
-        cluster: server.cluster.clone(),
-        kind: ObjectKind::of("v1", kind),
-        namespace: Some(namespace.to_string()),
-        name: name.to_owned(),
-    })
+    ObjectKey::new(&server.cluster, ObjectKind::of("v1", kind), Some(namespace.as_str()), name)
 }
 
 /// Returns the error of a small request. If it got no answer, the cluster is lost: no other request would get one

@@ -19,7 +19,7 @@ use super::csr_watch::{HOLDER, Outcome};
 use super::request::{ApiServer, Ask, RequestError};
 use crate::contract::{MANAGED_BY, MANAGER, NAMESPACE_HINT};
 use crate::identity::{ClusterName, kubernetes_name};
-use crate::kinds::{ObjectKey, ObjectKind, ObjectName};
+use crate::kinds::{ObjectKey, ObjectKind};
 
 /// The signer whose certificates the API server accepts from clients (Kubernetes, "Certificates and CSRs").
 pub const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
@@ -168,12 +168,7 @@ async fn ask(server: &ApiServer, unsigned: Unsigned<'_>) -> Result<Vec<u8>, Sign
 /// Returns the key of the request, for error messages.
 #[must_use]
 pub fn key(cluster: &ClusterName, unsigned: &Unsigned<'_>) -> ObjectKey {
-    ObjectKey::from(ObjectName {
-        cluster: cluster.clone(),
-        kind: ObjectKind::of(API_VERSION, KIND),
-        namespace: None,
-        name: name(unsigned.account, unsigned.holder),
-    })
+    ObjectKey::new(cluster, ObjectKind::of(API_VERSION, KIND), None, &name(unsigned.account, unsigned.holder))
 }
 
 /// Returns the name of the request for an account's certificate. It includes a hash of the holder, so that two holders

@@ -12,7 +12,7 @@ use super::apply::refused;
 use super::request::{ApiServer, Ask};
 use crate::certificate::Issued;
 use crate::desired::{SERVICE_ACCOUNT, TokenOf};
-use crate::kinds::{ManagedKind, ObjectKey, ObjectName};
+use crate::kinds::{ManagedKind, ObjectKey};
 use crate::ledger::Certificate;
 
 /// Why a token is not delivered. The text contains the remedy.
@@ -49,12 +49,7 @@ pub async fn request(
         },
     });
     let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token");
-    let key = ObjectKey::from(ObjectName {
-        cluster: server.cluster.clone(),
-        kind: ManagedKind::ServiceAccount.into(),
-        namespace: Some(namespace.to_string()),
-        name: service_account.clone(),
-    });
+    let key = ObjectKey::new(&server.cluster, ManagedKind::ServiceAccount, Some(namespace.as_str()), service_account);
     let answer = server.ask(&path, Ask::Create(&asked)).await.map_err(|error| refused(&key, error))?;
     let text = taken(answer.object).ok_or_else(|| unusable(TokenError::Unreadable))?;
     let certificate = checked(&text, token, generation).map_err(unusable)?;

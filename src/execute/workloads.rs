@@ -14,7 +14,7 @@ use super::request::{ApiServer, Ask, RequestError};
 use super::{Effects, StepError};
 use crate::identity::{ClusterName, NamespaceName};
 use crate::inventory::pods::{GRACE, Maker};
-use crate::kinds::{ManagedKind, ObjectKey, ObjectKind, ObjectName, everywhere};
+use crate::kinds::{ManagedKind, ObjectKey, ObjectKind, everywhere};
 use crate::ledger::{LedgerState, Lifecycle, ObjectRecord, StoppedWorkload};
 
 /// A node selector that no node has, so that a `DaemonSet` runs no pods. A `DaemonSet` has no `/scale`.
@@ -343,12 +343,12 @@ fn is_finished(job: &Value) -> bool {
 
 fn key(cluster: &ClusterName, api_version: &str, kind: &str, object: &Value) -> ObjectKey {
     let metadata = &object["metadata"];
-    ObjectKey::from(ObjectName {
-        cluster: cluster.clone(),
-        kind: ObjectKind::of(api_version, kind),
-        namespace: metadata["namespace"].as_str().map(str::to_owned),
-        name: metadata["name"].as_str().unwrap_or_default().to_owned(),
-    })
+    ObjectKey::new(
+        cluster,
+        ObjectKind::of(api_version, kind),
+        metadata["namespace"].as_str(),
+        metadata["name"].as_str().unwrap_or_default(),
+    )
 }
 
 fn path(key: &ObjectKey) -> Option<String> {

@@ -12,7 +12,7 @@ use crate::digest::managed_digest;
 use crate::identity::ClusterName;
 use crate::inventory::repairs::Repairs;
 use crate::inventory::{ClusterInventory, ObservedObject};
-use crate::kinds::{Data, Detail, ManagedKind, ObjectKey, ObjectKind, ObjectName, WatchedKind};
+use crate::kinds::{Data, Detail, ManagedKind, ObjectKey, ObjectKind, WatchedKind};
 use crate::packed_text::UuidText;
 
 /// The objects of one cluster that have our label, updated by events.
@@ -199,12 +199,7 @@ impl Cache {
 
     fn of_kind(&self, scope: &WatchedKind) -> impl Iterator<Item = &ObjectKey> {
         // Keys are sorted by cluster, apiVersion and kind first.
-        let first = ObjectKey::from(ObjectName {
-            cluster: self.cluster.clone(),
-            kind: scope.kind.clone(),
-            namespace: None,
-            name: String::new(),
-        });
+        let first = ObjectKey::new(&self.cluster, scope.kind.clone(), None, "");
         self.inventory
             .objects
             .range(first..)
@@ -273,12 +268,7 @@ mod tests {
     use super::*;
 
     fn key(name: &str) -> ObjectKey {
-        ObjectKey::from(ObjectName {
-            cluster: ClusterName("prod".to_owned()),
-            kind: ManagedKind::ResourceQuota.into(),
-            namespace: Some("tool-foo".to_owned()),
-            name: name.to_owned(),
-        })
+        ObjectKey::new(&ClusterName("prod".to_owned()), ManagedKind::ResourceQuota, Some("tool-foo"), name)
     }
 
     fn object(resource_version: u64, digest: &str) -> ObservedObject {

@@ -25,7 +25,7 @@ use self::watching::{explain, watch_kind};
 use super::cache::{Cache, observe};
 use crate::identity::ClusterName;
 use crate::inventory::{ClusterInventory, ObservedObject};
-use crate::kinds::{ObjectKey, ObjectName, WatchedKind};
+use crate::kinds::{ObjectKey, WatchedKind};
 
 /// An API server that does not list one object in this time does not answer. It normally takes milliseconds.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
@@ -334,12 +334,12 @@ impl Shared {
     }
 
     fn observed(&self, watched: &WatchedKind, object: DynamicObject) -> Option<(ObjectKey, ObservedObject)> {
-        let key = ObjectKey::from(ObjectName {
-            cluster: self.cluster.clone(),
-            kind: watched.kind.clone(),
-            namespace: object.metadata.namespace.clone(),
-            name: object.metadata.name.clone()?,
-        });
+        let key = ObjectKey::new(
+            &self.cluster,
+            watched.kind.clone(),
+            object.metadata.namespace.as_deref(),
+            object.metadata.name.as_deref()?,
+        );
         // What was read as JSON can be written as JSON.
         let value = serde_json::to_value(object).ok()?;
         Some((key, observe(&watched.kind, &value)))

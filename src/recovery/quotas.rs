@@ -12,7 +12,7 @@ use crate::bootstrap::{self, AccessError};
 use crate::desired::DesiredState;
 use crate::desired::quota::stops_pods;
 use crate::identity::{AccountName, ClusterName};
-use crate::kinds::{ManagedKind, ObjectKey, ObjectName};
+use crate::kinds::{ManagedKind, ObjectKey};
 use crate::policy::Policy;
 use crate::quantity::compare;
 
@@ -37,12 +37,7 @@ pub(super) async fn differing(
             let Some(namespace) = &tenant.namespace else { continue };
             let locked = policy.classes.get(&tenant.class).map(|class| &class.quota_locked);
             for ((_, name), hard) in found.iter().filter(|((there, _), _)| there == namespace.as_str()) {
-                let key = ObjectKey::from(ObjectName {
-                    cluster: cluster.clone(),
-                    kind: ManagedKind::ResourceQuota.into(),
-                    namespace: Some(namespace.to_string()),
-                    name: name.clone(),
-                });
+                let key = ObjectKey::new(cluster, ManagedKind::ResourceQuota, Some(namespace.as_str()), name);
                 if stops_pods(&key) {
                     continue;
                 }

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use bursar::contract::exception::ExceptedRule;
 use bursar::identity::{AccountId, AccountKind, AccountName, ClusterName, DirectoryId, PosixIdentity};
-use bursar::kinds::{ManagedKind, ObjectKey, ObjectName};
+use bursar::kinds::{ManagedKind, ObjectKey};
 use bursar::ledger::change::{Change, Event};
 use bursar::ledger::exception::{Exception, ExceptionKey};
 use bursar::ledger::idle::Idleness;
@@ -95,12 +95,7 @@ fn certificate(account: &Account, digits: &str, not_after: &str, renew_after: &s
 }
 
 fn quota(account: &Account, namespace: &str) -> Change {
-    let key = ObjectKey::from(ObjectName {
-        cluster: ClusterName("prod".to_owned()),
-        kind: ManagedKind::ResourceQuota.into(),
-        namespace: Some(namespace.to_owned()),
-        name: "bursar".to_owned(),
-    });
+    let key = ObjectKey::new(&ClusterName("prod".to_owned()), ManagedKind::ResourceQuota, Some(namespace), "bursar");
     let record = ObjectRecord {
         account: account.id.clone(),
         uid: "u".into(),

@@ -83,11 +83,16 @@ impl ObjectKey {
         format!("{} {place}{}", self.kind.as_str().to_lowercase(), self.name)
     }
 
+    #[must_use]
+    pub fn new(cluster: &ClusterName, kind: impl Into<ObjectKind>, namespace: Option<&str>, name: &str) -> Self {
+        let (namespace, name) = (namespace.map(str::to_owned), name.to_owned());
+        ObjectName { cluster: cluster.clone(), kind: kind.into(), namespace, name }.into()
+    }
+
     /// Returns the key of a namespace.
     #[must_use]
     pub fn namespace(cluster: &ClusterName, name: &NamespaceName) -> Self {
-        let (kind, name) = (ManagedKind::Namespace.into(), name.to_string());
-        ObjectName { cluster: cluster.clone(), kind, namespace: None, name }.into()
+        Self::new(cluster, ManagedKind::Namespace, None, name.as_str())
     }
 }
 

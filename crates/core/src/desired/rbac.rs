@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::Place;
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::identity::{ClusterName, NamespaceName};
-use crate::kinds::{ManagedKind, ObjectKey, ObjectName};
+use crate::kinds::{ManagedKind, ObjectKey};
 use crate::ledger::Account;
 use crate::policy::{Class, DAEMON_USER};
 
@@ -30,12 +30,7 @@ const ARCHIVE_BINDING: &str = "bursar:archive";
 /// Returns the key of the binding of [`ARCHIVE_ROLE`] to the daemon, which exists only while an archive is made.
 #[must_use]
 pub fn archive_binding(cluster: &ClusterName, namespace: &NamespaceName) -> ObjectKey {
-    ObjectKey::from(ObjectName {
-        cluster: cluster.clone(),
-        kind: ManagedKind::RoleBinding.into(),
-        namespace: Some(namespace.to_string()),
-        name: ARCHIVE_BINDING.to_owned(),
-    })
+    ObjectKey::new(cluster, ManagedKind::RoleBinding, Some(namespace.as_str()), ARCHIVE_BINDING)
 }
 
 /// Returns the manifest of [`archive_binding`].

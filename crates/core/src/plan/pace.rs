@@ -15,7 +15,7 @@ use super::{AccountPlan, Action, Reason};
 use crate::desired::DesiredTenant;
 use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::inventory::ClusterInventory;
-use crate::kinds::{ManagedKind, ObjectKey, ObjectName};
+use crate::kinds::{ManagedKind, ObjectKey};
 use crate::ledger::change::Event;
 use crate::ledger::pace::PaceRecord;
 use crate::ledger::{LedgerState, ObjectRecord};
@@ -119,12 +119,7 @@ pub(super) fn is_policy(
 }
 
 fn volume_key(cluster: &ClusterName, name: &str) -> ObjectKey {
-    ObjectKey::from(ObjectName {
-        cluster: cluster.clone(),
-        kind: ManagedKind::PersistentVolume.into(),
-        namespace: None,
-        name: name.to_owned(),
-    })
+    ObjectKey::new(cluster, ManagedKind::PersistentVolume, None, name)
 }
 
 /// The result of [`pace`].

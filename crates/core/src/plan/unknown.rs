@@ -145,12 +145,7 @@ mod tests {
     use crate::plan::testing::{World, prod};
 
     fn binding(namespace: &str) -> ObjectKey {
-        ObjectKey::from(ObjectName {
-            cluster: prod(),
-            kind: ManagedKind::RoleBinding.into(),
-            namespace: Some(namespace.to_owned()),
-            name: "bursar-admin".to_owned(),
-        })
+        ObjectKey::new(&prod(), ManagedKind::RoleBinding, Some(namespace), "bursar-admin")
     }
 
     fn world() -> World {

@@ -95,15 +95,10 @@ mod tests {
 
     use super::*;
     use crate::identity::{AccountId, ClusterName};
-    use crate::kinds::{ManagedKind, ObjectKind, ObjectName};
+    use crate::kinds::{ManagedKind, ObjectKind};
 
     fn key(kind: ManagedKind, namespace: Option<&str>) -> ObjectKey {
-        ObjectKey::from(ObjectName {
-            cluster: ClusterName("prod".to_owned()),
-            kind: kind.into(),
-            namespace: namespace.map(str::to_owned),
-            name: "home".to_owned(),
-        })
+        ObjectKey::new(&ClusterName("prod".to_owned()), kind, namespace, "home")
     }
 
     fn record(manifest: &Value) -> ObjectRecord {

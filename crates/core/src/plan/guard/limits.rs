@@ -68,12 +68,19 @@ impl<'a> LimitEvaluator<'a> {
         }
     }
 
-    fn refuse(&mut self, mut refusal: Refusal, plans: &[&AccountPlan], part: fn(&AccountPlan) -> String) {
-        refusal.accounts = plans.iter().map(|plan| plan.account.clone()).collect();
-        refusal.parts = plans.iter().map(|plan| part(plan)).collect();
-        refusal.hash = (refusal.limit != COMPLETENESS).then(|| hash::of_parts(&refusal.parts));
+    fn refuse(
+        &mut self,
+        (limit, class, what): (&str, &str, &str),
+        (allowed, wanted): (u64, u64),
+        plans: &[&AccountPlan],
+        part: fn(&AccountPlan) -> String,
+    ) {
+        let (limit, class, what) = (limit.to_owned(), class.to_owned(), what.to_owned());
+        let accounts = plans.iter().map(|plan| plan.account.clone()).collect();
+        let parts: Vec<String> = plans.iter().map(|plan| part(plan)).collect();
+        let hash = (limit != COMPLETENESS).then(|| hash::of_parts(&parts));
         self.refused.extend(plans.iter().map(|plan| plan.id.clone()));
-        self.refusals.push(refusal);
+        self.refusals.push(Refusal { limit, class, allowed, wanted, what, accounts, hash, parts });
     }
 
     /// Refuses removals that rest on a missing entry, if the last read of its source was not complete. The entry may
@@ -89,17 +96,7 @@ impl<'a> LimitEvaluator<'a> {
             }
         }
         for (source, plans) in by_source {
-            let refusal = Refusal {
-                limit: COMPLETENESS.to_owned(),
-                class: source.to_owned(),
-                allowed: 0,
-                wanted: plans.len() as u64,
-                what: "removals".to_owned(),
-                accounts: Vec::new(),
-                hash: None,
-                parts: Vec::new(),
-            };
-            self.refuse(refusal, &plans, hash::part);
+            self.refuse((COMPLETENESS, source, "removals"), (0, plans.len() as u64), &plans, hash::part);
         }
     }
 
@@ -148,16 +145,6 @@ impl<'a> LimitEvaluator<'a> {
             self.uses.entry(plan.id.clone()).or_default().push(used);
         }
         if !refused.is_empty() {
-            let refusal = Refusal {
-                limit: limit.to_owned(),
-                class: class.to_owned(),
-                allowed: left,
-                wanted: amounts.iter().sum(),
-                what: what.to_owned(),
-                accounts: Vec::new(),
-                hash: None,
-                parts: Vec::new(),
-            };
             let refused: Vec<&AccountPlan> = refused.iter().map(|place| plans[*place]).collect();
             if what == RESUMED {
                 self.not_resumed.extend(refused.iter().map(|plan| plan.id.clone()));
@@ -165,7 +152,7 @@ impl<'a> LimitEvaluator<'a> {
             if spending == MEMBERS.limited.spending {
                 self.members_stay.extend(refused.iter().map(|plan| plan.id.clone()));
             }
-            self.refuse(refusal, &refused, budget.part);
+            self.refuse((limit, class, what), (left, amounts.iter().sum()), &refused, budget.part);
         }
     }
 

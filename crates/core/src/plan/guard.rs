@@ -176,27 +176,11 @@ impl Counts {
     }
 }
 
-fn first_class(account: &Account, tenants: &SharedMap<(AccountId, ClusterName), Tenant>) -> String {
+/// Returns the class by which `[limits]` counts an account: that of its first tenant row, else its kind in the plural.
+pub(super) fn first_class(account: &Account, tenants: &SharedMap<(AccountId, ClusterName), Tenant>) -> String {
     let from = (account.id.clone(), ClusterName(String::new()));
     let first = tenants.range(from..).next().filter(|((id, _), _)| *id == account.id);
     first.map_or_else(|| format!("{}s", account.kind), |(_, tenant)| tenant.class.clone())
-}
-
-/// The class by which `[limits]` counts each account: the class of its first tenant row, else its kind in the plural.
-pub(super) struct Classes<'a>(BTreeMap<&'a AccountId, &'a str>);
-
-impl<'a> Classes<'a> {
-    pub(super) fn of(ledger: &'a LedgerState) -> Self {
-        let mut first: BTreeMap<&AccountId, &str> = BTreeMap::new();
-        for ((id, _), tenant) in &ledger.tenants {
-            first.entry(id).or_insert(&tenant.class);
-        }
-        Self(first)
-    }
-
-    pub(super) fn class(&self, account: &Account) -> String {
-        self.0.get(&account.id).map_or_else(|| format!("{}s", account.kind), |class| (*class).to_owned())
-    }
 }
 
 /// Changes that the guard refuses for one reason.

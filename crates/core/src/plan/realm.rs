@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::Reason;
-use super::guard::Classes;
+use super::guard::first_class;
 use crate::desired::Notice;
 use crate::identity::{AccountId, AccountKind, AccountName};
 use crate::inventory::realm::{Holders, RealmInventory, RealmRole, RealmUser};
@@ -225,7 +225,6 @@ pub fn plan(ledger: &LedgerState, rules: &Realm, seen: &RealmInventory, now: Tim
         users: pairs().filter(|(_, user)| seen.users.contains_key(*user)).map(|(it, user)| (&it.id, user)).collect(),
         made: BTreeSet::new(),
         names: seen.users.values().map(|user| (user.username.as_str(), user)).collect(),
-        classes: Classes::of(ledger),
         plan: RealmPlan { realm: rules.name.clone(), ..RealmPlan::default() },
     };
     let people = users().filter(|it| it.state != Lifecycle::New);
@@ -250,7 +249,6 @@ struct Look<'a> {
     made: BTreeSet<&'a AccountId>,
     /// The users of the realm by name.
     names: BTreeMap<&'a str, &'a RealmUser>,
-    classes: Classes<'a>,
     plan: RealmPlan,
 }
 
@@ -260,7 +258,7 @@ impl<'a> Look<'a> {
     }
 
     fn counted(&mut self, account: &Account, action: RealmAction, reason: Reason, counts: u64) {
-        let (id, class) = (account.id.clone(), self.classes.class(account));
+        let (id, class) = (account.id.clone(), first_class(account, &self.ledger.tenants));
         let step =
             RealmStep { id, account: account.account_name(), action, reason, class, since: account.since, counts };
         self.plan.steps.push(step);

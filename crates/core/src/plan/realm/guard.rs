@@ -15,7 +15,7 @@ use crate::ledger::approval::is_approved;
 use crate::ledger::change::{Change, RefusalRecord};
 use crate::ledger::realm::RealmAccount;
 use crate::ledger::{LedgerState, Lifecycle, Spending, Spent};
-use crate::plan::guard::{Classes, Refusal};
+use crate::plan::guard::{Refusal, first_class};
 use crate::plan::hash;
 use crate::plan::limit::{Limited, Verdict, judge, spent};
 use crate::plan::limit_usage::{LimitUse, tighter, worth_saying};
@@ -63,7 +63,6 @@ impl RealmBounds {
     /// Reads the bounds from the ledger, the configuration and the realm.
     #[must_use]
     pub fn of(ledger: &LedgerState, realm: &Realm, limits: &Limits, seen: &RealmInventory) -> Self {
-        let classes = Classes::of(ledger);
         let (mut users, mut roles) = (BTreeMap::<String, u64>::new(), BTreeMap::<String, u64>::new());
         let people = ledger.accounts.values().filter(|account| account.kind == AccountKind::User);
         let mut owners = BTreeMap::new();
@@ -71,7 +70,7 @@ impl RealmBounds {
             let Some(user) = user_of(ledger, realm, person).filter(|user| seen.users.contains_key(*user)) else {
                 continue;
             };
-            let class = classes.class(person);
+            let class = first_class(person, &ledger.tenants);
             *users.entry(class.clone()).or_default() += 1;
             owners.insert(user, class);
         }
@@ -81,7 +80,7 @@ impl RealmBounds {
         let deleted = workspaces(ledger).into_values().filter(|group| group.state == Lifecycle::Deleted);
         for group in deleted {
             let there = super::both_roles(group).into_iter().filter_map(|name| seen.roles.get(&name));
-            *roles.entry(classes.class(group)).or_default() += there.map(lost_with).sum::<u64>();
+            *roles.entry(first_class(group, &ledger.tenants)).or_default() += there.map(lost_with).sum::<u64>();
         }
         let (refusals, others) = ledger.refusals.iter().cloned().partition(is_of_realm);
         let (spent, approvals) = (ledger.spent.clone(), ledger.approvals.clone());

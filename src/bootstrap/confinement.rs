@@ -7,14 +7,15 @@
 pub(super) mod difference;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
@@ -123,7 +124,7 @@ impl ConfinementWatch {
     /// Returns the differences; `None` if a watch has not listed its object yet.
     #[must_use]
     pub fn compare(&self, expected: &[Expected]) -> Option<Vec<Breach>> {
-        let seen = lock(&self.seen);
+        let seen = self.seen.lock();
         let mut breaches = Vec::new();
         for Expected { manifest, repairable, noted, rule } in expected {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -176,11 +177,6 @@ fn names(mutates: bool) -> Vec<((&'static str, &'static str), String)> {
     names
 }
 
-fn lock(seen: &Mutex<BTreeMap<Name, Seen>>) -> MutexGuard<'_, BTreeMap<Name, Seen>> {
-    // No code panics while it holds the lock. Even if it did, each value would be complete.
-    seen.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 async fn follow(
     client: Client,
     (kind, plural): (&'static str, &'static str),
@@ -213,10 +209,10 @@ async fn follow(
             Ok(Event::InitDone) => std::mem::replace(&mut listed, Seen::Absent),
             Ok(Event::Apply(object)) => Seen::Present(Box::new(seen_of(object))),
             Ok(Event::Delete(_)) => Seen::Absent,
-            Err(error) if is_forbidden(&error) && !lock(&seen).contains_key(&key) => Seen::Forbidden,
+            Err(error) if is_forbidden(&error) && !seen.lock().contains_key(&key) => Seen::Forbidden,
             Err(_) => continue,
         };
-        let before = lock(&seen).insert(key.clone(), now.clone()).unwrap_or_default();
+        let before = seen.lock().insert(key.clone(), now.clone()).unwrap_or_default();
         let is_same = match (&before, &now) {
             (Seen::Absent, Seen::Absent) => true,
             (Seen::Present(before), Seen::Present(now)) => content(before) == content(now),

@@ -3,7 +3,7 @@
 //! without rights get the reason. Their connections must not keep administrators out.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::DefaultBodyLimit;
@@ -13,6 +13,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -144,7 +145,7 @@ impl Places {
     }
 
     fn take(&self, uid: u32) -> Option<Place> {
-        let mut taken = self.lock();
+        let mut taken = self.taken.lock();
         let own = taken.get(&uid).copied().unwrap_or_default();
         if own >= self.of_one || taken.values().sum::<usize>() >= self.all {
             return None;
@@ -152,11 +153,6 @@ impl Places {
         taken.insert(uid, own + 1);
         drop(taken);
         Some(Place { places: self.clone(), uid })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
-        // Each value is replaced in one step, so it is right even if a thread panicked while it held the lock.
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -168,7 +164,7 @@ struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.places.lock();
+        let mut taken = self.places.taken.lock();
         match taken.get_mut(&self.uid) {
             Some(own) if *own > 1 => *own -= 1,
             _ => drop(taken.remove(&self.uid)),
@@ -236,7 +232,7 @@ mod tests {
         let hangs = Arc::new(Mutex::new(hangs));
         let identify = move |peer| {
             // Ends when the test drops `release`.
-            let _ = hangs.lock().map(|hangs| hangs.recv());
+            let _ = hangs.lock().recv();
             Caller::unnamed(peer)
         };
         let others: Vec<u32> = (0..300).map(|at| STRANGER + at % 20).collect();

@@ -2,7 +2,7 @@
 //! wait.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -11,6 +11,7 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, watcher::watcher};
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -106,12 +107,12 @@ impl CsrWatch {
 
     /// Returns why the watch does not work at present.
     pub(super) fn trouble(&self) -> Option<String> {
-        self.shared.lock().trouble.clone()
+        self.shared.state.lock().trouble.clone()
     }
 
     /// Returns name and uid of all requests of a holder.
     pub(super) fn left_behind(&self, holder: &str) -> Vec<(String, String)> {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let of_holder = state.known.iter().filter(|(_, seen)| seen.holder == holder);
         of_holder.map(|(uid, seen)| (seen.name.clone(), uid.clone())).collect()
     }
@@ -119,7 +120,7 @@ impl CsrWatch {
     /// Returns a channel for the outcome of the request with this uid.
     pub(super) fn outcome(&self, uid: &str) -> oneshot::Receiver<Outcome> {
         let (sender, receiver) = oneshot::channel();
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         match state.known.get(uid).and_then(|seen| seen.outcome.clone()) {
             // If the caller has dropped the receiver, nobody needs the outcome.
             Some(outcome) => drop(sender.send(outcome)),
@@ -130,7 +131,7 @@ impl CsrWatch {
 
     /// Records that this process made the request with this uid.
     pub(super) fn made(&self, uid: &str) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.made.insert(uid.to_owned());
         state.signed.remove(uid);
     }
@@ -139,30 +140,25 @@ impl CsrWatch {
     /// requests. Each is returned once.
     #[must_use]
     pub fn signed(&self) -> Vec<Signed> {
-        std::mem::take(&mut self.shared.lock().signed).into_values().collect()
+        std::mem::take(&mut self.shared.state.lock().signed).into_values().collect()
     }
 
     /// Whether the request with this uid was approved.
     pub(super) fn is_approved(&self, uid: &str) -> bool {
-        self.shared.lock().known.get(uid).is_some_and(|seen| seen.approved)
+        self.shared.state.lock().known.get(uid).is_some_and(|seen| seen.approved)
     }
 
     /// Records that we removed the request, before the watch shows it.
     pub(super) fn removed(&self, uid: &str) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.known.remove(uid);
         state.waiters.remove(uid);
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // No code panics while it holds the lock; if it did, each value would still be complete.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn event(&self, event: Event<CertificateSigningRequest>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.trouble = None;
         match event {
             Event::Init => state.list.clear(),
@@ -249,7 +245,7 @@ async fn run(shared: Arc<Shared>, client: Client) {
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => shared.event(event),
-            Err(error) => shared.lock().trouble = Some(chain(&error)),
+            Err(error) => shared.state.lock().trouble = Some(chain(&error)),
         }
     }
 }

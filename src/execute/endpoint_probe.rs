@@ -9,13 +9,14 @@
 //! the default endpoint decides: a failure of another endpoint must not keep people from the default one.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bursar_protocol::UserProof;
 use kube::config::AuthInfo;
+use parking_lot::Mutex;
 use secrecy::SecretString;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
@@ -115,7 +116,7 @@ impl Credential<'_> {
 impl EndpointProbes {
     /// Fails if a credential was refused a moment ago. Then it makes no sense to ask for another one.
     pub fn recall(&self, endpoints: Endpoints<'_>, old: Old) -> Result<(), EndpointProbeError> {
-        let said = self.lock();
+        let said = self.said.lock();
         objection(endpoints, old, |endpoint| tried(&said, endpoints.kind, endpoint))
     }
 
@@ -128,7 +129,7 @@ impl EndpointProbes {
     ) -> Result<(), EndpointProbeError> {
         let _turn = self.turn.lock().await;
         let unknown: Vec<&Endpoint> = {
-            let said = self.lock();
+            let said = self.said.lock();
             endpoints.all.values().filter(|endpoint| tried(&said, endpoints.kind, endpoint).is_none()).collect()
         };
         let asked = unknown.into_iter().map(async |endpoint| {
@@ -136,7 +137,7 @@ impl EndpointProbes {
         });
         let answers = futures::future::join_all(asked).await;
         self.record(answers, true);
-        let said = self.lock();
+        let said = self.said.lock();
         objection(endpoints, old, |endpoint| tried(&said, endpoints.kind, endpoint))
     }
 
@@ -144,7 +145,7 @@ impl EndpointProbes {
     /// be called within a Tokio runtime.
     pub fn look_after(self: &Arc<Self>, endpoints: &BTreeMap<String, Endpoint>, own: &AuthInfo) {
         let due: Vec<Endpoint> = {
-            let said = self.lock();
+            let said = self.said.lock();
             endpoints.values().filter(|endpoint| is_due(said.get(&key(CERTIFICATE, endpoint)))).cloned().collect()
         };
         if due.is_empty() {
@@ -164,7 +165,7 @@ impl EndpointProbes {
     /// remedy.
     #[must_use]
     pub fn findings(&self, endpoints: &BTreeMap<String, Endpoint>) -> BTreeMap<String, String> {
-        let said = self.lock();
+        let said = self.said.lock();
         let found = endpoints.iter().filter_map(|(name, endpoint)| {
             let (_, digest) = key(CERTIFICATE, endpoint);
             let mut about = said.iter().filter(|((_, of), _)| *of == digest).map(|(_, said)| &said.verdict);
@@ -189,12 +190,7 @@ impl EndpointProbes {
     fn record(&self, answers: Vec<(Key, Verdict)>, tried: bool) {
         let at = Instant::now();
         let said = answers.into_iter().map(|(key, verdict)| (key, Said { at, verdict, tried }));
-        self.lock().extend(said);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Said>> {
-        // No code panics while it holds the lock.
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+        self.said.lock().extend(said);
     }
 }
 

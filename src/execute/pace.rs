@@ -1,9 +1,9 @@
 //! Limits how many requests an API server gets at a time: more while its latency stays low, fewer if it slows down or
 //! answers 429. Decides when a request is sent, and never which.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -126,7 +126,7 @@ impl Pace {
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
             let pause = {
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 let now = Instant::now();
                 let pause = state.paused_until.filter(|until| *until > now);
                 if pause.is_none() && state.under_way < state.width.get() {
@@ -145,11 +145,7 @@ impl Pace {
     /// Returns the current number of requests that may be in progress.
     #[must_use]
     pub fn width(&self) -> usize {
-        self.lock().width.get()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().width.get()
     }
 }
 
@@ -157,7 +153,7 @@ impl RequestSlot<'_> {
     /// Ends the request and frees its place.
     #[expect(clippy::disallowed_methods, reason = "a pause begins now")]
     pub fn leave(self, outcome: Outcome) {
-        let mut state = self.pace.lock();
+        let mut state = self.pace.state.lock();
         let full = state.under_way >= state.width.get();
         state.width.learn(outcome, full);
         if let Outcome::Throttled(after) = outcome {
@@ -169,7 +165,7 @@ impl RequestSlot<'_> {
 
 impl Drop for RequestSlot<'_> {
     fn drop(&mut self) {
-        self.pace.lock().under_way -= 1;
+        self.pace.state.lock().under_way -= 1;
         // Wakes all that wait, because the width may have grown by more than this place.
         self.pace.freed.notify_waiters();
     }

@@ -5,12 +5,12 @@
 //! removed first. The approval names the uid of the request that we created, so a request that somebody put in its
 //! place is never approved.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bursar_homed::breaker::{Breaker, BreakerSettings};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
@@ -114,20 +114,15 @@ impl Default for SignerBreaker {
 }
 
 impl SignerBreaker {
-    fn lock(&self) -> MutexGuard<'_, Breaker<String>> {
-        // No code panics while it holds the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn heard<T>(&self, holder: &str, answer: &Result<T, SigningError>) {
         match answer {
-            Ok(_) | Err(SigningError::Denied(_) | SigningError::Failed(_)) => self.lock().answered(),
+            Ok(_) | Err(SigningError::Denied(_) | SigningError::Failed(_)) => self.0.lock().answered(),
             Err(SigningError::NotSigned | SigningError::NotApproved) => {
-                if self.lock().timed_out(holder.to_owned(), now()) {
+                if self.0.lock().timed_out(holder.to_owned(), now()) {
                     tracing::warn!("the signer does not answer");
                 }
             }
-            Err(_) => self.lock().not_tried(),
+            Err(_) => self.0.lock().not_tried(),
         }
     }
 }
@@ -139,7 +134,7 @@ fn now() -> Instant {
 
 /// Requests a certificate, and returns its PEM. The request is removed afterwards, even after a failure.
 pub async fn sign(server: &ApiServer, unsigned: Unsigned<'_>) -> Result<Vec<u8>, SigningError> {
-    let admitted = server.signer().lock().admit(now());
+    let admitted = server.signer().0.lock().admit(now());
     admitted.map_err(|wait| SigningError::NotAsked { cluster: server.cluster.clone(), wait })?;
     let answer = ask(server, unsigned).await;
     server.signer().heard(unsigned.holder, &answer);
@@ -281,13 +276,13 @@ mod tests {
         signer.heard("a", &late);
         signer.heard("a", &late);
         signer.heard("b", &late);
-        assert!(signer.lock().admit(now()).is_ok(), "two accounts may be at fault themselves");
+        assert!(signer.0.lock().admit(now()).is_ok(), "two accounts may be at fault themselves");
         signer.heard("c", &late);
-        let wait = signer.lock().admit(now()).expect_err("the signer is paused");
+        let wait = signer.0.lock().admit(now()).expect_err("the signer is paused");
         assert!(wait <= BreakerSettings::default().backoff);
-        assert!(signer.lock().admit(now() + wait).is_ok(), "after the pause one request tests the signer");
-        assert!(signer.lock().admit(now() + wait).is_err(), "only one request tests it");
+        assert!(signer.0.lock().admit(now() + wait).is_ok(), "after the pause one request tests the signer");
+        assert!(signer.0.lock().admit(now() + wait).is_err(), "only one request tests it");
         signer.heard("d", &Err::<(), _>(SigningError::Denied("no".to_owned())));
-        assert!(signer.lock().admit(now()).is_ok(), "a refusal is an answer");
+        assert!(signer.0.lock().admit(now()).is_ok(), "a refusal is an answer");
     }
 }

@@ -1,7 +1,7 @@
 //! Watches the metadata of foreign namespaces that a class's selector matches. Writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ListParams, ObjectMeta, PartialObjectMeta};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -91,14 +92,14 @@ impl AdoptedWatch {
     /// Returns all namespaces; `None` while not every selector has been listed.
     #[must_use]
     pub fn inventory(&self) -> Option<FoundNamespaces> {
-        let found = self.shared.lock();
+        let found = self.shared.found.lock();
         found.values().all(|one| one.listed).then(|| together(found.values().map(|one| &one.there)))
     }
 
     /// Returns why the namespaces are not known.
     #[must_use]
     pub fn error(&self) -> Option<String> {
-        self.shared.lock().values().find_map(|one| one.error.clone())
+        self.shared.found.lock().values().find_map(|one| one.error.clone())
     }
 
     /// Waits until the namespaces are known, at most for `timeout`.
@@ -110,14 +111,9 @@ impl AdoptedWatch {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, SelectedNamespaces>> {
-        // No code panics while it holds the lock. Even if it did, each value would be complete.
-        self.found.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes what one selector found, and notifies if something is new.
     fn update(&self, selector: &str, change: impl FnOnce(&mut SelectedNamespaces) -> bool) {
-        let mut found = self.lock();
+        let mut found = self.found.lock();
         let news = found.get_mut(selector).is_some_and(change);
         let ready = found.values().all(|one| one.listed);
         drop(found);

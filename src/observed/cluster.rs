@@ -7,7 +7,7 @@
 mod watching;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -16,6 +16,7 @@ use kube::api::ListParams;
 use kube::core::DynamicObject;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use serde_json::Value;
 use thiserror::Error;
 use tokio::sync::{Notify, watch};
@@ -101,7 +102,7 @@ impl ClusterWatch {
     /// Objects that are found from now on use the equal key in `keys`, if there is one, so that each key is in memory
     /// only once.
     pub fn share(&self, keys: BTreeSet<ObjectKey>) {
-        self.shared.lock().cache.share(keys);
+        self.shared.state.lock().cache.share(keys);
     }
 
     #[must_use]
@@ -119,14 +120,14 @@ impl ClusterWatch {
     /// not essential and cannot be watched is in [`ClusterInventory::blind`].
     #[must_use]
     pub fn inventory(&self) -> Option<Arc<ClusterInventory>> {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         state.is_ready().then(|| state.cache.inventory())
     }
 
     /// Whether there is an inventory.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.shared.lock().is_ready()
+        self.shared.state.lock().is_ready()
     }
 
     /// Probes the cluster after a request got no answer. If the probe gets none either, the cluster counts as
@@ -150,7 +151,7 @@ impl ClusterWatch {
     /// Returns the health of the watches.
     #[must_use]
     pub fn health(&self) -> ClusterHealth {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let waiting = self.shared.kinds.iter().zip(&state.kinds).filter(|(_, state)| !state.listed);
         ClusterHealth {
             ready: state.is_ready(),
@@ -163,13 +164,13 @@ impl ClusterWatch {
 
     /// Records that an object which somebody had changed was applied again.
     pub fn repaired(&self, key: &ObjectKey, now: Timestamp) {
-        self.shared.lock().cache.repaired(key, now);
+        self.shared.state.lock().cache.repaired(key, now);
     }
 
     /// Announces a write of ours. The result must be held until the write has ended.
     #[must_use]
     pub fn write<'a>(&'a self, key: &'a ObjectKey) -> Writing<'a> {
-        self.shared.lock().cache.write_begins(key);
+        self.shared.state.lock().cache.write_begins(key);
         Writing { shared: &self.shared, key }
     }
 }
@@ -187,19 +188,19 @@ impl Writing<'_> {
     #[must_use]
     pub fn applied(self, answer: &Value) -> ObservedObject {
         let observed = observe(&self.key.kind, answer);
-        self.shared.lock().cache.applied(self.key, &observed);
+        self.shared.state.lock().cache.applied(self.key, &observed);
         observed
     }
 
     /// Records that the server accepted the deletion. `gone` is false if finalizers still hold the object.
     pub fn deleted(self, gone: bool) {
-        self.shared.lock().cache.deleted(self.key, gone);
+        self.shared.state.lock().cache.deleted(self.key, gone);
     }
 }
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        if self.shared.lock().cache.write_ends(self.key) {
+        if self.shared.state.lock().cache.write_ends(self.key) {
             self.shared.changed.notify_one();
         }
     }
@@ -259,14 +260,9 @@ impl Shared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // No code panics while it holds the lock. Even if it did, each value would be complete.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes the state, and wakes those who wait for it. `change` returns whether the plan must know.
     fn update(&self, change: impl FnOnce(&mut State) -> bool) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let before = state.is_ready();
         let news = change(&mut state);
         let blind = self.blind(&state);
@@ -305,7 +301,7 @@ impl Shared {
             }),
             Event::InitApply(object) => {
                 let Some(found) = self.observed(watched, object) else { return };
-                if let Some(list) = &mut self.lock().kinds[index].list {
+                if let Some(list) = &mut self.state.lock().kinds[index].list {
                     list.push(found);
                 }
             }
@@ -400,6 +396,6 @@ impl Shared {
     }
 
     fn is_failing(&self, index: usize) -> bool {
-        self.lock().kinds[index].error.is_some()
+        self.state.lock().kinds[index].error.is_some()
     }
 }

@@ -1,10 +1,11 @@
 //! Asks an API server about kinds that not every cluster has. Changes nothing.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use kube::Client;
 use kube::core::ApiResource;
+use parking_lot::RwLock;
 
 use crate::kinds::{ObjectKind, ServedKind, everywhere};
 
@@ -33,13 +34,13 @@ impl Kinds {
         if let Some(known) = everywhere(kind) {
             return Ok(Some(known));
         }
-        let known = self.discovered.read().unwrap_or_else(PoisonError::into_inner).get(kind).cloned();
+        let known = self.discovered.read().get(kind).cloned();
         if known.is_some() {
             return Ok(known);
         }
         let found = discover(client, kind).await?;
         if let Some(found) = &found {
-            self.discovered.write().unwrap_or_else(PoisonError::into_inner).insert(kind.clone(), found.clone());
+            self.discovered.write().insert(kind.clone(), found.clone());
         }
         Ok(found)
     }

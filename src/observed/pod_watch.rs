@@ -2,7 +2,7 @@
 //! metadata alone would not be enough; the rest of the pod is not kept.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -12,6 +12,7 @@ use kube::api::ObjectMeta;
 use kube::core::{NotUsed, Object};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -61,20 +62,15 @@ impl PodWatch {
     /// Returns all pods; `None` while they are not known, so that no reaper acts.
     #[must_use]
     pub fn inventory(&self) -> Option<Arc<PodInventory>> {
-        let state = lock(&self.shared);
+        let state = self.shared.lock();
         state.ready.then(|| Arc::clone(&state.pods))
     }
 
     /// Returns why the pods are not known.
     #[must_use]
     pub fn error(&self) -> Option<String> {
-        lock(&self.shared).error.clone()
+        self.shared.lock().error.clone()
     }
-}
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    // No code panics while it holds the lock. Even if it did, each value would be complete.
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn watch(shared: Arc<Mutex<State>>, client: Client) {
@@ -84,9 +80,9 @@ async fn watch(shared: Arc<Mutex<State>>, client: Client) {
         let mut events = std::pin::pin!(watcher(api, watcher::Config::default()));
         while let Some(event) = events.next().await {
             match event {
-                Ok(event) => lock(&shared).take(event),
+                Ok(event) => shared.lock().take(event),
                 Err(error) => {
-                    let mut state = lock(&shared);
+                    let mut state = shared.lock();
                     state.ready = false;
                     state.error = Some(format!("cannot watch the pods: {}", chain(&error)));
                     break;

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use reqwest::Certificate;
 use serde::Deserialize;
 use serde_json::Value;
@@ -69,19 +70,14 @@ impl UseWatch {
     /// Returns the namespaces in use; `None` while unknown.
     #[must_use]
     pub fn namespaces(&self) -> Option<Arc<BTreeSet<String>>> {
-        lock(&self.shared).in_use.clone()
+        self.shared.lock().in_use.clone()
     }
 
     /// Returns why the namespaces in use are unknown.
     #[must_use]
     pub fn error(&self) -> Option<String> {
-        lock(&self.shared).error.clone()
+        self.shared.lock().error.clone()
     }
-}
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    // No code panics while it holds the lock. Even if it did, each value would be complete.
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn keep_asking(shared: Arc<Mutex<State>>, evidence: Evidence, every: Duration) {
@@ -92,7 +88,7 @@ async fn keep_asking(shared: Arc<Mutex<State>>, evidence: Evidence, every: Durat
                 State { in_use: None, error: Some(format!("Prometheus at {}: {}", evidence.url, chain(&error))) }
             }
         };
-        *lock(&shared) = state;
+        *shared.lock() = state;
         tokio::time::sleep(every).await;
     }
 }

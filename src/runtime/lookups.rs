@@ -2,16 +2,17 @@
 //! the marks that it has read are taken at once, and only the absences wait. An order aborts no look-up.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bursar_directory::confirm::look_up;
 use bursar_directory::{Known, Pass, SourceConfig, SourceKind};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::reads::{LOOK, PATIENCE, Patience, locked, now};
+use super::reads::{LOOK, PATIENCE, Patience, now};
 use crate::identity::DirectoryId;
 use crate::snapshot::proof::{Due, Proof, Verdict};
 use crate::snapshot::{Completeness, DirectorySnapshot};
@@ -61,7 +62,7 @@ pub(super) struct Question<'a> {
 impl LookUps {
     /// Drops all answers and look-ups, because an administrator asks for the present state.
     pub(super) fn forget(&self) {
-        locked(&self.sources).clear();
+        self.sources.lock().clear();
     }
 
     /// Records in `snapshot` what the servers answer about the accounts that are due. Accounts for which no answer has
@@ -91,7 +92,7 @@ impl LookUps {
     /// Asks for the accounts without an answer, unless a look-up of the source is in progress. Answers about accounts
     /// that are no longer due are dropped, because a read has shown them since.
     fn begin(&self, source: &SourceConfig, pass: &Pass, known: &Known, due: &[Due], server: String) {
-        let mut sources = locked(&self.sources);
+        let mut sources = self.sources.lock();
         if sources.get(&source.name).is_some_and(|look_up| look_up.source != *source) {
             sources.remove(&source.name);
         }
@@ -110,7 +111,7 @@ impl LookUps {
         let (source, pass, marks) = (source.clone(), pass.clone(), known.clone());
         let asking = async move {
             let mut proofs = look_up(&source, &pass, &marks, missing, server).await.unwrap_or_default();
-            if let Some(known) = locked(&all).get_mut(&source.name).filter(|known| known.began == began) {
+            if let Some(known) = all.lock().get_mut(&source.name).filter(|known| known.began == began) {
                 let at = now();
                 for id in std::mem::take(&mut known.asked) {
                     let proof = proofs.remove(&id).unwrap_or_default();
@@ -126,7 +127,7 @@ impl LookUps {
     async fn wait(&self, wanted: &BTreeMap<String, BTreeSet<DirectoryId>>, patience: Patience) {
         loop {
             let first = {
-                let sources = locked(&self.sources);
+                let sources = self.sources.lock();
                 let running = wanted.keys().filter_map(|source| sources.get(source)).filter(|it| it.is_running());
                 let Some(first) = running.map(|look_up| look_up.began).min() else { return };
                 first
@@ -141,7 +142,7 @@ impl LookUps {
 
     /// Returns the answers about the accounts that are `due`.
     fn take(&self, source: &str, due: &BTreeSet<DirectoryId>) -> BTreeMap<DirectoryId, Proof> {
-        let mut sources = locked(&self.sources);
+        let mut sources = self.sources.lock();
         let Some(look_up) = sources.get_mut(source) else { return BTreeMap::new() };
         let known = look_up.answers.iter_mut().filter(|(id, _)| due.contains(id));
         known
@@ -226,7 +227,7 @@ mod tests {
             let read = &read.reads[0];
             assert_eq!((read.unanswered.len(), read.proofs.as_ref().map(BTreeMap::len)), (2, Some(0)));
         }
-        assert!(locked(&look_ups.sources)["people"].is_running(), "the first look-up goes on");
+        assert!(look_ups.sources.lock()["people"].is_running(), "the first look-up goes on");
         drop(connection);
     }
 
@@ -249,7 +250,7 @@ mod tests {
         let gone = Proof { servers: vec![("a".to_owned(), Place::Nowhere)] };
         let answered = |proof: &Proof| {
             let answer = Answer { at: now(), proof: proof.clone(), is_used: false };
-            let mut sources = locked(&look_ups.sources);
+            let mut sources = look_ups.sources.lock();
             sources.get_mut("people").expect("was asked").answers.insert(due(1).id, answer);
         };
         answered(&gone);

@@ -4,12 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bursar_directory::{Known, Pass, SourceConfig};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
@@ -100,19 +101,19 @@ pub(super) struct Question<'a> {
 impl Reads {
     /// Returns whether `source` has answered, and no cycle took the answer yet.
     pub(super) fn has_answered(&self, source: &str) -> bool {
-        locked(&self.answers.reads).contains_key(source)
+        self.answers.reads.lock().contains_key(source)
     }
 
     /// Drops reads and answers that were asked for under another configuration.
     pub(super) fn keep(&self, sources: &[SourceConfig], policy: &Policy) {
-        locked(&self.tasks).retain(|_, reading| reading.terms.are_in_force(sources, policy));
-        locked(&self.answers.reads).retain(|_, answer| answer.terms.are_in_force(sources, policy));
+        self.tasks.lock().retain(|_, reading| reading.terms.are_in_force(sources, policy));
+        self.answers.reads.lock().retain(|_, answer| answer.terms.are_in_force(sources, policy));
     }
 
     /// Marks every read that is in progress or not taken yet, so that its source is read again: an administrator asks
     /// for the present state, and such a read may have passed an entry before it changed.
     pub(super) fn outdate(&self) {
-        locked(&self.tasks).values_mut().for_each(|reading| reading.is_outdated = true);
+        self.tasks.lock().values_mut().for_each(|reading| reading.is_outdated = true);
     }
 
     /// Begins to read a source, unless such a read is in progress. A full read replaces a read of changes.
@@ -120,7 +121,7 @@ impl Reads {
         let Question { asked, source, pass, known, policy, now, changed } = question;
         let name = source.name.clone();
         let answered = self.has_answered(&name);
-        let mut tasks = locked(&self.tasks);
+        let mut tasks = self.tasks.lock();
         let pass = match pass {
             // The scheduled full read is not lost if it is outdated.
             Pass::Changes(cache) if tasks.get(&name).is_some_and(|reading| reading.whole) => Pass::Whole(cache),
@@ -133,7 +134,7 @@ impl Reads {
         if tasks.get(&name).is_some_and(goes_on) {
             return;
         }
-        locked(&self.answers.reads).remove(&name);
+        self.answers.reads.lock().remove(&name);
         let (answers, terms) = (Arc::clone(&self.answers), Arc::new(Terms::of(asked, &policy)));
         let made_by = Arc::clone(&terms);
         let reading = async move {
@@ -141,7 +142,7 @@ impl Reads {
             let snapshot = bursar_directory::fetch_after(&sources, &pass, &known, &policy, now).await;
             let at = self::now();
             let of = |read: SourceRead| (read.source.clone(), Answer { terms: Arc::clone(&made_by), at, read });
-            locked(&answers.reads).extend(snapshot.reads.into_iter().map(of));
+            answers.reads.lock().extend(snapshot.reads.into_iter().map(of));
             answers.come.notify_one();
             if !answers.attended.load(Ordering::Relaxed) {
                 changed.notify_one();
@@ -169,7 +170,7 @@ impl Reads {
     }
 
     fn first_answer(&self, wanted: &BTreeSet<String>) -> Option<Instant> {
-        let answers = locked(&self.answers.reads);
+        let answers = self.answers.reads.lock();
         wanted.iter().filter_map(|source| answers.get(source)).map(|answer| answer.at).min()
     }
 
@@ -177,18 +178,18 @@ impl Reads {
     /// cycle is cut short before, the next one takes them.
     pub(super) async fn take<T>(&self, sources: &[SourceConfig], confirm: impl AsyncFnOnce(Vec<SourceRead>) -> T) -> T {
         let answered: Vec<SourceRead> = {
-            let answers = locked(&self.answers.reads);
+            let answers = self.answers.reads.lock();
             sources.iter().filter_map(|source| Some(answers.get(&source.name)?.read.clone())).collect()
         };
         let names: BTreeSet<String> = answered.iter().map(|read| read.source.clone()).collect();
         let confirmed = confirm(answered).await;
-        locked(&self.answers.reads).retain(|name, _| !names.contains(name));
-        locked(&self.tasks).retain(|name, reading| !reading.task.is_finished() && !names.contains(name));
+        self.answers.reads.lock().retain(|name, _| !names.contains(name));
+        self.tasks.lock().retain(|name, reading| !reading.task.is_finished() && !names.contains(name));
         confirmed
     }
 
     fn is_done(&self, source: &str) -> bool {
-        self.has_answered(source) || locked(&self.tasks).get(source).is_none_or(|reading| reading.task.is_finished())
+        self.has_answered(source) || self.tasks.lock().get(source).is_none_or(|reading| reading.task.is_finished())
     }
 }
 
@@ -206,11 +207,6 @@ impl Drop for Attended<'_> {
     fn drop(&mut self) {
         self.0.attended.store(false, Ordering::Relaxed);
     }
-}
-
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each value is inserted in one step, so a thread that panicked left the map complete.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[expect(clippy::disallowed_methods, reason = "how long a cycle waits is no decision about the directory")]
@@ -261,18 +257,18 @@ pub(super) mod tests {
         let answer = |policy: &Policy| {
             let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
             let answer = Answer { terms: Arc::new(Terms::of(&asked, policy)), at: now(), read };
-            locked(&reads.answers.reads).insert("people".to_owned(), answer);
+            reads.answers.reads.lock().insert("people".to_owned(), answer);
         };
         answer(&before);
         let other_site = Policy { site: "other".to_owned(), ..before.clone() };
         reads.keep(&sources, &other_site);
-        assert!(reads.has_answered("people") && locked(&reads.tasks).len() == 1, "the entries are the same");
+        assert!(reads.has_answered("people") && reads.tasks.lock().len() == 1, "the entries are the same");
         let mut after = before;
         for class in after.classes.values_mut() {
             class.home.iter_mut().for_each(|home| home.prefix = PathBuf::from("/data/home"));
         }
         reads.keep(&sources, &after);
-        assert!(!reads.has_answered("people") && locked(&reads.tasks).is_empty());
+        assert!(!reads.has_answered("people") && reads.tasks.lock().is_empty());
     }
 
     #[tokio::test]
@@ -285,7 +281,7 @@ pub(super) mod tests {
         let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
         let at = now().checked_sub(PATIENCE).expect("the host has run for two seconds");
         let answer = Answer { terms: Arc::new(Terms::of(&asked, &policy())), at, read };
-        locked(&reads.answers.reads).insert("people".to_owned(), answer);
+        reads.answers.reads.lock().insert("people".to_owned(), answer);
         let began = now();
         let wanted = BTreeSet::from(["people".to_owned(), "realm".to_owned()]);
         reads.wait(&wanted, Patience::AfterAnswer).await;
@@ -306,9 +302,9 @@ pub(super) mod tests {
         begin(Pass::Changes(cache.clone()));
         // The read before the request would have connected only once.
         let second = connected().await;
-        assert!(locked(&reads.tasks)["people"].whole, "the scheduled full read is not lost");
+        assert!(reads.tasks.lock()["people"].whole, "the scheduled full read is not lost");
         begin(Pass::Changes(cache));
-        assert!(!locked(&reads.tasks)["people"].task.is_finished());
+        assert!(!reads.tasks.lock()["people"].task.is_finished());
         drop((first, second));
     }
 }

@@ -2,13 +2,13 @@
 //! parallel to the cycles. A webhook that does not answer blocks every pod of the tenants, and nothing else would
 //! report it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::clusters::{Clusters, Context};
-use super::reads::locked;
 use crate::bootstrap::webhook::remembered::remembered;
 use crate::bootstrap::webhook::{Question, WebhookRequest};
 use crate::control::api::WebhookAnswer;
@@ -30,7 +30,7 @@ pub(super) struct Review {
 impl Review {
     /// Returns the result of the last review.
     pub(super) fn answer(&self) -> Option<WebhookAnswer> {
-        locked(&self.answer).clone()
+        self.answer.lock().clone()
     }
 
     fn is_due(&self, now: Timestamp) -> bool {
@@ -64,7 +64,7 @@ impl Clusters {
                 if let Some(why) = &trouble {
                     tracing::error!(%cluster, error = why, "the webhook does not answer");
                 }
-                *locked(&answer) = Some(WebhookAnswer { at: now, trouble });
+                *answer.lock() = Some(WebhookAnswer { at: now, trouble });
             })));
         }
     }

@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use http::{Request, Response, Uri};
 use kube::client::{Body, ClientBuilder};
 use kube::{Client, Config};
+use parking_lot::Mutex;
 use tower::Service;
 
 /// The first and the longest pause before a watch that failed or was short is repeated. The pause doubles each time.
@@ -80,7 +81,7 @@ where
             }
             let answer = answer.await;
             let began = answer.as_ref().is_ok_and(|answer| answer.status().is_success()).then(now);
-            if let Some(watch) = watches.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&key) {
+            if let Some(watch) = watches.lock().get_mut(&key) {
                 watch.began = began;
             }
             answer
@@ -90,7 +91,7 @@ where
 
 /// Returns how long a watch that is requested now has to wait.
 fn pause(watches: &Watches, key: &str) -> Option<Duration> {
-    let mut watches = watches.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut watches = watches.lock();
     let watch = watches.entry(key.to_owned()).or_insert(Watch { began: None, pause: AGAIN[0] });
     let lasted = now().saturating_duration_since(watch.began.take()?);
     let (wait, next) = paced(watch.pause, lasted);

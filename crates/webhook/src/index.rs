@@ -5,7 +5,7 @@
 //! without events from a dead one. After [`LIMIT`] without news, the index returns no identities.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bursar_core::admission::tenant::{Resolved, Unresolved};
@@ -17,6 +17,7 @@ use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ListParams, PartialObjectMeta, WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt as _};
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
 /// After this time without news, the index may have missed a suspension. Bookmarks come once a minute. Within this
@@ -94,7 +95,7 @@ impl Index {
     /// The number of namespaces in the index.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).len()
+        self.known.read().len()
     }
 
     /// Whether the index has no namespaces.
@@ -119,7 +120,7 @@ impl Index {
             (true, true) => format!("there was no news of namespaces for {seconds} s"),
             (true, false) => return None,
         };
-        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let trouble = self.trouble.lock().clone();
         Some(trouble.map_or_else(|| why.clone(), |trouble| format!("{why}: {trouble}")))
     }
 
@@ -139,13 +140,13 @@ impl Index {
             let seconds = self.age().as_secs();
             return Some(Arc::new(Resolved::Unresolved(Unresolved::Stale { seconds })));
         }
-        self.known.read().unwrap_or_else(PoisonError::into_inner).get(namespace).cloned()
+        self.known.read().get(namespace).cloned()
     }
 
     /// Returns the identities of the sealed namespaces of an account.
     #[must_use]
     pub fn of_account(&self, account: &AccountName) -> Vec<Identity> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read();
         let sealed = known.values().filter_map(|resolved| match &**resolved {
             Resolved::Sealed(identity) if identity.account == *account => Some(identity.clone()),
             Resolved::Sealed(_) | Resolved::Unresolved(_) => None,
@@ -156,7 +157,7 @@ impl Index {
     /// Reads a namespace from the API server. Returns `None` if it does not exist, has no class label, or cannot be
     /// read in time.
     pub async fn read_live(&self, namespace: &str) -> Option<Resolved> {
-        let source = self.source.read().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let source = self.source.read().clone()?;
         let read = async {
             let _place = self.live_reads.acquire().await.ok()?;
             Api::<Namespace>::all(source.client.clone()).get_metadata_opt(namespace).await.ok().flatten()
@@ -169,7 +170,7 @@ impl Index {
     /// the index keeps what an earlier watch has learned.
     pub async fn watch(self: Arc<Self>, client: Client, trust: Trust) {
         let source = Arc::new(Source { client, trust });
-        *self.source.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&source));
+        *self.source.write() = Some(Arc::clone(&source));
         let api = Api::<Namespace>::all(source.client.clone());
         let mut pause = AGAIN[0];
         loop {
@@ -201,7 +202,7 @@ impl Index {
                 None => break version.unwrap_or_default(),
             }
         };
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.known.write() = known;
         self.hear(true);
         Ok(version)
     }
@@ -246,12 +247,12 @@ impl Index {
             match event {
                 WatchEvent::Added(namespace) | WatchEvent::Modified(namespace) => {
                     *version = namespace.resource_version().unwrap_or_default();
-                    note(&mut self.known.write().unwrap_or_else(PoisonError::into_inner), trust, &namespace);
+                    note(&mut self.known.write(), trust, &namespace);
                 }
                 WatchEvent::Deleted(namespace) => {
                     *version = namespace.resource_version().unwrap_or_default();
                     let name = namespace.name_any();
-                    self.known.write().unwrap_or_else(PoisonError::into_inner).remove(name.as_str());
+                    self.known.write().remove(name.as_str());
                 }
                 WatchEvent::Bookmark(bookmark) => *version = bookmark.metadata.resource_version,
                 // 410 Gone: the server no longer has the history from this version.
@@ -264,8 +265,8 @@ impl Index {
 
     fn hear(&self, listed: bool) {
         let listed = self.heard().listed || listed;
-        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Heard { at: now(), listed };
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.heard.lock() = Heard { at: now(), listed };
+        *self.trouble.lock() = None;
     }
 
     fn broke(&self, broken: &Broken) {
@@ -274,11 +275,11 @@ impl Index {
         }
         let why = chain(broken);
         tracing::warn!(error = why, "the watch of namespaces failed");
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+        *self.trouble.lock() = Some(why);
     }
 
     fn heard(&self) -> Heard {
-        *self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.heard.lock()
     }
 }
 
@@ -331,7 +332,7 @@ mod tests {
         assert!(index.unready().is_none());
         assert!(matches!(*index.resolve("tool-foo").await, Resolved::Unresolved(Unresolved::Edited)));
         let long_ago = now().checked_sub(LIMIT + Duration::from_secs(2)).expect("the machine has run for minutes");
-        index.heard.lock().expect("no thread panicked").at = long_ago;
+        index.heard.lock().at = long_ago;
         assert!(index.unready().expect("the index is not ready").contains("there was no news of namespaces for 302 s"));
         assert!(matches!(*index.resolve("tool-foo").await, Resolved::Unresolved(Unresolved::Stale { seconds: 302.. })));
     }

@@ -1,8 +1,9 @@
 //! The generations that a ledger has assigned, and those that a process may find in a cluster without being rolled back.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -60,14 +61,10 @@ impl KnownGenerations {
         Self { known: Mutex::new(known), stop, changed }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the highest of the generations found in the mark and in seals, if one of them proves a rollback.
     #[must_use]
     pub fn exceeded(&self, marked: Option<u64>, sealed: Option<u64>) -> Option<u64> {
-        let known = self.lock();
+        let known = self.known.lock();
         let marked = marked.filter(|generation| !known.explains(*generation));
         known.beyond.max(marked).max(sealed.filter(|generation| *generation > known.sealed))
     }
@@ -75,33 +72,33 @@ impl KnownGenerations {
     /// Returns the generation in the mark that proves a rollback, if one was found while the cluster was connected.
     #[must_use]
     pub fn beyond(&self) -> Option<u64> {
-        self.lock().beyond
+        self.known.lock().beyond
     }
 
     /// Returns the highest generation that seals may name.
     #[must_use]
     pub fn sealed(&self) -> u64 {
-        self.lock().sealed
+        self.known.lock().sealed
     }
 
     pub(super) fn may_seal(&self, generation: u64) {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         known.sealed = known.sealed.max(generation);
     }
 
     /// A generation is sent to the mark. Returns whether it was never sent before.
     pub(super) fn sends(&self, generation: u64) -> bool {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         generation > known.marked && known.sent.insert(generation)
     }
 
     pub(super) fn was_not_written(&self, generation: u64) {
-        self.lock().sent.remove(&generation);
+        self.known.lock().sent.remove(&generation);
     }
 
     /// The mark has this generation.
     pub(super) fn hear(&self, generation: u64) {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         if known.explains(generation) {
             known.marked = known.marked.max(generation);
             let marked = known.marked;

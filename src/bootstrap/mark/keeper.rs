@@ -1,7 +1,7 @@
 //! Keeps the mark of one connected cluster: raises it, and asks or refuses another process of the same ledger.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -93,21 +94,13 @@ impl MarkKeeper {
         self.owner.sealer.public_key()
     }
 
-    fn found(&self) -> MutexGuard<'_, Found> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn reserved(&self) -> MutexGuard<'_, Reserved> {
-        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn take(&self, found: Found) -> Found {
         if let Found::Own(own) = &found {
             self.generations.hear(own.generation);
         }
         // An API server that just started, or a role that is being replaced, may refuse one read. What is known stays.
         if found != Found::Hidden {
-            self.found().clone_from(&found);
+            self.found.lock().clone_from(&found);
         }
         found
     }
@@ -122,7 +115,7 @@ impl MarkKeeper {
     /// process was rolled back with its memory, its connections are broken, and it hears of the mark only later. If the
     /// mark cannot be read, only the watch can tell; usually the next requests then fail too.
     pub async fn confirm(&self) -> bool {
-        if *self.found() != Found::Hidden {
+        if *self.found.lock() != Found::Hidden {
             let _ = tokio::time::timeout(CONFIRMED_WITHIN, self.read()).await;
         }
         !self.is_behind()
@@ -136,9 +129,9 @@ impl MarkKeeper {
 
     /// Whether the mark contains all uids. A mark that cannot be read counts as complete.
     fn has_uids(&self) -> bool {
-        match &*self.found() {
+        match &*self.found.lock() {
             Found::Own(own) => {
-                let reserved = self.reserved();
+                let reserved = self.reserved.lock();
                 reserved.uids.is_empty() || own.uids == reserved.uids
             }
             Found::Absent | Found::Unproven { .. } | Found::Hidden => true,
@@ -151,7 +144,7 @@ impl MarkKeeper {
         if self.is_behind() {
             return false;
         }
-        match &*self.found() {
+        match &*self.found.lock() {
             Found::Own(own) => own.generation >= generation,
             Found::Absent => false,
             // Editing the mark must not stop the daemon. The mark of a former owner is replaced.
@@ -176,7 +169,7 @@ impl MarkKeeper {
             if self.covers(generation) && self.has_uids() {
                 return Ok(());
             }
-            let generation = generation.max(self.reserved().generation);
+            let generation = generation.max(self.reserved.lock().generation);
             match self.write(generation).await {
                 // The mark was created, changed or removed in between, so it is read again.
                 Err(error) if error.is_conflict() => drop(self.read().await?),
@@ -188,7 +181,7 @@ impl MarkKeeper {
 
     /// Writes the mark if it is still the known one.
     async fn write(&self, generation: u64) -> Result<(), AccessError> {
-        let found = self.found().clone();
+        let found = self.found.lock().clone();
         let is_first = self.generations.sends(generation);
         let written = match found {
             Found::Own(Own { version, .. }) | Found::Unproven { version, .. } => {
@@ -207,7 +200,7 @@ impl MarkKeeper {
     #[must_use]
     pub fn reserve(self: &Arc<Self>, reserved: &Reserved) -> Option<AbortOnDropHandle<()>> {
         let last = {
-            let mut known = self.reserved();
+            let mut known = self.reserved.lock();
             known.generation = known.generation.max(reserved.generation);
             known.uids.clone_from(&reserved.uids);
             known.generation
@@ -228,7 +221,7 @@ impl MarkKeeper {
     /// Asks whether another process runs. An existing holder is not replaced.
     pub async fn claim(&self) -> Result<Claim, AccessError> {
         let me = &self.owner.instance;
-        let (found, last) = (self.found().clone(), self.reserved().generation);
+        let (found, last) = (self.found.lock().clone(), self.reserved.lock().generation);
         let holder = match found {
             Found::Hidden | Found::Unproven { .. } => return Ok(Claim::Held),
             Found::Own(own) => own.holder,
@@ -275,7 +268,7 @@ impl MarkKeeper {
     /// over.
     #[must_use]
     pub fn watch(self: &Arc<Self>, stop: CancellationToken, changed: Arc<Notify>) -> Option<AbortOnDropHandle<()>> {
-        if *self.found() == Found::Hidden {
+        if *self.found.lock() == Found::Hidden {
             return None;
         }
         let keeper = Arc::clone(self);
@@ -286,7 +279,7 @@ impl MarkKeeper {
                 match event {
                     Ok(Event::Apply(map) | Event::InitApply(map)) => keeper.heard(&map, &stop, &changed).await,
                     Ok(Event::Delete(_)) => {
-                        *keeper.found() = Found::Absent;
+                        *keeper.found.lock() = Found::Absent;
                         changed.notify_one();
                     }
                     Ok(Event::Init | Event::InitDone) | Err(_) => {}
@@ -319,8 +312,8 @@ impl MarkKeeper {
     }
 
     fn signed(&self, generation: u64) -> Value {
-        let mut uids = self.reserved().uids.clone();
-        if let (true, Found::Own(own)) = (uids.is_empty(), &*self.found()) {
+        let mut uids = self.reserved.lock().uids.clone();
+        if let (true, Found::Own(own)) = (uids.is_empty(), &*self.found.lock()) {
             // No class has a range of uids now. The mark keeps its uids, because a class may get a range later.
             uids.clone_from(&own.uids);
         }

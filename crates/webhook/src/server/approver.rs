@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -18,6 +18,7 @@ use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, watcher::watcher};
 use kube::{Api, Client};
+use parking_lot::{Mutex, RwLock};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
@@ -105,11 +106,11 @@ async fn keep_up(mut files: ApproverFiles, approver: Arc<Approver>) {
         tokio::time::sleep(LOOK_EVERY).await;
         let changed = files.look();
         if changed.rules {
-            *approver.rules.write().unwrap_or_else(PoisonError::into_inner) = files.rules();
+            *approver.rules.write() = files.rules();
         }
         if changed.access {
             match client(files.kubeconfig()).await {
-                Ok(client) => *approver.client.write().unwrap_or_else(PoisonError::into_inner) = client,
+                Ok(client) => *approver.client.write() = client,
                 Err(error) => tracing::error!(error, "the new kubeconfig cannot be used; the old one stays in use"),
             }
         }
@@ -123,7 +124,7 @@ async fn keep_up(mut files: ApproverFiles, approver: Arc<Approver>) {
 fn start(files: &ApproverFiles, approver: &Arc<Approver>) -> [AbortHandle; 2] {
     let rules = files.rules();
     let trust = Trust { cluster: rules.cluster.clone(), public_keys: rules.public_keys().unwrap_or_default() };
-    let client = approver.client.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let client = approver.client.read().clone();
     let index = tokio::spawn(Arc::clone(&approver.index).watch(client.clone(), trust));
     let requests = tokio::spawn(follow(Arc::clone(approver), client));
     [index.abort_handle(), requests.abort_handle()]
@@ -156,25 +157,23 @@ async fn follow(approver: Arc<Approver>, client: Client) {
                 Approver::see(&approver, request, &changed);
             }
             Some(Ok(Event::InitDone)) => {
-                approver.pending().retain(|uid, _| listed.contains(uid));
+                approver.pending.lock().retain(|uid, _| listed.contains(uid));
                 approver.is_listed(None);
             }
             Some(Ok(Event::Apply(request))) => {
                 approver.is_listed(None);
                 Approver::see(&approver, request, &changed);
             }
-            Some(Ok(Event::Delete(request))) => drop(request.metadata.uid.map(|uid| approver.pending().remove(&uid))),
+            Some(Ok(Event::Delete(request))) => {
+                drop(request.metadata.uid.map(|uid| approver.pending.lock().remove(&uid)))
+            }
         }
     }
 }
 
 impl Approver {
-    fn pending(&self) -> MutexGuard<'_, BTreeMap<String, Pending>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn is_listed(&self, trouble: Option<String>) {
-        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listed = self.listed.lock();
         if let Some(why) = trouble.as_ref().filter(|_| listed.as_ref() != trouble.as_ref()) {
             tracing::warn!(
                 error = why,
@@ -187,15 +186,15 @@ impl Approver {
     fn see(approver: &Arc<Self>, request: CertificateSigningRequest, changed: &Arc<Notify>) {
         let Some(uid) = request.metadata.uid.clone() else { return };
         if is_decided(&request) {
-            approver.pending().remove(&uid);
+            approver.pending.lock().remove(&uid);
             return;
         }
         let rules = approver.rules();
         if judge(&rules, &asked(&request)) == Judgement::NotOurs {
-            approver.pending().remove(&uid);
+            approver.pending.lock().remove(&uid);
             return;
         }
-        match approver.pending().entry(uid.clone()) {
+        match approver.pending.lock().entry(uid.clone()) {
             Entry::Occupied(mut known) => known.get_mut().request = request,
             Entry::Vacant(place) => drop(place.insert(Pending { request, why: None, judged: false })),
         }
@@ -203,7 +202,7 @@ impl Approver {
     }
 
     fn judge_all(approver: &Arc<Self>, changed: &Arc<Notify>) {
-        let waiting: Vec<String> = approver.pending().keys().cloned().collect();
+        let waiting: Vec<String> = approver.pending.lock().keys().cloned().collect();
         for uid in &waiting {
             Self::judge_one(approver, uid, changed);
         }
@@ -211,7 +210,7 @@ impl Approver {
 
     /// Judges a request in a task of its own, so that a live read for one request does not delay the others.
     fn judge_one(approver: &Arc<Self>, uid: &str, changed: &Arc<Notify>) {
-        let request = match approver.pending().get_mut(uid) {
+        let request = match approver.pending.lock().get_mut(uid) {
             Some(pending) if !pending.judged => {
                 pending.judged = true;
                 pending.request.clone()
@@ -233,7 +232,7 @@ impl Approver {
     }
 
     fn rules(&self) -> Arc<ApproverRules> {
-        Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.rules.read())
     }
 
     async fn decide(&self, request: &CertificateSigningRequest) -> Outcome {
@@ -294,8 +293,7 @@ impl Approver {
                 {"type": condition, "status": "True", "reason": reason, "message": message},
             ]},
         });
-        let api: Api<CertificateSigningRequest> =
-            Api::all(self.client.read().unwrap_or_else(PoisonError::into_inner).clone());
+        let api: Api<CertificateSigningRequest> = Api::all(self.client.read().clone());
         match api.patch_approval(name, &PatchParams::default(), &Patch::Merge(&change)).await {
             Ok(_) => Outcome::Decided { condition, why: message.to_owned() },
             // The request is gone, or another client decided it. The watch will report which.
@@ -308,7 +306,7 @@ impl Approver {
     fn note(&self, uid: &str, request: &CertificateSigningRequest, outcome: Outcome) -> bool {
         let name = request.metadata.name.as_deref().unwrap_or_default();
         let count = |verdict| self.metrics.judged(verdict);
-        let mut all = self.pending();
+        let mut all = self.pending.lock();
         let mut known = all.get_mut(uid);
         if let Some(pending) = &mut known {
             pending.judged = false;
@@ -347,11 +345,11 @@ impl Approver {
     }
 
     fn unready(&self) -> Option<String> {
-        self.listed.lock().unwrap_or_else(PoisonError::into_inner).clone().or_else(|| self.index.unready())
+        self.listed.lock().clone().or_else(|| self.index.unready())
     }
 
     fn exposition(&self) -> String {
-        let waiting = self.pending().values().filter(|pending| pending.why.is_some()).count();
+        let waiting = self.pending.lock().values().filter(|pending| pending.why.is_some()).count();
         self.metrics.exposition(waiting, self.unready().is_none())
     }
 }

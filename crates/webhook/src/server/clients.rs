@@ -7,12 +7,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bursar_core::admission::sender::Known;
 use bursar_core::rules::senders::ClientRules;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject as _;
@@ -163,7 +164,7 @@ impl Peer {
 
     /// Whether the connection's client is one of `clients`. The result is kept until other clients are required.
     pub(super) fn is_one_of(&self, clients: &Arc<Clients>, now: Timestamp) -> bool {
-        let mut known = self.is_one.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.is_one.lock();
         match &*known {
             Some((before, is_one)) if Arc::ptr_eq(before, clients) => *is_one,
             _ => {
@@ -187,7 +188,7 @@ pub(super) struct Peers(Mutex<Vec<Weak<Peer>>>);
 impl Peers {
     /// Adds a client. It is dropped with the last reference to it.
     pub(super) fn add(&self, peer: &Arc<Peer>) {
-        let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.0.lock();
         peers.retain(|peer| peer.strong_count() > 0);
         peers.push(Arc::downgrade(peer));
     }
@@ -206,7 +207,7 @@ impl Peers {
             Err(Error::General(why)) => return Known::Unverified(why),
             Err(error) => return Known::Unverified(error.to_string()),
         }
-        let peers: Vec<Weak<Peer>> = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let peers: Vec<Weak<Peer>> = self.0.lock().clone();
         let senders = peers.iter().filter_map(Weak::upgrade).filter(|peer| peer.reviews.load(Ordering::Relaxed));
         let others: BTreeSet<IpAddr> = senders.filter(|peer| check(peer).is_err()).map(|peer| peer.address).collect();
         if others.is_empty() {

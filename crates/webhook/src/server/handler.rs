@@ -4,7 +4,7 @@ mod body;
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bursar_core::admission::decision::{Decision, Finding, Rule};
@@ -17,6 +17,7 @@ use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body as _, Bytes, Incoming};
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::{Mutex, RwLock};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::Semaphore;
 
@@ -116,11 +117,11 @@ impl ReviewHandler {
 
     /// Uses `in_force` for all later decisions.
     pub fn put_in_force(&self, in_force: InForce) {
-        *self.in_force.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(in_force);
+        *self.in_force.write() = Arc::new(in_force);
     }
 
     fn in_force(&self) -> Arc<InForce> {
-        Arc::clone(&self.in_force.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.in_force.read())
     }
 
     /// Records a new connection, with the certificates that its client has shown.
@@ -138,7 +139,7 @@ impl ReviewHandler {
             return;
         }
         self.metrics.unidentified("handshake");
-        let (now, mut told) = ((self.clock)(), self.told.lock().unwrap_or_else(PoisonError::into_inner));
+        let (now, mut told) = ((self.clock)(), self.told.lock());
         if told.is_none_or(|told| now < told || now > told + TOLD_EVERY) {
             *told = Some(now);
             tracing::warn!(%address, %error, "a client without the certificate of client_ca and client_name was refused");

@@ -14,7 +14,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bursar_core::errors::chain;
@@ -27,6 +27,7 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use parking_lot::RwLock;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
@@ -134,7 +135,7 @@ async fn keep_up(
         tokio::time::sleep(LOOK_EVERY).await;
         let Changed { answers, index } = files.look();
         if answers {
-            *tls.write().unwrap_or_else(PoisonError::into_inner) = files.config();
+            *tls.write() = files.config();
         }
         if answers || wrong != files.wrong() {
             wrong = files.wrong();
@@ -178,7 +179,7 @@ async fn serve(
             accepted = accept(&listener, &hall) => accepted,
         };
         let Some((stream, address, seat)) = accepted else { continue };
-        let config = Arc::clone(&tls.read().unwrap_or_else(PoisonError::into_inner));
+        let config = Arc::clone(&tls.read());
         let (handler, watcher) = (Arc::clone(&handler), open.watcher());
         tokio::spawn(async move {
             tokio::select! {

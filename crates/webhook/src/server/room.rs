@@ -2,11 +2,12 @@
 //! wait for each other.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
@@ -86,7 +87,7 @@ impl Room {
             }
             Err(_) => return None,
         };
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         let number = waiting.next;
         waiting.next += 1;
         Some(Place { room: self, number, since: now(), permit })
@@ -94,7 +95,7 @@ impl Room {
 
     /// Takes away as many places as needed, or none if that would not suffice.
     fn make_way(&self, kibibytes: usize, now: Instant) -> bool {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         let mut missing = kibibytes.saturating_sub(self.free.available_permits());
         let mut yielding = Vec::new();
         for (number, place) in &waiting.places {
@@ -112,10 +113,6 @@ impl Room {
             }
         }
         true
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -139,11 +136,11 @@ impl Place<'_> {
         }
         let yields = CancellationToken::new();
         let waits = Waits { kibibytes: self.permit.num_permits(), since: self.since, came, yields: yields.clone() };
-        self.room.waiting().places.insert(self.number, waits);
+        self.room.waiting.lock().places.insert(self.number, waits);
         tokio::select! {
             biased;
             value = future => {
-                self.room.waiting().places.remove(&self.number);
+                self.room.waiting.lock().places.remove(&self.number);
                 Some(value)
             }
             () = yields.cancelled() => None,
@@ -153,7 +150,7 @@ impl Place<'_> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.room.waiting().places.remove(&self.number);
+        self.room.waiting.lock().places.remove(&self.number);
     }
 }
 
@@ -197,7 +194,7 @@ mod tests {
         second.abort();
         let _ = second.await;
         drop(place);
-        assert!(room.waiting().places.is_empty());
+        assert!(room.waiting.lock().places.is_empty());
         assert_eq!(room.free.available_permits(), 4 * 1024);
     }
 

@@ -4,10 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// The most connections at a time. Each API server keeps a few open.
@@ -71,7 +72,7 @@ impl Hall {
     }
 
     fn seat_at(self: &Arc<Self>, address: IpAddr, since: Instant) -> Option<Seat> {
-        let mut seats = self.seats();
+        let mut seats = self.seats.lock();
         let of_address = seats.taken.values().filter(|occupant| occupant.address == address).count();
         let is_crowded = of_address >= FROM_ONE_ADDRESS;
         if is_crowded || seats.taken.len() >= CONNECTIONS {
@@ -86,16 +87,12 @@ impl Hall {
         seats.taken.insert(number, occupant);
         Some(Seat { hall: Arc::clone(self), number, yields })
     }
-
-    fn seats(&self) -> MutexGuard<'_, Seats> {
-        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Seat {
     /// Records a request whose body has not arrived yet.
     pub(super) fn request(self: &Arc<Self>) -> Open {
-        if let Some(own) = self.hall.seats().taken.get_mut(&self.number) {
+        if let Some(own) = self.hall.seats.lock().taken.get_mut(&self.number) {
             own.coming += 1;
         }
         Open { seat: Arc::clone(self), is_there: AtomicBool::new(false) }
@@ -116,7 +113,7 @@ impl Seat {
 
     /// Returns the time until the client is silent for too long; `None` if it already is.
     fn left(&self, now: Instant) -> Option<Duration> {
-        let seats = self.hall.seats();
+        let seats = self.hall.seats.lock();
         let own = seats.taken.get(&self.number)?;
         let patience = if own.is_answered { NEXT } else { FIRST };
         if own.open > 0 {
@@ -128,14 +125,14 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.hall.seats().taken.remove(&self.number);
+        self.hall.seats.lock().taken.remove(&self.number);
     }
 }
 
 impl Open {
     /// Records that the whole request has arrived. The connection then keeps its seat until the answer.
     pub(super) fn begin(&self) {
-        if let Some(own) = self.seat.hall.seats().taken.get_mut(&self.seat.number)
+        if let Some(own) = self.seat.hall.seats.lock().taken.get_mut(&self.seat.number)
             && !self.is_there.swap(true, Ordering::Relaxed)
         {
             own.coming -= 1;
@@ -146,7 +143,7 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        if let Some(own) = self.seat.hall.seats().taken.get_mut(&self.seat.number) {
+        if let Some(own) = self.seat.hall.seats.lock().taken.get_mut(&self.seat.number) {
             let count = if *self.is_there.get_mut() { &mut own.open } else { &mut own.coming };
             *count -= 1;
             own.is_answered = true;
@@ -227,7 +224,7 @@ mod tests {
         let open: Vec<Open> = seats.iter().map(open).collect();
         assert!(hall.seat(address(1)).is_none() && lost(&seats).is_empty());
         drop((open, seats));
-        assert!(hall.seats().taken.is_empty());
+        assert!(hall.seats.lock().taken.is_empty());
     }
 
     #[test]

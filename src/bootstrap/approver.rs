@@ -26,13 +26,11 @@ use super::needs::Needs;
 use super::owner::{Said, owner_and_said};
 use super::webhook::{WEBHOOK_LIFETIME, wait_for};
 use super::{AccessError, Made, OWN_LIFETIME, answered, client, files, own, read};
-use crate::certificate::Asked;
 use crate::contract::MANAGED_BY;
 use crate::desired::approver_rules::{Owned, approver_rules};
-use crate::execute::authority::verified;
-use crate::execute::keypair::{Names, NewKey};
+use crate::execute::keypair::NewKey;
 use crate::execute::request::ApiServer;
-use crate::execute::signing::{SIGNER, Unsigned, sign};
+use crate::execute::signing::SIGNER;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::policy::Policy;
@@ -338,20 +336,7 @@ async fn kubeconfig(
     let reached = own::reached(&read(request.admin_kubeconfig)?, request.admin_kubeconfig)?;
     let server = ApiServer::new(request.cluster.clone(), client.clone(), Arc::default());
     let key = NewKey::generate().map_err(AccessError::Key)?;
-    let names = Names { common_name: user, organizations: [None, None], serial_number: None };
-    let text = key.request(names).map_err(AccessError::Key)?;
-    let unsigned =
-        Unsigned { holder: APPROVER, account: user, request: &text, lifetime: WEBHOOK_LIFETIME, namespace: None };
-    let pem = sign(&server, unsigned).await.map_err(AccessError::Signing)?;
-    let public_key = key.public_key();
-    let asked = Asked {
-        common_name: user,
-        organizations: BTreeSet::new(),
-        serial_number: None,
-        public_key: &public_key,
-        authorities: None,
-    };
-    let issued = verified(&server, &pem, &asked).await.map_err(AccessError::Certificate)?;
+    let (pem, issued) = own::signed(&server, &key, (APPROVER, user, None), WEBHOOK_LIFETIME).await?;
     let name = &request.cluster.0;
     let file = json!({
         "apiVersion": "v1",

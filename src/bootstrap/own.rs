@@ -181,20 +181,7 @@ pub(super) async fn obtain(
     let key = NewKey::generate().map_err(AccessError::Key)?;
     // `init` and a renewal can run at the same time; with different names, each removes only its own request.
     let holder = format!("{USER_ENTRY}-{}", hex::encode(&Sha256::digest(key.public_key())[..8]));
-    let names = Names { common_name: DAEMON_USER, organizations: [group, None], serial_number: None };
-    let request = key.request(names).map_err(AccessError::Key)?;
-    let unsigned =
-        Unsigned { holder: &holder, account: DAEMON_USER, request: &request, lifetime: OWN_LIFETIME, namespace: None };
-    let pem = sign(server, unsigned).await.map_err(AccessError::Signing)?;
-    let public_key = key.public_key();
-    let asked = Asked {
-        common_name: DAEMON_USER,
-        organizations: group.into_iter().collect(),
-        serial_number: None,
-        public_key: &public_key,
-        authorities: None,
-    };
-    let issued = verified(server, &pem, &asked).await.map_err(AccessError::Certificate)?;
+    let (pem, issued) = signed(server, &key, (&holder, DAEMON_USER, group), OWN_LIFETIME).await?;
     let kubeconfig = kubeconfig(&server.cluster, reached, &pem, &key);
     let client = client_of(kubeconfig.clone(), path).await?;
     let who = who_am_i(&client).await?;
@@ -202,6 +189,28 @@ pub(super) async fn obtain(
         return Err(AccessError::Stranger(who));
     }
     Ok(OwnCredential { kubeconfig, issued })
+}
+
+/// Requests and approves a certificate of a program of ours, and checks it. Returns its PEM too.
+pub(super) async fn signed(
+    server: &ApiServer,
+    key: &NewKey,
+    (holder, user, group): (&str, &str, Option<&str>),
+    lifetime: Duration,
+) -> Result<(Vec<u8>, Issued), AccessError> {
+    let names = Names { common_name: user, organizations: [group, None], serial_number: None };
+    let request = key.request(names).map_err(AccessError::Key)?;
+    let unsigned = Unsigned { holder, account: user, request: &request, lifetime, namespace: None };
+    let pem = sign(server, unsigned).await.map_err(AccessError::Signing)?;
+    let asked = Asked {
+        common_name: user,
+        organizations: group.into_iter().collect(),
+        serial_number: None,
+        public_key: &key.public_key(),
+        authorities: None,
+    };
+    let issued = verified(server, &pem, &asked).await.map_err(AccessError::Certificate)?;
+    Ok((pem, issued))
 }
 
 /// Returns how the current context reaches its cluster, with the CA certificates embedded.

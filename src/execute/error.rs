@@ -19,10 +19,10 @@ use crate::ledger::{CERTIFICATE, FOREIGN};
 #[derive(Debug, Error)]
 pub enum StepError {
     /// An object with this name is not ours.
-    #[error("{} belongs to somebody else", named(key))]
+    #[error("{key} belongs to somebody else")]
     Foreign { key: ObjectKey },
     /// An object of ours is being deleted, so a write to it would be lost.
-    #[error("{} is being deleted", named(key))]
+    #[error("{key} is being deleted")]
     Deleting { key: ObjectKey },
     /// Nothing can be created in a namespace that is being deleted.
     #[error("namespace {} is being deleted", key.namespace.as_deref().unwrap_or(&key.name))]
@@ -31,13 +31,13 @@ pub enum StepError {
         key: ObjectKey,
     },
     /// The object's namespace does not exist.
-    #[error("{} cannot be created: its namespace does not exist", named(key))]
+    #[error("{key} cannot be created: its namespace does not exist")]
     NoNamespace {
         /// The object that was to be created in it.
         key: ObjectKey,
     },
     /// A volume's server or path cannot be changed (Kubernetes: `spec.persistentVolumeSource` is immutable).
-    #[error("the configuration gives {} another server or path, but those of a volume cannot change", named(key))]
+    #[error("the configuration gives {key} another server or path, but those of a volume cannot change")]
     VolumeMoved {
         key: ObjectKey,
         /// The refusal.
@@ -45,7 +45,7 @@ pub enum StepError {
         source: RequestError,
     },
     /// The API server, or one of its admission rules, refused an object.
-    #[error("{}", named(key))]
+    #[error("{key}")]
     Refused {
         key: ObjectKey,
         /// The refusal.
@@ -59,7 +59,7 @@ pub enum StepError {
     #[error("a request to the API server failed")]
     Request(#[from] RequestError),
     /// A workload could not be stopped or resumed.
-    #[error("cannot stop or start {}", named(key))]
+    #[error("cannot stop or start {key}")]
     Workload {
         key: ObjectKey,
         #[source]
@@ -67,7 +67,7 @@ pub enum StepError {
     },
     /// A pod past its lifetime, its controller or objects of its job could not be deleted. A tenant can create so many
     /// of them that the cluster does not answer in time, so this is no loss of the cluster.
-    #[error("cannot end {}, which is past its lifetime", named(key))]
+    #[error("cannot end {key}, which is past its lifetime")]
     Outlived {
         key: ObjectKey,
         #[source]
@@ -75,10 +75,7 @@ pub enum StepError {
     },
     /// The owner reference of a pod past its lifetime, or of its controller, is wrong, so an unknown controller may
     /// create the pod again.
-    #[error(
-        "a pod past its lifetime has ended, but its controller may go on: there is no {} with that uid",
-        named(key)
-    )]
+    #[error("a pod past its lifetime has ended, but its controller may go on: there is no {key} with that uid")]
     NoController { key: ObjectKey },
     /// The work in a home was not done.
     #[error("bursar-homed cannot do the work in the account's home")]
@@ -329,14 +326,6 @@ fn retain(claims: &[(String, String)]) -> String {
         format!("`kubectl patch pv {volume} -p '{{\"spec\":{{\"persistentVolumeReclaimPolicy\":\"Retain\"}}}}'`")
     };
     claims.iter().map(patch).collect::<Vec<_>>().join(", ")
-}
-
-/// Returns, for example, `ResourceQuota bursar in namespace tool-foo`.
-fn named(key: &ObjectKey) -> String {
-    match &key.namespace {
-        Some(namespace) => format!("{} {} in namespace {namespace}", key.kind, key.name),
-        None => format!("{} {}", key.kind, key.name),
-    }
 }
 
 fn adopt(key: &ObjectKey) -> String {

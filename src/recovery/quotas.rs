@@ -12,6 +12,7 @@ use crate::bootstrap::{self, AccessError};
 use crate::desired::DesiredState;
 use crate::desired::quota::stops_pods;
 use crate::identity::{AccountName, ClusterName};
+use crate::inventory::quota::amounts;
 use crate::kinds::{ManagedKind, ObjectKey};
 use crate::policy::Policy;
 use crate::quantity::compare;
@@ -49,11 +50,6 @@ pub(super) async fn differing(
         }
     }
     Ok(lines)
-}
-
-fn amounts(hard: &serde_json::Value) -> BTreeMap<String, String> {
-    let hard = hard.as_object().into_iter().flatten();
-    hard.filter_map(|(resource, amount)| Some((resource.clone(), amount.as_str()?.to_owned()))).collect()
 }
 
 /// Returns one line of the amounts that can be imported, and a comment for those that no override can express.

@@ -69,6 +69,14 @@ impl Ord for ObjectKey {
     }
 }
 
+impl fmt::Display for ObjectKey {
+    /// Writes, for example, `ResourceQuota bursar in namespace tool-foo`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.name)?;
+        self.namespace.as_ref().map_or(Ok(()), |namespace| write!(f, " in namespace {namespace}"))
+    }
+}
+
 impl Serialize for ObjectKey {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(serializer)

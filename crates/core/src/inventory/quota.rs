@@ -38,7 +38,9 @@ fn editors(object: &Value) -> Vec<String> {
     of_others.filter_map(|entry| entry["manager"].as_str().map(str::to_owned)).collect()
 }
 
-fn amounts(amounts: &Value) -> BTreeMap<String, String> {
+/// Returns the amounts of a quota that are texts.
+#[must_use]
+pub fn amounts(amounts: &Value) -> BTreeMap<String, String> {
     let amounts = amounts.as_object().into_iter().flatten();
     amounts.filter_map(|(resource, amount)| Some((resource.clone(), amount.as_str()?.to_owned()))).collect()
 }

@@ -102,7 +102,7 @@ impl Found {
     /// Notes that an object waits, because the cluster does not show objects of its kind.
     fn wait_for(&mut self, key: &ObjectKey) {
         self.waits = true;
-        self.notices.push(format!("{} waits: cluster {} shows no objects of its kind", described(key), key.cluster));
+        self.notices.push(format!("{key} waits: cluster {} shows no objects of its kind", key.cluster));
     }
 }
 
@@ -317,9 +317,8 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
         }
         (Some(_), Some(_)) if object.drift == DriftMode::Report => {
             said.notices.push(format!(
-                "{} was edited by somebody else, and stays so, because its class has drift = report; to revert the edit, \
-                 set drift = {{ {} = \"revert\" }}",
-                described(key),
+                "{key} was edited by somebody else, and stays so, because its class has drift = report; to revert the \
+                 edit, set drift = {{ {} = \"revert\" }}",
                 key.kind.drift().as_str()
             ));
             return None;
@@ -425,9 +424,8 @@ fn waits(look: Look<'_>, key: &ObjectKey, found: &ObservedObject) -> Option<Stri
     let narrows = matches!(key.kind.stage(), Stage::Access | Stage::Namespace) || stops_pods(key);
     let until = repairs.wait(narrows, look.now)?;
     Some(format!(
-        "{} was changed again by {} after each of {} repairs; the next one is at {until:.0}. Let that program leave it \
-         alone, or set drift = {{ {} = \"report\" }} in the class",
-        described(key),
+        "{key} was changed again by {} after each of {} repairs; the next one is at {until:.0}. Let that program leave \
+         it alone, or set drift = {{ {} = \"report\" }} in the class",
         found.rival.as_deref().unwrap_or("somebody"),
         repairs.count,
         key.kind.drift().as_str()
@@ -447,14 +445,6 @@ fn directories(look: Look<'_>, applies: &[Action]) -> Vec<Action> {
         directory: directory.clone(),
     };
     new.map(make).collect()
-}
-
-/// Describes an object, such as `ResourceQuota bursar in namespace tool-foo`.
-fn described(key: &ObjectKey) -> String {
-    match &key.namespace {
-        Some(namespace) => format!("{} {} in namespace {namespace}", key.kind, key.name),
-        None => format!("{} {}", key.kind, key.name),
-    }
 }
 
 /// Returns the deletions of objects that are no longer desired, in the reverse of the order of [`Stage`].

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use self::events::{changes, drift, listen, take_signals};
 use self::inbox::{Event, Inbox, UnderWay, health, notify};
 use self::schedule::schedule;
-use crate::control::api::revocation::RevocationProof;
+use crate::control::api::proof::RevocationProof;
 use crate::control::api::{CycleReport, OrderAnswer};
 use crate::control::server::{Question, Reply, Request};
 use crate::cycle;

@@ -15,7 +15,7 @@
 //! The requests under `/v1/own` need no rights: every user may ask about their own accounts. Every status other than
 //! 200 carries a `Refusal`.
 
-pub mod revocation;
+pub mod proof;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use self::revocation::RevocationProof;
+use self::proof::RevocationProof;
 use crate::desired::Notice;
 use crate::identity::AccountName;
 use crate::ledger::SourceState;

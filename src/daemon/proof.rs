@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::control::api::revocation::{Evicted, RevocationProof};
+use crate::control::api::proof::{Evicted, RevocationProof};
 use crate::execute::{BOUND_BY_OTHERS, REFUSED};
 use crate::identity::AccountName;
 use crate::ledger::{Account, LedgerState};

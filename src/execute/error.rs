@@ -364,7 +364,6 @@ fn remedy_of_request(source: &RequestError) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::ObjectName;
 
     #[test]
     fn a_foreign_object_names_the_command_that_takes_it_over() {

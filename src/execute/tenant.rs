@@ -10,13 +10,12 @@ mod steps;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures::StreamExt as _;
 use serde_json::Value;
 
 use self::homes::is_of_a_home;
 use super::record::{failure, removal_failure};
 use super::refusal::Others;
-use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home};
+use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError};
 use crate::identity::ClusterName;
 use crate::kinds::Stage;
 use crate::ledger::change::{Change, Event};

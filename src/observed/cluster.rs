@@ -10,7 +10,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
 use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::core::DynamicObject;

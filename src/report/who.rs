@@ -12,8 +12,8 @@ use self::what::What;
 use crate::admission::serves;
 use crate::contract::exception::ExceptedRule;
 use crate::contract::{Identity, TenantState};
-use crate::desired::ClassesOfNamespaces as Classes;
 use crate::desired::rules::rules;
+use crate::desired::{ClassesOfNamespaces as Classes, classes_of_namespaces};
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::{LedgerState, Tenant};
 use crate::policy::{Class, CredentialRule, Policy};
@@ -94,13 +94,6 @@ FROM membership_named ms JOIN account a ON a.id = ms.account_id
 WHERE ms.account_id IN (SELECT value FROM json_each(?1)) AND ms.at_start <= ?2 AND ms.at_end > ?2 ORDER BY ms.member";
 
 type Row = Map<String, Value>;
-
-/// A text that has none of these forms.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is none of: a uid (52503), {CERTIFICATE}… with 64 digits or {TOKEN}… from an audit event, NAMESPACE/POD, a host \
-     (foo.tools.example.org), a mail address"
-)]
 
 /// The certificate or token with this id, as its holder is now, and the id of that account.
 pub async fn credential(store: &mut ReadStore, id: &str) -> Result<Option<(String, Row)>, StoreError> {

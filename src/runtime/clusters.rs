@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::config::AuthInfo;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 

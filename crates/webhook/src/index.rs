@@ -323,11 +323,7 @@ mod tests {
     #[tokio::test]
     async fn an_index_without_news_for_too_long_returns_no_identity() {
         let index = Index::default();
-        index
-            .known
-            .write()
-            .expect("no thread panicked")
-            .insert("tool-foo".into(), Arc::new(Resolved::Unresolved(Unresolved::Edited)));
+        index.known.write().insert("tool-foo".into(), Arc::new(Resolved::Unresolved(Unresolved::Edited)));
         index.hear(true);
         assert!(index.unready().is_none());
         assert!(matches!(*index.resolve("tool-foo").await, Resolved::Unresolved(Unresolved::Edited)));

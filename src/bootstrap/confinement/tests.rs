@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use super::difference::REVISION;
 use super::*;
-use crate::bootstrap::needs::Adopting;
+use crate::bootstrap::needs::{Adopting, Confinement};
 use crate::plan::testing::{World, prod};
 use crate::policy::Class;
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Done, TenantExecution};
-use crate::desired::{Regeneration, Transition, detail};
+use crate::desired::{Regeneration, Transition};
 use crate::execute::StepError;
 use crate::execute::record::failure;
 use crate::ledger::change::{Change, Event};

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Done, TenantExecution, rank};
-use crate::desired::{DesiredCredential, DesiredNotice, HomeTarget, Proof, detail};
+use crate::desired::{DesiredCredential, DesiredNotice, HomeTarget, Proof};
 use crate::errors::chain;
 use crate::execute::endpoint_probe::Old;
 use crate::execute::{ClusterEffects, StepError, home};

@@ -154,7 +154,7 @@ impl TenantExecution<'_> {
 }
 
 /// The result of writing or deleting an object.
-struct ObjectOutcome {
+pub(super) struct ObjectOutcome {
     key: ObjectKey,
     record: Option<ObjectRecord>,
     /// The verb for the history.
@@ -163,7 +163,7 @@ struct ObjectOutcome {
 }
 
 impl ObjectOutcome {
-    fn add_to(self, done: &mut Done) {
+    pub(super) fn add_to(self, done: &mut Done) {
         let Self { key, record, did, reason } = self;
         done.drift_repaired += u64::from(matches!(reason, Reason::Drifted(_)));
         if key.kind == ManagedKind::Namespace && record.is_some() {

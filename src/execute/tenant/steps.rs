@@ -3,15 +3,14 @@
 use serde_json::{Value, json};
 
 use super::{BOUND_BY_OTHERS, Done, REFUSED, TenantExecution};
-use crate::desired::detail;
 use crate::execute::credential::{Delivering, deliver};
 use crate::execute::{ClusterEffects, StepError, home, idle, level, reap, refusal, workloads};
 use crate::identity::NamespaceName;
 use crate::inventory::HomeFinding;
 use crate::kinds::ObjectKey;
+use crate::ledger::StoppedWorkload;
 use crate::ledger::change::Change;
 use crate::ledger::idle::Idleness;
-use crate::ledger::{Delivery, StoppedWorkload};
 use crate::plan::{Action, Reason};
 
 /// How often workloads are searched for. Another round is needed if a workload was replaced while it was stopped.

@@ -28,6 +28,12 @@ pub enum What {
     Mail(String),
 }
 
+/// A text that has none of these forms.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is none of: a uid (52503), {CERTIFICATE}… with 64 digits or {TOKEN}… from an audit event, NAMESPACE/POD, a host \
+     (foo.tools.example.org), a mail address"
+)]
 pub struct NoShape(String);
 
 impl FromStr for What {
@@ -77,7 +83,7 @@ impl TryFrom<String> for What {
 }
 
 impl From<What> for String {
-    pub(super) fn from(what: What) -> Self {
+    fn from(what: What) -> Self {
         what.to_string()
     }
 }

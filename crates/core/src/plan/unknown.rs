@@ -141,7 +141,6 @@ fn holder<'a>(
 mod tests {
     use super::*;
     use crate::identity::AccountKind;
-    use crate::kinds::ObjectName;
     use crate::plan::testing::{World, prod};
 
     fn binding(namespace: &str) -> ObjectKey {

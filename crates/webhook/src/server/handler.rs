@@ -14,7 +14,7 @@ use bursar_core::admission::tenant::{Resolved, Unresolved};
 use bursar_core::admission::{Operation, decide};
 use bursar_core::rules::{Mode, Rules};
 use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::Full;
 use hyper::body::{Body as _, Bytes, Incoming};
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::{Mutex, RwLock};

@@ -1,4 +1,6 @@
 use super::*;
+use crate::desired::Transition;
+use crate::ledger::{Lifecycle, Suspension};
 use crate::plan::PlanInputs;
 use crate::plan::testing::World as Site;
 

@@ -10,7 +10,6 @@ use crate::identity::{AccountId, AccountName};
 use crate::ledger::approval::is_approved;
 use crate::ledger::{Spending, Suspension};
 use crate::plan::budget::{ACCESS, Budget, MEMBERS, RESUMED};
-use crate::plan::hold::keeps;
 use crate::plan::limit::{Limited, Verdict, judge, spent};
 use crate::plan::{AccountPlan, hash, loss};
 

@@ -30,8 +30,8 @@ use crate::snapshot::DirectorySnapshot;
 use crate::store::StoreError;
 use crate::telemetry::SharedMetrics;
 
-/// Runs one cycle until every certificate is delivered or has failed. `work.interrupt` ends it early, between two
-/// accounts.
+/// Runs one cycle until every certificate is delivered or has failed. `work.interrupt` ends it early: no further account
+/// begins, and what is still in progress a second later is dropped.
 ///
 /// # Errors
 /// The ledger did not record what happened; then nothing more begins. All other failures are states in the ledger: a
@@ -59,6 +59,7 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
         tokio::select! {
             // clusters and homes: the only writes to them
             done = execute::execute(&decided.approved, &clusters.effects, run, &recorder) => done,
+            () = work.cut() => execute::Report { left: decided.approved.accounts().len() as u64, ..Default::default() },
             never = work.over() => match never {},
         }
     })

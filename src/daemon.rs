@@ -305,10 +305,12 @@ impl Loop {
             self.due.extend(others);
             return Ok(());
         }
-        self.inbox.cut_for_login &= trigger == Trigger::Order;
+        self.inbox.was_cut &= trigger == Trigger::Order;
         if is_sliced {
-            // The rest needs no second full read, and no source before its interval is over.
-            self.due.insert(Trigger::Schedule);
+            // The rest needs no second full read, and no source before its interval is over. A change that ended the
+            // slice reads its source in the next cycle, which carries out the rest too.
+            let is_hurried = under_way.work.hurry.is_cancelled();
+            self.due.insert(if is_hurried { Trigger::Change } else { Trigger::Schedule });
         }
         if trigger == Trigger::Order {
             self.answer_orders(&report).await;

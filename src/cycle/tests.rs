@@ -9,10 +9,10 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
 use super::*;
-use crate::identity::{AccountKind, ClusterName, DirectoryId, PosixIdentity};
+use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, PosixIdentity};
 use crate::inventory::ClusterInventory;
 use crate::ledger::change::Change;
-use crate::ledger::{Note, Order, OrderKind};
+use crate::ledger::{Failure, Note, Order, OrderKind};
 use crate::plan::action::Action;
 use crate::plan::testing::{World, course, prod};
 use crate::policy::{Limit, NamespaceReaper};
@@ -324,4 +324,32 @@ fn addresses(ledger: &LedgerState) -> [usize; 6] {
     let LedgerState { accounts, objects, tenants, settled, certificates, deliveries, .. } = ledger;
     let credentials = [certificates.address(), deliveries.address()];
     [accounts.address(), objects.address(), tenants.address(), settled.address(), credentials[0], credentials[1]]
+}
+
+#[tokio::test]
+async fn a_write_that_the_ledger_rejects_ends_the_execution() {
+    let folder = tempfile::tempdir().expect("a temporary folder is created");
+    let mut story = Story::new(folder.path(), false).await;
+    let approved = story.evolve(Some(true), &mut Planner::default()).approved;
+    assert!(!approved.accounts().is_empty());
+    let failure = Failure {
+        step: "apply".to_owned(),
+        reason: "none".to_owned(),
+        since: Timestamp::UNIX_EPOCH,
+        attempts: 1,
+        next_try: Timestamp::UNIX_EPOCH,
+    };
+    let unknown = Change::Failure(AccountId("nobody".into()), prod(), Some(failure));
+    let writers = async |_: &LedgerState, _, recorder: Recorder| {
+        // More than the channel holds, so that some wait for a place in it.
+        let (recorder, unknown) = (&recorder, &unknown);
+        let stored = (0..200).map(|_| async move { recorder.store(vec![unknown.clone()], Vec::new()).await });
+        let stored = futures::future::join_all(stored).await;
+        assert!(stored.iter().all(Result::is_err), "every writer learns that nothing was stored");
+        execute::Report::default()
+    };
+    let progress = Progress::default();
+    let executed = carry_out(&mut story.daemon, &approved, &progress, writers);
+    let outcome = tokio::time::timeout(Duration::from_mins(1), executed).await.expect("the execution ends");
+    assert!(outcome.is_err(), "{outcome:?}");
 }

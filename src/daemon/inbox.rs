@@ -1,5 +1,5 @@
 //! Receives the events of the daemon. While a cycle runs, it answers questions with the state from before the cycle,
-//! cuts the cycle short for an order, ends it at a stop, and tells systemd's watchdog that the cycle makes progress.
+//! cuts the cycle short for an order or a change, ends it at a stop, and tells systemd's watchdog that the cycle makes progress.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,8 +19,8 @@ use crate::store::backup::Backup;
 const SOFT_STOP: Duration = Duration::from_mins(1);
 /// If no step of a cycle ends for this long, the cycle hangs. The deadline of every request is far shorter.
 const HANGS: Duration = Duration::from_mins(10);
-/// How long a cycle may keep somebody waiting at a login. If each login cut the cycle short at once, no cycle would
-/// finish while many people log in.
+/// How long a cycle may keep a change in a directory waiting, or somebody at a login. If each of them cut the cycle
+/// short at once, no cycle would finish while there are many.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The number of requests that may wait for the end of a cycle. Users without the right to read may have only half as
 /// many connections open, so their requests reach this limit only if callers have gone away.
@@ -87,9 +87,9 @@ pub(super) struct Inbox {
     requests: mpsc::Receiver<Request>,
     /// Events that came during a cycle and wait for its end.
     waiting: VecDeque<Event>,
-    /// A cycle was cut short for a login, and no cycle has finished since. Until then, no other cycle is cut short for
-    /// a login, because every user on the host may ask, without end.
-    pub(super) cut_for_login: bool,
+    /// A cycle was cut short for a change or a login, and no cycle has finished since. Until then, only an order cuts
+    /// another cycle short, because there may be changes and logins without end.
+    pub(super) was_cut: bool,
     pulse: Interval,
 }
 
@@ -97,7 +97,7 @@ impl Inbox {
     pub(super) fn new(events: mpsc::Receiver<Event>, requests: mpsc::Receiver<Request>) -> Self {
         let mut pulse = tokio::time::interval(sd_notify::watchdog_enabled().map_or(LOOK, |every| every / 2));
         pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { events, requests, waiting: VecDeque::new(), cut_for_login: false, pulse }
+        Self { events, requests, waiting: VecDeque::new(), was_cut: false, pulse }
     }
 
     /// Returns the number of events that wait.
@@ -144,10 +144,10 @@ impl Inbox {
 
     /// Runs `work` to its end, and handles events meanwhile.
     pub(super) async fn during<T>(&mut self, under_way: &UnderWay, work: impl Future<Output = T>) -> T {
-        let UnderWay { status, exposition, health, work: Work { interrupt, stop, progress, .. } } = under_way;
+        let UnderWay { status, exposition, health, work: Work { interrupt, hurry, stop, progress, .. } } = under_way;
         tokio::pin!(work);
         let (mut deadline, mut patience) = (None, None);
-        let may_be_cut = !self.cut_for_login;
+        let may_be_cut = !self.was_cut;
         let mut alive = Alive { steps: progress.steps(), since: now() };
         loop {
             tokio::select! {
@@ -167,10 +167,11 @@ impl Inbox {
                     event => {
                         match event {
                             Event::Asked(Request::Orders(..)) => interrupt.cancel(),
-                            Event::Asked(Request::Ensure(..)) if may_be_cut => {
-                                patience.get_or_insert_with(|| now() + PATIENCE);
-                            }
+                            Event::Change => hurry.cancel(),
                             _ => {}
+                        }
+                        if may_be_cut && matches!(event, Event::Change | Event::Asked(Request::Ensure(..))) {
+                            patience.get_or_insert_with(|| now() + PATIENCE);
                         }
                         self.defer(event);
                     }
@@ -182,7 +183,7 @@ impl Inbox {
                 },
                 () = at(patience) => {
                     interrupt.cancel();
-                    self.cut_for_login = true;
+                    self.was_cut = true;
                     patience = None;
                 }
                 () = at(deadline) => {

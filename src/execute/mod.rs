@@ -206,7 +206,9 @@ pub async fn execute(plan: &ApprovedPlan, effects: &Effects, run: Run<'_>, recor
         }
     }
     let mut clusters: BTreeMap<&ClusterName, Vec<TenantExecution<'_>>> = BTreeMap::new();
-    let (urgent, rest): (Vec<_>, Vec<_>) = plan.accounts().iter().partition(|account| account.is_urgent());
+    let (urgent, mut rest): (Vec<_>, Vec<_>) = plan.accounts().iter().partition(|account| account.is_urgent());
+    // Checks of homes come last, so that what a change in a directory leaves over is rather a check than a grant.
+    rest.sort_by_key(|account| account.steps().all(Action::is_look));
     let mut left = 0;
     for account in urgent.into_iter().chain(rest) {
         let only_narrowing = run.extent == Extent::Urgent && !account.is_urgent();

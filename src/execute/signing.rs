@@ -122,8 +122,17 @@ impl SignerBreaker {
                     tracing::warn!("the signer does not answer");
                 }
             }
-            Err(_) => self.0.lock().not_tried(),
+            Err(_) => {}
         }
+    }
+}
+
+/// A request that the breaker admitted. If it ends without an answer, or is dropped, the next request may try again.
+struct Admitted<'a>(&'a SignerBreaker);
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        self.0.0.lock().not_tried();
     }
 }
 
@@ -136,6 +145,7 @@ fn now() -> Instant {
 pub async fn sign(server: &ApiServer, unsigned: Unsigned<'_>) -> Result<Vec<u8>, SigningError> {
     let admitted = server.signer().0.lock().admit(now());
     admitted.map_err(|wait| SigningError::NotAsked { cluster: server.cluster.clone(), wait })?;
+    let _admitted = Admitted(server.signer());
     let answer = ask(server, unsigned).await;
     server.signer().heard(unsigned.holder, &answer);
     answer

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -16,6 +17,9 @@ use crate::identity::{ClusterName, NamespaceName};
 use crate::inventory::pods::{GRACE, Maker};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind, everywhere};
 use crate::ledger::{LedgerState, Lifecycle, ObjectRecord, StoppedWorkload};
+
+/// How many workloads of one namespace are stopped in parallel. A tenant may have thousands.
+const AT_A_TIME: usize = 16;
 
 /// A node selector that no node has, so that a `DaemonSet` runs no pods. A `DaemonSet` has no `/scale`.
 pub const PARKED: &str = "bursar.dev/suspended";
@@ -129,15 +133,10 @@ pub fn selects(controller: &Value, object: &Value) -> bool {
 /// meanwhile, which still runs. A workload that is gone needs no stopping.
 pub async fn stop(server: &ApiServer, found: &[(ObjectKey, StoppedWorkload)]) -> Result<Vec<ObjectKey>, StepError> {
     let (mut replaced, mut failed) = (Vec::new(), None);
-    for (key, workload) in found {
-        let Some(path) = path(key) else { continue };
-        let stopped = match how(key) {
-            Some(How::Scale) => scale(server, &path, &workload.uid, 0).await,
-            Some(How::Suspend) => suspend(server, &path, &workload.uid, true).await,
-            Some(How::Park) => park(server, &path, &workload.uid, json!("true")).await,
-            Some(How::Delete) => end(server, &path, &workload.uid).await,
-            None => Ok(()),
-        };
+    let begun = found.iter().map(|(key, workload)| async move { (key, stop_one(server, key, workload).await) });
+    let begun: Vec<_> = begun.collect();
+    let mut outcomes = stream::iter(begun).buffered(AT_A_TIME);
+    while let Some((key, stopped)) = outcomes.next().await {
         match stopped {
             Err(error) if error.is_other_uid() => replaced.push(key.clone()),
             Err(error) if error.code() != Some(404) => {
@@ -149,6 +148,16 @@ pub async fn stop(server: &ApiServer, found: &[(ObjectKey, StoppedWorkload)]) ->
     failed.map_or(Ok(replaced), Err)
 }
 
+async fn stop_one(server: &ApiServer, key: &ObjectKey, workload: &StoppedWorkload) -> Result<(), RequestError> {
+    let (Some(path), Some(how)) = (path(key), how(key)) else { return Ok(()) };
+    match how {
+        How::Scale => scale(server, &path, &workload.uid, 0).await,
+        How::Suspend => suspend(server, &path, &workload.uid, true).await,
+        How::Park => park(server, &path, &workload.uid, json!("true")).await,
+        How::Delete => end(server, &path, &workload.uid).await,
+    }
+}
+
 /// Deletes every pod of a namespace that still runs after the controllers were stopped: a pod's grace period may be
 /// years, or nothing acts on its controller (`Job.spec.managedBy`, a paused `Deployment`). Returns the number of such
 /// pods.
@@ -158,15 +167,25 @@ pub async fn end_pods(server: &ApiServer, namespace: &NamespaceName) -> Result<u
     let listed = server.list(&kind.path(Some(namespace.as_str()), None)).await?;
     let running: Vec<Value> = listed.into_iter().filter(|pod| runs(How::Delete, pod)).collect();
     let mut failed = None;
-    for pod in &running {
+    let begun = running.iter().map(|pod| async move {
         let key = key(&server.cluster, "v1", "Pod", pod);
         let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
-        let Some(path) = path(&key) else { continue };
-        match end(server, &path, uid).await {
-            Err(error) if !is_gone(&error) => failed = failed.or(Some(StepError::Workload { key, source: error })),
-            _ => {}
+        let ended = match path(&key) {
+            Some(path) => end(server, &path, uid).await,
+            None => Ok(()),
+        };
+        ended.map_err(|source| (key, source))
+    });
+    let begun: Vec<_> = begun.collect();
+    let mut outcomes = stream::iter(begun).buffered(AT_A_TIME);
+    while let Some(ended) = outcomes.next().await {
+        if let Err((key, source)) = ended
+            && !is_gone(&source)
+        {
+            failed = failed.or(Some(StepError::Workload { key, source }));
         }
     }
+    drop(outcomes);
     failed.map_or(Ok(running.len()), Err)
 }
 

@@ -119,6 +119,8 @@ pub struct Work {
     pub stop: CancellationToken,
     /// Cancelled when the time slice is over. A child of `interrupt`.
     pub slice_over: CancellationToken,
+    /// Cancelled when a directory reports a change, which ends the time slice early.
+    pub hurry: CancellationToken,
     /// How long a cycle may begin grants and repairs of further accounts; `None` if without limit. Removals of access
     /// are always carried out. The rest is left to the next cycle, which reads and plans first, so that slow accounts
     /// do not delay a suspension in a directory or a repair.
@@ -127,14 +129,42 @@ pub struct Work {
     pub progress: Progress,
 }
 
+/// How long an execution begins grants and repairs at least, so that a directory that changes all the time does not
+/// stop them.
+const LEAST_SLICE: Duration = Duration::from_millis(100);
+/// How long the work in progress may go on after an order came. A signer, a home or a cluster that hangs would
+/// otherwise delay the order until the deadline of its request.
+const IN_FLIGHT: Duration = Duration::from_secs(1);
+
 impl Work {
     /// Waits for the end of the time slice, and cancels `slice_over`. Never returns.
     pub(crate) async fn over(&self) -> Infallible {
-        if let Some(slice) = self.slice {
-            tokio::time::sleep(slice).await;
-            self.slice_over.cancel();
+        let slice = async {
+            match self.slice {
+                Some(slice) => tokio::time::sleep(slice).await,
+                None => std::future::pending().await,
+            }
+        };
+        let hurried = async {
+            tokio::time::sleep(LEAST_SLICE).await;
+            self.hurry.cancelled().await;
+        };
+        tokio::select! {
+            () = slice => {}
+            () = hurried => {}
         }
+        self.slice_over.cancel();
         std::future::pending().await
+    }
+
+    /// Waits until the cycle was interrupted [`IN_FLIGHT`] ago. What is in progress is then dropped, as if the process
+    /// was killed, and the next cycle continues it. At a stop, the work may end, so this never returns.
+    pub(crate) async fn cut(&self) {
+        self.interrupt.cancelled().await;
+        tokio::time::sleep(IN_FLIGHT).await;
+        if self.stop.is_cancelled() {
+            std::future::pending().await
+        }
     }
 }
 
@@ -171,7 +201,8 @@ impl Runtime {
         let stop = CancellationToken::new();
         let interrupt = stop.child_token();
         let slice_over = interrupt.child_token();
-        let work = Work { interrupt, stop, slice_over, slice: None, progress: Progress::default() };
+        let hurry = CancellationToken::new();
+        let work = Work { interrupt, stop, slice_over, hurry, slice: None, progress: Progress::default() };
         let clusters = Clusters::of(&settings, work.stop.clone(), ledger.state().last_generation);
         let directories = Directories::of(sources, work.progress.counter());
         let planner = Planner::default();
@@ -221,6 +252,7 @@ impl Runtime {
     pub fn begin(&mut self) -> Work {
         self.work.interrupt = self.work.stop.child_token();
         self.work.slice_over = self.work.interrupt.child_token();
+        self.work.hurry = CancellationToken::new();
         self.work.clone()
     }
 
@@ -335,4 +367,41 @@ pub fn read_seal(state_dir: &Path) -> Result<Sealer, RuntimeError> {
     let seal = |source| RuntimeError::Seal { path: path.clone(), source };
     let seed = zeroize::Zeroizing::new(std::fs::read(&path).map_err(seal)?);
     Sealer::from_seed(&seed).map_err(|error| seal(io::Error::new(io::ErrorKind::InvalidData, error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    fn work() -> Work {
+        let stop = CancellationToken::new();
+        let interrupt = stop.child_token();
+        let slice_over = interrupt.child_token();
+        Work { interrupt, stop, slice_over, slice: Some(Duration::from_hours(1)), ..Work::default() }
+    }
+
+    #[tokio::test]
+    async fn a_change_ends_the_time_slice_but_not_before_something_was_done() {
+        let hurried = work();
+        hurried.hurry.cancel();
+        let over = timeout(LEAST_SLICE / 2, hurried.over()).await;
+        assert!(over.is_err() && !hurried.slice_over.is_cancelled());
+        let over = timeout(LEAST_SLICE * 20, hurried.over()).await;
+        assert!(over.is_err() && hurried.slice_over.is_cancelled() && !hurried.interrupt.is_cancelled());
+        let calm = work();
+        let over = timeout(LEAST_SLICE * 2, calm.over()).await;
+        assert!(over.is_err() && !calm.slice_over.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn an_order_drops_work_that_hangs_and_a_stop_does_not() {
+        let ordered = work();
+        ordered.interrupt.cancel();
+        timeout(IN_FLIGHT * 10, ordered.cut()).await.expect("the work is dropped");
+        let stopped = work();
+        stopped.stop.cancel();
+        assert!(timeout(IN_FLIGHT * 2, stopped.cut()).await.is_err());
+    }
 }

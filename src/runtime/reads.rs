@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bursar_directory::{Known, Pass, SourceConfig};
+use bursar_directory::sync::kept::Kept;
+use bursar_directory::{Known, Pass, SourceConfig, SyncCache};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -73,6 +74,8 @@ impl Terms {
 struct Answer {
     terms: Arc<Terms>,
     at: Instant,
+    /// What the server had pushed when the read began.
+    pushed: Option<Arc<Kept>>,
     read: SourceRead,
 }
 
@@ -137,11 +140,15 @@ impl Reads {
         self.answers.reads.lock().remove(&name);
         let (answers, terms) = (Arc::clone(&self.answers), Arc::new(Terms::of(asked, &policy)));
         let made_by = Arc::clone(&terms);
+        let pushed = pass.cache().and_then(|cache| cache.live(&source));
         let reading = async move {
             let sources = [source];
             let snapshot = bursar_directory::fetch_after(&sources, &pass, &known, &policy, now).await;
             let at = self::now();
-            let of = |read: SourceRead| (read.source.clone(), Answer { terms: Arc::clone(&made_by), at, read });
+            let of = |read: SourceRead| {
+                let (terms, pushed) = (Arc::clone(&made_by), pushed.clone());
+                (read.source.clone(), Answer { terms, at, pushed, read })
+            };
             answers.reads.lock().extend(snapshot.reads.into_iter().map(of));
             answers.come.notify_one();
             if !answers.attended.load(Ordering::Relaxed) {
@@ -172,6 +179,13 @@ impl Reads {
     fn first_answer(&self, wanted: &BTreeSet<String>) -> Option<Instant> {
         let answers = self.answers.reads.lock();
         wanted.iter().filter_map(|source| answers.get(source)).map(|answer| answer.at).min()
+    }
+
+    /// Whether a server has pushed changes since the read began whose answer waits to be taken.
+    pub(super) fn is_behind(&self, source: &SourceConfig, cache: &SyncCache) -> bool {
+        let answers = self.answers.reads.lock();
+        let pushed = answers.get(&source.name).and_then(|answer| answer.pushed.as_ref());
+        pushed.is_some_and(|before| cache.live(source).is_some_and(|now| !Arc::ptr_eq(before, &now)))
     }
 
     /// Passes the answers to `confirm`, in the order of `sources`, and forgets them when `confirm` is done. If the
@@ -219,13 +233,16 @@ pub(super) mod tests {
     use std::net::SocketAddr;
 
     use bursar_directory::source::{LdapConfig, SidMapping, SourceKind};
-    use bursar_directory::{LastRead, Preset, SyncCache};
+    use bursar_directory::sync::kept::Mark;
+    use bursar_directory::sync::mirror::Mirror;
+    use bursar_directory::{LastRead, Preset};
     use tokio::net::TcpListener;
     use tokio::time::timeout;
 
     use super::*;
     use crate::identity::AccountKind;
     use crate::plan::testing::policy;
+    use crate::snapshot::freshness::Marks;
 
     pub(in crate::runtime) fn people(server: SocketAddr) -> SourceConfig {
         let url = format!("ldap://{server}");
@@ -256,7 +273,7 @@ pub(super) mod tests {
         reads.begin(question(&asked, Pass::Once, before.clone()));
         let answer = |policy: &Policy| {
             let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
-            let answer = Answer { terms: Arc::new(Terms::of(&asked, policy)), at: now(), read };
+            let answer = Answer { terms: Arc::new(Terms::of(&asked, policy)), at: now(), pushed: None, read };
             reads.answers.reads.lock().insert("people".to_owned(), answer);
         };
         answer(&before);
@@ -272,6 +289,26 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
+    async fn an_answer_from_before_a_pushed_change_is_recognised() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let asked = people(silent.local_addr().expect("the socket has an address"));
+        let (reads, cache) = (Reads::default(), SyncCache::default());
+        let pushed = || {
+            let (marks, mark, mirror) = (Marks::default(), Mark::Syncrepl(BTreeMap::new()), Mirror::default());
+            let (server, behind) = ("a".to_owned(), Vec::new());
+            let kept = Arc::new(Kept { asked: asked.clone(), server, marks, behind, mark, mirror });
+            assert!(cache.follow("people", Arc::clone(&kept), 0));
+            kept
+        };
+        let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
+        let answer = Answer { terms: Arc::new(Terms::of(&asked, &policy())), at: now(), pushed: Some(pushed()), read };
+        reads.answers.reads.lock().insert("people".to_owned(), answer);
+        assert!(!reads.is_behind(&asked, &cache));
+        drop(pushed());
+        assert!(reads.is_behind(&asked, &cache));
+    }
+
+    #[tokio::test]
     async fn an_answer_does_not_wait_again_after_an_order_cut_the_cycle_short() {
         let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let asked = people(silent.local_addr().expect("the socket has an address"));
@@ -280,7 +317,7 @@ pub(super) mod tests {
         reads.begin(question(&slow, Pass::Once, policy()));
         let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
         let at = now().checked_sub(PATIENCE).expect("the host has run for two seconds");
-        let answer = Answer { terms: Arc::new(Terms::of(&asked, &policy())), at, read };
+        let answer = Answer { terms: Arc::new(Terms::of(&asked, &policy())), at, pushed: None, read };
         reads.answers.reads.lock().insert("people".to_owned(), answer);
         let began = now();
         let wanted = BTreeSet::from(["people".to_owned(), "realm".to_owned()]);

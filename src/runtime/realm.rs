@@ -265,9 +265,10 @@ impl RealmTarget {
         for (at, approved) in steps.iter().enumerate() {
             let step = approved.step();
             let later = *extent == Extent::Urgent && !step.action.is_urgent();
-            if later || work.interrupt.is_cancelled() || began.elapsed() > SLICE {
+            let is_over = began.elapsed() > SLICE || (at > 0 && work.hurry.is_cancelled());
+            if later || work.interrupt.is_cancelled() || is_over {
                 self.waiting = (steps.len() - at) as u64;
-                if began.elapsed() > SLICE {
+                if is_over {
                     changed.notify_one();
                 }
                 return Ok(done);

@@ -1,9 +1,12 @@
 //! A directory that reports its changes, and a daemon that follows these changes.
 
+use std::process::Command;
+
 use bursar::orders::request::Trigger;
 use bursar::snapshot::Way;
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{disable_ldif, replace_ldif, tool_account_dn, tool_ldif, toolforge_units_ldif, unit_ldif};
+use bursar_testkit::process::Process;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use bursar_testkit::sample::sentinel_ldif;
 use bursar_testkit::slapd::{BASE_DN, DISABLED_POLICY_DN, Slapd, SlapdOptions};
@@ -44,6 +47,44 @@ fn changes_of_the_directory_are_carried_out_without_a_schedule() {
     let triggers: Vec<_> =
         world.rows("SELECT DISTINCT trigger FROM cycle").into_iter().map(|row| row["trigger"].clone()).collect();
     assert!(triggers.contains(&"change".into()) && !triggers.contains(&"schedule".into()), "{triggers:?}");
+    daemon.stop();
+}
+
+#[test]
+fn work_that_hangs_delays_neither_a_change_in_the_directory_nor_an_order() {
+    let world = persistent("hurry");
+    for (uid, tool) in (62_921..).zip(["disabled", "revoked"]) {
+        world.tool(tool, uid, &[]);
+    }
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    let kubeconfig = |tool: &str| world.home(tool).join(".kube/config");
+    let has_access = |tool: &str| kubeconfig(tool).exists() && world.works(&kubeconfig(tool));
+    wait_for("both tools have access", DEADLINE, || (has_access("disabled") && has_access("revoked")).then_some(()));
+    wait_for("the source reports its changes", DEADLINE, || (way(&world) == "persist").then_some(()));
+    let revoked = std::fs::read(kubeconfig("revoked")).expect("it was delivered");
+
+    let frozen = world.frozen_homed();
+    world.tool("slow", 62_923, &[]);
+    let namespace = world.namespace("slow");
+    let begun = || world.kubectl(&["get", "rolebindings", "-n", &namespace, "-o", "name"]);
+    wait_for("the new tool waits for its home", DEADLINE, || (!begun().is_empty()).then_some(()));
+    // A step that ran into its deadline would be recorded as failed.
+    let failed = || world.rows("SELECT reason FROM failing WHERE account = 'tool:slow' OR reason LIKE '%homed%'");
+    world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "disabled")));
+    wait_for("the disabled tool has no access", DEADLINE, || (!has_access("disabled")).then_some(()));
+    assert!(failed().is_empty(), "{:?}", failed());
+    let mut revoke = Command::new(env!("CARGO_BIN_EXE_bursar"));
+    revoke.arg("--config").arg(world.config()).args(["revoke", "tool", "revoked", "--reason", "stolen"]);
+    let order = Process::start("bursar revoke", &revoke, &world.folder.join("revoke.log"));
+    wait_for("the old certificate is refused", DEADLINE, || (!has_access("revoked")).then_some(()));
+    assert!(failed().is_empty(), "{:?}", failed());
+
+    drop(frozen);
+    wait_for("the order ends", DEADLINE, || order.ended());
+    wait_for("the new tool has access", DEADLINE, || has_access("slow").then_some(()));
+    wait_for("the revoked tool has a new certificate", DEADLINE, || has_access("revoked").then_some(()));
+    assert!(!has_access("disabled") && std::fs::read(kubeconfig("revoked")).expect("it is there") != revoked);
     daemon.stop();
 }
 

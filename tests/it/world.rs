@@ -22,7 +22,7 @@ use bursar_testkit::Servers;
 use bursar_testkit::binaries::program;
 use bursar_testkit::control_plane::ControlPlane;
 use bursar_testkit::ldif::{PEOPLE_GID, group_ldif, person_ldif, tool_ldif, toolforge_units_ldif, unit_ldif};
-use bursar_testkit::process::Process;
+use bursar_testkit::process::{Frozen, Process};
 use bursar_testkit::ready::{DEADLINE, poll, wait_for};
 use bursar_testkit::sample::sentinel_ldif;
 use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD};
@@ -363,6 +363,11 @@ impl World {
         command.arg("--create-prefix").arg(self.folder.join("homes/volumes")).args(more);
         self.homed = Some(Process::start("bursar-homed", &command, &self.folder.join("homed.log")));
         wait_for("bursar-homed listens", DEADLINE, || socket.exists().then_some(()));
+    }
+
+    /// Stops `bursar-homed` until the result is dropped, as if all its file servers hung.
+    pub fn frozen_homed(&self) -> Frozen<'_> {
+        self.homed.as_ref().expect("bursar-homed runs").frozen()
     }
 
     /// Kills `bursar-homed`, as if it had crashed.

@@ -36,6 +36,17 @@ pub enum Pass {
     Whole(SyncCache),
 }
 
+impl Pass {
+    /// Returns what is cached between two passes.
+    #[must_use]
+    pub const fn cache(&self) -> Option<&SyncCache> {
+        match self {
+            Self::Once => None,
+            Self::Changes(cache) | Self::Whole(cache) => Some(cache),
+        }
+    }
+}
+
 /// What the ledger knows about the servers of each source, by the source's name.
 pub type Known = BTreeMap<String, LastRead>;
 
@@ -50,8 +61,8 @@ pub struct LastRead {
     pub now: Timestamp,
 }
 
-/// Reads `sources`, which are in order of precedence, and merges the reads without a ledger. Accounts that expired before `now` are disabled. If the future is
-/// dropped, all reads end, and the cache of each source stays as it was.
+/// Reads `sources`, which are in order of precedence, and merges the reads without a ledger. Accounts that expired
+/// before `now` are disabled. If the future is dropped, all reads end, and the cache of each source stays as it was.
 ///
 /// # Panics
 ///

@@ -9,6 +9,7 @@ mod import;
 mod members;
 mod person;
 mod refused;
+mod renamed;
 mod servers;
 mod shown;
 mod waiting;
@@ -158,6 +159,7 @@ impl<'a> Memory<'a> {
         // Members are found by their entries, so only a read of people proves that somebody left.
         let proves_leaving = complete && read.kinds.contains(&AccountKind::User);
         let mut named = self.named_members(read);
+        let elsewhere = self.renamed_elsewhere(read, &mut named);
         if proves_leaving {
             self.doubt_leavings(read, &mut named);
         }

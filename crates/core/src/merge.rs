@@ -21,7 +21,7 @@ use crate::select::selects;
 use crate::snapshot::held::Held;
 use crate::snapshot::named::Nested;
 use crate::snapshot::person::{Same, same_people};
-use crate::snapshot::{DirectorySnapshot, Entry, RejectedEntry, SourceRead};
+use crate::snapshot::{DirectorySnapshot, Entry, RejectedEntry, Rejection, SourceRead};
 
 /// Makes the snapshot. `reads` keep their order.
 #[must_use]
@@ -34,12 +34,12 @@ pub fn merge(mut reads: Vec<SourceRead>, policy: &Policy, ledger: &LedgerState) 
         if losers.is_empty() {
             break;
         }
-        reject(&mut reads, losers);
+        reject(&mut reads, losers, None);
     }
     let losers = names_taken(&reads, &same_people(&reads), &owners);
-    reject(&mut reads, losers);
+    reject(&mut reads, losers, Some(&Rejection::NameTaken));
     let losers = uids_taken(&reads, &same_people(&reads), &owners);
-    reject(&mut reads, losers);
+    reject(&mut reads, losers, None);
     gids::withhold(&mut reads, ledger, policy);
     DirectorySnapshot { reads, unasked: BTreeSet::new() }
 }
@@ -47,7 +47,7 @@ pub fn merge(mut reads: Vec<SourceRead>, policy: &Policy, ledger: &LedgerState) 
 /// The reasons for which entries are rejected, by source and id.
 type Losers = BTreeMap<(String, DirectoryId), String>;
 
-fn reject(reads: &mut [SourceRead], mut losers: Losers) {
+fn reject(reads: &mut [SourceRead], mut losers: Losers, reason: Option<&Rejection>) {
     if losers.is_empty() {
         return;
     }
@@ -72,6 +72,7 @@ fn reject(reads: &mut [SourceRead], mut losers: Losers) {
                         id: Some(entry.id),
                         disabled: entry.disabled,
                         why,
+                        reason: reason.cloned(),
                     });
                 }
             }
@@ -362,6 +363,7 @@ mod tests {
                 id: Some(wheel.id),
                 disabled: None,
                 why: "gid 10 is out of range".to_owned(),
+                reason: None,
             });
             let known = if known { ledger(&[("s", &puppet)]) } else { LedgerState::default() };
             let snapshot = merge(vec![read], &policy(Vec::new()), &known);

@@ -280,9 +280,9 @@ impl Memory<'_> {
                         unresolved.remove(name);
                     }
                     if *may_join && matches!(name, MemberName::Dn(_)) && account.source != read.source {
-                        let is_person = account.kind == AccountKind::User;
-                        let person = Some(&account.directory_id).filter(|_| is_person);
-                        let new = staying(account).chain(person).filter(|id| !is_member(id));
+                        let person = Some(&account.directory_id).filter(|_| account.kind == AccountKind::User);
+                        let nested = staying(account).filter(|_| account.kind == AccountKind::Group);
+                        let new = nested.chain(person).filter(|id| !is_member(id));
                         named.by_dn.entry(holder.clone()).or_default().extend(new.cloned());
                     }
                 }

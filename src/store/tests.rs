@@ -81,7 +81,12 @@ fn rejected(number: u8) -> RejectedEntry {
         id: (number > 2).then(|| DirectoryId(format!("d{number}"))),
         disabled: None,
         why: "uid 0".to_owned(),
-        reason: (number > 3).then(|| Rejection::OfAccount(AccountId("a1".into()))),
+        reason: match number {
+            0 => None,
+            1 => Some(Rejection::OtherUid),
+            2 => Some(Rejection::NameTaken),
+            _ => Some(Rejection::OfAccount { account: AccountId("a1".into()) }),
+        },
     }
 }
 

@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Returns a world whose ledger is of a version that recorded no labels. The tool s01 began in class tool.
+    /// Returns a world with a ledger from a version that recorded no labels. The tool s01 began in class tool.
     fn older() -> World {
         let mut world = World::new();
         for (uid, name) in (53_001..).zip(["s01", "s02", "t01", "t02", "t03"]) {

@@ -18,20 +18,20 @@ pub fn entries_for<'a>(ledger: &'a LedgerState, account: &Account) -> Vec<&'a Re
         entry.name.as_deref().map(kubernetes_name).is_some_and(|name| name == account.kubernetes_name)
     };
     // An entry of the same person may have another name.
-    let of_account = |entry: &RejectedEntry| entry.reason == Some(Rejection::OfAccount(account.id.clone()));
+    let same = Some(Rejection::OfAccount { account: account.id.clone() });
     let has_account = |entry: &RejectedEntry| {
         let mut accounts = ledger.accounts.values();
         accounts.any(|known| known.source == entry.source && entry.id.as_ref() == Some(&known.directory_id))
     };
     let rejected = ledger.rejected.iter().filter(|entry| entry.kind == account.kind && entry.id.is_some());
-    rejected.filter(|entry| named(entry) || of_account(entry)).filter(|entry| !has_account(entry)).collect()
+    rejected.filter(|entry| named(entry) || entry.reason == same).filter(|entry| !has_account(entry)).collect()
 }
 
 /// Returns the id of the entry that gets the account. If several entries may be meant, the administrator must say which
 /// one, because anybody who may create an entry can give it the account's name.
 pub(super) fn entry(ledger: &LedgerState, account: &Account, wanted: Option<&str>) -> Result<DirectoryId, Refusal> {
     let (name, entries) = (account.account_name(), entries_for(ledger, account));
-    if !entries.iter().any(|entry| matches!(entry.reason, Some(Rejection::OfAccount(_)))) {
+    if !entries.iter().any(|entry| matches!(entry.reason, Some(Rejection::OfAccount { .. }))) {
         return refused(
             1,
             format!(
@@ -185,7 +185,7 @@ mod tests {
         let asked = |world: &World, wanted: Option<&str>| {
             entry(&world.ledger, &world.ledger.accounts[&alice], wanted).map_err(|refusal| refusal.text)
         };
-        let new = rejected("new", Rejection::OfAccount(alice.clone()));
+        let new = rejected("new", Rejection::OfAccount { account: alice.clone() });
         world.ledger.rejected = [new.clone()].into();
         assert_eq!(asked(&world, None), Ok(DirectoryId("new".to_owned())));
         world.ledger.rejected = [new, rejected("puppet", Rejection::NameTaken)].into();

@@ -290,12 +290,12 @@ pub struct RejectedEntry {
 
 /// Why an entry is rejected, as far as an order or another entry depends on it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(tag = "what", rename_all = "snake_case")]
 pub enum Rejection {
     /// It shows another uid than its account has. `bursar adopt uid` accepts the uid.
     OtherUid,
     /// It has the name of this account, or is the same person. `bursar adopt account` gives it the account.
-    OfAccount(AccountId),
+    OfAccount { account: AccountId },
     /// Another entry has its name, so this entry does not claim it.
     NameTaken,
 }

@@ -71,7 +71,7 @@ impl<'a> Memory<'a> {
             owner.source,
             owner.name
         );
-        Person::Refused(why, Some(Rejection::OfAccount(owner.id.clone())))
+        Person::Refused(why, Some(Rejection::OfAccount { account: owner.id.clone() }))
     }
 
     /// Returns an account of the entry's person that an order gives to this entry.

@@ -77,7 +77,7 @@ impl<'a> Memory<'a> {
             held.kind,
             held.name
         );
-        (why, Rejection::OfAccount(owner.clone()))
+        (why, Rejection::OfAccount { account: owner.clone() })
     }
 
     pub(super) fn uid_moved(account: &Account, entry: &Entry) -> Option<String> {

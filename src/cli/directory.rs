@@ -188,6 +188,7 @@ mod tests {
                 id: Some(DirectoryId(id.to_owned())),
                 disabled: None,
                 why: String::new(),
+                reason: None,
             });
             adoptions(&ledger, &alice)
         };

@@ -126,9 +126,9 @@ impl Directories {
         let wanted: BTreeSet<String> = wanted.collect();
         self.reads.wait(&wanted, patience).await;
         let confirmed = async |reads: Vec<SourceRead>| {
-            let mut snapshot = merge(reads, reader.policy, reader.ledger);
-            let answered: BTreeSet<String> = snapshot.reads.iter().map(|read| read.source.clone()).collect();
-            snapshot.unasked = unasked.union(&wanted).filter(|source| !answered.contains(*source)).cloned().collect();
+            let answered: BTreeSet<String> = reads.iter().map(|read| read.source.clone()).collect();
+            let others = unasked.union(&wanted).filter(|source| !answered.contains(*source)).cloned().collect();
+            let mut snapshot = merge(reads, others, reader.policy, reader.ledger);
             let due = transition::due(reader.ledger, &snapshot, reader.policy, reader.now);
             // A command that runs once has no later cycle.
             let patience = if self.cache.is_none() { Patience::Endless } else { patience };
@@ -203,7 +203,7 @@ async fn preview(sources: &[SourceConfig], pass: &Pass, reader: Reader<'_>) -> D
     let all: Vec<SourceConfig> = sources.iter().map(|source| as_read(source, reader)).collect();
     let known = known(reader);
     let read = bursar_directory::fetch_after(&all, pass, &known, reader.policy, reader.now).await;
-    let mut snapshot = merge(read.reads, reader.policy, reader.ledger);
+    let mut snapshot = merge(read.reads, BTreeSet::new(), reader.policy, reader.ledger);
     confirm(&all, pass, reader, &mut snapshot).await;
     snapshot
 }

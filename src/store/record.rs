@@ -80,7 +80,7 @@ tables! {
     DOUBT = "doubt", key ["source", "kind", "question"], plain ["since", "before", "now", "proof"], json ["accounts", "counted"];
     CLUSTER_MARK = "cluster_mark", key ["cluster"], plain ["generation"], json [];
     HOMES_SHOWN = "homes_shown", key ["source", "kind"], plain ["accounts"], json [];
-    REJECTED_ENTRY = "rejected_entry", key ["place"], plain ["source", "kind", "dn", "name", "id", "disabled", "why"], json [];
+    REJECTED_ENTRY = "rejected_entry", key ["place"], plain ["source", "kind", "dn", "name", "id", "disabled", "why"], json ["reason"];
 }
 
 #[derive(Serialize, Deserialize)]

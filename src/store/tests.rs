@@ -26,7 +26,7 @@ use crate::ledger::{
     Absence, Account, Certificate, CredentialKey, Delivery, Failure, Lifecycle, Note, ObjectRecord, Order, OrderKind,
     SourceState, Spending, StoppedWorkload, Suspension, Tenant, Unresolved,
 };
-use crate::snapshot::{Completeness, RejectedEntry, Role};
+use crate::snapshot::{Completeness, RejectedEntry, Rejection, Role};
 
 fn key(id: &AccountId) -> CredentialKey {
     CredentialKey::new(id.clone(), ClusterName("prod".to_owned()))
@@ -81,6 +81,12 @@ fn rejected(number: u8) -> RejectedEntry {
         id: (number > 2).then(|| DirectoryId(format!("d{number}"))),
         disabled: None,
         why: "uid 0".to_owned(),
+        reason: match number {
+            0 => None,
+            1 => Some(Rejection::OtherUid),
+            2 => Some(Rejection::NameTaken),
+            _ => Some(Rejection::OfAccount { account: AccountId("a1".into()) }),
+        },
     }
 }
 

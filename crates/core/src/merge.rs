@@ -11,9 +11,9 @@ mod owners;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 
-use foldhash::{HashMap, HashMapExt as _};
+use foldhash::{HashMap, HashMapExt as _, HashSet};
 
-use self::owners::Owners;
+use self::owners::{Owners, Standing};
 use crate::identity::{AccountKind, DirectoryId};
 use crate::ledger::LedgerState;
 use crate::policy::Policy;
@@ -21,11 +21,16 @@ use crate::select::selects;
 use crate::snapshot::held::Held;
 use crate::snapshot::named::Nested;
 use crate::snapshot::person::{Same, same_people};
-use crate::snapshot::{DirectorySnapshot, Entry, RejectedEntry, SourceRead};
+use crate::snapshot::{Completeness, DirectorySnapshot, Entry, RejectedEntry, Rejection, SourceRead};
 
-/// Makes the snapshot. `reads` keep their order.
+/// Makes the snapshot. `reads` keep their order; `unasked` are the other sources of the configuration.
 #[must_use]
-pub fn merge(mut reads: Vec<SourceRead>, policy: &Policy, ledger: &LedgerState) -> DirectorySnapshot {
+pub fn merge(
+    mut reads: Vec<SourceRead>,
+    unasked: BTreeSet<String>,
+    policy: &Policy,
+    ledger: &LedgerState,
+) -> DirectorySnapshot {
     let owners = Owners::of(ledger);
     // The second pass is needed because an entry may be the same person as an entry that the first pass rejects.
     for _ in 0..2 {
@@ -34,20 +39,22 @@ pub fn merge(mut reads: Vec<SourceRead>, policy: &Policy, ledger: &LedgerState) 
         if losers.is_empty() {
             break;
         }
-        reject(&mut reads, losers);
+        reject(&mut reads, losers, None);
     }
     let losers = names_taken(&reads, &same_people(&reads), &owners);
-    reject(&mut reads, losers);
+    reject(&mut reads, losers, Some(&Rejection::NameTaken));
+    let losers = names_kept(&reads, &unasked, &same_people(&reads), &owners, ledger);
+    reject(&mut reads, losers, Some(&Rejection::NameTaken));
     let losers = uids_taken(&reads, &same_people(&reads), &owners);
-    reject(&mut reads, losers);
-    gids::withhold(&mut reads, ledger, policy);
-    DirectorySnapshot { reads, unasked: BTreeSet::new() }
+    reject(&mut reads, losers, None);
+    gids::withhold(&mut reads, &unasked, ledger, policy);
+    DirectorySnapshot { reads, unasked }
 }
 
 /// The reasons for which entries are rejected, by source and id.
 type Losers = BTreeMap<(String, DirectoryId), String>;
 
-fn reject(reads: &mut [SourceRead], mut losers: Losers) {
+fn reject(reads: &mut [SourceRead], mut losers: Losers, reason: Option<&Rejection>) {
     if losers.is_empty() {
         return;
     }
@@ -72,6 +79,7 @@ fn reject(reads: &mut [SourceRead], mut losers: Losers) {
                         id: Some(entry.id),
                         disabled: entry.disabled,
                         why,
+                        reason: reason.cloned(),
                     });
                 }
             }
@@ -120,6 +128,55 @@ fn names_taken(reads: &[SourceRead], same: &Same<'_>, owners: &Owners<'_>) -> Lo
     let all = claims(reads, same).chain(others).map(|claim| ((claim.kind, claim.name), claim));
     losers.extend(taken(all, |claim| (owners.of_name(claim), claim.place, claim.age()), why_of_name));
     losers
+}
+
+/// Returns the entries whose name is claimed by an entry that was rejected before and that these reads may only lack:
+/// its source was not read, or not completely. As in [`names_taken`], people are refused only for their own source.
+fn names_kept(
+    reads: &[SourceRead],
+    unasked: &BTreeSet<String>,
+    same: &Same<'_>,
+    owners: &Owners<'_>,
+    ledger: &LedgerState,
+) -> Losers {
+    // The entries that incomplete reads show, by source and id, or DN if the id cannot be read.
+    let shown: HashSet<(&str, &str)> = reads
+        .iter()
+        .filter(|read| read.completeness != Completeness::Complete)
+        .flat_map(|read| {
+            let valid = read.entries.iter().map(|entry| entry.id.0.as_str());
+            valid.chain(read.rejected.iter().map(key)).map(|key| (read.source.as_str(), key))
+        })
+        .collect();
+    let is_lacking = |known: &RejectedEntry| match reads.iter().find(|read| read.source == known.source) {
+        None => unasked.contains(&known.source),
+        Some(read) => read.completeness != Completeness::Complete && !shown.contains(&(&*read.source, key(known))),
+    };
+    let mut before: BTreeMap<(AccountKind, &str), Vec<&RejectedEntry>> = BTreeMap::new();
+    let claiming = ledger.rejected.iter().filter(|known| known.reason != Some(Rejection::NameTaken));
+    for known in claiming.filter(|known| is_lacking(known)) {
+        before.entry((known.kind, known.name.as_deref().unwrap_or_default())).or_default().push(known);
+    }
+    if before.is_empty() {
+        return Losers::new();
+    }
+    let losers = claims(reads, same).filter_map(|claim| {
+        let known = before.get(&(claim.kind, claim.name))?.iter();
+        let mut known = known.filter(|known| claim.kind != AccountKind::User || known.source == claim.read.source);
+        let known = known.next().filter(|_| owners.of_name(&claim) == Standing::None)?;
+        let (Claim { kind, name, .. }, RejectedEntry { dn, source, .. }) = (claim, known);
+        let why = format!(
+            "{kind} {name} is also the name of {dn} in source {source}, which is rejected: correct or remove that entry; \
+             a complete read of {source} then frees the name"
+        );
+        Some(((claim.read.source.clone(), claim.id?.clone()), why))
+    });
+    losers.collect()
+}
+
+/// Returns the id of an entry, or its DN if the id cannot be read.
+fn key(entry: &RejectedEntry) -> &str {
+    entry.id.as_ref().map_or(&entry.dn, |id| &id.0)
 }
 
 fn why_of_name<K>(_: &K, claim: &Claim<'_>, holder: &Claim<'_>) -> String {
@@ -279,7 +336,7 @@ mod tests {
         let first = read("first", vec![entry(USER, "alice", "1", 2001, Some(9))]);
         let second =
             read("second", vec![entry(USER, "alice", "2", 2002, Some(1)), entry(TOOL, "alice", "3", 2003, None)]);
-        let snapshot = merge(vec![first, second], &policy(Vec::new()), &LedgerState::default());
+        let snapshot = merge(vec![first, second], BTreeSet::new(), &policy(Vec::new()), &LedgerState::default());
         let why = "user alice comes from source first (uid=alice,ou=1,dc=x), which has precedence";
         assert_eq!(outcome(&snapshot), (vec!["1", "3"], vec![why]), "a tool and a user may share a name");
         assert_eq!(
@@ -293,14 +350,16 @@ mod tests {
     fn the_older_of_two_entries_with_one_uid_wins_then_the_lower_id() {
         let one = |created: Option<i64>, other: Option<i64>| {
             let entries = vec![entry(USER, "a", "1", 2001, created), entry(TOOL, "b", "2", 2001, other)];
-            outcome(&merge(vec![read("s", entries)], &policy(Vec::new()), &LedgerState::default())).0.concat()
+            outcome(&merge(vec![read("s", entries)], BTreeSet::new(), &policy(Vec::new()), &LedgerState::default()))
+                .0
+                .concat()
         };
         assert_eq!(one(Some(1), Some(2)), "1");
         assert_eq!(one(Some(2), Some(1)), "2");
         assert_eq!(one(Some(1), Some(1)), "1");
         assert_eq!(one(None, Some(1)), "2", "an entry that hides its age cannot claim to be older");
         let entries = vec![entry(USER, "a", "1", 2001, Some(1)), entry(TOOL, "b", "2", 2001, Some(2))];
-        let snapshot = merge(vec![read("s", entries)], &policy(Vec::new()), &LedgerState::default());
+        let snapshot = merge(vec![read("s", entries)], BTreeSet::new(), &policy(Vec::new()), &LedgerState::default());
         assert_eq!(outcome(&snapshot).1, ["uid 2001 is held by user a (uid=a,ou=1,dc=x)"]);
     }
 
@@ -325,8 +384,12 @@ mod tests {
     fn an_older_entry_takes_neither_name_nor_uid_of_an_account() {
         let alice = entry(USER, "alice", "1", 2001, Some(9));
         let merged = |known: &[(&str, &Entry)], puppet: &Entry| {
-            let snapshot =
-                merge(vec![read("s", vec![alice.clone(), puppet.clone()])], &policy(Vec::new()), &ledger(known));
+            let snapshot = merge(
+                vec![read("s", vec![alice.clone(), puppet.clone()])],
+                BTreeSet::new(),
+                &policy(Vec::new()),
+                &ledger(known),
+            );
             let (ids, why) = outcome(&snapshot);
             (ids.concat(), why.concat())
         };
@@ -342,7 +405,7 @@ mod tests {
         assert_eq!(merged(&[("s", &alice), ("s", &bob)], &numbered).0, "1");
         // So it is if the other entry is in a source with precedence.
         let reads = vec![read("first", vec![named]), read("second", vec![alice.clone()])];
-        let snapshot = merge(reads, &policy(Vec::new()), &ledger(&[("second", &alice)]));
+        let snapshot = merge(reads, BTreeSet::new(), &policy(Vec::new()), &ledger(&[("second", &alice)]));
         assert_eq!(outcome(&snapshot).0, ["1"]);
     }
 
@@ -354,17 +417,9 @@ mod tests {
             let mut read = read("s", vec![puppet.clone()]);
             let created = rejected.and_then(|second| jiff::Timestamp::from_second(second).ok());
             read.held.insert(wheel.dn.clone(), Held { created, ..Held::default() });
-            read.rejected.push(RejectedEntry {
-                source: "s".to_owned(),
-                kind: wheel.kind,
-                dn: wheel.dn,
-                name: Some(wheel.name),
-                id: Some(wheel.id),
-                disabled: None,
-                why: "gid 10 is out of range".to_owned(),
-            });
+            read.rejected.push(rejected_entry("s", &wheel));
             let known = if known { ledger(&[("s", &puppet)]) } else { LedgerState::default() };
-            let snapshot = merge(vec![read], &policy(Vec::new()), &known);
+            let snapshot = merge(vec![read], BTreeSet::new(), &policy(Vec::new()), &known);
             let (ids, why) = outcome(&snapshot);
             (ids.concat(), why.concat())
         };
@@ -376,13 +431,83 @@ mod tests {
         assert_eq!(merged(Some(1), Some(2), true).0, "2", "the account of the valid entry has the name");
     }
 
+    fn rejected_entry(source: &str, entry: &Entry) -> RejectedEntry {
+        RejectedEntry {
+            source: source.to_owned(),
+            kind: entry.kind,
+            dn: entry.dn.clone(),
+            name: Some(entry.name.clone()),
+            id: Some(entry.id.clone()),
+            disabled: None,
+            why: "gid 10 is out of range".to_owned(),
+            reason: None,
+        }
+    }
+
+    #[test]
+    fn a_rejected_entry_keeps_its_name_while_its_source_does_not_prove_that_it_is_gone() {
+        let wheel = entry(AccountKind::Group, "wheel", "1", 0, Some(1));
+        let puppet = entry(AccountKind::Group, "wheel", "2", 0, Some(2));
+        let known = LedgerState { rejected: [rejected_entry("first", &wheel)].into(), ..LedgerState::default() };
+        let merged = |reads: Vec<SourceRead>, known: &LedgerState| {
+            let names = ["first", "second"].into_iter().filter(|name| reads.iter().all(|read| read.source != *name));
+            let unasked = names.map(str::to_owned).collect();
+            outcome(&merge(reads, unasked, &policy(Vec::new()), known)).0.concat()
+        };
+        let partial = |source: &str, entries: Vec<Entry>| SourceRead {
+            completeness: Completeness::Partial { why: "slow".to_owned() },
+            ..read(source, entries)
+        };
+        let second = || read("second", vec![puppet.clone()]);
+        assert_eq!(merged(vec![second()], &known), "", "the first source was not asked");
+        assert_eq!(merged(vec![partial("first", Vec::new()), second()], &known), "");
+        assert_eq!(merged(vec![partial("first", vec![puppet.clone()])], &known), "");
+        assert_eq!(merged(vec![read("first", Vec::new()), second()], &known), "2", "the entry is gone");
+        assert_eq!(merged(vec![partial("first", vec![wheel.clone()])], &known), "1", "the entry was corrected");
+        // An account is not renamed to it either.
+        let mut before = ledger(&[("second", &entry(AccountKind::Group, "x", "2", 0, None))]);
+        before.rejected = known.rejected.clone();
+        assert_eq!(merged(vec![second()], &before), "");
+        let mut owner = ledger(&[("second", &puppet)]);
+        owner.rejected = known.rejected.clone();
+        assert_eq!(merged(vec![second()], &owner), "2", "its account has the name");
+        // An entry that lost its name to another one claims it no more.
+        let lost = RejectedEntry { reason: Some(Rejection::NameTaken), ..rejected_entry("second", &puppet) };
+        let known = LedgerState { rejected: [lost].into(), ..LedgerState::default() };
+        assert_eq!(merged(vec![read("first", vec![wheel])], &known), "1");
+        // The source is not configured any more.
+        let known = LedgerState { rejected: [rejected_entry("third", &puppet)].into(), ..LedgerState::default() };
+        assert_eq!(merged(vec![second()], &known), "2");
+    }
+
+    #[test]
+    fn people_whose_entries_are_rejected_in_one_source_are_served_by_another() {
+        let (realm, ldap) = (entry(USER, "alice", "1", 0, Some(1)), entry(USER, "alice", "2", 2001, Some(2)));
+        let first = || SourceRead { rejected: vec![rejected_entry("first", &realm)], ..read("first", Vec::new()) };
+        let second = || read("second", vec![ldap.clone()]);
+        let known = LedgerState { rejected: [rejected_entry("first", &realm)].into(), ..LedgerState::default() };
+        let merged = |reads: Vec<SourceRead>, unasked: &[&str], known: &LedgerState| {
+            let unasked = unasked.iter().map(|source| (*source).to_owned()).collect();
+            outcome(&merge(reads, unasked, &policy(Vec::new()), known)).0.concat()
+        };
+        for ledger in [LedgerState::default(), known] {
+            assert_eq!(merged(vec![first(), second()], &[], &ledger), "2");
+            assert_eq!(merged(vec![second()], &["first"], &ledger), "2");
+        }
+        // In its own source, the rejected entry keeps the name.
+        let known = LedgerState { rejected: [rejected_entry("second", &realm)].into(), ..LedgerState::default() };
+        let partial = SourceRead { completeness: Completeness::Partial { why: "slow".to_owned() }, ..second() };
+        assert_eq!(merged(vec![partial], &[], &known), "");
+    }
+
     #[test]
     fn the_entry_that_an_administrator_names_gets_the_name_and_the_uid() {
         let old = entry(USER, "alice", "1", 2001, Some(1));
         let mut known = ledger(&[("s", &old)]);
         let (puppet, new) = (entry(USER, "alice", "2", 2001, Some(2)), entry(USER, "alice", "3", 2001, Some(3)));
         let merged = |known: &LedgerState| {
-            let snapshot = merge(vec![read("s", vec![puppet.clone(), new.clone()])], &policy(Vec::new()), known);
+            let snapshot =
+                merge(vec![read("s", vec![puppet.clone(), new.clone()])], BTreeSet::new(), &policy(Vec::new()), known);
             outcome(&snapshot).0.concat()
         };
         assert_eq!(merged(&known), "2");
@@ -407,7 +532,10 @@ mod tests {
         let first = read("first", vec![entry(USER, "alice", "1", 2001, Some(9))]);
         let second =
             read("second", vec![entry(USER, "alice", "2", 2002, Some(1)), entry(USER, "bob", "3", 2002, Some(5))]);
-        assert_eq!(outcome(&merge(vec![first, second], &policy(Vec::new()), &LedgerState::default())).0, ["1", "3"]);
+        assert_eq!(
+            outcome(&merge(vec![first, second], BTreeSet::new(), &policy(Vec::new()), &LedgerState::default())).0,
+            ["1", "3"]
+        );
     }
 
     #[test]
@@ -417,7 +545,8 @@ mod tests {
         let entries = vec![entry(USER, "Alice", "1", 2001, None), entry(USER, "Bob", "2", 2002, None), admins];
         let admin = class("admin", From::Users(None), Some(When::Group("admins".to_owned())), "^[a-z]+$");
         let tool = class("tool", From::Tools, None, "^[a-z]+$");
-        let snapshot = merge(vec![read("s", entries)], &policy(vec![admin, tool]), &LedgerState::default());
+        let snapshot =
+            merge(vec![read("s", entries)], BTreeSet::new(), &policy(vec![admin, tool]), &LedgerState::default());
         let why = "name \"Bob\" does not fit ^[a-z]+$ (class admin)";
         assert_eq!(outcome(&snapshot), (vec!["1", "g"], vec![why]));
     }

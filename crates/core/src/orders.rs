@@ -25,6 +25,7 @@ use crate::orders::request::{
 };
 use crate::plan::guard;
 use crate::policy::Policy;
+use crate::snapshot::Rejection;
 
 /// The recorded orders, and the refusals of the others.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -373,7 +374,7 @@ fn is_going(account: &Account) -> bool {
 
 fn has_another_uid(ledger: &LedgerState, account: &Account) -> bool {
     let mut rejected = ledger.rejected.iter().filter(|entry| entry.id.as_ref() == Some(&account.directory_id));
-    rejected.any(|entry| entry.source == account.source && entry.why.contains("bursar adopt uid"))
+    rejected.any(|entry| entry.source == account.source && entry.reason == Some(Rejection::OtherUid))
 }
 
 fn restored(account: &Account, note: &Note, file: &str, objects: u64) -> OrderOutcome {

@@ -1,7 +1,7 @@
 //! Reads all sources in parallel and merges their answers into one [`DirectorySnapshot`]. A failure of a source is
 //! recorded in its own read; no error can discard what another source answered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -70,7 +70,7 @@ pub struct LastRead {
 pub async fn fetch(sources: &[SourceConfig], pass: &Pass, policy: &Policy, now: Timestamp) -> DirectorySnapshot {
     let known = Known::new();
     let DirectorySnapshot { reads, .. } = Box::pin(fetch_after(sources, pass, &known, policy, now)).await;
-    merge::merge(reads, policy, &LedgerState::default())
+    merge::merge(reads, BTreeSet::new(), policy, &LedgerState::default())
 }
 
 /// Like [`fetch`], but a server that is behind what the ledger knows about it is not used, and the reads are not merged

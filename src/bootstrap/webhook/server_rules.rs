@@ -435,16 +435,23 @@ fn classes() -> Vec<Value> {
 }
 
 /// Returns the validation that nobody scales an object of a site manifest. A request for `/scale` shows no labels, so
-/// neither the webhook's selector nor its rules find these objects. The autoscaler of a tenant is refused too.
+/// neither the webhook's selector nor its rules find these objects. The autoscaler of a tenant is refused too. If the
+/// class itself has one, controllers outside the namespace may scale: KEDA and others scale from zero themselves.
 fn scale(exempt: &[String]) -> Value {
     let groups: Vec<String> =
         std::iter::once("system:nodes").chain(exempt.iter().map(String::as_str)).map(quoted).collect();
-    let (user, system) = ("request.userInfo.username", "system:serviceaccount:kube-system:");
+    let (user, accounts) = ("request.userInfo.username", "system:serviceaccount:");
+    let system = format!("{accounts}kube-system:");
+    let autoscaler = format!(
+        "{user} == 'system:kube-controller-manager' || \
+         ({user}.startsWith('{accounts}') && !{user}.startsWith('{accounts}' + request.namespace + ':'))"
+    );
     let expression = format!(
         "!has(request.subResource) || request.subResource != 'scale' || !['*', request.resource.resource].exists(plural, \
          plural + '.' + request.resource.group + ' ' + request.name in variables.ours) || {by_daemon} || \
-         {user} == 'system:apiserver' || ({user}.startsWith('{system}') && \
-         ({user} != '{system}horizontal-pod-autoscaler' || '{AUTOSCALED}' in variables.ours)) || \
+         {user} == 'system:apiserver' || \
+         ({user}.startsWith('{system}') && {user} != '{system}horizontal-pod-autoscaler') || \
+         ('{AUTOSCALED}' in variables.ours && ({autoscaler})) || \
          (has(request.userInfo.groups) && request.userInfo.groups.exists(group, group in [{groups}]))",
         by_daemon = by_the_daemon(),
         groups = groups.join(", "),

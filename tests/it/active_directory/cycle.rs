@@ -224,3 +224,46 @@ fn a_tool_of_the_domain_gets_its_maintainers_from_the_group_with_its_cn() {
     all_is_well(&world.cycle());
     assert!(world.works(&kubeconfig));
 }
+
+/// In a domain, a `cn` has one value, which is unique only in its organizational unit.
+#[test]
+fn a_second_group_with_the_cn_of_a_tool_makes_nobody_a_maintainer() {
+    let samba = Samba::shared();
+    let base = samba.unit("twice");
+    let more = format!("[source.tools]\nbase = \"OU=tools,{base}\"\n[source.attributes]\ngroup_name = \"cn\"\n");
+    let mut world = world(samba, "adw", &base, &more);
+    let (people, groups) = (format!("OU=people,{base}"), format!("OU=groups,{base}"));
+    samba.add_ldif(&person_ldif(&people, "adw-alice", ""));
+    samba.add_ldif(&person_ldif(&people, "adw-mallory", ""));
+    samba.add_ldif(&person_ldif(&format!("OU=tools,{base}"), "adw-tool", ""));
+    let group = |unit: &str, member: &str| {
+        let group = group_ldif(unit, "adw-tool", &[format!("CN={member},{people}")]);
+        group.replace("sAMAccountName: adw-tool", &format!("sAMAccountName: of-{member}"))
+    };
+    samba.add_ldif(&group(&groups, "adw-alice"));
+    let dn = format!("CN=adw-tool,OU=tools,{base}");
+    world.make_home("data/project", "adw-tool", SLICE + rid(samba, &dn), SLICE + 513);
+    for name in ["adw-alice", "adw-mallory"] {
+        world.make_home("home", name, SLICE + rid(samba, &format!("CN={name},{people}")), SLICE + 513);
+    }
+    let members = |world: &World| {
+        let rows = world.rows("SELECT member FROM memberships WHERE account = 'tool:adw-tool' ORDER BY member");
+        rows.iter().map(|row| row["member"].clone()).collect::<Vec<_>>()
+    };
+    all_is_well(&world.cycle());
+    assert_eq!(members(&world), ["user:adw-alice"]);
+
+    // The server may list either group first.
+    for unit in ["a-lab", "z-lab"] {
+        let place = format!("OU={unit},{groups}");
+        samba.add_ldif(&format!("dn: {place}\nobjectClass: organizationalUnit\nou: {unit}\n\n"));
+        samba.add_ldif(&group(&place, "adw-mallory"));
+        world.cycle();
+        assert_eq!(members(&world), ["user:adw-alice"], "{unit}");
+        let status = world.bursar("status");
+        assert!(status.contains("rejected: tool adw-tool: 2 groups have its name"), "{status}");
+        samba.modify_ldif(&format!("dn: CN=adw-tool,{place}\nchangetype: delete\n\n"));
+        all_is_well(&world.cycle());
+        assert_eq!(members(&world), ["user:adw-alice"], "{unit}");
+    }
+}

@@ -20,6 +20,8 @@ use super::site::{Site, out, runtime, said};
 
 /// Class `tool` has no lists. Class `shop` has a list for each rule.
 pub const TOOL: &str = "tool-foo";
+/// A namespace of a class with an autoscaler in its manifests.
+const TRIAL: &str = "trial-try";
 pub const SHOP: &str = "shop-ann";
 
 pub fn object(api_version: &str, kind: &str, namespace: &str, spec: Value) -> Value {
@@ -392,6 +394,34 @@ fn only_the_daemon_scales_objects_of_site_manifests() {
     scaled.unwrap_or_else(|error| panic!("{error}"));
     site.cluster.run(&["delete", "deployment", "proxy-ann", "own", "-n", SHOP], "");
     site.cluster.run(&["delete", "clusterrolebinding", "autoscaler"], "");
+}
+
+#[test]
+fn controllers_scale_objects_of_a_class_with_an_autoscaler_and_tenants_do_not() {
+    let site = Site::shared();
+    let _meddler = prepare(&site);
+    let mut deployment = pods(TRIAL, json!({})).swap_remove(1);
+    deployment["metadata"]["name"] = json!("queue-try");
+    deployment["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "bursar"});
+    deployment["spec"]["replicas"] = json!(0);
+    site.cluster.run(&["create", "-f", "-"], &deployment.to_string());
+    let scale = ["scale", "deployment", "queue-try", "-n", TRIAL, "--replicas=0"];
+    let account = |namespace: &str, name: &str| format!("system:serviceaccount:{namespace}:{name}");
+    for (user, may) in [
+        (account("keda", "keda-operator"), true),
+        (account("kube-system", "horizontal-pod-autoscaler"), true),
+        ("system:kube-controller-manager".to_owned(), true),
+        (account(TRIAL, "default"), false),
+        ("meddler".to_owned(), false),
+    ] {
+        let role = ["create", "clusterrolebinding", "scales", "--clusterrole=cluster-admin", "--user", &user];
+        site.cluster.run(&role, "");
+        let answer = site.kubectl_as(&[&format!("--as={user}")], &scale, "");
+        let is_refused = said(&answer).contains("deployments queue-try may not be scaled");
+        assert_eq!((answer.status.success(), is_refused), (may, !may), "{user}: {}", said(&answer));
+        site.cluster.run(&["delete", "clusterrolebinding", "scales"], "");
+    }
+    site.cluster.run(&["delete", "deployment", "queue-try", "-n", TRIAL], "");
 }
 
 #[test]

@@ -110,10 +110,18 @@ impl Site {
             .replace("@FOLDER@", &folder.path().display().to_string())
             .replace("@URL@", &cluster.url)
             .replace("@CA@", &cluster.ca_pem.display().to_string());
-        let manifests = folder.path().join("manifests/shop");
-        std::fs::create_dir_all(&manifests).expect("the folder is writable");
-        let proxy = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: 'proxy-{name}'}}";
-        std::fs::write(manifests.join("proxy.yaml"), proxy).expect("the folder is writable");
+        let deployment =
+            |name: &str| format!("{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: '{name}'}}}}");
+        let autoscaler = "{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: queue}}";
+        for (class, file, text) in [
+            ("shop", "proxy.yaml", deployment("proxy-{name}")),
+            ("trial", "queue.yaml", deployment("queue-{name}")),
+            ("trial", "autoscaler.yaml", autoscaler.to_owned()),
+        ] {
+            let manifests = folder.path().join("manifests").join(class);
+            std::fs::create_dir_all(&manifests).expect("the folder is writable");
+            std::fs::write(manifests.join(file), text).expect("the folder is writable");
+        }
         let path = folder.path().join("bursar.toml");
         std::fs::write(&path, &config).expect("the folder is writable");
         let settings = Settings::load(&path).unwrap_or_else(|error| panic!("{error}"));

@@ -1,6 +1,9 @@
 //! Which parts of a server's answer are trusted, if access rules hide attributes or members, or if entries are imported
 //! again.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bursar::daemon;
 use bursar::identity::AccountKind;
 use bursar::ledger::LedgerState;
@@ -10,11 +13,12 @@ use bursar::plan::guard::{Bounds, approve, guard};
 use bursar::plan::{Plan, Refusal};
 use bursar::policy::Policy;
 use bursar::snapshot::Completeness;
-use bursar_directory::source::Sentinel;
+use bursar_directory::source::{LdapConfig, Sentinel};
 use bursar_directory::{Pass, SourceConfig, fetch};
 
+use super::proxy::{Fault, Proxy, operation};
 use super::{ldap, policy, read, site, toolforge, why};
-use bursar_testkit::ldif::person_dn;
+use bursar_testkit::ldif::{person_dn, tool_group_dn};
 use bursar_testkit::sample;
 use bursar_testkit::slapd::{BASE_DN, SlapdOptions};
 
@@ -172,4 +176,48 @@ async fn reimported_people_raise_a_doubt() {
     let text = refusals.iter().map(ToString::to_string).collect::<String>();
     assert!(text.contains("new import") && text.contains("bursar adopt import"), "{text}");
     assert_eq!(story.ledger.sources["people"].completeness, Completeness::Complete);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_who_is_renamed_between_two_searches_of_a_read_stays() {
+    let slapd = Arc::new(site(SlapdOptions::default()));
+    let proxy = Proxy::to(&slapd.ldap_url).await;
+    let config = LdapConfig { allow_plaintext: true, ..ldap(&[&proxy.url("ldap")], &slapd) };
+    let mut story = Story::of(toolforge(config));
+    story.hears().await;
+    let admins = |story: &Story| {
+        let mut groups = story.ledger.accounts.values().filter(|account| account.kind == AccountKind::Group);
+        let group = groups.find(|group| group.name == "k8s-admins").expect("the group has an account");
+        (group.members.len(), group.leaving.len())
+    };
+    let is_known = |story: &Story, name: &str| story.count(AccountKind::User, |account| account.name == name) == 1;
+    assert_eq!(admins(&story), (2, 0));
+
+    let (old, new) = (person_dn(BASE_DN, "alice"), person_dn(BASE_DN, "alicia"));
+    let named = [format!("cn=k8s-admins,ou=groups,{BASE_DN}"), tool_group_dn(BASE_DN, "foo")];
+    let change = |dn: &String| {
+        format!("dn: {dn}\nchangetype: modify\nadd: member\nmember: {new}\n-\ndelete: member\nmember: {old}\n\n")
+    };
+    let rename = format!("dn: {old}\nchangetype: modrdn\nnewrdn: uid=alicia\ndeleteoldrdn: 1\n\n")
+        + &named.iter().map(change).collect::<String>();
+    // The search for people shows her, and then ends. Groups are searched afterwards.
+    let (step, server) = (AtomicUsize::new(0), Arc::clone(&slapd));
+    let renames = move |message: &mut Vec<u8>| {
+        let has = |text: &str| message.windows(text.len()).any(|part| part == text.as_bytes());
+        let (is_entry, is_end) = (message[operation(message)] == 0x64, message[operation(message)] == 0x65);
+        if is_entry && has(&old) && has("uidNumber") {
+            step.store(1, Ordering::SeqCst);
+        } else if is_end && step.compare_exchange(1, 2, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            server.modify_ldif(&rename);
+        }
+    };
+    proxy.set(Fault::Each(Arc::new(renames)));
+    story.hears().await;
+    proxy.set(Fault::None);
+    assert_eq!((story.completeness().as_str(), admins(&story)), ("complete", (2, 0)));
+    assert!(is_known(&story, "alice"), "she was renamed after the search for people");
+    assert!(story.ledger.doubts.keys().any(|doubt| doubt.question == Question::Renamed));
+    story.hears().await;
+    assert_eq!(admins(&story), (2, 0));
+    assert!(is_known(&story, "alicia") && story.ledger.doubts.is_empty());
 }

@@ -24,7 +24,7 @@ const PATIENT: Duration = Duration::from_secs(20);
 const HASTY: Duration = Duration::from_secs(4);
 
 /// Changes an LDAP message in place.
-type Change = Arc<dyn Fn(&mut Vec<u8>) + Send + Sync>;
+pub type Change = Arc<dyn Fn(&mut Vec<u8>) + Send + Sync>;
 
 /// What the proxy does to the data of the server.
 #[derive(Clone)]
@@ -40,6 +40,8 @@ pub enum Fault {
     Flip(usize),
     /// The LDAP message with this number is changed.
     Message(usize, Change),
+    /// This sees each LDAP message before the client does.
+    Each(Change),
 }
 
 /// The proxy. Bytes and messages are counted for each connection.
@@ -106,11 +108,11 @@ impl Proxy {
             loop {
                 let length = from_server.read(&mut buffer).await.ok().filter(|length| *length > 0)?;
                 let mut chunk = buffer[..length].to_vec();
-                if let Fault::Message(number, change) = &fault {
+                if let Fault::Message(_, change) | Fault::Each(change) = &fault {
                     waiting.append(&mut chunk);
                     while let Some(end) = message_end(&waiting) {
                         let mut whole: Vec<u8> = waiting.drain(..end).collect();
-                        if message == *number {
+                        if !matches!(fault, Fault::Message(number, _) if number != message) {
                             change(&mut whole);
                         }
                         message += 1;
@@ -173,7 +175,7 @@ fn length(bytes: &[u8]) -> Option<(usize, usize)> {
 }
 
 /// The offset of the operation's tag in a message: after the header and the message's number.
-fn operation(message: &[u8]) -> usize {
+pub fn operation(message: &[u8]) -> usize {
     let header = 1 + length(&message[1..]).expect("the message has a valid length").0;
     header + 2 + usize::from(message[header + 1])
 }

@@ -276,6 +276,7 @@ pub fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> Acco
         narrowing,
         actions,
         forgotten: Vec::new(),
+        labelled: Vec::new(),
         rests_on: BTreeSet::new(),
         keeps_people: false,
         returning: BTreeMap::new(),

@@ -198,10 +198,10 @@ pub fn former_classes<'p>(
         let Some(namespace) = &tenant.namespace else { continue };
         let record = ledger.objects.get(&ObjectKey::namespace(cluster, namespace));
         let written = record.and_then(|record| record.detail.as_ref()).map(JsonText::value);
-        let label = written.as_ref().and_then(|written| written["class"].as_str()).unwrap_or(&tenant.class);
-        for name in BTreeSet::from([label, tenant.class.as_str()]) {
+        let label = written.as_ref().and_then(|written| written["class"].as_str());
+        for name in BTreeSet::from([label.unwrap_or(&tenant.class), tenant.class.as_str()]) {
             if !policy.classes.get(name).is_some_and(|class| has_namespaces(&class)) {
-                accounts.entry(name.to_owned()).or_default().push((id, name == label));
+                accounts.entry(name.to_owned()).or_default().push((id, label == Some(name)));
             }
         }
     }
@@ -217,18 +217,33 @@ pub fn former_classes<'p>(
         main(&here).filter(has_namespaces)
     };
     let by_name = accounts.into_iter().filter_map(|(name, accounts)| {
-        let classes = |carried: bool| -> BTreeMap<&'p str, &'p Class> {
+        // How many accounts each class takes.
+        let classes = |carried: bool| -> BTreeMap<&'p str, (usize, &'p Class)> {
+            let mut classes = BTreeMap::new();
             let ids = accounts.iter().filter(|(_, carries)| *carries == carried).map(|(id, _)| *id);
-            ids.filter_map(now).map(|class| (class.name.as_str(), class)).collect()
+            ids.filter_map(now).for_each(|class| classes.entry(class.name.as_str()).or_insert((0, class)).0 += 1);
+            classes
         };
         let carriers = classes(true);
-        match carriers.len() {
-            0 => Some((name, classes(false).into_values().next()?)),
-            1 => Some((name, carriers.into_values().next()?)),
-            _ => None,
-        }
+        Some((name, if carriers.is_empty() { successor(classes(false), ledger)? } else { only(carriers)? }))
     });
     by_name.collect()
+}
+
+fn only<'p>(classes: BTreeMap<&str, (usize, &'p Class)>) -> Option<&'p Class> {
+    let mut classes = classes.into_values();
+    classes.next().filter(|_| classes.next().is_none()).map(|(_, class)| class)
+}
+
+/// Returns the class that a former class became, if no namespace is recorded with its label; older versions recorded
+/// none. `classes` take the accounts that began in it. Some of these may have moved to another class long before.
+fn successor<'p>(mut classes: BTreeMap<&'p str, (usize, &'p Class)>, ledger: &LedgerState) -> Option<&'p Class> {
+    let begun: BTreeSet<&str> = ledger.tenants.values().map(|tenant| tenant.class.as_str()).collect();
+    if classes.keys().any(|class| !begun.contains(class)) {
+        classes.retain(|class, _| !begun.contains(class));
+        return only(classes);
+    }
+    classes.into_values().max_by_key(|(accounts, _)| *accounts).map(|(_, class)| class)
 }
 
 /// Returns the class of an account's own namespace in a cluster. `classes` are those that take the account there.

@@ -243,8 +243,14 @@ pub fn detail(kind: &ObjectKind, manifest: &Value) -> Option<JsonText> {
         Detail::QuotaHard => Some(JsonText::from(&manifest["spec"]["hard"])),
         Detail::VolumeFixed => volume::fixed(kind, manifest).as_ref().map(JsonText::from),
         Detail::Subjects => Some(JsonText::from(&manifest["subjects"])),
-        Detail::Class => Some(JsonText::from(&json!({"class": manifest["metadata"]["labels"][CLASS]}))),
+        Detail::Class => manifest["metadata"]["labels"][CLASS].as_str().map(namespace_detail),
     }
+}
+
+/// Returns what the ledger keeps of a namespace with the label of this class.
+#[must_use]
+pub fn namespace_detail(class: &str) -> JsonText {
+    JsonText::from(&json!({"class": class}))
 }
 
 impl DesiredObject {

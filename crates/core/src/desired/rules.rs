@@ -164,6 +164,62 @@ mod tests {
         }
     }
 
+    /// Returns a world with a ledger from a version that recorded no labels. The tool s01 began in class tool.
+    fn older() -> World {
+        let mut world = World::new();
+        for (uid, name) in (53_001..).zip(["s01", "s02", "t01", "t02", "t03"]) {
+            let id = world.add(AccountKind::Tool, name, Some(uid));
+            if name.starts_with('s') {
+                world.account(&id).dn = format!("cn={name},ou=students,dc=example,dc=org");
+            }
+        }
+        let student = Class {
+            name: "student".to_owned(),
+            when: Some(When::Base("ou=students,dc=example,dc=org".to_owned())),
+            ..world.policy.classes["tool"].clone()
+        };
+        world.policy.classes.insert(student.name.clone(), student);
+        (0..4).for_each(|_| drop(world.cycle()));
+        let first = world.id(AccountKind::Tool, "s01");
+        "tool".clone_into(&mut world.ledger.tenants.get_mut(&(first, prod())).expect("s01 is a tenant").class);
+        (0..4).for_each(|_| drop(world.cycle()));
+        for (_, record) in world.ledger.objects.iter_mut().filter(|(key, _)| key.kind == ManagedKind::Namespace) {
+            record.detail = None;
+        }
+        world
+    }
+
+    #[test]
+    fn a_class_may_be_renamed_although_the_ledger_has_no_labels() {
+        let mut world = older();
+        let class = world.policy.classes.remove("tool").expect("the class is there");
+        world.policy.classes.insert("worker".to_owned(), Class { name: "worker".to_owned(), ..class });
+        for _ in 0..6 {
+            let rules = rules(&world.policy, &prod(), &world.ledger);
+            assert!(rules.classes.contains_key("tool"), "{rules:?}");
+            assert_eq!(rules.classes.get("tool"), rules.classes.get("worker"));
+            world.cycle();
+        }
+        assert_eq!(labels(&world), BTreeSet::from(["student".to_owned(), "worker".to_owned()]));
+    }
+
+    #[test]
+    fn a_cycle_records_the_labels_that_an_older_version_wrote() {
+        let mut world = older();
+        assert!(world.plan().is_empty() && labels(&world).is_empty());
+        world.cycle();
+        assert_eq!(labels(&world), BTreeSet::from(["student".to_owned(), "tool".to_owned()]));
+        let recorded = |world: &World| world.plan().accounts.iter().any(|plan| !plan.labelled.is_empty());
+        assert!(!recorded(&world));
+        // A namespace that is not as desired may have another label.
+        let key = world.ledger.objects.keys().find(|key| key.kind == ManagedKind::Namespace).cloned();
+        let key = key.expect("there are namespaces");
+        world.ledger.objects.get_mut(&key).expect("the record is there").detail = None;
+        assert!(recorded(&world));
+        world.ledger.objects.get_mut(&key).expect("the record is there").wanted = "other".to_owned().into();
+        assert!(!recorded(&world));
+    }
+
     #[test]
     fn a_class_whose_accounts_go_to_several_classes_has_no_rules_by_its_old_name() {
         let mut world = World::new();

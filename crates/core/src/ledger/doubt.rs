@@ -33,7 +33,8 @@ pub enum Question {
     /// Several groups show no member at once. They keep their members.
     Emptied,
     /// People who are no longer named by a group that names an entry which the read lacks. An entry that was renamed
-    /// during the read looks the same, so the next complete read decides.
+    /// during the read looks the same, so the next complete read decides; for people of another domain of the forest, a
+    /// later read of their own source.
     Renamed,
 }
 

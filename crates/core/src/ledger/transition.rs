@@ -9,6 +9,7 @@ mod import;
 mod members;
 mod person;
 mod refused;
+mod renamed;
 mod servers;
 mod shown;
 mod waiting;
@@ -37,7 +38,7 @@ use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Gid, Pos
 use crate::policy::Policy;
 use crate::shared_map::SharedMap;
 use crate::snapshot::person::{Same, same_people};
-use crate::snapshot::{Comparison, Completeness, DirectorySnapshot, Entry, RejectedEntry, SourceRead};
+use crate::snapshot::{Comparison, Completeness, DirectorySnapshot, Entry, RejectedEntry, Rejection, SourceRead};
 
 /// What a read changes.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -158,8 +159,9 @@ impl<'a> Memory<'a> {
         // Members are found by their entries, so only a read of people proves that somebody left.
         let proves_leaving = complete && read.kinds.contains(&AccountKind::User);
         let mut named = self.named_members(read);
+        let elsewhere = self.renamed_elsewhere(read, &mut named);
         if proves_leaving {
-            self.doubt_leavings(read, &mut named);
+            self.doubt_leavings(read, &mut named, elsewhere);
         }
         self.note_gids(read, &mut named);
         let trust = Trust {
@@ -296,16 +298,13 @@ impl<'a> Memory<'a> {
         match self.person(source, entry) {
             Person::New => {}
             Person::Served => return,
-            Person::Refused(why) => return self.reject(source, entry, why),
+            Person::Refused(why, reason) => return self.reject_for(source, entry, why, reason),
         }
         let kubernetes_name = kubernetes_name(&entry.name);
-        if let Some(owner) = self.named(entry.kind, &kubernetes_name).cloned() {
-            let why = self.name_taken(entry, &owner);
-            return self.reject(source, entry, why);
-        }
-        if let Some(owner) = self.bearer(entry.kind, &entry.name, None) {
-            let why = self.name_taken(entry, &owner.id);
-            return self.reject(source, entry, why);
+        let owner = self.named(entry.kind, &kubernetes_name);
+        if let Some(owner) = owner.or_else(|| Some(&self.bearer(entry.kind, &entry.name, None)?.id)) {
+            let (why, reason) = self.name_taken(entry, owner);
+            return self.reject_for(source, entry, why, Some(reason));
         }
         if let Some(why) = self.uid_taken(entry, None) {
             return self.reject(source, entry, why);
@@ -387,8 +386,9 @@ impl<'a> Memory<'a> {
         if let Some(order) = order {
             self.uid_adopted(account, entry, order, adopted, taken.as_deref());
         }
+        let reason = Some(Rejection::OtherUid).filter(|_| taken.is_none());
         if let Some(why) = taken.or(moved.filter(|_| !adopted)) {
-            self.reject(source, entry, why);
+            self.reject_for(source, entry, why, reason);
             // It keeps its uid and gid, but no gid of a group that does not name it any more.
             posix = account.posix.clone().map(|before| {
                 let shown = posix.map(|posix| posix.groups).unwrap_or_default();
@@ -552,6 +552,10 @@ impl<'a> Memory<'a> {
     }
 
     fn reject(&mut self, source: &str, entry: &Entry, why: String) {
+        self.reject_for(source, entry, why, None);
+    }
+
+    fn reject_for(&mut self, source: &str, entry: &Entry, why: String, reason: Option<Rejection>) {
         self.rejected.insert(RejectedEntry {
             source: source.to_owned(),
             kind: entry.kind,
@@ -560,6 +564,7 @@ impl<'a> Memory<'a> {
             id: Some(entry.id.clone()),
             disabled: entry.disabled.clone(),
             why,
+            reason,
         });
     }
 
@@ -589,7 +594,11 @@ impl<'a> Memory<'a> {
         let before: BTreeMap<_, _> =
             self.ledger.rejected.iter().filter_map(|entry| Some((key(entry)?, entry))).collect();
         let rejected = std::mem::take(&mut self.rejected).into_iter();
-        let as_before = |entry| key(&entry).and_then(|key| before.get(&key)).map_or(entry, |known| (*known).clone());
+        let as_before = |entry: RejectedEntry| {
+            // An older version recorded no reason.
+            let known = key(&entry).and_then(|key| before.get(&key)).copied();
+            known.filter(|known| known.reason.is_some() || entry.reason.is_none()).cloned().unwrap_or(entry)
+        };
         self.rejected = rejected.map(as_before).collect();
         self.rejected.extend(self.ledger.rejected.iter().filter(|entry| unasked.contains(&entry.source)).cloned());
     }

@@ -112,6 +112,7 @@ fn rejected(id: &str) -> RejectedEntry {
         id: Some(DirectoryId(id.to_owned())),
         disabled: None,
         why: "no uidNumber".to_owned(),
+        reason: None,
     }
 }
 

@@ -30,9 +30,9 @@ struct Loss {
 }
 
 /// Takes each gid from the members of all groups but its owner. The other groups keep their members, and lose the gid.
-pub(super) fn withhold(reads: &mut [SourceRead], ledger: &LedgerState, policy: &Policy) {
+pub(super) fn withhold(reads: &mut [SourceRead], unasked: &BTreeSet<String>, ledger: &LedgerState, policy: &Policy) {
     let mut by_place: BTreeMap<usize, HashMap<Gid, Loss>> = BTreeMap::new();
-    for loss in losses(reads, ledger, policy) {
+    for loss in losses(reads, unasked, ledger, policy) {
         by_place.entry(loss.place).or_default().insert(loss.gid, loss);
     }
     // Each entry is visited once, however many gids are lost.
@@ -76,7 +76,7 @@ pub(super) fn withhold(reads: &mut [SourceRead], ledger: &LedgerState, policy: &
     }
 }
 
-fn losses(reads: &[SourceRead], ledger: &LedgerState, policy: &Policy) -> Vec<Loss> {
+fn losses(reads: &[SourceRead], unasked: &BTreeSet<String>, ledger: &LedgerState, policy: &Policy) -> Vec<Loss> {
     let mut claims: Vec<Placed<'_>> = Vec::new();
     for (place, read) in reads.iter().enumerate() {
         claims.extend(read.gids.iter().map(|claim| (place, claim)));
@@ -85,7 +85,7 @@ fn losses(reads: &[SourceRead], ledger: &LedgerState, policy: &Policy) -> Vec<Lo
         return Vec::new();
     }
     claims.sort_by_key(|(place, claim)| (claim.gid, *place));
-    let known = Known::of(reads, &claims, ledger, policy);
+    let known = Known::of((reads, unasked), &claims, ledger, policy);
     let of_gid = claims.chunk_by(|(_, one), (_, other)| one.gid == other.gid);
     of_gid.flat_map(|claims| known.losses_of(claims)).collect()
 }
@@ -102,12 +102,21 @@ struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    fn of(reads: &'a [SourceRead], claims: &[Placed<'a>], ledger: &'a LedgerState, policy: &Policy) -> Self {
+    fn of(
+        (reads, unasked): (&'a [SourceRead], &BTreeSet<String>),
+        claims: &[Placed<'a>],
+        ledger: &'a LedgerState,
+        policy: &Policy,
+    ) -> Self {
         let wanted: HashSet<Gid> = claims.iter().map(|(_, claim)| claim.gid).collect();
         let mut holders: HashMap<Gid, Vec<&Account>> = HashMap::new();
         // A primary gid is a tool's own only if no other account has it.
         let mut primary: HashMap<Gid, Vec<&Account>> = HashMap::new();
-        for account in ledger.accounts.values().filter(|account| account.state != Lifecycle::Deleted) {
+        // Nothing is heard any more from a source that was removed from the configuration.
+        let is_configured =
+            |source: &String| unasked.contains(source) || reads.iter().any(|read| read.source == *source);
+        let holds = |account: &&Account| account.state != Lifecycle::Deleted && is_configured(&account.source);
+        for account in ledger.accounts.values().filter(holds) {
             let (gid, list) = match account.kind {
                 AccountKind::Group => (account.gid, &mut holders),
                 AccountKind::Tool | AccountKind::User => (account.posix.as_ref().map(|ids| ids.gid), &mut primary),
@@ -289,14 +298,22 @@ mod tests {
         read
     }
 
-    #[derive(Default)]
-    struct Story(LedgerState);
+    /// A ledger, and the sources of the configuration.
+    struct Story(LedgerState, &'static [&'static str]);
+
+    impl Default for Story {
+        fn default() -> Self {
+            Self(LedgerState::default(), &["first", "second"])
+        }
+    }
 
     impl Story {
         fn hears(&mut self, reads: Vec<SourceRead>) {
             let policy = testing::policy();
             let now = jiff::Timestamp::from_second(1_790_000_000).expect("a valid time");
-            let snapshot: DirectorySnapshot = merge(reads, &policy, &self.0);
+            let unasked = self.1.iter().filter(|name| reads.iter().all(|read| read.source != **name));
+            let unasked = unasked.map(|name| (*name).to_owned()).collect();
+            let snapshot: DirectorySnapshot = merge(reads, unasked, &policy, &self.0);
             let changes: Vec<Change> = transition(&self.0, &snapshot, &policy, now).changes;
             self.0.apply_all(&changes);
         }
@@ -389,6 +406,53 @@ mod tests {
         let mut story = Story::default();
         story.hears(vec![read("first", PEOPLE, &[FOO]), read("second", &["eve"], &[("foo", SHARED, 40, &[])])]);
         story.hears(vec![read("second", &["eve"], &[("foo", SHARED, 40, &["eve"])])]);
+        assert_eq!(story.with(SHARED), ["alice", "eve"]);
+    }
+
+    #[test]
+    fn a_group_shares_the_primary_gid_of_a_tool_only_if_it_had_the_gid_first() {
+        let both = |of_tool: u32, of_group: u32| {
+            let mut read = read("first", PEOPLE, &[("foo", of_group, 30, &["alice"])]);
+            let ids = PosixIdentity {
+                uid: 50_001.try_into().expect("a valid uid"),
+                gid: gid(of_tool),
+                groups: BTreeSet::new(),
+            };
+            read.kinds.insert(AccountKind::Tool);
+            read.entries.push(Entry { posix: Some(ids), ..Entry::new(AccountKind::Tool, "bot", "cn=bot", "bot") });
+            read.gids[0].members = (of_tool == of_group).then(|| [id("alice")].into());
+            read.gids.push(GidClaim {
+                gid: gid(of_tool),
+                dn: "cn=bot".to_owned(),
+                name: "bot".to_owned(),
+                ids: vec![id("bot")],
+                created: None,
+                gives: Gives::Nobody,
+                members: (of_tool == of_group).then(BTreeSet::new),
+            });
+            vec![read]
+        };
+        let mut story = Story::default();
+        story.hears(both(SHARED, 4000));
+        // Otherwise anybody who may edit a group could get the files of a tool.
+        story.hears(both(SHARED, SHARED));
+        assert_eq!(story.with(SHARED), [""; 0]);
+        assert!(story.why()[0].starts_with("gid 3000 belongs to bot"), "{:?}", story.why());
+        story.hears(both(4000, SHARED));
+        assert_eq!(story.with(SHARED), ["alice"]);
+        story.hears(both(SHARED, SHARED));
+        assert_eq!((story.with(SHARED), story.why().len()), (vec!["alice"], 0));
+    }
+
+    #[test]
+    fn the_gids_of_a_source_that_was_removed_are_free() {
+        let mut story = Story::default();
+        story.hears(vec![read("first", PEOPLE, &[FOO])]);
+        let second = || vec![read("second", &["eve"], &[("b", SHARED, 40, &["eve"])])];
+        story.hears(second());
+        assert_eq!(story.with(SHARED), ["alice"]);
+        story.1 = &["second"];
+        story.hears(second());
         assert_eq!(story.with(SHARED), ["alice", "eve"]);
     }
 

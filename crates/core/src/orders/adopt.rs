@@ -8,7 +8,7 @@ use crate::ledger::change::Change;
 use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind};
 use crate::orders::request::{AdoptObject, Refusal};
 use crate::policy::Policy;
-use crate::snapshot::RejectedEntry;
+use crate::snapshot::{RejectedEntry, Rejection};
 
 /// Returns the rejected entries that may get the account: those with its name, and those of its person. Entries with an
 /// account of their own are left out.
@@ -17,21 +17,21 @@ pub fn entries_for<'a>(ledger: &'a LedgerState, account: &Account) -> Vec<&'a Re
     let named = |entry: &RejectedEntry| {
         entry.name.as_deref().map(kubernetes_name).is_some_and(|name| name == account.kubernetes_name)
     };
-    // An entry of the same person may have another name. The text of its rejection names the account.
-    let same = format!("bursar adopt account {} {}", account.kind, account.name);
+    // An entry of the same person may have another name.
+    let same = Some(Rejection::OfAccount { account: account.id.clone() });
     let has_account = |entry: &RejectedEntry| {
         let mut accounts = ledger.accounts.values();
         accounts.any(|known| known.source == entry.source && entry.id.as_ref() == Some(&known.directory_id))
     };
     let rejected = ledger.rejected.iter().filter(|entry| entry.kind == account.kind && entry.id.is_some());
-    rejected.filter(|entry| named(entry) || entry.why.ends_with(&same)).filter(|entry| !has_account(entry)).collect()
+    rejected.filter(|entry| named(entry) || entry.reason == same).filter(|entry| !has_account(entry)).collect()
 }
 
 /// Returns the id of the entry that gets the account. If several entries may be meant, the administrator must say which
 /// one, because anybody who may create an entry can give it the account's name.
 pub(super) fn entry(ledger: &LedgerState, account: &Account, wanted: Option<&str>) -> Result<DirectoryId, Refusal> {
     let (name, entries) = (account.account_name(), entries_for(ledger, account));
-    if !entries.iter().any(|entry| entry.why.contains("bursar adopt account")) {
+    if !entries.iter().any(|entry| matches!(entry.reason, Some(Rejection::OfAccount { .. }))) {
         return refused(
             1,
             format!(
@@ -165,7 +165,7 @@ mod tests {
         object(&world.ledger, &world.policy, &wanted, note)
     }
 
-    fn rejected(id: &str, why: &str) -> RejectedEntry {
+    fn rejected(id: &str, reason: Rejection) -> RejectedEntry {
         RejectedEntry {
             source: "people".to_owned(),
             kind: AccountKind::User,
@@ -173,7 +173,8 @@ mod tests {
             name: Some("alice".to_owned()),
             id: Some(DirectoryId(id.to_owned())),
             disabled: None,
-            why: why.to_owned(),
+            why: "for a test".to_owned(),
+            reason: Some(reason),
         }
     }
 
@@ -184,10 +185,10 @@ mod tests {
         let asked = |world: &World, wanted: Option<&str>| {
             entry(&world.ledger, &world.ledger.accounts[&alice], wanted).map_err(|refusal| refusal.text)
         };
-        let new = rejected("new", "the name belongs to user:alice; run: bursar adopt account user alice");
+        let new = rejected("new", Rejection::OfAccount { account: alice.clone() });
         world.ledger.rejected = [new.clone()].into();
         assert_eq!(asked(&world, None), Ok(DirectoryId("new".to_owned())));
-        world.ledger.rejected = [new, rejected("puppet", "user alice is also the name of another")].into();
+        world.ledger.rejected = [new, rejected("puppet", Rejection::NameTaken)].into();
         let text = asked(&world, None).expect_err("two entries have the name");
         assert!(text.contains("--entry new  \"uid=alice,ou=new\"") && text.contains("--entry puppet"), "{text}");
         assert_eq!(asked(&world, Some("new")), Ok(DirectoryId("new".to_owned())));

@@ -172,7 +172,7 @@ impl fmt::Display for Preview<'_> {
             writeln!(f, "directory  {name}  {}", answered(source))?;
         }
         f.write_str(&lines(plan, refusals))?;
-        for RejectedEntry { source: _, kind, dn, name, id: _, why, disabled: _ } in *rejected {
+        for RejectedEntry { source: _, kind, dn, name, id: _, why, disabled: _, reason: _ } in *rejected {
             let name = name.as_deref().unwrap_or("(no name)");
             writeln!(f, "! {kind} {name}  {why} ({dn})")?;
         }

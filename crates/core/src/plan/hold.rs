@@ -40,6 +40,7 @@ pub(super) fn through(plan: AccountPlan, ledger: &LedgerState) -> Option<Account
         settles: std::collections::BTreeMap::new(),
         places: std::collections::BTreeMap::new(),
         forgotten: Vec::new(),
+        labelled: Vec::new(),
         is_own: false,
         held: None,
         ..plan

@@ -94,6 +94,7 @@ fn changes(plan: &AccountPlan, now: Timestamp) -> Vec<Change> {
         changes.push(Change::Tenant(plan.id.clone(), cluster.clone(), tenant.clone()));
     }
     changes.extend(plan.forgotten.iter().map(|key| Change::Object(key.clone(), None)));
+    changes.extend(plan.labelled.iter().map(|(key, record)| Change::Object(key.clone(), Some(record.clone()))));
     changes.extend(plan.adopted.iter().map(|adoption| {
         let (key, given) = adoption.given(&plan.id, now);
         Change::Override(key, Some(given))

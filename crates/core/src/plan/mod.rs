@@ -82,7 +82,7 @@ use crate::desired::{Deriver, DesiredAccount, DesiredState, DesiredTenant, Regen
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, NamespaceName, PosixIdentity};
 use crate::inventory::{ClusterInventory, Inventory};
 use crate::kinds::ObjectKey;
-use crate::ledger::{Account, Failure, LedgerState, Note, Suspension, Tenant};
+use crate::ledger::{Account, Failure, LedgerState, Note, ObjectRecord, Suspension, Tenant};
 use crate::policy::{Policy, Reapers};
 
 /// All steps, account by account, and findings for administrators.
@@ -181,6 +181,9 @@ pub struct AccountPlan {
     /// Objects that no longer exist and are removed from the ledger.
     #[serde(skip)]
     pub forgotten: Vec<ObjectKey>,
+    /// Records of namespaces that lacked their class.
+    #[serde(skip)]
+    pub labelled: Vec<(ObjectKey, ObjectRecord)>,
     /// Failure records that the ledger gets before the steps begin. By them, a restarted daemon finds a suspension that
     /// was not finished. A change of the lifecycle state also resets an earlier failure, so that its step is retried at
     /// once.
@@ -253,7 +256,8 @@ impl AccountPlan {
     /// Whether there is nothing to do and nothing to record.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.steps().next().is_none() && self.forgotten.is_empty() && !self.changes_something()
+        let records_nothing = self.forgotten.is_empty() && self.labelled.is_empty();
+        self.steps().next().is_none() && records_nothing && !self.changes_something()
     }
 }
 
@@ -453,6 +457,7 @@ impl World<'_> {
         notices: &mut Vec<Notice>,
     ) -> Option<AccountPlan> {
         let (mut narrowing, mut actions, mut forgotten, mut adopted) = (vec![], vec![], vec![], vec![]);
+        let mut labelled = Vec::new();
         let (mut settles, mut is_own) = (BTreeMap::new(), false);
         let mut is_first = true;
         let is_served = self.is_served(desired);
@@ -482,11 +487,12 @@ impl World<'_> {
                 }
             }
             forgotten.extend(tenant::forgotten(look));
+            labelled.extend(tenant::labelled(look));
             adopted.extend(found.adopted);
         }
         let places = self.places(id, desired);
         let found_nothing = narrowing.is_empty() && actions.is_empty() && forgotten.is_empty() && adopted.is_empty();
-        if found_nothing && places.is_empty() && !desired.is_due() {
+        if found_nothing && labelled.is_empty() && places.is_empty() && !desired.is_due() {
             // Most accounts are idle. For them, this saves building a plan that `is_idle` would drop below.
             return None;
         }
@@ -547,6 +553,7 @@ impl World<'_> {
             standing: subjects::Standing::new(),
             places,
             forgotten,
+            labelled,
             begun,
             before: Box::new(before.clone()),
             otherwise: None,

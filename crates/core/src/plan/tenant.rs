@@ -14,7 +14,9 @@ use super::scan::Scan;
 use super::{Action, Reason, Side, adopted, ending, volume};
 use crate::desired::credential::{is_ours, is_service_account, of_service_account};
 use crate::desired::quota::stops_pods;
-use crate::desired::{DesiredAccount, DesiredObject, DesiredTenant, DirectoryTarget, EndOfTenant, Proof, Transition};
+use crate::desired::{
+    DesiredAccount, DesiredObject, DesiredTenant, DirectoryTarget, EndOfTenant, Proof, Transition, namespace_detail,
+};
 use crate::digest::digest;
 use crate::identity::{AccountId, ClusterName, NamespaceName};
 use crate::inventory::{ClusterInventory, Inventory, ObservedObject};
@@ -501,6 +503,15 @@ pub(super) fn forgotten(look: Look<'_>) -> Vec<ObjectKey> {
         found != known && !may_hold
     });
     gone.cloned().collect()
+}
+
+/// Returns the record of the namespace with its class, if a version that recorded none wrote it, and it needs no write.
+pub(super) fn labelled(look: Look<'_>) -> Option<(ObjectKey, ObjectRecord)> {
+    let key = ObjectKey::namespace(look.cluster, look.tenant.namespace.as_ref()?);
+    let record = look.ledger.objects.get(&key).filter(|it| it.account == *look.id && it.detail.is_none())?;
+    let (object, found) = (look.tenant.objects.get(&key)?, look.there.objects.get(&key)?);
+    let written = || ObjectRecord { detail: Some(namespace_detail(&look.tenant.class)), ..record.clone() };
+    is_settled(object, record, found).then(|| (key, written()))
 }
 
 fn goes_with_its_namespace(look: Look<'_>, key: &ObjectKey) -> bool {

@@ -178,7 +178,7 @@ impl World {
             took: Duration::from_millis(230),
             ..SourceRead::complete(SOURCE, [AccountKind::Tool, AccountKind::User, AccountKind::Group], entries)
         };
-        merge(vec![read], &self.policy, &self.ledger)
+        merge(vec![read], BTreeSet::new(), &self.policy, &self.ledger)
     }
 
     pub fn remember(&mut self, snapshot: &DirectorySnapshot) -> Vec<Event> {

@@ -23,7 +23,7 @@ use self::freshness::{Behind, Marks};
 use self::held::{GidClaim, Held};
 use self::named::{AttributeLabels, Dangling, Nesting};
 use self::proof::Proof;
-use crate::identity::{AccountKind, DirectoryId, Gid, PosixIdentity};
+use crate::identity::{AccountId, AccountKind, DirectoryId, Gid, PosixIdentity};
 
 /// One pass over all sources, in order of precedence.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -283,4 +283,19 @@ pub struct RejectedEntry {
     pub disabled: Option<String>,
     /// The failed check, with the value.
     pub why: String,
+    /// `None` if nothing depends on it.
+    #[serde(default)]
+    pub reason: Option<Rejection>,
+}
+
+/// Why an entry is rejected, as far as an order or another entry depends on it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum Rejection {
+    /// It shows another uid than its account has. `bursar adopt uid` accepts the uid.
+    OtherUid,
+    /// It has the name of this account, or is the same person. `bursar adopt account` gives it the account.
+    OfAccount { account: AccountId },
+    /// Another entry has its name, so this entry does not claim it.
+    NameTaken,
 }

@@ -328,6 +328,7 @@ fn reject(source: &SourceConfig, entry: &Entry, why: String) -> RejectedEntry {
         id: Some(entry.id.clone()),
         disabled: entry.disabled.clone(),
         why,
+        reason: None,
     }
 }
 

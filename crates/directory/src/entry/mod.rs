@@ -165,6 +165,7 @@ impl Reading<'_> {
                 id: id.clone(),
                 disabled: disabled.clone(),
                 why,
+                reason: None,
             })
         };
         let Some(known) = id.clone() else {

@@ -233,6 +233,92 @@ fn a_member_whose_dn_changed_stays_while_another_domain_names_the_former_one() {
 }
 
 #[test]
+fn a_member_stays_while_another_domain_already_names_a_dn_that_is_new() {
+    let mut forest = Forest::new();
+    forest.hears(child(vec![person(1), person(2)]));
+    forest.hears(root(&[(BY_DN, Role::Member)]));
+    let new = "CN=p1,OU=moved,DC=child";
+    // The source asks a server of the domain that is behind.
+    for _ in 0..3 {
+        forest.hears(root(&[(new, Role::Member)]));
+        assert_eq!(forest.members(), ["p1"]);
+        forest.hears(child(vec![person(1), person(2)]));
+        forest.now += SignedDuration::from_mins(5);
+    }
+    forest.now += SignedDuration::from_hours(2);
+    forest.hears(root(&[(new, Role::Member)]));
+    assert_eq!(forest.members(), ["p1"], "the domain has not answered since then");
+    forest.hears(child(vec![Entry { dn: new.to_owned(), ..person(1) }, person(2)]));
+    forest.hears(root(&[(new, Role::Member)]));
+    assert_eq!(forest.members(), ["p1"]);
+    assert!(forest.ledger.doubts.is_empty());
+}
+
+#[test]
+fn a_member_who_was_replaced_by_somebody_unknown_leaves_when_the_own_domain_shows_no_rename() {
+    let mut forest = Forest::new();
+    forest.hears(child(vec![person(1), person(2)]));
+    forest.hears(root(&[(BY_DN, Role::Member)]));
+    forest.hears(root(&[("CN=new,CN=Users,DC=child", Role::Member)]));
+    forest.now += SignedDuration::from_mins(31);
+    forest.hears(child(vec![person(1), person(2)]));
+    forest.hears(root(&[("CN=new,CN=Users,DC=child", Role::Member)]));
+    assert_eq!(forest.members(), ["(p1)"]);
+    // The group no longer names anybody who may be meant.
+    let mut forest = Forest::new();
+    forest.hears(child(vec![person(1), person(2)]));
+    forest.hears(root(&[(BY_DN, Role::Member)]));
+    forest.hears(root(&[("CN=new,CN=Users,DC=child", Role::Member)]));
+    forest.hears(root(&[]));
+    assert_eq!(forest.members(), ["(p1)"]);
+}
+
+#[test]
+fn a_nested_group_keeps_its_people_while_another_domain_already_names_its_new_dn() {
+    let lab = |dn: &str| {
+        let members = [(DirectoryId("u1".to_owned()), Role::Member)].into();
+        let sid = Some("s-1-5-21-2-2-2-600".to_owned());
+        Entry { members, sid, ..Entry::new(AccountKind::Group, "lab", dn, "lab") }
+    };
+    let mut forest = Forest::new();
+    forest.hears(child(vec![person(1), lab("CN=lab,DC=child")]));
+    forest.hears(root(&[("CN=lab,DC=child", Role::Member)]));
+    for _ in 0..3 {
+        forest.hears(root(&[("CN=lab,OU=groups,DC=child", Role::Member)]));
+        assert_eq!(forest.members(), ["p1"]);
+    }
+    forest.hears(child(vec![person(1), lab("CN=lab,OU=groups,DC=child")]));
+    forest.hears(root(&[("CN=lab,OU=groups,DC=child", Role::Member)]));
+    assert_eq!(forest.members(), ["p1"]);
+}
+
+#[test]
+fn nobody_joins_by_a_dn_that_may_be_the_new_one_of_a_member() {
+    let swapped = || {
+        let mut forest = Forest::new();
+        forest.hears(child(vec![person(1), person(2)]));
+        forest.hears(root(&[(BY_DN, Role::Member)]));
+        // In its own domain, p1 already has the DN that p2 had.
+        for _ in 0..2 {
+            forest.hears(root(&[("CN=p2,CN=Users,DC=child", Role::Member)]));
+            assert_eq!(forest.members(), ["p1"]);
+        }
+        forest.now += SignedDuration::from_mins(31);
+        forest
+    };
+    let mut forest = swapped();
+    let renamed = Entry { dn: person(2).dn, ..person(1) };
+    forest.hears(child(vec![renamed, Entry { dn: "CN=p2,OU=moved,DC=child".to_owned(), ..person(2) }]));
+    forest.hears(root(&[("CN=p2,CN=Users,DC=child", Role::Member)]));
+    assert_eq!(forest.members(), ["p1"]);
+    // Or p2 really replaces p1.
+    let mut forest = swapped();
+    forest.hears(child(vec![person(1), person(2)]));
+    forest.hears(root(&[("CN=p2,CN=Users,DC=child", Role::Member)]));
+    assert_eq!(forest.members(), ["(p1)", "p2"]);
+}
+
+#[test]
 fn nobody_joins_from_a_domain_that_two_sources_show() {
     let copy = |people: Vec<Entry>| {
         let other = |entry: Entry| Entry {

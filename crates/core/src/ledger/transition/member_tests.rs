@@ -123,6 +123,7 @@ fn an_entry_that_may_not_have_a_name_gains_nothing_by_it() {
         id: Some(puppet.id.clone()),
         disabled: None,
         why: "no home".to_owned(),
+        reason: None,
     };
     let stranger = Entry { id: DirectoryId("u9".to_owned()), ..in_staff(person(1)) };
     let refused = SourceRead { rejected: vec![rejected], ..read(vec![person(3), staff(&[2])]) };

@@ -13,7 +13,6 @@ use super::waiting::Believed;
 use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Gid, kubernetes_name};
 use crate::ledger::change::Change;
 use crate::ledger::doubt::{Doubt, DoubtKey, Question};
-use crate::ledger::people::PeopleByEntry;
 use crate::ledger::{Account, Lifecycle, Unresolved, UnresolvedIn};
 use crate::policy::When;
 use crate::snapshot::dn::Dn;
@@ -26,15 +25,21 @@ pub(super) struct Named {
     /// The members that a group or tool keeps, because their own absence is not due yet.
     pub(super) kept: BTreeMap<DirectoryId, BTreeSet<DirectoryId>>,
     /// The members in other domains of the forest, by the group or tool that names them.
-    elsewhere: BTreeMap<DirectoryId, BTreeMap<DirectoryId, Role>>,
+    pub(super) elsewhere: BTreeMap<DirectoryId, BTreeMap<DirectoryId, Role>>,
     /// The gids of the groups that keep a member, by member.
     gids: BTreeMap<DirectoryId, BTreeSet<Gid>>,
     /// The names for which no source has an entry.
     pub(super) unresolved: Unresolved,
     /// The groups that show no member, and whose members stay until an administrator decides.
     pub(super) emptied: BTreeSet<DirectoryId>,
-    /// The groups and tools that may name a member by a DN or name that the last read did not show yet.
-    uncertain: BTreeSet<DirectoryId>,
+    /// The groups and tools that name a DN or name that no account has, so that a renamed member may be meant.
+    pub(super) strange: BTreeSet<DirectoryId>,
+    /// Those that name such a DN. A SID stays the same when its account is renamed.
+    pub(super) strange_dns: BTreeSet<DirectoryId>,
+    /// Whether the last read did not show these names yet.
+    pub(super) is_news: bool,
+    /// The people of other domains who would join a group or tool because of a DN.
+    pub(super) by_dn: BTreeMap<DirectoryId, BTreeSet<DirectoryId>>,
 }
 
 /// Entries that cannot be identified by their name, because another account has or had it. Groups that name members by
@@ -54,7 +59,7 @@ impl Named {
     }
 
     /// Lets `holder` keep a member.
-    fn keep(&mut self, holder: &DirectoryId, member: &DirectoryId) {
+    pub(super) fn keep(&mut self, holder: &DirectoryId, member: &DirectoryId) {
         self.kept.entry(holder.clone()).or_default().insert(member.clone());
     }
 
@@ -131,44 +136,19 @@ impl Memory<'_> {
     }
 
     /// Keeps the members whose leaving is doubted, in a complete read: the members of groups that show none at once,
-    /// and people whom a group may name by a DN that their entry got after it was read.
-    pub(super) fn doubt_leavings(&mut self, read: &SourceRead, named: &mut Named) {
+    /// and people whom a group may name by a DN that their entry got after it was read. `elsewhere` are those of other
+    /// domains.
+    pub(super) fn doubt_leavings(&mut self, read: &SourceRead, named: &mut Named, elsewhere: BTreeSet<AccountId>) {
         let mut emptied = BTreeSet::new();
         for holder in self.emptied(read) {
             emptied.insert(holder.id.clone());
             named.emptied.insert(holder.directory_id.clone());
             staying(holder).for_each(|member| named.keep(&holder.directory_id, member));
         }
-        let renamed = self.renamed(read, named);
+        let mut renamed = self.renamed(read, named);
+        renamed.extend(elsewhere);
         self.doubt_members(read, Question::Emptied, emptied);
         self.doubt_members(read, Question::Renamed, renamed);
-    }
-
-    /// Keeps and returns the members who are no longer named by a group that names somebody else without an entry. A
-    /// person for whom the last complete read raised this doubt leaves: this read began after the rename.
-    fn renamed(&self, read: &SourceRead, named: &mut Named) -> BTreeSet<AccountId> {
-        let holders = std::mem::take(&mut named.uncertain);
-        if holders.is_empty() {
-            return BTreeSet::new();
-        }
-        let doubted = self.ledger.doubts.get(&doubt_key(read, Question::Renamed)).map(|doubt| &doubt.accounts);
-        let people = self.people.get_or_init(|| PeopleByEntry::of(self.ledger));
-        let shown = read.entries.iter().map(|entry| (&entry.id, entry.members.keys().collect()));
-        let rejected = read.rejected.iter().filter_map(|entry| entry.id.as_ref());
-        let rejected = rejected.filter_map(|id| Some((id, read.nesting.members(id)?)));
-        let mut renamed = BTreeSet::new();
-        for (id, members) in shown.chain(rejected).filter(|(id, _)| holders.contains(*id)) {
-            let members: BTreeSet<&DirectoryId> = members;
-            let Some(holder) = self.known.get(&(read.source.as_str(), id)) else { continue };
-            for member in staying(holder).filter(|member| !members.contains(member)) {
-                let Some(person) = people.get(holder, member).filter(|_| !named.has(id, member)) else { continue };
-                if !doubted.is_some_and(|doubted| doubted.contains(&person.id)) {
-                    named.keep(id, member);
-                    renamed.insert(person.id.clone());
-                }
-            }
-        }
-        renamed
     }
 
     fn doubt_members(&mut self, read: &SourceRead, question: Question, accounts: BTreeSet<AccountId>) {
@@ -177,7 +157,8 @@ impl Memory<'_> {
             return self.believe(key);
         }
         let known = self.ledger.doubts.get(&key);
-        let since = known.map_or(self.now, |known| known.since);
+        let same = known.filter(|known| !known.accounts.is_disjoint(&accounts));
+        let since = same.map_or(self.now, |known| known.since);
         let doubt = Doubt { since, before: accounts.len() as u64, now: 0, accounts, proof: None, counted: None };
         if known != Some(&doubt) {
             self.result.changes.push(Change::Doubt(key, Some(doubt)));
@@ -294,19 +275,31 @@ impl Memory<'_> {
             for (name, may_join) in &called {
                 for (holder, role) in read.dangling.holders(name) {
                     let known = self.known.get(&(read.source.as_str(), holder));
-                    let may = |id: &DirectoryId| *may_join || known.is_some_and(|known| known.members.contains_key(id));
-                    if named.add(&read.source, holder, account, role, may) {
+                    let is_member = |id: &DirectoryId| known.is_some_and(|known| known.members.contains_key(id));
+                    if named.add(&read.source, holder, account, role, |id| *may_join || is_member(id)) {
                         unresolved.remove(name);
+                    }
+                    if *may_join && matches!(name, MemberName::Dn(_)) && account.source != read.source {
+                        let person = Some(&account.directory_id).filter(|_| account.kind == AccountKind::User);
+                        let nested = staying(account).filter(|_| account.kind == AccountKind::Group);
+                        let new = nested.chain(person).filter(|id| !is_member(id));
+                        named.by_dn.entry(holder.clone()).or_default().extend(new.cloned());
                     }
                 }
             }
         }
         named.unresolved = counted(read, &unresolved);
         let before = self.ledger.sources.get(&read.source).map(|known| known.unresolved.digest.as_str());
-        if named.unresolved.digest != before.unwrap_or_default() {
+        named.is_news = named.unresolved.digest != before.unwrap_or_default();
+        if named.is_news || self.ledger.doubts.contains_key(&doubt_key(read, Question::Renamed)) {
             let known = self.known_names();
-            let strange = unresolved.iter().filter(|name| !known.contains(name));
-            named.uncertain = strange.flat_map(|name| read.dangling.holders(name).into_keys().cloned()).collect();
+            for name in unresolved.iter().filter(|name| !known.contains(name)) {
+                let holders: Vec<_> = read.dangling.holders(name).into_keys().cloned().collect();
+                if matches!(name, MemberName::Dn(_)) {
+                    named.strange_dns.extend(holders.iter().cloned());
+                }
+                named.strange.extend(holders);
+            }
         }
         named
     }
@@ -499,7 +492,7 @@ fn digest(read: &SourceRead, names: &BTreeSet<&MemberName>) -> String {
     if names.is_empty() { String::new() } else { hex::encode(&hash.finalize()[..16]) }
 }
 
-fn doubt_key(read: &SourceRead, question: Question) -> DoubtKey {
+pub(super) fn doubt_key(read: &SourceRead, question: Question) -> DoubtKey {
     DoubtKey { source: read.source.clone(), kind: AccountKind::Group, question }
 }
 

@@ -9,7 +9,7 @@ use super::Memory;
 use crate::identity::{AccountId, AccountKind};
 use crate::ledger::change::Change;
 use crate::ledger::{Account, LedgerState, Lifecycle};
-use crate::snapshot::Entry;
+use crate::snapshot::{Entry, Rejection};
 
 /// What a new entry is, as far as the ledger knows its person.
 pub(super) enum Person {
@@ -18,7 +18,7 @@ pub(super) enum Person {
     /// The person has an account by another entry, so this entry gets none.
     Served,
     /// The entry is rejected for this reason.
-    Refused(String),
+    Refused(String, Option<Rejection>),
 }
 
 /// Returns accounts by the value that identifies their person.
@@ -58,19 +58,20 @@ impl<'a> Memory<'a> {
             return if names.is_empty() {
                 Person::New
             } else {
-                Person::Refused(format!("it is the same person as several accounts: {}", names.join(", ")))
+                Person::Refused(format!("it is the same person as several accounts: {}", names.join(", ")), None)
             };
         };
         if !self.is_there(owner) && owner.absence.is_none() {
             return Person::Served;
         }
-        Person::Refused(format!(
+        let why = format!(
             "it is the same person as {} of source {}; to give that account to this entry, run: bursar adopt \
              account user {}",
             owner.account_name(),
             owner.source,
             owner.name
-        ))
+        );
+        Person::Refused(why, Some(Rejection::OfAccount { account: owner.id.clone() }))
     }
 
     /// Returns an account of the entry's person that an order gives to this entry.

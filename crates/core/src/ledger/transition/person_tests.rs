@@ -40,7 +40,7 @@ impl Story {
             None => read("staff", &[], Completeness::Partial { why: "down".to_owned() }),
         };
         let reads = vec![staff, read("guests", guests, Completeness::Complete)];
-        let snapshot: DirectorySnapshot = merge(reads, &policy, &self.ledger);
+        let snapshot: DirectorySnapshot = merge(reads, BTreeSet::new(), &policy, &self.ledger);
         let now = jiff::Timestamp::from_second(1_790_000_000 + self.now).expect("a valid time");
         let Transition { changes, .. } = transition(&self.ledger, &snapshot, &policy, now);
         for change in &changes {

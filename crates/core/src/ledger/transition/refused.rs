@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Judged, Memory};
 use crate::identity::{AccountId, AccountKind};
 use crate::ledger::{Account, Lifecycle};
-use crate::snapshot::Entry;
+use crate::snapshot::{Entry, Rejection};
 
 /// Accounts by their current names.
 pub(super) type Bearers<'a> = BTreeMap<(AccountKind, &'a str), Vec<&'a Account>>;
@@ -63,20 +63,21 @@ impl<'a> Memory<'a> {
         )
     }
 
-    pub(super) fn name_taken(&self, entry: &Entry, owner: &AccountId) -> String {
-        let held = self.ledger.accounts.get(owner);
-        match held {
-            Some(held) => format!(
-                "the name belongs to {} (directory id {}), and this entry has another id ({}); to give that account to \
-                 this entry, run: bursar adopt account {} {}",
-                held.account_name(),
-                held.directory_id,
-                entry.id,
-                held.kind,
-                held.name
-            ),
-            None => "another new entry has a name that is the same in Kubernetes".to_owned(),
-        }
+    pub(super) fn name_taken(&self, entry: &Entry, owner: &AccountId) -> (String, Rejection) {
+        let Some(held) = self.ledger.accounts.get(owner) else {
+            let why = "another new entry has a name that is the same in Kubernetes";
+            return (why.to_owned(), Rejection::NameTaken);
+        };
+        let why = format!(
+            "the name belongs to {} (directory id {}), and this entry has another id ({}); to give that account to \
+             this entry, run: bursar adopt account {} {}",
+            held.account_name(),
+            held.directory_id,
+            entry.id,
+            held.kind,
+            held.name
+        );
+        (why, Rejection::OfAccount { account: owner.clone() })
     }
 
     pub(super) fn uid_moved(account: &Account, entry: &Entry) -> Option<String> {

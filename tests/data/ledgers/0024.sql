@@ -1,0 +1,1 @@
+INSERT INTO _sqlx_migrations VALUES(24,'reasons of rejections','2026-11-24 02:30:00',1,X'bc9cf6708ab32be451c0a84975b2f225599fc4d7f64a40620a38df155842ec9f255a5b3396a291b4611a139cf2c03388',0);

@@ -153,7 +153,7 @@ impl Clusters {
         };
         let link = Link {
             owner: bootstrap::watch_owner(&client, said),
-            _mark_watch: mark.watch(self.stop.clone(), Arc::clone(&self.changed)),
+            _mark_watch: mark.watch(),
             mark: Arc::clone(&mark),
             raising: None,
             renew_after,

@@ -182,6 +182,8 @@ impl Clusters {
         let effects =
             ClusterEffects::start(cluster.clone(), client, face, known, metrics, (&self.changed, &self.urgent));
         effects.server.keep_mark(mark);
+        let requested = ledger.requested.iter().filter(|(key, _)| key.cluster == cluster);
+        effects.server.knows_requested(requested.map(|(_, digest)| digest.clone()).collect());
         self.effects.clusters.insert(cluster.clone(), effects);
         self.links.insert(cluster, link);
     }

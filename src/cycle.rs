@@ -41,7 +41,7 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     runtime.must_own()?;
     runtime.ledger.must_write().await?; // nothing is done that the ledger could not record
     let heard = hear(runtime, trigger).await?; // clusters: connect; directories: read
-    runtime.confine().await; // the confinement: compared with the watches, and repaired
+    runtime.confine().await?; // the confinement: compared with the watches, and repaired
     let Runtime { settings, sealer, planner, ledger, clusters, realm, work, metrics, .. } = runtime;
     work.progress.step();
     if trigger == Trigger::FullRead {

@@ -21,8 +21,8 @@ use jiff::Timestamp;
 use sd_notify::NotifyState;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio_cron_scheduler::{JobScheduler, JobSchedulerError};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use self::events::{changes, drift, listen, take_signals};
 use self::inbox::{Event, Inbox, UnderWay, health, notify};
@@ -56,9 +56,6 @@ pub enum DaemonError {
         #[source]
         source: std::io::Error,
     },
-    /// The schedule cannot be started.
-    #[error("cannot start the schedule; check [schedule] in the configuration")]
-    Schedule(#[from] JobSchedulerError),
 }
 
 /// Returns the current time in whole seconds, which is what the ledger keeps.
@@ -92,7 +89,7 @@ pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
     runtime.work.slice = Some(SLICE);
     runtime.directories.follow();
     let listeners = listen(runtime.settings(), request_sender, &stop).await?;
-    let scheduler = schedule(runtime.settings(), &sender).await?;
+    let scheduler = schedule(runtime.settings(), &sender);
     notify(&[NotifyState::Ready]);
     tracing::info!(site = %runtime.settings().policy.site, "ready");
     let (due, waiters) = (BTreeSet::new(), Waiters::default());
@@ -114,7 +111,7 @@ struct Loop {
     config: PathBuf,
     runtime: Runtime,
     inbox: Inbox,
-    scheduler: JobScheduler,
+    scheduler: AbortOnDropHandle<()>,
     sender: mpsc::Sender<Event>,
     /// The cycles that are due. One cycle serves several of them, see [`Loop::cycle`].
     due: BTreeSet<Trigger>,
@@ -172,7 +169,7 @@ impl Loop {
 
     async fn end(mut self) -> Result<(), DaemonError> {
         self.waiters.tell_that_it_stops();
-        self.scheduler.shutdown().await?;
+        drop(self.scheduler);
         Ok(self.runtime.close().await?)
     }
 
@@ -369,8 +366,7 @@ impl Loop {
             Ok(()) => {
                 warn(self.runtime.settings());
                 self.runtime.directories.follow();
-                let next = schedule(self.runtime.settings(), &self.sender).await?;
-                std::mem::replace(&mut self.scheduler, next).shutdown().await?;
+                self.scheduler = schedule(self.runtime.settings(), &self.sender);
                 self.due.insert(Trigger::Reload);
                 tracing::info!("configuration reloaded");
             }

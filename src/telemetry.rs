@@ -308,7 +308,7 @@ impl Metrics {
             self.realm_waiting.clone(),
         );
         if self.realm_read_at.get() > 0 {
-            let age = gauge(now.as_second() - self.realm_read_at.get());
+            let age = gauge(age(self.realm_read_at.get(), now));
             registry.register_with_unit(
                 "realm_read_age",
                 "Age of the last complete read of the realm",
@@ -317,7 +317,7 @@ impl Metrics {
             );
         }
         if self.backup_at.get() > 0 {
-            let age = gauge(now.as_second() - self.backup_at.get());
+            let age = gauge(age(self.backup_at.get(), now));
             registry.register_with_unit("backup_age", "Age of the newest backup of the ledger", Unit::Seconds, age);
         }
         state_gauges(&mut registry, state, now);
@@ -345,7 +345,7 @@ fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
         differences.get_or_create(&SourceLabel { source: source.clone() }).set(found);
         let members = i64::try_from(read.unresolved.members).unwrap_or(i64::MAX);
         unresolved.get_or_create(&SourceLabel { source: source.clone() }).set(members);
-        let age = read.complete_at.map_or(i64::MAX, |at| now.as_second() - at.as_second());
+        let age = read.complete_at.map_or(i64::MAX, |at| age(at.as_second(), now));
         read_age.get_or_create(&SourceLabel { source: source.clone() }).set(age);
     }
     registry.register_with_unit(
@@ -391,7 +391,7 @@ fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
     registry.register("idle_namespaces", "Namespaces in which nothing runs", gauge(count_gauge(state.idle.len())));
     registry.register("rejected_entries", "Entries that failed a check", gauge(count_gauge(state.rejected.len())));
     registry.register("failing_tenants", "Tenants with a failing step", gauge(count_gauge(state.failures.len())));
-    let oldest = state.failures.values().map(|failure| now.as_second() - failure.since.as_second()).max();
+    let oldest = state.failures.values().map(|failure| age(failure.since.as_second(), now)).max();
     registry.register_with_unit(
         "oldest_failure_age",
         "How long the oldest failure of a tenant has lasted",
@@ -413,6 +413,12 @@ fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
             gauge(soonest.as_second() - now.as_second()),
         );
     }
+}
+
+/// Returns the seconds since `at`. If the clock was set back to before it, the age is unknown and counts as the longest:
+/// a negative age would silence the alert.
+fn age(at: i64, now: Timestamp) -> i64 {
+    Some(now.as_second() - at).filter(|age| *age >= 0).unwrap_or(i64::MAX)
 }
 
 fn gauge(value: i64) -> Gauge {
@@ -439,5 +445,26 @@ mod tests {
         let text = metrics.exposition(&LedgerState::default(), Timestamp::UNIX_EPOCH);
         assert!(text.contains("bursar_api_requests_total{cluster=\"prod\",verb=\"apply\"} 1"), "{text}");
         assert!(text.ends_with("# EOF\n"));
+    }
+
+    /// The clock was ahead when the directory was read and the ledger was backed up.
+    #[test]
+    fn an_age_is_never_negative() {
+        let (metrics, mut state) = (Metrics::default(), LedgerState::default());
+        let at = |second| Timestamp::from_second(second).expect("a time");
+        metrics.backup(Some(at(9_000)), false);
+        metrics.realm(false, Some(at(9_000)), 0);
+        let read = serde_json::json!({
+            "server": null, "completeness": {"completeness": "complete"}, "entries": 1, "took_ms": 1,
+            "read_at": at(9_000), "complete_at": at(9_000),
+        });
+        let read = serde_json::from_value(read).expect("the JSON is a read");
+        state.sources.insert("people".to_owned(), read);
+        let is_old = |now: i64| {
+            let text = metrics.exposition(&state, at(now));
+            let ages = text.lines().filter(|line| !line.starts_with('#') && line.contains("_age_seconds"));
+            ages.filter(|line| line.ends_with(&format!(" {}", i64::MAX))).count()
+        };
+        assert_eq!((is_old(8_999), is_old(9_000)), (3, 0));
     }
 }

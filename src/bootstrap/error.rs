@@ -54,8 +54,11 @@ pub enum AccessError {
         /// The request.
         what: String,
     },
-    /// The mark is higher than this process ever wrote it.
-    #[error("bursar-mark proves that the ledger is out of date; nothing is written, and the daemon exits")]
+    /// The mark is higher than this process ever wrote it, or names another process as its holder.
+    #[error(
+        "bursar-mark proves that the ledger is out of date or that another process replaced this one; nothing is written, \
+         and the daemon exits"
+    )]
     Behind,
     /// Somebody else changed the mark at each try.
     #[error("somebody else writes ConfigMap bursar-mark in namespace bursar all the time; it is retried")]

@@ -200,7 +200,7 @@ pub(super) async fn signed(
 ) -> Result<(Vec<u8>, Issued), AccessError> {
     let names = Names { common_name: user, organizations: [group, None], serial_number: None };
     let request = key.request(names).map_err(AccessError::Key)?;
-    let unsigned = Unsigned { holder, account: user, request: &request, lifetime, namespace: None };
+    let unsigned = Unsigned { holder, account: user, request: &request, lifetime, namespace: None, record: None };
     let pem = sign(server, unsigned).await.map_err(AccessError::Signing)?;
     let asked = Asked {
         common_name: user,

@@ -31,7 +31,7 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
             let mut store = context.store().await?;
             let last = store.last_report().await?.and_then(|report| serde_json::from_value(report).ok());
             let status = report::status(&settings.site, &store.state().await?, &settings.policy, BTreeMap::new(), last);
-            let backup = BackupStatus { newest: backup::newest(&settings.state_dir), failed: None };
+            let backup = BackupStatus { newest: backup::newest(&settings.state_dir, daemon::now()), failed: None };
             (false, Status { backup, ..status })
         }
         Some(asked) => (true, asked?),

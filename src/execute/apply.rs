@@ -62,7 +62,7 @@ pub async fn apply(
     if let (Some(mark), Some(generation)) = (server.mark(), highest_generation(manifest))
         && let Err(source) = mark.raise(generation).await
     {
-        if let Some(uid) = uid.filter(|_| !mark.is_behind()) {
+        if let Some(uid) = uid.filter(|_| mark.may_write()) {
             // Subjects that the manifest no longer names lose their rights even so. The next plan sees the result.
             let covered = without(manifest, |subject| generation_of(subject).is_none_or(|it| mark.covers(it)));
             apply_where(server, &path, &covered, "uid", uid).await.map_err(|error| refused(key, error))?;

@@ -19,9 +19,10 @@ use super::apply::refused;
 use super::authority::{self, VerifyError};
 use super::endpoint_probe::{self, Endpoints, Old};
 use super::keypair::{Names, NewKey};
+use super::record::Recorder;
 use super::signing::{self, SigningError, Unsigned};
 use super::{ClusterEffects, StepError, home, token};
-use crate::certificate::{Asked, CertificateError, Issued};
+use crate::certificate::{self, Asked, CertificateError, Issued};
 use crate::desired::{DesiredCredential, HomeTarget, Proof, Subject};
 use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::change::Change;
@@ -76,7 +77,7 @@ pub async fn deliver(
     homes: &HomedClient,
     account: &AccountPlan,
     what: Delivering<'_>,
-    now: Timestamp,
+    (now, recorder): (Timestamp, &Recorder),
 ) -> Result<Vec<Change>, StepError> {
     let server = &effects.server;
     let Delivering { credential, generation, home, mount, old } = what;
@@ -88,7 +89,8 @@ pub async fn deliver(
         server.endpoint_probes().recall(endpoints, old).map_err(CredentialError::from)?;
     }
     prepare(homes, &server.cluster, (home, &target), credential).await?;
-    let (proof, certificate) = obtain(effects, credential, generation).await?;
+    let key = CredentialKey::new(account.id.clone(), server.cluster.clone()).on(&credential.host);
+    let (proof, certificate) = obtain(effects, credential, generation, (&key, recorder)).await?;
     if let Some(user) = &user {
         let tried = endpoint_probe::Credential { user, proof: &proof };
         server.endpoint_probes().attempt(endpoints, tried, old).await.map_err(CredentialError::from)?;
@@ -98,9 +100,11 @@ pub async fn deliver(
         StepError::Home(source) if certificate.is_some() => StepError::Undelivered(source),
         error => error,
     })?;
-    let key = CredentialKey::new(account.id.clone(), server.cluster.clone()).on(&credential.host);
     let delivery = Delivery { mount: written.mount, ..credential.delivered(home, now) };
-    Ok(vec![Change::Certificate(key.clone(), certificate), Change::Delivery(key, Some(delivery))])
+    let requested = matches!(credential.proof, Proof::Certificate { .. });
+    let requested = requested.then(|| Change::Requested(key.clone(), None));
+    let delivered = [Change::Certificate(key.clone(), certificate), Change::Delivery(key, Some(delivery))];
+    Ok(delivered.into_iter().chain(requested).collect())
 }
 
 /// Makes sure that the home exists and can be written to, before any credential is requested.
@@ -135,12 +139,13 @@ async fn obtain(
     effects: &ClusterEffects,
     credential: &DesiredCredential,
     generation: u64,
+    record: (&CredentialKey, &Recorder),
 ) -> Result<(UserProof, Option<Certificate>), StepError> {
     match &credential.proof {
         Proof::Certificate { subject, lifetime } => {
             let key = NewKey::generate().map_err(CredentialError::Key)?;
             let namespace = credential.namespace.as_ref();
-            let (certificate_pem, issued) = certify(effects, subject, *lifetime, (&key, namespace)).await?;
+            let (certificate_pem, issued) = certify(effects, subject, *lifetime, (&key, namespace), record).await?;
             let certificate = issued.of(subject.common_name.clone(), generation, None);
             Ok((UserProof::Certificate { certificate_pem, key_pem: key.pem() }, Some(certificate)))
         }
@@ -183,6 +188,7 @@ async fn certify(
     subject: &Subject,
     lifetime: Duration,
     (key, namespace): (&NewKey, Option<&NamespaceName>),
+    (credential, recorder): (&CredentialKey, &Recorder),
 ) -> Result<(String, Issued), StepError> {
     let names = Names {
         common_name: &subject.common_name,
@@ -190,17 +196,20 @@ async fn certify(
         serial_number: Some(&subject.serial_number),
     };
     let request = key.request(names).map_err(CredentialError::Key)?;
+    let requested = Change::Requested(credential.clone(), Some(certificate::fingerprint(&key.public_key())));
     let unsigned = Unsigned {
         holder: &subject.serial_number,
         account: &subject.common_name,
         request: &request,
         lifetime,
         namespace: namespace.map(NamespaceName::as_str),
+        record: Some((recorder, &requested)),
     };
     let cluster = &effects.server.cluster;
     let pem = signing::sign(&effects.server, unsigned).await.map_err(|error| match error {
         SigningError::Request(source) => refused(&signing::key(cluster, &unsigned), source),
         error @ SigningError::NotAsked { .. } => StepError::SignerNotAsked(error),
+        SigningError::NotRecorded => StepError::NotRecorded,
         error => CredentialError::Signing(error).into(),
     })?;
     let asked = Asked {

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::certificate;
+use crate::certificate::{self, Subject};
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::errors::chain;
 use crate::policy::DAEMON_USER;
@@ -47,6 +47,8 @@ struct State {
     list: BTreeMap<String, Seen>,
     /// The uids of requests that this process made.
     made: BTreeSet<String>,
+    /// The digests of the keys for which an earlier process made requests.
+    requested: BTreeSet<String>,
     signed: BTreeMap<String, Signed>,
     trouble: Option<String>,
 }
@@ -61,7 +63,7 @@ struct Seen {
     by_the_daemon: bool,
 }
 
-/// A certificate that was signed for a request of the daemon, although this process did not make the request.
+/// A certificate that was signed for a request of the daemon, although no process of this ledger made the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signed {
     /// The common name and the organizations.
@@ -87,10 +89,12 @@ pub(super) enum Outcome {
 }
 
 impl CsrWatch {
-    /// Starts the watch. Must be called within a Tokio runtime.
+    /// Starts the watch. `requested` are the digests of the keys for which an earlier process made requests. Must be
+    /// called within a Tokio runtime.
     #[must_use]
-    pub fn start(client: &Client) -> Self {
-        let shared = Arc::new(Shared { state: Mutex::default(), listed: watch::Sender::new(false) });
+    pub fn start(client: &Client, requested: BTreeSet<String>) -> Self {
+        let state = Mutex::new(State { requested, ..State::default() });
+        let shared = Arc::new(Shared { state, listed: watch::Sender::new(false) });
         let task = AbortOnDropHandle::new(tokio::spawn(run(Arc::clone(&shared), client.clone())));
         Self { shared, _task: task }
     }
@@ -136,7 +140,7 @@ impl CsrWatch {
         state.signed.remove(uid);
     }
 
-    /// Takes the certificates that were signed for requests of the daemon, although this process did not make the
+    /// Takes the certificates that were signed for requests of the daemon, although no process of this ledger made the
     /// requests. Each is returned once.
     #[must_use]
     pub fn signed(&self) -> Vec<Signed> {
@@ -193,7 +197,11 @@ impl State {
         if let Some(Outcome::Issued(pem)) =
             seen.outcome.as_ref().filter(|_| seen.by_the_daemon && !self.made.contains(&uid))
         {
-            self.signed.extend(signed(pem, &seen.name).map(|signed| (uid.clone(), signed)));
+            let subject = certificate::subject(pem);
+            let is_ours = |it: &Subject| self.requested.contains(&certificate::fingerprint(&it.public_key));
+            if !subject.as_ref().is_some_and(is_ours) {
+                self.signed.extend(signed(pem, subject, &seen.name).map(|signed| (uid.clone(), signed)));
+            }
         }
         if let Some(outcome) = seen.outcome.clone() {
             self.tell(&uid, outcome);
@@ -227,9 +235,9 @@ fn seen(request: CertificateSigningRequest) -> Option<(String, Seen)> {
     Some((metadata.uid?, Seen { name: metadata.name?, holder, approved, outcome, by_the_daemon }))
 }
 
-fn signed(pem: &[u8], request: &str) -> Option<Signed> {
+fn signed(pem: &[u8], subject: Option<Subject>, request: &str) -> Option<Signed> {
     let issued = certificate::validity(pem)?;
-    let subject = certificate::subject(pem).map_or_else(
+    let subject = subject.map_or_else(
         || "an unreadable subject".to_owned(),
         |subject| {
             let groups: Vec<String> = subject.organizations.iter().map(|group| format!(", O={group}")).collect();
@@ -252,6 +260,7 @@ async fn run(shared: Arc<Shared>, client: Client) {
 
 #[cfg(test)]
 mod tests {
+    use rcgen::PublicKeyData as _;
     use serde_json::{Value, json};
 
     use super::*;
@@ -266,7 +275,12 @@ mod tests {
     }
 
     fn watch() -> CsrWatch {
-        let shared = Arc::new(Shared { state: Mutex::default(), listed: watch::Sender::new(false) });
+        watch_after(BTreeSet::new())
+    }
+
+    fn watch_after(requested: BTreeSet<String>) -> CsrWatch {
+        let state = Mutex::new(State { requested, ..State::default() });
+        let shared = Arc::new(Shared { state, listed: watch::Sender::new(false) });
         CsrWatch { shared, _task: AbortOnDropHandle::new(tokio::spawn(std::future::pending::<()>())) }
     }
 
@@ -285,6 +299,26 @@ mod tests {
             Ok(Outcome::Issued(b"pem".to_vec())),
             "the outcome was known before it was asked for"
         );
+    }
+
+    #[tokio::test]
+    async fn a_certificate_for_the_key_of_a_recorded_request_is_known() {
+        let [ours, theirs] = [(); 2].map(|()| rcgen::KeyPair::generate().expect("a key is generated"));
+        let digest = certificate::fingerprint(&ours.subject_public_key_info());
+        let watch = watch_after(BTreeSet::from([digest]));
+        watch.shared.event(Event::Init);
+        for (uid, key) in [("1", &ours), ("2", &theirs)] {
+            let signed = rcgen::CertificateParams::default().self_signed(key).expect("a certificate is signed");
+            let mut request = request(uid, &json!({}));
+            request.metadata.name = Some(format!("request-{uid}"));
+            request.spec.username = Some(DAEMON_USER.to_owned());
+            let certificate = Some(k8s_openapi::ByteString(signed.pem().into_bytes()));
+            request.status.get_or_insert_default().certificate = certificate;
+            watch.shared.event(Event::InitApply(request));
+        }
+        watch.shared.event(Event::InitDone);
+        let unknown: Vec<String> = watch.signed().into_iter().map(|signed| signed.request).collect();
+        assert_eq!(unknown, ["request-2"]);
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! The only place that sends requests to an API server. Each request is paced, counted and has a deadline. It is
 //! repeated only if the server said that it did nothing.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -52,6 +53,7 @@ pub struct ApiServer {
     pace: Pace,
     kinds: Kinds,
     certificates: LazyCsrWatch,
+    requested: OnceLock<BTreeSet<String>>,
     signer: SignerBreaker,
     endpoint_probes: Arc<EndpointProbes>,
     authorities: ClientAuthorities,
@@ -222,6 +224,7 @@ impl ApiServer {
             pace: Pace::default(),
             kinds: Kinds::default(),
             certificates: LazyCsrWatch::new(),
+            requested: OnceLock::new(),
             signer: SignerBreaker::default(),
             endpoint_probes: Arc::default(),
             authorities: ClientAuthorities::default(),
@@ -249,7 +252,8 @@ impl ApiServer {
     /// Returns the watch of our certificate requests, and starts it at the first call. Must be called within a Tokio
     /// runtime.
     pub fn certificates(&self) -> &CsrWatch {
-        self.certificates.get_or_init(|| CsrWatch::start(&self.client))
+        let requested = || self.requested.get().cloned().unwrap_or_default();
+        self.certificates.get_or_init(|| CsrWatch::start(&self.client, requested()))
     }
 
     /// Returns the state of the signer.
@@ -261,6 +265,13 @@ impl ApiServer {
     #[must_use]
     pub const fn endpoint_probes(&self) -> &Arc<EndpointProbes> {
         &self.endpoint_probes
+    }
+
+    /// Sets the digests of the keys for which an earlier process made certificate requests. Has no effect after the first
+    /// call of [`Self::certificates`].
+    pub fn knows_requested(&self, keys: BTreeSet<String>) {
+        // They are set once, before the connection is used.
+        let _ = self.requested.set(keys);
     }
 
     /// From now on, the mark gets a generation before any object names it.

@@ -16,10 +16,12 @@ use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
 use super::csr_watch::{HOLDER, Outcome};
+use super::record::Recorder;
 use super::request::{ApiServer, Ask, RequestError};
 use crate::contract::{MANAGED_BY, MANAGER, NAMESPACE_HINT};
 use crate::identity::{ClusterName, kubernetes_name};
 use crate::kinds::{ObjectKey, ObjectKind};
+use crate::ledger::change::Change;
 
 /// The signer whose certificates the API server accepts from clients (Kubernetes, "Certificates and CSRs").
 pub const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
@@ -50,6 +52,8 @@ pub struct Unsigned<'a> {
     pub lifetime: Duration,
     /// A namespace of the holder, in which the approver finds its seal.
     pub namespace: Option<&'a str>,
+    /// Stored before the request is made, so that a process that is killed knows its requests when it starts again.
+    pub record: Option<(&'a Recorder, &'a Change)>,
 }
 
 /// Why there is no certificate. The text contains the remedy.
@@ -97,6 +101,9 @@ pub enum SigningError {
         /// How long until it is asked again.
         wait: Duration,
     },
+    /// The ledger did not take the record, so nothing was requested.
+    #[error("the ledger did not record the certificate request")]
+    NotRecorded,
     /// The cluster's certificate requests cannot be watched.
     #[error("cannot watch the certificate requests of cluster {cluster}: {why}")]
     NotWatched { cluster: ClusterName, why: String },
@@ -158,6 +165,9 @@ async fn ask(server: &ApiServer, unsigned: Unsigned<'_>) -> Result<Vec<u8>, Sign
     }
     for (name, uid) in watch.left_behind(unsigned.holder) {
         remove(server, &name, &uid).await?;
+    }
+    if let Some((recorder, change)) = unsigned.record {
+        recorder.store(vec![change.clone()], Vec::new()).await.map_err(|_| SigningError::NotRecorded)?;
     }
     let name = name(unsigned.account, unsigned.holder);
     let uid = create(server, &name, unsigned).await?;

@@ -1,12 +1,13 @@
 //! Checks in each cycle whether the daemon is still confined in its clusters. If nothing changed, no cluster is asked.
-//! Also looks for signs that somebody else uses the daemon's credential: certificates that this process did not ask
-//! for, and the end of its own.
+//! Also looks for signs that somebody else uses the daemon's credential: certificates that no process of this ledger
+//! asked for, and the end of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
 use tokio::sync::Notify;
 
 use super::asking::{Asking, OwnedRequest, PATIENCE};
@@ -19,11 +20,12 @@ use crate::desired::approver_rules::unknown_classes;
 use crate::errors::chain;
 use crate::execute::csr_watch::Signed;
 use crate::identity::ClusterName;
-use crate::ledger::LedgerState;
+use crate::ledger::change::{Change, Event};
+use crate::ledger::{LedgerState, UnknownCertificate};
 use crate::policy::Policy;
 
-/// The ledger records each of the daemon's certificates, or the failure of its request, within a second. So a
-/// certificate that is older than this and not in the ledger was requested by somebody else.
+/// The ledger records the key of each request before the request is made. This leaves time for the daemon's own
+/// certificate, whose key is not recorded.
 const UNKNOWN_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// What is known of the daemon's confinement in one cluster.
@@ -131,6 +133,9 @@ impl Clusters {
     fn find_suspects(&mut self, ledger: &LedgerState, now: Timestamp) {
         let known: BTreeSet<&str> =
             ledger.certificates.values().map(|certificate| certificate.fingerprint.as_str()).collect();
+        let is_recorded = |cluster: &ClusterName, fingerprint: &String| {
+            ledger.unknown_certificates.contains_key(&(cluster.clone(), fingerprint.clone()))
+        };
         for (cluster, effects) in &self.effects.clusters {
             let Some(link) = self.links.get_mut(cluster) else { continue };
             for signed in effects.server.certificates().signed() {
@@ -142,19 +147,36 @@ impl Clusters {
                 }
                 let text =
                     format!("{subject}, good until {not_after:.0} (request {request}, X509SHA256={fingerprint})");
-                link.suspects.entry(fingerprint).or_insert((now, false, text));
+                let suspect = UnknownCertificate { text, since: now, not_after };
+                link.suspects.entry(fingerprint).or_insert((suspect, false));
             }
             let own = link.own.as_ref().map(|own| own.0.clone());
-            link.suspects
-                .retain(|fingerprint, _| !known.contains(fingerprint.as_str()) && own.as_ref() != Some(fingerprint));
-            for (since, told, text) in link.suspects.values_mut() {
-                if !*told && *since + UNKNOWN_AFTER <= now {
+            link.suspects.retain(|fingerprint, _| {
+                let is_known = known.contains(fingerprint.as_str()) || own.as_ref() == Some(fingerprint);
+                !is_known && !is_recorded(cluster, fingerprint)
+            });
+            for (suspect, told) in link.suspects.values_mut() {
+                if !*told && suspect.since + UNKNOWN_AFTER <= now {
                     *told = true;
-                    tracing::error!(%cluster, certificate = text.as_str(), "a certificate that Bursar did not ask for was \
-                        signed for the daemon's request: treat the daemon's key as stolen");
+                    let certificate = suspect.text.as_str();
+                    tracing::error!(%cluster, certificate, "a certificate that Bursar did not ask for was signed for the \
+                        daemon's request: treat the daemon's key as stolen");
                 }
             }
         }
+    }
+
+    /// Returns what the ledger has to record of certificates that Bursar did not ask for, because their requests may be
+    /// deleted and this process may end.
+    pub(super) fn unknown_certificates(&self) -> (Vec<Change>, Vec<Event>) {
+        let suspects = self.links.iter().flat_map(|(cluster, link)| link.suspects.iter().map(move |it| (cluster, it)));
+        let told = suspects.filter(|(_, (_, (_, told)))| *told);
+        told.map(|(cluster, (fingerprint, (suspect, _)))| {
+            let detail = json!({"cluster": cluster, "fingerprint": fingerprint, "not_after": suspect.not_after});
+            let event = Event::new("unknown certificate", suspect.text.clone(), detail);
+            (Change::UnknownCertificate(cluster.clone(), fingerprint.clone(), suspect.clone()), event)
+        })
+        .unzip()
     }
 
     /// Returns a notice for each approver that does not know a class as it is configured: certificates of that class
@@ -183,8 +205,8 @@ impl Clusters {
         status.own_certificate_until = link.own.as_ref().map(|own| own.1);
         status.webhook = link.review.answer();
         status.unenforced.clone_from(&link.review.unenforced);
-        let told = link.suspects.values().filter(|(_, told, _)| *told);
-        status.unknown_certificates = told.map(|(_, _, text)| text.clone()).collect();
+        let told = link.suspects.values().filter(|(_, told)| *told);
+        status.unknown_certificates = told.map(|(suspect, _)| suspect.text.clone()).collect();
     }
 }
 
@@ -290,6 +312,5 @@ impl Confinement {
     }
 }
 
-/// The suspect certificates of a cluster, by fingerprint: when each was first seen, whether it was reported, and its
-/// description.
-pub(super) type Suspects = BTreeMap<String, (Timestamp, bool, String)>;
+/// The suspect certificates of a cluster that the ledger has not recorded, by fingerprint, and whether each was reported.
+pub(super) type Suspects = BTreeMap<String, (UnknownCertificate, bool)>;

@@ -41,7 +41,7 @@ pub struct Ledger {
 impl Ledger {
     pub(crate) async fn open(state_dir: &Path, clock: Clock, metrics: &SharedMetrics) -> Result<Self, StoreError> {
         let (store, lock) = Store::open(state_dir).await?;
-        let backup = BackupStatus { newest: backup::newest(state_dir), failed: None };
+        let backup = BackupStatus { newest: backup::newest(state_dir, clock()), failed: None };
         Ok(Self { store, lock, clock, metrics: Arc::clone(metrics), trouble: None, backup, last_cycle: None })
     }
 

@@ -308,11 +308,19 @@ impl Runtime {
 
     /// Checks the daemon's confinement in each cluster, and repairs the parts that the daemon may write. If nothing
     /// changed, no cluster is asked.
-    pub async fn confine(&mut self) {
+    ///
+    /// # Errors
+    /// The ledger did not record a certificate that Bursar did not ask for.
+    pub async fn confine(&mut self) -> Result<(), RuntimeError> {
         let Self { settings, sealer, ledger, clusters, metrics, .. } = self;
         let (now, renew, instance) = (ledger.now(), ledger.may_write(), ledger.instance());
         let context = Context { settings, ledger: ledger.state(), sealer, metrics, now, renew, instance: &instance };
         clusters.confine(context).await;
+        let (changes, events) = clusters.unknown_certificates();
+        if renew && !changes.is_empty() {
+            ledger.write(&changes, &events, now).await?;
+        }
+        Ok(())
     }
 
     /// Returns the state that a read of the directories needs.

@@ -1,7 +1,9 @@
 //! Combines the health of each part into the status and the metrics.
 
+use std::collections::BTreeMap;
+
 use super::Runtime;
-use crate::control::api::{Failing, Status};
+use crate::control::api::{ClusterStatus, Failing, Status};
 use crate::inventory::adopted;
 use crate::observed::adopted_watch::AdoptedWatch;
 use crate::report;
@@ -13,7 +15,7 @@ impl Runtime {
     pub fn status(&self) -> Status {
         let Self { settings, ledger, clusters, realm, .. } = self;
         let last_cycle = ledger.last_cycle().cloned();
-        let mut there = clusters.status(ledger.now());
+        let mut there = self.clusters_status();
         for (cluster, effects) in &clusters.effects.clusters {
             let found = effects.adopted.as_ref().and_then(AdoptedWatch::inventory).unwrap_or_default();
             if let Some(status) = there.get_mut(&cluster.0) {
@@ -33,6 +35,21 @@ impl Runtime {
         }
     }
 
+    /// Returns the status of each cluster, with the unknown certificates that the ledger remembers until they expire.
+    fn clusters_status(&self) -> BTreeMap<String, ClusterStatus> {
+        let now = self.ledger.now();
+        let mut there = self.clusters.status(now);
+        for ((cluster, _), unknown) in &self.ledger.state().unknown_certificates {
+            if let Some(status) = there.get_mut(&cluster.0)
+                && unknown.not_after > now
+                && !status.unknown_certificates.contains(&unknown.text)
+            {
+                status.unknown_certificates.push(unknown.text.clone());
+            }
+        }
+        there
+    }
+
     /// Returns the metrics as Prometheus text.
     #[must_use]
     pub fn exposition(&self) -> String {
@@ -42,7 +59,7 @@ impl Runtime {
             metrics.realm(realm.trouble.is_some(), realm.read_at, realm.waiting);
         }
         metrics.forget_endpoints();
-        for (cluster, status) in clusters.status(ledger.now()) {
+        for (cluster, status) in self.clusters_status() {
             let own = status.own_certificate_until.map(|until| until.duration_since(ledger.now()).as_secs());
             if let Some(answer) = &status.webhook {
                 metrics.webhook(&cluster, answer.trouble.is_some());

@@ -31,6 +31,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bursar_directory::source::{KeycloakConfig, LdifConfig, SourceConfig, SourceKind};
+use croner::Cron;
 
 pub use self::egress::{Egress, Names, egress};
 pub use self::realm::RealmSettings;
@@ -91,14 +92,14 @@ pub struct Settings {
 }
 
 /// `[schedule]`: five-field cron expressions, UTC.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
     /// When cycles run.
-    pub cycle: String,
+    pub cycle: Cron,
     /// When directories that are otherwise read by their changes are read in full.
-    pub full_read: String,
+    pub full_read: Cron,
     /// When the ledger is backed up.
-    pub backup: String,
+    pub backup: Cron,
 }
 
 /// `[homes]`: how `bursar-homed` is reached.

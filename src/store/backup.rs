@@ -71,11 +71,12 @@ pub fn folder(state_dir: &Path) -> PathBuf {
     state_dir.join(FOLDER)
 }
 
-/// When the newest backup was begun; `None` if there is none.
+/// When the newest backup was begun; `None` if there is none. A backup of later than `now` was made while the clock was
+/// ahead, so its age is unknown.
 #[must_use]
-pub fn newest(state_dir: &Path) -> Option<Timestamp> {
+pub fn newest(state_dir: &Path, now: Timestamp) -> Option<Timestamp> {
     let names = names(&folder(state_dir)).ok()?;
-    names.iter().rev().find_map(|name| time_of(name))
+    names.iter().rev().filter_map(|name| time_of(name)).find(|at| *at <= now)
 }
 
 /// When the backup of this name was begun; `None` if this is not the name of a backup.
@@ -184,14 +185,15 @@ mod tests {
         let folder = tempfile::TempDir::new().expect("a folder");
         let state_dir = folder.path();
         let (store, _lock) = Store::open(state_dir).await.expect("a ledger");
-        assert_eq!(newest(state_dir), None);
         let night = |number: i64| Timestamp::from_second(1_790_000_000 + number * 86_400).expect("a time");
+        assert_eq!(newest(state_dir, night(0)), None);
         let mut ledger = ReadStore::open(&state_dir.join(FILE)).await.expect("a ledger");
         for number in 0..16 {
             nightly(&mut ledger, state_dir, night(number)).await.expect("a backup");
             fs::write(state_dir.join("backups/mine.db"), b"mine").expect("written");
         }
-        assert_eq!(newest(state_dir), Some(night(15)));
+        assert_eq!(newest(state_dir, night(15)), Some(night(15)));
+        assert_eq!(newest(state_dir, night(14)), Some(night(14)), "the clock was ahead");
         let names = names(&state_dir.join(FOLDER)).expect("a folder");
         assert_eq!(names.len(), KEPT);
         assert!(state_dir.join("backups/mine.db").exists() && !state_dir.join("backups/half.db").exists());

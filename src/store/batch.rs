@@ -12,8 +12,9 @@ use super::record::{
     CERTIFICATE, CLUSTER_MARK, CertificateRow, ClusterMarkRow, DELIVERY, DOUBT, DoubtRow, EXCEPTION, ExceptionRow,
     FAILURE, HOLD, HOMES_SHOWN, HoldRow, HomesRow, IDLENESS, InCluster, KeyColumns, LAST_USE, MarkRow, OBJECT, ORDER,
     ObjectRow, OfAccount, OfCredential, OrderRow, OverrideRow, Own, PACE, PERSON, PaceRow, PersonRow, QUOTA_OVERRIDE,
-    REALM_ACCOUNT, REFUSAL, REJECTED_ENTRY, RealmRow, RevocationRow, SETTLED, SOURCE_MARK, SPENT, SSH_DELIVERY,
-    STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, USED_UID, UidRow, UseRow, UsedUidRow, doubt_key,
+    REALM_ACCOUNT, REFUSAL, REJECTED_ENTRY, REQUESTED, RealmRow, Requested, RevocationRow, SETTLED, SOURCE_MARK, SPENT,
+    SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UNKNOWN_CERTIFICATE, USED_UID, UidRow, UnknownRow,
+    UseRow, UsedUidRow, doubt_key,
 };
 use super::table::{Rows, Table, row};
 use crate::identity::{AccountId, ClusterName};
@@ -107,6 +108,13 @@ impl Batch {
             Change::Certificate(key, certificate) => self.add_certificate(key, certificate),
             Change::Delivery(key, Some(value)) => self.set(&DELIVERY, row(&OfCredential { key, value }), true),
             Change::Delivery(key, None) => self.set(&DELIVERY, row(&key), false),
+            Change::Requested(key, Some(public_key)) => {
+                self.set(&REQUESTED, row(&OfCredential { key, value: Requested { public_key } }), true);
+            }
+            Change::Requested(key, None) => self.set(&REQUESTED, row(&key), false),
+            Change::UnknownCertificate(cluster, fingerprint, value) => {
+                self.set(&UNKNOWN_CERTIFICATE, row(&UnknownRow { cluster, fingerprint, value }), true);
+            }
             Change::SshDelivery(account_id, Some(value)) => {
                 self.set(&SSH_DELIVERY, row(&OfAccount { account_id, value }), true);
             }
@@ -148,6 +156,7 @@ impl Batch {
             Change::Revocation(class, None) => self.set(&BULK_REVOCATION, json!({"class": class}), false),
             Change::LedgerId(id) => {
                 self.replace(&CLUSTER_MARK, std::iter::empty());
+                self.replace(&UNKNOWN_CERTIFICATE, std::iter::empty());
                 self.ledger_id = Some(id);
             }
             Change::Learned(at) => self.learned_at = Some(at),

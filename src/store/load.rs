@@ -11,8 +11,9 @@ use super::record::{
     CERTIFICATE, CLUSTER_MARK, CertificateRow, ClusterMarkRow, DELIVERY, DOUBT, DoubtRow, EXCEPTION, ExceptionRow,
     FAILURE, HOLD, HOMES_SHOWN, HoldRow, HomesRow, IDLENESS, InCluster, LAST_USE, MEMBERSHIP, MarkRow, MembershipRow,
     OBJECT, ORDER, ObjectRow, OfAccount, OfCredential, OrderRow, OverrideRow, Own, PACE, PERSON, PaceRow, PersonRow,
-    QUOTA_OVERRIDE, REALM_ACCOUNT, REFUSAL, REJECTED_ENTRY, RealmRow, RevocationRow, SETTLED, SOURCE_MARK, SPENT,
-    SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, USED_UID, UidRow, UseRow, UsedUidRow,
+    QUOTA_OVERRIDE, REALM_ACCOUNT, REFUSAL, REJECTED_ENTRY, REQUESTED, RealmRow, Requested, RevocationRow, SETTLED,
+    SOURCE_MARK, SPENT, SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UNKNOWN_CERTIFICATE, USED_UID,
+    UidRow, UnknownRow, UseRow, UsedUidRow,
 };
 use super::table::Table;
 use crate::identity::{AccountId, ClusterName};
@@ -84,6 +85,12 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
             .map(|row| (row.certificate.key, row.certificate.value))
             .collect(),
         deliveries: mapped(connection, &DELIVERY, |row: OfCredential<_>| (row.key, row.value)).await?,
+        requested: mapped(connection, &REQUESTED, |row: OfCredential<Requested>| (row.key, row.value.public_key))
+            .await?,
+        unknown_certificates: mapped(connection, &UNKNOWN_CERTIFICATE, |row: UnknownRow| {
+            ((row.cluster, row.fingerprint), row.value)
+        })
+        .await?,
         ssh_deliveries: mapped(connection, &SSH_DELIVERY, |row: OfAccount<_>| (row.account_id, row.value)).await?,
         stopped: mapped(connection, &STOPPED_WORKLOAD, |row: StoppedRow| {
             ((row.account_id, row.key.into()), row.stopped)

@@ -23,7 +23,7 @@ use crate::ledger::revocation::BulkRevocation;
 use crate::ledger::server::{Moved, SourceMark};
 use crate::ledger::{
     Absence, Account, Archive, Certificate, CredentialKey, Ending, Lifecycle, Note, ObjectRecord, Order, OrderKind,
-    StoppedWorkload, Suspension,
+    StoppedWorkload, Suspension, UnknownCertificate,
 };
 use crate::snapshot::freshness::Marks;
 
@@ -64,6 +64,8 @@ tables! {
                "bound_to", "newest"],
         json [];
     DELIVERY = "delivery", key ["account_id", "cluster", "host"], plain ["path", "home", "mount", "digest", "at", "checked_at"], json [];
+    REQUESTED = "requested_certificate", key ["account_id", "cluster", "host"], plain ["public_key"], json [];
+    UNKNOWN_CERTIFICATE = "unknown_certificate", key ["cluster", "fingerprint"], plain ["text", "since", "not_after"], json [];
     SSH_DELIVERY = "ssh_delivery", key ["account_id"], plain ["path", "home", "mount", "digest", "at", "checked_at"], json [];
     STOPPED_WORKLOAD = "stopped_workload",
         key ["account_id", "cluster", "api_version", "kind", "namespace", "name"], plain ["uid", "replicas", "at"],
@@ -236,6 +238,20 @@ pub struct OfCredential<T> {
     pub key: CredentialKey,
     #[serde(flatten)]
     pub value: T,
+}
+
+/// The key of a requested certificate.
+#[derive(Serialize, Deserialize)]
+pub struct Requested {
+    pub public_key: String,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct UnknownRow {
+    pub cluster: ClusterName,
+    pub fingerprint: String,
+    #[serde(flatten)]
+    pub value: UnknownCertificate,
 }
 
 /// A value that an account has at most once, such as the SSH keys in its home.

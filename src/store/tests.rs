@@ -24,7 +24,7 @@ use crate::ledger::realm::RealmAccount;
 use crate::ledger::revocation::BulkRevocation;
 use crate::ledger::{
     Absence, Account, Certificate, CredentialKey, Delivery, Failure, Lifecycle, Note, ObjectRecord, Order, OrderKind,
-    SourceState, Spending, StoppedWorkload, Suspension, Tenant, Unresolved,
+    SourceState, Spending, StoppedWorkload, Suspension, Tenant, UnknownCertificate, Unresolved,
 };
 use crate::snapshot::{Completeness, RejectedEntry, Rejection, Role};
 
@@ -151,6 +151,12 @@ fn change() -> impl Strategy<Value = Change> {
             })
         )),
         (id(), any::<bool>()).prop_map(|(id, there)| Change::Delivery(key(&id), there.then(|| delivery(None)))),
+        (id(), any::<bool>()).prop_map(|(id, there)| Change::Requested(key(&id), there.then(|| "aa".to_owned()))),
+        (0_u8..2).prop_map(move |n| Change::UnknownCertificate(
+            cluster(),
+            format!("f{n}"),
+            UnknownCertificate { text: "CN=x".to_owned(), since: at(1), not_after: at(9) }
+        )),
         (id(), any::<bool>()).prop_map(|(id, there)| Change::SshDelivery(id, there.then(|| delivery(Some("/home/x"))))),
         (id(), any::<bool>()).prop_map(|(id, there)| Change::Failure(
             id,

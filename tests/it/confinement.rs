@@ -1,6 +1,7 @@
 //! The daemon watches its confinement, and reports certificates that nobody requested and the end of its own
 //! certificate. Each test has servers of its own.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use bursar::daemon;
@@ -14,6 +15,13 @@ use serde_json::json;
 
 use crate::quiet::own_servers;
 use crate::world::World;
+
+/// The seconds by which the clock of one test is ahead.
+static AHEAD: AtomicI64 = AtomicI64::new(0);
+
+fn ahead() -> Timestamp {
+    daemon::now() + SignedDuration::from_secs(AHEAD.load(Ordering::Relaxed))
+}
 
 fn findings(world: &mut World) -> Vec<String> {
     world.cycle();
@@ -74,16 +82,43 @@ fn a_weakened_confinement_is_reported_and_grants_wait() {
     });
 }
 
+fn unknown(world: &mut World) -> Vec<String> {
+    world.cycle();
+    world.status().clusters.into_values().flat_map(|cluster| cluster.unknown_certificates).collect()
+}
+
+/// Power loss in a bootstrap leaves signed requests behind.
+#[test]
+fn a_certificate_that_a_killed_daemon_requested_is_known() {
+    let servers = own_servers(&ControlPlaneOptions::default());
+    let mut world = World::on(servers.clone(), "left", "");
+    world.clock = ahead;
+    world.tool("foo", 66_021, &[]);
+    let has = |world: &World, field: &str| {
+        let path = format!("jsonpath={{range .items[*]}}{{.metadata.name}}={{{field}}} {{end}}");
+        let all = world.kubectl(&["get", "csr", "-o", &path]);
+        all.split(' ').any(|one| one.starts_with("bursar-tool-foo-") && !one.ends_with('='))
+    };
+    let frozen = servers.cluster.controller_manager().expect("of our own").frozen();
+    world.killed_when(|world| has(world, ".status.conditions[*].type"), |_| false);
+    drop(frozen);
+    wait_for("the certificate is signed", DEADLINE, || has(&world, ".status.certificate").then_some(()));
+    // The watch shows the request in the second cycle at the latest.
+    for _ in 0..2 {
+        assert_eq!(unknown(&mut world), Vec::<String>::new());
+    }
+    AHEAD.store(31, Ordering::Relaxed);
+    assert_eq!(unknown(&mut world), Vec::<String>::new());
+    assert!(world.works(&world.home("foo").join(".kube/config")));
+    assert_eq!(world.rows("SELECT * FROM requested_certificate"), Vec::<serde_json::Value>::new());
+}
+
 #[test]
 fn a_certificate_that_the_daemon_did_not_request_is_reported_with_its_subject() {
     let servers = own_servers(&ControlPlaneOptions::default());
     let mut world = World::on(servers.clone(), "unasked", "");
     world.tool("foo", 66_011, &[]);
     world.cycle();
-    let unknown = |world: &mut World| -> Vec<String> {
-        world.cycle();
-        world.status().clusters.into_values().flat_map(|cluster| cluster.unknown_certificates).collect()
-    };
     assert_eq!(unknown(&mut world), Vec::<String>::new(), "the daemon knows its own requests");
 
     // A thief uses the daemon's credential.
@@ -114,6 +149,14 @@ fn a_certificate_that_the_daemon_did_not_request_is_reported_with_its_subject() 
     assert_eq!(told.len(), 1, "the daemon knows its own requests: {told:?}");
     assert!(told[0].contains("CN=bursar:cluster-admin") && told[0].contains("X509SHA256="), "{told:?}");
     assert!(world.metrics().contains("bursar_unknown_certificates{cluster=\"test\"} 1"), "{}", world.metrics());
+
+    // The thief removes the request, and the daemon ends.
+    world.kubectl(&["delete", "csr", "stolen"]);
+    world.stop();
+    assert_eq!(unknown(&mut world), told);
+    assert!(world.metrics().contains("bursar_unknown_certificates{cluster=\"test\"} 1"), "{}", world.metrics());
+    let events = world.rows("SELECT count(*) AS n FROM event WHERE action = 'unknown certificate'");
+    assert_eq!(events[0]["n"], 1);
 }
 
 #[test]

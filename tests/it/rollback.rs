@@ -4,10 +4,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use bursar::bootstrap::{self, Claim, KnownGenerations, MarkKeeper, MarkOwner, Reserved};
 use bursar::contract::Sealer;
-use bursar::contract::mark::Mark;
+use bursar::contract::mark::{LEDGER, Mark};
 use bursar::identity::{AccountKind, ClusterName};
 use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::control_plane::ControlPlaneOptions;
@@ -16,8 +19,10 @@ use bursar_testkit::process::Process;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::daemon::Daemon;
+use crate::execute::outage::proxy;
 use crate::quiet::{asked, own_servers};
 use crate::world::{World, all_is_well, stderr};
 
@@ -243,6 +248,63 @@ fn a_copy_of_the_ledger_is_refused_while_its_owner_runs_and_accepted_later() {
     let other = json!({"data": {"holder": "another process"}}).to_string();
     world.kubectl(&["patch", "configmap", "bursar-mark", "-n", "bursar", "-p", &other]);
     assert_eq!(daemon.process.wait(DEADLINE).code(), Some(78), "{}", daemon.process.log_end());
+}
+
+/// Returns what a process of the ledger knows of the mark.
+async fn keeper(world: &World, kubeconfig: &Path, instance: &str) -> Arc<MarkKeeper> {
+    let client = bootstrap::client(kubeconfig).await.expect("the kubeconfig is valid");
+    let seed = fs::read(world.state_dir().join("seal.key")).expect("the key");
+    let owner = MarkOwner {
+        cluster: ClusterName("test".to_owned()),
+        ledger_id: mark(world)[LEDGER].as_str().expect("the mark names the ledger").to_owned(),
+        sealer: Arc::new(Sealer::from_seed(&seed).expect("a seed")),
+        instance: instance.to_owned(),
+    };
+    let found = owner.read(&client).await.expect("the cluster answers");
+    let generations = Arc::new(KnownGenerations::new(u64::MAX, CancellationToken::new(), Arc::default()));
+    MarkKeeper::new(&client, owner, found, Reserved::default(), generations)
+}
+
+/// After an outage, the watch of the owner may rest for longer than a claim waits.
+#[test]
+fn an_owner_refuses_a_copy_and_notices_its_loss_also_while_its_watch_is_broken() {
+    let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "unwatched", "");
+    all_is_well(&world.cycle());
+    world.stop();
+    let runtime = tokio::runtime::Runtime::new().expect("the system allows a runtime");
+    runtime.block_on(async {
+        let cluster = &world.servers.cluster;
+        let port = cluster.url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("the URL has a port");
+        let (open, opened) = tokio::sync::watch::channel(true);
+        let (through, refused) = proxy(port, opened).await;
+        let kubeconfig = world.folder.join("through.kubeconfig");
+        let admin = fs::read_to_string(&cluster.admin_kubeconfig).expect("a kubeconfig");
+        fs::write(&kubeconfig, admin.replace(&format!(":{port}"), &format!(":{through}"))).expect("written");
+
+        let owner = keeper(&world, &kubeconfig, "owner").await;
+        owner.take_over().await.expect("no other process runs");
+        let watch = owner.watch();
+        open.send_replace(false);
+        // The sixth pause of the watch is longer than a claim waits.
+        wait_for("the watch is broken", DEADLINE, || (refused.load(Ordering::Relaxed) > 5).then_some(()));
+        open.send_replace(true);
+        let copy = keeper(&world, &cluster.admin_kubeconfig, "copy").await;
+        assert_eq!(copy.claim().await.expect("the cluster answers"), Claim::Refused);
+        assert!(owner.confirm().await, "the owner still runs");
+
+        // Without any watch, each execution looks.
+        drop(watch);
+        let other = keeper(&world, &cluster.admin_kubeconfig, "another copy").await;
+        let executions = async { while owner.confirm().await {} };
+        let claimed = tokio::select! {
+            claimed = other.claim() => claimed,
+            () = executions => panic!("the owner lost to a copy that only asks"),
+        };
+        assert_eq!(claimed.expect("the cluster answers"), Claim::Refused);
+        other.take_over().await.expect("the cluster answers");
+        assert!(!owner.confirm().await && owner.is_lost(), "another process is the holder");
+        assert!(owner.raise(u64::MAX).await.is_err(), "the former owner does not become the holder again");
+    });
 }
 
 /// Signs a mark as a process does that knows `more` generations than this one.

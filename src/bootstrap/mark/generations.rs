@@ -106,9 +106,19 @@ impl KnownGenerations {
         } else {
             known.beyond = known.beyond.max(Some(generation));
             drop(known);
-            self.stop.cancel();
-            self.changed.notify_one();
+            self.stop();
         }
+    }
+
+    /// Stops this process, because it must not write any more.
+    pub(super) fn stop(&self) {
+        self.stop.cancel();
+        self.notify();
+    }
+
+    /// The mark changed, so a cycle is due.
+    pub(super) fn notify(&self) {
+        self.changed.notify_one();
     }
 }
 

@@ -11,8 +11,6 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::generations::{KnownGenerations, Reserved};
@@ -30,6 +28,9 @@ const CLAIM_WAITS: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long an execution waits for the mark that it reads first.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
+/// The pause between two reads while the watch is broken. A claim waits longer than the pause and the read take, so it is
+/// refused as soon as the cluster answers again. The watch's own pause may be longer.
+const LOOK_WHILE_BROKEN: Duration = Duration::from_secs(2);
 /// How often a write is tried if somebody else writes the mark at the same time.
 const WRITES: usize = 3;
 /// A `resourceVersion` that no object has. An apply with it creates the object, or fails with 409 if the object exists.
@@ -46,6 +47,8 @@ pub struct MarkKeeper {
     reserved: Mutex<Reserved>,
     generations: Arc<KnownGenerations>,
     writing: tokio::sync::Mutex<()>,
+    /// This process is the holder, so no other one may become it.
+    holds: AtomicBool,
     lost: AtomicBool,
 }
 
@@ -84,6 +87,7 @@ impl MarkKeeper {
             reserved: Mutex::new(last),
             generations,
             writing: tokio::sync::Mutex::default(),
+            holds: AtomicBool::new(false),
             lost: AtomicBool::new(false),
         })
     }
@@ -97,6 +101,11 @@ impl MarkKeeper {
     pub(super) fn take(&self, found: Found) -> Found {
         if let Found::Own(own) = &found {
             self.generations.hear(own.generation);
+            let is_held = own.holder.as_deref().is_none_or(|holder| holder == self.owner.instance);
+            if self.holds.load(Ordering::Relaxed) && !is_held {
+                self.lost.store(true, Ordering::Relaxed);
+                self.generations.stop();
+            }
         }
         // An API server that just started, or a role that is being replaced, may refuse one read. What is known stays.
         if found != Found::Hidden {
@@ -112,13 +121,19 @@ impl MarkKeeper {
     }
 
     /// Reads the mark, and returns whether anything may be written in the cluster. The watch alone cannot tell: if this
-    /// process was rolled back with its memory, its connections are broken, and it hears of the mark only later. If the
-    /// mark cannot be read, only the watch can tell; usually the next requests then fail too.
+    /// process was rolled back with its memory, or the cluster was away, its connections are broken, and it hears of the
+    /// mark only later. If the mark cannot be read, only the watch can tell; usually the next requests then fail too.
     pub async fn confirm(&self) -> bool {
         if *self.found.lock() != Found::Hidden {
-            let _ = tokio::time::timeout(CONFIRMED_WITHIN, self.read()).await;
+            self.look().await;
         }
-        !self.is_behind()
+        self.may_write()
+    }
+
+    /// Whether this process is neither older than the cluster nor replaced by another one.
+    #[must_use]
+    pub fn may_write(&self) -> bool {
+        !self.is_behind() && !self.is_lost()
     }
 
     /// Whether another process of the same ledger has taken over.
@@ -141,7 +156,7 @@ impl MarkKeeper {
     /// Whether bindings may name `generation` without another write.
     #[must_use]
     pub fn covers(&self, generation: u64) -> bool {
-        if self.is_behind() {
+        if !self.may_write() {
             return false;
         }
         match &*self.found.lock() {
@@ -163,7 +178,8 @@ impl MarkKeeper {
         }
         let _writing = self.writing.lock().await;
         for _ in 0..WRITES {
-            if self.is_behind() {
+            // A write would make this process the holder again.
+            if !self.may_write() {
                 return Err(AccessError::Behind);
             }
             if self.covers(generation) && self.has_uids() {
@@ -220,6 +236,12 @@ impl MarkKeeper {
 
     /// Asks whether another process runs. An existing holder is not replaced.
     pub async fn claim(&self) -> Result<Claim, AccessError> {
+        let claim = self.claimed().await?;
+        self.holds.fetch_or(claim == Claim::Held, Ordering::Relaxed);
+        Ok(claim)
+    }
+
+    async fn claimed(&self) -> Result<Claim, AccessError> {
         let me = &self.owner.instance;
         let (found, last) = (self.found.lock().clone(), self.reserved.lock().generation);
         let holder = match found {
@@ -243,7 +265,9 @@ impl MarkKeeper {
 
     /// Makes this process the holder, after a [`Claim::Free`].
     pub async fn take_over(&self) -> Result<(), AccessError> {
-        self.merge(json!({HOLDER: self.owner.instance, CLAIM: null, REFUSED: null})).await
+        self.merge(json!({HOLDER: self.owner.instance, CLAIM: null, REFUSED: null})).await?;
+        self.holds.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     #[expect(clippy::disallowed_methods, reason = "waits for a refusal, with a deadline")]
@@ -267,7 +291,7 @@ impl MarkKeeper {
     /// Watches the mark until the handle is dropped. Refuses claims, and stops the daemon if another process has taken
     /// over.
     #[must_use]
-    pub fn watch(self: &Arc<Self>, stop: CancellationToken, changed: Arc<Notify>) -> Option<AbortOnDropHandle<()>> {
+    pub fn watch(self: &Arc<Self>) -> Option<AbortOnDropHandle<()>> {
         if *self.found.lock() == Found::Hidden {
             return None;
         }
@@ -275,28 +299,49 @@ impl MarkKeeper {
         let config = watcher::Config::default().fields(&format!("metadata.name={MARK}"));
         Some(AbortOnDropHandle::new(tokio::spawn(async move {
             let mut events = std::pin::pin!(listing_again(keeper.api.clone(), config));
-            while let Some(event) = events.next().await {
-                match event {
-                    Ok(Event::Apply(map) | Event::InitApply(map)) => keeper.heard(&map, &stop, &changed).await,
-                    Ok(Event::Delete(_)) => {
-                        *keeper.found.lock() = Found::Absent;
-                        changed.notify_one();
+            let mut is_broken = false;
+            loop {
+                let event = tokio::select! {
+                    event = events.next() => event,
+                    () = tokio::time::sleep(LOOK_WHILE_BROKEN), if is_broken => {
+                        keeper.look().await;
+                        continue;
                     }
-                    Ok(Event::Init | Event::InitDone) | Err(_) => {}
+                };
+                match event {
+                    Some(Ok(Event::Apply(map) | Event::InitApply(map))) => keeper.heard(&map).await,
+                    Some(Ok(Event::Delete(_))) => {
+                        *keeper.found.lock() = Found::Absent;
+                        keeper.generations.notify();
+                    }
+                    Some(Ok(Event::Init)) => {}
+                    Some(Ok(Event::InitDone)) => is_broken = false,
+                    Some(Err(_)) => is_broken = true,
+                    None => return,
                 }
             }
         })))
     }
 
-    pub(super) async fn heard(&self, map: &ConfigMap, stop: &CancellationToken, changed: &Notify) {
-        let Found::Own(own) = self.take(self.owner.found(map)) else { return };
-        let me = &self.owner.instance;
-        if own.holder.as_deref().is_some_and(|holder| holder != me) {
-            self.lost.store(true, Ordering::Relaxed);
-            stop.cancel();
-            changed.notify_one();
-        } else if !self.is_behind()
-            && let Some(claim) = own.claim.filter(|claim| claim != me)
+    pub(super) async fn heard(&self, map: &ConfigMap) {
+        let found = self.take(self.owner.found(map));
+        self.refuse(found).await;
+    }
+
+    /// Reads the mark, and refuses a claim in it.
+    async fn look(&self) {
+        let looked = async {
+            if let Ok(found) = self.read().await {
+                self.refuse(found).await;
+            }
+        };
+        let _ = tokio::time::timeout(CONFIRMED_WITHIN, looked).await;
+    }
+
+    async fn refuse(&self, found: Found) {
+        let Found::Own(own) = found else { return };
+        if self.may_write()
+            && let Some(claim) = own.claim.filter(|claim| *claim != self.owner.instance)
             && own.refused.as_deref() != Some(&*claim)
         {
             let cluster = &self.owner.cluster;

@@ -1,8 +1,7 @@
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::generations::KnownGenerations;
-use super::keeper::MarkKeeper;
+use super::keeper::{Claim, MarkKeeper};
 use super::*;
 
 const ME: &str = "this process";
@@ -37,13 +36,33 @@ async fn a_running_process_stops_when_the_mark_is_higher_than_what_it_wrote() {
     let reserved = Reserved { generation: 110, ..Reserved::default() };
     let keeper = MarkKeeper::new(&client, owner(), found, reserved, generations);
     assert!(keeper.covers(90));
-    keeper.heard(&map(90), &CancellationToken::new(), &Notify::new()).await;
+    keeper.heard(&map(90)).await;
     assert!(!keeper.is_behind() && !stop.is_cancelled());
-    keeper.heard(&map(103), &CancellationToken::new(), &Notify::new()).await;
+    keeper.heard(&map(103)).await;
     assert!(keeper.is_behind() && stop.is_cancelled());
     assert!(!keeper.covers(90), "no binding is written any more");
     assert!(matches!(keeper.raise(90).await, Err(AccessError::Behind)));
     assert!(!keeper.confirm().await, "although the cluster does not answer");
+}
+
+/// Its watch may be broken, so every answer counts.
+#[tokio::test]
+async fn a_holder_that_was_replaced_writes_nothing_more() {
+    let (generations, stop) = generations(90);
+    let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:9"));
+    let client = Client::try_from(config).expect("a client");
+    let keeper = MarkKeeper::new(&client, owner(), owner().found(&map(90)), Reserved::default(), generations);
+    let mut other = map(90);
+    other.data.get_or_insert_default().insert(HOLDER.to_owned(), "another process".to_owned());
+    keeper.take(owner().found(&other));
+    assert!(keeper.may_write(), "a process that only asks may see another holder");
+    keeper.take(owner().found(&map(90)));
+    assert!(matches!(keeper.claim().await, Ok(Claim::Held)));
+    keeper.take(owner().found(&other));
+    assert!(keeper.is_lost() && stop.is_cancelled());
+    assert!(!keeper.confirm().await && !keeper.covers(90));
+    // The mark would name this process again.
+    assert!(matches!(keeper.raise(91).await, Err(AccessError::Behind)));
 }
 
 #[tokio::test]

@@ -182,6 +182,7 @@ async fn kubeconfig(server: &ApiServer, reached: Cluster) -> Result<(Zeroizing<S
         request: &request,
         lifetime: OUTSIDE,
         namespace: None,
+        record: None,
     };
     let pem = sign(server, unsigned).await.map_err(AccessError::Signing)?;
     let public_key = key.public_key();

@@ -85,7 +85,8 @@ impl TenantExecution<'_> {
                 let old = self.standing(credential, reason);
                 let mount = self.mount(&credential.host, home);
                 let what = Delivering { credential, generation: *generation, home, mount: mount.as_deref(), old };
-                let changes = deliver(effects, &self.effects.homes, self.account, what, self.run.now).await?;
+                let changes =
+                    deliver(effects, &self.effects.homes, self.account, what, (self.run.now, self.recorder)).await?;
                 if let Some(former) = former {
                     done.events.push(self.leave_former(&effects.face, &credential.host, former, reason).await?);
                 }

@@ -153,7 +153,7 @@ impl Clusters {
         };
         let link = Link {
             owner: bootstrap::watch_owner(&client, said),
-            _mark_watch: mark.watch(self.stop.clone(), Arc::clone(&self.changed)),
+            _mark_watch: mark.watch(),
             mark: Arc::clone(&mark),
             raising: None,
             renew_after,
@@ -182,6 +182,8 @@ impl Clusters {
         let effects =
             ClusterEffects::start(cluster.clone(), client, face, known, metrics, (&self.changed, &self.urgent));
         effects.server.keep_mark(mark);
+        let requested = ledger.requested.iter().filter(|(key, _)| key.cluster == cluster);
+        effects.server.knows_requested(requested.map(|(_, digest)| digest.clone()).collect());
         self.effects.clusters.insert(cluster.clone(), effects);
         self.links.insert(cluster, link);
     }

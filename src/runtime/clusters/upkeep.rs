@@ -47,7 +47,9 @@ impl Clusters {
     pub(in crate::runtime) async fn keep_webhooks(&mut self, context: Context<'_>) {
         let now = context.now;
         let (there, changed) = (&self.effects.clusters, &self.changed);
-        let due = self.links.iter_mut().filter(|(_, link)| link.webhook_due.is_none_or(|due| due <= now));
+        // A time that is further away than any pause was set while the clock was ahead.
+        let is_due = |due| due <= now || due > now + WEBHOOK_AGAIN;
+        let due = self.links.iter_mut().filter(|(_, link)| link.webhook_due.is_none_or(is_due));
         let due = due.filter(|(cluster, _)| !is_away(there, cluster));
         let asked = due.map(async |(cluster, link)| {
             let Link { client, weakened, keeping, .. } = &mut *link;

@@ -610,7 +610,7 @@ async fn issue_for(
         Names { common_name: account, organizations: [Some(kind_group), Some(&group)], serial_number: Some(&id) };
     let request = key.request(names).expect("a request");
     let lifetime = Duration::from_hours(24);
-    let unsigned = Unsigned { holder: &id, account, request: &request, lifetime, namespace };
+    let unsigned = Unsigned { holder: &id, account, request: &request, lifetime, namespace, record: None };
     sign(&server, unsigned).await
 }
 

@@ -1,6 +1,6 @@
 //! Tests of the executor and the watches with a real API server.
 
-mod outage;
+pub mod outage;
 mod workloads;
 pub mod world;
 

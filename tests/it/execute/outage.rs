@@ -1,6 +1,7 @@
 //! A cluster that becomes unreachable and returns.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bursar::desired::watched::managed_kinds;
@@ -11,14 +12,18 @@ use tokio::sync::watch;
 
 use super::world::{World, cluster, config, kubectl, quota};
 
-/// Forwards connections while `open` is true. When it becomes false, closes all of them.
-async fn proxy(port: u16, open: watch::Receiver<bool>) -> u16 {
+/// Forwards connections to a port while `open` is true. When it becomes false, closes all of them. Returns its own port,
+/// and the number of connections that it has refused.
+pub async fn proxy(port: u16, open: watch::Receiver<bool>) -> (u16, Arc<AtomicUsize>) {
+    let refused = Arc::<AtomicUsize>::default();
+    let counted = Arc::clone(&refused);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("the system has a free port");
     let own = listener.local_addr().expect("a listener has an address").port();
     tokio::spawn(async move {
         while let Ok((mut near, _)) = listener.accept().await {
             let mut open = open.clone();
             if !*open.borrow() {
+                counted.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
             tokio::spawn(async move {
@@ -30,7 +35,7 @@ async fn proxy(port: u16, open: watch::Receiver<bool>) -> u16 {
             });
         }
     });
-    own
+    (own, refused)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -40,7 +45,7 @@ async fn an_unreachable_cluster_has_no_inventory_and_is_listed_again_when_it_ret
     world.must(actions).await;
     let (open, opened) = watch::channel(true);
     let mut config = config().await;
-    let port = proxy(config.cluster_url.port_u16().expect("the URL has a port"), opened).await;
+    let (port, _) = proxy(config.cluster_url.port_u16().expect("the URL has a port"), opened).await;
     config.cluster_url = format!("https://localhost:{port}").parse().expect("the URL is valid");
     let through = ClusterWatch::start(
         &connect(config).expect("the kubeconfig is valid"),

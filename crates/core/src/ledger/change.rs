@@ -20,7 +20,7 @@ use super::revocation::BulkRevocation;
 use super::server::SourceMark;
 use super::{
     Account, Archive, Certificate, CredentialKey, Delivery, Failure, LedgerState, Note, ObjectRecord, Order,
-    SourceState, Spending, StoppedWorkload, Tenant,
+    SourceState, Spending, StoppedWorkload, Tenant, UnknownCertificate,
 };
 use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, NamespaceName, Uid};
 use crate::kinds::ObjectKey;
@@ -59,6 +59,10 @@ pub enum Change {
     Certificate(CredentialKey, Option<Certificate>),
     /// What was delivered to a home for this credential; `None`: nothing of ours is there any more.
     Delivery(CredentialKey, Option<Delivery>),
+    /// The cluster is asked to sign a certificate for the key with this digest; `None`: the certificate is recorded.
+    Requested(CredentialKey, Option<String>),
+    /// A certificate with this fingerprint was signed for a request of the daemon that Bursar did not make.
+    UnknownCertificate(ClusterName, String, UnknownCertificate),
     /// The SSH keys that were delivered to a home.
     SshDelivery(AccountId, Option<Delivery>),
     /// A suspension stopped a workload; `None`: the workload was resumed.
@@ -203,6 +207,10 @@ impl LedgerState {
             Change::Object(key, record) => self.objects.set(key, record),
             Change::Certificate(key, certificate) => self.certificates.set(key, certificate),
             Change::Delivery(key, delivery) => self.deliveries.set(key, delivery),
+            Change::Requested(key, digest) => self.requested.set(key, digest),
+            Change::UnknownCertificate(cluster, fingerprint, unknown) => {
+                set(&mut self.unknown_certificates, (cluster, fingerprint), Some(unknown));
+            }
             Change::SshDelivery(account, delivery) => self.ssh_deliveries.set(account, delivery),
             Change::Stopped(account, key, stopped) => self.stopped.set((account, key), stopped),
             Change::Archive(file, archive) => self.archives.set(file, Some(archive)),
@@ -220,6 +228,8 @@ impl LedgerState {
                 self.ledger_id = id;
                 // No mark has the new id.
                 self.cluster_marks.clear();
+                // The rights of the former daemon are bound to the former id.
+                self.unknown_certificates.clear();
             }
             Change::Learned(at) => self.learned_at = Some(at),
             Change::LastGeneration(generation) => self.last_generation = generation,

@@ -29,6 +29,16 @@ pub struct Certificate {
     pub bound_to: Option<String>,
 }
 
+/// A certificate that was signed for a request of the daemon that it did not make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnknownCertificate {
+    /// Its subject, end, request and fingerprint, for administrators.
+    pub text: String,
+    /// When it was first seen.
+    pub since: Timestamp,
+    pub not_after: Timestamp,
+}
+
 /// The key of a credential. An account has one credential in each cluster, or one for each of the hosts that have their
 /// own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

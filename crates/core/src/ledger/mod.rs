@@ -35,7 +35,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use self::adopted::AdoptedNamespace;
-pub use self::credential::{Certificate, CredentialKey, Delivery};
+pub use self::credential::{Certificate, CredentialKey, Delivery, UnknownCertificate};
 use self::doubt::{Doubt, DoubtKey};
 use self::exception::{Exception, ExceptionKey};
 pub use self::failure::{
@@ -129,6 +129,11 @@ pub struct LedgerState {
     pub certificates: SharedMap<CredentialKey, Certificate>,
     /// The kubeconfig that was delivered to each home.
     pub deliveries: SharedMap<CredentialKey, Delivery>,
+    /// The SHA-256 (hex) of the public key for which a cluster was last asked to sign a certificate, until the
+    /// certificate is recorded. A process that was killed in between left the request behind.
+    pub requested: SharedMap<CredentialKey, String>,
+    /// Certificates that were signed for requests of the daemon that it did not make, by fingerprint.
+    pub unknown_certificates: BTreeMap<(ClusterName, String), UnknownCertificate>,
     /// The SSH keys that were delivered to homes.
     pub ssh_deliveries: SharedMap<AccountId, Delivery>,
     /// Workloads that a suspension stopped.

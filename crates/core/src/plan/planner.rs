@@ -243,6 +243,8 @@ impl Known {
             objects: _,
             certificates,
             deliveries,
+            requested: _,
+            unknown_certificates: _,
             ssh_deliveries,
             stopped,
             archives,

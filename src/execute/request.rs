@@ -241,11 +241,6 @@ impl ApiServer {
         self.approves.store(approves, Ordering::Relaxed);
     }
 
-    #[must_use]
-    pub const fn pace(&self) -> &Pace {
-        &self.pace
-    }
-
     /// Returns the watch of our certificate requests, and starts it at the first call. Must be called within a Tokio
     /// runtime.
     pub fn certificates(&self) -> &CsrWatch {

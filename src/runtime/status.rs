@@ -1,7 +1,7 @@
 //! Combines the health of each part into the status and the metrics.
 
 use super::Runtime;
-use crate::control::api::{Failing, Status};
+use crate::control::api::Status;
 use crate::inventory::adopted;
 use crate::observed::adopted_watch::AdoptedWatch;
 use crate::report;
@@ -59,11 +59,5 @@ impl Runtime {
             }
         }
         metrics.exposition(ledger.state(), ledger.now())
-    }
-
-    /// Returns the tenants that fail now.
-    #[must_use]
-    pub fn failing(&self) -> Vec<Failing> {
-        report::failing(self.ledger.state())
     }
 }

@@ -108,11 +108,6 @@ pub struct Ask {
 
 /// Returns what a cycle would do now. Decides with the same function as a cycle, and writes nothing, not even what was
 /// read.
-pub async fn preview(runtime: &mut Runtime) -> Result<PlanAnswer, RuntimeError> {
-    preview_of(runtime, &Ask::default()).await
-}
-
-/// Like [`preview`], but possibly with another configuration, and with what falls due later.
 ///
 /// # Errors
 /// A cluster shows that this ledger must not be used, or a password of the other configuration cannot be read.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use prometheus_client::encoding::{EncodeLabelSet, text::encode};
+use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -37,93 +37,25 @@ pub fn log_to_stderr(format: LogFormat) {
     }
 }
 
-/// Labels `cluster` and `verb`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct RequestLabels {
-    /// The cluster that was asked.
-    pub cluster: String,
-    /// `apply`, `create`, `get`, …
-    pub verb: String,
-}
-
-/// Label `source`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct SourceLabel {
-    source: String,
-}
-
-/// Label `cluster`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ClusterLabel {
-    cluster: String,
-}
-
-/// Label `state`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StateLabel {
-    state: &'static str,
-}
-
-/// Label `kind`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct KindLabel {
-    kind: &'static str,
-}
-
-/// Label `limit`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct LimitLabel {
-    limit: String,
-}
-
-/// Labels `cluster`, `endpoint`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct EndpointLabels {
-    cluster: String,
-    endpoint: String,
-}
-
-/// Labels `source`, `way`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WayLabels {
-    source: String,
-    way: &'static str,
-}
-
-/// Label `action`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ActionLabel {
-    action: String,
-}
-
-/// Label `cause`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CauseLabel {
-    cause: &'static str,
-}
-
-/// Label `outcome`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OutcomeLabel {
-    outcome: &'static str,
-}
+/// The names of labels with their values.
+type Labels<V, const N: usize = 1> = [(&'static str, V); N];
 
 /// Everything that is counted when it happens.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
-    requests: Family<RequestLabels, Counter>,
-    cycles: Family<OutcomeLabel, Counter>,
+    requests: Family<Labels<String, 2>, Counter>,
+    cycles: Family<Labels<&'static str>, Counter>,
     drift_repaired: Counter,
     pods_reaped: Counter,
     deliveries_repeated: Counter,
-    account_changes: Family<ActionLabel, Counter>,
-    refusals: Family<LimitLabel, Counter>,
-    endpoints: Family<EndpointLabels, Gauge>,
-    confinement: Family<ClusterLabel, Gauge>,
-    suspended_pods: Family<ClusterLabel, Gauge>,
-    unknown_certificates: Family<ClusterLabel, Gauge>,
-    own_certificate: Family<ClusterLabel, Gauge>,
-    webhook_failing: Family<ClusterLabel, Gauge>,
+    account_changes: Family<Labels<String>, Counter>,
+    refusals: Family<Labels<String>, Counter>,
+    endpoints: Family<Labels<String, 2>, Gauge>,
+    confinement: Family<Labels<String>, Gauge>,
+    suspended_pods: Family<Labels<String>, Gauge>,
+    unknown_certificates: Family<Labels<String>, Gauge>,
+    own_certificate: Family<Labels<String>, Gauge>,
+    webhook_failing: Family<Labels<String>, Gauge>,
     realm_failing: Gauge,
     /// Seconds since 1970; 0 if the realm was not read.
     realm_read_at: Gauge,
@@ -138,20 +70,18 @@ impl Metrics {
     /// Counts requests to the realm that Bursar writes to.
     pub fn realm_requests(&self, place: &str, counted: impl IntoIterator<Item = (&'static str, u64)>) {
         for (verb, count) in counted {
-            let labels = RequestLabels { cluster: place.to_owned(), verb: verb.to_owned() };
-            self.requests.get_or_create(&labels).inc_by(count);
+            self.requests.get_or_create(&request(place, verb)).inc_by(count);
         }
     }
 
     /// Counts a request to an API server.
     pub fn request(&self, cluster: &str, verb: &str) {
-        let labels = RequestLabels { cluster: cluster.to_owned(), verb: verb.to_owned() };
-        self.requests.get_or_create(&labels).inc();
+        self.requests.get_or_create(&request(cluster, verb)).inc();
     }
 
     /// Counts a cycle that ended as `done`, `failing` or `refused`.
     pub fn cycle(&self, outcome: &'static str) {
-        self.cycles.get_or_create(&OutcomeLabel { outcome }).inc();
+        self.cycles.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// Counts objects that somebody changed and Bursar changed back.
@@ -162,7 +92,7 @@ impl Metrics {
     /// Counts events of accounts (created, suspended, revoked, …), by the action in the history.
     pub fn changed(&self, events: &[Event]) {
         for event in events.iter().filter(|event| event.account.is_some()) {
-            self.account_changes.get_or_create(&ActionLabel { action: event.action.clone() }).inc();
+            self.account_changes.get_or_create(&[("action", event.action.clone())]).inc();
         }
     }
 
@@ -178,12 +108,12 @@ impl Metrics {
 
     /// Counts a refusal by a limit.
     pub fn refused(&self, limit: &str) {
-        self.refusals.get_or_create(&LimitLabel { limit: limit.to_owned() }).inc();
+        self.refusals.get_or_create(&[("limit", limit.to_owned())]).inc();
     }
 
     /// Sets whether an endpoint refused a credential or was unreachable at the last check.
     pub fn endpoint(&self, cluster: &str, endpoint: &str, failing: bool) {
-        let labels = EndpointLabels { cluster: cluster.to_owned(), endpoint: endpoint.to_owned() };
+        let labels = [("cluster", cluster.to_owned()), ("endpoint", endpoint.to_owned())];
         self.endpoints.get_or_create(&labels).set(i64::from(failing));
     }
 
@@ -199,14 +129,13 @@ impl Metrics {
 
     /// Sets whether the webhook's answer to the last review was wrong or missing.
     pub fn webhook(&self, cluster: &str, failing: bool) {
-        let label = ClusterLabel { cluster: cluster.to_owned() };
-        self.webhook_failing.get_or_create(&label).set(i64::from(failing));
+        self.webhook_failing.get_or_create(&[("cluster", cluster.to_owned())]).set(i64::from(failing));
     }
 
     /// Sets the number of faults of the daemon's confinement, the number of certificates that it did not ask for, and
     /// the seconds until its own certificate expires.
     pub fn confinement(&self, cluster: &str, (broken, unknown): (usize, usize), own: Option<i64>) {
-        let label = ClusterLabel { cluster: cluster.to_owned() };
+        let label = [("cluster", cluster.to_owned())];
         self.confinement.get_or_create(&label).set(count_gauge(broken));
         self.unknown_certificates.get_or_create(&label).set(count_gauge(unknown));
         if let Some(seconds) = own {
@@ -216,7 +145,7 @@ impl Metrics {
 
     /// Sets the number of pods of suspended tenants that still run in a cluster.
     pub fn suspended_pods(&self, cluster: &str, pods: usize) {
-        self.suspended_pods.get_or_create(&ClusterLabel { cluster: cluster.to_owned() }).set(count_gauge(pods));
+        self.suspended_pods.get_or_create(&[("cluster", cluster.to_owned())]).set(count_gauge(pods));
     }
 
     /// Sets whether nothing can be done in the realm, when it was last read, and the number of steps that are left.
@@ -331,22 +260,22 @@ impl Metrics {
 }
 
 fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
-    let read_age = Family::<SourceLabel, Gauge>::default();
-    let ways = Family::<WayLabels, Gauge>::default();
-    let differences = Family::<SourceLabel, Gauge>::default();
-    let unresolved = Family::<SourceLabel, Gauge>::default();
+    let read_age = Family::<Labels<String>, Gauge>::default();
+    let ways = Family::<Labels<String, 2>, Gauge>::default();
+    let differences = Family::<Labels<String>, Gauge>::default();
+    let unresolved = Family::<Labels<String>, Gauge>::default();
     for (source, read) in &state.sources {
         for way in [Way::Full, Way::Incremental, Way::Persist] {
-            let labels = WayLabels { source: source.clone(), way: way.as_str() };
+            let labels = [("source", source.clone()), ("way", way.as_str().to_owned())];
             ways.get_or_create(&labels).set(i64::from(read.way == way));
         }
         let found = read.compared.as_ref().map_or(0, |compared| compared.found.differences);
         let found = i64::try_from(found).unwrap_or(i64::MAX);
-        differences.get_or_create(&SourceLabel { source: source.clone() }).set(found);
+        differences.get_or_create(&[("source", source.clone())]).set(found);
         let members = i64::try_from(read.unresolved.members).unwrap_or(i64::MAX);
-        unresolved.get_or_create(&SourceLabel { source: source.clone() }).set(members);
+        unresolved.get_or_create(&[("source", source.clone())]).set(members);
         let age = read.complete_at.map_or(i64::MAX, |at| age(at.as_second(), now));
-        read_age.get_or_create(&SourceLabel { source: source.clone() }).set(age);
+        read_age.get_or_create(&[("source", source.clone())]).set(age);
     }
     registry.register_with_unit(
         "source_complete_age",
@@ -365,27 +294,27 @@ fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
         "Entries that were wrong after a directory's changes, and that its last full read repaired",
         differences,
     );
-    let accounts = Family::<StateLabel, Gauge>::default();
+    let accounts = Family::<Labels<&'static str>, Gauge>::default();
     for known in [Lifecycle::New, Lifecycle::Active, Lifecycle::Suspended, Lifecycle::Archived, Lifecycle::Deleted] {
         let count = state.accounts.values().filter(|account| account.state == known).count();
-        accounts.get_or_create(&StateLabel { state: known.as_str() }).set(count_gauge(count));
+        accounts.get_or_create(&[("state", known.as_str())]).set(count_gauge(count));
     }
     registry.register("accounts", "Accounts by state", accounts);
-    let missing = Family::<KindLabel, Gauge>::default();
+    let missing = Family::<Labels<&'static str>, Gauge>::default();
     for kind in [AccountKind::Tool, AccountKind::User, AccountKind::Group] {
-        missing.get_or_create(&KindLabel { kind: kind.as_str() }).set(0);
+        missing.get_or_create(&[("kind", kind.as_str())]).set(0);
     }
     for Missing { kind, count, since: _, due: _ } in Missing::of(state) {
-        missing.get_or_create(&KindLabel { kind: kind.as_str() }).set(i64::try_from(count).unwrap_or(i64::MAX));
+        missing.get_or_create(&[("kind", kind.as_str())]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
     registry.register(
         "missing_accounts",
         "Active accounts that their directory no longer shows, and that are not suspended yet",
         missing,
     );
-    let suspended = Family::<CauseLabel, Gauge>::default();
+    let suspended = Family::<Labels<&'static str>, Gauge>::default();
     for suspension in state.accounts.values().filter_map(|account| account.suspension.as_ref()) {
-        suspended.get_or_create(&CauseLabel { cause: suspension.word() }).inc();
+        suspended.get_or_create(&[("cause", suspension.word())]).inc();
     }
     registry.register("suspensions", "Accounts without access, by cause", suspended);
     registry.register("idle_namespaces", "Namespaces in which nothing runs", gauge(count_gauge(state.idle.len())));
@@ -419,6 +348,10 @@ fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
 /// a negative age would silence the alert.
 fn age(at: i64, now: Timestamp) -> i64 {
     Some(now.as_second() - at).filter(|age| *age >= 0).unwrap_or(i64::MAX)
+}
+
+fn request(cluster: &str, verb: &str) -> Labels<String, 2> {
+    [("cluster", cluster.to_owned()), ("verb", verb.to_owned())]
 }
 
 fn gauge(value: i64) -> Gauge {

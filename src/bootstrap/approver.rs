@@ -24,6 +24,7 @@ use zeroize::Zeroizing;
 use super::init::{apply, make_all};
 use super::needs::Needs;
 use super::owner::{Said, owner_and_said};
+use super::roles::{cluster_role, cluster_role_binding, named, rule};
 use super::webhook::{WEBHOOK_LIFETIME, wait_for};
 use super::{AccessError, Made, OWN_LIFETIME, answered, client, files, own, read};
 use crate::contract::MANAGED_BY;
@@ -231,30 +232,21 @@ fn service_account() -> Value {
 }
 
 fn role() -> Value {
-    let rule = |group: &str, resource: &str, verbs: &[&str]| json!({"apiGroups": [group], "resources": [resource], "verbs": verbs});
-    let mut approves = rule("certificates.k8s.io", "signers", &["approve"]);
-    approves["resourceNames"] = json!([SIGNER]);
-    json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": APPROVER, "labels": labels()},
-        "rules": [
-            rule("", "namespaces", &["get", "list", "watch"]),
-            rule("certificates.k8s.io", "certificatesigningrequests", &["list", "watch"]),
-            rule("certificates.k8s.io", "certificatesigningrequests/approval", &["patch"]),
-            approves,
-        ],
-    })
+    let rules = [
+        rule("", &["namespaces"], &["get", "list", "watch"]),
+        rule("certificates.k8s.io", &["certificatesigningrequests"], &["list", "watch"]),
+        rule("certificates.k8s.io", &["certificatesigningrequests/approval"], &["patch"]),
+        named("certificates.k8s.io", "signers", [SIGNER], &["approve"]),
+    ];
+    let mut role = cluster_role(APPROVER, &rules);
+    role["metadata"]["labels"] = labels();
+    role
 }
 
 fn binding(subject: &Value) -> Value {
-    json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": APPROVER, "labels": labels()},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": APPROVER},
-        "subjects": [subject],
-    })
+    let mut binding = cluster_role_binding(APPROVER, APPROVER, subject);
+    binding["metadata"]["labels"] = labels();
+    binding
 }
 
 fn config_map(rules: &ApproverRules) -> Value {

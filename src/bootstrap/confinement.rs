@@ -289,14 +289,10 @@ pub async fn expected(
     let needs = Needs::of(request.policy, request.cluster, request.ledger);
     let ways = ways_to_administrator(&needs, said);
     let fixed = |manifest| Expected { manifest, repairable: false, noted: false, rule: false };
-    let [mut policy, binding] = daemon_admission_policy(&needs, &said.confinement());
-    note(&mut policy);
-    let mut expected = vec![Expected { manifest: policy, repairable: false, noted: true, rule: false }, fixed(binding)];
+    let [policy, binding] = daemon_admission_policy(&needs, &said.confinement());
+    let mut expected = vec![noted(policy, false), fixed(binding)];
     expected.extend(backstop::validating().into_iter().map(fixed));
-    expected.extend(server_rules::policies(&needs.rules).into_iter().map(|mut manifest| {
-        note(&mut manifest);
-        Expected { manifest, repairable: false, noted: true, rule: false }
-    }));
+    expected.extend(server_rules::policies(&needs.rules).into_iter().map(|manifest| noted(manifest, false)));
     expected.extend(rules(&needs.rules.adopting));
     let has_mutating = mutates(client).await?;
     if has_mutating {
@@ -328,11 +324,12 @@ fn rules(adopting: &[Adopting]) -> Vec<Expected> {
             wanted.extend(absent);
         }
     }
-    let expected = wanted.into_iter().map(|mut manifest| {
-        note(&mut manifest);
-        Expected { manifest, repairable: false, noted: true, rule: true }
-    });
-    expected.collect()
+    wanted.into_iter().map(|manifest| noted(manifest, true)).collect()
+}
+
+fn noted(mut manifest: Value, rule: bool) -> Expected {
+    note(&mut manifest);
+    Expected { manifest, repairable: false, noted: true, rule }
 }
 
 /// Returns the ways in which an attacker on this host could become cluster administrator. Empty if there is none.

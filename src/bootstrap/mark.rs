@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use kube::api::{DeleteParams, ListParams, PatchParams};
+use kube::api::{DeleteParams, ListParams};
 use kube::{Api, Client, ResourceExt as _};
 
 use self::generations::Reserved;
@@ -144,10 +144,6 @@ pub(super) async fn remove_unproven(
         Err(AccessError::Api { source, .. }) if is_code(&source, 404) => Ok(false),
         deleted => deleted.map(|_| true),
     }
-}
-
-fn by_us() -> PatchParams {
-    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
 }
 
 fn maps(client: &Client) -> Api<ConfigMap> {

@@ -85,7 +85,7 @@ fn daemon_subject(ledger_id: &str) -> Value {
     json!({"apiGroup": RBAC, "kind": "Group", "name": daemon_group(ledger_id)})
 }
 
-fn cluster_role_binding(name: &str, role: &str, subject: &Value) -> Value {
+pub(super) fn cluster_role_binding(name: &str, role: &str, subject: &Value) -> Value {
     json!({
         "apiVersion": RBAC_V1,
         "kind": "ClusterRoleBinding",
@@ -95,7 +95,7 @@ fn cluster_role_binding(name: &str, role: &str, subject: &Value) -> Value {
     })
 }
 
-fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
+pub(super) fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
     json!({"apiGroups": [group], "resources": resources, "verbs": verbs})
 }
 
@@ -117,14 +117,9 @@ pub fn daemon(needs: &Needs, confinement: &Confinement, manifest_kinds: &[Served
         rule("", &["pods"], &["list", "delete"]),
         // To check that a revoked credential has lost its rights.
         rule("authorization.k8s.io", &["subjectaccessreviews"], &["create"]),
-        json!({
-            "apiGroups": [RBAC],
-            "resources": ["clusterroles"],
-            "resourceNames": needs.bindable(),
-            // `get`: `bursar doctor` reads what these roles may write. A revocation reads what they granted, to check
-            // that the revoked credential has lost it.
-            "verbs": ["bind", "get"],
-        }),
+        // `get`: `bursar doctor` reads what these roles may write. A revocation reads what they granted, to check that
+        // the revoked credential has lost it.
+        named(RBAC, "clusterroles", needs.bindable(), &["bind", "get"]),
         // An eviction deletes the service account that the pods of a suspended tenant ran as.
         named("", "serviceaccounts", [DEFAULT_ACCOUNT], &["get", "delete"]),
     ];
@@ -167,7 +162,7 @@ pub fn daemon(needs: &Needs, confinement: &Confinement, manifest_kinds: &[Served
     cluster_role(DAEMON_ROLE, &rules)
 }
 
-fn named(group: &str, resource: &str, names: impl serde::Serialize, verbs: &[&str]) -> Value {
+pub(super) fn named(group: &str, resource: &str, names: impl serde::Serialize, verbs: &[&str]) -> Value {
     json!({"apiGroups": [group], "resources": [resource], "resourceNames": names, "verbs": verbs})
 }
 
@@ -224,33 +219,32 @@ fn role_of_daemon(ledger_id: &str, namespace: &str, rules: &[Value]) -> [Value; 
         "metadata": {"name": DAEMON_ROLE, "namespace": namespace, "labels": labels()},
         "rules": rules,
     });
-    let binding = json!({
+    [role, binding_of_daemon(ledger_id, namespace, DAEMON_ROLE)]
+}
+
+fn binding_of_daemon(ledger_id: &str, namespace: &str, role: &str) -> Value {
+    json!({
         "apiVersion": RBAC_V1,
         "kind": "RoleBinding",
         "metadata": {"name": DAEMON_ROLE, "namespace": namespace, "labels": labels()},
-        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": DAEMON_ROLE},
+        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": role},
         "subjects": [daemon_subject(ledger_id)],
-    });
-    [role, binding]
+    })
+}
+
+fn namespace(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels()}})
 }
 
 /// The namespace of the claims that outlive their account.
 pub(super) fn personal_namespace() -> Value {
-    json!({
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": PERSONAL_NAMESPACE, "labels": labels()},
-    })
+    namespace(PERSONAL_NAMESPACE)
 }
 
 /// The namespace `bursar`. Pod Security restricts all pods there, because the daemon may write a Deployment. The
 /// admission policy keeps the daemon from changing the namespace itself.
 pub(super) fn own_namespace() -> Value {
-    let mut namespace = json!({
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": NAMESPACE, "labels": labels()},
-    });
+    let mut namespace = namespace(NAMESPACE);
     namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = json!("restricted");
     namespace
 }
@@ -268,13 +262,7 @@ pub(super) fn selftest_namespace() -> Value {
 /// ships this Role so that extension API servers can read them.
 #[must_use]
 pub fn daemon_reads_authorities(ledger_id: &str) -> Value {
-    json!({
-        "apiVersion": RBAC_V1,
-        "kind": "RoleBinding",
-        "metadata": {"name": DAEMON_ROLE, "namespace": "kube-system", "labels": labels()},
-        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": "extension-apiserver-authentication-reader"},
-        "subjects": [daemon_subject(ledger_id)],
-    })
+    binding_of_daemon(ledger_id, "kube-system", "extension-apiserver-authentication-reader")
 }
 
 /// Binds the daemon's ClusterRole to the group of the ledger.
@@ -297,7 +285,7 @@ pub fn archive() -> Value {
 #[must_use]
 pub fn impersonation(needs: &Needs) -> Vec<Value> {
     let roles = needs.impersonated.iter().map(|(class, users)| {
-        let rule = json!({"apiGroups": [""], "resources": ["users"], "resourceNames": users, "verbs": ["impersonate"]});
+        let rule = named("", "users", users, &["impersonate"]);
         cluster_role(&impersonation_role(class), &[rule])
     });
     let admin = needs.impersonated.values().flatten().any(|user| user == CLUSTER_ADMIN_USER);

@@ -113,9 +113,7 @@ impl ClusterEffects {
         let adopted = AdoptedWatch::start(&client, adopted::wanted(policy, &cluster), Arc::clone(soon));
         Self { pods, in_use, adopted, server: ApiServer::new(cluster, client, Arc::clone(metrics)), watch, face }
     }
-}
 
-impl ClusterEffects {
     /// Whether another configuration and ledger need the same watches.
     #[must_use]
     pub fn still_serves(&self, (policy, ledger): (&Policy, &LedgerState)) -> bool {

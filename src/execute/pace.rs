@@ -141,12 +141,6 @@ impl Pace {
             }
         }
     }
-
-    /// Returns the current number of requests that may be in progress.
-    #[must_use]
-    pub fn width(&self) -> usize {
-        self.state.lock().width.get()
-    }
 }
 
 impl RequestSlot<'_> {

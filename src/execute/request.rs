@@ -244,11 +244,6 @@ impl ApiServer {
         self.approves.store(approves, Ordering::Relaxed);
     }
 
-    #[must_use]
-    pub const fn pace(&self) -> &Pace {
-        &self.pace
-    }
-
     /// Returns the watch of our certificate requests, and starts it at the first call. Must be called within a Tokio
     /// runtime.
     pub fn certificates(&self) -> &CsrWatch {
@@ -303,12 +298,7 @@ impl ApiServer {
 
     /// Sends a request, and waits for the answer. `path` comes from [`ServedKind::path`].
     pub async fn ask(&self, path: &str, ask: Ask<'_>) -> Result<ApiAnswer, RequestError> {
-        for _ in 0..TRIES {
-            if let Some(answer) = self.attempt(ask.verb(), ask.request(path)?).await? {
-                return Ok(answer);
-            }
-        }
-        Err(RequestError::Overloaded)
+        self.ask_as(ask.verb(), path, ask).await
     }
 
     /// Returns all objects of a kind in a namespace.
@@ -338,7 +328,7 @@ impl ApiServer {
         let selector = if labels.is_empty() { String::new() } else { format!("&labelSelector={labels}") };
         let mut next = String::new();
         loop {
-            let mut page = self.ask_page(&format!("{path}?limit={PAGE}{selector}{next}"), ask).await?.object;
+            let mut page = self.ask_as("list", &format!("{path}?limit={PAGE}{selector}{next}"), ask).await?.object;
             if let Some(Value::Array(items)) = page.get_mut("items").map(Value::take) {
                 items.into_iter().for_each(&mut each);
             }
@@ -350,9 +340,9 @@ impl ApiServer {
         }
     }
 
-    async fn ask_page(&self, path: &str, ask: Ask<'_>) -> Result<ApiAnswer, RequestError> {
+    async fn ask_as(&self, verb: &str, path: &str, ask: Ask<'_>) -> Result<ApiAnswer, RequestError> {
         for _ in 0..TRIES {
-            if let Some(answer) = self.attempt("list", ask.request(path)?).await? {
+            if let Some(answer) = self.attempt(verb, ask.request(path)?).await? {
                 return Ok(answer);
             }
         }

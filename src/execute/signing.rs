@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use bursar_homed::breaker::{Breaker, BreakerSettings};
+use bursar_homed::breaker::{BACKOFF, Breaker};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -116,7 +116,7 @@ pub struct SignerBreaker(Mutex<Breaker<String>>);
 
 impl Default for SignerBreaker {
     fn default() -> Self {
-        Self(Mutex::new(Breaker::new(BreakerSettings::default())))
+        Self(Mutex::new(Breaker::new(BACKOFF)))
     }
 }
 
@@ -299,7 +299,7 @@ mod tests {
         assert!(signer.0.lock().admit(now()).is_ok(), "two accounts may be at fault themselves");
         signer.heard("c", &late);
         let wait = signer.0.lock().admit(now()).expect_err("the signer is paused");
-        assert!(wait <= BreakerSettings::default().backoff);
+        assert!(wait <= BACKOFF);
         assert!(signer.0.lock().admit(now() + wait).is_ok(), "after the pause one request tests the signer");
         assert!(signer.0.lock().admit(now() + wait).is_err(), "only one request tests it");
         signer.heard("d", &Err::<(), _>(SigningError::Denied("no".to_owned())));

@@ -21,7 +21,7 @@ use super::RuntimeError;
 use super::asking::Asking;
 use super::confine::{Confinement, Suspects};
 use crate::bootstrap::webhook::Kept;
-use crate::bootstrap::{self, AccessError, Found, KnownGenerations, MarkKeeper, OwnerWatch, Ownership, Reserved};
+use crate::bootstrap::{self, AccessError, KnownGenerations, MarkKeeper, OwnerWatch, Ownership, Reserved};
 use crate::contract::Sealer;
 use crate::control::api::ClusterStatus;
 use crate::errors::chain;
@@ -308,12 +308,6 @@ fn owned_by(cluster: &ClusterName, owner: &str, own: &str) -> Result<(), Runtime
 fn not_behind(cluster: &ClusterName, proven: Option<u64>, last: u64) -> Result<(), RuntimeError> {
     let behind = |proven| Err(RuntimeError::Behind { cluster: cluster.clone(), proven, last });
     proven.map_or(Ok(()), behind)
-}
-
-/// Returns the generation, from a mark or a seal, that proves a rollback.
-fn exceeded(found: &Found, sealed: Option<u64>, generations: &KnownGenerations) -> Option<u64> {
-    let marked = if let Found::Own(own) = found { Some(own.generation) } else { None };
-    generations.exceeded(marked, sealed)
 }
 
 /// A cluster with its answer, or with the reason why there is none.

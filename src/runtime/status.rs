@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Runtime;
-use crate::control::api::{ClusterStatus, Failing, Status};
+use crate::control::api::{ClusterStatus, Status};
 use crate::inventory::adopted;
 use crate::observed::adopted_watch::AdoptedWatch;
 use crate::report;
@@ -76,11 +76,5 @@ impl Runtime {
             }
         }
         metrics.exposition(ledger.state(), ledger.now())
-    }
-
-    /// Returns the tenants that fail now.
-    #[must_use]
-    pub fn failing(&self) -> Vec<Failing> {
-        report::failing(self.ledger.state())
     }
 }

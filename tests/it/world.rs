@@ -142,7 +142,7 @@ impl World {
     pub fn plan(&mut self) -> PlanAnswer {
         self.open();
         let bursar = self.bursar.as_mut().expect("the world is open");
-        self.runtime.block_on(cycle::preview(bursar)).expect("a plan can be made")
+        self.runtime.block_on(cycle::preview_of(bursar, &cycle::Ask::default())).expect("a plan can be made")
     }
 
     /// Gives an order, and runs the cycle that carries it out.

@@ -7,7 +7,6 @@ use bursar_protocol::USUAL_KUBECONFIG;
 use clap::Parser;
 
 use crate::bounds::{Bounds, Prefix};
-use crate::breaker::BreakerSettings;
 use crate::server::{self, HomedError, HomedSettings};
 
 /// Writes kubeconfigs in homes as their owners, for bursard only.
@@ -66,16 +65,16 @@ impl Arguments {
         let prefix = |allow_create| move |path: &PathBuf| Prefix { path: path.clone(), allow_create };
         let prefixes = self.prefixes.iter().map(prefix(false)).chain(self.create_prefixes.iter().map(prefix(true)));
         let bounds = Bounds {
+            prefixes: prefixes.collect(),
             skeleton: Some(self.skeleton.clone()),
             kubeconfigs: self.kubeconfigs.clone(),
             take_over: self.take_over.clone(),
             ssh_keys: self.ssh_keys,
             former_mounts: self.former_mounts.clone(),
-            ..Bounds::new(prefixes.collect())
         };
-        let settings = HomedSettings::new(bounds, server::client_uid(&self.client_user)?, clock);
-        let breaker = BreakerSettings { backoff: self.backoff, ..settings.breaker };
-        let settings = HomedSettings { deadline: self.deadline, cpu_seconds: self.cpu_seconds, breaker, ..settings };
+        let client_uid = server::client_uid(&self.client_user)?;
+        let Self { deadline, backoff, cpu_seconds, .. } = *self;
+        let settings = HomedSettings { bounds, client_uid, deadline, backoff, cpu_seconds, clock };
         server::check(&settings)?;
         Ok(settings)
     }

@@ -5,7 +5,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use bursar_protocol::{GID_FLOOR, HomeError, HomeTarget, MAX_GROUPS, UID_FLOOR, USUAL_KUBECONFIG};
+use bursar_protocol::{GID_FLOOR, HomeError, HomeTarget, MAX_GROUPS, UID_FLOOR};
 use serde::{Deserialize, Serialize};
 
 /// A directory beneath which homes may be.
@@ -23,11 +23,6 @@ pub struct Prefix {
 #[serde(deny_unknown_fields)]
 pub struct Bounds {
     pub prefixes: Vec<Prefix>,
-    /// The smallest uid [1000]. Smaller ones belong to root and the system.
-    pub uid_min: u32,
-    /// The smallest gid [100], also for supplementary groups. Smaller ones are groups such as `disk`, `shadow` and
-    /// `sudo`.
-    pub gid_min: u32,
     /// A folder whose files are copied into a new home.
     pub skeleton: Option<PathBuf>,
     /// The kubeconfigs that may be written, relative to a home. If the client could choose any file, it could write a
@@ -36,43 +31,23 @@ pub struct Bounds {
     /// Names of clusters and contexts of a former system. Entries with these names count as ours.
     pub take_over: Vec<String>,
     /// SSH keys may be written. This lets the client log in as any user on every host with these homes.
-    #[serde(default)]
     pub ssh_keys: bool,
     /// Former mount points. The daemon's record of a mount at or beneath one does not count.
-    #[serde(default)]
     pub former_mounts: Vec<PathBuf>,
 }
 
 impl Bounds {
-    /// Returns bounds with these prefixes and otherwise the defaults.
-    #[must_use]
-    pub fn new(prefixes: Vec<Prefix>) -> Self {
-        Self {
-            prefixes,
-            uid_min: UID_FLOOR,
-            gid_min: GID_FLOOR,
-            skeleton: None,
-            kubeconfigs: vec![PathBuf::from(USUAL_KUBECONFIG)],
-            take_over: Vec::new(),
-            ssh_keys: false,
-            former_mounts: Vec::new(),
-        }
-    }
-
     /// Checks a target and returns its prefix. If prefixes lie within each other, the longest counts.
     ///
     /// Checks only the text of the request. The worker must check that no symlink leads elsewhere and that the home
     /// belongs to the user.
     pub fn admit<'a>(&'a self, target: &HomeTarget) -> Result<&'a Prefix, HomeError> {
-        let uid_min = self.uid_min.max(UID_FLOOR);
-        let gid_min = self.gid_min.max(GID_FLOOR);
-        if target.uid < uid_min || target.uid > i32::MAX as u32 {
-            return Err(HomeError::UidTooLow { uid: target.uid, least: uid_min });
+        if !(UID_FLOOR..=i32::MAX as u32).contains(&target.uid) {
+            return Err(HomeError::UidTooLow { uid: target.uid, least: UID_FLOOR });
         }
-        if let Some(gid) =
-            std::iter::once(&target.gid).chain(&target.groups).find(|gid| **gid < gid_min || **gid > i32::MAX as u32)
-        {
-            return Err(HomeError::GidTooLow { gid: *gid, least: gid_min });
+        let is_admitted = |gid: &u32| (GID_FLOOR..=i32::MAX as u32).contains(gid);
+        if let Some(gid) = std::iter::once(&target.gid).chain(&target.groups).find(|gid| !is_admitted(gid)) {
+            return Err(HomeError::GidTooLow { gid: *gid, least: GID_FLOOR });
         }
         if target.groups.len() > MAX_GROUPS {
             return Err(HomeError::BadRequest { detail: format!("more than {MAX_GROUPS} groups") });
@@ -92,9 +67,7 @@ impl Bounds {
             .max_by_key(|prefix| prefix.path.components().count())
             .ok_or_else(|| HomeError::NotBeneathPrefix { home: target.home.clone() })
     }
-}
 
-impl Bounds {
     /// Checks that root allows the kubeconfig of a target. Only for requests that use it; a probe of an export and a
     /// directory of a volume have none.
     pub fn admit_file(&self, target: &HomeTarget) -> Result<(), HomeError> {
@@ -127,13 +100,22 @@ pub(crate) fn is_plain_relative(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use bursar_protocol::USUAL_KUBECONFIG;
+
     use super::*;
 
     fn bounds() -> Bounds {
-        Bounds::new(vec![
-            Prefix { path: "/home".into(), allow_create: false },
-            Prefix { path: "/home/tools".into(), allow_create: true },
-        ])
+        Bounds {
+            prefixes: vec![
+                Prefix { path: "/home".into(), allow_create: false },
+                Prefix { path: "/home/tools".into(), allow_create: true },
+            ],
+            skeleton: None,
+            kubeconfigs: vec![PathBuf::from(USUAL_KUBECONFIG)],
+            take_over: Vec::new(),
+            ssh_keys: false,
+            former_mounts: Vec::new(),
+        }
     }
 
     #[test]
@@ -174,16 +156,16 @@ mod tests {
 
     #[test]
     fn system_uids_and_gids_are_never_admitted() {
-        let lax = Bounds { uid_min: 0, gid_min: 0, ..bounds() };
+        let bounds = bounds();
         for uid in [0, 1, 999, u32::MAX, u32::MAX - 1, i32::MAX as u32 + 1] {
-            let refused = lax.admit(&HomeTarget::new("/home/a", uid, 52503)).expect_err("the uid must be refused");
+            let refused = bounds.admit(&HomeTarget::new("/home/a", uid, 52503)).expect_err("the uid must be refused");
             assert_eq!(refused, HomeError::UidTooLow { uid, least: 1000 });
         }
-        let refused = lax.admit(&HomeTarget::new("/home/a", 52503, 0)).expect_err("the gid must be refused");
+        let refused = bounds.admit(&HomeTarget::new("/home/a", 52503, 0)).expect_err("the gid must be refused");
         assert_eq!(refused, HomeError::GidTooLow { gid: 0, least: 100 });
         let target = HomeTarget { groups: vec![52503, 42], ..HomeTarget::new("/home/a", 52503, 52503) };
         assert_eq!(
-            lax.admit(&target).expect_err("the group must be refused"),
+            bounds.admit(&target).expect_err("the group must be refused"),
             HomeError::GidTooLow { gid: 42, least: 100 }
         );
     }

@@ -8,27 +8,18 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// When a breaker opens and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BreakerSettings {
-    /// The number of different accounts whose requests time out in a row before the breaker opens [3].
-    pub late_accounts: usize,
-    /// How long the breaker then stays open [30 s]. It doubles with each failed probe.
-    pub backoff: Duration,
-    /// The longest time that the breaker stays open [5 min].
-    pub longest_backoff: Duration,
-}
-
-impl Default for BreakerSettings {
-    fn default() -> Self {
-        Self { late_accounts: 3, backoff: Duration::from_secs(30), longest_backoff: Duration::from_mins(5) }
-    }
-}
+/// The number of different accounts whose requests time out in a row before the breaker opens.
+const LATE_ACCOUNTS: usize = 3;
+/// How long the breaker usually stays open.
+pub const BACKOFF: Duration = Duration::from_secs(30);
+/// The longest time that the breaker stays open.
+const LONGEST_BACKOFF: Duration = Duration::from_mins(5);
 
 /// The breaker of one prefix or signer. `A` identifies an account.
 #[derive(Clone, Debug)]
 pub struct Breaker<A = u32> {
-    settings: BreakerSettings,
+    /// How long the breaker stays open at first. It doubles with each failed probe.
+    backoff: Duration,
     late: BTreeSet<A>,
     open: Option<Open>,
 }
@@ -43,8 +34,8 @@ struct Open {
 impl<A: Ord> Breaker<A> {
     /// Returns a closed breaker.
     #[must_use]
-    pub fn new(settings: BreakerSettings) -> Self {
-        Self { settings, late: BTreeSet::new(), open: None }
+    pub fn new(backoff: Duration) -> Self {
+        Self { backoff, late: BTreeSet::new(), open: None }
     }
 
     /// Admits a request, or returns the time until the next probe. The caller of an admitted request must call one of
@@ -80,12 +71,12 @@ impl<A: Ord> Breaker<A> {
         match &mut self.open {
             Some(open) if open.probing => {
                 open.probing = false;
-                open.backoff = (open.backoff * 2).min(self.settings.longest_backoff);
+                open.backoff = (open.backoff * 2).min(LONGEST_BACKOFF);
                 open.until = now + open.backoff;
                 false
             }
-            None if self.late.len() >= self.settings.late_accounts => {
-                let backoff = self.settings.backoff;
+            None if self.late.len() >= LATE_ACCOUNTS => {
+                let backoff = self.backoff;
                 self.open = Some(Open { until: now + backoff, backoff, probing: false });
                 true
             }
@@ -103,7 +94,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn opened(now: Instant) -> Breaker {
-        let mut breaker = Breaker::new(BreakerSettings::default());
+        let mut breaker = Breaker::new(BACKOFF);
         assert!(!breaker.timed_out(1001, now));
         assert!(!breaker.timed_out(1002, now));
         assert!(breaker.timed_out(1003, now));
@@ -112,7 +103,7 @@ mod tests {
 
     #[test]
     fn one_account_alone_never_opens_the_breaker() {
-        let (mut breaker, now) = (Breaker::new(BreakerSettings::default()), Instant::now());
+        let (mut breaker, now) = (Breaker::new(BACKOFF), Instant::now());
         for _ in 0..100 {
             breaker.timed_out(1001, now);
         }
@@ -124,7 +115,7 @@ mod tests {
         let now = Instant::now();
         assert_eq!(opened(now).admit(now), Err(30 * SECOND));
 
-        let mut breaker = Breaker::new(BreakerSettings::default());
+        let mut breaker = Breaker::new(BACKOFF);
         breaker.timed_out(1001, now);
         breaker.timed_out(1002, now);
         breaker.answered();

@@ -24,7 +24,6 @@ use tokio::task::JoinSet;
 
 use self::requests::Server;
 use crate::bounds::{Bounds, Prefix, is_plain_relative};
-use crate::breaker::BreakerSettings;
 
 /// The settings of the server. All of them come from its command line.
 #[derive(Clone, Debug)]
@@ -33,28 +32,14 @@ pub struct HomedSettings {
     pub bounds: Bounds,
     /// The only uid that may send requests.
     pub client_uid: u32,
-    /// The most time that a worker may take, and before that, the most time that a request waits for a worker [10 s].
+    /// The most time that a worker may take, and before that, the most time that a request waits for a worker.
     pub deadline: Duration,
-    /// When to stop using an export that hangs.
-    pub breaker: BreakerSettings,
-    /// The most processor time of one worker, in seconds [5].
+    /// How long an export that hangs is not used at first.
+    pub backoff: Duration,
+    /// The most processor time of one worker, in seconds.
     pub cpu_seconds: u64,
     /// The wall clock, for the names of backups.
     pub clock: fn() -> SystemTime,
-}
-
-impl HomedSettings {
-    #[must_use]
-    pub fn new(bounds: Bounds, client_uid: u32, clock: fn() -> SystemTime) -> Self {
-        Self {
-            bounds,
-            client_uid,
-            deadline: Duration::from_secs(10),
-            breaker: BreakerSettings::default(),
-            cpu_seconds: 5,
-            clock,
-        }
-    }
 }
 
 /// Why the server cannot start.

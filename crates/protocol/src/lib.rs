@@ -157,23 +157,6 @@ pub enum Work {
 }
 
 impl Work {
-    /// Returns the request's name for logs.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Inspect { .. } => "inspect",
-            Self::TestWrite { .. } => "test_write",
-            Self::TestDelivery { .. } => "test_delivery",
-            Self::EnsureHome { .. } => "ensure_home",
-            Self::TestCreate => "test_create",
-            Self::MakeDirectory { .. } => "make_directory",
-            Self::WriteKubeconfig { .. } => "write_kubeconfig",
-            Self::RemoveKubeconfig { .. } => "remove_kubeconfig",
-            Self::RestoreKubeconfig => "restore_kubeconfig",
-            Self::SshKeys { .. } => "ssh_keys",
-        }
-    }
-
     /// Whether the request uses the kubeconfig of its target, whose path must then be permitted. Other requests use
     /// only the home of the target.
     #[must_use]

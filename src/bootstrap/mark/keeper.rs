@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::generations::{KnownGenerations, Reserved};
-use super::{CLAIM, Found, HOLDER, MarkOwner, Own, REFUSED, by_us, maps};
+use super::{CLAIM, Found, HOLDER, MarkOwner, Own, REFUSED, maps};
 use crate::bootstrap::roles::{MARK, NAMESPACE, labels};
 use crate::bootstrap::{AccessError, answered};
 use crate::contract::MANAGER;
@@ -387,4 +387,8 @@ impl MarkKeeper {
         self.take(self.owner.found(&written));
         Ok(())
     }
+}
+
+fn by_us() -> PatchParams {
+    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
 }

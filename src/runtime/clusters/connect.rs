@@ -9,8 +9,8 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::reach::{Reached, reach};
-use super::{Answer, Clusters, Context, Link, NO_ANSWER, exceeded, not_behind, owned_by};
+use super::reach::{Reached, Seen, reach};
+use super::{Answer, Clusters, Context, Link, NO_ANSWER, not_behind, owned_by};
 use crate::bootstrap::{
     self, AccessError, Claim, Found, KnownGenerations, MarkKeeper, MarkOwner, Ownership, Renewal, Reserved,
 };
@@ -48,8 +48,8 @@ impl Clusters {
         // All answers are checked before anything is written to any cluster.
         for (cluster, answer) in &answers {
             if let Ok(reached) = answer {
-                owned_by(cluster, &reached.owner, &context.ledger.ledger_id)?;
-                let proven = exceeded(&reached.mark.1, reached.sealed, &self.generations[cluster]);
+                owned_by(cluster, &reached.seen.owner, &context.ledger.ledger_id)?;
+                let proven = reached.seen.exceeded(&self.generations[cluster]);
                 not_behind(cluster, proven, context.ledger.last_generation)?;
             }
         }
@@ -141,7 +141,7 @@ impl Clusters {
     /// Begins to watch a cluster that belongs to us.
     fn take(&mut self, cluster: ClusterName, reached: Reached, mark: Arc<MarkKeeper>, context: Context<'_>) {
         let Context { settings, ledger, metrics, now, .. } = context;
-        let Reached { client, said, renewal, credential, file, own, .. } = reached;
+        let Reached { seen: Seen { client, said, .. }, renewal, credential, file, own, .. } = reached;
         let renew_after = match renewal {
             None => Some(now + RENEWAL_AGAIN),
             Some(Renewal::NotDue { renew_after, .. } | Renewal::Renewed { renew_after, .. }) => Some(renew_after),
@@ -201,7 +201,7 @@ async fn claimed(
             Ok(reached) => reached,
             Err(why) => return Ok((cluster, Err(why))),
         };
-        let (owner, found) = &reached.mark;
+        let Seen { client, found, .. } = &reached.seen;
         match found {
             Found::Hidden => {
                 tracing::warn!(%cluster, remedy = "bursar init", "the daemon may not read bursar-mark: a ledger that is rolled back is not noticed");
@@ -213,7 +213,7 @@ async fn claimed(
         }
         let known = &generations[&cluster];
         let mark =
-            MarkKeeper::new(&reached.client, owner.clone(), found.clone(), reserved.clone(), Arc::clone(known));
+            MarkKeeper::new(client, reached.mark.clone(), found.clone(), reserved.clone(), Arc::clone(known));
         match mark.claim().await {
             Ok(Claim::Refused) => Err(RuntimeError::Copied { cluster }),
             Ok(claim) => {

@@ -9,7 +9,6 @@ use jiff::Timestamp;
 use kube::config::AuthInfo;
 use sha2::{Digest as _, Sha256};
 
-use super::exceeded;
 use crate::bootstrap::{self, AccessError, Found, KnownGenerations, MarkOwner, Renewal, Said};
 use crate::identity::ClusterName;
 use crate::policy::Cluster;
@@ -19,14 +18,8 @@ const RENEWED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A cluster that answered.
 pub(in crate::runtime) struct Reached {
-    pub(super) client: kube::Client,
-    /// The ledger that owns it.
-    pub(super) owner: String,
-    /// The choices that an administrator made for it.
-    pub(super) said: Said,
-    pub(super) mark: (MarkOwner, Found),
-    /// The highest generation in a seal, if it is higher than expected.
-    pub(super) sealed: Option<u64>,
+    pub(super) seen: Seen,
+    pub(super) mark: MarkOwner,
     pub(super) renewal: Option<Renewal>,
     pub(super) credential: AuthInfo,
     pub(super) file: Option<[u8; 32]>,
@@ -34,12 +27,23 @@ pub(in crate::runtime) struct Reached {
 }
 
 /// What a cluster shows about its ledger.
-struct Seen {
-    client: kube::Client,
-    owner: String,
-    said: Said,
-    found: Found,
+pub(super) struct Seen {
+    pub(super) client: kube::Client,
+    /// The ledger that owns it.
+    pub(super) owner: String,
+    /// The choices that an administrator made for it.
+    pub(super) said: Said,
+    pub(super) found: Found,
+    /// The highest generation in a seal, if it is higher than expected.
     sealed: Option<u64>,
+}
+
+impl Seen {
+    /// Returns the generation, from the mark or a seal, that proves a rollback.
+    pub(super) fn exceeded(&self, generations: &KnownGenerations) -> Option<u64> {
+        let marked = if let Found::Own(own) = &self.found { Some(own.generation) } else { None };
+        generations.exceeded(marked, self.sealed)
+    }
 }
 
 /// Reads who owns a cluster and which generations it has. Writes nothing.
@@ -66,8 +70,7 @@ pub(super) async fn reach(
         followed(&mark.cluster, &kubeconfig, &face).await?;
     }
     let first = look(&kubeconfig, &mark, &generations).await;
-    let is_ours =
-        |seen: &Seen| seen.owner == mark.ledger_id && exceeded(&seen.found, seen.sealed, &generations).is_none();
+    let is_ours = |seen: &Seen| seen.owner == mark.ledger_id && seen.exceeded(&generations).is_none();
     let renewal = match renew {
         // The cluster may not answer because the credential has expired.
         Some(now) if first.as_ref().map_or(true, is_ours) => {
@@ -80,10 +83,9 @@ pub(super) async fn reach(
         (_, Some(Renewal::Renewed { .. })) => look(&kubeconfig, &mark, &generations).await?,
         (Err(error), _) => return Err(error),
     };
-    let Seen { client, owner, said, found, sealed } = seen;
     let credential = bootstrap::credential(&kubeconfig).await?;
     let (file, own) = (digest(&kubeconfig), bootstrap::own_certificate(&kubeconfig)?);
-    Ok(Reached { client, owner, said, mark: (mark, found), sealed, renewal, credential, file, own })
+    Ok(Reached { seen, mark, renewal, credential, file, own })
 }
 
 /// Renews the daemon's own certificate if that is due. Returns `None` if nobody has approved it in time. The request

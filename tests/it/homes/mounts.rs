@@ -229,7 +229,7 @@ async fn a_folder_on_a_bare_mount_point_is_not_taken_for_the_home() {
     world.homed.write(&target).await.expect("writes");
     world.run("umount $homes");
     let refused = async |work: Work| {
-        let name = work.name();
+        let name = format!("{work:?}");
         assert_eq!(reason(world.homed.ask(&target, work).await), "missing-prefix", "{name}");
     };
     let create = Work::EnsureHome { create: true, skeleton: true };

@@ -266,13 +266,6 @@ impl ApprovedPlan {
     pub fn near(&self) -> &[LimitUse] {
         &self.near
     }
-
-    /// Returns the accounts and clusters in which the plan has steps. Progress displays count them.
-    #[must_use]
-    pub fn places(&self) -> BTreeSet<(&AccountId, &ClusterName)> {
-        let actions = self.accounts.iter().flat_map(|plan| plan.steps().map(|action| (&plan.id, action.cluster())));
-        actions.collect()
-    }
 }
 
 /// Returns the ledger changes that approve the refusal, or all refusals, with this hash. Each part may then pass once

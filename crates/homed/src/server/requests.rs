@@ -83,7 +83,7 @@ impl From<NoAnswer> for HomeError {
 impl Server {
     pub(super) fn new(settings: HomedSettings) -> Self {
         let export = || Export {
-            breaker: Mutex::new(Breaker::new(settings.breaker)),
+            breaker: Mutex::new(Breaker::new(settings.backoff)),
             workers: Arc::new(Semaphore::new(MAX_CONCURRENT)),
         };
         let exports = settings.bounds.prefixes.iter().map(|prefix| (prefix.path.clone(), export())).collect();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bursar_core::admission::decision::Decision;
 use bursar_core::rules::Mode;
-use prometheus_client::encoding::{EncodeLabelSet, text::encode};
+use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -14,28 +14,14 @@ use prometheus_client::registry::{Registry, Unit};
 /// The buckets of review times: from the time that a plain pod takes to the deadline of the API server.
 const SECONDS: [f64; 12] = [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 0.5, 2.0, 10.0];
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Found {
-    rule: &'static str,
-    mode: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
-    phase: &'static str,
-    outcome: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct File {
-    file: &'static str,
-}
+/// The names of labels with their values.
+type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// Counters and histograms that are updated as reviews are answered.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    found: Family<Found, Counter>,
-    reviews: Family<Outcome, Counter>,
+    found: Family<Labels<2>, Counter>,
+    reviews: Family<Labels<2>, Counter>,
     seconds: Histogram,
 }
 
@@ -66,34 +52,37 @@ impl Metrics {
             decision if !decision.patch.is_empty() => "patched",
             _ => "allowed",
         };
-        self.reviews.get_or_create(&Outcome { phase, outcome }).inc();
+        self.review(phase, outcome);
         self.seconds.observe(took.as_secs_f64());
         let found =
             [(Mode::Enforce, &decision.refusals), (Mode::Warn, &decision.warnings), (Mode::Audit, &decision.audit)];
         for (mode, findings) in found {
             for finding in findings {
-                let labels = Found { rule: finding.rule.as_str(), mode: mode.as_str() };
-                self.found.get_or_create(&labels).inc();
+                self.found.get_or_create(&[("rule", finding.rule.as_str()), ("mode", mode.as_str())]).inc();
             }
         }
         for ((mode, rule), count) in &decision.left_out {
-            self.found.get_or_create(&Found { rule: rule.as_str(), mode: mode.as_str() }).inc_by(*count);
+            self.found.get_or_create(&[("rule", rule.as_str()), ("mode", mode.as_str())]).inc_by(*count);
         }
     }
 
     /// Counts a body that is not a review, too large or too slow.
     pub fn unreadable(&self, phase: &'static str) {
-        self.reviews.get_or_create(&Outcome { phase, outcome: "unreadable" }).inc();
+        self.review(phase, "unreadable");
     }
 
     /// Counts a handshake or a review without the required client certificate.
     pub fn unidentified(&self, phase: &'static str) {
-        self.reviews.get_or_create(&Outcome { phase, outcome: "unidentified" }).inc();
+        self.review(phase, "unidentified");
     }
 
     /// Counts a body for which there was no memory.
     pub fn overloaded(&self, phase: &'static str) {
-        self.reviews.get_or_create(&Outcome { phase, outcome: "overloaded" }).inc();
+        self.review(phase, "overloaded");
+    }
+
+    fn review(&self, phase: &'static str, outcome: &'static str) {
+        self.reviews.get_or_create(&[("phase", phase), ("outcome", outcome)]).inc();
     }
 
     /// Returns all metrics in the Prometheus text format.
@@ -120,9 +109,9 @@ impl Metrics {
             Unit::Seconds,
             gauge(gauges.certificate_seconds),
         );
-        let wrong = Family::<File, Gauge>::default();
+        let wrong = Family::<Labels<1>, Gauge>::default();
         for (file, is_wrong) in gauges.wrong {
-            wrong.get_or_create(&File { file }).set(i64::from(*is_wrong));
+            wrong.get_or_create(&[("file", *file)]).set(i64::from(*is_wrong));
         }
         registry.register(
             "file_wrong",
@@ -133,21 +122,16 @@ impl Metrics {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Verdict {
-    verdict: &'static str,
-}
-
 /// The counters of the approver.
 #[derive(Debug, Clone, Default)]
 pub struct ApproverMetrics {
-    verdicts: Family<Verdict, Counter>,
+    verdicts: Family<Labels<1>, Counter>,
 }
 
 impl ApproverMetrics {
     /// Counts a request of the daemon that was judged.
     pub fn judged(&self, verdict: &'static str) {
-        self.verdicts.get_or_create(&Verdict { verdict }).inc();
+        self.verdicts.get_or_create(&[("verdict", verdict)]).inc();
     }
 
     /// Returns all metrics in the Prometheus text format. `is_ready` is true while requests and namespaces are watched.

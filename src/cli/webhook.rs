@@ -235,21 +235,27 @@ async fn selftest(context: &Context, arguments: &WebhookCluster) -> Result<Exit,
     if context.global.json {
         let rows: Vec<_> = tried
             .iter()
-            .map(|Tried { class, what, must_be_refused, wrong }| {
-                json!({"class": class, "what": what, "must_be_refused": must_be_refused, "wrong": wrong})
+            .map(|Tried { class, what, must_be_refused, wrong, remedy }| {
+                json!({
+                    "class": class, "what": what, "must_be_refused": must_be_refused, "wrong": wrong, "remedy": remedy,
+                })
             })
             .collect();
         output::json(&rows)?;
     } else {
-        for Tried { class, what, must_be_refused, wrong } in &tried {
-            let expected = if *must_be_refused { "refused" } else { "passes" };
+        for Tried { class, what, must_be_refused, wrong, remedy } in &tried {
+            let [right, other] =
+                if *must_be_refused { ["refused", "not refused"] } else { ["passes", "does not pass"] };
             let line = match wrong {
-                None => format!("+ class {class}: {what}: {expected}"),
-                Some(wrong) => format!("! class {class}: {what}: not {expected}: {wrong}"),
+                None => format!("+ class {class}: {what}: {right}"),
+                Some(wrong) => format!("! class {class}: {what}: {other}: {wrong}"),
             };
             output::signed(line);
+            if let Some(remedy) = remedy {
+                output::line(format!("    remedy: {remedy}"));
+            }
         }
-        if !good {
+        if tried.iter().any(|tried| tried.wrong.is_some() && tried.remedy.is_none()) {
             output::line("next: bursar doctor, then bursar webhook install, and the self-test again");
         }
     }

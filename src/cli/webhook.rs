@@ -9,8 +9,7 @@ use serde_json::json;
 use super::arguments::{Webhook, WebhookCluster, WebhookInstall, WebhookManifests, WebhookUninstall};
 use super::context::{Context, as_bursar, become_bursar, may_act};
 use super::exit::{Exit, Failure};
-use super::recovery::admin_of;
-use super::{audit, output};
+use super::{admin, audit, output};
 use crate::bootstrap;
 use crate::bootstrap::webhook::{self, ClientCertificate, Installed, Tried, WebhookRequest, Wrote};
 use crate::contract::Sealer;
@@ -95,6 +94,7 @@ async fn install(context: &Context, arguments: &WebhookInstall) -> Result<Exit, 
     let installed = if let Some((url, folder)) = outside {
         let admin = match &arguments.admin_kubeconfig {
             Some(path) => {
+                admin::announce(&site.cluster, path).await?;
                 bootstrap::must_be_same(&site.cluster, site.kubeconfig(), path).await?;
                 Some(bootstrap::client(path).await?)
             }
@@ -206,7 +206,7 @@ fn lines(wrote: &[Wrote]) {
 
 async fn uninstall(context: &Context, arguments: &WebhookUninstall) -> Result<Exit, Failure> {
     let settings = context.settings()?;
-    let admin = admin_of(&settings, &cluster(&settings, &arguments.cluster)?, arguments.admin_kubeconfig.clone())?;
+    let admin = admin::of_cluster(&settings, &cluster(&settings, &arguments.cluster)?, arguments.admin.file()).await?;
     let site = site(context, &arguments.cluster).await?;
     bootstrap::must_be_same(&site.cluster, site.kubeconfig(), &admin).await?;
     let admin = bootstrap::client(&admin).await?;

@@ -26,7 +26,7 @@ pub use self::help::{GROUPS, add_usage, command, parsed, ungrouped};
 pub use self::names::NameKind;
 pub use self::own::Own;
 
-/// Keeps the accounts of a shared Kubernetes cluster: directory to namespaces, certificates and homes.
+/// Keeps the accounts of a shared Kubernetes cluster in step with a directory.
 #[derive(Debug, Parser)]
 #[command(name = "bursar", version, after_help = EXIT_CODES)]
 pub struct Arguments {
@@ -36,9 +36,18 @@ pub struct Arguments {
     pub command: Command,
 }
 
-/// The exit codes, for the help and the manual pages.
-pub const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 changes pending (plan) or differences (directory diff), \
-    3 refused by a limit, 4 no such account, 64 usage, 69 daemon not reachable, 75 busy, 77 not allowed, 78 configuration";
+/// The exit codes, for the help.
+pub const EXIT_CODES: &str = "Exit codes:
+   0  done, or nothing to do
+   1  failed
+   2  changes pending (plan) or differences (directory diff)
+   3  refused by a limit
+   4  no such account
+  64  wrong arguments
+  69  daemon not reachable
+  75  busy
+  77  not allowed
+  78  wrong configuration";
 
 /// Returns a parser for a kind of account, whose errors list the kinds.
 fn kind() -> impl clap::builder::TypedValueParser<Value = AccountKind> {

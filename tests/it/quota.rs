@@ -215,7 +215,7 @@ fn the_api_server_refuses_a_plain_pod_by_the_resources_without_a_default() {
         Some(json!([{"type": "Container", "default": memory, "defaultRequest": cpu}])),
         Some(json!([{"type": "Container", "max": memory, "min": cpu}])),
         Some(json!([{"type": "Container", "default": {"cpu": "1", "memory": "1Mi"}}])),
-        Some(json!([{"type": "Pod", "max": {"cpu": "1", "memory": "1Mi"}}])),
+        Some(json!([{"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}}])),
     ];
     for (number, limits) in ranges.into_iter().enumerate() {
         let namespace = &format!("traps-{number}");

@@ -54,6 +54,12 @@ pub async fn client(kubeconfig: &Path) -> Result<Client, AccessError> {
     client_of(read(kubeconfig)?, kubeconfig).await
 }
 
+/// Returns the URL of the API server in the current context of a kubeconfig.
+pub async fn server(kubeconfig: &Path) -> Result<String, AccessError> {
+    let url = config_of(read(kubeconfig)?, kubeconfig).await?.cluster_url.to_string();
+    Ok(url.trim_end_matches('/').to_owned())
+}
+
 /// Returns the credential of a kubeconfig's current user.
 pub async fn credential(kubeconfig: &Path) -> Result<AuthInfo, AccessError> {
     Ok(config_of(read(kubeconfig)?, kubeconfig).await?.auth_info)

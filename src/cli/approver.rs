@@ -1,17 +1,17 @@
 //! `bursar approver`: installs and removes the approver of a cluster, as that cluster's administrator.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::arguments::{Approver, ApproverInstall, ApproverUninstall, WebhookCluster};
+use super::arguments::{Admin, Approver, ApproverInstall, ApproverUninstall, WebhookCluster};
 use super::context::{Context, as_bursar, may_act};
 use super::exit::{Exit, Failure};
 use super::init::{administrators, word};
-use super::output;
 use super::webhook::cluster;
+use super::{admin, output};
+use crate::bootstrap;
 use crate::bootstrap::approver::{self, ApproverReport, ApproverRequest, Place};
-use crate::bootstrap::{self, AccessError};
 use crate::contract::Sealer;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
@@ -53,8 +53,11 @@ async fn site(context: &Context, arguments: &WebhookCluster) -> Result<Site, Fai
 }
 
 impl Site {
-    async fn must_be_of(&self, admin: &Path) -> Result<(), AccessError> {
-        bootstrap::must_be_same(&self.cluster, &self.settings.clusters[&self.cluster], admin).await
+    /// Returns the administrator's kubeconfig, which must be for the daemon's cluster.
+    async fn admin(&self, given: &Admin) -> Result<PathBuf, Failure> {
+        let path = admin::of_cluster(&self.settings, &self.cluster, given.file()).await?;
+        bootstrap::must_be_same(&self.cluster, &self.settings.clusters[&self.cluster], &path).await?;
+        Ok(path)
     }
 
     fn request<'a>(&'a self, admin_kubeconfig: &'a Path) -> ApproverRequest<'a> {
@@ -71,9 +74,9 @@ impl Site {
 
 async fn install(context: &Context, arguments: &ApproverInstall) -> Result<Exit, Failure> {
     let site = site(context, &arguments.cluster).await?;
-    site.must_be_of(&arguments.admin_kubeconfig).await?;
+    let admin = site.admin(&arguments.admin).await?;
     let listed = administrators(arguments.administrators.as_deref())?;
-    let request = ApproverRequest { administrators: listed.as_ref(), ..site.request(&arguments.admin_kubeconfig) };
+    let request = ApproverRequest { administrators: listed.as_ref(), ..site.request(&admin) };
     let image;
     let place = if let Some(folder) = &arguments.write {
         Place::Outside { folder }
@@ -129,8 +132,8 @@ fn by_digest(image: Option<&String>) -> Result<String, Failure> {
 
 async fn uninstall(context: &Context, arguments: &ApproverUninstall) -> Result<Exit, Failure> {
     let site = site(context, &arguments.cluster).await?;
-    site.must_be_of(&arguments.admin_kubeconfig).await?;
-    let ApproverReport { made, .. } = approver::uninstall(site.request(&arguments.admin_kubeconfig)).await?;
+    let admin = site.admin(&arguments.admin).await?;
+    let ApproverReport { made, .. } = approver::uninstall(site.request(&admin)).await?;
     if context.global.json {
         let made: Vec<_> = made.iter().map(|made| json!({"what": made.what, "did": word(made.did)})).collect();
         output::json(&json!({"made": made}))?;

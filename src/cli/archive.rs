@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::arguments::{Archive, ArchiveApply, ArchiveFile, MaybeAccount};
 use super::context::{Context, as_bursar};
 use super::exit::{Exit, Failure};
-use super::recovery::{admin_of, may};
-use super::{order, output, show};
+use super::recovery::may;
+use super::{admin, order, output, show};
 use crate::archive::{About, ArchiveError, Identities, Unpacked};
 use crate::execute::request::ApiServer;
 use crate::orders::request::{OrderRequest, Target};
@@ -77,7 +77,7 @@ fn said(about: &About) -> String {
 
 async fn apply(context: &Context, arguments: ArchiveApply) -> Result<Exit, Failure> {
     may()?;
-    let ArchiveApply { file, identity, admin_kubeconfig, reason, ticket } = arguments;
+    let ArchiveApply { file, identity, admin, reason, ticket } = arguments;
     let settings = context.settings()?;
     let identities = identity.map(|path| {
         let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()));
@@ -91,7 +91,7 @@ async fn apply(context: &Context, arguments: ArchiveApply) -> Result<Exit, Failu
     if let Some(identities) = &identities {
         objects.extend(unpacked.secrets(identities)?);
     }
-    let admin = admin_of(&settings, &about.cluster, admin_kubeconfig)?;
+    let admin = admin::of_cluster(&settings, &about.cluster, admin.file()).await?;
     bootstrap::must_be_same(&about.cluster, &settings.clusters[&about.cluster], &admin).await?;
     let client = bootstrap::client(&admin).await?;
     let server = ApiServer::new(about.cluster.clone(), client, Arc::new(Metrics::default()));

@@ -7,7 +7,7 @@ mod help;
 mod names;
 mod own;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
@@ -26,7 +26,7 @@ pub use self::help::{GROUPS, add_usage, command, parsed, ungrouped};
 pub use self::names::NameKind;
 pub use self::own::Own;
 
-/// Keeps the accounts of a shared Kubernetes cluster: directory to namespaces, certificates and homes.
+/// Keeps the accounts of a shared Kubernetes cluster in step with a directory.
 #[derive(Debug, Parser)]
 #[command(name = "bursar", version, after_help = EXIT_CODES)]
 pub struct Arguments {
@@ -36,9 +36,18 @@ pub struct Arguments {
     pub command: Command,
 }
 
-/// The exit codes, for the help and the manual pages.
-pub const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 changes pending (plan) or differences (directory diff), \
-    3 refused by a limit, 4 no such account, 64 usage, 69 daemon not reachable, 75 busy, 77 not allowed, 78 configuration";
+/// The exit codes, for the help.
+pub const EXIT_CODES: &str = "Exit codes:
+   0  done, or nothing to do
+   1  failed
+   2  changes pending (plan) or differences (directory diff)
+   3  refused by a limit
+   4  no such account
+  64  wrong arguments
+  69  daemon not reachable
+  75  busy
+  77  not allowed
+  78  wrong configuration";
 
 /// Returns a parser for a kind of account, whose errors list the kinds.
 fn kind() -> impl clap::builder::TypedValueParser<Value = AccountKind> {
@@ -181,12 +190,27 @@ pub struct Man {
     pub out: Option<PathBuf>,
 }
 
+/// The kubeconfig of a cluster's administrator.
+#[derive(Debug, Clone, Args)]
+pub struct Admin {
+    /// The administrator's kubeconfig; read once and not kept. Default: $KUBECONFIG, or ~/.kube/config
+    #[arg(long, value_name = "FILE")]
+    pub admin_kubeconfig: Option<PathBuf>,
+}
+
+impl Admin {
+    /// Returns the file, if it is given.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        self.admin_kubeconfig.as_deref()
+    }
+}
+
 /// The arguments of `init`.
 #[derive(Debug, Args)]
 pub struct Init {
-    /// The administrator's kubeconfig; read once and not kept
-    #[arg(long, value_name = "FILE")]
-    pub admin_kubeconfig: PathBuf,
+    #[command(flatten)]
+    pub admin: Admin,
     /// The cluster's name in the configuration
     #[arg(long, value_name = "NAME")]
     pub cluster: String,
@@ -204,9 +228,8 @@ pub struct Init {
 pub struct Uninstall {
     #[command(flatten)]
     pub cluster: WebhookCluster,
-    /// The administrator's kubeconfig; read once and not kept
-    #[arg(long, value_name = "FILE")]
-    pub admin_kubeconfig: PathBuf,
+    #[command(flatten)]
+    pub admin: Admin,
     /// Show what would be removed, and remove nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -425,9 +448,8 @@ pub struct ArchiveApply {
     /// Identity file (private key) from `age-keygen`; if omitted, Secrets are not restored
     #[arg(long, value_name = "FILE")]
     pub identity: Option<PathBuf>,
-    /// The administrator's kubeconfig; read once and not kept. Default: $KUBECONFIG, or ~/.kube/config
-    #[arg(long, value_name = "FILE")]
-    pub admin_kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    pub admin: Admin,
     /// Reason; the history keeps it
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
@@ -618,10 +640,8 @@ pub struct WebhookUninstall {
     /// Remove the backstop policy too; then nothing checks uids
     #[arg(long)]
     pub backstop: bool,
-    /// The administrator's kubeconfig, because the daemon may not remove its webhooks; read once and not kept. Default:
-    /// $KUBECONFIG, or ~/.kube/config
-    #[arg(long, value_name = "FILE")]
-    pub admin_kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    pub admin: Admin,
 }
 
 /// The arguments of `webhook audit`.
@@ -629,8 +649,8 @@ pub struct WebhookUninstall {
 pub struct WebhookAudit {
     #[command(flatten)]
     pub cluster: WebhookCluster,
-    /// Kubeconfig of an administrator who may list everything; read once and not kept. Default: $KUBECONFIG, or
-    /// ~/.kube/config, or the daemon's own access, which cannot list all kinds
+    /// The administrator's kubeconfig; read once and not kept. Default: $KUBECONFIG, or ~/.kube/config; without all of
+    /// these, the daemon's own access, which cannot list all kinds
     #[arg(long, value_name = "FILE")]
     pub admin_kubeconfig: Option<PathBuf>,
 }

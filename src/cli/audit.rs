@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::admin;
 use super::arguments::WebhookAudit;
 use super::context::{Context, as_bursar};
 use super::exit::{Exit, Failure};
 use super::output::{self, clean};
-use super::recovery::admin_of;
 use super::webhook::{cluster, site};
 use crate::bootstrap;
 use crate::bootstrap::webhook::audit::{Audit, Found, audit};
@@ -15,10 +15,7 @@ pub(super) async fn run(context: &Context, arguments: &WebhookAudit) -> Result<E
     let settings = context.settings()?;
     let name = cluster(&settings, &arguments.cluster)?;
     // The daemon may not list all kinds. If there is an administrator's kubeconfig, it is used instead.
-    let given = arguments.admin_kubeconfig.clone();
-    let admin =
-        if given.is_some() { given } else { admin_of(&settings, &name, None).ok().filter(|path| path.exists()) };
-    let admin = match admin {
+    let admin = match admin::if_any(&name, arguments.admin_kubeconfig.as_deref()).await? {
         Some(path) => {
             bootstrap::must_be_same(&name, &settings.clusters[&name], &path).await?;
             Some(bootstrap::client(&path).await?)

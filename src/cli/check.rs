@@ -1,5 +1,6 @@
 //! `bursar check`: checks the configuration without contacting anything.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 
@@ -9,7 +10,8 @@ use serde_json::json;
 use super::context::{Context, become_bursar};
 use super::exit::{Exit, Failure};
 use super::output;
-use crate::desired::quota::without_default;
+use crate::desired::quota::{DEFAULTS, traps};
+use crate::ledger::LedgerState;
 use crate::policy::{Class, Policy};
 use crate::rules::AllowedVolume;
 use crate::settings::{Egress, Names, Settings, SettingsErrors, egress};
@@ -123,13 +125,14 @@ fn warnings(policy: &Policy) -> Vec<String> {
         )
     };
     let trap = |class: &Class| {
-        let resources = without_default(class, class.quota.keys().map(String::as_str));
+        let nothing = LedgerState::default();
+        let of_cluster = |cluster| traps(class, policy, &nothing, cluster);
+        let resources: BTreeSet<&str> = class.clusters.iter().flat_map(of_cluster).collect();
         (!resources.is_empty()).then(|| {
             format!(
-                "class.{}.quota: pods that do not name {} themselves are refused; give defaults, for example limit_range = \
-                 {{ container = {{ default = {{ cpu = \"500m\", memory = \"512Mi\" }} }} }}",
+                "class.{}.quota: pods that do not name {} themselves are refused; give defaults, for example {DEFAULTS}",
                 class.name,
-                resources.join(", ")
+                resources.into_iter().collect::<Vec<_>>().join(", ")
             )
         })
     };

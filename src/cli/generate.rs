@@ -37,8 +37,7 @@ pub(super) fn man(context: &Context, arguments: &Man) -> Result<Exit, Failure> {
         }
         return Ok(Exit::Done);
     }
-    let mut command = arguments::ungrouped().disable_help_subcommand(true);
-    command.build();
+    let command = manual::command();
     let mut page = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut page).context("cannot make the page")?;
     for command in command.get_subcommands() {

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::arguments::Init;
 use super::context::{Context, as_bursar};
 use super::exit::{Exit, Failure};
-use super::output;
+use super::{admin, output};
 use crate::bootstrap::{self, AccessError, Did, InitReport, InitRequest, webhook};
 use crate::errors::chain;
 use crate::identity::ClusterName;
@@ -31,6 +31,7 @@ pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Fai
         let text = format!("--cluster {cluster}: the configuration has no such cluster; it has: {known}");
         return Err(Failure::new(Exit::Usage, text));
     };
+    let admin_kubeconfig = &admin::of_cluster(&settings, &cluster, arguments.admin.file()).await?;
     let ledger = if arguments.dry_run {
         as_it_is(&settings.ledger()).await?
     } else {
@@ -41,7 +42,7 @@ pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Fai
     let request = InitRequest {
         policy: &settings.policy,
         cluster: &cluster,
-        admin_kubeconfig: &arguments.admin_kubeconfig,
+        admin_kubeconfig,
         daemon_kubeconfig,
         state_dir: &settings.state_dir,
         ledger: &ledger,

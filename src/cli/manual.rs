@@ -107,6 +107,39 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("bursar completions bash >/etc/bash_completion.d/bursar", "installs the completions for bash"),
     ("bursar man --out FOLDER", "writes all manual pages into a folder"),
 ];
+/// What exit codes mean for a command, if they mean more than for every command.
+const EXITS: &[(&str, &[(&str, &str)])] = &[
+    (
+        "plan",
+        &[("0", "nothing to do"), ("2", "changes are pending"), ("3", "changes are pending, and a limit refuses some")],
+    ),
+    (
+        "sync",
+        &[
+            ("0", "everything is as it should be"),
+            ("1", "some accounts fail, a source was not read completely, or a cluster or the realm does not answer"),
+            ("3", "a limit held something back; 3 takes precedence over 1"),
+            ("75", "with --once: bursard runs"),
+        ],
+    ),
+    ("check", &[("0", "the configuration is valid, also with warnings"), ("78", "it has errors; all are printed")]),
+    ("doctor", &[("0", "no problem was found"), ("1", "each problem is printed with its remedy")]),
+    ("directory-diff", &[("0", "no differences"), ("2", "there are differences")]),
+    ("webhook-audit", &[("0", "nothing breaks a rule"), ("1", "there are findings, or kinds that were not checked")]),
+    ("webhook-selftest", &[("0", "each request had the right result"), ("1", "at least one had not")]),
+    ("webhook-install", &[("1", "the webhook does not answer; nothing is enforced that was not before")]),
+    ("revoke", &[("1", "not confirmed yet by every API server; the next cycles go on with it")]),
+    ("uninstall", &[("75", "bursard runs")]),
+];
+/// Pages that belong together, in addition to those of every page.
+const RELATED: &[(&str, &[&str])] = &[
+    ("init", &["bursar-uninstall (1)", "bursar-doctor (1)"]),
+    ("uninstall", &["bursar-init (1)"]),
+    ("webhook-install", &["bursar-webhook (8)", "bursar-webhook-selftest (1)"]),
+    ("approver-install", &["bursar-webhook (8)"]),
+    ("suspend", &["bursar-resume (1)"]),
+    ("hold", &["bursar-release (1)"]),
+];
 /// The examples on the page of `bursar` itself.
 const FIRST_EXAMPLES: &[&str] = &["bursar check", "bursar plan", "bursar status", "bursar why tool foo"];
 
@@ -129,7 +162,7 @@ const CONFIGURATION: &str = include_str!("../../config/bursar.toml");
 /// Returns an error if a file cannot be written.
 pub(super) fn write(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
-    clap_mangen::generate_to(arguments::ungrouped(), folder)?;
+    clap_mangen::generate_to(command(), folder)?;
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -145,11 +178,71 @@ pub(super) fn write(folder: &Path) -> io::Result<()> {
     fs::write(folder.join("bursar.toml.5"), configuration())
 }
 
+/// Returns the command line, with a synopsis for each command that names the values of its options.
+pub(super) fn command() -> clap::Command {
+    let mut command = arguments::ungrouped().disable_help_subcommand(true);
+    command.build();
+    with_synopsis(command)
+}
+
+fn with_synopsis(command: clap::Command) -> clap::Command {
+    let synopsis = synopsis(&command);
+    command.override_usage(synopsis).mut_subcommands(with_synopsis)
+}
+
+fn synopsis(command: &clap::Command) -> String {
+    let mut words = vec![command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned()];
+    let required = command.get_groups().filter(|group| group.is_required_set());
+    let alternatives: Vec<&clap::Id> = required.flat_map(clap::ArgGroup::get_args).collect();
+    let is_own = |argument: &&clap::Arg| !["help", "version"].contains(&argument.get_id().as_str());
+    let (mut options, mut either) = (Vec::new(), Vec::new());
+    for argument in command.get_arguments().filter(|argument| !argument.is_positional()).filter(is_own) {
+        let values = if is_switch(argument) { Vec::new() } else { value_names(argument) };
+        let option = [vec![format!("--{}", argument.get_long().unwrap_or_default())], values].concat().join(" ");
+        if alternatives.contains(&argument.get_id()) {
+            either.push(option);
+        } else {
+            let shown = if argument.is_required_set() { option } else { format!("[{option}]") };
+            options.push((argument.is_global_set(), shown));
+        }
+    }
+    // The options of every command come last.
+    options.sort_by_key(|(is_global, _)| *is_global);
+    words.extend(options.into_iter().map(|(_, option)| option));
+    if !either.is_empty() {
+        words.push(format!("({})", either.join(" | ")));
+    }
+    for argument in command.get_positionals() {
+        let name = value_names(argument).join(" ");
+        words.push(if argument.is_required_set() { name } else { format!("[{name}]") });
+    }
+    if command.has_subcommands() {
+        words.push(if command.is_subcommand_required_set() { "COMMAND" } else { "[COMMAND]" }.to_owned());
+    }
+    words.join(" ")
+}
+
+fn is_switch(argument: &clap::Arg) -> bool {
+    !argument.is_positional() && argument.get_num_args().is_some_and(|count| !count.takes_values())
+}
+
+fn value_names(argument: &clap::Arg) -> Vec<String> {
+    let names = argument.get_value_names().unwrap_or_default().iter().map(ToString::to_string);
+    let many = argument.is_positional() && argument.get_num_args().is_some_and(|count| count.max_values() > 1);
+    names.map(|name| if many { format!("{name}...") } else { name }).collect()
+}
+
 /// Returns the sections that follow the options on the page of a command.
 pub(super) fn more(command: &str) -> String {
     let mut text = String::new();
     if !command.is_empty() {
-        let _ = write!(text, ".SH EXIT STATUS\n{}\n", escaped(arguments::EXIT_CODES));
+        text.push_str(".SH EXIT STATUS\n");
+        let own = EXITS.iter().find(|(name, _)| *name == command).map_or(&[][..], |(_, own)| own);
+        own.iter().for_each(|(code, meaning)| listed(&mut text, code, meaning));
+        let all = arguments::EXIT_CODES.lines().filter_map(|line| line.trim_start().split_once("  "));
+        for (code, meaning) in all.filter(|(code, _)| !own.iter().any(|(known, _)| known == code)) {
+            listed(&mut text, code, meaning);
+        }
     }
     let examples: Vec<_> = EXAMPLES.iter().filter(|(typed, _)| is_about(typed, command)).collect();
     if !examples.is_empty() {
@@ -162,8 +255,13 @@ pub(super) fn more(command: &str) -> String {
     for (file, what) in FILES {
         listed(&mut text, file, what);
     }
-    let parent = if command.is_empty() { "" } else { ".BR bursar (1),\n" };
-    let _ = write!(text, ".SH SEE ALSO\n{parent}.BR bursard (8),\n.BR bursar.toml (5),\n/usr/share/doc/bursar\n");
+    text.push_str(".SH SEE ALSO\n");
+    let related = RELATED.iter().find(|(name, _)| *name == command).map_or(&[][..], |(_, related)| related);
+    let parent = (!command.is_empty()).then_some("bursar (1)");
+    for page in related.iter().copied().chain(parent) {
+        let _ = writeln!(text, ".BR {},", escaped(page));
+    }
+    let _ = write!(text, ".BR bursard (8),\n.BR bursar.toml (5),\n/usr/share/doc/bursar\n");
     text
 }
 
@@ -299,6 +397,36 @@ mod tests {
             for section in [".SH EXAMPLES", ".SH FILES", ".SH SEE ALSO"] {
                 assert!(text.contains(section), "{} lacks {section}", page.display());
             }
+            let name = page.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            assert!(name.ends_with(".5") || name == "bursar.1" || text.contains(".SH EXIT STATUS"), "{name}");
+        }
+        let synopsis = |page: &str| {
+            let text = fs::read_to_string(folder.join(page)).expect("the page is readable").replace("\\-", "-");
+            let mut lines = text.lines().skip_while(|line| *line != ".SH SYNOPSIS");
+            lines.nth(1).unwrap_or_default().to_owned()
+        };
+        let every = "[--config FILE] [--ledger FILE] [--json] [--wide]";
+        for (page, rest) in [
+            ("bursar-plan.1", format!("[--at TIME] {every}")),
+            ("bursar-hold.1", format!("--reason TEXT [--ticket TEXT] {every} KIND NAME")),
+            ("bursar-quota.1", format!("{every} COMMAND")),
+            ("bursar-history.1", format!("[--last COUNT] {every} [KIND] [NAME]")),
+        ] {
+            let shown = synopsis(page).replace("\\fB", "").replace("\\fR", "");
+            assert!(shown.ends_with(&rest), "{page}: {shown}");
+        }
+        let shown = synopsis("bursar-adopt-namespace.1");
+        assert!(shown.contains("(--tool NAME | --user NAME | --group NAME)"), "{shown}");
+        let selftest = fs::read_to_string(folder.join("bursar-webhook-selftest.1")).expect("the page is readable");
+        assert!(selftest.contains("at least one had not") && !selftest.contains("\nfailed\n"), "{selftest}");
+        let names: Vec<String> =
+            pages.iter().map(|page| page.file_name().unwrap_or_default().to_string_lossy().into_owned()).collect();
+        let linked = RELATED.iter().flat_map(|(_, pages)| pages.iter()).copied();
+        for page in linked.map(|page| page.replace(" (", ".").replace(')', "")) {
+            assert!(names.contains(&page), "there is no page {page}");
+        }
+        for command in EXITS.iter().map(|(name, _)| name).chain(RELATED.iter().map(|(name, _)| name)) {
+            assert!(names.contains(&format!("bursar-{command}.1")), "there is no page of {command}");
         }
         fs::remove_dir_all(&folder).expect("the file can be removed");
     }

@@ -1,6 +1,7 @@
 //! The administrators' command `bursar`: turns the arguments into one call of the library or of the daemon, and prints
 //! the answer. Each command has its own file. Only this module prints, and it makes no decisions.
 
+mod admin;
 mod approver;
 mod archive;
 pub mod arguments;

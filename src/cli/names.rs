@@ -1,5 +1,5 @@
-//! Prints names for shell completions: accounts and refusals from the ledger, classes, clusters and sources from the
-//! configuration. A caller who may read neither gets none.
+//! Prints names for shell completions: accounts, refusals and archives from the ledger, classes, clusters and sources
+//! from the configuration. A caller who may read neither gets none.
 
 use super::arguments::NameKind;
 use super::context::Context;
@@ -18,6 +18,7 @@ pub(super) async fn run(context: &Context, kind: NameKind) -> Result<Exit, Failu
             let refusals = report["refusals"].as_array().into_iter().flatten();
             refusals.filter_map(|refusal| refusal["hash"].as_str().map(str::to_owned)).collect()
         }
+        NameKind::Archive => context.store().await?.state().await?.archives.keys().cloned().collect(),
         NameKind::Account(kind) => {
             let ledger = context.store().await?.state().await?;
             let accounts = ledger.accounts.values().filter(|it| it.kind == kind && it.state != Lifecycle::Deleted);
@@ -40,6 +41,7 @@ _bursar_with_names() {
         --cluster) kind=cluster ;;
         accept|diff) kind=source ;;
         approve) kind=refusal ;;
+        show|apply) [[ ${COMP_WORDS[COMP_CWORD-2]} == archive ]] && kind=archive ;;
     esac
     if [[ -n $kind && $word != -* ]]; then
         local name
@@ -68,6 +70,7 @@ complete -c bursar -f -n "__bursar_before --class" -a "(bursar names class 2>/de
 complete -c bursar -f -n "__bursar_before --cluster" -a "(bursar names cluster 2>/dev/null)"
 complete -c bursar -f -n "__bursar_before accept diff" -a "(bursar names source 2>/dev/null)"
 complete -c bursar -f -n "__bursar_before approve" -a "(bursar names refusal 2>/dev/null)"
+complete -c bursar -f -n "__bursar_before show apply; and __fish_seen_subcommand_from archive" -a "(bursar names archive 2>/dev/null)"
 "#;
 
 /// The script for zsh. For everything but names, it calls the function that clap generates.
@@ -80,6 +83,7 @@ _bursar_with_names() {
         --cluster) kind=cluster ;;
         accept|diff) kind=source ;;
         approve) kind=refusal ;;
+        show|apply) [[ ${words[CURRENT-2]} == archive ]] && kind=archive ;;
     esac
     if [[ -n $kind && ${words[CURRENT]} != -* ]]; then
         compadd -- ${(f)"$(bursar names $kind 2>/dev/null)"}
@@ -101,7 +105,7 @@ mod tests {
 
     #[test]
     fn every_kind_in_the_scripts_is_a_valid_argument() {
-        for kind in ["tool", "user", "group", "class", "cluster", "source", "refusal"] {
+        for kind in ["tool", "user", "group", "class", "cluster", "source", "refusal", "archive"] {
             let parsed = Arguments::try_parse_from(["bursar", "names", kind]).expect(kind);
             assert!(matches!(parsed.command, Command::Names { .. }));
         }
@@ -123,5 +127,30 @@ mod tests {
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
         assert!(!folder.path().join("x").exists(), "a name ran as a command");
         assert!(said.ends_with("<foo><f$(touch x)><f`touch x`><f;touch x>"), "{said}");
+    }
+
+    #[test]
+    fn bash_knows_the_kind_of_each_place() {
+        for (line, kind) in [
+            ("bursar show tool", "tool"),
+            ("bursar directory accept", "source"),
+            ("bursar approve", "refusal"),
+            ("bursar archive show", "archive"),
+            ("bursar archive apply", "archive"),
+            ("bursar show", "clap"),
+            ("bursar webhook audit --cluster", "cluster"),
+        ] {
+            let script = format!(
+                r#"bursar() {{ echo "$2"; }}
+                _bursar() {{ COMPREPLY=(clap); }}
+                {BASH}
+                COMP_WORDS=({line} "") COMP_CWORD={}
+                _bursar_with_names
+                echo "${{COMPREPLY[@]}}""#,
+                line.split(' ').count()
+            );
+            let ran = Process::new("bash").args(["-c", &script]).output().expect("bash runs");
+            assert_eq!(String::from_utf8_lossy(&ran.stdout).trim(), kind, "{line}");
+        }
     }
 }

@@ -3,22 +3,20 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::json;
 
 use super::arguments::Takeover;
 use super::context::{Context, as_bursar, become_bursar, may_act};
 use super::exit::{Exit, Failure};
-use super::output;
+use super::{admin, output};
 use crate::bootstrap::{self, InitRequest};
 use crate::daemon;
 use crate::errors::chain;
-use crate::identity::ClusterName;
 use crate::ledger::cluster_recovery::Facts;
 use crate::recovery::{self, Rebuilt, RecoveryError, Remembered};
 use crate::runtime;
-use crate::settings::Settings;
 use crate::store::backup;
 use crate::store::restore::{RestoreError, Restored, Restoring, restore as put_back};
 
@@ -60,7 +58,8 @@ pub(super) async fn restore(context: &Context, path: &Path, older: bool) -> Resu
 pub(super) async fn rebuild(context: &Context, given: &[String]) -> Result<Exit, Failure> {
     let settings = context.settings()?;
     may()?;
-    let kubeconfigs = if given.is_empty() { settings.clusters.clone() } else { admins(&settings, given)? };
+    let kubeconfigs =
+        if given.is_empty() { admin::own(&settings).await? } else { admin::of_clusters(&settings, given).await? };
     let mut clients = BTreeMap::new();
     for (cluster, kubeconfig) in &kubeconfigs {
         clients.insert(cluster.clone(), bootstrap::client(kubeconfig).await?);
@@ -95,17 +94,7 @@ pub(super) async fn rebuild(context: &Context, given: &[String]) -> Result<Exit,
 pub(super) async fn takeover(context: &Context, arguments: &Takeover) -> Result<Exit, Failure> {
     let settings = context.settings()?;
     may()?;
-    let admins = match arguments.admin_kubeconfig.as_slice() {
-        [] => {
-            let admins = usual_admin(&settings)?;
-            if !context.global.json {
-                let files: Vec<String> = admins.values().map(|path| path.display().to_string()).collect();
-                output::line(format!("with the administrator's kubeconfig {}", files.join(", ")));
-            }
-            admins
-        }
-        given => admins(&settings, given)?,
-    };
+    let admins = admin::of_clusters(&settings, &arguments.admin_kubeconfig).await?;
     let progress = output::progress("asking the clusters");
     let public_keys = as_bursar(async { public_keys(&settings.state_dir) }).await??;
     let (mut facts, mut owners) = (Facts::default(), Vec::new());
@@ -167,50 +156,6 @@ fn public_keys(state_dir: &Path) -> Result<Vec<[u8; 32]>, Failure> {
         return Ok(Vec::new());
     }
     Ok(vec![runtime::read_seal(state_dir)?.public_key()])
-}
-
-/// Returns the administrator's kubeconfig of each cluster from the arguments, each `FILE` or `NAME=FILE`.
-fn admins(settings: &Settings, given: &[String]) -> Result<BTreeMap<ClusterName, PathBuf>, Failure> {
-    let known: Vec<&ClusterName> = settings.clusters.keys().collect();
-    let mut admins = BTreeMap::new();
-    for given in given {
-        let named = given.split_once('=').map(|(name, file)| (ClusterName(name.to_owned()), file));
-        match (named.filter(|(name, _)| known.contains(&name)), known.as_slice()) {
-            (Some((name, file)), _) => drop(admins.insert(name, PathBuf::from(file))),
-            (None, [only]) => drop(admins.insert((*only).clone(), PathBuf::from(given))),
-            (None, _) => break,
-        }
-    }
-    if admins.len() == known.len() {
-        return Ok(admins);
-    }
-    let names: Vec<String> = known.iter().map(|name| format!("--admin-kubeconfig {name}=FILE")).collect();
-    Err(Failure::new(Exit::Usage, format!("give the administrator's kubeconfig of each cluster: {}", names.join(" "))))
-}
-
-/// Returns the administrator's kubeconfig of one cluster: the given one, or the one that `kubectl` uses.
-pub(super) fn admin_of(settings: &Settings, cluster: &ClusterName, given: Option<PathBuf>) -> Result<PathBuf, Failure> {
-    if !settings.clusters.contains_key(cluster) {
-        let text = format!("cluster {cluster} is not in the configuration");
-        return Err(Failure::new(Exit::Failed, text));
-    }
-    given.or_else(usual).ok_or_else(|| {
-        Failure::new(Exit::Usage, "no administrator's kubeconfig; add --admin-kubeconfig FILE, or set KUBECONFIG")
-    })
-}
-
-/// Returns the kubeconfig that `kubectl` uses: `$KUBECONFIG` or, if it exists, `~/.kube/config`.
-fn usual() -> Option<PathBuf> {
-    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".kube/config")).filter(|path| path.exists());
-    std::env::var_os("KUBECONFIG").map(PathBuf::from).or_else(home)
-}
-
-/// Returns the kubeconfig that `kubectl` uses as the administrator's kubeconfig of the only cluster.
-fn usual_admin(settings: &Settings) -> Result<BTreeMap<ClusterName, PathBuf>, Failure> {
-    match usual() {
-        Some(path) => admins(settings, &[path.display().to_string()]),
-        None => admins(settings, &[]),
-    }
 }
 
 impl From<RestoreError> for Failure {

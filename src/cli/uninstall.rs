@@ -5,13 +5,13 @@ use serde_json::json;
 use super::arguments::Uninstall;
 use super::context::{Context, as_bursar};
 use super::exit::{Exit, Failure};
-use super::{output, webhook};
+use super::{admin, output, webhook};
 use crate::bootstrap::{self, UninstallRequest};
 use crate::control::client::ClientError;
 use crate::store::ReadStore;
 
 pub(super) async fn run(context: &Context, arguments: &Uninstall) -> Result<Exit, Failure> {
-    let Uninstall { cluster, admin_kubeconfig, dry_run } = arguments;
+    let Uninstall { cluster, admin, dry_run } = arguments;
     let settings = context.settings()?;
     let cluster = webhook::cluster(&settings, cluster)?;
     // A running daemon would restore what is removed.
@@ -19,6 +19,7 @@ pub(super) async fn run(context: &Context, arguments: &Uninstall) -> Result<Exit
         return Err(Failure::new(Exit::Busy, "bursard runs; stop it first: systemctl disable --now bursard"));
     }
     let ledger = as_bursar(async { ReadStore::open(&settings.ledger()).await?.state().await }).await??;
+    let admin_kubeconfig = &admin::of_cluster(&settings, &cluster, admin.file()).await?;
     bootstrap::must_be_same(&cluster, &settings.clusters[&cluster], admin_kubeconfig).await?;
     let request = UninstallRequest {
         cluster: &cluster,

@@ -9,8 +9,7 @@ use serde_json::json;
 use super::arguments::{Webhook, WebhookCluster, WebhookInstall, WebhookManifests, WebhookUninstall};
 use super::context::{Context, as_bursar, become_bursar, may_act};
 use super::exit::{Exit, Failure};
-use super::recovery::admin_of;
-use super::{audit, output};
+use super::{admin, audit, output};
 use crate::bootstrap;
 use crate::bootstrap::webhook::{self, ClientCertificate, Installed, Tried, WebhookRequest, Wrote};
 use crate::contract::Sealer;
@@ -95,6 +94,7 @@ async fn install(context: &Context, arguments: &WebhookInstall) -> Result<Exit, 
     let installed = if let Some((url, folder)) = outside {
         let admin = match &arguments.admin_kubeconfig {
             Some(path) => {
+                admin::announce(&site.cluster, path).await?;
                 bootstrap::must_be_same(&site.cluster, site.kubeconfig(), path).await?;
                 Some(bootstrap::client(path).await?)
             }
@@ -206,7 +206,7 @@ fn lines(wrote: &[Wrote]) {
 
 async fn uninstall(context: &Context, arguments: &WebhookUninstall) -> Result<Exit, Failure> {
     let settings = context.settings()?;
-    let admin = admin_of(&settings, &cluster(&settings, &arguments.cluster)?, arguments.admin_kubeconfig.clone())?;
+    let admin = admin::of_cluster(&settings, &cluster(&settings, &arguments.cluster)?, arguments.admin.file()).await?;
     let site = site(context, &arguments.cluster).await?;
     bootstrap::must_be_same(&site.cluster, site.kubeconfig(), &admin).await?;
     let admin = bootstrap::client(&admin).await?;
@@ -235,21 +235,27 @@ async fn selftest(context: &Context, arguments: &WebhookCluster) -> Result<Exit,
     if context.global.json {
         let rows: Vec<_> = tried
             .iter()
-            .map(|Tried { class, what, must_be_refused, wrong }| {
-                json!({"class": class, "what": what, "must_be_refused": must_be_refused, "wrong": wrong})
+            .map(|Tried { class, what, must_be_refused, wrong, remedy }| {
+                json!({
+                    "class": class, "what": what, "must_be_refused": must_be_refused, "wrong": wrong, "remedy": remedy,
+                })
             })
             .collect();
         output::json(&rows)?;
     } else {
-        for Tried { class, what, must_be_refused, wrong } in &tried {
-            let expected = if *must_be_refused { "refused" } else { "passes" };
+        for Tried { class, what, must_be_refused, wrong, remedy } in &tried {
+            let [right, other] =
+                if *must_be_refused { ["refused", "not refused"] } else { ["passes", "does not pass"] };
             let line = match wrong {
-                None => format!("+ class {class}: {what}: {expected}"),
-                Some(wrong) => format!("! class {class}: {what}: not {expected}: {wrong}"),
+                None => format!("+ class {class}: {what}: {right}"),
+                Some(wrong) => format!("! class {class}: {what}: {other}: {wrong}"),
             };
             output::signed(line);
+            if let Some(remedy) = remedy {
+                output::line(format!("    remedy: {remedy}"));
+            }
         }
-        if !good {
+        if tried.iter().any(|tried| tried.wrong.is_some() && tried.remedy.is_none()) {
             output::line("next: bursar doctor, then bursar webhook install, and the self-test again");
         }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use config::{Config, File, FileFormat};
 use serde_json::{Map, Value};
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
 
 /// The prefix of all variables.
 const PREFIX: &str = "BURSAR_";
@@ -31,7 +31,7 @@ pub(super) struct Merged {
 pub(super) fn merged(path: &Path, text: &str, environment: &BTreeMap<String, String>) -> Result<Merged, String> {
     let name = super::file_name(path);
     let table = text.parse::<toml::Table>().map_err(|error| {
-        let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+        let line = error.span().map_or(1, |span| line_at(text, span.start));
         format!("{name}: line {line}: {}", error.message())
     })?;
     let of_file = serde_json::to_value(table).map_err(|error| format!("{name}: {error}"))?;
@@ -63,6 +63,60 @@ pub(super) fn merged(path: &Path, text: &str, environment: &BTreeMap<String, Str
         variables.insert(shown(&parts, &tree), variable.clone());
     }
     Ok(Merged { root, variables, added, warnings })
+}
+
+/// The line of each key and table in the text of a TOML file, by its name in errors.
+pub(super) struct Lines(BTreeMap<String, usize>);
+
+impl Lines {
+    pub(super) fn of(text: &str) -> Self {
+        let mut lines = Self(BTreeMap::new());
+        lines.add(text, "", DeTable::parse_recoverable(text).0.get_ref());
+        lines
+    }
+
+    /// Returns the line of a key, or of the innermost table around it if the key is missing; `None` if a variable of
+    /// the environment adds the key or that table.
+    pub(super) fn find(&self, mut key: &str, added: &BTreeMap<String, String>) -> Option<usize> {
+        while !added.contains_key(key) {
+            match self.0.get(key) {
+                Some(line) => return Some(*line),
+                None => key = &key[..key.rfind(['.', '['])?],
+            }
+        }
+        None
+    }
+
+    fn add(&mut self, text: &str, path: &str, table: &DeTable<'_>) {
+        for (key, value) in table {
+            let (name, line) = (key.get_ref(), line_at(text, key.span().start));
+            let path = if path.is_empty() { name.to_string() } else { format!("{path}.{name}") };
+            self.add_value(text, path, line, value.get_ref());
+        }
+    }
+
+    fn add_value(&mut self, text: &str, path: String, line: usize, value: &DeValue<'_>) {
+        match value {
+            DeValue::Table(table) => self.add(text, &path, table),
+            DeValue::Array(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    let name = item.get_ref().get("name").and_then(|name| name.get_ref().as_str());
+                    let path = match name.filter(|name| !name.is_empty()) {
+                        Some(name) => format!("{path}.{name}"),
+                        None => format!("{path}[{index}]"),
+                    };
+                    self.add_value(text, path, line_at(text, item.span().start), item.get_ref());
+                }
+            }
+            _ => {}
+        }
+        self.0.entry(path).or_insert(line);
+    }
+}
+
+/// Returns the number of the line at a place in the text; the first line is 1.
+fn line_at(text: &str, place: usize) -> usize {
+    text.as_bytes().iter().take(place).filter(|byte| **byte == b'\n').count() + 1
 }
 
 /// Returns the value of a key, given by its parts.

@@ -113,7 +113,7 @@ pub struct Homes {
     pub prefixes: Vec<PathBuf>,
 }
 
-/// All errors of a configuration, one line each: `bursar.toml: KEY: PROBLEM; for example VALUE`.
+/// All errors of a configuration, one line each: `bursar.toml: KEY: PROBLEM; for example VALUE (line 3)`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct SettingsErrors(pub Vec<String>);
 
@@ -178,12 +178,15 @@ impl Settings {
         match settings {
             Some(settings) if errors.is_empty() => Ok(Self { warnings, ..settings }),
             _ => {
-                let name = file_name(path);
-                let line = |table::Wrong { key, what, .. }: &table::Wrong| match variables.get(key) {
-                    Some(variable) => format!("{variable}: {what}"),
-                    None => format!("{name}: {key}: {what}"),
+                let (name, lines) = (file_name(path), file::Lines::of(text));
+                let said = |table::Wrong { key, what, .. }: &table::Wrong| {
+                    if let Some(variable) = variables.get(key) {
+                        return format!("{variable}: {what}");
+                    }
+                    let line = lines.find(key, &added).map(|line| format!(" (line {line})"));
+                    format!("{name}: {key}: {what}{}", line.unwrap_or_default())
                 };
-                Err(SettingsErrors(errors.iter().map(line).collect()))
+                Err(SettingsErrors(errors.iter().map(said).collect()))
             }
         }
     }

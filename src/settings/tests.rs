@@ -44,7 +44,12 @@ fn load_in(folder: &Path, text: &str, variables: &[(&str, &str)]) -> Result<Sett
     let path = folder.join("bursar.toml");
     std::fs::write(&path, text).expect("the folder is writable");
     let environment = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let without_line = |error: String| match error.rsplit_once(" (line ") {
+        Some((error, _)) => error.to_owned(),
+        None => error,
+    };
     Settings::load_with(&path, &environment.collect())
+        .map_err(|errors| SettingsErrors(errors.0.into_iter().map(without_line).collect()))
 }
 
 fn load(text: &str) -> Result<Settings, SettingsErrors> {
@@ -58,6 +63,55 @@ fn errors(text: &str) -> Vec<String> {
 
 fn class_error(line: &str) -> Vec<String> {
     errors(&format!("{TOOL}{line}\n"))
+}
+
+#[test]
+fn errors_name_the_line_of_the_key_or_of_its_table() {
+    let text = r#"site = "test"
+homs = {}
+
+[[source]]
+name = "people"
+type = "ldap"
+preset = "toolforge"
+urls = ["ldaps://ldap.example.org"]
+
+[source.tools]
+base = 5
+
+[[source]]
+name = "guests"
+type = "ldif"
+
+[class.tool]
+from = "tools"
+namespace = "tool-{name}"
+quota = { pods = "16",
+    "limits.memory" = "lots" }
+volumes = [
+    { name = "data", kind = "odd" },
+]
+"#;
+    let folder = folder();
+    let path = folder.path().join("bursar.toml");
+    let variables = BTreeMap::from([("BURSAR_CLUSTER__LAB__DNS".to_owned(), "x".to_owned())]);
+    let SettingsErrors(errors) = {
+        std::fs::write(&path, text).expect("the folder is writable");
+        Settings::load_with(&path, &variables).expect_err("the text has errors")
+    };
+    for (key, line) in [
+        ("homs", " (line 2)"),
+        ("source.people.tools.base", " (line 11)"),
+        ("source.guests.paths", " (line 13)"),
+        ("class.tool.clusters", " (line 17)"),
+        ("class.tool.quota.limits.memory", " (line 21)"),
+        ("class.tool.volumes.data.kind", " (line 23)"),
+    ] {
+        let found = errors.iter().find(|error| error.starts_with(&format!("bursar.toml: {key}: ")));
+        assert!(found.is_some_and(|error| error.ends_with(line)), "{key}{line}: {errors:#?}");
+    }
+    let of_variable = errors.iter().find(|error| error.contains("cluster.lab"));
+    assert!(of_variable.is_some_and(|error| !error.contains("(line")), "{errors:#?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use bursar_testkit::Servers;
@@ -148,7 +148,7 @@ fn start_webhook(root: &Path, config: &Path) -> Process {
         webhook
     });
     let tried = require(bursar(config).args(["webhook", "selftest", "--cluster", "demo"]));
-    print!("{}", String::from_utf8_lossy(&tried.stdout));
+    print(&String::from_utf8_lossy(&tried.stdout));
     webhook
 }
 
@@ -171,9 +171,23 @@ fn start_approver(root: &Path, config: &Path, admin_kubeconfig: &Path) -> Proces
     approver
 }
 
+/// What the demo has printed so far.
+static PRINTED: Mutex<String> = Mutex::new(String::new());
+
+/// Prints a text, and keeps it for [`printed`].
+pub fn print(text: &str) {
+    print!("{text}");
+    PRINTED.lock().unwrap_or_else(PoisonError::into_inner).push_str(text);
+}
+
+/// Returns everything that was printed.
+pub fn printed() -> String {
+    PRINTED.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
 /// Prints what happens next.
 pub fn say(text: &str) {
-    println!("\n== {text}");
+    print(&format!("\n== {text}\n"));
 }
 
 /// Runs a command that must succeed.

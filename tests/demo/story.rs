@@ -12,7 +12,7 @@ use bursar_testkit::ready::wait_for;
 use bursar_testkit::sample::TOOLS;
 use bursar_testkit::slapd::BASE_DN;
 
-use crate::site::{Site, say};
+use crate::site::{Site, print, printed, say};
 
 /// The message about a step that failed.
 pub type Failed = String;
@@ -26,7 +26,8 @@ pub fn tell(site: &Site) -> Result<(), Failed> {
     nobody_runs_as_somebody_else(site)?;
     what_a_tool_has(site)?;
     a_new_tool(site)?;
-    the_ledger_answers(site)
+    the_ledger_answers(site)?;
+    the_recording_is_true()
 }
 
 /// Prints commands that the reader may try next.
@@ -81,7 +82,7 @@ fn a_tool_works(site: &Site) -> Result<(), Failed> {
     expect(text(&filled).contains("52503"), || "the pod does not run as uid 52503".to_owned())?;
     show(&succeed(&mut as_foo(&["get", "pods"]))?);
     let elsewhere = refuse(&mut as_foo(&["get", "pods", "--namespace", "tool-bar"]))?;
-    println!("{elsewhere}");
+    print(&format!("{elsewhere}\n"));
     expect(elsewhere.contains("Forbidden"), || format!("in the namespace of another tool: {elsewhere}"))
 }
 
@@ -90,11 +91,11 @@ fn nobody_runs_as_somebody_else(site: &Site) -> Result<(), Failed> {
     let other = r#"--overrides={"spec":{"securityContext":{"runAsUser":52504}}}"#;
     let image = "--image=registry.example.org/hello";
     let refused = refuse(site.kubectl_as_tool("foo").args(["run", "intruder", image, "--restart=Never", other]))?;
-    print!("{refused}");
+    print(&refused);
     expect(refused.contains("52503") && refused.contains("remove"), || format!("the webhook says: {refused}"))?;
     let elsewhere = "--image=registry.example.org.evil.example/hello";
     let refused = refuse(site.kubectl_as_tool("foo").args(["run", "intruder", elsewhere, "--restart=Never"]))?;
-    print!("{refused}");
+    print(&refused);
     expect(refused.contains("evil.example"), || format!("the webhook says: {refused}"))
 }
 
@@ -109,7 +110,7 @@ fn what_a_tool_has(site: &Site) -> Result<(), Failed> {
     }
     let kubeconfig = site.tool_kubeconfig("foo");
     let metadata = fs::metadata(&kubeconfig).map_err(|error| format!("{}: {error}", kubeconfig.display()))?;
-    println!("{} uid {} mode {:o}", kubeconfig.display(), metadata.uid(), metadata.mode() & 0o777);
+    print(&format!("{} uid {} mode {:o}\n", kubeconfig.display(), metadata.uid(), metadata.mode() & 0o777));
     expect(metadata.uid() == 52503 && metadata.mode() & 0o777 == 0o600, || {
         "the kubeconfig does not belong to the tool, or its mode is not 0600".to_owned()
     })
@@ -124,11 +125,8 @@ fn a_new_tool(site: &Site) -> Result<(), Failed> {
     let began = Instant::now();
     show(&succeed(site.bursar().arg("sync"))?);
     let allowed = succeed(site.kubectl_as_tool("fresh").args(["auth", "can-i", "create", "pods"]))?;
-    println!(
-        "tool fresh can create pods: {} ({:.1} s after it was added)",
-        text(&allowed).trim(),
-        began.elapsed().as_secs_f32()
-    );
+    let (answer, seconds) = (text(&allowed).trim().to_owned(), began.elapsed().as_secs_f32());
+    print(&format!("tool fresh can create pods: {answer} ({seconds:.1} s after it was added)\n"));
     Ok(())
 }
 
@@ -143,6 +141,29 @@ fn the_ledger_answers(site: &Site) -> Result<(), Failed> {
     })?;
     show(&succeed(site.bursar().args(["ledger", "verify"]))?);
     Ok(())
+}
+
+/// Checks that the demo still prints each line of the recording in README.md, apart from numbers and times.
+fn the_recording_is_true() -> Result<(), Failed> {
+    let (_, recording) = include_str!("../../README.md")
+        .split_once("`make demo DEMO=once` prints (shortened):\n")
+        .ok_or("README.md has no recording of the demo")?;
+    let printed: Vec<String> = printed().lines().map(without_numbers).collect();
+    let mut lines = recording.lines().take_while(|line| line.is_empty() || line.starts_with("    "));
+    let is_printed = |line: &&str| printed.contains(&without_numbers(line));
+    match lines.find(|line| !line.is_empty() && !is_printed(line)) {
+        Some(line) => Err(format!("README.md shows a line that the demo does not print: {line}")),
+        None => Ok(()),
+    }
+}
+
+/// Returns the words of a line, with each number replaced by `#`.
+fn without_numbers(line: &str) -> String {
+    let mut text = line.split_whitespace().collect::<Vec<_>>().join(" ").replace(|one: char| one.is_ascii_digit(), "#");
+    while text.contains("##") {
+        text = text.replace("##", "#");
+    }
+    text
 }
 
 /// Returns how many rows `bursar VIEW --json` prints.
@@ -174,7 +195,7 @@ fn expect(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Failed>
 }
 
 fn show(output: &Output) {
-    print!("{}", text(output));
+    print(&text(output));
 }
 
 fn text(output: &Output) -> String {

@@ -219,13 +219,19 @@ fn a_cycle_fails_if_a_cluster_is_unreachable() {
 }
 
 #[test]
-fn a_takeover_without_a_kubeconfig_names_the_missing_option() {
+fn a_command_without_the_administrators_kubeconfig_names_the_option() {
     let site = Site::new();
     site.configure(&site.student());
     let mut command = site.command("takeover");
     command.env("HOME", site.path("nowhere")).env_remove("KUBECONFIG");
     let said = ended(&mut command, 64, "takeover");
     assert!(said.contains("--admin-kubeconfig prod=FILE"), "{said}");
+    let mut command = site.command("init --cluster prod");
+    command.env("HOME", site.path("nowhere")).env_remove("KUBECONFIG");
+    let said = ended(&mut command, 64, "init without a kubeconfig");
+    assert!(said.contains("add --admin-kubeconfig FILE, or set KUBECONFIG"), "{said}");
+    let said = ended(command.env("KUBECONFIG", "/a:/b"), 64, "init with several kubeconfigs");
+    assert!(said.contains("KUBECONFIG names several files"), "{said}");
 }
 
 #[test]
@@ -538,14 +544,18 @@ fn doctor_finds_no_problem_after_init() {
     let admin = &world.servers.cluster.admin_kubeconfig;
     let bursar = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-        command.arg("--config").arg(world.config()).arg("--json").args(arguments);
+        command.arg("--config").arg(world.config()).arg("--json").args(arguments).env("KUBECONFIG", admin);
         let output = command.output().expect("bursar is built");
         let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
-        (output.status.code(), value)
+        (output.status.code(), value, String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    let (exit, report) = bursar(&["init", "--cluster", "test", "--admin-kubeconfig", &admin.display().to_string()]);
-    assert_eq!((exit, report["cluster"].as_str()), (Some(0), Some("test")), "{report}");
-    let (exit, findings) = bursar(&["doctor"]);
+    let (file, server) = (admin.display().to_string(), &world.servers.cluster.url);
+    let announced = format!("cluster test: using kubeconfig {file}, server {server}\n");
+    for given in [&["init", "--cluster", "test"][..], &["init", "--cluster", "test", "--admin-kubeconfig", &file]] {
+        let (exit, report, said) = bursar(given);
+        assert_eq!((exit, report["cluster"].as_str(), &said), (Some(0), Some("test"), &announced), "{report}");
+    }
+    let (exit, findings, _) = bursar(&["doctor"]);
     let bad: Vec<&Value> =
         findings.as_array().into_iter().flatten().filter(|finding| !finding["remedy"].is_null()).collect();
     // The daemon was never started here. That is the next step, not a problem.

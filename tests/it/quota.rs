@@ -4,11 +4,12 @@ use std::fs;
 use std::process::Command;
 
 use bursar::daemon;
+use bursar::desired::quota::without_default;
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, QuotaSet, QuotaUnset, Target};
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::{SignedDuration, Timestamp};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::world::World;
 
@@ -201,4 +202,45 @@ fn quota_commands_set_list_import_and_unset() {
     assert!(history.contains("quota override set") && history.contains("quota override unset"), "{history}");
     world.cycle();
     assert_eq!(hard(&world)["limits.cpu"], Value::Null);
+}
+
+#[test]
+fn the_api_server_refuses_a_plain_pod_by_the_resources_without_a_default() {
+    const RESOURCES: [&str; 4] = ["limits.cpu", "limits.memory", "requests.cpu", "requests.memory"];
+    let world = World::new("traps");
+    let mut class = world.settings().policy.classes["tool"].clone();
+    let [cpu, memory] = ["cpu", "memory"].map(|resource| json!({resource: "1Mi"}));
+    let ranges = [
+        None,
+        Some(json!([{"type": "Container", "default": memory, "defaultRequest": cpu}])),
+        Some(json!([{"type": "Container", "max": memory, "min": cpu}])),
+        Some(json!([{"type": "Container", "default": {"cpu": "1", "memory": "1Mi"}}])),
+        Some(json!([{"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}}])),
+    ];
+    for (number, limits) in ranges.into_iter().enumerate() {
+        let namespace = &format!("traps-{number}");
+        world.kubectl(&["create", "namespace", namespace]);
+        if let Some(limits) = &limits {
+            let range = json!({
+                "apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "defaults", "namespace": namespace},
+                "spec": {"limits": limits},
+            });
+            world.servers.cluster.run(&["create", "-f", "-"], &range.to_string());
+        }
+        let hard = RESOURCES.map(|resource| format!("{resource}=4Gi")).join(",");
+        world.kubectl(&["create", "quota", "all", &format!("--hard={hard}"), "-n", namespace]);
+        class.limit_range = limits;
+        let expected = without_default(&class, RESOURCES);
+        // A controller puts the quota in force, and makes the service account, a moment after they exist.
+        wait_for(&format!("a plain pod in {namespace} lacks exactly {expected:?}"), DEADLINE, || {
+            let admin = &world.servers.cluster.admin_kubeconfig;
+            let pod = ["run", "plain", "--image=registry.example.org/plain", "--dry-run=server", "-n", namespace];
+            let tried = world.kubectl_with(admin, &pod);
+            let said = String::from_utf8_lossy(&tried.stderr).into_owned();
+            let lacks: Vec<&str> =
+                RESOURCES.into_iter().filter(|resource| said.contains(&format!("{resource} for: plain"))).collect();
+            let in_force = world.kubectl(&["get", "quota", "all", "-n", namespace, "-o", "jsonpath={.status.hard}"]);
+            (!in_force.is_empty() && tried.status.success() == expected.is_empty() && lacks == expected).then_some(())
+        });
+    }
 }

@@ -5,6 +5,7 @@
 //! The daemon installs it with its own credential and the rights that `init` gave: certain objects by name, webhook
 //! configurations that the admission policy limits to tenants' namespaces, and no policies.
 
+mod absent;
 pub mod adopted_rules;
 pub mod audit;
 mod authority;
@@ -30,6 +31,7 @@ use kube::{Api, Client, ResourceExt as _};
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
+pub use self::absent::{Absent, absent};
 pub(super) use self::authority::OUTSIDE as WEBHOOK_LIFETIME;
 pub use self::install::{expected, fixed, install, manifests, uninstall};
 pub use self::keep::{Kept, keep};

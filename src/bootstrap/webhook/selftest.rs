@@ -15,9 +15,11 @@ use super::server_rules;
 use super::{AccessError, WEBHOOK, WebhookRequest, found, if_outdated, wait_for};
 use crate::bootstrap::answered;
 use crate::contract::{self, CLASS, Identity, SELFTEST, TenantState};
+use crate::desired::quota::{DEFAULTS, traps};
 use crate::desired::server_rules::unchosen;
 use crate::errors::chain;
 use crate::identity::{AccountId, AccountName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid};
+use crate::policy::Class;
 use crate::rules::server::{ServerRule, ServerRules};
 use crate::rules::{ClassRules, Mode};
 
@@ -41,6 +43,8 @@ pub struct Tried {
     pub must_be_refused: bool,
     /// What went wrong; `None` if the result is right.
     pub wrong: Option<String>,
+    /// What to do about it, if another installation of the webhook would not help.
+    pub remedy: Option<String>,
 }
 
 /// Tests the rules of every class.
@@ -54,13 +58,14 @@ pub async fn selftest(client: &Client, request: WebhookRequest<'_>) -> Result<Ve
         seal(client, request, class, rules).await?;
         tried.extend(of_class(client, class, rules).await?);
         let Some(known) = request.policy.classes.get(class) else { continue };
+        tried.extend(under_quota(known, request));
         let unchosen = unchosen(request.ledger.older_than_rules);
         // The API server sees the class through a watch, so the first request may need a few seconds.
         let mut patience = POLICIES_HEAR_WITHIN;
         for (what, path, object) in refused_by_server(&known.admission.server, unchosen, &plain(rules)) {
             let answer = wait_for(patience, async || Ok(must_refuse(client, path, &object).await)).await?;
             patience = Duration::ZERO;
-            tried.push(Tried { class: class.clone(), what, must_be_refused: true, wrong: answer.err() });
+            tried.push(Tried { class: class.clone(), what, must_be_refused: true, wrong: answer.err(), remedy: None });
         }
     }
     Ok(tried)
@@ -126,7 +131,8 @@ async fn of_class(client: &Client, class: &str, rules: &ClassRules) -> Result<Ve
             Err(why) => Err(why),
         })
     });
-    let tried = |what, must_be_refused, wrong| Tried { class: class.to_owned(), what, must_be_refused, wrong };
+    let tried =
+        |what, must_be_refused, wrong| Tried { class: class.to_owned(), what, must_be_refused, wrong, remedy: None };
     let mut all = vec![tried("a plain pod", false, ready.await?.err())];
     for (what, mode, spec) in refused(&plain()) {
         if mode(rules) == Mode::Enforce {
@@ -141,6 +147,27 @@ async fn of_class(client: &Client, class: &str, rules: &ClassRules) -> Result<Ve
         }
     }
     Ok(all)
+}
+
+/// Judges a plain pod by the quotas and the defaults of the class, as the API server does in namespaces of its tenants.
+/// The namespace of the self-test has neither, because only a controller puts a new quota in force. Returns `None` for a
+/// class without quotas.
+fn under_quota(class: &Class, request: WebhookRequest<'_>) -> Option<Tried> {
+    let traps: Vec<&str> = traps(class, request.policy, request.ledger, request.cluster).into_iter().collect();
+    let is_trap = !traps.is_empty();
+    (is_trap || !class.quota.is_empty()).then(|| Tried {
+        class: class.name.clone(),
+        what: "a plain pod under the quota",
+        must_be_refused: false,
+        wrong: is_trap.then(|| {
+            let traps = traps.join(", ");
+            format!("a quota or an override limits {traps}, for which the class gives no default")
+        }),
+        remedy: is_trap.then(|| {
+            let class = &class.name;
+            format!("give [class.{class}] defaults, for example {DEFAULTS}, then: systemctl reload bursard")
+        }),
+    })
 }
 
 /// The spec of a pod with nothing but its image.

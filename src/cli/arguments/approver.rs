@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::WebhookCluster;
+use super::{Admin, WebhookCluster};
 
 /// Commands of `approver`.
 #[derive(Debug, Subcommand)]
@@ -20,9 +20,8 @@ pub enum Approver {
 pub struct ApproverInstall {
     #[command(flatten)]
     pub cluster: WebhookCluster,
-    /// The administrator's kubeconfig; read once and not kept
-    #[arg(long, value_name = "FILE")]
-    pub admin_kubeconfig: PathBuf,
+    #[command(flatten)]
+    pub admin: Admin,
     /// The approver runs outside of the cluster, and needs the files in this folder (`bursar-webhook approve --dir`)
     #[arg(long, value_name = "FOLDER", conflicts_with = "image")]
     pub write: Option<PathBuf>,
@@ -39,7 +38,6 @@ pub struct ApproverInstall {
 pub struct ApproverUninstall {
     #[command(flatten)]
     pub cluster: WebhookCluster,
-    /// The administrator's kubeconfig; read once and not kept
-    #[arg(long, value_name = "FILE")]
-    pub admin_kubeconfig: PathBuf,
+    #[command(flatten)]
+    pub admin: Admin,
 }

@@ -17,16 +17,19 @@ pub enum NameKind {
     Source,
     /// The hashes of the refusals in the last cycle.
     Refusal,
+    /// Archives in the ledger.
+    Archive,
 }
 
 pub(super) fn name_kind() -> impl clap::builder::TypedValueParser<Value = NameKind> {
-    PossibleValuesParser::new(["tool", "user", "group", "class", "cluster", "source", "refusal"]).try_map(|kind| {
-        match kind.as_str() {
+    PossibleValuesParser::new(["tool", "user", "group", "class", "cluster", "source", "refusal", "archive"]).try_map(
+        |kind| match kind.as_str() {
             "class" => Ok(NameKind::Class),
             "cluster" => Ok(NameKind::Cluster),
             "source" => Ok(NameKind::Source),
             "refusal" => Ok(NameKind::Refusal),
+            "archive" => Ok(NameKind::Archive),
             account => account.parse::<AccountKind>().map(NameKind::Account),
-        }
-    })
+        },
+    )
 }

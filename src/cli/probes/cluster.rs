@@ -7,6 +7,7 @@ use super::confinement::confinement;
 use super::kinds::kinds;
 use super::webhook::webhook;
 use super::{Finding, authority};
+use crate::bootstrap::webhook::{Absent, absent};
 use crate::errors::chain;
 use crate::execute::endpoint::{self, Verdict};
 use crate::identity::ClusterName;
@@ -93,6 +94,8 @@ async fn as_daemon(settings: &Settings, name: &ClusterName) -> Vec<Finding> {
             let mut findings = vec![Finding::good(&subject, "has all the rights that it needs")];
             findings.extend(confinement(settings, name, &client, (&ledger, &init)).await);
             findings.extend(kinds(&settings.policy, name, &client, &init).await);
+            findings
+                .extend(absent(&settings.policy, name, &client).await.into_iter().map(|absent| lacks(name, &absent)));
             findings.extend(levels(&settings.policy, name, &client, &init).await);
             findings.extend(webhook(settings, name, &client, init).await);
             findings
@@ -110,6 +113,19 @@ async fn levels(policy: &Policy, name: &ClusterName, client: &kube::Client, init
         }
         Err(error) => vec![Finding::bad(&subject, chain(&error), init)],
     }
+}
+
+/// Returns the finding about a name that `scheduling` of a class lists and the cluster does not know. If the class has
+/// several clusters, that can be right, because only some of them may have it.
+fn lacks(cluster: &ClusterName, absent: &Absent<'_>) -> Finding {
+    let Absent { class, key, what } = absent;
+    let subject = format!("cluster {cluster}, scheduling of class {}", class.name);
+    let text = format!("there is no {what}, which {key} lists, so pods that name it are refused");
+    if class.clusters.len() > 1 {
+        return Finding::good(subject, text);
+    }
+    let remedy = format!("create it, or remove it from class.{}.admission.scheduling.{key}", class.name);
+    Finding::bad(subject, text, remedy)
 }
 
 fn may_not(missing: &[String]) -> String {

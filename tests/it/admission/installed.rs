@@ -32,6 +32,19 @@ fn the_selftest_reports_rules_that_are_not_in_force() {
         serde_json::from_str(&site.must(&["webhook", "selftest", "--json"])).expect("the text is JSON");
     assert!(rows.len() > 8 && rows.iter().all(|row| row["wrong"].is_null()), "{rows:#?}");
 
+    // A quota without a default would refuse every plain pod of a tenant.
+    let quota = "[class.tool.quota]\n\"limits.memory\" = \"8Gi\"\n";
+    site.configure(quota);
+    let trapped = site.bursar(&["webhook", "selftest"]);
+    let line = "! class tool: a plain pod under the quota: does not pass: a quota or an override limits limits.memory";
+    assert!(trapped.status.code() == Some(1) && out(&trapped).contains(line), "{}", out(&trapped));
+    let remedy = "    remedy: give [class.tool] defaults, for example limit_range = ";
+    assert!(out(&trapped).contains(remedy) && !out(&trapped).contains("next:"), "{}", out(&trapped));
+    site.configure(&format!("{quota}[class.tool.limit_range]\ncontainer = {{ default = {{ memory = \"512Mi\" }} }}\n"));
+    let text = site.must(&["webhook", "selftest"]);
+    assert!(text.contains("+ class tool: a plain pod under the quota: passes"), "{text}");
+    site.configure("");
+
     // Objects of the self-test must not be created for real.
     let image = &format!("--image=registry.example.org/bursar-selftest/x@sha256:{}", "0".repeat(64));
     let real = daemon(&site, &["run", "a", "-n", "bursar-selftest", image], "");

@@ -539,3 +539,32 @@ fn doctor_names_kinds_that_a_role_may_write_but_no_rule_checks() {
     assert!(text.contains("gadgets.example.org") && !text.contains("widgets.example.org"), "{text}");
     assert!(!text.contains("deployments") && !text.contains("services,"), "{text}");
 }
+
+#[test]
+fn doctor_names_priority_and_runtime_classes_that_the_cluster_lacks() {
+    let site = Site::alone();
+    site.configure(
+        r#"[class.nodes]
+from = "users"
+clusters = ["test"]
+namespace = "nodes-{name}"
+[class.nodes.admission]
+scheduling = { runtime_classes = ["late"], priority_classes = ["never", "system-node-critical"] }
+"#,
+    );
+    let lacks = || {
+        let findings: Vec<Value> =
+            serde_json::from_str(&out(&site.bursar(&["--json", "doctor"]))).expect("the text is JSON");
+        let is_meant = |finding: &&Value| finding["subject"] == "cluster test, scheduling of class nodes";
+        let found = findings.iter().filter(is_meant).filter(|finding| finding["remedy"].is_string());
+        found.map(|finding| finding["text"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    let text =
+        |what: &str, key: &str| format!("there is no {what}, which {key} lists, so pods that name it are refused");
+    let never = text("PriorityClass never", "priority_classes");
+    assert_eq!(lacks(), [never.clone(), text("RuntimeClass late", "runtime_classes")]);
+    let late = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "late"}, "handler": "late"});
+    site.cluster.run(&["create", "-f", "-"], &late.to_string());
+    assert_eq!(lacks(), [never]);
+    site.cluster.run(&["delete", "runtimeclass", "late"], "");
+}

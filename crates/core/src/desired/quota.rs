@@ -1,15 +1,17 @@
 //! Builds the ResourceQuota and the LimitRange of a tenant.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use super::{Groups, classes_by};
 use crate::contract::MANAGER;
-use crate::identity::NamespaceName;
+use crate::identity::{ClusterName, NamespaceName};
 use crate::kinds::{ManagedKind, ObjectKey};
-use crate::ledger::quota::QuotaOverride;
-use crate::policy::{Class, FromWorkspaces, Workspace};
+use crate::ledger::LedgerState;
+use crate::ledger::quota::{OverrideKey, QuotaOverride};
+use crate::policy::{Class, FromWorkspaces, Policy, Workspace};
 use crate::quantity::{compare, sum};
 
 /// Overrides that are in force, by resource.
@@ -110,6 +112,35 @@ pub fn without_default<'r>(class: &Class, resources: impl IntoIterator<Item = &'
         _ => false,
     };
     resources.into_iter().filter(is_missing).collect()
+}
+
+/// An example of defaults that let plain pods pass every quota.
+pub const DEFAULTS: &str = "limit_range = { container = { default = { cpu = \"500m\", memory = \"512Mi\" } } }";
+
+/// Returns the resources by which the API server refuses plain pods ([`without_default`]) of at least one tenant of the
+/// class in the cluster: those in the quota of the class, in what workspaces add to it, and in overrides.
+#[must_use]
+pub fn traps<'p>(
+    class: &'p Class,
+    policy: &'p Policy,
+    ledger: &'p LedgerState,
+    cluster: &ClusterName,
+) -> BTreeSet<&'p str> {
+    let adds = class.quota_from_workspaces().is_some();
+    let workspaces = policy.classes.values().filter(|_| adds).filter_map(Class::workspace);
+    let added = workspaces.flat_map(|workspace| workspace.member_quota.keys());
+    let groups = Groups::of(ledger, &policy.lifecycle);
+    let is_of_class = |key: &&OverrideKey| {
+        let account = ledger.accounts.get(&key.account);
+        let given = account.and_then(|account| class_of(&classes_by(account, ledger, policy, &groups)));
+        given.is_some_and(|given| given.name == class.name)
+    };
+    let here = |key: &&OverrideKey| key.cluster.as_ref().is_none_or(|only| only == cluster);
+    let overrides = ledger.overrides.iter().filter(|(_, given)| given.is_in_force()).map(|(key, _)| key);
+    let overridden = overrides.filter(here).filter(is_of_class).map(|key| &key.resource);
+    let overridden = overridden.filter(|resource| !class.quota_locked.contains(*resource));
+    let resources = class.quota.keys().chain(added).chain(overridden);
+    without_default(class, resources.map(String::as_str)).into_iter().collect()
 }
 
 /// Returns the defaults and bounds of single containers.

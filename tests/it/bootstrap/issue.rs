@@ -16,7 +16,7 @@ use bursar::execute::authority::{VerifyError, verified};
 use bursar::execute::credential::{Delivering, deliver};
 use bursar::execute::endpoint_probe::Old;
 use bursar::execute::request::ApiServer;
-use bursar::execute::{ClusterEffects, Effects, StepError};
+use bursar::execute::{ClusterEffects, Effects, Recorder, StepError};
 use bursar::identity::{Gid, HostName, NamespaceName, PosixIdentity, Uid};
 use bursar::ledger::change::Change;
 use bursar::observed::cluster::ClusterWatch;
@@ -93,7 +93,13 @@ impl World {
         let account = &planned("foo", Vec::new(), Vec::new());
         let effects = &self.effects.clusters[&name()];
         let what = Delivering { credential, generation: GENERATION, home, mount: None, old: Old::Spent };
-        deliver(effects, &self.effects.homes, account, what, Timestamp::UNIX_EPOCH).await
+        let (recorder, mut records) = Recorder::channel();
+        tokio::spawn(async move {
+            while let Some(record) = records.recv().await {
+                let _ = record.stored.send(());
+            }
+        });
+        deliver(effects, &self.effects.homes, account, what, (Timestamp::UNIX_EPOCH, &recorder)).await
     }
 
     fn credential(&self, tool: &str) -> DesiredCredential {

@@ -11,6 +11,7 @@ use super::testing::{World, prod};
 use super::{AccountPlan, Action, Bounds, Planner, compare, derived, hash};
 use crate::desired::{Deriver, DesiredState, Transition};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
+use crate::inventory::Rare;
 use crate::kinds::{ManagedKind, ObjectKey, Stage, WatchedKind};
 use crate::ledger::{Absence, Failure, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::policy::Limit;
@@ -390,7 +391,7 @@ fn repairs_that_a_program_undoes_wait_longer_unless_they_remove_access() {
     let edit = |world: &mut World, key: &ObjectKey| {
         let found = world.cluster().objects.get_mut(key).expect("the world has it");
         found.digest = "edited".into();
-        found.rival = Some("argocd".into());
+        found.rare = Rare { rival: Some("argocd".to_owned()), ..Rare::default() }.if_any();
     };
     let repairs = |world: &mut World, key: &ObjectKey| {
         let minutes = (0..60).filter(|_| {

@@ -533,7 +533,7 @@ impl Story {
     fn in_quota(&mut self, id: &AccountId, cluster: &ClusterName, change: impl FnOnce(&mut ObservedQuota)) {
         let key = self.quota_key(id, cluster);
         let found = self.world.in_cluster(cluster).objects.get_mut(&key).expect("the world has it");
-        change(Arc::make_mut(found.quota.get_or_insert_default()));
+        change(Arc::make_mut(found.rare.get_or_insert_default()).quota.get_or_insert_default());
     }
 
     /// Lets finalizers keep deleted namespaces or, if `hold` is `false`, removes the kept ones.

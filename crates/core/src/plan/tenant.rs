@@ -428,7 +428,7 @@ fn waits(look: Look<'_>, key: &ObjectKey, found: &ObservedObject) -> Option<Stri
     Some(format!(
         "{key} was changed again by {} after each of {} repairs; the next one is at {until:.0}. Let that program leave \
          it alone, or set drift = {{ {} = \"report\" }} in the class",
-        found.rival.as_deref().unwrap_or("somebody"),
+        found.rival().unwrap_or("somebody"),
         repairs.count,
         key.kind.drift().as_str()
     ))

@@ -20,7 +20,7 @@ use crate::identity::{
 };
 use crate::inventory::quota::ObservedQuota;
 use crate::inventory::repairs::Repairs;
-use crate::inventory::{ClusterInventory, Inventory, ObservedObject};
+use crate::inventory::{ClusterInventory, Inventory, ObservedObject, Rare};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind, ObjectName, Stage};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
@@ -285,10 +285,11 @@ impl World {
                 self.uids += 1;
                 let uid = UuidText::from(known.unwrap_or_else(|| format!("uid-{}", self.uids)));
                 let observed = DigestText::from(format!("answer to {wanted}"));
-                let before = self.in_cluster(&key.cluster).objects.get(key).and_then(|found| found.quota.clone());
+                let before = self.in_cluster(&key.cluster).objects.get(key).and_then(|found| found.quota().cloned());
                 // A write does not change the use. It takes over all amounts, so none counts as edited.
-                let quota = before.map(|quota| Arc::new(ObservedQuota { edited: BTreeMap::new(), ..(*quota).clone() }));
-                let found = ObservedObject { uid: uid.clone(), digest: observed.clone(), quota, ..Default::default() };
+                let quota = before.map(|quota| ObservedQuota { edited: BTreeMap::new(), ..quota });
+                let rare = Rare { quota, ..Rare::default() }.if_any();
+                let found = ObservedObject { uid: uid.clone(), digest: observed.clone(), rare, ..Default::default() };
                 self.in_cluster(&key.cluster).objects.insert(key.clone(), found);
                 let detail = detail(&key.kind, manifest);
                 if matches!(reason, Reason::Drifted(_)) {

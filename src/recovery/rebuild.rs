@@ -226,7 +226,7 @@ impl Work<'_> {
                 (None, Some(_)) => Suspension::Absent,
                 (None, None) => continue,
             };
-            account.suspension = Some(cause);
+            account.suspension = Some(Box::new(cause));
             self.unexplained.remove(&account.account_name());
         }
     }

@@ -241,7 +241,7 @@ impl Look<'_> {
 }
 
 fn ordered(account: &Account) -> Option<Note> {
-    account.suspension.as_ref().and_then(Suspension::ordered).cloned()
+    account.suspension.as_deref().and_then(Suspension::ordered).cloned()
 }
 
 const fn word(what: OrderKind) -> &'static str {

@@ -106,9 +106,9 @@ pub struct AccountRow {
     absence: Option<Absence>,
     state: Lifecycle,
     since: Timestamp,
-    suspension: Option<Suspension>,
+    suspension: Option<Box<Suspension>>,
     generation: u64,
-    revocation: Option<Note>,
+    revocation: Option<Box<Note>>,
     ending: Option<Ending>,
     sid: Option<String>,
     #[serde(default)]

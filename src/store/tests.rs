@@ -66,8 +66,8 @@ fn filled(account: Account, second: i64) -> Account {
         ssh_keys: ["ssh-ed25519 AAAA ann".to_owned(), "two".to_owned()].into(),
         disabled: Some("mark: x".to_owned()),
         absence: Some(Absence { since: at(second), counted_at: at(second), seconds: 7, due: at(99) }),
-        suspension: Some(Suspension::by(note("mining"))),
-        revocation: Some(note("laptop stolen")),
+        suspension: Some(Box::new(Suspension::by(note("mining")))),
+        revocation: Some(Box::new(note("laptop stolen"))),
         ..account
     }
 }

@@ -363,7 +363,7 @@ impl Lesson<'_> {
                 );
                 self.learned.unexplained.insert(name, text);
                 (after.state, after.since) = (Lifecycle::Suspended, self.now);
-                after.suspension = Some(Suspension::by(note));
+                after.suspension = Some(Box::new(Suspension::by(note)));
             }
             _ => {}
         }
@@ -387,7 +387,8 @@ impl Lesson<'_> {
         if before.generation == 0 && after.generation > 0 {
             // It is unknown who holds a certificate of this generation, so the account first gets another one.
             let reason = format!("learned from {from}; who holds its credentials is not known");
-            after.revocation = Some(Note { actor: self.actor.to_owned(), reason, ticket: None, at: self.now });
+            let note = Note { actor: self.actor.to_owned(), reason, ticket: None, at: self.now };
+            after.revocation = Some(Box::new(note));
         }
         if *before != after {
             let detail = json!({"state": after.state.as_str(), "generation": after.generation});
@@ -513,7 +514,7 @@ mod tests {
             let learned = applied(ledger, &seen(&tenancies), &world.policy);
             let account = &learned.accounts[&foo];
             assert_eq!((account.state, account.generation), (Lifecycle::Suspended, suspended.generation));
-            assert!(Suspension::is_ordered(account.suspension.as_ref()) && learned.stopped == stopped);
+            assert!(Suspension::is_ordered(account.suspension.as_deref()) && learned.stopped == stopped);
         }
         // The account was resumed while b was unreachable: b shows an older state of the same generation.
         let of_prod = seal(&world, &foo, "prod", suspended.generation, TenantState::Active);
@@ -565,7 +566,7 @@ mod tests {
         ] {
             let account = &world.ledger.accounts[id];
             assert_eq!(account.state, state, "{}", account.account_name());
-            assert_eq!(Suspension::is_ordered(account.suspension.as_ref()), state == Lifecycle::Suspended);
+            assert_eq!(Suspension::is_ordered(account.suspension.as_deref()), state == Lifecycle::Suspended);
         }
 
         let orders = |ledger: &LedgerState, facts: &Facts| {

@@ -316,11 +316,11 @@ pub struct Account {
     pub state: Lifecycle,
     /// When `state` began.
     pub since: Timestamp,
-    pub suspension: Option<Suspension>,
+    pub suspension: Option<Box<Suspension>>,
     /// Only certificates of this generation are valid. 0 before the first.
     pub generation: u64,
     /// Set if a new generation was asked for and no plan has carried that out yet.
-    pub revocation: Option<Note>,
+    pub revocation: Option<Box<Note>>,
     /// The progress towards its end. Set while complete reads count towards it, and once its deletion was allowed.
     pub ending: Option<Ending>,
     /// The id by which other domains of its forest name the account (`objectSid`, in lower case).

@@ -413,7 +413,7 @@ mod tests {
         cycles(&mut world, 30, &homes);
         assert_eq!(revoked(&world, &before), ["ta", "tb", "tc"], "both of the last accounts fail");
         // An administrator suspends both. Suspended accounts have no access, and do not count as failing.
-        let why = crate::ledger::Suspension::by(note(&world));
+        let why = Box::new(crate::ledger::Suspension::by(note(&world)));
         for name in ["tb", "tc"] {
             let id = world.id(AccountKind::Tool, name);
             (world.account(&id).state, world.account(&id).suspension) = (Lifecycle::Suspended, Some(why.clone()));

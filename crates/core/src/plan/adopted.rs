@@ -474,7 +474,7 @@ mod tests {
         world.cycle();
         let note =
             crate::ledger::Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
-        world.account(&alice).revocation = Some(note);
+        world.account(&alice).revocation = Some(Box::new(note));
         let plan = world.plan();
         let actions: Vec<Action> = plan.accounts[0].steps().cloned().collect();
         let bound = actions.iter().position(is_elsewhere).expect("the plan changes the binding");

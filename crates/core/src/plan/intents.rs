@@ -115,7 +115,7 @@ fn after(plan: &AccountPlan, now: Timestamp) -> Account {
     let (state, suspension) = match &plan.transition {
         None => (after.state, after.suspension.clone()),
         Some(Transition::Create | Transition::Resume) => (Lifecycle::Active, None),
-        Some(Transition::Suspend(why)) => (Lifecycle::Suspended, Some(why.clone())),
+        Some(Transition::Suspend(why)) => (Lifecycle::Suspended, Some(Box::new(why.clone()))),
         Some(Transition::Archive | Transition::Delete { .. }) => (Lifecycle::Archived, after.suspension.clone()),
         Some(Transition::Gone) => (Lifecycle::Deleted, after.suspension.clone()),
     };

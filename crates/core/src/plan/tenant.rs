@@ -542,7 +542,7 @@ fn is_to_stop(look: Look<'_>, sealed_now: bool) -> bool {
 fn evicted(look: Look<'_>) -> Option<&Option<Timestamp>> {
     let suspension = match &look.account.transition {
         Some(Transition::Suspend(why)) => Some(why),
-        _ => look.ledger.accounts.get(look.id).and_then(|account| account.suspension.as_ref()),
+        _ => look.ledger.accounts.get(look.id).and_then(|account| account.suspension.as_deref()),
     };
     match suspension {
         Some(Suspension::Evicted { since, .. }) => Some(since),

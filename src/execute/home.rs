@@ -282,7 +282,7 @@ mod tests {
             path: Path::new(home).join(".kube/config"),
             home: Some(home.into()),
             mount: mount.map(Into::into),
-            digest: digest.to_owned(),
+            digest: digest.into(),
             at: Timestamp::UNIX_EPOCH,
             checked_at: None,
         };

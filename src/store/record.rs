@@ -25,6 +25,7 @@ use crate::ledger::{
     Absence, Account, Archive, Certificate, CredentialKey, Ending, Lifecycle, Note, ObjectRecord, Order, OrderKind,
     StoppedWorkload, Suspension, UnknownCertificate,
 };
+use crate::packed_text::DigestText;
 use crate::snapshot::freshness::Marks;
 
 macro_rules! tables {
@@ -435,7 +436,7 @@ pub struct StoppedRow {
 /// ([`LedgerState::settled`](crate::ledger::LedgerState::settled)).
 #[derive(Serialize, Deserialize)]
 pub struct Own {
-    pub own: String,
+    pub own: DigestText,
 }
 
 #[derive(Serialize, Deserialize)]

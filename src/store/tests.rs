@@ -105,7 +105,7 @@ fn delivery(home: Option<&str>) -> Delivery {
         path: "/home/x/.kube/config".into(),
         home: home.map(Into::into),
         mount: home.map(|_| "/home".into()),
-        digest: "d".to_owned(),
+        digest: "d".into(),
         at: at(1),
         checked_at: None,
     }
@@ -141,7 +141,7 @@ fn change() -> impl Strategy<Value = Change> {
         (id(), 0_u64..3).prop_map(move |(id, n)| Change::Certificate(
             CredentialKey { host: HostName(if n > 1 { "ce1".to_owned() } else { String::new() }), ..key(&id) },
             (n > 0).then(|| Certificate {
-                fingerprint: format!("{}-{n}", id.0),
+                fingerprint: format!("{}-{n}", id.0).into(),
                 generation: n,
                 subject: "tool:x".to_owned(),
                 not_before: at(0),
@@ -218,7 +218,7 @@ fn quota_and_pace() -> impl Strategy<Value = Change> {
     let id = || (0_u8..4).prop_map(|n| AccountId(format!("a{n}").into()));
     let cluster = || ClusterName("prod".to_owned());
     prop_oneof![
-        (id(), 0_u8..3).prop_map(move |(id, own)| Change::Settled(id, cluster(), format!("own{own}"))),
+        (id(), 0_u8..3).prop_map(move |(id, own)| Change::Settled(id, cluster(), format!("own{own}").into())),
         (id(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(move |(account, there, ends, here)| {
             let key = OverrideKey { account, resource: "pods".to_owned(), cluster: here.then(cluster) };
             let proved = ends.then(|| Proved { counted_at: at(3), seconds: 7 });
@@ -306,7 +306,7 @@ async fn old_cycles_keep_a_short_report_and_old_certificates_their_owner() {
     let day = 24 * 3600;
     for (number, ends) in [(1, day), (2, 30 * day), (3, 60 * day)] {
         let certificate = Certificate {
-            fingerprint: format!("{number:064}"),
+            fingerprint: format!("{number:064}").into(),
             generation: 1,
             subject: "tool:tool1".to_owned(),
             not_before: at(0),

@@ -131,7 +131,7 @@ fn state() -> LedgerState {
         ..Account::new(id.clone(), name, "people", DirectoryId("d".to_owned()), at)
     };
     let certificate = Certificate {
-        fingerprint: "f".to_owned(),
+        fingerprint: "f".into(),
         generation: 1,
         subject: "tool:foo".to_owned(),
         not_before: at,

@@ -83,7 +83,7 @@ fn key(account: &Account) -> CredentialKey {
 
 fn certificate(account: &Account, digits: &str, not_after: &str, renew_after: &str) -> Change {
     let certificate = Certificate {
-        fingerprint: digits.repeat(8),
+        fingerprint: digits.repeat(8).into(),
         generation: account.generation,
         subject: account.account_name().to_string(),
         not_before: day("05-29T08"),
@@ -240,7 +240,7 @@ pub async fn story(state_dir: &Path) -> Store {
         path: "/data/project/foo/.kube/config".into(),
         home: None,
         mount: None,
-        digest: "d".to_owned(),
+        digest: "d".into(),
         at: day("05-29T08"),
         checked_at: None,
     };

@@ -189,7 +189,7 @@ pub struct DesiredTenant {
     pub end: Option<EndOfTenant>,
     /// Digest of everything that the objects take from the tenant itself. If the objects differ and this digest does
     /// not, the policy has changed.
-    pub own: String,
+    pub own: DigestText,
     /// Every object that should exist. Other objects that the ledger knows should not exist.
     pub objects: BTreeMap<ObjectKey, DesiredObject>,
     /// The Pod Security levels for adopted namespaces that have none: the class and its level, by namespace.
@@ -312,7 +312,7 @@ impl DesiredCredential {
             path: home.file(),
             home: Some(home.home.clone()),
             mount: None,
-            digest: self.digest.clone(),
+            digest: self.digest.as_str().into(),
             at: now,
             checked_at: Some(now),
         }
@@ -338,7 +338,7 @@ impl DesiredNotice {
     /// Returns what the ledger keeps of the delivery into `home`.
     #[must_use]
     pub fn delivered(&self, home: &HomeTarget, now: Timestamp) -> Delivery {
-        Delivery { digest: self.digest(), ..self.credential.delivered(home, now) }
+        Delivery { digest: self.digest().into(), ..self.credential.delivered(home, now) }
     }
 }
 
@@ -476,7 +476,7 @@ impl HomeTarget {
             path: self.home.join(AUTHORIZED_KEYS),
             home: Some(self.home.clone()),
             mount: None,
-            digest: digest.to_owned(),
+            digest: digest.into(),
             at: now,
             checked_at: Some(now),
         }

@@ -108,7 +108,7 @@ pub struct LedgerState {
     pub tenants: SharedMap<(AccountId, ClusterName), Tenant>,
     /// The digest [`crate::desired::DesiredTenant::own`] of each tenant when everything of it was last as desired;
     /// empty if it is not known. If the objects differ and the digest does not, the policy has changed.
-    pub settled: SharedMap<(AccountId, ClusterName), String>,
+    pub settled: SharedMap<(AccountId, ClusterName), DigestText>,
     /// Amounts of quotas that administrators set for an account instead of the class's.
     pub overrides: SharedMap<OverrideKey, QuotaOverride>,
     /// Admission rules from which administrators excepted accounts.

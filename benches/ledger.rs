@@ -85,7 +85,7 @@ async fn fortnight(site: &mut Site, round: u32) {
         events.push(told("certificate issued", json!({"fingerprint": fingerprint, "cluster": "test"})));
         let certificate = &site.store.state().certificates[&key];
         let certificate = Certificate {
-            fingerprint,
+            fingerprint: fingerprint.into(),
             not_before: site.now,
             not_after: site.now + SignedDuration::from_hours(21 * 24),
             renew_after: site.now + SignedDuration::from_hours(14 * 24),

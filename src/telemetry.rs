@@ -313,7 +313,7 @@ fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
         missing,
     );
     let suspended = Family::<Labels<&'static str>, Gauge>::default();
-    for suspension in state.accounts.values().filter_map(|account| account.suspension.as_ref()) {
+    for suspension in state.accounts.values().filter_map(|account| account.suspension.as_deref()) {
         suspended.get_or_create(&[("cause", suspension.word())]).inc();
     }
     registry.register("suspensions", "Accounts without access, by cause", suspended);

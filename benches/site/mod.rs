@@ -112,7 +112,7 @@ impl Site {
             }
             Action::Deliver { cluster, credential, generation, home, .. } => {
                 let certificate = Certificate {
-                    fingerprint: format!("{generation:064x}"),
+                    fingerprint: format!("{generation:064x}").into(),
                     generation: *generation,
                     subject: credential.proof.name().expect("a certificate's"),
                     not_before: self.now,
@@ -124,7 +124,7 @@ impl Site {
                     path: home.home.join(&home.kubeconfig),
                     home: None,
                     mount: None,
-                    digest: credential.digest.clone(),
+                    digest: credential.digest.as_str().into(),
                     at: self.now,
                     checked_at: Some(self.now),
                 };
@@ -199,7 +199,7 @@ impl Site {
 }
 
 pub fn cluster() -> ClusterName {
-    ClusterName("test".to_owned())
+    ClusterName("test".into())
 }
 
 /// The policy of the tests' sites. No server is contacted, so the addresses are made up.

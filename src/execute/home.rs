@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn entries_are_named_after_cluster_and_endpoint() {
-        let cluster = ClusterName("prod".to_owned());
+        let cluster = ClusterName("prod".into());
         let endpoints = ["external".to_owned(), "internal".to_owned()];
         let names = entry_names(&cluster, "internal", &endpoints);
         assert_eq!(names.contexts, ["prod", "prod-external"]);
@@ -282,7 +282,7 @@ mod tests {
             path: Path::new(home).join(".kube/config"),
             home: Some(home.into()),
             mount: mount.map(Into::into),
-            digest: digest.to_owned(),
+            digest: digest.into(),
             at: Timestamp::UNIX_EPOCH,
             checked_at: None,
         };

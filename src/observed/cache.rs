@@ -11,7 +11,7 @@ use crate::contract::{KEEP, LAST_USE, MANAGER};
 use crate::digest::managed_digest;
 use crate::identity::ClusterName;
 use crate::inventory::repairs::Repairs;
-use crate::inventory::{ClusterInventory, ObservedObject};
+use crate::inventory::{ClusterInventory, ObservedObject, Rare};
 use crate::kinds::{Data, Detail, ManagedKind, ObjectKey, ObjectKind, WatchedKind};
 use crate::packed_text::UuidText;
 
@@ -220,21 +220,24 @@ pub fn observe(kind: &ObjectKind, object: &Value) -> ObservedObject {
         digest: if is_released(kind, object) { RELEASED.into() } else { managed_digest(object).into() },
         deleting: metadata["deletionTimestamp"].is_string(),
         spared: of_namespace(KEEP) == Some("true"),
-        last_use: of_namespace(LAST_USE).and_then(|text| text.parse().ok()),
-        quota: match kind.detail() {
-            Detail::QuotaHard => crate::inventory::quota::observe(object),
-            Detail::None | Detail::Class | Detail::VolumeFixed | Detail::Subjects => None,
-        },
-        rival: rival(metadata),
+        rare: Rare {
+            last_use: of_namespace(LAST_USE).and_then(|text| text.parse().ok()),
+            quota: match kind.detail() {
+                Detail::QuotaHard => crate::inventory::quota::observe(object),
+                Detail::None | Detail::Class | Detail::VolumeFixed | Detail::Subjects => None,
+            },
+            rival: rival(metadata),
+        }
+        .if_any(),
     }
 }
 
 /// The last other field manager that wrote to the object. Writes to subresources such as `status` do not count.
-fn rival(metadata: &Value) -> Option<Arc<str>> {
+fn rival(metadata: &Value) -> Option<String> {
     let entries = metadata["managedFields"].as_array().into_iter().flatten();
     let others = entries.filter(|entry| entry["manager"] != MANAGER && entry["subresource"].is_null());
     let last = others.max_by_key(|entry| entry["time"].as_str().unwrap_or_default())?;
-    last["manager"].as_str().map(Arc::from)
+    last["manager"].as_str().map(str::to_owned)
 }
 
 /// The digest of a volume that lost its claim. It differs from every record, so the plan applies the volume again,
@@ -250,7 +253,7 @@ pub fn is_released(kind: &ObjectKind, object: &Value) -> bool {
 }
 
 fn is_in(scope: &WatchedKind, key: &ObjectKey) -> bool {
-    key.kind == scope.kind && scope.only.as_ref().is_none_or(|only| *only == key.name)
+    key.kind == scope.kind && scope.only.as_ref().is_none_or(|only| key.name == *only)
 }
 
 fn is_older(object: &ObservedObject, known: &ObservedObject) -> bool {
@@ -268,7 +271,7 @@ mod tests {
     use super::*;
 
     fn key(name: &str) -> ObjectKey {
-        ObjectKey::new(&ClusterName("prod".to_owned()), ManagedKind::ResourceQuota, Some("tool-foo"), name)
+        ObjectKey::new(&ClusterName("prod".into()), ManagedKind::ResourceQuota, Some("tool-foo"), name)
     }
 
     fn object(resource_version: u64, digest: &str) -> ObservedObject {
@@ -286,8 +289,8 @@ mod tests {
             entry("kube-controller-manager", 3, json!("status")), entry(MANAGER, 4, Value::Null),
         ]}});
         let observed = observe(&ManagedKind::NetworkPolicy.into(), &object);
-        assert_eq!(observed.rival.as_deref(), Some("argocd"));
-        assert_eq!(observe(&ManagedKind::NetworkPolicy.into(), &json!({})).rival, None);
+        assert_eq!(observed.rival(), Some("argocd"));
+        assert_eq!(observe(&ManagedKind::NetworkPolicy.into(), &json!({})).rival(), None);
     }
 
     #[test]
@@ -301,7 +304,7 @@ mod tests {
     }
 
     fn cache() -> Cache {
-        Cache::new(ClusterName("prod".to_owned()))
+        Cache::new(ClusterName("prod".into()))
     }
 
     fn quotas() -> WatchedKind {
@@ -385,7 +388,7 @@ mod tests {
         cache.applied(&key("c"), &object(9, "c"));
         cache.write_ends(&key("c"));
         assert!(cache.listed(&quotas(), vec![(key("a"), object(1, "a"))]));
-        let names: Vec<String> = cache.inventory().objects.keys().map(|key| key.name.clone()).collect();
+        let names: Vec<String> = cache.inventory().objects.keys().map(|key| key.name.to_string()).collect();
         assert_eq!(names, ["a", "c"]);
         let other = WatchedKind { only: Some("z".to_owned()), ..quotas() };
         cache.list_begins(&other);

@@ -101,7 +101,7 @@ impl Search<'_> {
             path: home.file(),
             home: Some(home.home.clone()),
             mount: inspection.mount,
-            digest: if same { credential.digest.clone() } else { String::new() },
+            digest: if same { credential.digest.as_str() } else { "" }.into(),
             at: certificate.not_before,
             checked_at: Some(self.now),
         };

@@ -226,7 +226,7 @@ impl Work<'_> {
                 (None, Some(_)) => Suspension::Absent,
                 (None, None) => continue,
             };
-            account.suspension = Some(cause);
+            account.suspension = Some(Box::new(cause));
             self.unexplained.remove(&account.account_name());
         }
     }
@@ -306,7 +306,7 @@ fn everything(ledger: LedgerState) -> Vec<Change> {
     for ((account, cluster), tenant) in ledger.tenants {
         // Settled with an empty digest, as under another policy: differences from today's policy are then applied at
         // the pace of a policy change.
-        changes.push(Change::Settled(account.clone(), cluster.clone(), String::new()));
+        changes.push(Change::Settled(account.clone(), cluster.clone(), "".into()));
         changes.push(Change::Tenant(account, cluster, tenant));
     }
     let certificates = ledger.certificates.into_iter();

@@ -59,7 +59,7 @@ fn asking(ledger: &LedgerState, uid: u32) -> Option<&Account> {
 
 fn is_in_no_class(account: &Account) -> bool {
     let unserved = matches!(
-        (account.state, &account.suspension),
+        (account.state, account.suspension.as_deref()),
         (Lifecycle::New, _) | (Lifecycle::Suspended, Some(Suspension::Left))
     );
     unserved && account.absence.is_none() && account.disabled.is_none()
@@ -140,7 +140,7 @@ mod tests {
 
         // Alice is in no class: she may still ask about her tools, until the directory disables her.
         for (state, why) in [(Lifecycle::New, None), (Lifecycle::Suspended, Some(Suspension::Left))] {
-            (world.account(&alice).state, world.account(&alice).suspension) = (state, why);
+            (world.account(&alice).state, world.account(&alice).suspension) = (state, why.map(Box::new));
             assert_eq!(ask(&world, 20_001, Some("tool:foo")).as_deref(), Ok("foo"), "{state:?}");
         }
         world.account(&alice).disabled = Some("locked".to_owned());

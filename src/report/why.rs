@@ -131,7 +131,7 @@ fn life(account: &Account, ledger: &LedgerState) -> Step {
     if let Some(held) = ledger.holds.get(&account.id) {
         return Step::new("life", false, format!("{since}, held by {}: {}", held.actor, held.reason));
     }
-    match (&account.suspension, &account.disabled) {
+    match (account.suspension.as_deref(), &account.disabled) {
         (Some(Suspension::Absent), _) => Step::new("life", false, format!("{since}: missing from the directory")),
         (Some(Suspension::Disabled { mark }), _) | (None, Some(mark)) => {
             Step::new("life", false, format!("{since}: disabled in the directory by {mark}"))

@@ -22,6 +22,7 @@ use crate::execute::csr_watch::Signed;
 use crate::identity::ClusterName;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::{LedgerState, UnknownCertificate};
+use crate::packed_text::DigestText;
 use crate::policy::Policy;
 
 /// The ledger records the key of each request before the request is made. This leaves time for the daemon's own
@@ -131,8 +132,8 @@ impl Clusters {
     /// Finds certificates that were signed for requests of the daemon, but are neither in the ledger nor the daemon's
     /// own.
     fn find_suspects(&mut self, ledger: &LedgerState, now: Timestamp) {
-        let known: BTreeSet<&str> =
-            ledger.certificates.values().map(|certificate| certificate.fingerprint.as_str()).collect();
+        let known: BTreeSet<&DigestText> =
+            ledger.certificates.values().map(|certificate| &certificate.fingerprint).collect();
         let is_recorded = |cluster: &ClusterName, fingerprint: &String| {
             ledger.unknown_certificates.contains_key(&(cluster.clone(), fingerprint.clone()))
         };
@@ -152,7 +153,8 @@ impl Clusters {
             }
             let own = link.own.as_ref().map(|own| own.0.clone());
             link.suspects.retain(|fingerprint, _| {
-                let is_known = known.contains(fingerprint.as_str()) || own.as_ref() == Some(fingerprint);
+                let is_known = known.contains(&DigestText::from(fingerprint.as_str()));
+                let is_known = is_known || own.as_ref() == Some(fingerprint);
                 !is_known && !is_recorded(cluster, fingerprint)
             });
             for (suspect, told) in link.suspects.values_mut() {

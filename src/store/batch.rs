@@ -20,13 +20,14 @@ use super::table::{Rows, Table, row};
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::change::Change;
 use crate::ledger::{Account, Certificate, CredentialKey, LedgerState, Spent, StoppedWorkload};
+use crate::packed_text::DigestText;
 
 /// The rows of one transaction, table by table.
 pub struct Batch {
     rows: BTreeMap<&'static str, Rows>,
     intervals: Intervals,
     /// The fingerprint of the newest certificate of each credential; `None` if it no longer has one.
-    newest: BTreeMap<CredentialKey, Option<String>>,
+    newest: BTreeMap<CredentialKey, Option<DigestText>>,
     /// Tables of which every row is deleted before the new rows are written.
     replaced: Vec<&'static Table>,
     last_generation: Option<u64>,
@@ -226,9 +227,9 @@ impl Batch {
 
 async fn mark_newest(
     connection: &mut SqliteConnection,
-    newest: BTreeMap<CredentialKey, Option<String>>,
+    newest: BTreeMap<CredentialKey, Option<DigestText>>,
 ) -> sqlx::Result<()> {
-    let row_of = |(key, fingerprint): (&CredentialKey, &Option<String>)| {
+    let row_of = |(key, fingerprint): (&CredentialKey, &Option<DigestText>)| {
         json!([key.account, key.cluster, fingerprint, key.host])
     };
     let rows: Vec<_> = newest.iter().map(row_of).collect();

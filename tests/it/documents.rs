@@ -123,7 +123,7 @@ fn every_link_between_documents_leads_to_a_file() {
 fn state() -> LedgerState {
     let at = Timestamp::UNIX_EPOCH;
     let id = AccountId("a".into());
-    let place = (id.clone(), ClusterName("prod".to_owned()));
+    let place = (id.clone(), ClusterName("prod".into()));
     let name = "tool:foo".parse().expect("the account is valid");
     let account = Account {
         state: Lifecycle::Active,
@@ -131,7 +131,7 @@ fn state() -> LedgerState {
         ..Account::new(id.clone(), name, "people", DirectoryId("d".to_owned()), at)
     };
     let certificate = Certificate {
-        fingerprint: "f".to_owned(),
+        fingerprint: "f".into(),
         generation: 1,
         subject: "tool:foo".to_owned(),
         not_before: at,

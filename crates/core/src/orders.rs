@@ -287,13 +287,13 @@ fn order(
     note: Note,
     moment: Option<Timestamp>,
 ) -> Result<OrderOutcome, Refusal> {
-    let by_order = Suspension::is_ordered(account.suspension.as_ref());
-    let is_idle = matches!(account.suspension, Some(Suspension::Idle { .. }));
+    let by_order = Suspension::is_ordered(account.suspension.as_deref());
+    let is_idle = matches!(account.suspension.as_deref(), Some(Suspension::Idle { .. }));
     let name = account.account_name();
     let refused = |text| refused(1, text);
     match what {
         OrderKind::Resume if !by_order && !is_idle && !is_about_to_be_suspended(ledger, account) => {
-            return refused(match &account.suspension {
+            return refused(match account.suspension.as_deref() {
                 Some(_) => {
                     format!("{name} is not suspended by an order; it resumes when the cause of the suspension ends")
                 }
@@ -313,7 +313,7 @@ fn order(
             ));
         }
         OrderKind::Suspend if by_order && !has_another_end(account, moment) => {
-            let end = account.suspension.as_ref().map(Suspension::end).unwrap_or_default();
+            let end = account.suspension.as_deref().map(Suspension::end).unwrap_or_default();
             return refused(format!("{name} is suspended by an order already{end}"));
         }
         OrderKind::Suspend | OrderKind::Evict if is_going(account) => {
@@ -360,7 +360,7 @@ fn next_id(ledger: &LedgerState) -> i64 {
 
 /// Whether an ordered suspension would get another end. An eviction has no end.
 fn has_another_end(account: &Account, until: Option<Timestamp>) -> bool {
-    match &account.suspension {
+    match account.suspension.as_deref() {
         Some(Suspension::Ordered { until: known, .. }) => *known != until,
         _ => false,
     }
@@ -443,7 +443,7 @@ mod tests {
         let note = Note { actor: "ann".to_owned(), reason: "gone".to_owned(), ticket: None, at: world.now };
         let absence = crate::ledger::Absence { since: world.now, counted_at: world.now, seconds: 0, due: world.now };
         let account = world.account(&foo);
-        (account.state, account.suspension) = (Lifecycle::Deleted, Some(Suspension::by(note.clone())));
+        (account.state, account.suspension) = (Lifecycle::Deleted, Some(Box::new(Suspension::by(note.clone()))));
         let resume =
             |world: &World| order(&world.ledger, &world.ledger.accounts[&foo], OrderKind::Resume, note.clone(), None);
         assert!(resume(&world).is_ok());

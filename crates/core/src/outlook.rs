@@ -267,7 +267,7 @@ fn next_due(ledger: &LedgerState, now: Timestamp) -> Option<Timestamp> {
         [account.absence.as_ref(), ending].into_iter().flatten().map(|counted| counted.due)
     });
     let overrides = ledger.overrides.values().map(QuotaOverride::term);
-    let suspensions = ledger.accounts.values().filter_map(|account| account.suspension.as_ref()?.term());
+    let suspensions = ledger.accounts.values().filter_map(|account| account.suspension.as_deref()?.term());
     let exceptions = ledger.exceptions.values().map(Exception::term);
     let terms = overrides.chain(exceptions).chain(suspensions).filter_map(Term::due);
     let idle = ledger.idle.values().map(|idle| idle.due);
@@ -303,14 +303,15 @@ fn count_until(ledger: &mut LedgerState, now: Timestamp, next: Timestamp) {
         ledger.exceptions.get_mut(&key).into_iter().for_each(|given| given.proved = Some(given.term().after(skipped)));
     }
     let ending =
-        |account: &&Account| account.suspension.as_ref().and_then(Suspension::term).and_then(Term::due).is_some();
+        |account: &&Account| account.suspension.as_deref().and_then(Suspension::term).and_then(Term::due).is_some();
     let suspended: Vec<_> = ledger.accounts.values().filter(ending).map(|account| account.id.clone()).collect();
     for id in suspended {
         let Some(account) = ledger.accounts.get_mut(&id) else { continue };
-        account.suspension = account.suspension.take().map(|suspension| match suspension.term() {
-            Some(term) => suspension.proved(term.after(skipped)),
-            None => suspension,
-        });
+        if let Some(suspension) = account.suspension.as_deref_mut()
+            && let Some(term) = suspension.term()
+        {
+            *suspension = suspension.clone().proved(term.after(skipped));
+        }
     }
     let idle: Vec<_> = ledger.idle.keys().cloned().collect();
     for key in idle {

@@ -159,7 +159,7 @@ async fn a_certificate_is_issued_and_delivered_and_works() {
     let groups = user["groups"].to_string();
     assert!(groups.contains("bursar:tools") && groups.contains("bursar:tool:one#1042"), "{groups}");
     let id = user["extra"]["authentication.kubernetes.io/credential-id"].to_string();
-    assert!(id.contains(&certificate.fingerprint), "{id}");
+    assert!(id.contains(&certificate.fingerprint.to_string()), "{id}");
 
     let script = "kubectl=$1; \"$kubectl\" --kubeconfig \"$2\" config view --raw \
                   -o jsonpath='{.users[0].user.client-certificate-data}' | base64 -d | \

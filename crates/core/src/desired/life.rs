@@ -77,7 +77,7 @@ pub(super) fn verdict(evidence: Evidence<'_>) -> Option<Verdict> {
         (State::Active, None) => None,
         (State::Suspended | State::Archived | State::Deleted, None) => Some(Transition::Resume),
         (State::Suspended, Some(cause)) => {
-            let same = account.suspension.as_ref().is_some_and(|known| is_same(known, &cause));
+            let same = account.suspension.as_deref().is_some_and(|known| is_same(known, &cause));
             let ends = same && is_over(evidence) && evidence.namespaces.archived;
             if same { ends.then_some(Transition::Archive) } else { Some(Transition::Suspend(cause)) }
         }
@@ -114,8 +114,8 @@ fn archived(evidence: Evidence<'_>, cause: Suspension) -> Option<Transition> {
 /// Whether the suspension has lasted for `retention`. A suspension by order or for idleness does not end this way.
 fn is_over(evidence: Evidence<'_>) -> bool {
     let Evidence { account, lifecycle, namespaces, .. } = evidence;
-    let endless = Suspension::is_ordered(account.suspension.as_ref())
-        || matches!(account.suspension, Some(Suspension::Idle { .. }));
+    let endless = Suspension::is_ordered(account.suspension.as_deref())
+        || matches!(account.suspension.as_deref(), Some(Suspension::Idle { .. }));
     let counted = account.ending.as_ref().and_then(Ending::counted);
     !endless && namespaces.count > 0 && counted.is_some_and(|counted| counted.seconds >= lifecycle.retention.as_secs())
 }
@@ -124,7 +124,7 @@ fn is_over(evidence: Evidence<'_>) -> bool {
 fn cause(evidence: Evidence<'_>) -> Option<Suspension> {
     let Evidence { account, wanted, orders, lifecycle, removals, idle, asked, .. } = evidence;
     let ends = matches!(account.state, State::Suspended | State::Archived | State::Deleted);
-    let standing = account.suspension.clone().filter(|_| ends);
+    let standing = account.suspension.as_deref().cloned().filter(|_| ends);
     let mut ordered = standing.clone().filter(|standing| standing.ordered().is_some() && !standing.is_over());
     for order in orders {
         match order.what {
@@ -189,7 +189,7 @@ fn regenerated(evidence: Evidence<'_>, suspended: bool) -> Option<Regeneration> 
             });
             ordered
                 .map(|order| order.note.clone())
-                .or_else(|| account.revocation.clone())
+                .or_else(|| account.revocation.as_deref().cloned())
                 .or(left)
                 .map(Regeneration::Revoked)
         }

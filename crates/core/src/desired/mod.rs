@@ -189,7 +189,7 @@ pub struct DesiredTenant {
     pub end: Option<EndOfTenant>,
     /// Digest of everything that the objects take from the tenant itself. If the objects differ and this digest does
     /// not, the policy has changed.
-    pub own: String,
+    pub own: DigestText,
     /// Every object that should exist. Other objects that the ledger knows should not exist.
     pub objects: BTreeMap<ObjectKey, DesiredObject>,
     /// The Pod Security levels for adopted namespaces that have none: the class and its level, by namespace.
@@ -257,7 +257,7 @@ impl DesiredObject {
     /// Labels `manifest` as managed by Bursar. The manifest must have a kind and a name.
     fn new(cluster: &ClusterName, mut manifest: Value, drift: DriftMode) -> (ObjectKey, Self) {
         manifest["metadata"]["labels"][MANAGED_BY] = Value::from(MANAGER);
-        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let text = |value: &Value| value.as_str().map(Into::into);
         let key = ObjectKey::from(ObjectName {
             cluster: cluster.clone(),
             kind: ObjectKind::of_manifest(&manifest),
@@ -312,7 +312,7 @@ impl DesiredCredential {
             path: home.file(),
             home: Some(home.home.clone()),
             mount: None,
-            digest: self.digest.clone(),
+            digest: self.digest.as_str().into(),
             at: now,
             checked_at: Some(now),
         }
@@ -338,7 +338,7 @@ impl DesiredNotice {
     /// Returns what the ledger keeps of the delivery into `home`.
     #[must_use]
     pub fn delivered(&self, home: &HomeTarget, now: Timestamp) -> Delivery {
-        Delivery { digest: self.digest(), ..self.credential.delivered(home, now) }
+        Delivery { digest: self.digest().into(), ..self.credential.delivered(home, now) }
     }
 }
 
@@ -414,8 +414,8 @@ impl TokenOf {
         ObjectKey::from(ObjectName {
             cluster: cluster.clone(),
             kind: kind.into(),
-            namespace: Some(self.namespace.to_string()),
-            name: name.to_owned(),
+            namespace: Some(self.namespace.as_str().into()),
+            name: name.into(),
         })
     }
 }
@@ -476,7 +476,7 @@ impl HomeTarget {
             path: self.home.join(AUTHORIZED_KEYS),
             home: Some(self.home.clone()),
             mount: None,
-            digest: digest.to_owned(),
+            digest: digest.into(),
             at: now,
             checked_at: Some(now),
         }

@@ -20,6 +20,7 @@ use crate::identity::{ClusterName, NamespaceName};
 use crate::json_text::JsonText;
 use crate::kinds::{ObjectKey, ObjectKind, Stage};
 use crate::ledger::Account;
+use crate::packed_text::DigestText;
 use crate::policy::{Class, CredentialRule, DriftMode, PodSecurity, Policy};
 
 /// The input of [`tenant`].
@@ -139,7 +140,7 @@ pub(super) fn tenant(order: TenantInput<'_>, policy: &Policy, sealer: &Sealer) -
         suspended,
         given_up: false,
         end,
-        own: own(&order),
+        own: own(&order).into(),
         objects,
         levels,
         directories,
@@ -174,7 +175,7 @@ pub(super) fn given_up(order: &TenantInput<'_>) -> DesiredTenant {
         suspended: false,
         given_up: true,
         end: None,
-        own: String::new(),
+        own: DigestText::default(),
         objects: BTreeMap::new(),
         directories: BTreeMap::new(),
         levels: BTreeMap::new(),

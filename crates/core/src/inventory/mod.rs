@@ -76,14 +76,49 @@ pub struct ObservedObject {
     pub deleting: bool,
     /// The namespace has the annotation `bursar.dev/keep: true`, and counts as used although nothing runs in it.
     pub spared: bool,
+    /// `None` if it would be empty, as it is for most objects.
+    pub rare: Option<Arc<Rare>>,
+}
+
+/// The parts of [`ObservedObject`] that few objects have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rare {
     /// When the namespace was last used, from the annotation `bursar.dev/last-use` that a portal or gateway of the site
     /// sets.
     pub last_use: Option<Timestamp>,
     /// The observed use and edits of a quota; `None` if there are none.
-    pub quota: Option<Arc<ObservedQuota>>,
+    pub quota: Option<ObservedQuota>,
     /// The last field manager other than Bursar that wrote to the object. Writes to subresources such as `status` do
     /// not count.
-    pub rival: Option<Arc<str>>,
+    pub rival: Option<String>,
+}
+
+impl Rare {
+    /// Returns `None` if everything is `None`.
+    #[must_use]
+    pub fn if_any(self) -> Option<Arc<Self>> {
+        (self != Self::default()).then(|| Arc::new(self))
+    }
+}
+
+impl ObservedObject {
+    /// Returns [`Rare::last_use`].
+    #[must_use]
+    pub fn last_use(&self) -> Option<Timestamp> {
+        self.rare.as_ref()?.last_use
+    }
+
+    /// Returns [`Rare::quota`].
+    #[must_use]
+    pub fn quota(&self) -> Option<&ObservedQuota> {
+        self.rare.as_ref()?.quota.as_ref()
+    }
+
+    /// Returns [`Rare::rival`].
+    #[must_use]
+    pub fn rival(&self) -> Option<&str> {
+        self.rare.as_ref()?.rival.as_deref()
+    }
 }
 
 /// The state of our kubeconfig entry in a home, as `bursar-homed` reports it.

@@ -1,7 +1,6 @@
 //! Observes a ResourceQuota in a cluster: how much of it is in use, and what others wrote into it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -20,13 +19,13 @@ pub struct ObservedQuota {
 
 /// Returns the use and the edits of a ResourceQuota; `None` if it has neither.
 #[must_use]
-pub fn observe(object: &Value) -> Option<Arc<ObservedQuota>> {
+pub fn observe(object: &Value) -> Option<ObservedQuota> {
     let editors = editors(object);
     let edited = if editors.is_empty() { BTreeMap::new() } else { amounts(&object["spec"]["hard"]) };
     let mut used = amounts(&object["status"]["used"]);
     used.retain(|_, amount| amount != "0");
     let empty = used.is_empty() && edited.is_empty();
-    (!empty).then(|| Arc::new(ObservedQuota { used, edited, editors }))
+    (!empty).then_some(ObservedQuota { used, edited, editors })
 }
 
 fn editors(object: &Value) -> Vec<String> {

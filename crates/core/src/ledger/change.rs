@@ -24,6 +24,7 @@ use super::{
 };
 use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, NamespaceName, Uid};
 use crate::kinds::ObjectKey;
+use crate::packed_text::DigestText;
 use crate::snapshot::RejectedEntry;
 
 /// One change. If several change the same entry, the last wins. `None` removes the entry.
@@ -74,7 +75,7 @@ pub enum Change {
     /// A step failed; `None`: it is no longer pending.
     Failure(AccountId, ClusterName, Option<Failure>),
     /// Everything of a tenant is as desired. The text is the digest `DesiredTenant::own` at that time.
-    Settled(AccountId, ClusterName, String),
+    Settled(AccountId, ClusterName, DigestText),
     /// An override is set or removed.
     Override(OverrideKey, Option<QuotaOverride>),
     /// An exception is set or removed.

@@ -363,7 +363,7 @@ impl Lesson<'_> {
                 );
                 self.learned.unexplained.insert(name, text);
                 (after.state, after.since) = (Lifecycle::Suspended, self.now);
-                after.suspension = Some(Suspension::by(note));
+                after.suspension = Some(Box::new(Suspension::by(note)));
             }
             _ => {}
         }
@@ -387,7 +387,8 @@ impl Lesson<'_> {
         if before.generation == 0 && after.generation > 0 {
             // It is unknown who holds a certificate of this generation, so the account first gets another one.
             let reason = format!("learned from {from}; who holds its credentials is not known");
-            after.revocation = Some(Note { actor: self.actor.to_owned(), reason, ticket: None, at: self.now });
+            let note = Note { actor: self.actor.to_owned(), reason, ticket: None, at: self.now };
+            after.revocation = Some(Box::new(note));
         }
         if *before != after {
             let detail = json!({"state": after.state.as_str(), "generation": after.generation});
@@ -414,7 +415,7 @@ mod tests {
 
     fn tenancy(account: &Account, generation: u64, state: TenantState) -> Tenancy {
         let identity = Identity {
-            cluster: ClusterName("prod".to_owned()),
+            cluster: ClusterName("prod".into()),
             namespace: format!("tool-{}", account.kubernetes_name).try_into().expect("a valid namespace name"),
             id: account.id.clone(),
             directory_id: account.directory_id.clone(),
@@ -449,7 +450,7 @@ mod tests {
                 tenancy(&old.accounts[&bar], 3, TenantState::Active),
             ],
             bound: BTreeMap::from([(old.accounts[&bar].account_name(), 6000)]),
-            marks: BTreeMap::from([(ClusterName("prod".to_owned()), 7001)]),
+            marks: BTreeMap::from([(ClusterName("prod".into()), 7001)]),
             marked_uids: BTreeSet::new(),
             doubts: Vec::new(),
         };
@@ -478,7 +479,7 @@ mod tests {
 
     fn seal(world: &World, id: &AccountId, cluster: &str, generation: u64, state: TenantState) -> Tenancy {
         let mut sealed = tenancy(&world.ledger.accounts[id], generation, state);
-        sealed.identity.cluster = ClusterName(cluster.to_owned());
+        sealed.identity.cluster = ClusterName(cluster.into());
         sealed
     }
 
@@ -513,7 +514,7 @@ mod tests {
             let learned = applied(ledger, &seen(&tenancies), &world.policy);
             let account = &learned.accounts[&foo];
             assert_eq!((account.state, account.generation), (Lifecycle::Suspended, suspended.generation));
-            assert!(Suspension::is_ordered(account.suspension.as_ref()) && learned.stopped == stopped);
+            assert!(Suspension::is_ordered(account.suspension.as_deref()) && learned.stopped == stopped);
         }
         // The account was resumed while b was unreachable: b shows an older state of the same generation.
         let of_prod = seal(&world, &foo, "prod", suspended.generation, TenantState::Active);
@@ -540,9 +541,9 @@ mod tests {
         let old = world.ledger.clone();
         let stands = |id: &AccountId| (old.accounts[id].account_name(), old.accounts[id].generation);
         assert!([&bob, &carol, &foo, &bar].iter().all(|id| stands(id).1 > 0));
-        let prod = |generation| BTreeMap::from([(ClusterName("prod".to_owned()), generation)]);
+        let prod = |generation| BTreeMap::from([(ClusterName("prod".into()), generation)]);
         let facts = Facts {
-            clusters: BTreeSet::from([ClusterName("prod".to_owned())]),
+            clusters: BTreeSet::from([ClusterName("prod".into())]),
             bound: BTreeMap::from([stands(&carol), stands(&bar)]),
             marks: prod(old.last_generation + 2),
             ..Facts::default()
@@ -565,7 +566,7 @@ mod tests {
         ] {
             let account = &world.ledger.accounts[id];
             assert_eq!(account.state, state, "{}", account.account_name());
-            assert_eq!(Suspension::is_ordered(account.suspension.as_ref()), state == Lifecycle::Suspended);
+            assert_eq!(Suspension::is_ordered(account.suspension.as_deref()), state == Lifecycle::Suspended);
         }
 
         let orders = |ledger: &LedgerState, facts: &Facts| {

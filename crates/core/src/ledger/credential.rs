@@ -7,13 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{LedgerState, Lifecycle};
 use crate::identity::{AccountId, ClusterName, HostName};
+use crate::packed_text::DigestText;
 
 /// A certificate or token that was issued and delivered. Its key is not stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Certificate {
     /// The `credential-id` in the API server's audit events: for a certificate, the SHA-256 of its DER in hex; for a
     /// token, its `jti`.
-    pub fingerprint: String,
+    pub fingerprint: DigestText,
     /// The generation in the subject's generation group, or in the name of the service account.
     pub generation: u64,
     /// The name by which the API server knows the holder: the common name at the time of issue, or
@@ -60,7 +61,7 @@ impl CredentialKey {
 
     /// Returns the lowest key of an account.
     fn first_of(account: &AccountId) -> Self {
-        Self::new(account.clone(), ClusterName(String::new()))
+        Self::new(account.clone(), ClusterName::default())
     }
 
     /// Returns the key of the credential for one host.
@@ -80,7 +81,7 @@ pub struct Delivery {
     /// The mount point of the file system that had the home when it was last checked.
     pub mount: Option<PathBuf>,
     /// Digest (hex SHA-256) of what was delivered, without the key: endpoints, names, namespace, fingerprint.
-    pub digest: String,
+    pub digest: DigestText,
     /// When the file was written.
     pub at: Timestamp,
     /// When the file was last found correct, or was written. `None` if it was found broken and must be written again.
@@ -100,7 +101,7 @@ impl Delivery {
     /// Whether the file is a notice of a suspension instead of a credential.
     #[must_use]
     pub fn is_notice(&self) -> bool {
-        self.digest.starts_with(NOTICE)
+        self.digest.to_string().starts_with(NOTICE)
     }
 }
 

@@ -108,7 +108,7 @@ pub struct LedgerState {
     pub tenants: SharedMap<(AccountId, ClusterName), Tenant>,
     /// The digest [`crate::desired::DesiredTenant::own`] of each tenant when everything of it was last as desired;
     /// empty if it is not known. If the objects differ and the digest does not, the policy has changed.
-    pub settled: SharedMap<(AccountId, ClusterName), String>,
+    pub settled: SharedMap<(AccountId, ClusterName), DigestText>,
     /// Amounts of quotas that administrators set for an account instead of the class's.
     pub overrides: SharedMap<OverrideKey, QuotaOverride>,
     /// Admission rules from which administrators excepted accounts.
@@ -234,7 +234,7 @@ impl LedgerState {
 
     /// Returns the tenants of an account, sorted by cluster.
     pub fn tenants_of<'a>(&'a self, account: &'a AccountId) -> impl Iterator<Item = (&'a ClusterName, &'a Tenant)> {
-        let from = (account.clone(), ClusterName(String::new()));
+        let from = (account.clone(), ClusterName::default());
         let own = self.tenants.range(from..).take_while(move |((id, _), _)| id == account);
         own.map(|((_, cluster), tenant)| (cluster, tenant))
     }
@@ -316,11 +316,11 @@ pub struct Account {
     pub state: Lifecycle,
     /// When `state` began.
     pub since: Timestamp,
-    pub suspension: Option<Suspension>,
+    pub suspension: Option<Box<Suspension>>,
     /// Only certificates of this generation are valid. 0 before the first.
     pub generation: u64,
     /// Set if a new generation was asked for and no plan has carried that out yet.
-    pub revocation: Option<Note>,
+    pub revocation: Option<Box<Note>>,
     /// The progress towards its end. Set while complete reads count towards it, and once its deletion was allowed.
     pub ending: Option<Ending>,
     /// The id by which other domains of its forest name the account (`objectSid`, in lower case).

@@ -128,7 +128,7 @@ impl LedgerState {
     }
 
     fn failures_of<'a>(&'a self, id: &'a AccountId) -> impl Iterator<Item = &'a Failure> {
-        let from = (id.clone(), ClusterName(String::new()));
+        let from = (id.clone(), ClusterName::default());
         let of_account = self.failures.range(from..).take_while(move |((account, _), _)| account == id);
         // The makers of adopted namespaces must not be able to pause a revocation.
         let counts = |failure: &&Failure| failure.attempts > 0 && !failure.is_of_realm() && !failure.is_of_adopted();
@@ -345,7 +345,7 @@ mod tests {
     fn an_unreachable_cluster_delays_no_bulk_revocation_in_another() {
         let (mut world, before) = (site(), site());
         for (key, certificate) in world.ledger.certificates.clone() {
-            let away = CredentialKey { cluster: ClusterName("away".to_owned()), ..key.clone() };
+            let away = CredentialKey { cluster: ClusterName("away".into()), ..key.clone() };
             world.ledger.deliveries.insert(away.clone(), world.ledger.deliveries[&key].clone());
             world.ledger.certificates.insert(away, certificate);
         }
@@ -413,7 +413,7 @@ mod tests {
         cycles(&mut world, 30, &homes);
         assert_eq!(revoked(&world, &before), ["ta", "tb", "tc"], "both of the last accounts fail");
         // An administrator suspends both. Suspended accounts have no access, and do not count as failing.
-        let why = crate::ledger::Suspension::by(note(&world));
+        let why = Box::new(crate::ledger::Suspension::by(note(&world)));
         for name in ["tb", "tc"] {
             let id = world.id(AccountKind::Tool, name);
             (world.account(&id).state, world.account(&id).suspension) = (Lifecycle::Suspended, Some(why.clone()));

@@ -146,7 +146,7 @@ impl Ending {
         let ends = ledger.accounts.values().filter(|account| account.state == Lifecycle::Suspended);
         let mut all: Vec<Self> = ends
             .filter_map(|account| {
-                let suspension = account.suspension.as_ref()?;
+                let suspension = account.suspension.as_deref()?;
                 let (term, note) = (suspension.term()?, suspension.ordered()?.clone());
                 Some(Self { account: account.account_name(), until: term.until?, due: term.due(), note })
             })
@@ -168,9 +168,9 @@ impl fmt::Display for Ending {
 impl LedgerState {
     pub(super) fn count_suspensions(&self, now: Timestamp) -> Vec<Change> {
         let counted = self.accounts.values().filter_map(|account| {
-            let suspension = account.suspension.as_ref()?;
+            let suspension = account.suspension.as_deref()?;
             let proved = suspension.term()?.counted(now)?;
-            let suspension = Some(suspension.clone().proved(proved));
+            let suspension = Some(Box::new(suspension.clone().proved(proved)));
             Some(Change::Account(Box::new(Account { suspension, ..account.clone() })))
         });
         counted.collect()

@@ -257,7 +257,7 @@ impl<'a> Memory<'a> {
                 account.source == read.source
                     && account.kind == kind
                     && account.state != Lifecycle::Deleted
-                    && !Suspension::is_ordered(account.suspension.as_ref())
+                    && !Suspension::is_ordered(account.suspension.as_deref())
             };
             self.ledger.accounts.values().filter(expected).count()
         };

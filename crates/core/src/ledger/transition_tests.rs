@@ -383,7 +383,7 @@ fn an_answer_without_any_tool_is_complete_when_the_last_one_was_suspended_by_ord
     let mut story = Story::begin(&[tool("1", "foo", 52503)]);
     let mut foo = story.account("foo").clone();
     let note = Note { actor: "root".to_owned(), reason: "gone".to_owned(), ticket: None, at: Timestamp::UNIX_EPOCH };
-    foo.suspension = Some(Suspension::by(note));
+    foo.suspension = Some(Box::new(Suspension::by(note)));
     story.ledger.apply(&Change::Account(Box::new(foo)));
     story.later(MINUTE, &[]);
     assert_eq!(story.ledger.sources["people"].completeness, Completeness::Complete);

@@ -161,7 +161,7 @@ fn hopeless(ledger: &LedgerState, policy: &Policy, account: &Account) -> Option<
     }
     match account.state {
         // An account that is suspended for idleness resumes because it was asked for.
-        Lifecycle::Suspended if matches!(account.suspension, Some(Suspension::Idle { .. })) => {}
+        Lifecycle::Suspended if matches!(account.suspension.as_deref(), Some(Suspension::Idle { .. })) => {}
         Lifecycle::Suspended => return Some("suspended; `bursar why` shows the reason".to_owned()),
         Lifecycle::Archived | Lifecycle::Deleted => return Some(format!("its state is {}", account.state.as_str())),
         Lifecycle::New | Lifecycle::Active => {}

@@ -17,7 +17,7 @@ pub(super) fn left_stopped(
     account: &Account,
     start: Option<&Vec<String>>,
 ) -> Result<Vec<Change>, Refusal> {
-    let is_evicted = matches!(account.suspension, Some(Suspension::Evicted { .. }));
+    let is_evicted = matches!(account.suspension.as_deref(), Some(Suspension::Evicted { .. }));
     let mut stopped: Vec<&ObjectKey> =
         ledger.stopped.keys().filter(|(id, _)| *id == account.id).map(|(_, key)| key).collect();
     stopped.sort_by_key(|key| said(key));

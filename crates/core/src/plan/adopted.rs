@@ -315,7 +315,7 @@ mod tests {
             cluster: prod(),
             kind: crate::kinds::ManagedKind::RoleBinding.into(),
             namespace: own.namespace.clone(),
-            name: "bursar-again".to_owned(),
+            name: "bursar-again".into(),
         });
         for _ in 0..3 {
             let found = crate::inventory::ObservedObject { uid: "stray".into(), ..Default::default() };
@@ -474,7 +474,7 @@ mod tests {
         world.cycle();
         let note =
             crate::ledger::Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
-        world.account(&alice).revocation = Some(note);
+        world.account(&alice).revocation = Some(Box::new(note));
         let plan = world.plan();
         let actions: Vec<Action> = plan.accounts[0].steps().cloned().collect();
         let bound = actions.iter().position(is_elsewhere).expect("the plan changes the binding");

@@ -115,8 +115,8 @@ pub(super) const RESUMED: &str = "resumptions";
 fn is_resumption(plan: &AccountPlan) -> bool {
     plan.transition == Some(Transition::Resume)
         && plan.orders.is_empty()
-        && !Suspension::is_ordered(plan.before.suspension.as_ref())
-        && !matches!(plan.before.suspension, Some(Suspension::Idle { .. }))
+        && !Suspension::is_ordered(plan.before.suspension.as_deref())
+        && !matches!(plan.before.suspension.as_deref(), Some(Suspension::Idle { .. }))
 }
 
 fn is_marked(plan: &AccountPlan) -> bool {

@@ -161,7 +161,7 @@ fn remove(look: Look<'_>) -> impl Iterator<Item = Action> {
     let wanted = move |host: &HostName| look.tenant.credentials.iter().any(|credential| credential.host == *host);
     let reason = if look.tenant.suspended { Reason::Suspended } else { Reason::Orphaned };
     let stands = move |host: &HostName, delivery: &Delivery| {
-        notice(look, host, delivery).is_some_and(|notice| notice.digest() == delivery.digest)
+        notice(look, host, delivery).is_some_and(|notice| delivery.digest == notice.digest())
     };
     deliveries(look)
         .filter(move |(key, delivery)| !wanted(&key.host) && !stands(&key.host, delivery))
@@ -252,7 +252,7 @@ fn inspect(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, hel
     let delivery = held.delivery?;
     let expected = match (&credential.proof, held.certificate) {
         (Proof::Oidc(_), _) => Expected::Entries(Box::new(credential.clone())),
-        (_, certificate) => Expected::Issued(certificate?.fingerprint.clone()),
+        (_, certificate) => Expected::Issued(certificate?.fingerprint.to_string()),
     };
     let is_due = is_due(look, delivery) || next_look(delivery).is_some_and(|at| at <= look.now);
     is_due.then(|| Action::InspectKubeconfig {

@@ -361,8 +361,8 @@ pub fn returned(plan: &AccountPlan) -> &'static str {
     match (plan.before.state, plan.before.ending) {
         (Lifecycle::Deleted, _) | (Lifecycle::Archived, Some(Ending::Deletion { .. })) => "back after its deletion",
         (Lifecycle::Archived, _) => "back before its deletion",
-        _ if matches!(plan.before.suspension, Some(Suspension::Idle { .. })) => "asked for again",
-        _ if plan.before.suspension.as_ref().is_some_and(Suspension::is_over) => "its suspension has ended",
+        _ if matches!(plan.before.suspension.as_deref(), Some(Suspension::Idle { .. })) => "asked for again",
+        _ if plan.before.suspension.as_deref().is_some_and(Suspension::is_over) => "its suspension has ended",
         _ => "back in the directory",
     }
 }

@@ -68,7 +68,7 @@ fn used(
     if object.spared {
         return Some(Used::Now);
     }
-    let mut last = object.last_use;
+    let mut last = object.last_use();
     for (_, pod) in pods.of_namespace(namespace.as_str()) {
         if !pod.finished {
             return Some(Used::Now);

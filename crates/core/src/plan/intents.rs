@@ -115,7 +115,7 @@ fn after(plan: &AccountPlan, now: Timestamp) -> Account {
     let (state, suspension) = match &plan.transition {
         None => (after.state, after.suspension.clone()),
         Some(Transition::Create | Transition::Resume) => (Lifecycle::Active, None),
-        Some(Transition::Suspend(why)) => (Lifecycle::Suspended, Some(why.clone())),
+        Some(Transition::Suspend(why)) => (Lifecycle::Suspended, Some(Box::new(why.clone()))),
         Some(Transition::Archive | Transition::Delete { .. }) => (Lifecycle::Archived, after.suspension.clone()),
         Some(Transition::Gone) => (Lifecycle::Deleted, after.suspension.clone()),
     };
@@ -151,7 +151,7 @@ fn events(plan: &AccountPlan, now: Timestamp) -> Vec<Event> {
     let places = json!(
         plan.places
             .iter()
-            .map(|(cluster, tenant)| (cluster.0.clone(), json!(tenant.namespace)))
+            .map(|(cluster, tenant)| (cluster.to_string(), json!(tenant.namespace)))
             .collect::<serde_json::Map<_, _>>()
     );
     let life = plan.transition.as_ref().map(|transition| match transition {

@@ -83,6 +83,7 @@ use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, Namespac
 use crate::inventory::{ClusterInventory, Inventory};
 use crate::kinds::ObjectKey;
 use crate::ledger::{Account, Failure, LedgerState, Note, ObjectRecord, Suspension, Tenant};
+use crate::packed_text::DigestText;
 use crate::policy::{Policy, Reapers};
 
 /// All steps, account by account, and findings for administrators.
@@ -161,7 +162,7 @@ pub struct AccountPlan {
     pub left: bool,
     /// The new value of [`LedgerState::settled`] for each cluster when all steps there are done.
     #[serde(skip)]
-    pub settles: BTreeMap<ClusterName, String>,
+    pub settles: BTreeMap<ClusterName, DigestText>,
     /// The accounts whose removal, or loss of a member, causes this plan.
     #[serde(skip)]
     pub rests_on: BTreeSet<AccountId>,
@@ -406,7 +407,7 @@ fn over_quota(desired: &DesiredState, scan: &Scan<'_>) -> Vec<OverQuota> {
         Some(over.map(move |(resource, amount, used)| OverQuota {
             account: account.clone(),
             cluster: key.cluster.clone(),
-            namespace: key.namespace.clone().unwrap_or_default(),
+            namespace: key.namespace.as_deref().unwrap_or_default().to_owned(),
             resource,
             amount,
             used,

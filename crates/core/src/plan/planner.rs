@@ -347,6 +347,14 @@ impl Known {
             }
             plan.add(planned);
         }
+        if others.len() > self.accounts.len() / 2 {
+            // The accounts were added in the order of their objects, which leaves a third of the map unused.
+            let accounts = std::mem::take(&mut self.accounts).into_iter().map(|(id, mut known)| {
+                known.objects.shrink_to_fit();
+                (id, known)
+            });
+            self.accounts = accounts.collect();
+        }
         plan.sort();
         Some(plan)
     }
@@ -358,7 +366,7 @@ fn is_quiet(id: &AccountId, desired: &DesiredState, planned: &Plan, scan: &Scan<
         planned.notices.iter().any(|notice| notice.account == *account)
             || planned.over_quota.iter().any(|over| over.account == *account)
     };
-    let first = (id.clone(), ClusterName(String::new()));
+    let first = (id.clone(), ClusterName::default());
     let fails = inputs.ledger.failures.range(first..).next().is_some_and(|((failing, _), _)| failing == id);
     // If an object is being deleted and has no record, there is no step, but its end would not be noticed. So the
     // account must be settled too.

@@ -11,6 +11,7 @@ use super::testing::{World, prod};
 use super::{AccountPlan, Action, Bounds, Planner, compare, derived, hash};
 use crate::desired::{Deriver, DesiredState, Transition};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
+use crate::inventory::Rare;
 use crate::kinds::{ManagedKind, ObjectKey, Stage, WatchedKind};
 use crate::ledger::{Absence, Failure, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::policy::Limit;
@@ -317,7 +318,7 @@ fn a_suspension_continues_after_the_daemon_was_killed() {
 
 #[test]
 fn a_given_up_cluster_and_a_repaired_seal_continue_after_the_daemon_was_killed() {
-    let b = ClusterName("b".to_owned());
+    let b = ClusterName("b".into());
     let given_up = |world: &mut World| {
         world.policy.classes.get_mut("tool").expect("the policy has this class").clusters = vec![prod()];
     };
@@ -326,7 +327,7 @@ fn a_given_up_cluster_and_a_repaired_seal_continue_after_the_daemon_was_killed()
         world.account(&foo).disabled = Some("mark".to_owned());
         (0..2).for_each(|_| drop(world.cycle()));
         let key = ObjectKey::namespace(
-            &ClusterName("b".to_owned()),
+            &ClusterName("b".into()),
             &"tool-foo".to_owned().try_into().expect("the text is a namespace name"),
         );
         let objects = &mut world.in_cluster(&key.cluster).objects;
@@ -390,7 +391,7 @@ fn repairs_that_a_program_undoes_wait_longer_unless_they_remove_access() {
     let edit = |world: &mut World, key: &ObjectKey| {
         let found = world.cluster().objects.get_mut(key).expect("the world has it");
         found.digest = "edited".into();
-        found.rival = Some("argocd".into());
+        found.rare = Rare { rival: Some("argocd".to_owned()), ..Rare::default() }.if_any();
     };
     let repairs = |world: &mut World, key: &ObjectKey| {
         let minutes = (0..60).filter(|_| {

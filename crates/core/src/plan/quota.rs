@@ -65,7 +65,7 @@ pub(super) fn edits(
     record: &ObjectRecord,
     found: &ObservedObject,
 ) -> BTreeMap<String, Option<String>> {
-    let (Some(quota), DriftMode::Adopt) = (&found.quota, wanted.drift) else { return BTreeMap::new() };
+    let (Some(quota), DriftMode::Adopt) = (found.quota(), wanted.drift) else { return BTreeMap::new() };
     let Some(written) = record.detail.as_ref().filter(|_| !quota.edited.is_empty()) else { return BTreeMap::new() };
     let (written, ours) = (amounts(written), amounts_of(wanted));
     let is = |there: Option<&String>, amount: &str| there.is_some_and(|there| same(there, amount));
@@ -87,7 +87,7 @@ pub(super) fn adopted(
     record: &ObjectRecord,
     found: &ObservedObject,
 ) -> Vec<Adoption> {
-    let Some(quota) = &found.quota else { return Vec::new() };
+    let Some(quota) = found.quota() else { return Vec::new() };
     let adoption = |(resource, before): (String, Option<String>)| Adoption {
         cluster: look.cluster.clone(),
         amount: quota.edited.get(&resource).cloned().unwrap_or_default(),
@@ -141,7 +141,7 @@ pub(super) fn changed(look: Look<'_>, wanted: &DesiredObject, before: &Amounts) 
 
 /// Like [`changed`], for somebody else's edits that are reverted.
 pub(super) fn reverted(look: Look<'_>, wanted: &DesiredObject, found: &ObservedObject) -> Vec<String> {
-    let edited = found.quota.as_ref().map(|quota| quota.edited.clone()).filter(|edited| !edited.is_empty());
+    let edited = found.quota().map(|quota| quota.edited.clone()).filter(|edited| !edited.is_empty());
     let amounts = edited.map(|mut edited| {
         // Resources that we do not set belong to the editor, and stay.
         let ours = amounts_of(wanted);

@@ -186,7 +186,7 @@ pub fn user_of<'l>(ledger: &'l LedgerState, rules: &Realm, account: &'l Account)
 
 /// Whether the account may log in. An account that is suspended for idleness may, because a login resumes it.
 fn may_log_in(account: &Account) -> bool {
-    let idle = matches!(account.suspension, Some(Suspension::Idle { .. }));
+    let idle = matches!(account.suspension.as_deref(), Some(Suspension::Idle { .. }));
     account.state == Lifecycle::Active || (account.state == Lifecycle::Suspended && idle)
 }
 
@@ -485,8 +485,8 @@ struct Taken<'a> {
 /// Whether steps for this account use no limit of the realm, because its suspension was ordered, or follows a mark.
 /// Marks have a limit of their own.
 fn is_uncounted(account: &Account) -> bool {
-    let uncounted = Suspension::is_ordered(account.suspension.as_ref())
-        || matches!(account.suspension, Some(Suspension::Disabled { .. }));
+    let uncounted = Suspension::is_ordered(account.suspension.as_deref())
+        || matches!(account.suspension.as_deref(), Some(Suspension::Disabled { .. }));
     account.state != Lifecycle::Active && uncounted
 }
 

@@ -146,7 +146,7 @@ impl Story {
 
     fn suspend(&mut self, id: &AccountId, why: Suspension) {
         let account = self.world.account(id);
-        (account.state, account.suspension) = (Lifecycle::Suspended, Some(why));
+        (account.state, account.suspension) = (Lifecycle::Suspended, Some(Box::new(why)));
     }
 
     /// Returns the result of the guard, after its refusals and intents were recorded.
@@ -234,7 +234,7 @@ fn leaving_removes_the_role_and_suspension_disables_the_user() {
     assert!(back.contains("user enabled (enabled changed), workspace-lab:member given"), "{back}");
     // A person who is suspended for idleness may log in, and is resumed by the login.
     story.world.account(&alice).state = Lifecycle::Suspended;
-    story.world.account(&alice).suspension = Some(Suspension::Idle { since: story.world.now });
+    story.world.account(&alice).suspension = Some(Box::new(Suspension::Idle { since: story.world.now }));
     assert!(!story.cycle().contains("disabled"));
 }
 

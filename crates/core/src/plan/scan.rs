@@ -15,7 +15,7 @@ use super::unknown::Strays;
 use crate::desired::{DesiredObject, DesiredState, DesiredTenant};
 use crate::identity::{AccountId, ClusterName};
 use crate::inventory::quota::ObservedQuota;
-use crate::inventory::{ClusterInventory, Inventory};
+use crate::inventory::{ClusterInventory, Inventory, ObservedObject};
 use crate::kinds::ObjectKey;
 use crate::ledger::LedgerState;
 
@@ -94,7 +94,7 @@ impl<'a> Scan<'a> {
             match progress.ahead.reach(key) {
                 None => orphans.entry((&record.account, &key.cluster)).or_default().push(key),
                 Some(wanted) => {
-                    if let Some(quota) = found.and_then(|found| found.quota.as_deref()) {
+                    if let Some(quota) = found.and_then(ObservedObject::quota) {
                         quotas.push((&record.account, key, wanted, quota));
                     }
                     let settled = super::tenant::is_as_wanted(shown, key, wanted, record, found);
@@ -144,7 +144,7 @@ impl<'a> Scan<'a> {
                     continue;
                 };
                 let found = there.objects.get(key);
-                scan.quotas.extend(found.and_then(|it| it.quota.as_deref()).map(|quota| (id, key, wanted, quota)));
+                scan.quotas.extend(found.and_then(ObservedObject::quota).map(|quota| (id, key, wanted, quota)));
                 let is_settled = super::tenant::is_as_wanted(there, key, wanted, record, found);
                 settled.entry(cluster).and_modify(|count| *count += usize::from(is_settled));
             }

@@ -20,7 +20,7 @@ use crate::identity::{
 };
 use crate::inventory::quota::ObservedQuota;
 use crate::inventory::repairs::Repairs;
-use crate::inventory::{ClusterInventory, Inventory, ObservedObject};
+use crate::inventory::{ClusterInventory, Inventory, ObservedObject, Rare};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind, ObjectName, Stage};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
@@ -57,7 +57,7 @@ pub struct World {
 }
 
 pub fn prod() -> ClusterName {
-    ClusterName("prod".to_owned())
+    ClusterName("prod".into())
 }
 
 impl World {
@@ -149,7 +149,7 @@ impl World {
 
     /// Adds a cluster, and gives it to the class of tools.
     pub fn another_cluster(&mut self, name: &str) {
-        let name = ClusterName(name.to_owned());
+        let name = ClusterName(name.into());
         let face = self.policy.clusters[&prod()].clone();
         self.policy.clusters.insert(name.clone(), face);
         self.inventory.clusters.insert(name.clone(), Arc::default());
@@ -158,7 +158,7 @@ impl World {
 
     /// Removes a cluster from the configuration and from the inventory.
     pub fn without_cluster(&mut self, name: &str) {
-        let name = ClusterName(name.to_owned());
+        let name = ClusterName(name.into());
         self.policy.clusters.remove(&name);
         self.inventory.clusters.remove(&name);
         for class in self.policy.classes.values_mut() {
@@ -285,10 +285,11 @@ impl World {
                 self.uids += 1;
                 let uid = UuidText::from(known.unwrap_or_else(|| format!("uid-{}", self.uids)));
                 let observed = DigestText::from(format!("answer to {wanted}"));
-                let before = self.in_cluster(&key.cluster).objects.get(key).and_then(|found| found.quota.clone());
+                let before = self.in_cluster(&key.cluster).objects.get(key).and_then(|found| found.quota().cloned());
                 // A write does not change the use. It takes over all amounts, so none counts as edited.
-                let quota = before.map(|quota| Arc::new(ObservedQuota { edited: BTreeMap::new(), ..(*quota).clone() }));
-                let found = ObservedObject { uid: uid.clone(), digest: observed.clone(), quota, ..Default::default() };
+                let quota = before.map(|quota| ObservedQuota { edited: BTreeMap::new(), ..quota });
+                let rare = Rare { quota, ..Rare::default() }.if_any();
+                let found = ObservedObject { uid: uid.clone(), digest: observed.clone(), rare, ..Default::default() };
                 self.in_cluster(&key.cluster).objects.insert(key.clone(), found);
                 let detail = detail(&key.kind, manifest);
                 if matches!(reason, Reason::Drifted(_)) {
@@ -343,8 +344,8 @@ impl World {
                 let key = ObjectKey::from(ObjectName {
                     cluster: cluster.clone(),
                     kind: ObjectKind::of("apps/v1", "Deployment"),
-                    namespace: Some(namespace.to_string()),
-                    name: "web".to_owned(),
+                    namespace: Some(namespace.as_str().into()),
+                    name: "web".into(),
                 });
                 let stopped = StoppedWorkload { uid: "web".to_owned(), replicas: Some(2), at: now };
                 vec![Change::Stopped(id.clone(), key, Some(stopped))]

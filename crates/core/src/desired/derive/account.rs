@@ -133,7 +133,7 @@ impl<'a> World<'a> {
         let (why, since) = match (transition, account.state) {
             (Some(Transition::Suspend(why)), Lifecycle::Suspended) => (why, account.since),
             (Some(Transition::Suspend(why)), _) => (why, self.now),
-            (None, Lifecycle::Suspended) => (account.suspension.as_ref()?, account.since),
+            (None, Lifecycle::Suspended) => (account.suspension.as_deref()?, account.since),
             _ => return None,
         };
         let ends = why.term().and_then(|term| term.until).map(day);

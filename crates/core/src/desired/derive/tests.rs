@@ -12,7 +12,7 @@ fn an_idle_account_that_was_asked_for_resumes_even_in_a_late_cycle() {
     let since = site.now;
     let account = site.account(&foo);
     (account.state, account.since) = (Lifecycle::Suspended, since);
-    account.suspension = Some(Suspension::Idle { since });
+    account.suspension = Some(Box::new(Suspension::Idle { since }));
     let mut deriver = Deriver::default();
     let mut transition = |site: &Site| {
         let PlanInputs { ledger, policy, sealer, now, .. } = site.inputs();

@@ -173,7 +173,7 @@ impl Memory<'_> {
     /// Returns the progress towards the end after this read. Suspensions by order or for idleness have no end. A
     /// suspension because of a group or class may depend on any source, so all sources must be complete.
     pub(super) fn ending(&self, account: &Account, complete: bool) -> Option<Ending> {
-        let limit = match (account.state, &account.suspension) {
+        let limit = match (account.state, account.suspension.as_deref()) {
             (_, None | Some(Suspension::Ordered { .. } | Suspension::Evicted { .. } | Suspension::Idle { .. }))
             | (Lifecycle::New | Lifecycle::Active | Lifecycle::Deleted, _) => {
                 return account.ending;
@@ -181,7 +181,7 @@ impl Memory<'_> {
             (Lifecycle::Suspended, _) => self.policy.lifecycle.retention.as_secs(),
             (Lifecycle::Archived, _) => self.policy.lifecycle.delete_after.as_secs(),
         };
-        let proved = complete && (self.all_proved() || account.suspension != Some(Suspension::Left));
+        let proved = complete && (self.all_proved() || account.suspension.as_deref() != Some(&Suspension::Left));
         if !proved || matches!(account.ending, Some(Ending::Deletion { .. })) {
             return account.ending;
         }

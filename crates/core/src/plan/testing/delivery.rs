@@ -23,7 +23,7 @@ impl World {
             Proof::Certificate { .. } | Proof::Oidc(_) => None,
         };
         let certificate = credential.proof.name().map(|subject| Certificate {
-            fingerprint: format!("{subject}-{generation}-{}-{}", credential.host, now.as_second()),
+            fingerprint: format!("{subject}-{generation}-{}-{}", credential.host, now.as_second()).into(),
             generation,
             subject,
             not_before: now,

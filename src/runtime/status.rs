@@ -40,7 +40,7 @@ impl Runtime {
         let now = self.ledger.now();
         let mut there = self.clusters.status(now);
         for ((cluster, _), unknown) in &self.ledger.state().unknown_certificates {
-            if let Some(status) = there.get_mut(&cluster.0)
+            if let Some(status) = there.get_mut(cluster.0.as_str())
                 && unknown.not_after > now
                 && !status.unknown_certificates.contains(&unknown.text)
             {

@@ -238,10 +238,14 @@ pub(super) fn more(command: &str) -> String {
     if !command.is_empty() {
         text.push_str(".SH EXIT STATUS\n");
         let own = EXITS.iter().find(|(name, _)| *name == command).map_or(&[][..], |(_, own)| own);
-        own.iter().for_each(|(code, meaning)| listed(&mut text, code, meaning));
-        let all = arguments::EXIT_CODES.lines().filter_map(|line| line.trim_start().split_once("  "));
-        for (code, meaning) in all.filter(|(code, _)| !own.iter().any(|(known, _)| known == code)) {
-            listed(&mut text, code, meaning);
+        for line in arguments::EXIT_CODES.lines() {
+            let Some((code, meaning)) = line.trim_start().split_once("  ") else { continue };
+            match own.iter().find(|(known, _)| *known == code) {
+                Some((_, meaning)) => listed(&mut text, code, meaning),
+                // No other command has this code.
+                None if code == "2" => {}
+                None => listed(&mut text, code, meaning),
+            }
         }
     }
     let examples: Vec<_> = EXAMPLES.iter().filter(|(typed, _)| is_about(typed, command)).collect();
@@ -417,6 +421,8 @@ mod tests {
         }
         let shown = synopsis("bursar-adopt-namespace.1");
         assert!(shown.contains("(--tool NAME | --user NAME | --group NAME)"), "{shown}");
+        let show = fs::read_to_string(folder.join("bursar-show.1")).expect("the page is readable");
+        assert!(show.contains("\nno such account\n") && !show.contains("changes pending"), "{show}");
         let selftest = fs::read_to_string(folder.join("bursar-webhook-selftest.1")).expect("the page is readable");
         assert!(selftest.contains("at least one had not") && !selftest.contains("\nfailed\n"), "{selftest}");
         let names: Vec<String> =

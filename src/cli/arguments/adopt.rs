@@ -51,10 +51,10 @@ pub struct AdoptNamespace {
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
     /// Reason; the history keeps it
-    #[arg(long)]
+    #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
     /// Ticket; the history keeps it
-    #[arg(long)]
+    #[arg(long, value_name = "TEXT")]
     pub ticket: Option<String>,
 }
 
@@ -66,9 +66,9 @@ pub struct AdoptObject {
     /// NAMESPACE/NAME; for an object without a namespace, NAME
     pub object: String,
     /// Reason; the history keeps it
-    #[arg(long)]
+    #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
     /// Ticket; the history keeps it
-    #[arg(long)]
+    #[arg(long, value_name = "TEXT")]
     pub ticket: Option<String>,
 }

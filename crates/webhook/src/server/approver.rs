@@ -165,7 +165,7 @@ async fn follow(approver: Arc<Approver>, client: Client) {
                 Approver::see(&approver, request, &changed);
             }
             Some(Ok(Event::Delete(request))) => {
-                drop(request.metadata.uid.map(|uid| approver.pending.lock().remove(&uid)))
+                drop(request.metadata.uid.map(|uid| approver.pending.lock().remove(&uid)));
             }
         }
     }

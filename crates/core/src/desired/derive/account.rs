@@ -12,7 +12,7 @@ use crate::ledger::quota::day;
 use crate::ledger::{Account, Lifecycle, OrderKind, Suspension, Tenant};
 use crate::policy::Class;
 
-impl<'a> World<'a> {
+impl World<'_> {
     pub(super) fn account(
         &self,
         subject: &Subject<'_>,

@@ -45,7 +45,15 @@ impl Issued {
     pub fn of(self, subject: String, generation: u64, bound_to: Option<String>) -> Certificate {
         let renew_after = renew_after(&self);
         let Self { fingerprint, not_before, not_after } = self;
-        Certificate { fingerprint: fingerprint.into(), generation, subject, not_before, not_after, renew_after, bound_to }
+        Certificate {
+            fingerprint: fingerprint.into(),
+            generation,
+            subject,
+            not_before,
+            not_after,
+            renew_after,
+            bound_to,
+        }
     }
 }
 

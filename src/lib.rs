@@ -6,7 +6,7 @@
 
 pub use bursar_core::{
     admission, contract, desired, digest, errors, evolve, identity, inventory, json_text, kinds, ledger, merge, orders,
-    outlook, packed_text, plan, policy, quantity, rules, select, snapshot,
+    outlook, packed_text, plan, policy, quantity, rules, select, shared_text, snapshot,
 };
 
 pub mod archive;

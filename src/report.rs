@@ -104,7 +104,7 @@ pub fn status(
 #[must_use]
 pub fn away(plan: &Plan, clusters: &BTreeMap<String, ClusterStatus>) -> BTreeMap<String, Away> {
     let of = |(cluster, tenants): (&ClusterName, &u64)| {
-        let why = clusters.get(&cluster.0).and_then(|status| status.trouble.clone());
+        let why = clusters.get(cluster.0.as_str()).and_then(|status| status.trouble.clone());
         (cluster.to_string(), Away { why, tenants: *tenants })
     };
     plan.waiting.iter().map(of).collect()
@@ -157,7 +157,8 @@ mod tests {
         let code = |world: &World| {
             let (plan, (approved, _)) = (world.plan(), world.guarded());
             let trouble = Some("no kubeconfig".to_owned());
-            let clusters = BTreeMap::from([(prod().0, ClusterStatus { trouble, ..ClusterStatus::default() })]);
+            let clusters =
+                BTreeMap::from([(prod().to_string(), ClusterStatus { trouble, ..ClusterStatus::default() })]);
             let report = cycle(Trigger::Sync, (world.now, world.now), &world.ledger, &plan, &approved, &[]);
             let report = CycleReport { away: away(&plan, &clusters), ..report };
             (report.exit_code(), report.away.values().next().map(|away| (away.why.clone(), away.tenants)))

@@ -199,7 +199,7 @@ impl Site {
 }
 
 pub fn cluster() -> ClusterName {
-    ClusterName("test".to_owned())
+    ClusterName("test".into())
 }
 
 /// The policy of the tests' sites. No server is contacted, so the addresses are made up.

@@ -278,7 +278,7 @@ mod tests {
 
     fn content() -> Content {
         let about = About::of(
-            (ClusterName("prod".to_owned()), "tool-foo".to_owned().try_into().expect("a name")),
+            (ClusterName("prod".into()), "tool-foo".to_owned().try_into().expect("a name")),
             ("tool:foo".parse().expect("a name"), AccountId("a1".into()), 7),
             Vec::new(),
             Timestamp::UNIX_EPOCH,

@@ -229,7 +229,7 @@ mod tests {
         };
         // Two names of a former pattern, an adopted one, and one in another cluster.
         let (of_foo, of_bar, of_web) = (tenant("old-foo"), tenant("old-bar"), tenant("legacy"));
-        let elsewhere = ClusterName("other".to_owned());
+        let elsewhere = ClusterName("other".into());
         let [foo, bar, web] = tools;
         for (id, cluster, tenant) in
             [(&foo, prod(), of_foo), (&bar, prod(), of_bar), (&web, prod(), of_web), (&foo, elsewhere, tenant("gone"))]

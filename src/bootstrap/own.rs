@@ -250,16 +250,16 @@ fn kubeconfig(name: &ClusterName, cluster: Cluster, pem: &[u8], key: &NewKey) ->
         client_key_data: Some(SecretString::from(BASE64.encode(key.pem().expose()))),
         ..AuthInfo::default()
     };
-    let context = Context { cluster: name.0.clone(), user: Some(USER_ENTRY.to_owned()), ..Context::default() };
+    let context = Context { cluster: name.to_string(), user: Some(USER_ENTRY.to_owned()), ..Context::default() };
     Kubeconfig {
-        clusters: vec![NamedCluster { name: name.0.clone(), cluster: Some(cluster), ..NamedCluster::default() }],
+        clusters: vec![NamedCluster { name: name.to_string(), cluster: Some(cluster), ..NamedCluster::default() }],
         auth_infos: vec![NamedAuthInfo {
             name: USER_ENTRY.to_owned(),
             auth_info: Some(user),
             ..NamedAuthInfo::default()
         }],
-        contexts: vec![NamedContext { name: name.0.clone(), context: Some(context), ..NamedContext::default() }],
-        current_context: Some(name.0.clone()),
+        contexts: vec![NamedContext { name: name.to_string(), context: Some(context), ..NamedContext::default() }],
+        current_context: Some(name.to_string()),
         api_version: Some("v1".to_owned()),
         kind: Some("Config".to_owned()),
         ..Kubeconfig::default()

@@ -181,7 +181,7 @@ fn said(map: &ConfigMap) -> Said {
     let administrators = administrators.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned);
     let unread = || ApproverRules {
         version: 0,
-        cluster: ClusterName(String::new()),
+        cluster: ClusterName::default(),
         daemon: String::new(),
         ledger: String::new(),
         own_lifetime: 0,

@@ -75,7 +75,7 @@ fn assigned(settings: &Settings, given: &[String]) -> Result<BTreeMap<ClusterNam
     let known: Vec<&ClusterName> = settings.clusters.keys().collect();
     let mut admins = BTreeMap::new();
     for given in given {
-        let named = given.split_once('=').map(|(name, file)| (ClusterName(name.to_owned()), file));
+        let named = given.split_once('=').map(|(name, file)| (ClusterName(name.into()), file));
         match (named.filter(|(name, _)| known.contains(&name)), known.as_slice()) {
             (Some((name, file)), _) => drop(admins.insert(name, PathBuf::from(file))),
             (None, [only]) => drop(admins.insert((*only).clone(), PathBuf::from(given))),

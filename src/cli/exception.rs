@@ -14,11 +14,13 @@ const COLUMNS: [&str; 7] = ["account", "cluster", "rule", "ticket", "until", "ac
 pub(super) async fn run(context: &Context, exception: Exception) -> Result<Exit, Failure> {
     match exception {
         Exception::Set(ExceptionSet { target, rules, until, cluster }) => {
-            let set = request::ExceptionSet { target: target.into(), rules, until, cluster: cluster.map(ClusterName) };
+            let set =
+                request::ExceptionSet { target: target.into(), rules, until, cluster: cluster.map(ClusterName::from) };
             order::give(context, vec![OrderRequest::ExceptionSet(set)]).await
         }
         Exception::Unset(ExceptionUnset { target, rules, cluster }) => {
-            let unset = request::ExceptionUnset { target: target.into(), rules, cluster: cluster.map(ClusterName) };
+            let unset =
+                request::ExceptionUnset { target: target.into(), rules, cluster: cluster.map(ClusterName::from) };
             order::give(context, vec![OrderRequest::ExceptionUnset(unset)]).await
         }
         Exception::List(arguments) => list(context, arguments).await,

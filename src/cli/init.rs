@@ -24,7 +24,7 @@ const NO_LEDGER: &str = "LEDGER-ID";
 
 pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Failure> {
     let settings = context.settings()?;
-    let cluster = ClusterName(arguments.cluster.clone());
+    let cluster = ClusterName::from(arguments.cluster.clone());
     let Some(daemon_kubeconfig) = settings.clusters.get(&cluster) else {
         let known: Vec<&str> = settings.clusters.keys().map(|name| name.0.as_str()).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };

@@ -11,7 +11,9 @@ use crate::ledger::Lifecycle;
 pub(super) async fn run(context: &Context, kind: NameKind) -> Result<Exit, Failure> {
     let mut names: Vec<String> = match kind {
         NameKind::Class => context.offline_settings()?.policy.classes.into_keys().collect(),
-        NameKind::Cluster => context.offline_settings()?.clusters.into_keys().map(|cluster| cluster.0).collect(),
+        NameKind::Cluster => {
+            context.offline_settings()?.clusters.into_keys().map(|cluster| cluster.to_string()).collect()
+        }
         NameKind::Source => context.offline_settings()?.source_names().map(str::to_owned).collect(),
         NameKind::Refusal => {
             let report = context.store().await?.last_report().await?.unwrap_or_default();

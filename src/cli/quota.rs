@@ -42,13 +42,13 @@ fn set(arguments: QuotaSet) -> OrderRequest {
         target: target.into(),
         amounts: amounts.into_iter().collect(),
         until,
-        cluster: cluster.map(ClusterName),
+        cluster: cluster.map(ClusterName::from),
     })
 }
 
 fn unset(arguments: QuotaUnset) -> OrderRequest {
     let QuotaUnset { target, resources, cluster } = arguments;
-    let cluster = cluster.map(ClusterName);
+    let cluster = cluster.map(ClusterName::from);
     OrderRequest::QuotaUnset(request::QuotaUnset { target: target.into(), resources, cluster })
 }
 
@@ -94,7 +94,7 @@ fn of_row(row: &Value) -> Result<OrderRequest, String> {
         target: Target { kind: account.kind, name: account.name, reason: text("reason"), ticket: text("ticket") },
         amounts: BTreeMap::from([(needed("resource")?, needed("amount")?)]),
         until: until.map(|until| moment(&until)).transpose()?,
-        cluster: text("cluster").map(ClusterName),
+        cluster: text("cluster").map(ClusterName::from),
     }))
 }
 

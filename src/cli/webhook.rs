@@ -78,9 +78,9 @@ pub(super) fn cluster(settings: &Settings, arguments: &WebhookCluster) -> Result
     let usage =
         |text: String| Failure::new(Exit::Usage, format!("{text}; the configuration has: {}", known.join(", ")));
     match (&arguments.cluster, known.as_slice()) {
-        (Some(name), _) if known.contains(&name.as_str()) => Ok(ClusterName(name.clone())),
+        (Some(name), _) if known.contains(&name.as_str()) => Ok(ClusterName::from(name.clone())),
         (Some(name), _) => Err(usage(format!("--cluster {name}: there is no such cluster"))),
-        (None, [only]) => Ok(ClusterName((*only).to_owned())),
+        (None, [only]) => Ok(ClusterName((*only).into())),
         (None, _) => Err(usage("--cluster is missing".to_owned())),
     }
 }

@@ -99,7 +99,7 @@ async fn all(context: &Context, Who { what, at }: &Who) -> Result<Value, Failure
 async fn pods(context: &Context, answers: &Value, namespace: &str, name: &str) -> (Vec<Value>, Vec<String>) {
     let owned = answers.as_array().into_iter().flatten().filter_map(|answer| answer["namespaces"].as_array());
     let here = owned.flatten().filter(|owned| owned["namespace"] == namespace);
-    let clusters = here.filter_map(|owned| Some(ClusterName(owned["cluster"].as_str()?.to_owned())));
+    let clusters = here.filter_map(|owned| Some(ClusterName(owned["cluster"].as_str()?.into())));
     let (mut pods, mut notes) = (Vec::new(), Vec::new());
     for cluster in clusters {
         match pod(context, &cluster, namespace, name).await {

@@ -176,7 +176,7 @@ async fn apply_found(
 /// If no mark is kept, there is no key to check a seal with, and the label decides.
 fn is_sealed_for(server: &ApiServer, key: &ObjectKey, found: &Value, account: &AccountId) -> bool {
     let Some(mark) = server.mark() else { return is_ours(found) };
-    let Ok(namespace) = NamespaceName::try_from(key.name.clone()) else { return false };
+    let Ok(namespace) = NamespaceName::try_from(key.name.to_string()) else { return false };
     let texts = |part: &str| serde_json::from_value(found["metadata"][part].clone()).unwrap_or_default();
     let (labels, annotations) = (texts("labels"), texts("annotations"));
     let proven = identity_of(&key.cluster, &namespace, &labels, &annotations, &[mark.public_key()]);

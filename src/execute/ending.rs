@@ -109,7 +109,7 @@ impl TenantExecution<'_> {
         let stopped = self.stopped().map(|(key, stopped)| Workload {
             api_version: key.kind.api_version().to_owned(),
             kind: key.kind.to_string(),
-            name: key.name.clone(),
+            name: key.name.to_string(),
             replicas: stopped.replicas,
         });
         let about = About::of(
@@ -120,7 +120,7 @@ impl TenantExecution<'_> {
         );
         let binding = archive_binding(self.cluster, namespace);
         let is_binding = |object: &Value| {
-            ObjectKind::of_manifest(object) == binding.kind && object["metadata"]["name"] == binding.name
+            ObjectKind::of_manifest(object) == binding.kind && object["metadata"]["name"] == *binding.name
         };
         let objects = objects.into_iter().filter(|(_, object)| !is_binding(object)).collect();
         pack(Content { about, objects }, self.effects.archives.recipient.as_ref())

@@ -367,8 +367,7 @@ mod tests {
 
     #[test]
     fn a_foreign_object_names_the_command_that_takes_it_over() {
-        let key =
-            ObjectKey::new(&ClusterName("prod".to_owned()), ManagedKind::ResourceQuota, Some("tool-foo"), "bursar");
+        let key = ObjectKey::new(&ClusterName("prod".into()), ManagedKind::ResourceQuota, Some("tool-foo"), "bursar");
         let error = StepError::Foreign { key };
         assert_eq!(
             error.reason(),

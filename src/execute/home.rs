@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn entries_are_named_after_cluster_and_endpoint() {
-        let cluster = ClusterName("prod".to_owned());
+        let cluster = ClusterName("prod".into());
         let endpoints = ["external".to_owned(), "internal".to_owned()];
         let names = entry_names(&cluster, "internal", &endpoints);
         assert_eq!(names.contexts, ["prod", "prod-external"]);

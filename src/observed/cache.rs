@@ -253,7 +253,7 @@ pub fn is_released(kind: &ObjectKind, object: &Value) -> bool {
 }
 
 fn is_in(scope: &WatchedKind, key: &ObjectKey) -> bool {
-    key.kind == scope.kind && scope.only.as_ref().is_none_or(|only| *only == key.name)
+    key.kind == scope.kind && scope.only.as_ref().is_none_or(|only| key.name == *only)
 }
 
 fn is_older(object: &ObservedObject, known: &ObservedObject) -> bool {
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     fn key(name: &str) -> ObjectKey {
-        ObjectKey::new(&ClusterName("prod".to_owned()), ManagedKind::ResourceQuota, Some("tool-foo"), name)
+        ObjectKey::new(&ClusterName("prod".into()), ManagedKind::ResourceQuota, Some("tool-foo"), name)
     }
 
     fn object(resource_version: u64, digest: &str) -> ObservedObject {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     fn cache() -> Cache {
-        Cache::new(ClusterName("prod".to_owned()))
+        Cache::new(ClusterName("prod".into()))
     }
 
     fn quotas() -> WatchedKind {
@@ -388,7 +388,7 @@ mod tests {
         cache.applied(&key("c"), &object(9, "c"));
         cache.write_ends(&key("c"));
         assert!(cache.listed(&quotas(), vec![(key("a"), object(1, "a"))]));
-        let names: Vec<String> = cache.inventory().objects.keys().map(|key| key.name.clone()).collect();
+        let names: Vec<String> = cache.inventory().objects.keys().map(|key| key.name.to_string()).collect();
         assert_eq!(names, ["a", "c"]);
         let other = WatchedKind { only: Some("z".to_owned()), ..quotas() };
         cache.list_begins(&other);

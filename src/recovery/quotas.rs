@@ -111,7 +111,7 @@ mod tests {
             pairs.iter().map(|(resource, amount)| ((*resource).to_owned(), (*amount).to_owned())).collect()
         };
         let account = AccountName { kind: AccountKind::Tool, name: "foo".to_owned() };
-        let cluster = ClusterName("prod".to_owned());
+        let cluster = ClusterName("prod".into());
         let wanted = map(&[("limits.cpu", "2"), ("limits.memory", "1Gi"), ("pods", "16"), ("services.nodeports", "0")]);
         let found = map(&[("limits.cpu", "8"), ("limits.memory", "1024Mi"), ("services.nodeports", "1")]);
         let lines = of_tenant(&account, &cluster, (&wanted, &found), |resource| resource == "services.nodeports");

@@ -324,7 +324,7 @@ mod tests {
             let tool = new(AccountKind::Tool, format!("tool{number:05}"));
             let namespace = Some(tool.name.clone().try_into().expect("a namespace"));
             let tenant = Tenant { class: "tool".to_owned(), namespace, created_at: now };
-            changes.push(Change::Tenant(tool.id.clone(), ClusterName("prod".to_owned()), tenant));
+            changes.push(Change::Tenant(tool.id.clone(), ClusterName("prod".into()), tenant));
             changes.push(known(Account { state: Lifecycle::Active, members, ..tool }));
         }
         store.write(&lock, &changes, &[], now).await.expect("written");

@@ -267,7 +267,7 @@ mod tests {
 
     fn status(ready: bool) -> BTreeMap<String, ClusterStatus> {
         let trouble = (!ready).then(|| "connection refused".to_owned());
-        BTreeMap::from([(prod().0, ClusterStatus { ready, trouble, ..ClusterStatus::default() })])
+        BTreeMap::from([(prod().to_string(), ClusterStatus { ready, trouble, ..ClusterStatus::default() })])
     }
 
     fn order(world: &mut World, account: &AccountId, what: OrderKind) -> Order {
@@ -370,7 +370,7 @@ mod tests {
         let place = (foo.clone(), prod());
         let begun = world.ledger.failures.get(&place).expect("the suspension has begun").clone();
         let failed = crate::ledger::Failure { attempts: 2, reason: "no answer".to_owned(), ..begun };
-        world.ledger.apply(&Change::Failure(foo, ClusterName("prod".to_owned()), Some(failed)));
+        world.ledger.apply(&Change::Failure(foo, ClusterName("prod".into()), Some(failed)));
         let [text] = said(&world, true).try_into().expect("one");
         assert!(text.starts_with("tool:foo: suspend (ordered by ann) waits for suspend in prod: no answer"), "{text}");
     }
@@ -383,7 +383,7 @@ mod tests {
         (0..2).for_each(|_| drop(world.cycle()));
         world.policy.classes.get_mut("tool").expect("a class").clusters = vec![prod()];
         (0..2).for_each(|_| drop(world.cycle()));
-        let gpu = ClusterName("gpu".to_owned());
+        let gpu = ClusterName("gpu".into());
         assert!(world.ledger.objects.keys().any(|key| stops_pods(key) && key.cluster == gpu), "it is sealed there");
         assert_eq!(said(&world, true), Vec::<String>::new());
         order(&mut world, &foo, OrderKind::Revoke);

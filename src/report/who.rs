@@ -190,7 +190,7 @@ fn name_class(row: &mut Row, classes: Option<&BTreeMap<&ClusterName, &str>>) {
         return;
     }
     row.remove("class");
-    let cluster = ClusterName(text(row, "cluster"));
+    let cluster = ClusterName::from(text(row, "cluster"));
     if let Some(class) = classes.and_then(|classes| classes.get(&cluster)) {
         row.remove("first_class");
         row.insert("class".to_owned(), Value::from(*class));

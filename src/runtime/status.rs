@@ -18,7 +18,7 @@ impl Runtime {
         let mut there = self.clusters_status();
         for (cluster, effects) in &clusters.effects.clusters {
             let found = effects.adopted.as_ref().and_then(AdoptedWatch::inventory).unwrap_or_default();
-            if let Some(status) = there.get_mut(&cluster.0) {
+            if let Some(status) = there.get_mut(cluster.0.as_str()) {
                 let weaker = adopted::weaker(&settings.policy, cluster, &found);
                 status.weaker = weaker.iter().map(ToString::to_string).collect();
             }
@@ -40,7 +40,7 @@ impl Runtime {
         let now = self.ledger.now();
         let mut there = self.clusters.status(now);
         for ((cluster, _), unknown) in &self.ledger.state().unknown_certificates {
-            if let Some(status) = there.get_mut(&cluster.0)
+            if let Some(status) = there.get_mut(cluster.0.as_str())
                 && unknown.not_after > now
                 && !status.unknown_certificates.contains(&unknown.text)
             {

@@ -214,7 +214,7 @@ fn clusters(table: &Table<'_>, known: &Known<'_>) -> Vec<ClusterName> {
     for name in names.iter().filter(|name| !all().any(|known| known == name.as_str())) {
         table.wrong("clusters", unknown(name, all(), "[cluster.NAME]"));
     }
-    names.into_iter().map(ClusterName).collect()
+    names.into_iter().map(ClusterName::from).collect()
 }
 
 /// Returns a message such as `"prd" is none of: prod; did you mean "prod"?`

@@ -28,7 +28,7 @@ pub(super) fn clusters(
         let endpoints: BTreeMap<String, Endpoint> =
             table.named("endpoint").into_iter().map(|(name, fields)| (name, endpoint(&fields, folder))).collect();
         let default_endpoint = default_endpoint(&table, &endpoints);
-        let name = ClusterName(name);
+        let name = ClusterName::from(name);
         kubeconfigs.insert(name.clone(), kubeconfig);
         clusters
             .insert(name, Cluster { default_endpoint, endpoints, senders: senders(&table.section("webhook"), folder) });

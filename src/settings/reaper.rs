@@ -58,7 +58,7 @@ fn evidence(
     let mut evidence = BTreeMap::new();
     for (name, table) in namespaces.named("prometheus") {
         table.only(&["url", "ca", "token", "query", "control"]);
-        let name = ClusterName(name);
+        let name = ClusterName::from(name);
         if !clusters.contains_key(&name) {
             table.wrong_itself(format!("there is no [cluster.{name}]"));
         }

@@ -743,7 +743,7 @@ fn the_webhooks_rules_are_the_golden() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/admission");
     let text = std::fs::read_to_string(data.join("classes.toml")).expect("the file is readable");
     let policy = load(&text).expect("the settings are valid").policy;
-    let (prod, ledger) = (ClusterName("prod".to_owned()), crate::ledger::LedgerState::default());
+    let (prod, ledger) = (ClusterName("prod".into()), crate::ledger::LedgerState::default());
     let rules = crate::desired::rules::rules(&policy, &prod, &ledger);
     assert_eq!(rules.to_json() + "\n", std::fs::read_to_string(data.join("rules.json")).expect("the file is readable"));
 }

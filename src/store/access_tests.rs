@@ -70,7 +70,7 @@ async fn check(kind: AccountKind, steps: Vec<Step>) {
         known(&person(1)),
         known(&person(2)),
         known(&own),
-        Change::Tenant(AccountId("a0".into()), ClusterName("prod".to_owned()), tenant),
+        Change::Tenant(AccountId("a0".into()), ClusterName("prod".into()), tenant),
     ];
     store.write(&lock, &begin, &[event("created")], at(0)).await.expect("written");
     let (mut second, mut stood) = (0, BTreeMap::new());

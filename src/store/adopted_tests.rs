@@ -22,7 +22,7 @@ pub(super) fn change() -> impl Strategy<Value = Change> {
                 account,
                 since: Timestamp::from_second(1_790_000_000 + second).expect("a time"),
             });
-            Change::Adopted(ClusterName("prod".to_owned()), name, row)
+            Change::Adopted(ClusterName("prod".into()), name, row)
         }),
     ]
 }

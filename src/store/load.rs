@@ -1,6 +1,6 @@
 //! Loads the whole state from the rows, once, when the ledger is opened.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde::de::DeserializeOwned;
 use sqlx::SqliteConnection;
@@ -18,7 +18,8 @@ use super::record::{
 use super::table::Table;
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::chain::GENESIS;
-use crate::ledger::{Account, LedgerState, Order, SourceState};
+use crate::ledger::{Account, CredentialKey, LedgerState, Order, SourceState};
+use crate::shared_text::SharedText;
 
 const ALL: &str = "true";
 
@@ -27,6 +28,7 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
         sqlx::query_as("SELECT id, last_generation, learned_at, older_than_rules FROM ledger")
             .fetch_one(&mut *connection)
             .await?;
+    let mut names = Names::default();
     Ok(LedgerState {
         ledger_id,
         older_than_rules,
@@ -56,9 +58,12 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
             .collect(),
         refusals: REFUSAL.load(connection, "true ORDER BY place").await?,
         spent: SPENT.load(connection, "true ORDER BY rowid").await?,
-        tenants: in_clusters(TENANT.load(connection, ALL).await?),
-        settled: mapped(connection, &SETTLED, |row: InCluster<Own>| ((row.account_id, row.cluster), row.value.own))
-            .await?,
+        tenants: in_clusters(TENANT.load(connection, ALL).await?, &mut names),
+        settled: mapped(connection, &SETTLED, |mut row: InCluster<Own>| {
+            names.share(&mut row.cluster.0);
+            ((row.account_id, row.cluster), row.value.own)
+        })
+        .await?,
         overrides: QUOTA_OVERRIDE
             .load::<OverrideRow>(connection, ALL)
             .await?
@@ -72,19 +77,23 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
             .filter_map(ExceptionRow::read)
             .collect(),
         paces: PACE.load::<PaceRow>(connection, ALL).await?.into_iter().map(PaceRow::read).collect(),
-        idle: in_clusters(IDLENESS.load(connection, ALL).await?),
+        idle: in_clusters(IDLENESS.load(connection, ALL).await?, &mut names),
         adopted: mapped(connection, &ADOPTED_NAMESPACE, |row: AdoptedRow| ((row.cluster, row.namespace), row.value))
             .await?,
         last_use: mapped(connection, &LAST_USE, |row: UseRow| (row.account_id, row.at)).await?,
         revocations: mapped(connection, &BULK_REVOCATION, |row: RevocationRow| (row.class, row.revocation)).await?,
-        objects: mapped(connection, &OBJECT, |row: ObjectRow| (row.key.into(), row.record)).await?,
+        objects: mapped(connection, &OBJECT, |mut row: ObjectRow| {
+            row.key.names().into_iter().for_each(|name| names.share(name));
+            (row.key.into(), row.record)
+        })
+        .await?,
         certificates: CERTIFICATE
             .load::<CertificateRow>(connection, "newest = 1")
             .await?
             .into_iter()
-            .map(|row| (row.certificate.key, row.certificate.value))
+            .map(|row| (names.of(row.certificate.key), row.certificate.value))
             .collect(),
-        deliveries: mapped(connection, &DELIVERY, |row: OfCredential<_>| (row.key, row.value)).await?,
+        deliveries: mapped(connection, &DELIVERY, |row: OfCredential<_>| (names.of(row.key), row.value)).await?,
         requested: mapped(connection, &REQUESTED, |row: OfCredential<Requested>| (row.key, row.value.public_key))
             .await?,
         unknown_certificates: mapped(connection, &UNKNOWN_CERTIFICATE, |row: UnknownRow| {
@@ -100,7 +109,7 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
         rejected: REJECTED_ENTRY.load(connection, ALL).await?.into_iter().collect(),
         realm_accounts: mapped(connection, &REALM_ACCOUNT, |row: RealmRow| ((row.account_id, row.realm), row.user))
             .await?,
-        failures: in_clusters(FAILURE.load(connection, ALL).await?),
+        failures: in_clusters(FAILURE.load(connection, ALL).await?, &mut names),
     })
 }
 
@@ -108,7 +117,7 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
 async fn mapped<R: DeserializeOwned, T, C: FromIterator<T>>(
     connection: &mut SqliteConnection,
     table: &Table,
-    entry: impl Fn(R) -> T,
+    entry: impl FnMut(R) -> T,
 ) -> Result<C, StoreError> {
     Ok(table.load::<R>(connection, ALL).await?.into_iter().map(entry).collect())
 }
@@ -160,6 +169,29 @@ async fn orders(connection: &mut SqliteConnection) -> Result<Vec<Order>, StoreEr
         .collect())
 }
 
-fn in_clusters<T, C: FromIterator<((AccountId, ClusterName), T)>>(rows: Vec<InCluster<T>>) -> C {
-    rows.into_iter().map(|row| ((row.account_id, row.cluster), row.value)).collect()
+fn in_clusters<T, C: FromIterator<((AccountId, ClusterName), T)>>(rows: Vec<InCluster<T>>, names: &mut Names) -> C {
+    let entry = |mut row: InCluster<T>| {
+        names.share(&mut row.cluster.0);
+        ((row.account_id, row.cluster), row.value)
+    };
+    rows.into_iter().map(entry).collect()
+}
+
+/// The names that were loaded so far. Equal names share their memory, because the objects of all tenants have the same
+/// few names.
+#[derive(Default)]
+struct Names(HashSet<SharedText>);
+
+impl Names {
+    fn share(&mut self, name: &mut SharedText) {
+        match self.0.get(name) {
+            Some(known) => *name = known.clone(),
+            None => drop(self.0.insert(name.clone())),
+        }
+    }
+
+    fn of(&mut self, mut key: CredentialKey) -> CredentialKey {
+        self.share(&mut key.cluster.0);
+        key
+    }
 }

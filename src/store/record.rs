@@ -26,6 +26,7 @@ use crate::ledger::{
     StoppedWorkload, Suspension, UnknownCertificate,
 };
 use crate::packed_text::DigestText;
+use crate::shared_text::SharedText;
 use crate::snapshot::freshness::Marks;
 
 macro_rules! tables {
@@ -384,8 +385,15 @@ pub struct KeyColumns {
     cluster: ClusterName,
     api_version: String,
     kind: String,
-    namespace: String,
-    name: String,
+    namespace: SharedText,
+    name: SharedText,
+}
+
+impl KeyColumns {
+    /// Returns the names that other objects have as well.
+    pub fn names(&mut self) -> [&mut SharedText; 3] {
+        [&mut self.cluster.0, &mut self.namespace, &mut self.name]
+    }
 }
 
 impl From<ObjectKey> for KeyColumns {
@@ -461,7 +469,7 @@ impl OverrideRow {
         Self {
             account_id: key.account,
             resource: key.resource,
-            cluster: key.cluster.map(|cluster| cluster.0).unwrap_or_default(),
+            cluster: key.cluster.map(|cluster| cluster.to_string()).unwrap_or_default(),
             amount: given.as_ref().map(|given| given.amount.clone()).unwrap_or_default(),
             until: until.map_or_else(|| OPEN_END.to_owned(), |until| format!("{until:.0}")),
             proved: given.as_ref().and_then(|given| given.proved),
@@ -470,7 +478,7 @@ impl OverrideRow {
     }
 
     pub fn read(self) -> Option<(OverrideKey, QuotaOverride)> {
-        let cluster = Some(self.cluster).filter(|cluster| !cluster.is_empty()).map(ClusterName);
+        let cluster = Some(self.cluster).filter(|cluster| !cluster.is_empty()).map(ClusterName::from);
         let key = OverrideKey { account: self.account_id, resource: self.resource, cluster };
         let until = self.until.parse().ok().filter(|_| self.until != OPEN_END);
         Some((key, QuotaOverride { amount: self.amount, until, note: self.note?, proved: self.proved }))
@@ -492,7 +500,7 @@ pub struct ExceptionRow {
 
 impl ExceptionRow {
     pub fn new(key: ExceptionKey, given: Option<Exception>) -> Self {
-        let cluster = key.cluster.map(|cluster| cluster.0).unwrap_or_default();
+        let cluster = key.cluster.map(|cluster| cluster.to_string()).unwrap_or_default();
         let (until, note, proved) = match given {
             Some(Exception { until, note, proved }) => (until, Some(note), proved),
             None => (Timestamp::UNIX_EPOCH, None, None),
@@ -501,7 +509,7 @@ impl ExceptionRow {
     }
 
     pub fn read(self) -> Option<(ExceptionKey, Exception)> {
-        let cluster = Some(self.cluster).filter(|cluster| !cluster.is_empty()).map(ClusterName);
+        let cluster = Some(self.cluster).filter(|cluster| !cluster.is_empty()).map(ClusterName::from);
         let key = ExceptionKey { account: self.account_id, rule: self.rule, cluster };
         Some((key, Exception { until: self.until, note: self.note?, proved: self.proved }))
     }

@@ -29,7 +29,7 @@ use crate::ledger::{
 use crate::snapshot::{Completeness, RejectedEntry, Rejection, Role};
 
 fn key(id: &AccountId) -> CredentialKey {
-    CredentialKey::new(id.clone(), ClusterName("prod".to_owned()))
+    CredentialKey::new(id.clone(), ClusterName("prod".into()))
 }
 
 pub(super) fn at(second: i64) -> Timestamp {
@@ -113,7 +113,7 @@ fn delivery(home: Option<&str>) -> Delivery {
 
 fn change() -> impl Strategy<Value = Change> {
     let id = || (0_u8..4).prop_map(|n| AccountId(format!("a{n}").into()));
-    let cluster = || ClusterName("prod".to_owned());
+    let cluster = || ClusterName("prod".into());
     let states = prop::sample::select(vec![Lifecycle::New, Lifecycle::Active, Lifecycle::Suspended]);
     prop_oneof![
         (0_u8..4, prop::collection::vec(0_u8..5, 0..4), any::<bool>(), states, 0_i64..9, any::<bool>()).prop_map(
@@ -127,8 +127,8 @@ fn change() -> impl Strategy<Value = Change> {
             ObjectKey::from(ObjectName {
                 cluster: cluster(),
                 kind: ManagedKind::ResourceQuota.into(),
-                namespace: (n > 0).then(|| format!("ns{n}")),
-                name: "bursar".to_owned()
+                namespace: (n > 0).then(|| format!("ns{n}").into()),
+                name: "bursar".into()
             }),
             there.then(|| ObjectRecord {
                 account: id,
@@ -160,7 +160,7 @@ fn change() -> impl Strategy<Value = Change> {
         (id(), any::<bool>()).prop_map(|(id, there)| Change::SshDelivery(id, there.then(|| delivery(Some("/home/x"))))),
         (id(), any::<bool>()).prop_map(|(id, there)| Change::Failure(
             id,
-            ClusterName("prod".to_owned()),
+            ClusterName("prod".into()),
             there.then(|| Failure {
                 step: "apply".to_owned(),
                 reason: "r".to_owned(),
@@ -177,7 +177,7 @@ fn change() -> impl Strategy<Value = Change> {
         (0_i64..3).prop_map(|uid| Change::UsedUid((70_000 + uid).try_into().expect("a uid"), at(uid))),
         (0_u8..4, any::<bool>()).prop_map(|(n, admin)| Change::Tenant(
             AccountId(format!("a{n}").into()),
-            ClusterName("prod".to_owned()),
+            ClusterName("prod".into()),
             Tenant {
                 class: "tool".to_owned(),
                 namespace: (!admin).then(|| serde_json::from_value(json!(format!("tool-{n}"))).expect("a name")),
@@ -200,14 +200,14 @@ fn change() -> impl Strategy<Value = Change> {
             ObjectKey::from(ObjectName {
                 cluster: cluster(),
                 kind: ObjectKind::of("apps/v1", "Deployment"),
-                namespace: Some("ns1".to_owned()),
-                name: "web".to_owned()
+                namespace: Some("ns1".into()),
+                name: "web".into()
             }),
             there.then(|| StoppedWorkload { uid: "u".to_owned(), replicas: scaled.then_some(2), at: at(3) }),
         )),
         (1_u64..5).prop_map(|n| Change::Spent(Spending::Suspend, "tool".to_owned(), n, at(1))),
         (0_u64..99).prop_map(Change::LastGeneration),
-        (0_u64..99).prop_map(|generation| Change::ClusterMark(ClusterName("prod".to_owned()), generation)),
+        (0_u64..99).prop_map(|generation| Change::ClusterMark(ClusterName("prod".into()), generation)),
         (0_u8..3).prop_map(|id| Change::LedgerId(format!("ledger{id}"))),
         quota_and_pace(),
         super::adopted_tests::change(),
@@ -216,7 +216,7 @@ fn change() -> impl Strategy<Value = Change> {
 
 fn quota_and_pace() -> impl Strategy<Value = Change> {
     let id = || (0_u8..4).prop_map(|n| AccountId(format!("a{n}").into()));
-    let cluster = || ClusterName("prod".to_owned());
+    let cluster = || ClusterName("prod".into());
     prop_oneof![
         (id(), 0_u8..3).prop_map(move |(id, own)| Change::Settled(id, cluster(), format!("own{own}").into())),
         (id(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(move |(account, there, ends, here)| {
@@ -302,7 +302,7 @@ async fn old_cycles_keep_a_short_report_and_old_certificates_their_owner() {
     let folder = tempfile::tempdir().expect("a folder");
     let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
     store.write(&lock, &everybody(), &[event("seen")], at(0)).await.expect("written");
-    let key = CredentialKey::new(AccountId("a1".into()), ClusterName("prod".to_owned()));
+    let key = CredentialKey::new(AccountId("a1".into()), ClusterName("prod".into()));
     let day = 24 * 3600;
     for (number, ends) in [(1, day), (2, 30 * day), (3, 60 * day)] {
         let certificate = Certificate {

@@ -29,7 +29,7 @@ pub fn install(world: &World) -> PathBuf {
         let ledger = store.state().await.expect("the ledger is readable");
         let request = ApproverRequest {
             policy: &settings.policy,
-            cluster: &ClusterName("test".to_owned()),
+            cluster: &ClusterName("test".into()),
             ledger: &ledger,
             admin_kubeconfig: &world.servers.cluster.admin_kubeconfig,
             public_key: Sealer::from_seed(&seed).expect("the seal key is valid").public_key(),

@@ -123,7 +123,7 @@ fn every_link_between_documents_leads_to_a_file() {
 fn state() -> LedgerState {
     let at = Timestamp::UNIX_EPOCH;
     let id = AccountId("a".into());
-    let place = (id.clone(), ClusterName("prod".to_owned()));
+    let place = (id.clone(), ClusterName("prod".into()));
     let name = "tool:foo".parse().expect("the account is valid");
     let account = Account {
         state: Lifecycle::Active,

@@ -74,11 +74,11 @@ fn maintained(account: Account, people: &[&str]) -> Account {
 fn tenant(account: &Account, class: &str, namespace: Option<&str>) -> Change {
     let namespace = namespace.map(|name| name.to_owned().try_into().expect("the name is valid"));
     let tenant = Tenant { class: class.to_owned(), namespace, created_at: account.since };
-    Change::Tenant(account.id.clone(), ClusterName("prod".to_owned()), tenant)
+    Change::Tenant(account.id.clone(), ClusterName("prod".into()), tenant)
 }
 
 fn key(account: &Account) -> CredentialKey {
-    CredentialKey::new(account.id.clone(), ClusterName("prod".to_owned()))
+    CredentialKey::new(account.id.clone(), ClusterName("prod".into()))
 }
 
 fn certificate(account: &Account, digits: &str, not_after: &str, renew_after: &str) -> Change {
@@ -95,7 +95,7 @@ fn certificate(account: &Account, digits: &str, not_after: &str, renew_after: &s
 }
 
 fn quota(account: &Account, namespace: &str) -> Change {
-    let key = ObjectKey::new(&ClusterName("prod".to_owned()), ManagedKind::ResourceQuota, Some(namespace), "bursar");
+    let key = ObjectKey::new(&ClusterName("prod".into()), ManagedKind::ResourceQuota, Some(namespace), "bursar");
     let record = ObjectRecord {
         account: account.id.clone(),
         uid: "u".into(),
@@ -109,7 +109,7 @@ fn quota(account: &Account, namespace: &str) -> Change {
 fn archive(account: &Account) -> Change {
     let archive = Archive {
         account: account.id.clone(),
-        cluster: ClusterName("prod".to_owned()),
+        cluster: ClusterName("prod".into()),
         namespace: "tool-foo".to_owned().try_into().expect("the name is valid"),
         generation: account.generation,
         digest: "5f2e8c1d".repeat(8),
@@ -142,7 +142,7 @@ fn unused(account: &Account) -> Change {
     let (since, due) = (day("05-02T06"), day("06-01T06"));
     let idle =
         Idleness { since, counted_at: day("05-30T06"), seconds: 28 * 86_400, due, warned_at: Some(day("05-25T06")) };
-    Change::Idle(account.id.clone(), ClusterName("prod".to_owned()), Some(idle))
+    Change::Idle(account.id.clone(), ClusterName("prod".into()), Some(idle))
 }
 
 fn in_realm(account: &Account) -> Change {
@@ -235,7 +235,7 @@ pub async fn story(state_dir: &Path) -> Store {
         attempts: 4,
         next_try: day("06-01T01"),
     };
-    let failing = Change::Failure(old.id.clone(), ClusterName("prod".to_owned()), Some(failure));
+    let failing = Change::Failure(old.id.clone(), ClusterName("prod".into()), Some(failure));
     let delivery = Delivery {
         path: "/data/project/foo/.kube/config".into(),
         home: None,

@@ -194,7 +194,7 @@ fn pods_end_at_the_longest_lifetime_of_their_class() {
     ] {
         let refused = tokio::runtime::Runtime::new().expect("the system allows a runtime").block_on(async {
             let client = bursar::bootstrap::client(&kubeconfig).await.expect("the kubeconfig is valid");
-            let cluster = bursar::identity::ClusterName("test".to_owned());
+            let cluster = bursar::identity::ClusterName("test".into());
             let server = ApiServer::new(cluster, client, std::sync::Arc::default());
             server.ask(&format!("/api/v1/namespaces/{foo}/pods/near"), Ask::Merge(&change)).await
         });
@@ -328,7 +328,7 @@ async fn fullest(mut takes: impl AsyncFnMut(usize) -> bool, (mut most, mut refus
 async fn admin(world: &World) -> ApiServer {
     let client =
         bursar::bootstrap::client(&world.servers.cluster.admin_kubeconfig).await.expect("the kubeconfig is valid");
-    ApiServer::new(bursar::identity::ClusterName("test".to_owned()), client, std::sync::Arc::default())
+    ApiServer::new(bursar::identity::ClusterName("test".into()), client, std::sync::Arc::default())
 }
 
 /// Creates a Job of the largest size that etcd accepts, so that it cannot be changed. Returns its uid.

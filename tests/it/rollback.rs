@@ -255,7 +255,7 @@ async fn keeper(world: &World, kubeconfig: &Path, instance: &str) -> Arc<MarkKee
     let client = bootstrap::client(kubeconfig).await.expect("the kubeconfig is valid");
     let seed = fs::read(world.state_dir().join("seal.key")).expect("the key");
     let owner = MarkOwner {
-        cluster: ClusterName("test".to_owned()),
+        cluster: ClusterName("test".into()),
         ledger_id: mark(world)[LEDGER].as_str().expect("the mark names the ledger").to_owned(),
         sealer: Arc::new(Sealer::from_seed(&seed).expect("a seed")),
         instance: instance.to_owned(),
@@ -310,7 +310,7 @@ fn an_owner_refuses_a_copy_and_notices_its_loss_also_while_its_watch_is_broken()
 /// Signs a mark as a process does that knows `more` generations than this one.
 fn mark_of_the_future(world: &World, more: u64) -> String {
     let seed = fs::read(world.state_dir().join("seal.key")).expect("the key");
-    let (sealer, cluster) = (Sealer::from_seed(&seed).expect("a seed"), ClusterName("test".to_owned()));
+    let (sealer, cluster) = (Sealer::from_seed(&seed).expect("a seed"), ClusterName("test".into()));
     let data = serde_json::from_value(mark(world)).expect("texts");
     let mut mark = Mark::verified(&data, &cluster, &[sealer.public_key()]).expect("signed");
     mark.generation += more;

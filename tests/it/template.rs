@@ -68,7 +68,7 @@ fn make(world: &World) -> PathBuf {
     let policy = world.policy_for_init(&servers.cluster);
     let request = InitRequest {
         policy: &policy,
-        cluster: &ClusterName("test".to_owned()),
+        cluster: &ClusterName("test".into()),
         admin_kubeconfig: &servers.cluster.admin_kubeconfig,
         daemon_kubeconfig: &state.join("clusters/test.kubeconfig"),
         state_dir: &state,

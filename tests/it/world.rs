@@ -229,9 +229,9 @@ impl World {
             store.close().await.expect("the ledger closes");
             let request = InitRequest {
                 policy: &policy,
-                cluster: &ClusterName(name.to_owned()),
+                cluster: &ClusterName(name.into()),
                 admin_kubeconfig: &cluster.admin_kubeconfig,
-                daemon_kubeconfig: &settings.clusters[&ClusterName(name.to_owned())],
+                daemon_kubeconfig: &settings.clusters[&ClusterName(name.into())],
                 state_dir: &state,
                 ledger: &ledger,
                 administrators: None,

@@ -347,7 +347,7 @@ mod tests {
         ) -> Identity {
             let gid = |number| Gid::try_from(number).expect("the number is in range");
             Identity {
-                cluster: ClusterName("prod".to_owned()),
+                cluster: ClusterName("prod".into()),
                 namespace: NamespaceName::try_from(format!("tool-{name}")).expect("the name is a DNS label"),
                 id: AccountId("0a1b".into()),
                 directory_id: DirectoryId("c3d4".to_owned()),

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::packed_text::IdText;
+use crate::shared_text::SharedText;
 
 /// The lowest uid that a tenant may have. Lower uids belong to accounts of the system (`login.defs`, `UID_MIN`).
 pub const UID_MIN: u32 = 1000;
@@ -141,9 +142,15 @@ impl AccountId {
 }
 
 /// The name of a cluster in the configuration.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct ClusterName(pub String);
+pub struct ClusterName(pub SharedText);
+
+impl From<String> for ClusterName {
+    fn from(name: String) -> Self {
+        Self(name.into())
+    }
+}
 
 /// The name of a host that has a credential of its own, as in the configuration. It is empty for a credential that is
 /// for all hosts, such as a certificate.

@@ -13,6 +13,7 @@ use serde::ser::{SerializeStruct as _, Serializer};
 use serde_json::Value;
 
 use crate::identity::{ClusterName, NamespaceName};
+use crate::shared_text::SharedText;
 
 pub use managed::{Data, Detail, DriftKey, MANAGED_VERBS, ManagedKind, Row, Stage, Watch};
 
@@ -29,9 +30,9 @@ pub struct ObjectName {
     #[serde(flatten)]
     pub kind: ObjectKind,
     /// `metadata.namespace`; `None` for cluster-scoped objects.
-    pub namespace: Option<String>,
+    pub namespace: Option<SharedText>,
     /// `metadata.name`.
-    pub name: String,
+    pub name: SharedText,
 }
 
 #[cfg(any(test, feature = "testing"))]
@@ -93,7 +94,7 @@ impl ObjectKey {
 
     #[must_use]
     pub fn new(cluster: &ClusterName, kind: impl Into<ObjectKind>, namespace: Option<&str>, name: &str) -> Self {
-        let (namespace, name) = (namespace.map(str::to_owned), name.to_owned());
+        let (namespace, name) = (namespace.map(Into::into), name.into());
         ObjectName { cluster: cluster.clone(), kind: kind.into(), namespace, name }.into()
     }
 
@@ -392,7 +393,7 @@ impl WatchedKind {
     /// Whether the watch includes the object.
     #[must_use]
     pub fn has(&self, key: &ObjectKey) -> bool {
-        self.kind == key.kind && self.only.as_ref().is_none_or(|only| *only == key.name)
+        self.kind == key.kind && self.only.as_ref().is_none_or(|only| key.name == *only)
     }
 }
 

@@ -25,6 +25,7 @@ pub mod quantity;
 pub mod rules;
 pub mod select;
 pub mod shared_map;
+pub mod shared_text;
 pub mod snapshot;
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ impl Cluster {
     /// Returns the name that the entries of an endpoint, its cluster and its context, have in kubeconfigs.
     #[must_use]
     pub fn entry_name(name: &ClusterName, default_endpoint: &str, endpoint: &str) -> String {
-        if endpoint == default_endpoint { name.0.clone() } else { format!("{name}-{endpoint}") }
+        if endpoint == default_endpoint { name.to_string() } else { format!("{name}-{endpoint}") }
     }
 }
 

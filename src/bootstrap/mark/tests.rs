@@ -9,7 +9,7 @@ const ME: &str = "this process";
 fn owner() -> MarkOwner {
     let sealer = Sealer::from_seed(&[7; 32]).expect("32 bytes are a seed");
     let (ledger_id, instance) = ("a1".to_owned(), ME.to_owned());
-    MarkOwner { cluster: ClusterName("prod".to_owned()), ledger_id, sealer: Arc::new(sealer), instance }
+    MarkOwner { cluster: ClusterName("prod".into()), ledger_id, sealer: Arc::new(sealer), instance }
 }
 
 fn map(generation: u64) -> ConfigMap {

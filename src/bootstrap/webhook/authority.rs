@@ -58,7 +58,7 @@ pub(super) struct Serving {
 impl Authorities {
     /// Loads the authorities in `state_dir`. Adds one if there is none, or if the newest one must be replaced.
     pub(super) fn open(state_dir: &Path, cluster: &ClusterName, now: Timestamp) -> Result<Self, AccessError> {
-        let folder = state_dir.join("webhook").join(&cluster.0);
+        let folder = state_dir.join("webhook").join(cluster.0.as_str());
         let mut own = Vec::new();
         let entries = std::fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok);
         // The name of a file is the time in seconds at which it was made.
@@ -207,7 +207,7 @@ mod tests {
     }
 
     fn open(folder: &Path, days: i64) -> Authorities {
-        Authorities::open(folder, &ClusterName("prod".to_owned()), at(days)).expect("authorities")
+        Authorities::open(folder, &ClusterName("prod".into()), at(days)).expect("authorities")
     }
 
     fn sign(authorities: &Authorities, believed: &str, days: i64) -> Option<Serving> {

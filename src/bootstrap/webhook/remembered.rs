@@ -31,7 +31,7 @@ pub struct Remembered {
 }
 
 fn path(state_dir: &Path, cluster: &ClusterName) -> PathBuf {
-    state_dir.join("webhook").join(&cluster.0).join(FILE)
+    state_dir.join("webhook").join(cluster.0.as_str()).join(FILE)
 }
 
 /// Returns what was installed from this host; `None` if nothing was, or if it was uninstalled.

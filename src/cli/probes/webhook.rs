@@ -225,7 +225,7 @@ mod tests {
         let ends: Timestamp = "2026-12-21T06:00:00Z".parse().expect("the text is a time");
         let url = Some("https://hook.example.org:9443".to_owned());
         let found = |now: &str, is_given| {
-            let cluster = ClusterName("prod".to_owned());
+            let cluster = ClusterName("prod".into());
             installed(
                 "webhook".to_owned(),
                 &cluster,

@@ -167,7 +167,7 @@ impl ObjectOutcome {
         let Self { key, record, did, reason } = self;
         done.drift_repaired += u64::from(matches!(reason, Reason::Drifted(_)));
         if key.kind == ManagedKind::Namespace && record.is_some() {
-            done.namespaces.insert(key.name.clone());
+            done.namespaces.insert(key.name.to_string());
         }
         done.objects.push(json!({
             "did": did, "kind": key.kind.as_str(), "namespace": key.namespace, "name": key.name, "why": reason.to_string(),
@@ -178,5 +178,5 @@ impl ObjectOutcome {
 
 /// Whether the action writes an object in one of these namespaces.
 fn is_in(namespaces: &BTreeSet<String>, action: &Action) -> bool {
-    matches!(action, Action::Apply { key, .. } if key.namespace.as_ref().is_some_and(|there| namespaces.contains(there)))
+    matches!(action, Action::Apply { key, .. } if key.namespace.as_ref().is_some_and(|there| namespaces.contains(there.as_str())))
 }

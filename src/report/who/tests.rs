@@ -123,7 +123,7 @@ async fn a_suspended_member_of_a_workspace_has_no_access() {
     let group = Account { members, ..new(AccountKind::Group, "lab") };
     let namespace = Some("workspace-lab".to_owned().try_into().expect("a name"));
     let tenant = Tenant { class: "course".to_owned(), namespace, created_at: day(1) };
-    let cluster = ClusterName("prod".to_owned());
+    let cluster = ClusterName("prod".into());
     let known = people.iter().chain([&group]).map(|account| Change::Account(Box::new(account.clone())));
     let begin: Vec<Change> = known.chain([Change::Tenant(group.id.clone(), cluster, tenant)]).collect();
     store.write(&lock, &begin, &[], day(1)).await.expect("written");

@@ -413,7 +413,7 @@ pub fn identity(namespace: &str, account: &str, posix: (u32, u32, &[u32]), state
 }
 
 pub fn name() -> ClusterName {
-    ClusterName("test".to_owned())
+    ClusterName("test".into())
 }
 
 pub fn runtime() -> tokio::runtime::Runtime {

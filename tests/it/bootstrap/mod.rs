@@ -67,7 +67,7 @@ fn a_dry_run_lists_what_init_makes_and_uninstall_removes_it() {
         let request = UninstallRequest { cluster, ledger_id, state_dir, admin_kubeconfig, dry_run };
         runtime.block_on(uninstall(request))
     };
-    let remembered = state_dir.join("webhook").join(&cluster.0).join("installed.json");
+    let remembered = state_dir.join("webhook").join(cluster.0.as_str()).join("installed.json");
     std::fs::create_dir_all(remembered.parent().expect("the path has a parent")).expect("the folder is writable");
     std::fs::write(&remembered, "{}").expect("the folder is writable");
     let would = take(LEDGER, admin_kubeconfig, true).expect("the administrator may do this");

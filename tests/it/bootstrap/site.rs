@@ -221,7 +221,7 @@ impl Site {
 }
 
 pub fn name() -> ClusterName {
-    ClusterName("test".to_owned())
+    ClusterName("test".into())
 }
 
 fn init_with(

@@ -77,8 +77,8 @@ impl World {
         ObjectKey::from(ObjectName {
             cluster: cluster(),
             kind,
-            namespace: namespaced.then(|| self.namespace.clone()),
-            name: name.to_owned(),
+            namespace: namespaced.then(|| self.namespace.as_str().into()),
+            name: name.into(),
         })
     }
 
@@ -185,7 +185,7 @@ impl World {
 }
 
 pub fn cluster() -> ClusterName {
-    ClusterName("test".to_owned())
+    ClusterName("test".into())
 }
 
 async fn client() -> kube::Client {
@@ -255,7 +255,7 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
 /// Returns the plan of one tool before the guard judges it.
 pub fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> AccountPlan {
     let key = |action: &Action| match action {
-        Action::Apply { key, .. } | Action::Delete { key, .. } => key.namespace.clone(),
+        Action::Apply { key, .. } | Action::Delete { key, .. } => key.namespace.as_deref().map(str::to_owned),
         _ => None,
     };
     AccountPlan {

@@ -239,7 +239,7 @@ mod tests {
         };
         ApproverRules {
             version: VERSION,
-            cluster: ClusterName("prod".to_owned()),
+            cluster: ClusterName("prod".into()),
             daemon: "bursar:daemon".to_owned(),
             ledger: LEDGER.to_owned(),
             own_lifetime: 30 * 24 * 3600,
@@ -329,7 +329,7 @@ mod tests {
 
     fn identity(generation: u64, state: TenantState) -> Identity {
         Identity {
-            cluster: ClusterName("prod".to_owned()),
+            cluster: ClusterName("prod".into()),
             namespace: NamespaceName::try_from("tool-foo".to_owned()).expect("the name is a DNS label"),
             id: AccountId("0a1b".into()),
             directory_id: DirectoryId("d".to_owned()),

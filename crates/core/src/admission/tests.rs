@@ -71,7 +71,7 @@ pub(super) fn identity(class: &str, state: TenantState) -> Identity {
     };
     let gid_of = |number: i64| number.try_into().expect("the number is a gid");
     Identity {
-        cluster: ClusterName("prod".to_owned()),
+        cluster: ClusterName("prod".into()),
         namespace: namespace.to_owned().try_into().expect("the name is a DNS label"),
         id: AccountId("0a1b".into()),
         directory_id: DirectoryId("c3d4".to_owned()),
@@ -291,7 +291,7 @@ fn a_seal_of_another_namespace_or_cluster_proves_no_identity() {
     review.namespace = "trial-bob".into();
     let message = decide(&rules, &resolved(&case), &review).message();
     assert!(message.contains("the webhook has no rules for class \"gone\""), "{message}");
-    let elsewhere = Rules { cluster: ClusterName("other".to_owned()), ..rules };
+    let elsewhere = Rules { cluster: ClusterName("other".into()), ..rules };
     case.class = tool();
     review.namespace = "tool-foo".into();
     assert_eq!(decide(&elsewhere, &resolved(&case), &review).refusals[0].rule, Rule::Identity);

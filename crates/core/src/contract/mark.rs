@@ -72,7 +72,7 @@ impl Mark {
     /// next.
     fn message(&self, cluster: &ClusterName) -> Vec<u8> {
         let mut message = DOMAIN.as_bytes().to_vec();
-        let texts = [cluster.0.clone(), self.ledger.clone(), self.generation.to_string()];
+        let texts = [cluster.to_string(), self.ledger.clone(), self.generation.to_string()];
         for text in texts.into_iter().chain(self.uids_text()) {
             message.extend((text.len() as u64).to_be_bytes());
             message.extend(text.as_bytes());
@@ -88,12 +88,12 @@ mod tests {
     #[test]
     fn a_mark_with_any_changed_value_is_invalid() {
         let sealer = Sealer::from_seed(&[7; 32]).expect("32 bytes are a seed");
-        let (prod, keys) = (ClusterName("prod".to_owned()), [[0; 32], sealer.public_key()]);
+        let (prod, keys) = (ClusterName("prod".into()), [[0; 32], sealer.public_key()]);
         let uids = [70_000, 80_002].map(|uid| Uid::try_from(uid).expect("the number is in range")).into();
         let mark = Mark { ledger: "a1".to_owned(), generation: 1042, uids };
         let data = mark.signed(&prod, &sealer);
         assert_eq!(Mark::verified(&data, &prod, &keys), Some(mark));
-        assert_eq!(Mark::verified(&data, &ClusterName("lab".to_owned()), &keys), None);
+        assert_eq!(Mark::verified(&data, &ClusterName("lab".into()), &keys), None);
         assert_eq!(Mark::verified(&data, &prod, &keys[..1]), None);
         for (key, value) in
             [(LEDGER, "a2"), (HIGHEST, "1043"), (HIGHEST, "x"), (UIDS, "70000"), (UIDS, ""), (SIGNATURE, "AAAA")]

@@ -257,7 +257,7 @@ impl DesiredObject {
     /// Labels `manifest` as managed by Bursar. The manifest must have a kind and a name.
     fn new(cluster: &ClusterName, mut manifest: Value, drift: DriftMode) -> (ObjectKey, Self) {
         manifest["metadata"]["labels"][MANAGED_BY] = Value::from(MANAGER);
-        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let text = |value: &Value| value.as_str().map(Into::into);
         let key = ObjectKey::from(ObjectName {
             cluster: cluster.clone(),
             kind: ObjectKind::of_manifest(&manifest),
@@ -414,8 +414,8 @@ impl TokenOf {
         ObjectKey::from(ObjectName {
             cluster: cluster.clone(),
             kind: kind.into(),
-            namespace: Some(self.namespace.to_string()),
-            name: name.to_owned(),
+            namespace: Some(self.namespace.as_str().into()),
+            name: name.into(),
         })
     }
 }

@@ -64,7 +64,7 @@ pub fn remembered_binding(account: &Account, key: &ObjectKey, subjects: &[Value]
             .iter()
             .all(|subject| subject["kind"] == ManagedKind::ServiceAccount.row().kind && subject["name"] == "default");
         let role = key.name.strip_prefix(if is_of_pods { "bursar-sa-" } else { "bursar-" })?;
-        let namespace = NamespaceName::try_from(key.namespace.clone()?).ok()?;
+        let namespace = NamespaceName::try_from(key.namespace.as_ref()?.to_string()).ok()?;
         role_binding(&namespace, &key.name, role, subjects)
     } else {
         let of_account = format!(":{}:{}", account.kind, account.kubernetes_name);

@@ -107,7 +107,7 @@ mod tests {
     fn classes_without_namespaces_have_no_rules() {
         let rules = rules(&policy(), &prod(), &LedgerState::default());
         assert_eq!(rules.classes.keys().collect::<Vec<_>>(), ["student", "tool"]);
-        assert!(self::rules(&policy(), &ClusterName("other".to_owned()), &LedgerState::default()).classes.is_empty());
+        assert!(self::rules(&policy(), &ClusterName("other".into()), &LedgerState::default()).classes.is_empty());
     }
 
     #[test]

@@ -415,7 +415,7 @@ mod tests {
 
     fn tenancy(account: &Account, generation: u64, state: TenantState) -> Tenancy {
         let identity = Identity {
-            cluster: ClusterName("prod".to_owned()),
+            cluster: ClusterName("prod".into()),
             namespace: format!("tool-{}", account.kubernetes_name).try_into().expect("a valid namespace name"),
             id: account.id.clone(),
             directory_id: account.directory_id.clone(),
@@ -450,7 +450,7 @@ mod tests {
                 tenancy(&old.accounts[&bar], 3, TenantState::Active),
             ],
             bound: BTreeMap::from([(old.accounts[&bar].account_name(), 6000)]),
-            marks: BTreeMap::from([(ClusterName("prod".to_owned()), 7001)]),
+            marks: BTreeMap::from([(ClusterName("prod".into()), 7001)]),
             marked_uids: BTreeSet::new(),
             doubts: Vec::new(),
         };
@@ -479,7 +479,7 @@ mod tests {
 
     fn seal(world: &World, id: &AccountId, cluster: &str, generation: u64, state: TenantState) -> Tenancy {
         let mut sealed = tenancy(&world.ledger.accounts[id], generation, state);
-        sealed.identity.cluster = ClusterName(cluster.to_owned());
+        sealed.identity.cluster = ClusterName(cluster.into());
         sealed
     }
 
@@ -541,9 +541,9 @@ mod tests {
         let old = world.ledger.clone();
         let stands = |id: &AccountId| (old.accounts[id].account_name(), old.accounts[id].generation);
         assert!([&bob, &carol, &foo, &bar].iter().all(|id| stands(id).1 > 0));
-        let prod = |generation| BTreeMap::from([(ClusterName("prod".to_owned()), generation)]);
+        let prod = |generation| BTreeMap::from([(ClusterName("prod".into()), generation)]);
         let facts = Facts {
-            clusters: BTreeSet::from([ClusterName("prod".to_owned())]),
+            clusters: BTreeSet::from([ClusterName("prod".into())]),
             bound: BTreeMap::from([stands(&carol), stands(&bar)]),
             marks: prod(old.last_generation + 2),
             ..Facts::default()

@@ -61,7 +61,7 @@ impl CredentialKey {
 
     /// Returns the lowest key of an account.
     fn first_of(account: &AccountId) -> Self {
-        Self::new(account.clone(), ClusterName(String::new()))
+        Self::new(account.clone(), ClusterName::default())
     }
 
     /// Returns the key of the credential for one host.

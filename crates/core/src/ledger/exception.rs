@@ -74,13 +74,13 @@ mod tests {
     fn an_exception_applies_in_its_cluster_until_observed_time_ends_it() {
         let at = |second: i64| Timestamp::from_second(second).expect("a valid time");
         let mut ledger = LedgerState::default();
-        let (account, prod) = (AccountId("a".into()), ClusterName("prod".to_owned()));
+        let (account, prod) = (AccountId("a".into()), ClusterName("prod".into()));
         let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: at(0) };
         for (rule, cluster) in [(ExceptedRule::Volumes, Some(&prod)), (ExceptedRule::Images, None)] {
             let key = ExceptionKey { account: account.clone(), rule, cluster: cluster.cloned() };
             ledger.exceptions.insert(key, Exception { until: at(7200), note: note.clone(), proved: None });
         }
-        let of = |ledger: &LedgerState, cluster: &str| ledger.excepted(&account, &ClusterName(cluster.to_owned()));
+        let of = |ledger: &LedgerState, cluster: &str| ledger.excepted(&account, &ClusterName(cluster.into()));
         assert_eq!(of(&ledger, "prod"), BTreeSet::from([ExceptedRule::Images, ExceptedRule::Volumes]));
         assert_eq!(of(&ledger, "test"), BTreeSet::from([ExceptedRule::Images]));
         assert!(ledger.excepted(&AccountId("b".into()), &prod).is_empty());

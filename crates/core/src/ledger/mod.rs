@@ -234,7 +234,7 @@ impl LedgerState {
 
     /// Returns the tenants of an account, sorted by cluster.
     pub fn tenants_of<'a>(&'a self, account: &'a AccountId) -> impl Iterator<Item = (&'a ClusterName, &'a Tenant)> {
-        let from = (account.clone(), ClusterName(String::new()));
+        let from = (account.clone(), ClusterName::default());
         let own = self.tenants.range(from..).take_while(move |((id, _), _)| id == account);
         own.map(|((_, cluster), tenant)| (cluster, tenant))
     }

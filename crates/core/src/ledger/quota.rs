@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn an_override_of_one_cluster_wins_over_one_of_all_clusters_until_it_ends() {
         let mut ledger = LedgerState::default();
-        let (account, prod) = (AccountId("a".into()), ClusterName("prod".to_owned()));
+        let (account, prod) = (AccountId("a".into()), ClusterName("prod".into()));
         let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: at(0) };
         let mut give = |cluster: Option<&ClusterName>, amount: &str, until| {
             let key = OverrideKey { account: account.clone(), resource: "pods".to_owned(), cluster: cluster.cloned() };
@@ -121,7 +121,7 @@ mod tests {
         };
         give(None, "20", None);
         give(Some(&prod), "40", Some(at(100)));
-        let other = ClusterName("test".to_owned());
+        let other = ClusterName("test".into());
         assert_eq!(ledger.overrides_in(&account, &other)["pods"].amount, "20");
         assert!(ledger.overrides_in(&AccountId("b".into()), &prod).is_empty());
         let mut amount = |now| {

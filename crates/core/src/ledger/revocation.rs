@@ -128,7 +128,7 @@ impl LedgerState {
     }
 
     fn failures_of<'a>(&'a self, id: &'a AccountId) -> impl Iterator<Item = &'a Failure> {
-        let from = (id.clone(), ClusterName(String::new()));
+        let from = (id.clone(), ClusterName::default());
         let of_account = self.failures.range(from..).take_while(move |((account, _), _)| account == id);
         // The makers of adopted namespaces must not be able to pause a revocation.
         let counts = |failure: &&Failure| failure.attempts > 0 && !failure.is_of_realm() && !failure.is_of_adopted();
@@ -345,7 +345,7 @@ mod tests {
     fn an_unreachable_cluster_delays_no_bulk_revocation_in_another() {
         let (mut world, before) = (site(), site());
         for (key, certificate) in world.ledger.certificates.clone() {
-            let away = CredentialKey { cluster: ClusterName("away".to_owned()), ..key.clone() };
+            let away = CredentialKey { cluster: ClusterName("away".into()), ..key.clone() };
             world.ledger.deliveries.insert(away.clone(), world.ledger.deliveries[&key].clone());
             world.ledger.certificates.insert(away, certificate);
         }

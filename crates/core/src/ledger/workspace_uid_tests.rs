@@ -110,7 +110,7 @@ fn a_class_without_a_range_assigns_no_uids() {
 fn tenancy(world: &World, id: &AccountId) -> Tenancy {
     let account = &world.ledger.accounts[id];
     let identity = crate::contract::Identity {
-        cluster: ClusterName("prod".to_owned()),
+        cluster: ClusterName("prod".into()),
         namespace: format!("workspace-{}", account.kubernetes_name).try_into().expect("a valid namespace name"),
         id: id.clone(),
         directory_id: account.directory_id.clone(),

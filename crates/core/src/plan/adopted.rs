@@ -315,7 +315,7 @@ mod tests {
             cluster: prod(),
             kind: crate::kinds::ManagedKind::RoleBinding.into(),
             namespace: own.namespace.clone(),
-            name: "bursar-again".to_owned(),
+            name: "bursar-again".into(),
         });
         for _ in 0..3 {
             let found = crate::inventory::ObservedObject { uid: "stray".into(), ..Default::default() };

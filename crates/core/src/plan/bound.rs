@@ -41,7 +41,7 @@ impl<'a> Bindings<'a> {
             let Some(role) = role(key) else { continue };
             let subjects = record.detail.as_ref().map(JsonText::value);
             for holder in subjects.iter().filter_map(Value::as_array).flatten().filter_map(named) {
-                let bound = Bound { namespace: key.namespace.clone(), role: role.to_owned() };
+                let bound = Bound { namespace: key.namespace.as_deref().map(str::to_owned), role: role.to_owned() };
                 all.entry((key.cluster.clone(), holder)).or_default().insert(bound);
             }
         }

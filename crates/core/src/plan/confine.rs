@@ -149,7 +149,7 @@ mod tests {
         world.another_cluster("b");
         world.add(AccountKind::Tool, "foo", Some(52_503));
         (0..2).for_each(|_| drop(world.cycle()));
-        let b = ClusterName("b".to_owned());
+        let b = ClusterName("b".into());
         edit(&mut world, &prod(), ManagedKind::ResourceQuota, "tool-foo");
         let quota = edit(&mut world, &b, ManagedKind::ResourceQuota, "tool-foo");
         let approved = confined(&world);

@@ -14,7 +14,7 @@ use crate::policy::{CredentialKind, Limit};
 const NONE: Limit = Limit { count: 0, percent: None };
 
 fn gpu() -> ClusterName {
-    ClusterName("gpu".to_owned())
+    ClusterName("gpu".into())
 }
 
 fn note(world: &World) -> Note {

@@ -178,7 +178,7 @@ impl Counts {
 
 /// Returns the class by which `[limits]` counts an account: that of its first tenant row, else its kind in the plural.
 pub(super) fn first_class(account: &Account, tenants: &SharedMap<(AccountId, ClusterName), Tenant>) -> String {
-    let from = (account.id.clone(), ClusterName(String::new()));
+    let from = (account.id.clone(), ClusterName::default());
     let first = tenants.range(from..).next().filter(|((id, _), _)| *id == account.id);
     first.map_or_else(|| format!("{}s", account.kind), |(_, tenant)| tenant.class.clone())
 }

@@ -151,7 +151,7 @@ fn events(plan: &AccountPlan, now: Timestamp) -> Vec<Event> {
     let places = json!(
         plan.places
             .iter()
-            .map(|(cluster, tenant)| (cluster.0.clone(), json!(tenant.namespace)))
+            .map(|(cluster, tenant)| (cluster.to_string(), json!(tenant.namespace)))
             .collect::<serde_json::Map<_, _>>()
     );
     let life = plan.transition.as_ref().map(|transition| match transition {

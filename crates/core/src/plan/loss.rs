@@ -147,7 +147,9 @@ fn place(plan: &AccountPlan, action: &Action) -> Place {
 }
 
 fn of_others(plan: &AccountPlan, key: &ObjectKey) -> Option<String> {
-    is_of_others(key, |there| plan.namespaces.contains(there)).then(|| key.namespace.clone()).flatten()
+    is_of_others(key, |there| plan.namespaces.contains(there))
+        .then(|| key.namespace.as_deref().map(str::to_owned))
+        .flatten()
 }
 
 /// Returns the plan with only its losses, which are what an administrator approves.
@@ -395,7 +397,7 @@ impl Loss<'_, '_> {
 
     /// Whether the object is in a foreign namespace that is being deleted.
     fn is_going(&self, key: &ObjectKey) -> bool {
-        let name = key.namespace.clone().and_then(|name| NamespaceName::try_from(name).ok());
+        let name = key.namespace.as_ref().and_then(|name| NamespaceName::try_from(name.to_string()).ok());
         let shown = self.world.inventory.adopted.get(&key.cluster).zip(name);
         shown.and_then(|(shown, name)| shown.get(&name)).is_some_and(|found| found.deleting)
     }

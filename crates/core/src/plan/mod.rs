@@ -407,7 +407,7 @@ fn over_quota(desired: &DesiredState, scan: &Scan<'_>) -> Vec<OverQuota> {
         Some(over.map(move |(resource, amount, used)| OverQuota {
             account: account.clone(),
             cluster: key.cluster.clone(),
-            namespace: key.namespace.clone().unwrap_or_default(),
+            namespace: key.namespace.as_deref().unwrap_or_default().to_owned(),
             resource,
             amount,
             used,

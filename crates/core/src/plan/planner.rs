@@ -358,7 +358,7 @@ fn is_quiet(id: &AccountId, desired: &DesiredState, planned: &Plan, scan: &Scan<
         planned.notices.iter().any(|notice| notice.account == *account)
             || planned.over_quota.iter().any(|over| over.account == *account)
     };
-    let first = (id.clone(), ClusterName(String::new()));
+    let first = (id.clone(), ClusterName::default());
     let fails = inputs.ledger.failures.range(first..).next().is_some_and(|((failing, _), _)| failing == id);
     // If an object is being deleted and has no record, there is no step, but its end would not be noticed. So the
     // account must be settled too.

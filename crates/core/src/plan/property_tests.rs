@@ -318,7 +318,7 @@ fn a_suspension_continues_after_the_daemon_was_killed() {
 
 #[test]
 fn a_given_up_cluster_and_a_repaired_seal_continue_after_the_daemon_was_killed() {
-    let b = ClusterName("b".to_owned());
+    let b = ClusterName("b".into());
     let given_up = |world: &mut World| {
         world.policy.classes.get_mut("tool").expect("the policy has this class").clusters = vec![prod()];
     };
@@ -327,7 +327,7 @@ fn a_given_up_cluster_and_a_repaired_seal_continue_after_the_daemon_was_killed()
         world.account(&foo).disabled = Some("mark".to_owned());
         (0..2).for_each(|_| drop(world.cycle()));
         let key = ObjectKey::namespace(
-            &ClusterName("b".to_owned()),
+            &ClusterName("b".into()),
             &"tool-foo".to_owned().try_into().expect("the text is a namespace name"),
         );
         let objects = &mut world.in_cluster(&key.cluster).objects;

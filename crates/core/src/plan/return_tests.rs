@@ -9,7 +9,7 @@ use crate::policy::Limit;
 use crate::snapshot::Completeness;
 
 fn b() -> ClusterName {
-    ClusterName("b".to_owned())
+    ClusterName("b".into())
 }
 
 /// Returns a tool that was suspended while cluster b did not answer, and that is enabled again when b answers.

@@ -210,7 +210,7 @@ impl Story {
                 self.world.policy.classes.get_mut(*class).expect("the policy has this class").clusters.clear();
             }
             ["class", class, "in", clusters @ ..] => {
-                let clusters = clusters.iter().map(|name| ClusterName((*name).to_owned()));
+                let clusters = clusters.iter().map(|name| ClusterName((*name).into()));
                 self.world.policy.classes.get_mut(*class).expect("the policy has this class").clusters =
                     clusters.collect();
             }
@@ -460,7 +460,7 @@ impl Story {
         let resources = rest.iter().take_while(|word| !["until", "ticket", "in"].contains(word));
         let kind = kind.parse().expect("the word is a kind of account");
         let target = Target { kind, name: name.to_owned(), reason: None, ticket: word("ticket") };
-        let cluster = word("in").map(ClusterName);
+        let cluster = word("in").map(ClusterName::from);
         let request = if verb == "set" {
             let amounts = resources.filter_map(|word| word.split_once('='));
             OrderRequest::QuotaSet(QuotaSet {
@@ -504,7 +504,7 @@ impl Story {
 
     /// Edits a quota like an administrator with `kubectl edit`.
     fn quota_edited(&mut self, id: &AccountId, amount: &str, cluster: Option<&str>) {
-        let cluster = cluster.map_or_else(prod, |name| ClusterName(name.to_owned()));
+        let cluster = cluster.map_or_else(prod, |name| ClusterName(name.into()));
         let (resource, amount) = amount.split_once('=').expect("the word is RESOURCE=AMOUNT");
         let wanted = self.world.desired().accounts[id].clusters[&cluster].objects.clone();
         let (_, quota) =
@@ -543,7 +543,7 @@ impl Story {
         let going: BTreeSet<String> = objects
             .iter()
             .filter(|(key, found)| key.kind == ManagedKind::Namespace && found.deleting && !hold)
-            .map(|(key, _)| key.name.clone())
+            .map(|(key, _)| key.name.to_string())
             .collect();
         let is_in = |key: &ObjectKey| {
             going.contains(key.namespace.as_deref().unwrap_or(if key.kind == ManagedKind::Namespace {

@@ -386,8 +386,8 @@ fn holder_of_tokens(binding: &ObjectKey, subject: &Value) -> Option<ObjectKey> {
     Some(ObjectKey::from(ObjectName {
         cluster: binding.cluster.clone(),
         kind: ManagedKind::ServiceAccount.into(),
-        namespace: subject["namespace"].as_str().map(str::to_owned),
-        name: name.to_owned(),
+        namespace: subject["namespace"].as_str().map(Into::into),
+        name: name.into(),
     }))
 }
 
@@ -438,7 +438,7 @@ fn waits(look: Look<'_>, key: &ObjectKey, found: &ObservedObject) -> Option<Stri
 fn directories(look: Look<'_>, applies: &[Action]) -> Vec<Action> {
     let new = applies.iter().filter_map(|action| match action {
         Action::Apply { key, uid: None, .. } if key.kind.data() == Data::Volume => {
-            look.tenant.directories.get(&key.name)
+            look.tenant.directories.get(key.name.as_str())
         }
         _ => None,
     });
@@ -570,9 +570,9 @@ fn resume(look: Look<'_>) -> Vec<Action> {
 /// Returns a key that sorts before every other key.
 fn first_key() -> ObjectKey {
     ObjectKey::from(ObjectName {
-        cluster: ClusterName(String::new()),
+        cluster: ClusterName::default(),
         kind: ObjectKind::of("", ""),
         namespace: None,
-        name: String::new(),
+        name: "".into(),
     })
 }

@@ -57,7 +57,7 @@ pub struct World {
 }
 
 pub fn prod() -> ClusterName {
-    ClusterName("prod".to_owned())
+    ClusterName("prod".into())
 }
 
 impl World {
@@ -149,7 +149,7 @@ impl World {
 
     /// Adds a cluster, and gives it to the class of tools.
     pub fn another_cluster(&mut self, name: &str) {
-        let name = ClusterName(name.to_owned());
+        let name = ClusterName(name.into());
         let face = self.policy.clusters[&prod()].clone();
         self.policy.clusters.insert(name.clone(), face);
         self.inventory.clusters.insert(name.clone(), Arc::default());
@@ -158,7 +158,7 @@ impl World {
 
     /// Removes a cluster from the configuration and from the inventory.
     pub fn without_cluster(&mut self, name: &str) {
-        let name = ClusterName(name.to_owned());
+        let name = ClusterName(name.into());
         self.policy.clusters.remove(&name);
         self.inventory.clusters.remove(&name);
         for class in self.policy.classes.values_mut() {
@@ -344,8 +344,8 @@ impl World {
                 let key = ObjectKey::from(ObjectName {
                     cluster: cluster.clone(),
                     kind: ObjectKind::of("apps/v1", "Deployment"),
-                    namespace: Some(namespace.to_string()),
-                    name: "web".to_owned(),
+                    namespace: Some(namespace.as_str().into()),
+                    name: "web".into(),
                 });
                 let stopped = StoppedWorkload { uid: "web".to_owned(), replicas: Some(2), at: now };
                 vec![Change::Stopped(id.clone(), key, Some(stopped))]

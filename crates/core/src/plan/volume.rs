@@ -98,7 +98,7 @@ mod tests {
     use crate::kinds::{ManagedKind, ObjectKind};
 
     fn key(kind: ManagedKind, namespace: Option<&str>) -> ObjectKey {
-        ObjectKey::new(&ClusterName("prod".to_owned()), kind, namespace, "home")
+        ObjectKey::new(&ClusterName("prod".into()), kind, namespace, "home")
     }
 
     fn record(manifest: &Value) -> ObjectRecord {

@@ -24,6 +24,6 @@ impl Realm {
     /// have this name.
     #[must_use]
     pub fn place(&self) -> ClusterName {
-        ClusterName(format!("realm:{}", self.name))
+        ClusterName::from(format!("realm:{}", self.name))
     }
 }

@@ -79,7 +79,7 @@ fn a_revocation_makes_another_service_account_and_a_suspension_leaves_none() {
     world.cycle();
     let accounts = |world: &World| {
         let objects = world.ledger.objects.keys().filter(|key| key.kind == ManagedKind::ServiceAccount);
-        objects.map(|key| key.name.clone()).collect::<Vec<_>>()
+        objects.map(|key| key.name.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(accounts(&world), [format!("bursar-g{}", world.ledger.accounts[&foo].generation)]);
     assert!(world.plan().is_empty(), "{}", world.plan());

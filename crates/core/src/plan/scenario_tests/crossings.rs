@@ -42,10 +42,10 @@ impl Cell {
             match words.as_slice() {
                 ["cycle"] => drop(world.cycle()),
                 ["cluster", name, "down"] => {
-                    self.away.extend(world.inventory.clusters.remove_entry(&ClusterName((*name).to_owned())));
+                    self.away.extend(world.inventory.clusters.remove_entry(&ClusterName((*name).into())));
                 }
                 ["cluster", name, "up"] => {
-                    world.inventory.clusters.extend(self.away.remove_entry(&ClusterName((*name).to_owned())));
+                    world.inventory.clusters.extend(self.away.remove_entry(&ClusterName((*name).into())));
                 }
                 // Without its label, the cluster does not show the binding, but the binding still applies.
                 ["unlabelled", ..] => {

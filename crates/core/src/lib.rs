@@ -30,6 +30,28 @@ pub mod snapshot;
 
 #[cfg(test)]
 mod tests {
+    use crate::identity::AccountId;
+    use crate::inventory::ObservedObject;
+    use crate::kinds::{ObjectKey, ObjectName};
+    use crate::ledger::{Account, Certificate, CredentialKey, Delivery, ObjectRecord};
+
+    #[test]
+    fn the_values_of_which_a_large_site_has_most_stay_small() {
+        // 100,000 tenants have twice as many accounts, and a million objects in the ledger and in the inventory. A byte
+        // more in an object's values needs a megabyte in each of the two.
+        let sizes = [
+            ("account", size_of::<(AccountId, Account)>(), 608),
+            ("object's name", size_of::<ObjectName>(), 64),
+            ("object in the ledger", size_of::<(ObjectKey, ObjectRecord)>(), 152),
+            ("object in the inventory", size_of::<(ObjectKey, ObservedObject)>(), 96),
+            ("certificate", size_of::<(CredentialKey, Certificate)>(), 208),
+            ("delivery", size_of::<(CredentialKey, Delivery)>(), 216),
+        ];
+        for (name, size, most) in sizes {
+            assert!(size <= most, "{name}: {size} bytes");
+        }
+    }
+
     #[test]
     fn json_keys_are_sorted() {
         // If any crate turns on serde_json's feature `preserve_order`, digests, approvals and goldens change.

@@ -347,6 +347,14 @@ impl Known {
             }
             plan.add(planned);
         }
+        if others.len() > self.accounts.len() / 2 {
+            // The accounts were added in the order of their objects, which leaves a third of the map unused.
+            let accounts = std::mem::take(&mut self.accounts).into_iter().map(|(id, mut known)| {
+                known.objects.shrink_to_fit();
+                (id, known)
+            });
+            self.accounts = accounts.collect();
+        }
         plan.sort();
         Some(plan)
     }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use futures::TryStreamExt as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -90,11 +91,14 @@ impl Table {
         let json = self.json.iter().map(|column| format!("'{column}', json(\"{column}\")"));
         let fields: Vec<String> = plain.chain(json).collect();
         let query = format!("SELECT json_object({}) FROM {} WHERE {condition}", fields.join(", "), self.name);
-        let rows: Vec<String> = sqlx::query_scalar(AssertSqlSafe(query)).fetch_all(connection).await?;
-        rows.iter()
-            .map(|row| serde_json::from_str(row))
-            .collect::<Result<_, _>>()
-            .map_err(|source| super::StoreError::Row { table: self.name, source })
+        // All texts together would need more memory than the values.
+        let mut texts = sqlx::query_scalar::<_, String>(AssertSqlSafe(query)).fetch(connection);
+        let mut rows = Vec::new();
+        while let Some(text) = texts.try_next().await? {
+            let row = serde_json::from_str(&text);
+            rows.push(row.map_err(|source| super::StoreError::Row { table: self.name, source })?);
+        }
+        Ok(rows)
     }
 }
 

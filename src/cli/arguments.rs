@@ -38,7 +38,8 @@ pub struct Arguments {
 
 /// The exit codes, for the help and the manual pages.
 pub const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 changes pending (plan) or differences (directory diff), \
-    3 refused by a limit, 4 no such account, 64 usage, 69 daemon not reachable, 75 busy, 77 not allowed, 78 configuration";
+    3 refused by a limit, 4 no such account or archive, 64 usage, 69 daemon not reachable, 75 busy, 77 not allowed, \
+    78 configuration";
 
 /// Returns a parser for a kind of account, whose errors list the kinds.
 fn kind() -> impl clap::builder::TypedValueParser<Value = AccountKind> {
@@ -367,7 +368,7 @@ pub struct Reasoned {
 }
 
 /// The target of an order whose reason is optional.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct MaybeReasoned {
     #[command(flatten)]
     pub account: Account,
@@ -442,7 +443,7 @@ pub enum Home {
     /// Show which entries of an account's kubeconfig belong to Bursar, and whether a replaced user's part is kept
     Show(Account),
     /// Restore the user's part of the kubeconfig that Bursar last replaced; Bursar's current entries stay
-    Restore(Account),
+    Restore(MaybeReasoned),
 }
 
 /// Commands of `quota`.

@@ -42,7 +42,7 @@ pub const EXIT_CODES: &str = "Exit codes:
    1  failed
    2  changes pending (plan) or differences (directory diff)
    3  refused by a limit
-   4  no such account
+   4  no such account or archive
   64  wrong arguments
   69  daemon not reachable
   75  busy
@@ -390,7 +390,7 @@ pub struct Reasoned {
 }
 
 /// The target of an order whose reason is optional.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct MaybeReasoned {
     #[command(flatten)]
     pub account: Account,
@@ -464,7 +464,7 @@ pub enum Home {
     /// Show which entries of an account's kubeconfig belong to Bursar, and whether a replaced user's part is kept
     Show(Account),
     /// Restore the user's part of the kubeconfig that Bursar last replaced; Bursar's current entries stay
-    Restore(Account),
+    Restore(MaybeReasoned),
 }
 
 /// Commands of `quota`.

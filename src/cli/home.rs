@@ -1,22 +1,25 @@
 //! `bursar home show|restore`: shows which entries of a kubeconfig are Bursar's, and restores the user's part of the
 //! replaced one. `bursar-homed` reads and writes the file. It answers only user `bursar`, and returns nothing of the
-//! user's part.
+//! user's part. The daemon records a restoration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use bursar_homed::client::{HomedClient, HomedClientError};
-use bursar_protocol::{Answer, EntryNames, HomeError, HomeTarget as Target, Inspection, Request, USER_PREFIX, Work};
+use bursar_protocol::{
+    Answer, EntryNames, HomeError, HomeTarget as HomedTarget, Inspection, Request, USER_PREFIX, Work,
+};
 use serde_json::{Value, json};
 
-use super::arguments::{Account, Home};
-use super::context::{Context, become_bursar, may_act};
+use super::arguments::{Account, Home, MaybeReasoned};
+use super::context::{Context, as_bursar, may_act};
 use super::exit::{Exit, Failure};
-use super::output;
+use super::{order, output};
 use crate::desired::HomeTarget;
 use crate::execute::home::target;
 use crate::ledger::LedgerState;
 use crate::orders;
+use crate::orders::request::{OrderRequest, Target};
 use crate::policy::Policy;
 use crate::store::ReadStore;
 
@@ -25,17 +28,24 @@ pub(super) async fn run(context: &Context, command: Home) -> Result<Exit, Failur
         return Err(Failure::new(Exit::Forbidden, "this command needs root or user bursar".to_owned()));
     }
     let settings = context.settings()?;
-    become_bursar()?;
-    let (Home::Show(account) | Home::Restore(account)) = &command;
-    let ledger = ReadStore::open(&settings.ledger()).await?.state().await?;
+    let (Home::Show(account) | Home::Restore(MaybeReasoned { account, .. })) = &command;
+    let ledger = as_bursar(async { ReadStore::open(&settings.ledger()).await?.state().await }).await??;
     let homes = homes(&settings.policy, &ledger, account)?;
     let client = HomedClient::new(&settings.homes.socket, settings.homes.deadline);
     let mut found = Vec::new();
     for home in &homes {
         let file = home.home.join(&home.kubeconfig).display().to_string();
         let said = match &command {
-            Home::Show(_) => show(&client, home).await?,
-            Home::Restore(_) => restore(&client, home).await?,
+            Home::Show(_) => as_bursar(show(&client, home)).await??,
+            Home::Restore(reasoned) => {
+                let (changed, complete, text) = as_bursar(restore(&client, home)).await??;
+                if changed {
+                    // The history records who restored it.
+                    let (target, file) = (Target::from(reasoned.clone()), home.home.join(&home.kubeconfig));
+                    order::asked(context, &[OrderRequest::KubeconfigRestored { target, file, complete }]).await?;
+                }
+                (json!({"changed": changed, "complete": complete}), text.to_owned())
+            }
         };
         found.push((file, said));
     }
@@ -52,7 +62,7 @@ pub(super) async fn run(context: &Context, command: Home) -> Result<Exit, Failur
 
 /// Returns the homes of an account: those to which a kubeconfig was delivered or, if there are none, the one that its class
 /// defines.
-fn homes(policy: &Policy, ledger: &LedgerState, account: &Account) -> Result<Vec<Target>, Failure> {
+fn homes(policy: &Policy, ledger: &LedgerState, account: &Account) -> Result<Vec<HomedTarget>, Failure> {
     let Account { kind, name } = account;
     let known = orders::find(ledger, *kind, name)?;
     let none = |why: &str| Failure::new(Exit::NoAccount, format!("{kind} {name} {why}"));
@@ -79,7 +89,7 @@ fn homes(policy: &Policy, ledger: &LedgerState, account: &Account) -> Result<Vec
     Ok(files.into_iter().map(|((home, kubeconfig), mount)| place(home, kubeconfig, mount)).collect())
 }
 
-async fn ask(client: &HomedClient, home: &Target, work: Work) -> Result<Answer, Failure> {
+async fn ask(client: &HomedClient, home: &HomedTarget, work: Work) -> Result<Answer, Failure> {
     client.call(&Request::new(home.clone(), work)).await.map_err(|error| {
         let remedy = match &error {
             HomedClientError::Home(error) => format!("; {}", error.remedy()),
@@ -97,7 +107,7 @@ fn misunderstood() -> Failure {
     Failure::new(Exit::Failed, "bursar-homed has another version; run: systemctl restart bursar-homed".to_owned())
 }
 
-async fn show(client: &HomedClient, home: &Target) -> Result<(Value, String), Failure> {
+async fn show(client: &HomedClient, home: &HomedTarget) -> Result<(Value, String), Failure> {
     let names = EntryNames { user: format!("{USER_PREFIX}none"), ..EntryNames::default() };
     match ask(client, home, Work::Inspect { names }).await? {
         Answer::Inspected(found) => Ok((json!(found), said(&found))),
@@ -126,7 +136,7 @@ fn said(found: &Inspection) -> String {
     format!("{what}; {kept}")
 }
 
-async fn restore(client: &HomedClient, home: &Target) -> Result<(Value, String), Failure> {
+async fn restore(client: &HomedClient, home: &HomedTarget) -> Result<(bool, bool, &'static str), Failure> {
     let Answer::Restored { changed, complete } = ask(client, home, Work::RestoreKubeconfig).await? else {
         return Err(misunderstood());
     };
@@ -135,7 +145,7 @@ async fn restore(client: &HomedClient, home: &Target) -> Result<(Value, String),
         (true, true) => "the user's part is restored, with Bursar's current entries",
         (true, false) => "the user's part is restored; Bursar's entries follow with the next check of the home",
     };
-    Ok((json!({"changed": changed, "complete": complete}), what.to_owned()))
+    Ok((changed, complete, what))
 }
 
 #[cfg(test)]

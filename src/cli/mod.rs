@@ -44,7 +44,7 @@ mod why;
 
 use std::process::ExitCode;
 
-use self::arguments::{Arguments, Command, Ledger};
+use self::arguments::{Archive, Arguments, Command, Directory, Exception, Ledger, Quota};
 use self::context::Context;
 use self::exit::{Exit, Failure};
 
@@ -83,7 +83,36 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Whether the command reads the ledger that `--ledger` names.
+fn reads_named_ledger(command: &Command) -> bool {
+    match command {
+        // Without an account, these ask the daemon.
+        Command::Show(own) | Command::Why(own) => own.account().is_some(),
+        Command::Status
+        | Command::Tools(_)
+        | Command::Users(_)
+        | Command::Who(_)
+        | Command::Report(_)
+        | Command::History(_)
+        | Command::Certs(_)
+        | Command::Exception(Exception::List(_))
+        | Command::Quota(Quota::List(_))
+        | Command::Archive(Archive::List(_))
+        | Command::Directory(Directory::Imported)
+        | Command::Ledger(Ledger::Verify { .. } | Ledger::Backup { .. })
+        | Command::Completions { .. }
+        | Command::Man(_)
+        | Command::Names { .. } => true,
+        _ => false,
+    }
+}
+
 async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> {
+    if global.ledger.is_some() && !reads_named_ledger(&command) {
+        let why =
+            "--ledger (or BURSAR_LEDGER) has no effect on this command: it uses the configured ledger, or the daemon";
+        return Err(Failure::new(Exit::Usage, why.to_owned()));
+    }
     let context = Context::new(global);
     match command {
         Command::Init(arguments) => init::run(&context, &arguments).await,
@@ -124,5 +153,28 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Completions { shell } => generate::completions(&context, shell),
         Command::Man(arguments) => generate::man(&context, &arguments),
         Command::Names { kind } => names::run(&context, kind).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[test]
+    fn commands_that_ignore_the_named_ledger_refuse_it() {
+        let reads = |words: &str| {
+            let words = ["bursar", "--ledger", "/tmp/old.db"].into_iter().chain(words.split(' '));
+            reads_named_ledger(&Arguments::try_parse_from(words).expect("the words are a command").command)
+        };
+        for words in ["show tool foo", "archive list", "history", "status", "ledger verify", "quota list"] {
+            assert!(reads(words), "{words}");
+        }
+        for words in
+            ["show", "why", "plan", "doctor", "archive show x", "home show tool foo", "suspend tool foo --reason r"]
+        {
+            assert!(!reads(words), "{words}");
+        }
     }
 }

@@ -245,7 +245,7 @@ async fn write(
 /// Returns the kubeconfig entries of a credential.
 #[must_use]
 pub fn entries(cluster: &ClusterName, credential: &DesiredCredential, proof: UserProof) -> KubeconfigEntries {
-    let PlannedEntries { clusters, user, contexts } = planned(cluster, credential);
+    let PlannedEntries { clusters, user, contexts, token: _ } = planned(cluster, credential);
     KubeconfigEntries { clusters, user: UserEntry { name: user, proof }, contexts }
 }
 
@@ -269,5 +269,6 @@ fn planned(cluster: &ClusterName, credential: &DesiredCredential) -> PlannedEntr
         user: user.clone(),
         namespace: credential.namespace.as_ref().map(ToString::to_string),
     });
-    PlannedEntries { clusters: clusters.collect(), contexts: contexts.collect(), user: user.clone() }
+    let token = matches!(credential.proof, Proof::Token(_));
+    PlannedEntries { clusters: clusters.collect(), contexts: contexts.collect(), user: user.clone(), token }
 }

@@ -1,5 +1,7 @@
 //! Why a step of an account in a cluster failed: the problem and the remedy.
 
+use std::path::PathBuf;
+
 use bursar_homed::client::HomedClientError;
 use bursar_protocol::HomeError;
 use thiserror::Error;
@@ -13,7 +15,7 @@ use crate::desired::{HomeTarget, credential};
 use crate::errors::chain;
 use crate::identity::{ClusterName, NamespaceName};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
-use crate::ledger::{CERTIFICATE, FOREIGN};
+use crate::ledger::{CERTIFICATE, FOREIGN, OVERWRITTEN};
 
 /// A failed step. It ends the rest of its account's steps in its cluster, and affects no other account.
 #[derive(Debug, Error)]
@@ -87,6 +89,9 @@ pub enum StepError {
     /// `bursar-homed` answered another question.
     #[error("bursar-homed gave an answer to another request")]
     HomeAnswer,
+    /// Another program undid a delivery before the inspections after it were done.
+    #[error("another program takes Bursar's entries out of {} after each delivery", file.display())]
+    Overwritten { file: PathBuf },
     /// No certificate was issued or delivered. The error contains the remedy.
     #[error(transparent)]
     Credential(Box<dyn std::error::Error + Send + Sync>),
@@ -178,6 +183,7 @@ impl StepError {
                 "workloads"
             }
             Self::Home(_) | Self::Undelivered(_) | Self::HomeAnswer => "home",
+            Self::Overwritten { .. } => OVERWRITTEN,
             Self::Credential(_) | Self::SignerNotAsked(_) => CERTIFICATE,
             Self::StillAllowed { .. } => "revocation",
             Self::Eviction { .. } => "eviction",
@@ -211,7 +217,12 @@ impl StepError {
     pub const fn is_of_nobodys_home(&self) -> bool {
         !matches!(
             self,
-            Self::Home(_) | Self::Undelivered(_) | Self::HomeAnswer | Self::Credential(_) | Self::SignerNotAsked(_)
+            Self::Home(_)
+                | Self::Undelivered(_)
+                | Self::HomeAnswer
+                | Self::Overwritten { .. }
+                | Self::Credential(_)
+                | Self::SignerNotAsked(_)
         )
     }
 
@@ -274,6 +285,11 @@ impl StepError {
             Self::Home(HomedClientError::Home(error)) | Self::Undelivered(HomedClientError::Home(error)) => {
                 Some(error.remedy())
             }
+            Self::Overwritten { .. } => Some(
+                "let its owner find the program that replaces the file, such as a cron job or a manager of dotfiles, and \
+                 add the entries to its copy; the delivery is repeated at most hourly until then"
+                    .into(),
+            ),
             Self::HomeAnswer => Some("restart bursard and bursar-homed: their versions differ".into()),
             Self::StillAllowed { .. } => {
                 Some("remove this user or group from the binding, which Bursar did not create".into())

@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::StepError;
 use crate::ledger::change::{Change, Event};
-use crate::ledger::{Failure, LAST_REMOVAL_RETRY, LAST_RETRY};
+use crate::ledger::{Failure, LAST_REMOVAL_RETRY, LAST_RETRY, OVERWRITTEN};
 
 /// The number of records that may wait to be stored. Each writer waits for its own record anyway.
 const WAITING: usize = 64;
@@ -56,6 +56,12 @@ impl Recorder {
 /// Returns the failure of `step` for the ledger. The attempts of the same step are added up.
 #[must_use]
 pub fn failure(step: &str, error: &StepError, before: Option<&Failure>, now: Timestamp) -> Failure {
+    if matches!(error, StepError::Overwritten { .. }) {
+        return Failure::overwritten(error.reason(), before, now);
+    }
+    // Otherwise an owner could end the count of overwritten deliveries by making one delivery fail.
+    let is_counting = step == "home" && before.is_some_and(Failure::is_of_overwritten);
+    let step = if is_counting { OVERWRITTEN } else { step };
     if error.is_under_way() {
         let (since, next_try) = (before.map_or(now, |before| before.since), now.saturating_add(FIRST_RETRY));
         let next_try = next_try.unwrap_or(Timestamp::MAX);
@@ -109,6 +115,23 @@ mod tests {
     use bursar_protocol::HomeError;
 
     use super::*;
+
+    #[test]
+    fn a_delivery_that_fails_does_not_end_the_count_of_overwritten_ones() {
+        let now = Timestamp::UNIX_EPOCH;
+        let undone = || StepError::Overwritten { file: "/home/ann/.kube/config".into() };
+        let in_use = || {
+            let error = HomeError::InUse { path: "/home/ann/.kube/config".into(), why: "locked".to_owned() };
+            StepError::Home(HomedClientError::Home(error))
+        };
+        let mut before: Option<Failure> = None;
+        for error in [undone(), undone(), in_use(), undone()] {
+            before = Some(failure(error.step(), &error, before.as_ref(), now));
+        }
+        let last = before.expect("a failure");
+        assert_eq!((last.attempts, last.next_try.duration_since(now).as_mins()), (3, 4), "{last:?}");
+        assert!(last.is_of_overwritten() && last.reason.contains("out of /home/ann/.kube/config"), "{last:?}");
+    }
 
     #[test]
     fn waits_double_from_five_seconds_to_an_hour() {

@@ -155,7 +155,7 @@ impl TenantExecution<'_> {
             return;
         }
         self.settle(done);
-        if self.before().is_some() {
+        if self.before().is_some_and(|before| !before.is_of_overwritten()) {
             done.changes.push(Change::Failure(self.account.id.clone(), self.cluster.clone(), None));
         }
     }

@@ -14,7 +14,7 @@ use crate::errors::chain;
 use crate::identity::{AccountName, ClusterName};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::revocation::BulkRevocation;
-use crate::ledger::{Failure, LedgerState};
+use crate::ledger::{CredentialKey, Failure, LedgerState};
 use crate::orders::request::{Evict, OrderRequest};
 use crate::orders::{self, Written};
 use crate::plan::credential::next_look;
@@ -220,7 +220,12 @@ impl Ledger {
     pub fn next_look(&self) -> Option<Duration> {
         let (now, ledger) = (self.now(), self.state());
         let soon = now.saturating_add(SOON).ok()?;
-        let looks = ledger.deliveries.values().filter_map(|delivery| match delivery.checked_at {
+        let waits = |key: &CredentialKey| {
+            let failure = ledger.failures.get(&(key.account.clone(), key.cluster.clone()));
+            failure.is_some_and(|failure| failure.waits(now))
+        };
+        let looks = ledger.deliveries.iter().filter_map(|(key, delivery)| match delivery.checked_at {
+            _ if waits(key) => None,
             None => (delivery.at.saturating_add(SOON).ok()? > now).then(|| now.saturating_add(AT_ONCE).ok())?,
             Some(_) => next_look(delivery),
         });
@@ -280,13 +285,35 @@ pub async fn back_up(state_dir: PathBuf, now: Timestamp) -> Result<Backup, Store
 mod tests {
     use super::*;
     use crate::identity::AccountKind;
-    use crate::ledger::REMOVAL;
+    use crate::ledger::{Delivery, REMOVAL};
     use crate::orders::request::Trigger;
     use crate::plan::testing::{World, prod};
     use crate::report;
     use crate::telemetry::Metrics;
 
     const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
+
+    #[tokio::test]
+    async fn a_delivery_that_waits_for_its_repetition_causes_no_cycle() {
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
+        let mut ledger =
+            Ledger::open(folder.path(), || NOW, &Arc::new(Metrics::default())).await.expect("a new ledger opens");
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        let account = Change::Account(Box::new(world.ledger.accounts[&foo].clone()));
+        let key = CredentialKey::new(foo.clone(), prod());
+        let broken = Delivery { at: NOW, checked_at: None, ..world.ledger.deliveries[&key].clone() };
+        let failure = Failure { attempts: 4, ..Failure::overwritten("why".to_owned(), None, NOW) };
+        let failure = Failure::overwritten("why".to_owned(), Some(&failure), NOW);
+        let waits = Change::Failure(foo.clone(), prod(), Some(failure));
+        for (change, expected) in [(None, Some(AT_ONCE)), (Some(waits), None)] {
+            let delivery = Change::Delivery(key.clone(), Some(broken.clone()));
+            let changes: Vec<Change> = [account.clone(), delivery].into_iter().chain(change).collect();
+            ledger.write(&changes, &[], NOW).await.expect("the ledger takes writes");
+            assert_eq!(ledger.next_look(), expected.map(|wait| wait.unsigned_abs()));
+        }
+    }
 
     #[tokio::test]
     async fn a_removal_whose_next_try_passed_while_the_cycle_ran_is_tried_at_once() {

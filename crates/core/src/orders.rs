@@ -12,6 +12,7 @@ mod revocation;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 use crate::desired::classes_of;
 use crate::identity::{AccountKind, AccountName};
 use crate::ledger::change::{Change, Event};
-use crate::ledger::{Account, Ending, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
+use crate::ledger::{Account, Delivery, Ending, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::orders::request::{
     AdoptEntry, Evict, OrderRequest, Refusal, ResumeStarting, RevokeClass, SuspendUntil, Target,
 };
@@ -131,6 +132,10 @@ fn write(
         OrderRequest::Restored { target, file, objects } => {
             let (account, note) = subject(target)?;
             return Ok(restored(account, &note, file, *objects));
+        }
+        OrderRequest::KubeconfigRestored { target, file, complete } => {
+            let (account, note) = subject(target)?;
+            return Ok(kubeconfig_restored(ledger, account, &note, (file, *complete)));
         }
         OrderRequest::Hold(target) | OrderRequest::Release(target) => (None, target),
         OrderRequest::QuotaSet(set) => {
@@ -384,6 +389,24 @@ fn restored(account: &Account, note: &Note, file: &str, objects: u64) -> OrderOu
     OrderOutcome { changes: Vec::new(), events: vec![event], text }
 }
 
+fn kubeconfig_restored(
+    ledger: &LedgerState,
+    account: &Account,
+    note: &Note,
+    (file, complete): (&Path, bool),
+) -> OrderOutcome {
+    let mut event = event(Some(account), "kubeconfig restored", note);
+    event.detail = json!({"file": file, "complete": complete});
+    let here = |delivery: &Delivery| delivery.path == file && !delivery.is_notice();
+    let deliveries = ledger.deliveries_of(&account.id).filter(|(_, delivery)| !complete && here(delivery));
+    let again = deliveries.map(|(key, delivery)| {
+        let broken = Delivery { checked_at: None, ..delivery.clone() };
+        Change::Delivery(key.clone(), Some(broken))
+    });
+    let text = format!("{}: {} restored", account.account_name(), file.display());
+    OrderOutcome { changes: again.collect(), events: vec![event], text }
+}
+
 fn is_about_to_be_suspended(ledger: &LedgerState, account: &Account) -> bool {
     ledger.orders.iter().any(|order| order.account == account.id && order.suspends().is_some())
 }
@@ -451,6 +474,27 @@ mod tests {
         let refusal =
             resume(&world).map(|outcome| outcome.text).expect_err("a resumption without a directory entry is refused");
         assert!(refusal.text.contains("in no directory"), "{}", refusal.text);
+    }
+
+    #[test]
+    fn a_restored_kubeconfig_is_recorded_and_delivered_again_if_it_lacks_our_entries() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        let file = world.ledger.deliveries_of(&foo).next().expect("a delivery").1.path.clone();
+        for (complete, expected) in [(true, false), (false, true)] {
+            let target =
+                Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: None, ticket: Some("T1".into()) };
+            let request = OrderRequest::KubeconfigRestored { target, file: file.clone(), complete };
+            let written = write_all(&world.ledger, &world.policy, "ann", &[request], world.now);
+            let event = &written.events[0];
+            assert_eq!((event.actor.as_str(), event.action.as_str()), ("ann", "kubeconfig restored"));
+            assert_eq!((event.ticket.as_deref(), &event.detail["file"]), (Some("T1"), &json!(file)));
+            written.changes.iter().for_each(|change| world.ledger.apply(change));
+            let plan = world.plan();
+            let mut steps = plan.accounts.iter().flat_map(crate::plan::AccountPlan::steps);
+            assert_eq!(steps.any(|step| matches!(step, crate::plan::Action::Deliver { .. })), expected, "{plan}");
+        }
     }
 
     fn target(name: &str) -> Target {

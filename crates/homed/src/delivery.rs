@@ -1,6 +1,7 @@
 //! The work on a kubeconfig: inspects, tests, writes, removes and restores it. Runs in the worker, which has become the
 //! owner of the home.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 use bursar_protocol::{
@@ -105,6 +106,18 @@ fn refuse_half_written(directory: &Directory<'_>, name: &Path, existing: &Existi
     Err(HomeError::InUse { path: directory.path_of(name), why })
 }
 
+/// Whether the error says that something which we did not make has the name of a file or folder of ours.
+fn is_not_ours(error: &HomeError) -> bool {
+    matches!(
+        error,
+        HomeError::NotADirectory { .. }
+            | HomeError::NotARegularFile { .. }
+            | HomeError::Symlink { .. }
+            | HomeError::WrongOwner { .. }
+            | HomeError::OtherFileSystem { .. }
+    )
+}
+
 fn text(existing: &Existing) -> Result<&str, KubeconfigError> {
     let content = existing.content.as_slice();
     Ok(std::str::from_utf8(content).map_err(|error| match content {
@@ -134,7 +147,11 @@ impl Place<'_> {
     pub(super) fn inspect(&self, names: &EntryNames) -> Result<Inspection, HomeError> {
         let Some(directory) = self.home.directory_of(self.file)? else { return Ok(Inspection::default()) };
         sweep_lock(&directory, self.name());
-        let Some(mut existing) = directory.read(self.name())? else { return Ok(Inspection::default()) };
+        // The user may have lost the file, and ask whether there is a copy.
+        let kept = directory.read(&beside_name(self.name(), KEPT)).ok().flatten();
+        let kept = kept.map(|kept| kept.content.len() as u64);
+        let missing = Inspection { kept, ..Inspection::default() };
+        let Some(mut existing) = directory.read(self.name())? else { return Ok(missing) };
         let look = |existing: &Existing| {
             self.cpu.heed(existing.content.len())?;
             let read = |text: &str| Ok((kubeconfig::inspect(text, names)?, kubeconfig::ours(text)?));
@@ -143,9 +160,7 @@ impl Place<'_> {
         let mut looked = look(&existing)?;
         if !looked.as_ref().is_ok_and(|(_, ours)| ours.users.contains(&names.user)) {
             // Another program may be writing the file at this moment.
-            let Some(settled) = settled(&directory, self.name(), self.patience)? else {
-                return Ok(Inspection::default());
-            };
+            let Some(settled) = settled(&directory, self.name(), self.patience)? else { return Ok(missing) };
             looked = look(&settled)?;
             existing = settled;
         }
@@ -153,7 +168,6 @@ impl Place<'_> {
             Ok((found, ours)) => (found, None, ours),
             Err(error) => (Inspection::default(), Some(error.to_string()), OurEntries::default()),
         };
-        let kept = directory.read(&beside_name(self.name(), KEPT));
         Ok(Inspection {
             exists: true,
             owner: Some(existing.owner),
@@ -161,7 +175,7 @@ impl Place<'_> {
             token_id: self.token_id(&names.user)?,
             unreadable: why,
             ours: ours.told(),
-            kept: kept.ok().flatten().map(|kept| kept.content.len() as u64),
+            kept,
             ..found
         })
     }
@@ -176,11 +190,19 @@ impl Place<'_> {
     ) -> Result<Answer, HomeError> {
         let directory = self.home.make_directory_of(self.file)?;
         sweep_lock(&directory, self.name());
+        if let Some((planned, _)) = planned.filter(|(planned, _)| planned.token) {
+            self.test_token(&planned.user)?;
+        }
+        let keeps = Cell::new(false);
         let tried = |existing: Option<Existing>| {
             let Some(existing) = existing else { return Ok(Ok(0)) };
             self.cpu.heed(existing.content.len())?;
             let tried = text(&existing).and_then(|text| match planned {
-                Some((planned, taken)) => kubeconfig::deliver(text, &planned.with_nothing(), taken).map(|it| room(&it)),
+                Some((planned, taken)) => {
+                    let delivered = kubeconfig::deliver(text, &planned.with_nothing(), taken)?;
+                    keeps.set(delivered.kept.is_some());
+                    Ok(room(&delivered))
+                }
                 // Removing nothing makes the same demands on the text as adding entries.
                 None => kubeconfig::remove(text, &EntryNames::default()).map(|_| 0),
             });
@@ -199,6 +221,9 @@ impl Place<'_> {
             Err(_) => tried(settled(&directory, self.name(), self.patience)?)?
                 .map_err(|error| unusable(directory.path_of(self.name()), &error))?,
         };
+        if keeps.get() {
+            directory.read(&beside_name(self.name(), KEPT))?;
+        }
         let now = directory.test_write(bytes)?;
         if planned.is_some() {
             test_exchange(&directory, self.name(), now, self.patience)?;
@@ -248,6 +273,7 @@ impl Place<'_> {
                 Ok((delivered.text.map(bytes), (digest, Beside { kept: delivered.kept, junk })))
             },
             |(_, beside)| self.put_beside(&directory, beside),
+            Ok,
         )?;
         let Exchanged { value: (entries_digest, beside), changed, overridden } = exchanged;
         let backup = beside.junk.map(|_| self.backup_name().display().to_string());
@@ -269,8 +295,8 @@ impl Place<'_> {
     fn put_beside(&self, directory: &Directory<'_>, Beside { kept, junk }: &Beside) -> Result<(), HomeError> {
         if let Some(junk) = junk {
             let without = keypair::without_our_keys(junk);
-            directory.remove(&self.backup_name())?;
-            directory.write_copy(&self.backup_name(), without.as_ref().unwrap_or(junk))?;
+            // A hard link would not do: if a program writes the file in place, the link would show the new content.
+            directory.replace(&self.backup_name(), without.as_ref().unwrap_or(junk))?;
         }
         if let Some(kept) = kept {
             directory.keep_at(&beside_name(self.name(), KEPT), kept.as_bytes())?;
@@ -279,8 +305,9 @@ impl Place<'_> {
     }
 
     pub(super) fn remove(&self, names: &EntryNames) -> Result<Answer, HomeError> {
-        let gone = self.remove_token(&names.user)?;
-        let Some(directory) = self.home.directory_of(self.file)? else { return Ok(Answer::Removed { changed: gone }) };
+        // Its error is returned last: token files that cannot be removed must not keep our key in the kubeconfig.
+        let gone = self.remove_token(&names.user);
+        let Some(directory) = self.home.directory_of(self.file)? else { return Ok(Answer::Removed { changed: gone? }) };
         // A killed worker may have left a temporary file with a key.
         directory.sweep();
         let name = self.name();
@@ -299,12 +326,16 @@ impl Place<'_> {
                 removed.map_err(|error| unusable(directory.path_of(name), &error))
             },
             |_| Ok(()),
+            Ok,
         )?;
         if exchanged.value {
-            directory.remove(&beside_name(name, KEPT))?;
+            match directory.remove(&beside_name(name, KEPT)) {
+                Err(error) if is_not_ours(&error) => {}
+                removed => drop(removed?),
+            }
             self.clean_backups(&directory)?;
         }
-        Ok(Answer::Removed { changed: gone || exchanged.changed })
+        Ok(Answer::Removed { changed: gone? || exchanged.changed })
     }
 
     /// Removes our keys from backups, in which former versions left them. A backup that cannot be read stays as it is.
@@ -352,7 +383,12 @@ impl Place<'_> {
                 let content = (!is_there).then(|| bytes(content));
                 Ok((content, (beside, taken.is_empty())))
             },
-            |(beside, _)| self.put_beside(&directory, beside),
+            |(Beside { kept, junk }, _)| {
+                self.put_beside(&directory, &Beside { kept: None, junk: junk.clone() })?;
+                kept.as_ref().map(|kept| directory.temporary(kept.as_bytes())).transpose()
+            },
+            // Only now: until the rename, the copy that is restored may be the only one.
+            |replaced| replaced.map_or(Ok(()), |replaced| replaced.put(&kept_name)),
         )?;
         let (_, is_without_ours) = exchanged.value;
         Ok(Answer::Restored { changed: exchanged.changed, complete: !is_without_ours })
@@ -363,10 +399,27 @@ impl Place<'_> {
         Some(self.file.parent()?.join(folder(user)?).join(name))
     }
 
+    /// Opens our user's folder, which has the file `path`. `None` if there is none, or something else has its name: then
+    /// it has nothing of ours.
+    fn our_folder(&self, path: &Path) -> Result<Option<Directory<'_>>, HomeError> {
+        // Errors of the folders above are reported.
+        if self.home.directory_of(self.file)?.is_none() {
+            return Ok(None);
+        }
+        match self.home.directory_of(path) {
+            Err(error) if is_not_ours(&error) => Ok(None),
+            opened => opened,
+        }
+    }
+
     fn token_id(&self, user: &str) -> Result<Option<String>, HomeError> {
         let Some(path) = self.beside(user, TOKEN) else { return Ok(None) };
-        let Some(directory) = self.home.directory_of(&path)? else { return Ok(None) };
-        let Some(existing) = directory.read(name_of(&path))? else { return Ok(None) };
+        let Some(directory) = self.our_folder(&path)? else { return Ok(None) };
+        let existing = match directory.read(name_of(&path)) {
+            Err(error) if is_not_ours(&error) => None,
+            existing => existing?,
+        };
+        let Some(existing) = existing else { return Ok(None) };
         Ok(std::str::from_utf8(&existing.content).ok().and_then(claims).map(|claims| claims.id))
     }
 
@@ -383,14 +436,26 @@ impl Place<'_> {
         Ok(changed)
     }
 
+    /// Tests whether the token files can be written.
+    fn test_token(&self, user: &str) -> Result<(), HomeError> {
+        for name in TOKEN_FILES {
+            let Some(path) = self.beside(user, name) else { continue };
+            self.home.make_directory_of(&path)?.read(name_of(&path))?;
+        }
+        Ok(())
+    }
+
     fn remove_token(&self, user: &str) -> Result<bool, HomeError> {
         let mut changed = false;
         for name in TOKEN_FILES {
             let Some(path) = self.beside(user, name) else { continue };
-            let Some(directory) = self.home.directory_of(&path)? else { return Ok(changed) };
+            let Some(directory) = self.our_folder(&path)? else { return Ok(changed) };
             // A temporary file of a killed worker may contain a token too.
             directory.sweep();
-            changed |= directory.remove(name_of(&path))?;
+            changed |= match directory.remove(name_of(&path)) {
+                Err(error) if is_not_ours(&error) => false,
+                removed => removed?,
+            };
         }
         if let (Some(above), Some(folder)) = (self.home.directory_of(self.file)?, folder(user)) {
             above.remove_directory(Path::new(folder))?;

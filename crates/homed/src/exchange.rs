@@ -18,7 +18,7 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use zeroize::Zeroizing;
 
-use crate::files::{Directory, Existing};
+use crate::files::{Directory, Existing, IN_HOME};
 
 /// If a file changed within this time, another program may still be writing it. The time is also longer than one tick
 /// of the file system's clock (at most 10 ms), within which a second change could not be told from the first.
@@ -68,13 +68,15 @@ pub(super) struct Exchanged<T> {
 }
 
 /// Replaces a file with what `merge` makes of it. If another program changes the file meanwhile, `merge` is called
-/// again. `before` gets the value of `merge` when only the rename is left; it can be called more than once.
-pub(super) fn exchange<T>(
+/// again. `before` gets the value of `merge` when only the rename is left; it can be called more than once. After the
+/// rename, `after` gets what `before` returned.
+pub(super) fn exchange<T, B>(
     directory: &Directory<'_>,
     name: &Path,
     patience: Patience,
     mut merge: impl FnMut(Option<&Existing>) -> Result<(Content, T), HomeError>,
-    before: impl Fn(&T) -> Result<(), HomeError>,
+    before: impl Fn(&T) -> Result<B, HomeError>,
+    after: impl FnOnce(B) -> Result<(), HomeError>,
 ) -> Result<Exchanged<T>, HomeError> {
     // Only here, before this function makes a temporary file: `sweep` removes all of them.
     directory.sweep();
@@ -102,10 +104,11 @@ pub(super) fn exchange<T>(
         if is_still(directory, name, existing.as_ref(), made_at)? {
             // Consumes `existing` and so closes the old file; see `Temporary::put`.
             let version = existing.map(|existing| existing.version);
-            before(&value)?;
+            let prepared = before(&value)?;
             // `before` wrote files and took time, so the version is checked again. Only the rename follows this check.
             if directory.version(name)? == version {
                 temporary.put(name)?;
+                after(prepared)?;
                 let overridden = overridden(&lock);
                 drop(lock);
                 directory.sync()?;
@@ -296,22 +299,13 @@ fn lock_name(file: &Path) -> PathBuf {
 }
 
 impl Directory<'_> {
-    /// Returns the metadata of the file with this name. Links are not followed.
-    fn look(&self, name: &Path) -> Result<Option<Stat>, HomeError> {
-        match fs::statat(self.held(), name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(found) => Ok(Some(found)),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(self.failed("fstatat", name, errno)),
-        }
-    }
-
     /// Creates a lock; returns `None` if the name exists already.
     fn make_lock(&self, name: &Path, mode: Mode, content: &[u8]) -> Result<Option<Stat>, HomeError> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = match fs::openat(self.held(), name, flags, mode) {
+        let file = match fs::openat2(self.held(), name, flags, mode, IN_HOME) {
             Ok(file) => file,
             Err(Errno::EXIST) => return Ok(None),
-            Err(errno) => return Err(self.failed("openat", name, errno)),
+            Err(errno) => return Err(self.failed("openat2", name, errno)),
         };
         // If the disk is full, the lock stays empty, and works all the same.
         let _ = rustix::io::write(&file, content);
@@ -371,7 +365,7 @@ mod tests {
             assert!(!is_open());
             Ok(())
         };
-        let done = exchange(&directory, Path::new("config"), Patience::of(Duration::from_secs(9)), merge, before);
+        let done = exchange(&directory, Path::new("config"), Patience::of(Duration::from_secs(9)), merge, before, Ok);
         assert!(done.expect("the exchange succeeds").changed);
         assert_eq!(std::fs::read_to_string(&path).expect("the file exists"), "ours");
     }

@@ -19,6 +19,7 @@ use zeroize::Zeroizing;
 
 use crate::errno::from_errno;
 use crate::exchange::Version;
+use crate::mounts;
 
 /// The largest kubeconfig that is read, in bytes: the limit of a Secret in Kubernetes. Real kubeconfigs have some
 /// kilobytes. A sparse file of a terabyte costs a user nothing, and must cost us nothing.
@@ -37,7 +38,7 @@ const TEMPORARY_SUFFIX: &str = ".tmp";
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 /// In the home, mounts are refused too: a user could mount a FUSE file system there that never answers.
-const IN_HOME: ResolveFlags = BENEATH.union(ResolveFlags::NO_XDEV);
+pub(super) const IN_HOME: ResolveFlags = BENEATH.union(ResolveFlags::NO_XDEV);
 
 /// The open directory of a home, which belongs to its user.
 #[derive(Debug)]
@@ -45,6 +46,7 @@ pub struct Home {
     directory: OwnedFd,
     path: PathBuf,
     uid: u32,
+    mount: Option<PathBuf>,
 }
 
 /// Opens a directory for path resolution only, which needs no permission to list it.
@@ -99,12 +101,14 @@ impl Home {
         if found.st_uid != target.uid {
             return Err(HomeError::WrongOwner { path, found: found.st_uid });
         }
-        Ok(Self { directory, path, uid: target.uid })
+        let mount = mounts::of_open_directory(&directory).or_else(|| mount_of(&path));
+        Ok(Self { directory, path, uid: target.uid, mount })
     }
 
-    /// Returns the mount point of the home's file system: the home itself if an automounter mounts each home.
+    /// Returns the mount point of the home's file system: the home itself if an automounter mounts each home. It was
+    /// looked up when the home was opened, because a user may mount something at this path during the work.
     pub(super) fn mount(&self) -> Option<PathBuf> {
-        mount_of(&self.path)
+        self.mount.clone()
     }
 
     pub(super) fn directory(&self) -> &OwnedFd {
@@ -257,23 +261,38 @@ impl Directory<'_> {
     /// Returns an error if the directory or the file is marked immutable or append-only, which binds the owner too.
     fn marked(&self, name: &Path) -> Option<HomeError> {
         let marks = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
-        let is_marked = |name: &Path, flags| {
-            fs::statx(&self.held, name, flags, StatxFlags::TYPE)
+        let is_marked = |place: &OwnedFd| {
+            fs::statx(place, "", AtFlags::EMPTY_PATH, StatxFlags::TYPE)
                 .is_ok_and(|found| found.stx_attributes.intersects(marks))
         };
-        if is_marked(Path::new(""), AtFlags::EMPTY_PATH) {
+        if is_marked(&self.held) {
             return Some(HomeError::Immutable { path: self.path.clone() });
         }
-        is_marked(name, AtFlags::SYMLINK_NOFOLLOW).then(|| HomeError::Immutable { path: self.path_of(name) })
+        let place = self.place(name).ok()?;
+        is_marked(&place).then(|| HomeError::Immutable { path: self.path_of(name) })
+    }
+
+    /// Opens whatever has this name, also a link, only to look at it. A path in `stat` would cross a mount on the name,
+    /// and a FUSE file system that a user mounted on a file may never answer.
+    fn place(&self, name: &Path) -> Result<OwnedFd, Errno> {
+        fs::openat2(&self.held, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), IN_HOME)
+    }
+
+    /// Returns the metadata of the file with this name. Links are not followed.
+    pub(super) fn look(&self, name: &Path) -> Result<Option<Stat>, HomeError> {
+        match self.place(name) {
+            Ok(place) => fs::fstat(&place).map(Some).map_err(|errno| self.failed("fstat", name, errno)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(self.failed("openat2", name, errno)),
+        }
     }
 
     /// Reads a regular file of the home's owner; `None` if there is none.
     pub fn read(&self, name: &Path) -> Result<Option<Existing>, HomeError> {
         // This check only gives a better error. The check after the open is the one that counts.
-        match fs::statat(&self.held, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(self.failed("fstatat", name, errno)),
-            Ok(found) => self.check(name, &found)?,
+        match self.look(name)? {
+            None => return Ok(None),
+            Some(found) => self.check(name, &found)?,
         }
         // Non-blocking: if the file was replaced by a FIFO meanwhile, the open must not wait for a writer.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -380,13 +399,6 @@ impl Directory<'_> {
         }
     }
 
-    /// Writes a copy of a user's file to a name that must not exist. A hard link would not do: if a program writes the
-    /// file in place, the link would show the new content.
-    pub fn write_copy(&self, name: &Path, content: &[u8]) -> Result<(), HomeError> {
-        self.write_new(name, content)?;
-        self.sync()
-    }
-
     /// Tests whether so many bytes, and at least a usual kubeconfig, can be written here: writes a file and removes it.
     /// Returns the current time of the file system, in nanoseconds since 1970.
     pub(super) fn test_write(&self, bytes: usize) -> Result<i128, HomeError> {
@@ -401,8 +413,8 @@ impl Directory<'_> {
 
     fn write_new(&self, name: &Path, content: &[u8]) -> Result<File, HomeError> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = fs::openat(&self.held, name, flags, Mode::RUSR | Mode::WUSR)
-            .map_err(|errno| self.failed("openat", name, errno))?;
+        let file = fs::openat2(&self.held, name, flags, Mode::RUSR | Mode::WUSR, IN_HOME)
+            .map_err(|errno| self.failed("openat2", name, errno))?;
         let mut file = File::from(file);
         file.write_all(content).map_err(|error| self.failed("write", name, errno_of(&error)))?;
         // NFS reports a full disk or an exceeded quota only here.

@@ -134,7 +134,7 @@ pub fn deliver(text: &str, entries: &KubeconfigEntries, taken: &[String]) -> Res
             config.with(&wanted, current)?.or_else(|| without.clone())
         }
     };
-    let kept = if text.is_some() { config.kept()? } else { None };
+    let kept = if text.is_some() { config.kept(&stale)? } else { None };
     Ok(Delivered { text, digest, kept })
 }
 
@@ -204,7 +204,7 @@ pub fn put_back(text: &str, taken: &Taken) -> Result<Option<Zeroizing<String>>, 
 pub fn users_part_worth_keeping(text: &str) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
     let document = Document::parse(text)?;
     match Config::of(&document)? {
-        Some(config) => config.kept(),
+        Some(config) => config.kept(&EntryNames::default()),
         None => Ok(text.contains('#').then(|| Zeroizing::new(text.to_owned()))),
     }
 }
@@ -234,7 +234,7 @@ pub fn inspect(text: &str, names: &EntryNames) -> Result<Inspection, KubeconfigE
 /// Fields of `clusters[].cluster` that would overrule what we write: another CA, or no verification at all.
 const CLUSTER_CONTRADICTIONS: [&str; 2] = ["certificate-authority", "insecure-skip-tls-verify"];
 /// Fields that [`deliver`] writes into a cluster.
-const CLUSTER_FIELDS: [&str; 4] = ["certificate-authority-data", "proxy-url", "server", "tls-server-name"];
+pub(super) const CLUSTER_FIELDS: [&str; 4] = ["certificate-authority-data", "proxy-url", "server", "tls-server-name"];
 /// Fields that [`deliver`] writes into a context.
 const CONTEXT_FIELDS: [&str; 3] = ["cluster", "namespace", "user"];
 /// Fields of `users[].user` other than a second credential.
@@ -282,7 +282,8 @@ fn wanted(entries: &KubeconfigEntries) -> Wanted {
     [clusters.collect(), contexts.collect(), vec![user]]
 }
 
-/// Whether Bursar manages a field of an entry. If the delivery does not set such a field, it is removed.
+/// Whether Bursar manages a field of an entry. If the delivery does not set such a field, it is removed, except the
+/// namespace of a context.
 fn is_managed(list: List, field: &str) -> bool {
     match list {
         List::Clusters => CLUSTER_FIELDS.contains(&field),

@@ -585,20 +585,39 @@ fn entries_of_a_removed_endpoint_are_removed_and_the_users_own_stay() {
     // endpoint that is removed.
     let own = "- {name: mine, context: {cluster: prod, user: bursar-prod, namespace: x}}\n\
                - {name: tunnel, context: {cluster: tunnel, user: bursar-prod}}\n\
-               - {name: needs, context: {cluster: prod-kept, user: bursar-prod}}\n";
+               - {name: needs, context: {cluster: prod-kept, user: bursar-prod}}\n\
+               - {name: prod-mine, context: {cluster: prod-mine, user: bursar-prod}}\n";
     let before = before.replace("contexts:\n", &format!("contexts:\n{own}"));
-    let after =
-        merge(&before, &with(&["prod"]), &[]).expect("the text can be merged").expect("the text changes").to_string();
+    let tunnel = "- {name: prod-mine, cluster: {server: 'https://localhost:6443'}}\n";
+    let before = before.replace("clusters:\n", &format!("clusters:\n{tunnel}"));
+    let delivered = deliver(&before, &with(&["prod"]), &[]).expect("the text can be merged");
+    let after = delivered.text.expect("the text changes").to_string();
+    // What is removed could be the user's own, so a copy is kept.
+    let kept = delivered.kept.expect("the user's part is worth keeping");
+    assert!(kept.contains("prod-out") && !kept.contains("client-key-data"), "{}", *kept);
     let config = kube::config::Kubeconfig::from_yaml(&after).expect("the text is a kubeconfig");
     let mut contexts: Vec<&str> = config.contexts.iter().map(|context| context.name.as_str()).collect();
     contexts.sort_unstable();
-    assert_eq!(contexts, ["mine", "needs", "prod", "tunnel"]);
+    assert_eq!(contexts, ["mine", "needs", "prod", "prod-mine", "tunnel"]);
     let clusters: Vec<&str> = config.clusters.iter().map(|cluster| cluster.name.as_str()).collect();
-    assert_eq!(clusters, ["prod", "prod-kept"]);
+    assert_eq!(clusters, ["prod-mine", "prod", "prod-kept"]);
     assert_eq!(config.current_context.as_deref(), Some("prod"));
     // A current context that names a removed endpoint of ours is replaced.
     let of_gone = before.replace("current-context: prod\n", "current-context: prod-out\n");
     let again = merge(&of_gone, &with(&["prod"]), &[]).expect("the text can be merged").expect("the text changes");
     assert!(again.contains("current-context: prod\n"), "{}", *again);
     assert_eq!(merge(&after, &with(&["prod"]), &[]).expect("the text can be merged"), None);
+}
+
+#[test]
+fn a_default_namespace_of_the_user_stays_where_we_want_none() {
+    let mut without = entries();
+    without.contexts[0].namespace = None;
+    let ours = merge("", &without, &[]).expect("the text can be merged").expect("the text changes");
+    let place = "    cluster: toolforge\n";
+    assert!(ours.contains(place), "{}", *ours);
+    let own = ours.replace(place, &format!("{place}    namespace: kube-system\n"));
+    assert_eq!(merge(&own, &without, &[]).expect("the text can be merged"), None);
+    let wanted = merge(&own, &entries(), &[]).expect("the text can be merged").expect("the text changes");
+    assert!(wanted.contains("namespace: tool-foo") && !wanted.contains("kube-system"), "{}", *wanted);
 }

@@ -9,9 +9,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bursar_protocol::{EntryNames, KubeconfigEntries, USER_PREFIX, is_our_user};
 
 use crate::document::{Node, Value};
+use crate::kubeconfig::CLUSTER_FIELDS;
+
+/// The field of a cluster with its CA.
+const CA: &str = "certificate-authority-data";
 
 /// The relations between the contexts and clusters of a text.
 pub(super) struct Standing<'a> {
@@ -22,8 +28,8 @@ pub(super) struct Standing<'a> {
     reached_by_us: BTreeSet<&'a str>,
     /// Clusters that any context names.
     reached: BTreeSet<&'a str>,
-    /// By cluster name: the servers of all clusters with that name.
-    servers: BTreeMap<&'a str, Vec<Option<&'a str>>>,
+    /// All clusters with a name, by their names.
+    clusters: BTreeMap<&'a str, Vec<&'a Node>>,
 }
 
 struct Context<'a> {
@@ -48,15 +54,15 @@ impl<'a> Standing<'a> {
                 *ours.entry(name).or_insert(true) &= context.is_ours();
             }
         }
-        let mut servers: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+        let mut named: BTreeMap<&str, Vec<&Node>> = BTreeMap::new();
         for cluster in clusters {
             if let Some(name) = cluster.get("name").and_then(Node::text) {
-                servers.entry(name).or_default().push(inner(cluster, "cluster", "server"));
+                named.entry(name).or_default().push(cluster);
             }
         }
         let reached_by_us = contexts.iter().filter(|context| context.is_ours()).filter_map(|it| it.cluster).collect();
         let reached = contexts.iter().filter_map(|context| context.cluster).collect();
-        Self { contexts, ours, reached_by_us, reached, servers }
+        Self { contexts, ours, reached_by_us, reached, clusters: named }
     }
 
     /// Returns the first entry that has one of our names and is not ours. Entries with a name in `taken` count as ours:
@@ -71,10 +77,11 @@ impl<'a> Standing<'a> {
         for cluster in entries.clusters.iter().filter(|cluster| !is_taken(&cluster.name)) {
             let name = cluster.name.as_str();
             let is_nobodys = !self.reached.contains(name);
-            let is_ours = |server: Option<&str>| {
-                self.reached_by_us.contains(name) || (is_nobodys && server == Some(cluster.server.as_str()))
+            let is_ours = |found: &&Node| {
+                let is_same = inner(found, "cluster", "server") == Some(cluster.server.as_str());
+                self.reached_by_us.contains(name) || (is_nobodys && is_same)
             };
-            if !self.servers.get(name).is_none_or(|servers| servers.iter().copied().all(is_ours)) {
+            if !self.named(name).iter().all(is_ours) {
                 return Some(format!("cluster `{name}`"));
             }
         }
@@ -82,11 +89,27 @@ impl<'a> Standing<'a> {
     }
 
     /// Returns the entries that we wrote for endpoints that no longer exist: contexts `prod` and `prod-NAME` of our
-    /// user `bursar-prod` whose cluster has the same name. Other contexts, which the user made with our credential,
-    /// stay.
+    /// user `bursar-prod` whose cluster has the same name, and only our fields and a CA of ours. Other contexts, which
+    /// the user made with our credential, stay.
     pub(super) fn stale(&self, entries: &KubeconfigEntries) -> EntryNames {
         let wanted: BTreeSet<&str> = entries.contexts.iter().map(|context| context.name.as_str()).collect();
-        let names = self.named_after(&entries.user.name).filter(|name| !wanted.contains(name));
+        let new = entries.clusters.iter().map(|cluster| STANDARD.encode(&cluster.ca_pem));
+        // If the CA changes together with the endpoints, the removed one has the CA that the others still have.
+        let names = entries.clusters.iter().flat_map(|cluster| self.named(&cluster.name));
+        let old = names.filter_map(|cluster| inner(cluster, "cluster", CA)).map(str::to_owned);
+        let authorities: BTreeSet<String> = new.chain(old).collect();
+        let could_be_ours = |cluster: &&Node| {
+            let fields = match cluster.get("cluster").map(|inner| &inner.value) {
+                Some(Value::Mapping(fields)) => fields.as_slice(),
+                _ => &[],
+            };
+            let is_our_field = |key: &Node| key.text().is_some_and(|key| CLUSTER_FIELDS.contains(&key));
+            fields.iter().all(|(key, _)| is_our_field(key))
+                && inner(cluster, "cluster", CA).is_some_and(|authority| authorities.contains(authority))
+        };
+        let names: BTreeSet<&str> = self.named_after(&entries.user.name).collect();
+        let names = names.into_iter().filter(|name| !wanted.contains(name));
+        let names = names.filter(|name| self.named(name).iter().all(could_be_ours));
         let names: Vec<String> = names.map(str::to_owned).collect();
         self.removable(&EntryNames { clusters: names.clone(), user: entries.user.name.clone(), contexts: names })
     }
@@ -111,6 +134,10 @@ impl<'a> Standing<'a> {
         let ours = self.contexts.iter().filter_map(|context| context.written_for(context.user?));
         let names: Vec<String> = ours.map(str::to_owned).collect();
         self.removable(&EntryNames { clusters: names.clone(), user: String::new(), contexts: names })
+    }
+
+    fn named(&self, cluster: &str) -> &[&'a Node] {
+        self.clusters.get(cluster).map_or(&[], Vec::as_slice)
     }
 
     fn named_after<'s>(&'s self, user: &'s str) -> impl Iterator<Item = &'a str> + 's {

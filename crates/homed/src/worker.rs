@@ -27,7 +27,7 @@ use crate::bounds::Bounds;
 use crate::delivery::{self, name_of};
 use crate::exchange::{Patience, exchange};
 use crate::files::{Home, is_mount_point, mount_of};
-use crate::{authorized_keys, ensure, fuse};
+use crate::{authorized_keys, ensure, mounts};
 
 /// The first line that a worker reads. It comes from the server; the second line is the request as the client sent it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,7 +128,7 @@ fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<
         order.bounds.admit_file(target)?;
     }
     // Before the home is touched: a user's own file system may never answer.
-    fuse::refuse_users_own(prefix, target)?;
+    mounts::refuse_users_own(prefix, target)?;
     if request.work == Work::TestCreate {
         return ensure::test_create(prefix, target).map(|()| Answer::Writable);
     }
@@ -354,6 +354,7 @@ fn ssh_keys(home: &Home, keys: &[String], patience: Patience) -> Result<Answer, 
             Ok((merged.map(Zeroizing::new), is_changed))
         },
         |_| Ok(()),
+        Ok,
     )?;
     Ok(Answer::SshKeys { changed: written.value, mount: home.mount() })
 }

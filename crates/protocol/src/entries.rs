@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{SecretText, UserEntry, UserProof};
+use crate::{SecretText, TokenFiles, UserEntry, UserProof};
 
 /// The longest name of an entry, in bytes. It consists of the names of a cluster and of an endpoint.
 const MAX_NAME_BYTES: usize = 253;
@@ -66,13 +66,23 @@ pub struct PlannedEntries {
     pub user: String,
     /// See [`KubeconfigEntries::contexts`].
     pub contexts: Vec<ContextEntry>,
+    /// Whether the credential is a token, which is written to files of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub token: bool,
 }
 
 impl PlannedEntries {
-    /// Returns the entries with an empty certificate. These are never written.
+    /// Returns the entries with an empty credential. These are never written.
     #[must_use]
     pub fn with_nothing(&self) -> KubeconfigEntries {
-        let proof = UserProof::Certificate { certificate_pem: String::new(), key_pem: SecretText::new(String::new()) };
+        let proof = if self.token {
+            let any = || "x".to_owned();
+            let (namespace, service_host) = (any(), any());
+            let token = SecretText::new(any());
+            UserProof::Token(TokenFiles { token, ca_pem: String::new(), namespace, service_host, service_port: 1 })
+        } else {
+            UserProof::Certificate { certificate_pem: String::new(), key_pem: SecretText::new(String::new()) }
+        };
         KubeconfigEntries {
             clusters: self.clusters.clone(),
             user: UserEntry { name: self.user.clone(), proof },
@@ -103,11 +113,15 @@ impl OurEntries {
         self.clusters.is_empty() && self.contexts.is_empty() && self.users.is_empty()
     }
 
-    /// Returns the first names of each list, as many as an answer may contain.
+    /// Returns the first names of each list, as many as an answer may contain. No name of ours has control characters,
+    /// which take six bytes each in JSON.
     #[must_use]
     pub fn told(self) -> Self {
         let few = |names: BTreeSet<String>| {
-            let short = names.into_iter().filter(|name| name.len() <= MAX_NAME_BYTES);
+            let short = names.into_iter().filter(|name| {
+                let is_quotable = !name.contains(char::is_control);
+                is_quotable && name.len() <= MAX_NAME_BYTES
+            });
             short.take(MAX_TOLD_NAMES).collect()
         };
         Self { clusters: few(self.clusters), contexts: few(self.contexts), users: few(self.users) }
@@ -177,4 +191,26 @@ impl KubeconfigEntries {
 #[must_use]
 pub fn is_our_user(name: &str) -> bool {
     name.starts_with(USER_PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Answer, Inspection, MAX_ANSWER_BYTES, Response};
+
+    #[test]
+    fn the_longest_answer_about_names_is_not_too_long() {
+        for odd in ["\u{1}", "\"", "\u{ff}"] {
+            let named = |number: usize| {
+                let start = format!("prod-{number:03}");
+                let rest = (MAX_NAME_BYTES - start.len()) / odd.len();
+                start + &odd.repeat(rest)
+            };
+            let names: BTreeSet<String> = (0..2 * MAX_TOLD_NAMES).map(named).collect();
+            let ours = OurEntries { clusters: names.clone(), contexts: names.clone(), users: names }.told();
+            let answer = Answer::Inspected(Inspection { ours, ..Inspection::default() });
+            // The rest is for a certificate.
+            assert!(Response::new(Ok(answer)).to_line().len() < MAX_ANSWER_BYTES - 64 * 1024, "{odd:?}");
+        }
+    }
 }

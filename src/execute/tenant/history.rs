@@ -21,9 +21,12 @@ impl TenantExecution<'_> {
             return self.write_down(done, &failure(error.step(), &error, before, (self.run.clock)()));
         }
         // A failed delivery that still waits for its retry was not in the plan, and stays; so does a failure in a
-        // foreign namespace. Every other failure is over, and so is the record that a removal began.
-        let waits =
-            |before: &&Failure| before.waits(self.run.now) && (before.is_of_delivery() || before.is_of_adopted());
+        // foreign namespace. Every other failure is over, and so is the record that a removal began. Whether a delivery
+        // lasts is seen later.
+        let waits = |before: &&Failure| {
+            let is_left = before.is_of_delivery() || before.is_of_adopted();
+            before.is_of_overwritten() || (before.waits(self.run.now) && is_left)
+        };
         match (before.filter(waits), elsewhere) {
             (None, Some(error)) => self.write_down(done, &failure(ADOPTED, &error, before, (self.run.clock)())),
             (None, None) if before.is_some() => {

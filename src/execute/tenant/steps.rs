@@ -11,6 +11,7 @@ use crate::kinds::ObjectKey;
 use crate::ledger::StoppedWorkload;
 use crate::ledger::change::Change;
 use crate::ledger::idle::Idleness;
+use crate::plan::credential::next_look;
 use crate::plan::{Action, Reason};
 
 /// How often workloads are searched for. Another round is needed if a workload was replaced while it was stopped.
@@ -103,7 +104,9 @@ impl TenantExecution<'_> {
                 let (found, mount) =
                     home::inspect(&self.effects.homes, self.cluster, &effects.face, place, expected).await?;
                 let key = self.key(host);
+                let mut is_undone = false;
                 if let Some(delivery) = self.run.ledger.deliveries.get(&key) {
+                    is_undone = next_look(delivery).is_some() && matches!(found, HomeFinding::Broken { .. });
                     let checked = home::checked(delivery, home, (&found, mount), self.run.now);
                     done.changes.push(Change::Delivery(key, Some(checked)));
                 }
@@ -113,7 +116,7 @@ impl TenantExecution<'_> {
                     HomeFinding::Repaired { why } => ("kubeconfig written again", why),
                 };
                 done.events.push(self.event(what, why, json!({"home": home.home})));
-                Ok(())
+                if is_undone { Err(StepError::Overwritten { file: home.file() }) } else { Ok(()) }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Tests of the real program `bursar-homed` through its socket. They need root, because homed becomes other users.
 
+mod beside;
 mod delivery;
 mod hang;
 mod hostile;
@@ -195,7 +196,8 @@ fn write(entries: KubeconfigEntries) -> Work {
 
 fn test_delivery() -> Work {
     let ours = entries("1");
-    let planned = PlannedEntries { clusters: ours.clusters, user: ours.user.name, contexts: ours.contexts };
+    let (clusters, user, contexts) = (ours.clusters, ours.user.name, ours.contexts);
+    let planned = PlannedEntries { clusters, user, contexts, token: false };
     Work::TestDelivery { planned, replace_unparsable: false }
 }
 

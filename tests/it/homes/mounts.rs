@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use bursar_protocol::{Answer, HomeError, HomeTarget, Work};
+use bursar_protocol::{Answer, HomeError, HomeTarget, Work, Written};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::ssh::key;
@@ -342,4 +342,77 @@ async fn a_file_system_that_a_user_mounted_over_a_home_is_not_asked() {
         }
     }
     world.homed.write(&world.target("well")).await.expect("other homes are served");
+}
+
+/// Mounts a FUSE file system of the user on a file, whose program never answers. It needs a free descriptor. Every
+/// process that keeps the descriptor open keeps the file system alive.
+const HANG: &str = "hang() { eval \"exec $1<>/dev/fuse\"
+    mount -i -t fuse -o fd=$1,rootmode=$2,user_id=52503,group_id=52503 none $3; }";
+
+#[tokio::test]
+async fn a_file_system_that_a_user_mounted_on_a_file_is_not_asked() {
+    let script = format!(
+        r#"{HANG}
+        home config; install -o 52503 /dev/null $homes/config/.kube/config; hang 5 100000 $homes/config/.kube/config
+        home lock; install -o 52503 /dev/null $homes/lock/.kube/config.lock; hang 6 100000 $homes/lock/.kube/config.lock
+        home kept; printf '# mine\n' >$homes/kept/.kube/config; chown 52503 $homes/kept/.kube/config
+        install -o 52503 /dev/null $homes/kept/.kube/config.bursar-kept; hang 7 100000 $homes/kept/.kube/config.bursar-kept
+        home keys; install -d -o 52503 $homes/keys/.ssh; install -o 52503 /dev/null $homes/keys/.ssh/authorized_keys
+        hang 8 100000 $homes/keys/.ssh/authorized_keys
+        home well; set -- "$@" --ssh-keys"#
+    );
+    let world = Mounted::with(&script, &["--deadline", "3s"]);
+    let names = entries("1").names();
+    for (name, work) in [
+        ("config", Work::Inspect { names: names.clone() }),
+        ("config", write(entries("1"))),
+        ("config", Work::RemoveKubeconfig { names }),
+        ("lock", write(entries("1"))),
+        ("lock", test_delivery()),
+        ("kept", write(entries("1"))),
+        ("kept", test_delivery()),
+        ("kept", Work::RestoreKubeconfig),
+        ("keys", Work::SshKeys { keys: vec![key(1)] }),
+    ] {
+        let asked = format!("{work:?} in {name}");
+        assert_eq!(reason(world.homed.ask(&world.target(name), work).await), "other-file-system", "{asked}");
+    }
+    world.homed.write(&world.target("well")).await.expect("other homes are served");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mount_over_the_home_during_the_work_is_not_asked() {
+    let script = "home foo; touch $homes/foo/.kube/config.lock; chown 52503 $homes/foo/.kube/config.lock";
+    let world = Mounted::with(script, &[]);
+    let target = world.target("foo");
+    let kube = File::open(world.seen("foo/.kube")).expect("the folder is readable");
+    let kube = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&kube)));
+    let asked = async { world.homed.write(&target).await };
+    let mounted = async {
+        super::wait_for("the worker waits for the lock", || names_in(&kube).iter().any(|name| name.ends_with(".tmp")));
+        world.run(&format!("{HANG}\nhang 5 40000 $homes/foo"));
+        fs::remove_file(kube.join("config.lock")).expect("the lock exists");
+    };
+    let (answer, ()) = tokio::join!(asked, mounted);
+    let Ok(Answer::Written(Written { mount, .. })) = answer else { panic!("{answer:?}") };
+    assert_eq!(mount, Some(super::mount_of(&target)));
+}
+
+#[tokio::test]
+async fn a_backup_that_does_not_fit_is_not_left_half_written() {
+    let script =
+        "home foo; mount -t tmpfs -o size=128k,mode=755 tmpfs $homes/foo; home foo; chown 52503:52503 $homes/foo";
+    let world = Mounted::with(script, &[]);
+    let config = world.seen("foo/.kube/config");
+    fs::write(&config, "junk: [".repeat(60 * 1024 / 7)).expect("the home is writable");
+    chown(&config, Some(UID), Some(UID)).expect("tests run as root, who may change owners");
+    let old = std::time::SystemTime::now() - std::time::Duration::from_mins(5);
+    File::open(&config).and_then(|file| file.set_modified(old)).expect("tests run as root, who may change times");
+    fs::write(world.seen("foo/filler"), vec![0; 32 * 1024]).expect("the home is writable");
+    let work = Work::WriteKubeconfig { entries: entries("1"), replace_unparsable: true };
+    assert_eq!(reason(world.homed.ask(&world.target("foo"), work.clone()).await), "no-space");
+    assert_eq!(names_in(&world.seen("foo/.kube")), ["config"]);
+    fs::remove_file(world.seen("foo/filler")).expect("the file exists");
+    world.homed.ask(&world.target("foo"), work).await.expect("the backup has room");
+    assert!(parses(&config) && names_in(&world.seen("foo/.kube")).len() == 2);
 }

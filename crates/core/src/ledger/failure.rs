@@ -34,6 +34,31 @@ impl Failure {
         self.next_try > now && self.next_try.duration_since(now) <= longest
     }
 
+    /// Returns the record of a delivery that another program undid before the inspections after it were done. `before` is
+    /// the former record. It counts in `attempts` how often that happened before in a row.
+    #[must_use]
+    pub fn overwritten(reason: String, before: Option<&Self>, now: Timestamp) -> Self {
+        let before = before.filter(|before| before.is_of_overwritten());
+        let attempts = before.map_or(0, |before| before.attempts + 1);
+        // The first repetition is at once: kubectl may have written back the file that it read before the delivery.
+        let minutes = u32::try_from(attempts).unwrap_or(u32::MAX).min(7);
+        let wait = (SignedDuration::from_secs(30) * 2_i32.pow(minutes)).min(LAST_RETRY);
+        Self {
+            step: OVERWRITTEN.to_owned(),
+            reason,
+            since: before.map_or(now, |before| before.since),
+            attempts,
+            next_try: if attempts == 0 { now } else { now.saturating_add(wait).unwrap_or(Timestamp::MAX) },
+        }
+    }
+
+    /// Whether the record is one of [`Failure::overwritten`]. It stays after the next delivery, until the inspections
+    /// after that are done, because it counts the deliveries in a row.
+    #[must_use]
+    pub fn is_of_overwritten(&self) -> bool {
+        self.step == OVERWRITTEN
+    }
+
     /// Whether the record is one of [`Failure::begun`].
     #[must_use]
     pub fn is_begun(&self) -> bool {
@@ -73,7 +98,7 @@ impl Failure {
     /// Whether issuing or delivering the credential failed. The cluster's objects are as desired then.
     #[must_use]
     pub fn is_of_delivery(&self) -> bool {
-        [CERTIFICATE, "home", "revocation", MISSING_HOME].contains(&self.step.as_str())
+        [CERTIFICATE, "home", "revocation", MISSING_HOME, OVERWRITTEN].contains(&self.step.as_str())
     }
 
     /// Whether a home is missing from which our entries are to be removed. It may be gone for good, so the removal counts
@@ -103,12 +128,29 @@ pub const REMOVAL: &str = "removal";
 pub const LATER_REMOVAL: &str = "removal of workloads and files";
 /// [`Failure::step`] if our entries are to be removed from a home that is missing, and whose file system is not mounted.
 pub const MISSING_HOME: &str = "missing home";
+/// [`Failure::step`] if another program removes or changes our entries soon after each delivery.
+pub const OVERWRITTEN: &str = "overwritten kubeconfig";
 /// [`Failure::step`] of steps in namespaces that others create.
 pub const ADOPTED: &str = "adopted namespace";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_delivery_that_is_undone_again_and_again_is_repeated_hourly_at_last() {
+        let now: Timestamp = "2026-05-03T12:00:00Z".parse().expect("a valid time");
+        let mut before: Option<Failure> = None;
+        let waits = (0..10).map(|_| {
+            let next = Failure::overwritten("why".to_owned(), before.as_ref(), now);
+            let wait = next.next_try.duration_since(now).as_mins();
+            before = Some(next);
+            wait
+        });
+        assert_eq!(waits.collect::<Vec<_>>(), [0, 1, 2, 4, 8, 16, 32, 60, 60, 60]);
+        let other = Failure { step: "home".to_owned(), attempts: 7, ..Failure::begun(now) };
+        assert_eq!(Failure::overwritten("why".to_owned(), Some(&other), now).attempts, 0);
+    }
 
     #[test]
     fn an_attempt_that_a_wrong_clock_delayed_is_due_at_once() {

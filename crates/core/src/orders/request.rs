@@ -69,6 +69,14 @@ pub enum OrderRequest {
         /// The number of objects that were created.
         objects: u64,
     },
+    /// Record in the history that the user's part of a kubeconfig was restored.
+    #[serde(rename = "kubeconfig restored")]
+    KubeconfigRestored {
+        target: Target,
+        file: PathBuf,
+        /// Whether the file has Bursar's entries; if not, they are delivered again.
+        complete: bool,
+    },
     /// Allow exactly the refused set of changes, once, within an hour.
     Approve {
         /// As printed by `plan` and `status`.

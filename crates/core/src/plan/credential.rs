@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::tenant::{Found, Look, is_made};
 use super::{Action, Expected, Reason};
 use crate::desired::{DesiredCredential, DesiredNotice, HomeTarget, Proof, TokenOf};
-use crate::identity::{AccountId, HostName};
+use crate::identity::{AccountId, ClusterName, HostName};
 use crate::inventory::HomeFinding;
 use crate::ledger::{Account, Certificate, CredentialKey, Delivery, LedgerState};
 
@@ -274,6 +274,13 @@ pub fn next_look(delivery: &Delivery) -> Option<Timestamp> {
     let checked = delivery.checked_at.filter(|_| !delivery.is_notice())?;
     let looks = LOOKS.iter().filter_map(|after| Timestamp::from_second(delivery.at.as_second() + after).ok());
     looks.into_iter().find(|look| checked < *look)
+}
+
+/// Whether an inspection after a delivery is left to do in the cluster, or a delivery is to be repeated.
+pub(super) fn awaits_look(ledger: &LedgerState, id: &AccountId, cluster: &ClusterName) -> bool {
+    let mut deliveries =
+        ledger.deliveries_of(id).filter(|(key, delivery)| key.cluster == *cluster && !delivery.is_notice());
+    deliveries.any(|(_, delivery)| delivery.checked_at.is_none() || next_look(delivery).is_some())
 }
 
 /// Whether the regular inspection of a home is due. An inspection dated far in the future comes from a wrong clock, and

@@ -6,6 +6,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::credential;
 use super::guard::ApprovedPlan;
 use super::quota::lapsed;
 use super::{AccountPlan, Action, Plan, stops};
@@ -78,7 +79,9 @@ pub fn overcome(plan: &Plan, ledger: &LedgerState, inventory: &Inventory, now: T
     };
     let over = ledger.failures.iter().filter(|((id, cluster), failure)| {
         let is_known = inventory.clusters.contains_key(cluster) || plan.abandoned.contains_key(cluster);
-        !failure.waits(now) && is_known && !acts(id, cluster)
+        // It counts deliveries in a row, so it lasts until the inspections after the last one are done.
+        let is_counting = failure.is_of_overwritten() && credential::awaits_look(ledger, id, cluster);
+        !failure.waits(now) && is_known && !acts(id, cluster) && !is_counting
     });
     over.map(|((id, cluster), _)| Change::Failure(id.clone(), cluster.clone(), None)).collect()
 }

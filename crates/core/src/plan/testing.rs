@@ -226,9 +226,10 @@ impl World {
     pub fn execute(&mut self, approved: &ApprovedPlan) -> Vec<Event> {
         let events = self.execute_until(approved, usize::MAX);
         for account in approved.accounts() {
-            self.ledger
-                .failures
-                .retain(|(id, cluster), _| *id != account.id || !self.inventory.clusters.contains_key(cluster));
+            let clusters = &self.inventory.clusters;
+            self.ledger.failures.retain(|(id, cluster), failure| {
+                *id != account.id || !clusters.contains_key(cluster) || failure.is_of_overwritten()
+            });
             for action in account.steps() {
                 if let Some(own) = account.settles.get(action.cluster()) {
                     let place = (account.id.clone(), action.cluster().clone());

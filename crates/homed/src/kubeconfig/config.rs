@@ -115,10 +115,14 @@ impl<'d> Config<'d> {
         })
     }
 
-    /// See [`users_part_worth_keeping`].
-    pub(super) fn kept(&self) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
+    /// See [`users_part_worth_keeping`]. The entries with the names in `stale` count as the user's: they have our names,
+    /// but may be the user's own.
+    pub(super) fn kept(&self, stale: &EntryNames) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
         let text = self.document.text;
-        let ours = self.ours();
+        let mut ours = self.ours();
+        let [clusters, contexts] = [&stale.clusters, &stale.contexts].map(|names| super::names(names));
+        ours.clusters.retain(|name| !clusters.contains(name.as_str()));
+        ours.contexts.retain(|name| !contexts.contains(name.as_str()));
         let is_ours = |list: List, entry: &Node| {
             let names = [&ours.clusters, &ours.contexts, &ours.users][list as usize];
             name_of(entry).is_some_and(|name| names.contains(name))
@@ -297,8 +301,9 @@ fn merged(list: List, found: &Node, wanted: &Node) -> Node {
     };
     let (mut inner, new) = (fields(found), fields(wanted));
     let is_wanted = |key: &str| new.iter().any(|(name, _)| name.text() == Some(key));
-    inner
-        .retain(|(key, _)| key.text().is_some_and(|key| is_wanted(key) || (list.keeps(key) && !is_managed(list, key))));
+    // Where we want no namespace, a default namespace is the user's choice.
+    let is_users = |key: &str| !is_managed(list, key) || (list, key) == (List::Contexts, "namespace");
+    inner.retain(|(key, _)| key.text().is_some_and(|key| is_wanted(key) || (list.keeps(key) && is_users(key))));
     for (key, value) in new {
         set(&mut inner, key.text().unwrap_or_default(), value);
     }

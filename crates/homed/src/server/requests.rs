@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bursar_protocol::{
@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 
 use super::HomedSettings;
 use crate::breaker::Breaker;
-use crate::fuse;
+use crate::mounts;
 use crate::spawner::{Spawner, Worker};
 use crate::worker::{Order, place};
 
@@ -48,6 +48,16 @@ pub(super) struct Server {
 struct Export {
     breaker: Mutex<Breaker>,
     workers: Arc<Semaphore>,
+    /// The prefix without symlinks, as soon as it is known.
+    real: Arc<OnceLock<PathBuf>>,
+}
+
+/// Resolves a prefix in a thread of its own, because its file system may hang.
+fn resolved(prefix: &Path) -> Arc<OnceLock<PathBuf>> {
+    let real = Arc::new(OnceLock::new());
+    let (prefix, set) = (prefix.to_owned(), Arc::clone(&real));
+    std::thread::spawn(move || std::fs::canonicalize(prefix).map(|path| set.set(path)));
+    real
 }
 
 /// Ignores poisoning: every change under these locks is one assignment, so a panic leaves nothing half done.
@@ -82,11 +92,13 @@ impl From<NoAnswer> for HomeError {
 
 impl Server {
     pub(super) fn new(settings: HomedSettings) -> Self {
-        let export = || Export {
+        let export = |prefix: &Path| Export {
             breaker: Mutex::new(Breaker::new(settings.backoff)),
             workers: Arc::new(Semaphore::new(MAX_CONCURRENT)),
+            real: resolved(prefix),
         };
-        let exports = settings.bounds.prefixes.iter().map(|prefix| (prefix.path.clone(), export())).collect();
+        let prefixes = settings.bounds.prefixes.iter();
+        let exports = prefixes.map(|prefix| (prefix.path.clone(), export(&prefix.path))).collect();
         Self { settings, spawner: Spawner::default(), exports, homes: Mutex::default() }
     }
 
@@ -162,7 +174,8 @@ impl Server {
         let outcome = match self.work(export, target, line).await {
             // The user may have mounted it after the worker's check.
             Outcome::Late => {
-                match fuse::users_own(&prefix.path, target.home.strip_prefix(&prefix.path).unwrap_or(&target.home)) {
+                let real = export.real.get().unwrap_or(&prefix.path);
+                match mounts::around(real, target.home.strip_prefix(&prefix.path).unwrap_or(&target.home)) {
                     Some(path) => Outcome::NotTried(HomeError::OtherFileSystem { path }),
                     None => Outcome::Late,
                 }

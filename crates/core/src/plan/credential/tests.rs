@@ -6,9 +6,9 @@ use super::*;
 use crate::identity::AccountKind;
 use crate::kinds::ManagedKind;
 use crate::ledger::change::Change;
-use crate::ledger::{Note, Order, OrderKind};
-use crate::plan::Holder;
+use crate::ledger::{Failure, Note, Order, OrderKind};
 use crate::plan::testing::World;
+use crate::plan::{AccountPlan, Holder};
 use crate::policy::{CredentialKind, OidcRule};
 
 fn world(kind: CredentialKind) -> (World, AccountId) {
@@ -326,6 +326,46 @@ fn a_delivery_is_inspected_after_two_seconds_and_after_a_minute() {
     assert_eq!((after(&mut world, 3), after(&mut world, 59), after(&mut world, 60)), (0, 0, 1));
     world.cycle();
     assert_eq!((after(&mut world, 61), next_look(&world.ledger.deliveries[&key])), (0, None));
+}
+
+#[test]
+fn entries_that_somebody_removes_after_each_delivery_are_delivered_at_most_hourly() {
+    let (mut world, foo) = world(CredentialKind::Certificate { lifetime: Duration::from_hours(24 * 7) });
+    let key = CredentialKey::new(foo.clone(), crate::plan::testing::prod());
+    let end = world.now + jiff::SignedDuration::from_hours(24);
+    let (mut delivered, place) = (0, (foo.clone(), key.cluster.clone()));
+    while world.now < end {
+        let plan = world.plan();
+        let steps: Vec<&Action> = plan.accounts.iter().flat_map(AccountPlan::steps).collect();
+        delivered += steps.iter().filter(|step| matches!(step, Action::Deliver { .. })).count();
+        assert!(delivered < 40, "at {}", world.now);
+        let is_look = steps.iter().any(|step| step.is_look());
+        let before = world.ledger.deliveries[&key].clone();
+        world.cycle();
+        // As the execution of an inspection that finds the delivery broken.
+        if is_look {
+            if next_look(&before).is_some() {
+                let place = place.clone();
+                let failure = Failure::overwritten("why".to_owned(), world.ledger.failures.get(&place), world.now);
+                world.ledger.failures.insert(place, failure);
+            }
+            world.ledger.deliveries.set(key.clone(), Some(Delivery { checked_at: None, ..before }));
+        }
+        let soon = world.now + jiff::SignedDuration::from_secs(1);
+        world.now = match world.ledger.failures.get(&place).filter(|failure| failure.waits(world.now)) {
+            Some(failure) => failure.next_try,
+            None if world.ledger.deliveries[&key].checked_at.is_none() => soon,
+            None => next_due(&world.ledger, &foo, world.now).max(soon),
+        };
+    }
+    assert!(delivered > 20, "{delivered} deliveries");
+    // When a delivery has lasted for a minute, the count begins again.
+    for _ in 0..5 {
+        world.now += jiff::SignedDuration::from_hours(1);
+        world.cycle();
+    }
+    assert!(world.ledger.failures.is_empty(), "{:?}", world.ledger.failures);
+    assert!(world.ledger.deliveries[&key].checked_at.is_some() && world.plan().is_empty(), "{}", world.plan());
 }
 
 #[test]

@@ -1,0 +1,165 @@
+//! The files beside a kubeconfig: the copy of the user's part, the token files and backups. What a user puts in their
+//! places neither costs a credential nor keeps Bursar's key in the home.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bursar_protocol::{Answer, Inspection, Notice, PlannedEntries, UserProof, Work};
+
+use super::{Homed, OUR_USER, UID, entries, make_directory, make_file, test_delivery, write};
+
+const KEPT: &str = "config.bursar-kept";
+
+fn inspect() -> Work {
+    Work::Inspect { names: entries("1").names() }
+}
+
+fn remove() -> Work {
+    Work::RemoveKubeconfig { names: entries("1").names() }
+}
+
+#[tokio::test]
+async fn a_copy_is_reported_although_the_file_is_lost() {
+    let homed = Homed::start(&[]);
+    let target = homed.home("foo");
+    let config = target.home.join(".kube/config");
+    make_directory(&target.home.join(".kube"), UID);
+    make_file(&config, UID, b"# mine\n");
+    homed.write(&target).await.expect("the home is writable");
+    fs::remove_file(&config).expect("the file exists");
+    let asked = homed.ask(&target, inspect()).await.expect("homed accepts the request");
+    assert!(matches!(&asked, Answer::Inspected(Inspection { exists: false, kept: Some(7), .. })), "{asked:?}");
+    homed.ask(&target, Work::RestoreKubeconfig).await.expect("the copy is there");
+    assert_eq!(fs::read(&config).expect("the file is readable"), b"# mine\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restoration_that_fails_leaves_the_copy() {
+    let homed = Homed::start(&["--deadline", "2s"]);
+    let target = homed.home("foo");
+    let (config, kept) = (target.home.join(".kube/config"), target.home.join(".kube").join(KEPT));
+    make_directory(&target.home.join(".kube"), UID);
+    make_file(&config, UID, b"users:\n- {name: me, user: {token: hunter2}}\n");
+    homed.write(&target).await.expect("the home is writable");
+    make_file(&config, UID, b"# nothing else is left\n");
+    let done = Arc::new(AtomicBool::new(false));
+    let editor = std::thread::spawn({
+        let (done, config) = (done.clone(), config.clone());
+        move || {
+            for number in 0.. {
+                if done.load(Ordering::Relaxed) {
+                    return;
+                }
+                // Longer each time: the change must show although the clock of the file system ticks slowly.
+                fs::write(&config, format!("# nothing else is left {}\n", "x".repeat(number % 999))).expect("writable");
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
+    });
+    let restored = homed.ask(&target, Work::RestoreKubeconfig).await;
+    done.store(true, Ordering::Relaxed);
+    editor.join().expect("the thread does not panic");
+    assert_eq!(restored.expect_err("the file is in use").reason(), "in-use");
+    let copy = fs::read_to_string(&kept).expect("the file is readable");
+    assert!(copy.contains("hunter2"), "{copy}");
+    homed.ask(&target, Work::RestoreKubeconfig).await.expect("nobody writes the file");
+    assert!(fs::read_to_string(&config).expect("the file is readable").contains("hunter2"));
+    let copy = fs::read_to_string(&kept).expect("the file is readable");
+    assert!(copy.starts_with("# nothing else is left") && !copy.contains("hunter2"), "{copy}");
+}
+
+#[tokio::test]
+async fn the_test_of_a_delivery_tries_the_files_beside_the_kubeconfig() {
+    let homed = Homed::start(&[]);
+    let plants: [(&str, fn(&Path), &str); 3] = [
+        ("folder", |path| make_directory(path, UID), "not-a-regular-file"),
+        ("link", |path| symlink("gone", path).expect("the folder is writable"), "symlink"),
+        ("roots", |path| make_file(path, 0, b""), "wrong-owner"),
+    ];
+    for (name, plant, reason) in plants {
+        let target = homed.home(name);
+        make_directory(&target.home.join(".kube"), UID);
+        make_file(&target.home.join(".kube/config"), UID, b"# mine\n");
+        plant(&target.home.join(".kube").join(KEPT));
+        let tried = homed.ask(&target, test_delivery()).await;
+        assert_eq!(tried.expect_err("the copy cannot be written").reason(), reason);
+        // A file without a part of the user's needs no copy.
+        make_file(&target.home.join(".kube/config"), UID, b"");
+        assert_eq!(homed.ask(&target, test_delivery()).await, Ok(Answer::Writable));
+    }
+    let plants: [(&str, fn(&Path), &str); 3] = [
+        ("file", |folder| make_file(folder, UID, b""), "not-a-directory"),
+        ("foreign", |folder| make_directory(folder, UID + 1), "wrong-owner"),
+        (
+            "linked",
+            |folder| {
+                make_directory(folder, UID);
+                symlink("gone", folder.join("token")).expect("the folder is writable");
+            },
+            "symlink",
+        ),
+    ];
+    for (name, plant, reason) in plants {
+        let target = homed.home(name);
+        make_directory(&target.home.join(".kube"), UID);
+        plant(&target.home.join(".kube").join(OUR_USER));
+        let Work::TestDelivery { planned, replace_unparsable } = test_delivery() else { unreachable!("it is one") };
+        let planned = PlannedEntries { token: true, ..planned };
+        let tried = homed.ask(&target, Work::TestDelivery { planned, replace_unparsable }).await;
+        assert_eq!(tried.expect_err("the token cannot be written").reason(), reason);
+        assert_eq!(homed.ask(&target, test_delivery()).await, Ok(Answer::Writable), "a certificate needs no folder");
+    }
+}
+
+#[tokio::test]
+async fn things_with_names_of_ours_do_not_keep_our_key_in_the_home() {
+    let homed = Homed::start(&[]);
+    let plants: [(&str, fn(&Path)); 5] = [
+        ("file", |kube| make_file(&kube.join(OUR_USER), UID, b"")),
+        ("link", |kube| symlink("gone", kube.join(OUR_USER)).expect("the folder is writable")),
+        ("foreign", |kube| make_directory(&kube.join(OUR_USER), UID + 1)),
+        ("kept", |kube| make_directory(&kube.join(KEPT), UID)),
+        ("token", |kube| {
+            make_directory(&kube.join(OUR_USER), UID);
+            make_directory(&kube.join(OUR_USER).join("token"), UID);
+        }),
+    ];
+    for (name, plant) in plants {
+        let target = homed.home(name);
+        let config = target.home.join(".kube/config");
+        let says = |text: &str| fs::read_to_string(&config).expect("the file is readable").contains(text);
+        homed.write(&target).await.expect("the home is writable");
+        plant(&target.home.join(".kube"));
+        let found = homed.ask(&target, inspect()).await;
+        assert!(matches!(found, Ok(Answer::Inspected(Inspection { key_matches: true, .. }))), "{name}: {found:?}");
+        let mut notice = entries("1");
+        let [account, since, contact] = ["tool foo", "2026-05-03", "help@example.org"].map(str::to_owned);
+        notice.user.proof = UserProof::Notice(Notice { account, since, until: None, contact });
+        let left = homed.ask(&target, write(notice)).await;
+        assert!(matches!(left, Ok(Answer::Written(_))) && !says("client-key-data"), "{name}: {left:?}");
+        homed.write(&target).await.expect("the home is writable");
+        assert!(says("client-key-data"), "{name}");
+        let removed = homed.ask(&target, remove()).await;
+        assert!(matches!(removed, Ok(Answer::Removed { changed: true })) && !says(OUR_USER), "{name}: {removed:?}");
+    }
+    // If a token file of ours cannot be removed, the request fails, but only after our entries are removed.
+    let target = homed.home("marked");
+    homed.write(&target).await.expect("the home is writable");
+    let folder = target.home.join(".kube").join(OUR_USER);
+    make_directory(&folder, UID);
+    make_file(&folder.join("token"), UID, b"");
+    let mark = |how: &str| {
+        let marked = Command::new("chattr").arg(how).arg(&folder).status().expect("chattr is installed");
+        assert!(marked.success(), "chattr {how}");
+    };
+    mark("+i");
+    let removed = homed.ask(&target, remove()).await;
+    mark("-i");
+    assert_eq!(removed.expect_err("the token cannot be removed").reason(), "immutable");
+    let text = fs::read_to_string(target.home.join(".kube/config")).expect("the file is readable");
+    assert!(!text.contains("client-key-data"), "{text}");
+}

@@ -5,8 +5,6 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bursar_protocol::{Answer, Inspection, Notice, PlannedEntries, UserProof, Work};
 
@@ -20,6 +18,11 @@ fn inspect() -> Work {
 
 fn remove() -> Work {
     Work::RemoveKubeconfig { names: entries("1").names() }
+}
+
+fn mark(how: &str, path: &Path) {
+    let marked = Command::new("chattr").arg(how).arg(path).status().expect("chattr is installed");
+    assert!(marked.success(), "chattr {how} {}", path.display());
 }
 
 #[tokio::test]
@@ -37,36 +40,23 @@ async fn a_copy_is_reported_although_the_file_is_lost() {
     assert_eq!(fs::read(&config).expect("the file is readable"), b"# mine\n");
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_restoration_that_fails_leaves_the_copy() {
-    let homed = Homed::start(&["--deadline", "2s"]);
+    let homed = Homed::start(&[]);
     let target = homed.home("foo");
     let (config, kept) = (target.home.join(".kube/config"), target.home.join(".kube").join(KEPT));
     make_directory(&target.home.join(".kube"), UID);
     make_file(&config, UID, b"users:\n- {name: me, user: {token: hunter2}}\n");
     homed.write(&target).await.expect("the home is writable");
     make_file(&config, UID, b"# nothing else is left\n");
-    let done = Arc::new(AtomicBool::new(false));
-    let editor = std::thread::spawn({
-        let (done, config) = (done.clone(), config.clone());
-        move || {
-            for number in 0.. {
-                if done.load(Ordering::Relaxed) {
-                    return;
-                }
-                // Longer each time: the change must show although the clock of the file system ticks slowly.
-                fs::write(&config, format!("# nothing else is left {}\n", "x".repeat(number % 999))).expect("writable");
-                std::thread::sleep(std::time::Duration::from_millis(5));
-            }
-        }
-    });
+    // Everything but the rename succeeds.
+    mark("+i", &config);
     let restored = homed.ask(&target, Work::RestoreKubeconfig).await;
-    done.store(true, Ordering::Relaxed);
-    editor.join().expect("the thread does not panic");
-    assert_eq!(restored.expect_err("the file is in use").reason(), "in-use");
+    mark("-i", &config);
+    assert_eq!(restored.expect_err("the file cannot be replaced").reason(), "immutable");
     let copy = fs::read_to_string(&kept).expect("the file is readable");
     assert!(copy.contains("hunter2"), "{copy}");
-    homed.ask(&target, Work::RestoreKubeconfig).await.expect("nobody writes the file");
+    homed.ask(&target, Work::RestoreKubeconfig).await.expect("the file can be replaced");
     assert!(fs::read_to_string(&config).expect("the file is readable").contains("hunter2"));
     let copy = fs::read_to_string(&kept).expect("the file is readable");
     assert!(copy.starts_with("# nothing else is left") && !copy.contains("hunter2"), "{copy}");
@@ -152,13 +142,9 @@ async fn things_with_names_of_ours_do_not_keep_our_key_in_the_home() {
     let folder = target.home.join(".kube").join(OUR_USER);
     make_directory(&folder, UID);
     make_file(&folder.join("token"), UID, b"");
-    let mark = |how: &str| {
-        let marked = Command::new("chattr").arg(how).arg(&folder).status().expect("chattr is installed");
-        assert!(marked.success(), "chattr {how}");
-    };
-    mark("+i");
+    mark("+i", &folder);
     let removed = homed.ask(&target, remove()).await;
-    mark("-i");
+    mark("-i", &folder);
     assert_eq!(removed.expect_err("the token cannot be removed").reason(), "immutable");
     let text = fs::read_to_string(target.home.join(".kube/config")).expect("the file is readable");
     assert!(!text.contains("client-key-data"), "{text}");

@@ -3,9 +3,11 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use bursar_protocol::{Answer, HomeError, HomeTarget, Work, Written};
 use rustix::process::{Pid, Signal, kill_process};
@@ -383,17 +385,21 @@ async fn a_file_system_that_a_user_mounted_on_a_file_is_not_asked() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mount_over_the_home_during_the_work_is_not_asked() {
     let script = "home foo; touch $homes/foo/.kube/config.lock; chown 52503 $homes/foo/.kube/config.lock";
-    let world = Mounted::with(script, &[]);
+    let world = Arc::new(Mounted::with(script, &[]));
     let target = world.target("foo");
     let kube = File::open(world.seen("foo/.kube")).expect("the folder is readable");
-    let kube = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&kube)));
-    let asked = async { world.homed.write(&target).await };
-    let mounted = async {
-        super::wait_for("the worker waits for the lock", || names_in(&kube).iter().any(|name| name.ends_with(".tmp")));
-        world.run(&format!("{HANG}\nhang 5 40000 $homes/foo"));
-        fs::remove_file(kube.join("config.lock")).expect("the lock exists");
-    };
-    let (answer, ()) = tokio::join!(asked, mounted);
+    let user = std::thread::spawn({
+        let world = Arc::clone(&world);
+        move || {
+            let kube = PathBuf::from(format!("/proc/self/fd/{}", kube.as_raw_fd()));
+            let waits = || names_in(&kube).iter().any(|name| name.ends_with(".tmp"));
+            super::wait_for("the worker waits for the lock", waits);
+            world.run(&format!("{HANG}\nhang 5 40000 $homes/foo"));
+            fs::remove_file(kube.join("config.lock")).expect("the lock exists");
+        }
+    });
+    let answer = world.homed.write(&target).await;
+    user.join().expect("the thread does not panic");
     let Ok(Answer::Written(Written { mount, .. })) = answer else { panic!("{answer:?}") };
     assert_eq!(mount, Some(super::mount_of(&target)));
 }
@@ -404,7 +410,7 @@ async fn a_backup_that_does_not_fit_is_not_left_half_written() {
         "home foo; mount -t tmpfs -o size=128k,mode=755 tmpfs $homes/foo; home foo; chown 52503:52503 $homes/foo";
     let world = Mounted::with(script, &[]);
     let config = world.seen("foo/.kube/config");
-    fs::write(&config, "junk: [".repeat(60 * 1024 / 7)).expect("the home is writable");
+    fs::write(&config, format!("junk: [{}", "x".repeat(60 * 1024))).expect("the home is writable");
     chown(&config, Some(UID), Some(UID)).expect("tests run as root, who may change owners");
     let old = std::time::SystemTime::now() - std::time::Duration::from_mins(5);
     File::open(&config).and_then(|file| file.set_modified(old)).expect("tests run as root, who may change times");

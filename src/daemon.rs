@@ -21,12 +21,12 @@ use jiff::Timestamp;
 use sd_notify::NotifyState;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio_cron_scheduler::{JobScheduler, JobSchedulerError};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
 use self::events::{changes, drift, listen, take_signals};
 use self::inbox::{Event, Inbox, UnderWay, health, notify};
-use self::schedule::schedule;
+use self::schedule::{schedule, watch_clock};
 use crate::control::api::proof::RevocationProof;
 use crate::control::api::{CycleReport, OrderAnswer};
 use crate::control::server::{Question, Reply, Request};
@@ -56,6 +56,9 @@ pub enum DaemonError {
         #[source]
         source: std::io::Error,
     },
+    /// The schedule cannot be started.
+    #[error("cannot start the schedule; check [schedule] in the configuration")]
+    Schedule(#[from] JobSchedulerError),
 }
 
 /// Returns the current time in whole seconds, which is what the ledger keeps.
@@ -85,11 +88,12 @@ pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
         take_signals(sender.clone())?,
         tokio::spawn(drift(runtime.changed(), runtime.clusters.urgent(), sender.clone())),
         tokio::spawn(changes(runtime.directories.changed(), sender.clone())),
+        tokio::spawn(watch_clock(sender.clone())),
     ];
     runtime.work.slice = Some(SLICE);
     runtime.directories.follow();
     let listeners = listen(runtime.settings(), request_sender, &stop).await?;
-    let scheduler = schedule(runtime.settings(), &sender);
+    let scheduler = schedule(runtime.settings(), &sender).await?;
     notify(&[NotifyState::Ready]);
     tracing::info!(site = %runtime.settings().policy.site, "ready");
     let (due, waiters) = (BTreeSet::new(), Waiters::default());
@@ -111,7 +115,7 @@ struct Loop {
     config: PathBuf,
     runtime: Runtime,
     inbox: Inbox,
-    scheduler: AbortOnDropHandle<()>,
+    scheduler: JobScheduler,
     sender: mpsc::Sender<Event>,
     /// The cycles that are due. One cycle serves several of them, see [`Loop::cycle`].
     due: BTreeSet<Trigger>,
@@ -169,7 +173,7 @@ impl Loop {
 
     async fn end(mut self) -> Result<(), DaemonError> {
         self.waiters.tell_that_it_stops();
-        drop(self.scheduler);
+        self.scheduler.shutdown().await?;
         Ok(self.runtime.close().await?)
     }
 
@@ -186,6 +190,11 @@ impl Loop {
             Event::Day => self.runtime.ledger.tell_the_head(),
             Event::TryDisk => self.try_disk().await?,
             Event::Reload => self.reload().await?,
+            Event::ClockSetBack => {
+                tracing::warn!("the clock was set back; the schedule begins again");
+                self.reschedule().await?;
+                self.due.insert(Trigger::Schedule);
+            }
             Event::Asked(request) => self.asked(request).await?,
         }
         Ok(ControlFlow::Continue(()))
@@ -359,6 +368,11 @@ impl Loop {
         }));
     }
 
+    async fn reschedule(&mut self) -> Result<(), DaemonError> {
+        let next = schedule(self.runtime.settings(), &self.sender).await?;
+        Ok(std::mem::replace(&mut self.scheduler, next).shutdown().await?)
+    }
+
     /// Applies the configuration if it is valid; otherwise keeps the old one.
     async fn reload(&mut self) -> Result<(), DaemonError> {
         notify(&[NotifyState::Reloading]);
@@ -366,7 +380,7 @@ impl Loop {
             Ok(()) => {
                 warn(self.runtime.settings());
                 self.runtime.directories.follow();
-                self.scheduler = schedule(self.runtime.settings(), &self.sender);
+                self.reschedule().await?;
                 self.due.insert(Trigger::Reload);
                 tracing::info!("configuration reloaded");
             }

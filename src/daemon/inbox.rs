@@ -41,6 +41,8 @@ pub(super) enum Event {
     Drift,
     /// A request over the control socket.
     Asked(Request),
+    /// The wall clock was set back.
+    ClockSetBack,
     /// A scheduled backup of the ledger.
     Backup,
     /// A backup succeeded or failed.

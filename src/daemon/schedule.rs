@@ -1,109 +1,89 @@
-//! The schedule, which only sends events to the loop. The configured expressions are in UTC.
+//! The scheduler, which only sends events to the loop. The configured expressions are in UTC.
 
 use std::time::Duration;
 
-use chrono::DateTime;
-use croner::Cron;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc;
-use tokio_util::task::AbortOnDropHandle;
+use tokio::time::{Instant, sleep};
+use tokio_cron_scheduler::{Job, JobScheduler, JobSchedulerError};
 
 use super::inbox::Event;
-use super::now;
-use crate::settings::{self, Settings};
+use super::{DaemonError, now};
+use crate::settings::Settings;
 
-/// How often the clock is compared with the schedule. It is short, because a clock may also be set.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the wall clock is compared with the steady one.
+const LOOK: Duration = Duration::from_secs(10);
+/// What the wall clock may lose between two comparisons. If a time daemon slows it down, it loses far less.
+const TOLERANCE: SignedDuration = SignedDuration::from_secs(5);
 
-/// Sends the events of the schedule until the handle is dropped.
-#[must_use]
-pub(super) fn schedule(settings: &Settings, sender: &mpsc::Sender<Event>) -> AbortOnDropHandle<()> {
-    let (mut due, sender) = (Due::new(settings.schedule.clone(), now()), sender.clone());
-    AbortOnDropHandle::new(tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(LOOK).await;
-            for event in due.until(now()) {
-                match event {
-                    // If the loop is busy, a cycle follows anyway.
-                    Event::Tick => drop(sender.try_send(Event::Tick)),
-                    // If the loop has ended, it needs no event.
-                    seldom => drop(sender.send(seldom).await),
-                }
-            }
+/// Reports when the clock is set back. The scheduler keeps the absolute time of the next run of each job, so after a
+/// clock that was ahead nothing would run until that time.
+pub(super) async fn watch_clock(sender: mpsc::Sender<Event>) {
+    let mut before = (now(), steady());
+    loop {
+        sleep(LOOK).await;
+        let after = (now(), steady());
+        if is_set_back(before, after) && sender.send(Event::ClockSetBack).await.is_err() {
+            return;
         }
-    }))
-}
-
-/// The expressions with their events. It keeps no time of a next event: if the clock was ahead and is set right, such a
-/// time may be years away.
-struct Due {
-    jobs: [(Cron, fn() -> Event); 3],
-    looked: Timestamp,
-}
-
-impl Due {
-    fn new(schedule: settings::Schedule, now: Timestamp) -> Self {
-        let settings::Schedule { cycle, full_read, backup } = schedule;
-        let jobs: [(Cron, fn() -> Event); 3] =
-            [(cycle, || Event::Tick), (full_read, || Event::FullRead), (backup, || Event::Backup)];
-        Self { jobs, looked: now }
-    }
-
-    /// Returns the events that became due since the last call.
-    fn until(&mut self, now: Timestamp) -> Vec<Event> {
-        let since = std::mem::replace(&mut self.looked, now).min(now);
-        let due = self.jobs.iter().filter(|(cron, _)| is_due(cron, since, now));
-        // Once a day, independent of the configuration, the head of the history is logged.
-        let is_next_day = day(since) < day(now);
-        due.map(|(_, event)| event()).chain(is_next_day.then_some(Event::Day)).collect()
+        before = after;
     }
 }
 
-fn day(time: Timestamp) -> i64 {
-    time.as_second().div_euclid(86_400)
+fn is_set_back(before: (Timestamp, Instant), after: (Timestamp, Instant)) -> bool {
+    let passed = SignedDuration::try_from(after.1.duration_since(before.1)).unwrap_or(SignedDuration::MAX);
+    passed - after.0.duration_since(before.0) > TOLERANCE
 }
 
-/// Whether the expression matches a time after `since` that is not after `now`.
-fn is_due(cron: &Cron, since: Timestamp, now: Timestamp) -> bool {
-    let next = DateTime::from_timestamp(since.as_second(), 0).map(|since| cron.find_next_occurrence(&since, false));
-    next.is_some_and(|next| next.is_ok_and(|next| next.timestamp() <= now.as_second()))
+#[expect(clippy::disallowed_methods, reason = "the clock that cannot be set")]
+fn steady() -> Instant {
+    Instant::now()
+}
+
+/// Once a day, independent of the configuration, the head of the history is logged.
+const EACH_DAY: &str = "0 0 * * *";
+
+pub(super) async fn schedule(settings: &Settings, sender: &mpsc::Sender<Event>) -> Result<JobScheduler, DaemonError> {
+    let scheduler = JobScheduler::new().await?;
+    let schedule = &settings.schedule;
+    scheduler.add(job(&schedule.cycle, sender, || Event::Tick)?).await?;
+    scheduler.add(job(&schedule.full_read, sender, || Event::FullRead)?).await?;
+    scheduler.add(job(&schedule.backup, sender, || Event::Backup)?).await?;
+    scheduler.add(job(EACH_DAY, sender, || Event::Day)?).await?;
+    scheduler.start().await?;
+    Ok(scheduler)
+}
+
+fn job(expression: &str, sender: &mpsc::Sender<Event>, event: fn() -> Event) -> Result<Job, JobSchedulerError> {
+    let sender = sender.clone();
+    // The crate's expressions begin with seconds. It fixes a time zone when a job is created, so UTC is used.
+    Job::new_async(format!("0 {expression}"), move |_, _| {
+        let sender = sender.clone();
+        Box::pin(async move {
+            match event() {
+                // If the loop is busy, a cycle follows anyway.
+                Event::Tick => drop(sender.try_send(Event::Tick)),
+                // If the loop has ended, it needs no event.
+                seldom => drop(sender.send(seldom).await),
+            }
+        })
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn at(text: &str) -> Timestamp {
-        text.parse().expect("a time")
-    }
-
-    fn due(now: &str) -> Due {
-        let cron = |text: &str| text.parse::<Cron>().expect("an expression");
-        let [cycle, full_read, backup] = ["* * * * *", "30 3 * * *", "0 4 * * *"].map(cron);
-        Due::new(settings::Schedule { cycle, full_read, backup }, at(now))
-    }
-
-    fn names(events: &[Event]) -> Vec<String> {
-        events.iter().map(|event| format!("{event:?}")).collect()
-    }
-
     #[test]
-    fn each_event_comes_once_when_its_time_is_reached() {
-        let mut due = due("2027-01-01T03:29:58Z");
-        assert!(due.until(at("2027-01-01T03:29:59Z")).is_empty());
-        assert_eq!(names(&due.until(at("2027-01-01T03:30:00Z"))), ["Tick", "FullRead"]);
-        assert!(due.until(at("2027-01-01T03:30:01Z")).is_empty());
-        // The host was suspended.
-        assert_eq!(names(&due.until(at("2027-01-03T12:00:30Z"))), ["Tick", "FullRead", "Backup", "Day"]);
-    }
-
-    #[test]
-    fn the_schedule_goes_on_when_the_clock_is_set_back() {
-        for ahead in ["2027-01-01T14:00:10Z", "2028-01-01T14:00:10Z"] {
-            let mut due = due(ahead);
-            assert!(due.until(at("2027-01-01T12:00:15Z")).is_empty());
-            assert_eq!(names(&due.until(at("2027-01-01T12:01:00Z"))), ["Tick"]);
-            assert_eq!(names(&due.until(at("2027-01-02T04:00:00Z"))), ["Tick", "FullRead", "Backup", "Day"]);
+    fn only_a_clock_that_was_set_back_is_reported() {
+        let (wall, begun) = (now(), steady());
+        let before = (wall, begun);
+        let looked = |seconds: i64| (wall + SignedDuration::from_secs(seconds), begun + LOOK);
+        for ordinary in [10, 9, 6, 3600, 366 * 86_400] {
+            assert!(!is_set_back(before, looked(ordinary)), "{ordinary} s in ten seconds");
+        }
+        for back in [4, 0, -7200, -366 * 86_400] {
+            assert!(is_set_back(before, looked(back)), "{back} s in ten seconds");
         }
     }
 }

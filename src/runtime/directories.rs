@@ -138,9 +138,8 @@ impl Directories {
             snapshot
         };
         // An answer may be older than the last change, if an order kept an earlier cycle from taking it.
-        let is_behind = |source: &SourceConfig| {
-            self.cache.as_ref().is_some_and(|cache| self.reads.is_behind(source, cache))
-        };
+        let is_behind =
+            |source: &SourceConfig| self.cache.as_ref().is_some_and(|cache| self.reads.is_behind(source, cache));
         if self.sources.iter().any(is_behind) {
             self.changed.notify_one();
         }

@@ -31,7 +31,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bursar_directory::source::{KeycloakConfig, LdifConfig, SourceConfig, SourceKind};
-use croner::Cron;
 
 pub use self::egress::{Egress, Names, egress};
 pub use self::realm::RealmSettings;
@@ -92,14 +91,14 @@ pub struct Settings {
 }
 
 /// `[schedule]`: five-field cron expressions, UTC.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
     /// When cycles run.
-    pub cycle: Cron,
+    pub cycle: String,
     /// When directories that are otherwise read by their changes are read in full.
-    pub full_read: Cron,
+    pub full_read: String,
     /// When the ledger is backed up.
-    pub backup: Cron,
+    pub backup: String,
 }
 
 /// `[homes]`: how `bursar-homed` is reached.

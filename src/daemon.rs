@@ -174,7 +174,7 @@ impl Loop {
     async fn end(mut self) -> Result<(), DaemonError> {
         self.waiters.tell_that_it_stops();
         self.scheduler.shutdown().await?;
-        Ok(self.runtime.close().await?)
+        Ok(Box::pin(self.runtime.close()).await?)
     }
 
     /// Handles an event, or notes that a cycle is due.

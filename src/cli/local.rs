@@ -80,7 +80,7 @@ fn act(settings: &Settings) -> Result<(), Failure> {
 }
 
 async fn close<T>(runtime: Runtime, result: Result<T, RuntimeError>) -> Result<T, Failure> {
-    let closed = runtime.close().await;
+    let closed = Box::pin(runtime.close()).await;
     let value = result?;
     closed?;
     Ok(value)

@@ -311,7 +311,7 @@ mod tests {
             let delivery = Change::Delivery(key.clone(), Some(broken.clone()));
             let changes: Vec<Change> = [account.clone(), delivery].into_iter().chain(change).collect();
             ledger.write(&changes, &[], NOW).await.expect("the ledger takes writes");
-            assert_eq!(ledger.next_look(), expected.map(|wait| wait.unsigned_abs()));
+            assert_eq!(ledger.next_look(), expected.map(SignedDuration::unsigned_abs));
         }
     }
 

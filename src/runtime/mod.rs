@@ -163,7 +163,7 @@ impl Work {
         self.interrupt.cancelled().await;
         tokio::time::sleep(IN_FLIGHT).await;
         if self.stop.is_cancelled() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

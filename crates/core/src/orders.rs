@@ -197,25 +197,31 @@ fn write(
             outcome.changes.splice(..0, left);
             Ok(outcome)
         }
-        (Some(OrderKind::AdoptAccount), request) => {
-            let entry = match request {
-                OrderRequest::AdoptEntry(AdoptEntry { entry, .. }) => Some(entry.as_str()),
-                _ => None,
-            };
-            let object = adopt::entry(ledger, account, entry)?;
-            let mut outcome = order(ledger, account, OrderKind::AdoptAccount, note, None)?;
-            for change in &mut outcome.changes {
-                if let Change::Order(order) = change {
-                    order.object = Some(object.0.clone());
-                }
-            }
-            outcome.events.iter_mut().for_each(|event| event.detail = json!({"entry": object}));
-            Ok(outcome)
+        (Some(OrderKind::AdoptAccount), OrderRequest::AdoptEntry(AdoptEntry { entry, .. })) => {
+            adopt_account(ledger, account, note, Some(entry))
         }
+        (Some(OrderKind::AdoptAccount), _) => adopt_account(ledger, account, note, None),
         (Some(what), _) => order(ledger, account, what, note, None),
         (None, OrderRequest::Hold(_)) => Ok(hold(account, note)),
         (None, _) => release(ledger, account, &note),
     }
+}
+
+fn adopt_account(
+    ledger: &LedgerState,
+    account: &Account,
+    note: Note,
+    entry: Option<&str>,
+) -> Result<OrderOutcome, Refusal> {
+    let object = adopt::entry(ledger, account, entry)?;
+    let mut outcome = order(ledger, account, OrderKind::AdoptAccount, note, None)?;
+    for change in &mut outcome.changes {
+        if let Change::Order(order) = change {
+            order.object = Some(object.0.clone());
+        }
+    }
+    outcome.events.iter_mut().for_each(|event| event.detail = json!({"entry": object}));
+    Ok(outcome)
 }
 
 /// Finds the account that an administrator names by its name or its id. If several have the name, the only active one

@@ -201,12 +201,12 @@ mod tests {
     #[test]
     fn the_longest_answer_about_names_is_not_too_long() {
         for odd in ["\u{1}", "\"", "\u{ff}"] {
-            let named = |number: usize| {
+            let long_name = |number: usize| {
                 let start = format!("prod-{number:03}");
                 let rest = (MAX_NAME_BYTES - start.len()) / odd.len();
                 start + &odd.repeat(rest)
             };
-            let names: BTreeSet<String> = (0..2 * MAX_TOLD_NAMES).map(named).collect();
+            let names: BTreeSet<String> = (0..2 * MAX_TOLD_NAMES).map(long_name).collect();
             let ours = OurEntries { clusters: names.clone(), contexts: names.clone(), users: names }.told();
             let answer = Answer::Inspected(Inspection { ours, ..Inspection::default() });
             // The rest is for a certificate.

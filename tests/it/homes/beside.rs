@@ -25,6 +25,9 @@ fn mark(how: &str, path: &Path) {
     assert!(marked.success(), "chattr {how} {}", path.display());
 }
 
+/// Puts something into the way.
+type Plant = fn(&Path);
+
 #[tokio::test]
 async fn a_copy_is_reported_although_the_file_is_lost() {
     let homed = Homed::start(&[]);
@@ -65,7 +68,7 @@ async fn a_restoration_that_fails_leaves_the_copy() {
 #[tokio::test]
 async fn the_test_of_a_delivery_tries_the_files_beside_the_kubeconfig() {
     let homed = Homed::start(&[]);
-    let plants: [(&str, fn(&Path), &str); 3] = [
+    let plants: [(&str, Plant, &str); 3] = [
         ("folder", |path| make_directory(path, UID), "not-a-regular-file"),
         ("link", |path| symlink("gone", path).expect("the folder is writable"), "symlink"),
         ("roots", |path| make_file(path, 0, b""), "wrong-owner"),
@@ -81,7 +84,7 @@ async fn the_test_of_a_delivery_tries_the_files_beside_the_kubeconfig() {
         make_file(&target.home.join(".kube/config"), UID, b"");
         assert_eq!(homed.ask(&target, test_delivery()).await, Ok(Answer::Writable));
     }
-    let plants: [(&str, fn(&Path), &str); 3] = [
+    let plants: [(&str, Plant, &str); 3] = [
         ("file", |folder| make_file(folder, UID, b""), "not-a-directory"),
         ("foreign", |folder| make_directory(folder, UID + 1), "wrong-owner"),
         (
@@ -108,7 +111,7 @@ async fn the_test_of_a_delivery_tries_the_files_beside_the_kubeconfig() {
 #[tokio::test]
 async fn things_with_names_of_ours_do_not_keep_our_key_in_the_home() {
     let homed = Homed::start(&[]);
-    let plants: [(&str, fn(&Path)); 5] = [
+    let plants: [(&str, Plant); 5] = [
         ("file", |kube| make_file(&kube.join(OUR_USER), UID, b"")),
         ("link", |kube| symlink("gone", kube.join(OUR_USER)).expect("the folder is writable")),
         ("foreign", |kube| make_directory(&kube.join(OUR_USER), UID + 1)),

@@ -392,7 +392,8 @@ async fn a_mount_over_the_home_during_the_work_is_not_asked() {
         let world = Arc::clone(&world);
         move || {
             let kube = PathBuf::from(format!("/proc/self/fd/{}", kube.as_raw_fd()));
-            let waits = || names_in(&kube).iter().any(|name| name.ends_with(".tmp"));
+            let waits =
+                || names_in(&kube).iter().any(|name| Path::new(name).extension().is_some_and(|end| end == "tmp"));
             super::wait_for("the worker waits for the lock", waits);
             world.run(&format!("{HANG}\nhang 5 40000 $homes/foo"));
             fs::remove_file(kube.join("config.lock")).expect("the lock exists");

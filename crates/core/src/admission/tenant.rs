@@ -3,12 +3,10 @@
 use crate::contract::exception::ExceptedRule;
 use crate::contract::{ContractError, Identity, SELFTEST};
 use crate::identity::PosixIdentity;
-
 use crate::rules::{ClassRules, Lifetimes};
 
 /// The result of looking up the tenant of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "one for each namespace, and nearly all of them are sealed")]
 pub enum Resolved {
     /// The seal is valid.
     Sealed(Identity),

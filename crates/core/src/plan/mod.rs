@@ -449,6 +449,10 @@ impl World<'_> {
         desired.clusters.iter().any(|(it, tenant)| self.reach(it) == Reach::Answers && !tenant.given_up)
     }
 
+    fn leaves(&self, group: &AccountId, member: &Account) -> bool {
+        self.ledger.accounts.get(group).is_some_and(|group| group.leaving.contains(&member.directory_id))
+    }
+
     /// Returns the plan of an account; `None` if nothing is to be done or recorded.
     fn account(
         &self,
@@ -522,9 +526,6 @@ impl World<'_> {
             ssh: _,
             clusters: _,
         } = desired;
-        let leaves = |group: &AccountId| {
-            self.ledger.accounts.get(group).is_some_and(|it| it.leaving.contains(&before.directory_id))
-        };
         let mut planned = AccountPlan {
             id: id.clone(),
             account: account.clone(),
@@ -546,7 +547,7 @@ impl World<'_> {
             is_own,
             paced,
             losses: loss::Losses::new(),
-            left: !rests_on.is_empty() && rests_on.iter().all(leaves),
+            left: !rests_on.is_empty() && rests_on.iter().all(|group| self.leaves(group, before)),
             settles,
             rests_on: rests_on.clone(),
             keeps_people: *keeps_people,

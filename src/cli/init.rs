@@ -31,6 +31,11 @@ pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Fai
         let text = format!("--cluster {cluster}: the configuration has no such cluster; it has: {known}");
         return Err(Failure::new(Exit::Usage, text));
     };
+    if arguments.admin.file().is_none() && !daemon_kubeconfig.exists() {
+        // Later, the daemon's own kubeconfig shows whether the administrator's is for the same cluster.
+        let text = format!("name the administrator's kubeconfig of cluster {cluster}: --admin-kubeconfig FILE");
+        return Err(Failure::new(Exit::Usage, text));
+    }
     let admin_kubeconfig = &admin::of_cluster(&settings, &cluster, arguments.admin.file()).await?;
     let ledger = if arguments.dry_run {
         as_it_is(&settings.ledger()).await?

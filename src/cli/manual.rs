@@ -422,7 +422,7 @@ mod tests {
         let shown = synopsis("bursar-adopt-namespace.1");
         assert!(shown.contains("(--tool NAME | --user NAME | --group NAME)"), "{shown}");
         let show = fs::read_to_string(folder.join("bursar-show.1")).expect("the page is readable");
-        assert!(show.contains("\nno such account\n") && !show.contains("changes pending"), "{show}");
+        assert!(show.contains("\nno such account or archive\n") && !show.contains("changes pending"), "{show}");
         let selftest = fs::read_to_string(folder.join("bursar-webhook-selftest.1")).expect("the page is readable");
         assert!(selftest.contains("at least one had not") && !selftest.contains("\nfailed\n"), "{selftest}");
         let names: Vec<String> =

@@ -86,9 +86,9 @@ pub fn main() -> ExitCode {
 /// Whether the command reads the ledger that `--ledger` names.
 fn reads_named_ledger(command: &Command) -> bool {
     match command {
-        // Without an account, these ask the daemon.
-        Command::Show(own) | Command::Why(own) => own.account().is_some(),
-        Command::Status
+        Command::Show(_)
+        | Command::Why(_)
+        | Command::Status
         | Command::Tools(_)
         | Command::Users(_)
         | Command::Who(_)
@@ -168,12 +168,10 @@ mod tests {
             let words = ["bursar", "--ledger", "/tmp/old.db"].into_iter().chain(words.split(' '));
             reads_named_ledger(&Arguments::try_parse_from(words).expect("the words are a command").command)
         };
-        for words in ["show tool foo", "archive list", "history", "status", "ledger verify", "quota list"] {
+        for words in ["show", "why tool foo", "archive list", "history", "status", "ledger verify", "quota list"] {
             assert!(reads(words), "{words}");
         }
-        for words in
-            ["show", "why", "plan", "doctor", "archive show x", "home show tool foo", "suspend tool foo --reason r"]
-        {
+        for words in ["plan", "doctor", "archive show x", "home show tool foo", "suspend tool foo --reason r"] {
             assert!(!reads(words), "{words}");
         }
     }

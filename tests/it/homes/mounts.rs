@@ -408,14 +408,14 @@ async fn a_mount_over_the_home_during_the_work_is_not_asked() {
 #[tokio::test]
 async fn a_backup_that_does_not_fit_is_not_left_half_written() {
     let script =
-        "home foo; mount -t tmpfs -o size=128k,mode=755 tmpfs $homes/foo; home foo; chown 52503:52503 $homes/foo";
+        "home foo; mount -t tmpfs -o size=160k,mode=755 tmpfs $homes/foo; home foo; chown 52503:52503 $homes/foo";
     let world = Mounted::with(script, &[]);
     let config = world.seen("foo/.kube/config");
     fs::write(&config, format!("junk: [{}", "x".repeat(60 * 1024))).expect("the home is writable");
     chown(&config, Some(UID), Some(UID)).expect("tests run as root, who may change owners");
     let old = std::time::SystemTime::now() - std::time::Duration::from_mins(5);
     File::open(&config).and_then(|file| file.set_modified(old)).expect("tests run as root, who may change times");
-    fs::write(world.seen("foo/filler"), vec![0; 32 * 1024]).expect("the home is writable");
+    fs::write(world.seen("foo/filler"), vec![0; 40 * 1024]).expect("the home is writable");
     let work = Work::WriteKubeconfig { entries: entries("1"), replace_unparsable: true };
     assert_eq!(reason(world.homed.ask(&world.target("foo"), work.clone()).await), "no-space");
     assert_eq!(names_in(&world.seen("foo/.kube")), ["config"]);

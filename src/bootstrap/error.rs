@@ -22,17 +22,17 @@ pub enum AccessError {
         #[source]
         source: Box<kube::config::KubeconfigError>,
     },
-    /// The kubeconfig lacks something, or has too much.
+    /// The kubeconfig lacks a required part, or must not be used because of the part that `what` names.
     #[error("kubeconfig {}: {what}", path.display())]
     Incomplete { path: PathBuf, what: &'static str },
-    /// The kubeconfig gives no client.
+    /// No client can be built from the kubeconfig.
     #[error("kubeconfig {} cannot be used", path.display())]
     Client {
         path: PathBuf,
         #[source]
         source: WatchError,
     },
-    /// The API server refused or failed a request.
+    /// A request to the API server failed or was refused.
     #[error("{what}")]
     Api {
         /// The request.
@@ -54,13 +54,13 @@ pub enum AccessError {
         /// The request.
         what: String,
     },
-    /// The mark is higher than this process ever wrote it, or names another process as its holder.
+    /// The mark is higher than any generation that this process wrote, or names another process as its holder.
     #[error(
         "bursar-mark proves that the ledger is out of date or that another process replaced this one; nothing is written, \
          and the daemon exits"
     )]
     Behind,
-    /// Somebody else changed the mark at each try.
+    /// Another client changed the mark between each read and write.
     #[error("somebody else writes ConfigMap bursar-mark in namespace bursar all the time; it is retried")]
     Contended,
     /// Another ledger owns this cluster.

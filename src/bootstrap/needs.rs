@@ -195,7 +195,7 @@ impl Needs {
     }
 }
 
-/// Whether the class limits a namespace with an object of this kind. Bindings are handled by their roles.
+/// Whether the class limits a namespace with an object of this kind. Role bindings grant rights and limit nothing.
 fn limits(class: &Class, kind: ManagedKind) -> bool {
     match kind {
         ManagedKind::ResourceQuota => !class.quota.is_empty(),

@@ -64,8 +64,8 @@ pub async fn owner(client: &Client) -> Result<Option<String>, AccessError> {
 }
 
 /// Rejects an administrator's kubeconfig for another cluster than the daemon's. Two clusters can have the same ledger,
-/// so the UIDs of their `ConfigMap`s are compared, not the ledger's id. If the daemon's cannot be read, nothing is
-/// compared.
+/// so the UIDs of their `ConfigMap`s are compared, not the ledger's id. If the `ConfigMap` in the daemon's cluster
+/// cannot be read, nothing is compared.
 ///
 /// # Errors
 /// The clusters differ, or a request to the administrator's cluster fails.

@@ -242,7 +242,7 @@ pub(super) fn more(command: &str) -> String {
             let Some((code, meaning)) = line.trim_start().split_once("  ") else { continue };
             match own.iter().find(|(known, _)| *known == code) {
                 Some((_, meaning)) => listed(&mut text, code, meaning),
-                // No other command has this code.
+                // Only the commands in `EXITS` exit with this code.
                 None if code == "2" => {}
                 None => listed(&mut text, code, meaning),
             }

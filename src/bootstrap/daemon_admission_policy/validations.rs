@@ -16,13 +16,14 @@ use crate::execute::signing::{self, SIGNER, USAGES};
 use crate::kinds::ManagedKind;
 use crate::policy::{DAEMON_USER, TOKEN_LIFETIME_MAX};
 
-/// A generation group as `desired::generation_group` names it. It never matches a group of Kubernetes (`system:…`).
+/// The pattern of the generation groups that `desired::generation_group` names. It matches no group of Kubernetes
+/// (`system:…`).
 const GENERATION_GROUP: &str = "^bursar:(tool|user|group):.+#[0-9]+$";
 
-/// A service account of a generation as `desired::credential` names it.
+/// The pattern of the service accounts that `desired::credential` names.
 const SERVICE_ACCOUNT: &str = "^bursar-g[0-9]+$";
 
-/// The version of a level of Pod Security.
+/// The label with the version of a Pod Security level.
 const ENFORCE_VERSION: &str = "pod-security.kubernetes.io/enforce-version";
 
 pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
@@ -273,7 +274,7 @@ fn accounts() -> String {
     )
 }
 
-/// Allows namespaces of tenants. Only suspended ones may be deleted: they are archived, or are about to be.
+/// Allows namespaces of tenants. Only those of suspended tenants may be deleted.
 fn namespaces() -> String {
     format!(
         "!variables.isNamespace || variables.levels || (variables.sub == '' && variables.writes && variables.classNow && \

@@ -88,7 +88,7 @@ impl Outside {
         answers(&self.url, &self.bundle, question, within).await
     }
 
-    /// Writes the configurations. If the API server then shows the configured client certificate, lets the webhook
+    /// Writes the configurations. If the API server then presents the configured client certificate, makes the webhook
     /// demand it.
     ///
     /// # Errors

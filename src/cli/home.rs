@@ -1,6 +1,6 @@
 //! `bursar home show|restore`: shows which entries of a kubeconfig are Bursar's, and restores the user's part of a
-//! kubeconfig that Bursar replaced. `bursar-homed` reads and writes the file; it answers only user `bursar`, and returns
-//! nothing of the user's part. The daemon records a restoration.
+//! kubeconfig that Bursar replaced. `bursar-homed` reads and writes the file; it answers only user `bursar`, and
+//! returns nothing of the user's part. The daemon records a restoration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -45,7 +45,7 @@ async fn of_daemon(context: &Context, of: Option<AccountName>) -> Result<Value, 
 }
 
 /// Opens the ledger for a question about the caller's own account, because no daemon runs. Returns the ledger and the
-/// caller's uid. If the caller may not read the ledger, fails with `absent`, the error that no daemon answers.
+/// caller's uid. If the caller may not read the ledger, fails with `absent`, which says that no daemon answers.
 pub(super) async fn without_daemon(
     context: &Context,
     absent: Failure,

@@ -136,7 +136,7 @@ pub struct RealmTrouble {
     pub since: Timestamp,
     /// The number of failed attempts.
     pub attempts: u64,
-    /// It is not tried again before this time.
+    /// The realm is not tried again before this time.
     pub next_try: Timestamp,
 }
 
@@ -198,7 +198,7 @@ pub struct ClusterStatus {
 /// An answer of the webhook.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WebhookAnswer {
-    /// When it was asked.
+    /// When the webhook was asked.
     pub at: Timestamp,
     /// What was wrong with the answer; `None` if it was right.
     pub trouble: Option<String>,
@@ -216,7 +216,7 @@ pub struct Failing {
     pub since: Timestamp,
     /// The number of failed attempts.
     pub attempts: u64,
-    /// It is not tried again before this time.
+    /// The step is not tried again before this time.
     pub next_try: Timestamp,
 }
 

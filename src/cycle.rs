@@ -196,8 +196,8 @@ pub async fn preview_before_init(settings: &Settings, now: Timestamp) -> Result<
     Ok(PlanAnswer { text, plan: preview.json(), exit_code: preview.exit_code() })
 }
 
-/// Goes on reading while the ledger takes no writes: notes what the directories show, and how many accounts have
-/// something to do. Writes nothing.
+/// Goes on reading while the ledger takes no writes: keeps in memory what the directories show, and counts the accounts
+/// that have something to do. Writes nothing.
 pub async fn read_on(runtime: &mut Runtime) -> Result<(), RuntimeError> {
     let Some(heard) = ask(runtime, Trigger::Schedule).await else { return Ok(()) }; // directories: read
     let Runtime { settings, sealer, planner, ledger, clusters, .. } = runtime;

@@ -331,7 +331,7 @@ impl Loop {
         Ok(())
     }
 
-    /// Has every source read from now on, for these callers.
+    /// Requests a cycle for these callers, in which every read of a source begins after this moment.
     fn begin_sync(&mut self, replies: Vec<Reply<CycleReport>>) {
         self.runtime.directories.begin_again();
         self.waiters.syncs.extend(replies);

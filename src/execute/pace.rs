@@ -25,7 +25,7 @@ const QUEUE: f64 = 3.0;
 const SMOOTHING: f64 = 0.1;
 /// The factor by which each answer raises the best latency while the width is at most [`START`], so that a server that
 /// became slower for good is not throttled for ever. It doubles in 700 answers. Above [`START`], the best latency
-/// stays, or a long bootstrap would slowly grow to [`MOST`].
+/// stays; otherwise the width would slowly grow to [`MOST`] during a long bootstrap.
 const FORGET: f64 = 1.001;
 /// The pause after a 429 without `Retry-After`.
 const UNSAID_PAUSE: Duration = Duration::from_secs(1);
@@ -68,8 +68,8 @@ impl Width {
         self.places as usize
     }
 
-    /// Takes an outcome into account. `full`: the width was used up. Otherwise it did not limit anything, so there is
-    /// no reason to grow.
+    /// Takes an outcome into account. If `full` is set, all places were taken. Otherwise, the width limited nothing, so
+    /// there is no reason to grow.
     pub fn learn(&mut self, outcome: Outcome, full: bool) {
         match outcome {
             Outcome::Answered(latency) => self.answered(latency.as_secs_f64(), full),

@@ -269,7 +269,7 @@ impl ApiServer {
         let _ = self.requested.set(keys);
     }
 
-    /// From now on, the mark gets a generation before any object names it.
+    /// Sets the keeper of the mark. From then on, the mark gets each generation before an object names that generation.
     pub fn keep_mark(&self, keeper: Arc<MarkKeeper>) {
         // There is one keeper for the life of a connection.
         let _ = self.mark.set(keeper);
@@ -367,7 +367,7 @@ impl ApiServer {
                 return Err(RequestError::TimedOut { cluster: self.cluster.clone() });
             }
         };
-        // Without `Retry-After`, a 503 may mean that an aggregated API is down, and is an answer like others.
+        // Without `Retry-After`, a 503 may mean that an aggregated API is down. It then counts as an ordinary answer.
         let busy = status == StatusCode::TOO_MANY_REQUESTS
             || (status == StatusCode::SERVICE_UNAVAILABLE && retry_after.is_some());
         if busy {

@@ -15,7 +15,7 @@ use crate::plan::credential::KUBECONFIG;
 use crate::plan::{Action, Reason, Side};
 use crate::policy::Cluster;
 
-/// How often our entries are tried to be removed from a former file. Each try issues another certificate.
+/// The number of attempts to remove our entries from a former file. Each attempt issues another certificate.
 const FORMER_TRIES: u64 = 3;
 
 impl TenantExecution<'_> {
@@ -167,9 +167,9 @@ impl TenantExecution<'_> {
         Ok(())
     }
 
-    /// Removes our entries from the file that had the last delivery. A removal that fails is tried three times, with the
-    /// delivery, because the ledger knows one file only. Then the old credential is left to expire: an old home that is
-    /// archived or broken must not keep the account from its new one.
+    /// Removes our entries from the file that had the last delivery. A removal that fails is tried three times,
+    /// together with the delivery, because the ledger knows one file only. Then the old credential is left to expire:
+    /// an old home that is archived or broken must not keep the account from its new one.
     pub(super) async fn leave_former(
         &self,
         face: &Cluster,

@@ -1,5 +1,6 @@
 //! `bursar show [KIND NAME]`: prints everything that the ledger knows about one account. If the caller may not read the
-//! ledger, the daemon answers about the caller's own account. Without a daemon, the ledger answers those who may read it.
+//! ledger, the daemon answers about the caller's own account. If no daemon runs, callers who may read the ledger still
+//! get an answer.
 
 use nix::unistd::Uid;
 use serde_json::Value;

@@ -44,7 +44,7 @@ impl TenantExecution<'_> {
             Ok(found) => {
                 let uid = found.object["metadata"]["uid"].as_str().unwrap_or_default();
                 match when_suspended(server, &path, Ask::Delete { uid }).await {
-                    // Somebody else deleted it first. Nobody has a token of an object recreated since.
+                    // Somebody else deleted the service account. Nobody has a token of one that was recreated since.
                     Err(error) if error.code() != Some(404) && !error.is_other_uid() => return Err(failed(error)),
                     _ => {}
                 }

@@ -262,8 +262,8 @@ impl ApiServer {
         &self.endpoint_probes
     }
 
-    /// Sets the digests of the keys for which an earlier process made certificate requests. Has no effect after the first
-    /// call of [`Self::certificates`].
+    /// Sets the digests of the keys for which an earlier process made certificate requests. Has no effect after the
+    /// first call of [`Self::certificates`].
     pub fn knows_requested(&self, keys: BTreeSet<String>) {
         // They are set once, before the connection is used.
         let _ = self.requested.set(keys);

@@ -20,8 +20,8 @@ use crate::policy::{Class, CredentialRule, Policy};
 use crate::rules::{ClassRules, Mode};
 use crate::store::{ReadStore, StoreError};
 
-/// The time that stands for "now" in the queries. It is later than everything in the ledger, and before the open end,
-/// so the answer is the newest that the ledger has, also in a backup.
+/// The time that stands for "now" in the queries. It is later than every entry of the ledger, and earlier than the open
+/// end, so a query returns the newest state, also in a backup.
 const LATEST: &str = "9999-12-31T23:59:58Z";
 
 /// The certificate or token with id `?1`, and its present holder.

@@ -91,7 +91,7 @@ pub(super) struct Link {
     credential: AuthInfo,
     /// The digest of the kubeconfig when it was read.
     file: Option<[u8; 32]>,
-    /// When the webhook is checked next; `None` is at once.
+    /// When the webhook is checked next; `None` means at once.
     pub(super) webhook_due: Option<Timestamp>,
     pub(super) is_without_webhook: bool,
     pub(super) review: Review,

@@ -29,8 +29,8 @@ const CLAIM_WAITS: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long an execution waits for its read of the mark, which precedes every write.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
-/// The pause between two reads while the watch is broken. A claim waits longer than the pause and the read take, so it is
-/// refused as soon as the cluster answers again. The watch's own pause may be longer.
+/// The pause between two reads while the watch is broken. A claim waits longer than the pause and the read take, so it
+/// is refused as soon as the cluster answers again. The watch's own pause may be longer.
 const LOOK_WHILE_BROKEN: Duration = Duration::from_secs(2);
 /// How often a write is tried if somebody else writes the mark at the same time.
 const WRITES: usize = 3;

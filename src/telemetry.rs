@@ -344,8 +344,8 @@ fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
     }
 }
 
-/// Returns the seconds since `at`. If the clock was set back to before it, the age is unknown and counts as the longest:
-/// a negative age would silence the alert.
+/// Returns the seconds since `at`. If the clock was set back to a time before `at`, the age is unknown and counts as
+/// the longest, because a negative age would silence the alert.
 fn age(at: i64, now: Timestamp) -> i64 {
     Some(now.as_second() - at).filter(|age| *age >= 0).unwrap_or(i64::MAX)
 }

@@ -1,6 +1,6 @@
 //! Turns the configuration file and the environment into [`Settings`]. Everything is checked once, and all errors are
-//! reported together, so that later work with the settings cannot fail because of them. This module reads only files.
-//! The one exception: with `[security] strict_egress`, names are resolved when the configuration is put in force.
+//! reported together, so that later work with the settings cannot fail because of them. This module reads only files,
+//! with one exception: if `[security] strict_egress` is set, names are resolved when the configuration is put in force.
 
 mod admission;
 mod adopted;

@@ -149,8 +149,8 @@ fn variables(needs: &Needs) -> Value {
                 .to_owned()
         ),
         list("subjects", "variables.writes ? object.?subjects.orValue([]) : []".to_owned()),
-        // If somebody removed the label of one of the daemon's bindings, the daemon empties the binding before it
-        // deletes it.
+        // If somebody removed the label of one of the daemon's bindings, the daemon empties the binding before the
+        // deletion.
         list(
             "empties",
             "(variables.isBinding || variables.isClusterBinding) && variables.writes && variables.old && \
@@ -169,7 +169,8 @@ fn variables(needs: &Needs) -> Value {
         list("roles", texts(&needs.roles)),
         list("adoptedPlace", adopted::place(needs)),
         list("levels", adopted::levels(needs)),
-        // A binding without subjects gives nobody anything, so the daemon may empty its own in every namespace.
+        // A binding without subjects gives nobody anything, so the daemon may empty its own bindings in every
+        // namespace.
         list(
             "leftBehind",
             format!(

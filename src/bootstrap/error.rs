@@ -22,7 +22,7 @@ pub enum AccessError {
         #[source]
         source: Box<kube::config::KubeconfigError>,
     },
-    /// The kubeconfig lacks a required part, or must not be used because of the part that `what` names.
+    /// The file cannot be used, for the reason in `what`.
     #[error("kubeconfig {}: {what}", path.display())]
     Incomplete { path: PathBuf, what: &'static str },
     /// No client can be built from the kubeconfig.

@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 use super::AccessError;
 
-/// The seed of the seal (`contract::Sealer`).
+/// The name of the file with the seed of the seal (`contract::Sealer`).
 pub const SEAL_KEY: &str = "seal.key";
 
 /// Writes a file that only its owner can read, and replaces an older one.

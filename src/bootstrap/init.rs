@@ -1,5 +1,5 @@
-//! `bursar init`: with the administrator's credential, creates what the daemon needs and cannot create itself. It can
-//! be repeated.
+//! `bursar init`: with the administrator's credential, creates what the daemon needs and cannot create itself. The
+//! command can be repeated.
 //!
 //! The daemon admission policy is created before the daemon gets rights. A new credential is written only after the API
 //! server was seen to enforce the policy on it.
@@ -336,7 +336,7 @@ pub(super) async fn apply(client: &Client, manifest: &Value) -> Result<Made, Acc
     let (kind, name) = (text(&manifest["kind"]), text(&manifest["metadata"]["name"]));
     let what = format!("{kind} {name}");
     let resolved = answered(&what, Kinds::default().resolve(client, &ObjectKind::of_manifest(manifest))).await?;
-    // Every supported cluster has these kinds. Only the admission policies are missing before Kubernetes 1.30.
+    // Every supported cluster has the other kinds. Only admission policies can be missing, before Kubernetes 1.30.
     let resource = resource(&resolved.ok_or(AccessError::PolicyNotEnforced)?);
     let api = match manifest["metadata"]["namespace"].as_str() {
         Some(namespace) => Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &resource),

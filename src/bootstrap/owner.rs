@@ -1,5 +1,6 @@
-//! The owner of a cluster: ConfigMap `bursar-owner` names the only ledger that may write there. The daemon can read it
-//! but not change it, so it also records the administrator's choices at `init` and `approver install`.
+//! The owner of a cluster: ConfigMap `bursar-owner` names the only ledger that may write there. The daemon can read the
+//! ConfigMap but not change it. The ConfigMap therefore also records the administrator's choices at `init` and
+//! `approver install`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

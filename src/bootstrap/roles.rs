@@ -115,7 +115,7 @@ pub fn daemon(needs: &Needs, confinement: &Confinement, manifest_kinds: &[Served
         rule("", &["replicationcontrollers"], &["get", "list"]),
         rule("", &["replicationcontrollers/scale"], &["patch"]),
         rule("", &["pods"], &["list", "delete"]),
-        // To check that a revoked credential has lost its rights.
+        // The daemon asks whether a revoked credential has lost its rights.
         rule("authorization.k8s.io", &["subjectaccessreviews"], &["create"]),
         // `get`: `bursar doctor` reads what these roles may write. A revocation reads what they granted, to check that
         // the revoked credential has lost it.
@@ -271,9 +271,9 @@ pub fn daemon_binding(ledger_id: &str) -> Value {
     cluster_role_binding(DAEMON_ROLE, DAEMON_ROLE, &daemon_subject(ledger_id))
 }
 
-/// The role for archives and evictions. It allows to list all objects of a namespace, including Secrets, and to delete
-/// Secrets with tokens by their type. The admission policy lets the daemon bind the role only to itself and only in
-/// namespaces of suspended tenants. The role lacks `get`, because `get` on `*` includes subresources such as
+/// The role for archives and evictions. It allows the daemon to list all objects of a namespace, including Secrets, and
+/// to delete Secrets with tokens by their type. The admission policy lets the daemon bind the role only to itself and
+/// only in namespaces of suspended tenants. The role lacks `get`, because `get` on `*` includes subresources such as
 /// `pods/exec`, and so gives access to pods.
 #[must_use]
 pub fn archive() -> Value {

@@ -107,7 +107,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("bursar completions bash >/etc/bash_completion.d/bursar", "installs the completions for bash"),
     ("bursar man --out FOLDER", "writes all manual pages into a folder"),
 ];
-/// What exit codes mean for a command, if they mean more than for every command.
+/// The meanings of exit codes that are specific to a command.
 const EXITS: &[(&str, &[(&str, &str)])] = &[
     (
         "plan",
@@ -206,7 +206,7 @@ fn synopsis(command: &clap::Command) -> String {
             options.push((argument.is_global_set(), shown));
         }
     }
-    // The options of every command come last.
+    // Options that every command has come last.
     options.sort_by_key(|(is_global, _)| *is_global);
     words.extend(options.into_iter().map(|(_, option)| option));
     if !either.is_empty() {

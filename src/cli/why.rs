@@ -1,4 +1,4 @@
-//! `bursar why [KIND NAME]`: explains an account, from the directory entry over the rule to each object, or names the
+//! `bursar why [KIND NAME]`: explains an account, from the directory entry and the rule to each object, or names the
 //! missing step. If the caller may not read the ledger, the daemon answers about the caller's own account. If no daemon
 //! runs, callers who may read the ledger still get an answer.
 

@@ -43,8 +43,8 @@ impl ControlClient {
     /// Returns a client of the daemon at `socket`. The process needs a default TLS provider, although nothing is
     /// encrypted.
     pub fn new(socket: &Path) -> Result<Self, ClientError> {
-        // A Unix socket needs no certificate authority. Without this line, `build` fails on a host that has none
-        // (without package ca-certificates).
+        // A Unix socket needs no certificate authority. Without this line, `build` fails on a host without certificate
+        // authorities (package ca-certificates).
         let builder = reqwest::Client::builder().unix_socket(socket).no_proxy().tls_certs_only([]);
         let http = builder.build().map_err(ClientError::Broken)?;
         Ok(Self { socket: socket.to_path_buf(), http })

@@ -36,8 +36,8 @@ const OTHERS_STAY: Duration = Duration::from_secs(10);
 const BODY_LIMIT: usize = 8 << 20;
 /// The largest request body of all other callers, who ask about one account.
 const OTHERS_BODY_LIMIT: usize = 16 << 10;
-/// The number of accepted connections whose caller is not identified yet. The lookup of groups may ask a directory, and
-/// take long.
+/// The number of accepted connections whose callers may be unidentified at a time. The lookup of a caller's groups may
+/// ask a directory, and take long.
 const UNIDENTIFIED_CONNECTIONS: usize = 128;
 /// The number of such connections of one user.
 const UNIDENTIFIED_CONNECTIONS_OF_ONE: usize = 16;

@@ -247,7 +247,7 @@ async fn in_cluster(places: Vec<TenantExecution<'_>>) -> Report {
     if let Some(mark) = effects.and_then(|effects| effects.server.mark())
         && !mark.confirm().await
     {
-        // The daemon exits.
+        // The process was rolled back or replaced, so the daemon exits.
         return Report::default();
     }
     let (narrowing, others): (Vec<_>, Vec<_>) =

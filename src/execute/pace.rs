@@ -15,8 +15,8 @@ const LEAST: f64 = 2.0;
 /// The maximum: API Priority and Fairness gives a client of the default level hardly more seats, and requests beyond
 /// the server's width only wait there.
 const MOST: f64 = 32.0;
-/// The width grows while the latency is at most this multiple of the best. If twice as many requests at the same rate
-/// double the latency, they only wait.
+/// The width grows while the latency is at most this multiple of the best. If twice as many requests at a time only
+/// double the latency, the additional requests just wait.
 const ROOM: f64 = 1.5;
 /// If the latency is more than this multiple of the best, requests are queueing. A single request is answered 2.4 times
 /// as fast as each of 8 (2 cores), so up to that factor there is no queue.

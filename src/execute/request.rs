@@ -73,7 +73,7 @@ pub enum Ask<'a> {
     Get,
     /// Server-side apply of a manifest. Fields that others own become ours.
     Apply(&'a Value),
-    /// The same, but refused (409) if somebody else owns a field with another value.
+    /// Like [`Self::Apply`], but refused (409) if somebody else owns a field with another value.
     ApplyUnowned(&'a Value),
     /// A JSON merge patch (RFC 7386).
     Merge(&'a Value),

@@ -31,8 +31,8 @@ pub async fn draw_id(connection: &mut SqliteConnection) -> sqlx::Result<()> {
 }
 
 impl Store {
-    /// Applies the changes and writes the events that describe them, in one transaction and then in memory. If only
-    /// sources changed and there are no events, nothing is written to the file.
+    /// Writes the changes and the events that describe them in one transaction, and then applies the changes in memory.
+    /// If only sources changed and there are no events, nothing is written to the file.
     pub async fn write(
         &mut self,
         _lock: &CycleLock,

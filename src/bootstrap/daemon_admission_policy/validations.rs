@@ -213,9 +213,9 @@ fn admins_message(Confinement { administrators, .. }: &Confinement) -> String {
     )
 }
 
-/// The condition of bindings of admin roles. They are cluster-wide, so service accounts get none. If administrators are
-/// listed, no credential of another account is bound, even if it was issued properly. Only the kinds of credentials
-/// that classes of administrators have are allowed.
+/// The condition of bindings of admin roles. These roles apply to the whole cluster, so no service account may get one.
+/// If administrators are listed, no credential of another account is bound, even if it was issued properly. Only the
+/// kinds of credentials that classes of administrators have are allowed.
 fn admin_bindings(needs: &Needs, Confinement { administrators, .. }: &Confinement) -> String {
     let listed = (!administrators.is_empty()).then(|| {
         let names: Vec<String> = administrators.iter().map(|name| name.replace('.', "[.]")).collect();
@@ -286,8 +286,9 @@ fn namespaces() -> String {
     )
 }
 
-/// An older version of a level demands less of pods. The namespace of the self-test may have any level: no pod is ever
-/// created there and no subject bound, and Pod Security must not hide what the webhook refuses.
+/// An older version of a level demands less of pods, so a namespace must have the latest version or keep its version.
+/// The namespace of the self-test may have any level: no pod is ever created there and no subject bound, and Pod
+/// Security must not hide what the webhook refuses.
 fn levels(needs: &Needs) -> String {
     format!(
         "!variables.isNamespace || !variables.writes || variables.levels || variables.name == {selftest} || \

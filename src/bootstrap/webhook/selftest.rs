@@ -27,9 +27,9 @@ use crate::rules::{ClassRules, Mode};
 const PORTS: &str = "net.ipv4.ip_unprivileged_port_start";
 /// The uid that the namespace is sealed for. No tenant is expected to have it.
 const RUNS_AS: u32 = 65533;
-/// The webhook sees a new seal within a second.
+/// How long to wait until the webhook sees a new seal, which normally takes a second.
 const HEARD_WITHIN: Duration = Duration::from_secs(30);
-/// The policies see the namespace's new class within a second too.
+/// How long to wait until the policies see the namespace's new class, which normally takes a second too.
 const POLICIES_HEAR_WITHIN: Duration = Duration::from_secs(5);
 
 /// A request of the self-test and its result.

@@ -54,8 +54,8 @@ impl WebhookRequest<'_> {
     }
 }
 
-/// If the configuration names another client certificate than `in_force`, and the API server presents it to the
-/// webhook, calls `write` to make the webhook demand it.
+/// If the configuration names another client certificate than `in_force`, and the API server presents that certificate
+/// to the webhook, calls `write` to make the webhook demand it.
 pub(super) async fn demand(
     client: &Client,
     request: WebhookRequest<'_>,

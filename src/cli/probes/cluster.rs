@@ -38,8 +38,8 @@ pub(crate) async fn cluster(settings: &Settings, name: &ClusterName, cluster: &C
     findings
 }
 
-/// Requests the version, which needs no account, and compares the clocks by the answer. Then tries the daemon's
-/// credential.
+/// Requests the version, which needs no account, and compares the clocks by the time in the answer. Then tries the
+/// daemon's credential.
 async fn reached(subject: &str, endpoint: &Endpoint, own: Option<&AuthInfo>) -> Finding {
     let url = &endpoint.url;
     let remedy = "see url, ca, tls_server_name and proxy of this endpoint, and the firewall";

@@ -61,7 +61,7 @@ pub enum AccessError {
     )]
     Behind,
     /// Another client changed the mark between each read and write.
-    #[error("somebody else writes ConfigMap bursar-mark in namespace bursar all the time; it is retried")]
+    #[error("another client keeps changing ConfigMap bursar-mark in namespace bursar; the write is retried")]
     Contended,
     /// Another ledger owns this cluster.
     #[error(
@@ -147,8 +147,8 @@ pub enum AccessError {
     },
     /// The webhook is installed, but does not become available.
     #[error(
-        "Deployment bursar-webhook in namespace bursar is not available after {} s ({why}); nothing waits for it yet. See \
-         `kubectl -n bursar get pods` and the image",
+        "Deployment bursar-webhook in namespace bursar is not available after {} s ({why}); the webhook is not in force \
+         yet. See `kubectl -n bursar get pods` and the image",
         waited.as_secs()
     )]
     NotAvailable {

@@ -119,7 +119,7 @@ fn said(found: &Inspection) -> String {
     let list = |names: &BTreeSet<String>| names.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
     let kept = match found.kept {
         Some(bytes) => format!("the user's part of the replaced file is kept ({bytes} bytes)"),
-        None => "no replaced user's part is kept".to_owned(),
+        None => "no part of a replaced file is kept".to_owned(),
     };
     let ours = &found.ours;
     let what = match (&found.unreadable, found.exists) {

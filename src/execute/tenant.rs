@@ -43,7 +43,7 @@ pub(super) struct TenantExecution<'a> {
     /// The failure of `narrowing`, if it concerns only a home or a workload past its lifetime. After any other failure,
     /// `actions` are not carried out.
     pub(super) narrowed: Option<Failure>,
-    /// Bindings in the cluster that are not ours.
+    /// Bindings in the cluster that differ from what Bursar wrote.
     pub(super) others: &'a Others,
     pub(super) effects: &'a Effects,
     pub(super) run: Run<'a>,
@@ -223,8 +223,8 @@ impl TenantExecution<'_> {
         (self.then_in_homes(effects, (&homes, is_done), failed, done).await, failed_elsewhere)
     }
 
-    /// Carries out steps in foreign namespaces. Its maker can make the steps in a namespace fail, so each namespace is
-    /// tried even if another failed. Returns the first failure.
+    /// Carries out steps in foreign namespaces. The maker of a namespace can make the steps in that namespace fail, so
+    /// each namespace is tried even if another failed. Returns the first failure.
     ///
     /// # Errors
     /// The cluster does not answer, or the ledger does not record what was done.

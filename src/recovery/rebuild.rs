@@ -266,8 +266,8 @@ impl Work<'_> {
         }
     }
 
-    /// Writes everything in one transaction. If it is interrupted before, there is no ledger, and the rebuild can be
-    /// repeated.
+    /// Writes everything in one transaction. If the rebuild is interrupted before that, there is no ledger, and the
+    /// rebuild can be repeated.
     async fn store(mut self, facts: &Facts) -> Result<Rebuilt, RecoveryError> {
         self.keep_known_generations();
         let tenants = self.ledger.accounts.values().filter(|account| account.state != Lifecycle::New).count();

@@ -119,8 +119,8 @@ impl Found {
 }
 
 /// Returns the answer to `bursar who`, as `--json` prints it; `answers` is empty if nobody stands behind `what`. `now`
-/// is the newest state and the configuration, which determine the present classes. If it is `None`, a host is not found
-/// by the classes that may serve it.
+/// is the newest state and the configuration, which determine the present classes. If `now` is `None`, the answer about
+/// a host leaves out the classes that may serve it.
 pub async fn answer(
     store: &mut ReadStore,
     now: Option<(&LedgerState, &Policy)>,

@@ -26,7 +26,7 @@ use crate::packed_text::DigestText;
 use crate::policy::Policy;
 
 /// How long a certificate may be unknown before it is reported. The daemon's own certificate needs this time: the
-/// ledger records the key of every other request before the request is made, but not the key of this one.
+/// ledger records the key of every other request before the request is made, but not the key of the daemon's own.
 const UNKNOWN_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// What is known of the daemon's confinement in one cluster.
@@ -83,7 +83,7 @@ impl Confinement {
 
 impl Clusters {
     /// Compares what the watches have seen with what should exist, and repairs the parts that the daemon may write. A
-    /// cluster that does not answer is skipped and delays no other one.
+    /// cluster that does not answer is skipped, so that it does not delay the others.
     pub(super) async fn confine(&mut self, context: Context<'_>) {
         let Context { ledger, now, renew, .. } = context;
         let mut weakened = BTreeSet::new();

@@ -129,8 +129,8 @@ pub struct Work {
     pub progress: Progress,
 }
 
-/// How long an execution begins grants and repairs at least, so that a directory that changes all the time does not
-/// stop them.
+/// The minimum time in which an execution may begin grants and repairs, so that a directory that changes all the time
+/// does not stop them.
 const LEAST_SLICE: Duration = Duration::from_millis(100);
 /// How long the work in progress may go on after an order arrived. Otherwise, a signer, a home or a cluster that hangs
 /// would delay the order until the deadline of its request.

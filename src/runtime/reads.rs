@@ -114,7 +114,7 @@ impl Reads {
     }
 
     /// Marks every read that is in progress or not taken yet, so that its source is read again: an administrator asks
-    /// for the present state, and such a read may have passed an entry before it changed.
+    /// for the present state, and such a read may have passed an entry before the entry changed.
     pub(super) fn outdate(&self) {
         self.tasks.lock().values_mut().for_each(|reading| reading.is_outdated = true);
     }
@@ -189,7 +189,7 @@ impl Reads {
     }
 
     /// Passes the answers to `confirm`, in the order of `sources`, and forgets them when `confirm` is done. If the
-    /// cycle is cut short before, the next one takes them.
+    /// cycle is cut short before that, the next cycle takes the answers.
     pub(super) async fn take<T>(&self, sources: &[SourceConfig], confirm: impl AsyncFnOnce(Vec<SourceRead>) -> T) -> T {
         let answered: Vec<SourceRead> = {
             let answers = self.answers.reads.lock();

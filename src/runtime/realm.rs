@@ -189,7 +189,7 @@ pub(crate) struct Following<'a> {
     pub(crate) metrics: &'a SharedMetrics,
     /// Notified when a slice is over and steps are left.
     pub(crate) changed: &'a Arc<Notify>,
-    /// They show whether this process was rolled back.
+    /// The clusters show whether this process was rolled back.
     pub(crate) clusters: &'a Clusters,
     pub(crate) trigger: Trigger,
     pub(crate) extent: Extent,
@@ -250,7 +250,7 @@ impl RealmTarget {
             metrics.refused(&refusal.limit);
         }
         if !approved.steps().is_empty() {
-            // If this process was rolled back, this interrupts its work.
+            // If this process was rolled back, this call interrupts its work.
             following.clusters.confirm().await;
         }
         let actions = self.carry_out(following, approved.steps()).await?;

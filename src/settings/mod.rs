@@ -275,8 +275,8 @@ impl Settings {
         (errors, warnings)
     }
 
-    /// Returns errors and warnings about secret files that exist and that this process may not read. As for missing
-    /// files, a credential is only a warning.
+    /// Returns errors and warnings about secret files that exist and that this process may not read. A credential that
+    /// this process may not read is only a warning, like a missing one.
     #[must_use]
     pub fn unreadable_secrets(&self) -> (Vec<String>, Vec<String>) {
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());

@@ -210,8 +210,8 @@ impl TenantExecution<'_> {
         home::known_mount(ledger, ledger.deliveries.get(&self.key(host)), &home.home)
     }
 
-    /// Returns the event of a delivery. A token that only replaces an expiring one makes no event: there are dozens a
-    /// day, and the ledger keeps every event.
+    /// Returns the event of a delivery. A token that only replaces an expiring token makes no event, because that
+    /// happens dozens of times a day, and the ledger keeps every event.
     pub(super) fn delivered(
         &self,
         credential: &DesiredCredential,

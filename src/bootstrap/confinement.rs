@@ -339,7 +339,7 @@ pub fn ways_to_administrator(needs: &Needs, said: &Said) -> Vec<String> {
     let mut ways = Vec::new();
     if said.approver.is_none() {
         ways.push(
-            "it approves its own certificate requests, and no policy can read the names in them (bursar approver install)"
+            "it approves its own certificate requests, and no policy can read their subjects (bursar approver install)"
                 .to_owned(),
         );
     }

@@ -317,7 +317,7 @@ async fn a_decision_copies_only_the_changed_part_of_the_ledgers_large_maps() {
     let decided = decide(&mut story.daemon, &mut story.planner, readings).await.expect("the ledger takes writes");
     assert_eq!(decided.approved.accounts().len(), 1);
     let after = addresses(story.daemon.state());
-    assert_eq!(after[1..], before[1..], "only a part of the accounts is copied, because the planner keeps the accounts to compare with");
+    assert_eq!(after[1..], before[1..], "only a part of the accounts is copied, and nothing else");
 }
 
 fn addresses(ledger: &LedgerState) -> [usize; 6] {

@@ -434,10 +434,10 @@ fn classes() -> Vec<Value> {
     ]
 }
 
-/// Returns the validation that refuses to scale an object of a site manifest. A request for `/scale` shows no labels, so
-/// neither the webhook's selector nor its rules find these objects. The autoscaler of a tenant is refused too. If the
-/// class's own manifests contain an autoscaler, controllers outside of the namespace may scale, because KEDA and others
-/// scale from zero themselves.
+/// Returns the validation that refuses to scale an object of a site manifest. A request for `/scale` shows no labels,
+/// so neither the webhook's selector nor its rules find these objects. The autoscaler of a tenant is refused too. If
+/// the class's own manifests contain an autoscaler, controllers outside of the namespace may scale, because KEDA and
+/// others scale from zero themselves.
 fn scale(exempt: &[String]) -> Value {
     let groups: Vec<String> =
         std::iter::once("system:nodes").chain(exempt.iter().map(String::as_str)).map(quoted).collect();

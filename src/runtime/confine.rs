@@ -314,5 +314,6 @@ impl Confinement {
     }
 }
 
-/// The suspect certificates of a cluster that the ledger has not recorded, by fingerprint, and whether each was reported.
+/// The suspect certificates of a cluster that the ledger has not recorded, by fingerprint, and whether each was
+/// reported.
 pub(super) type Suspects = BTreeMap<String, (UnknownCertificate, bool)>;

@@ -40,7 +40,8 @@ pub struct Issued {
 }
 
 impl Issued {
-    /// Returns what the ledger keeps. `bound_to` is the uid of the Secret with which a token becomes invalid.
+    /// Returns the ledger's record of this certificate. `bound_to` is the uid of the Secret with which a token becomes
+    /// invalid.
     #[must_use]
     pub fn of(self, subject: String, generation: u64, bound_to: Option<String>) -> Certificate {
         let renew_after = renew_after(&self);
@@ -293,7 +294,7 @@ mod tests {
         };
         let (root_pem, root) = authority("root");
         let (other_pem, other) = authority("other");
-        // It has the same name and another key.
+        // This authority has the same name and another key.
         let (impostor_pem, _) = authority("root");
         let mut between = CertificateParams::default();
         between.distinguished_name.push(DnType::CommonName, "between");

@@ -30,11 +30,11 @@ use crate::snapshot::DirectorySnapshot;
 use crate::store::StoreError;
 use crate::telemetry::SharedMetrics;
 
-/// Runs one cycle until every certificate is delivered or has failed. `work.interrupt` ends it early: no further account
-/// begins, and what is still in progress a second later is dropped.
+/// Runs one cycle until every certificate is delivered or its delivery has failed. `work.interrupt` ends the cycle
+/// early: no work for a further account begins, and work that is still in progress a second later is dropped.
 ///
 /// # Errors
-/// The ledger did not record what happened; then nothing more begins. All other failures are states in the ledger: a
+/// The ledger did not record what happened; then no further work begins. All other failures are states in the ledger: a
 /// source that is Partial, a cluster that is unreachable, a tenant that fails.
 pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Result<CycleReport, RuntimeError> {
     let began = runtime.now();
@@ -196,8 +196,8 @@ pub async fn preview_before_init(settings: &Settings, now: Timestamp) -> Result<
     Ok(PlanAnswer { text, plan: preview.json(), exit_code: preview.exit_code() })
 }
 
-/// Goes on reading while the ledger takes no writes: notes what the directories show, and how many accounts have
-/// something to do. Writes nothing.
+/// Goes on reading while the ledger takes no writes: keeps in memory what the directories show, and counts the accounts
+/// that have something to do. Writes nothing.
 pub async fn read_on(runtime: &mut Runtime) -> Result<(), RuntimeError> {
     let Some(heard) = ask(runtime, Trigger::Schedule).await else { return Ok(()) }; // directories: read
     let Runtime { settings, sealer, planner, ledger, clusters, .. } = runtime;
@@ -208,8 +208,8 @@ pub async fn read_on(runtime: &mut Runtime) -> Result<(), RuntimeError> {
     Ok(())
 }
 
-/// Returns the answers of the directories if this cycle reads them. It does if its trigger asks for that, or if an
-/// order waits for a read.
+/// Returns the answers of the directories; `None` if this cycle does not read them. A cycle reads them if its trigger
+/// asks for a read, or if an order waits for one.
 async fn hear(runtime: &mut Runtime, trigger: Trigger) -> Result<Option<DirectorySnapshot>, RuntimeError> {
     let ledger = runtime.ledger.state();
     // Any other order is carried out first, and waits for no directory.
@@ -242,7 +242,7 @@ fn count(metrics: &SharedMetrics, decided: &Decided, done: &execute::Report) {
     }
 }
 
-/// Everything except the ledger that a cycle decides from.
+/// Everything, apart from the ledger, that the decisions of a cycle depend on.
 struct Readings<'a> {
     heard: Option<DirectorySnapshot>,
     inventory: Inventory,
@@ -266,20 +266,21 @@ struct Decided {
     events: Vec<Event>,
 }
 
-/// Decides, and records what was seen and what will be done, each in one transaction. So the ledger has the state and
-/// the generation of every change before it is made.
+/// Decides, and records what was seen and what will be done, each in one transaction. The ledger therefore contains the
+/// state and the generation of every change before the change is made.
 async fn decide(ledger: &mut Ledger, planner: &mut Planner, readings: Readings<'_>) -> Result<Decided, StoreError> {
     let now = readings.now;
     let evolved = evolve(readings.with(ledger.state()), planner);
     let Evolved { seen, known, plan, approved, refusals, intended, after } = evolved;
-    // Dropped first, because the first write would copy maps that are still shared.
+    // These values are dropped first, because a write copies every map that they still share with the ledger.
     drop((readings, known, after));
     ledger.write(&seen.changes, &seen.events, now).await?;
     ledger.write(&intended.changes, &intended.events, now).await?;
     Ok(Decided { plan, approved, refusals, events: intended.events })
 }
 
-/// Executes, and stores what was done meanwhile. If the ledger does not record it, nothing more begins.
+/// Executes the plan, and meanwhile stores what was done. If the ledger does not record something, no further work
+/// begins.
 async fn carry_out(
     ledger: &mut Ledger,
     approved: &ApprovedPlan,

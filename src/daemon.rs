@@ -69,8 +69,8 @@ pub fn now() -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
-/// After this time, a cycle begins no further grants and repairs, but leaves them to the next cycle. Planning 10,000
-/// accounts again takes less than a second, so a bootstrap loses little time.
+/// After this time, a cycle begins no further grants and repairs; the next cycle makes them. Planning 10,000 accounts
+/// again takes less than a second, so a bootstrap loses little time.
 const SLICE: Duration = Duration::from_secs(30);
 
 /// Runs the daemon until SIGTERM or SIGINT.
@@ -131,8 +131,8 @@ struct Loop {
 #[derive(Default)]
 struct Waiters {
     syncs: Vec<Reply<CycleReport>>,
-    /// Those that arrived while others waited. Their reads begin when the others are answered, or a read that takes long
-    /// would never end.
+    /// Callers that arrived while others waited. Their reads begin after the others are answered. If each new caller
+    /// began the reads again, a read that takes long would never end.
     later_syncs: Vec<Reply<CycleReport>>,
     orders: Vec<(OrderAnswer, Reply<OrderAnswer>)>,
 }
@@ -202,7 +202,7 @@ impl Loop {
 
     /// Handles a request. If the caller is gone, a question is not answered, but orders are carried out.
     async fn asked(&mut self, request: Request) -> Result<(), DaemonError> {
-        // A login's request is recorded also if its caller is gone: the account is there at the next login.
+        // A login's request is recorded even if its caller is gone, so that the account exists at the next login.
         if request.is_abandoned() && !matches!(request, Request::Ensure(..)) {
             return Ok(());
         }
@@ -229,8 +229,8 @@ impl Loop {
                 drop(reply.send(answer));
             }
             Request::Sync(reply) => {
-                // Only once for each request, because repeated attempts would lock the directory account if the
-                // password is wrong.
+                // A refused password is tried again only once for each request, because repeated attempts with a wrong
+                // password would lock the account in the directory.
                 self.runtime.directories.forget_refusals();
                 if self.waiters.syncs.is_empty() {
                     self.begin_sync(vec![reply]);
@@ -313,8 +313,8 @@ impl Loop {
         }
         self.inbox.was_cut &= trigger == Trigger::Order;
         if is_sliced {
-            // The rest needs no second full read, and no source before its interval is over. A change that ended the
-            // slice reads its source in the next cycle, which carries out the rest too.
+            // The rest needs no second full read, and reads no source before its interval is over. A change that ended
+            // the slice reads its source in the next cycle, which also carries out the rest.
             let is_hurried = under_way.work.hurry.is_cancelled();
             self.due.insert(if is_hurried { Trigger::Change } else { Trigger::Schedule });
         }
@@ -331,7 +331,7 @@ impl Loop {
         Ok(())
     }
 
-    /// Has every source read from now on, for these callers.
+    /// Requests a cycle for these callers, in which every read of a source begins after this moment.
     fn begin_sync(&mut self, replies: Vec<Reply<CycleReport>>) {
         self.runtime.directories.begin_again();
         self.waiters.syncs.extend(replies);

@@ -2,7 +2,7 @@
 //!
 //! The product is one pipeline of values, and [`cycle`](../bursar/cycle/index.html) reads like its table of contents:
 //! directories are read, the ledger remembers what they showed, the desired state is derived and compared with the
-//! observed state, the difference becomes a plan, limits guard the plan, and only then it is executed.
+//! observed state, the difference becomes a plan, limits guard the plan, and only then is the plan executed.
 
 pub use bursar_core::{
     admission, contract, desired, digest, errors, evolve, identity, inventory, json_text, kinds, ledger, merge, orders,

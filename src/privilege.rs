@@ -9,7 +9,7 @@ use nix::unistd::{Gid, Uid, User, getgrouplist, setegid, seteuid, setgroups, set
 pub const USER: &str = "bursar";
 
 /// Changes the process to [`USER`], if it runs as root and that user exists. Packages create the user; a checkout on a
-/// machine without it goes on as root. Must be called before any thread is started.
+/// machine without the user continues as root. Must be called before any thread is started.
 ///
 /// # Errors
 /// The system refused. Then nothing should be opened.

@@ -132,8 +132,8 @@ impl Metrics {
         self.webhook_failing.get_or_create(&[("cluster", cluster.to_owned())]).set(i64::from(failing));
     }
 
-    /// Sets the number of faults of the daemon's confinement, the number of certificates that it did not ask for, and
-    /// the seconds until its own certificate expires.
+    /// Sets the number of faults of the daemon's confinement, the number of certificates that the daemon did not ask
+    /// for, and the seconds until the daemon's own certificate expires.
     pub fn confinement(&self, cluster: &str, (broken, unknown): (usize, usize), own: Option<i64>) {
         let label = [("cluster", cluster.to_owned())];
         self.confinement.get_or_create(&label).set(count_gauge(broken));
@@ -344,8 +344,8 @@ fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
     }
 }
 
-/// Returns the seconds since `at`. If the clock was set back to before it, the age is unknown and counts as the longest:
-/// a negative age would silence the alert.
+/// Returns the seconds since `at`. If the clock was set back to a time before `at`, the age is unknown and counts as
+/// the longest, because a negative age would silence the alert.
 fn age(at: i64, now: Timestamp) -> i64 {
     Some(now.as_second() - at).filter(|age| *age >= 0).unwrap_or(i64::MAX)
 }

@@ -1,5 +1,5 @@
-//! The files of `state_dir/archive`. They are written completely or not at all, only user `bursar` can read them, and
-//! each is read back before it counts.
+//! The files of `state_dir/archive`. Each is written completely or not at all, only user `bursar` can read it, and it
+//! gets its name only after it was read back and compared.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -60,7 +60,7 @@ impl Archives {
         self.folder.join(file)
     }
 
-    /// Writes an archive with mode 0600, reads it back and compares it. The file gets its name only then.
+    /// Writes an archive with mode 0600, reads it back and compares it. The file gets its name after the comparison.
     pub fn write(&self, file: &str, packed: &Packed) -> Result<Written, ArchiveError> {
         let at = |path: &Path| {
             let path = path.to_owned();
@@ -72,7 +72,7 @@ impl Archives {
         }
         let read = write_whole(&partial, &packed.bytes).and_then(|()| fs::read(&partial));
         let read = read.map_err(at(&partial)).inspect_err(|_| {
-            // Each attempt uses another name, so on a full disk the partial files would accumulate.
+            // Each attempt uses another name, so the partial files of failed attempts would accumulate on a full disk.
             let _ = fs::remove_file(&partial);
         })?;
         if read != packed.bytes || files(&read).ok().as_ref() != Some(&packed.files) {
@@ -109,7 +109,8 @@ impl Archives {
         names
     }
 
-    /// Reads an archive whose digest the ledger does not have: its own description, and its current digest and size.
+    /// Reads an archive whose digest is not in the ledger. Returns the archive's description of itself, and the file's
+    /// digest and size.
     pub fn found(&self, file: &str) -> Result<(About, Written), ArchiveError> {
         let path = self.path(file);
         let bytes = fs::read(&path).map_err(|source| ArchiveError::File { path, source })?;

@@ -46,7 +46,7 @@ pub enum ArchiveError {
     /// The file that was read back differs from what was written.
     #[error("{0} differs from what was written to it; check the disk")]
     Differs(PathBuf),
-    /// The digest in the ledger is another one.
+    /// The file's digest differs from the digest in the ledger.
     #[error("{path} is not as it was written: its digest is {found}, and the ledger has {expected}")]
     Altered {
         path: PathBuf,
@@ -58,7 +58,7 @@ pub enum ArchiveError {
     /// The archive cannot be unpacked.
     #[error("the archive cannot be unpacked")]
     Unpack(#[source] io::Error),
-    /// A file in the archive is missing or does not parse, or the layout is another version.
+    /// A file in the archive is missing or does not parse, or the layout has another version.
     #[error("{0} in the archive is missing, or not as this version of Bursar writes it")]
     Content(String),
     /// Secrets could not be encrypted.
@@ -89,7 +89,7 @@ pub struct About {
     pub secrets: u64,
     /// Number of Secrets that were left out.
     pub left_out: u64,
-    /// The age public key that they are encrypted to.
+    /// The age public key that the Secrets are encrypted to.
     pub recipient: Option<String>,
     /// The state of the workloads before the suspension.
     pub workloads: Vec<Workload>,

@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         tracing::error!(%error, "cannot become user bursar");
         return ExitCode::from(77);
     }
-    // After the change of the user, because the kernel resets this setting then.
+    // This comes after the change of the user, because that change makes the kernel reset the setting.
     if let Err(error) = privilege::keep_memory_private() {
         tracing::error!(%error, "cannot hide the program's memory from other processes");
         return ExitCode::FAILURE;

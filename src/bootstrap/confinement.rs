@@ -61,7 +61,7 @@ pub struct Expected {
     /// The daemon may write the object.
     pub repairable: bool,
     /// The object depends on the configuration that `init` was given. It is therefore compared with the annotations
-    /// that `init` wrote on it. If `init` was given another configuration, the object is outdated.
+    /// that `init` wrote on it. If `init` was given another configuration than the current one, the object is outdated.
     pub noted: bool,
     /// The object is a rule for adopted namespaces, which does not confine the daemon. If it differs, an administrator
     /// has not run `init` yet. If `manifest` has no `spec`, the object should not exist.
@@ -82,7 +82,7 @@ enum Seen {
     Present(Box<Value>),
 }
 
-/// The watches. They end when this is dropped.
+/// The watches of the confinement. They end when this value is dropped.
 #[derive(Debug)]
 pub struct ConfinementWatch {
     seen: Arc<Mutex<BTreeMap<Name, Seen>>>,
@@ -239,7 +239,7 @@ fn seen_of(mut object: DynamicObject) -> Value {
     })
 }
 
-/// Returns the parts of an object that are compared: not the status, which the API server writes.
+/// Returns the parts of an object that are compared. The status is not compared, because the API server writes it.
 fn content(object: &Value) -> [&Value; 3] {
     [&object["spec"], &object["webhooks"], &object["metadata"]]
 }
@@ -314,7 +314,8 @@ pub fn rule_names(policy: &Policy, cluster: &ClusterName) -> Vec<String> {
     Adopting::of(policy, cluster).iter().flat_map(Adopting::names).collect()
 }
 
-/// Returns the rules for adopted namespaces: those that should exist, and, without `spec`, those that should not.
+/// Returns the manifests of the rules for adopted namespaces. A rule that should not exist has a manifest without
+/// `spec`.
 fn rules(adopting: &[Adopting]) -> Vec<Expected> {
     let mut wanted = adopted_rules::manifests(adopting);
     for name in adopting.iter().flat_map(Adopting::names) {
@@ -338,7 +339,7 @@ pub fn ways_to_administrator(needs: &Needs, said: &Said) -> Vec<String> {
     let mut ways = Vec::new();
     if said.approver.is_none() {
         ways.push(
-            "it approves its own certificate requests, whose names no policy can read (bursar approver install)"
+            "it approves its own certificate requests, and no policy can read their subjects (bursar approver install)"
                 .to_owned(),
         );
     }

@@ -124,7 +124,7 @@ fn variables(needs: &Needs) -> Value {
         list("classNow", format!("variables.writes && {} in object.metadata.?labels.orValue({{}})", text(CLASS))),
         list("classBefore", format!("variables.old && {} in oldObject.metadata.?labels.orValue({{}})", text(CLASS))),
         list("adoptable", format!("variables.old && {} in oldObject.metadata.?labels.orValue({{}})", text(ADOPT))),
-        // No subject is bound in the namespace of the self-test, whatever its label says.
+        // The namespace of the self-test has the class label, but no subject may be bound in it.
         list(
             "tenantPlace",
             format!(
@@ -149,8 +149,8 @@ fn variables(needs: &Needs) -> Value {
                 .to_owned()
         ),
         list("subjects", "variables.writes ? object.?subjects.orValue([]) : []".to_owned()),
-        // If somebody removed the label of one of the daemon's bindings, the daemon empties the binding before it
-        // deletes it.
+        // If somebody removed the label of one of the daemon's bindings, the daemon empties the binding before the
+        // deletion.
         list(
             "empties",
             "(variables.isBinding || variables.isClusterBinding) && variables.writes && variables.old && \
@@ -169,7 +169,8 @@ fn variables(needs: &Needs) -> Value {
         list("roles", texts(&needs.roles)),
         list("adoptedPlace", adopted::place(needs)),
         list("levels", adopted::levels(needs)),
-        // A binding without subjects gives nobody anything, so the daemon may empty its own in every namespace.
+        // A binding without subjects gives nobody anything, so the daemon may empty its own bindings in every
+        // namespace.
         list(
             "leftBehind",
             format!(
@@ -183,7 +184,8 @@ fn variables(needs: &Needs) -> Value {
         list("isSecret", is(ManagedKind::Secret)),
         // The answer to a deletion of a collection contains the objects, so a dry run would let the daemon read them.
         list("dryRun", "request.?dryRun.orValue(false)".to_owned()),
-        // An eviction deletes what lets others act in a suspended namespace without one of our credentials.
+        // An eviction deletes the objects through which others can act in a suspended namespace without a credential of
+        // Bursar: Secrets with tokens, and the default service account.
         list(
             "evicts",
             format!(
@@ -233,7 +235,8 @@ fn template_pattern(template: &str, name: &str) -> String {
     format!("^{}$", template.replace('.', "[.]").replace("{name}", name))
 }
 
-/// A CEL string. Quotes and backslashes are removed, so a value cannot end the string; none of our values has any.
+/// Returns a CEL string. Quotes and backslashes are removed, so that a value cannot end the string; Bursar's values
+/// contain neither.
 fn text(value: &str) -> String {
     format!("'{}'", value.replace(['\'', '\\'], ""))
 }

@@ -22,17 +22,17 @@ pub enum AccessError {
         #[source]
         source: Box<kube::config::KubeconfigError>,
     },
-    /// The kubeconfig lacks something, or has too much.
+    /// The file cannot be used, for the reason in `what`.
     #[error("kubeconfig {}: {what}", path.display())]
     Incomplete { path: PathBuf, what: &'static str },
-    /// The kubeconfig gives no client.
+    /// No client can be built from the kubeconfig.
     #[error("kubeconfig {} cannot be used", path.display())]
     Client {
         path: PathBuf,
         #[source]
         source: WatchError,
     },
-    /// The API server refused or failed a request.
+    /// A request to the API server failed or was refused.
     #[error("{what}")]
     Api {
         /// The request.
@@ -54,14 +54,14 @@ pub enum AccessError {
         /// The request.
         what: String,
     },
-    /// The mark is higher than this process ever wrote it, or names another process as its holder.
+    /// The mark is higher than any generation that this process wrote, or names another process as its holder.
     #[error(
         "bursar-mark proves that the ledger is out of date or that another process replaced this one; nothing is written, \
          and the daemon exits"
     )]
     Behind,
-    /// Somebody else changed the mark at each try.
-    #[error("somebody else writes ConfigMap bursar-mark in namespace bursar all the time; it is retried")]
+    /// Another client changed the mark between each read and write.
+    #[error("another client keeps changing ConfigMap bursar-mark in namespace bursar; the write is retried")]
     Contended,
     /// Another ledger owns this cluster.
     #[error(
@@ -147,8 +147,8 @@ pub enum AccessError {
     },
     /// The webhook is installed, but does not become available.
     #[error(
-        "Deployment bursar-webhook in namespace bursar is not available after {} s ({why}); nothing waits for it yet. See \
-         `kubectl -n bursar get pods` and the image",
+        "Deployment bursar-webhook in namespace bursar is not available after {} s ({why}); the webhook is not in force \
+         yet. See `kubectl -n bursar get pods` and the image",
         waited.as_secs()
     )]
     NotAvailable {

@@ -1,5 +1,5 @@
-//! Writes files completely or not at all. A file has mode 0600 until its owner and mode are set. A file belongs to the
-//! process that writes it. `init` therefore writes the daemon's files as the daemon's user
+//! Writes files completely or not at all. A file has mode 0600 until its owner and mode are set. A new file belongs to
+//! the user of the process. `init` therefore writes the daemon's files as the daemon's user
 //! ([`crate::privilege::as_bursar`]): if root wrote them, that user could replace a path with a link, and root would
 //! follow it.
 
@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 use super::AccessError;
 
-/// The seed of the seal (`contract::Sealer`).
+/// The name of the file with the seed of the seal (`contract::Sealer`).
 pub const SEAL_KEY: &str = "seal.key";
 
 /// Writes a file that only its owner can read, and replaces an older one.

@@ -1,5 +1,5 @@
-//! `bursar init`: with the administrator's credential, creates what the daemon needs and cannot create itself. It can
-//! be repeated.
+//! `bursar init`: with the administrator's credential, creates what the daemon needs and cannot create itself. The
+//! command can be repeated.
 //!
 //! The daemon admission policy is created before the daemon gets rights. A new credential is written only after the API
 //! server was seen to enforce the policy on it.
@@ -40,8 +40,8 @@ use crate::observed::discovery::{Kinds, resource};
 use crate::policy::Policy;
 use crate::privilege;
 
-/// A new policy and a new role take effect within about a second. The informers of a busy API server may need a few
-/// more.
+/// A new policy and a new role take effect within about a second, or a few seconds more if the API server's informers
+/// are busy.
 const IN_FORCE_WITHIN: Duration = Duration::from_secs(15);
 /// The interval between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -99,13 +99,13 @@ pub enum Did {
     Removed,
 }
 
-/// Like [`init()`], but also if another ledger owns the cluster. The rights of that ledger's daemon end with this.
+/// Like [`init()`], but also if another ledger owns the cluster. This ends the rights of that ledger's daemon.
 pub async fn take_over(request: InitRequest<'_>) -> Result<InitReport, AccessError> {
     make(request, true).await
 }
 
-/// Creates the daemon's access to a cluster. If it is repeated, it applies the changes of the configuration and issues
-/// another certificate to the daemon.
+/// Creates the daemon's access to a cluster. Each repetition applies the changes of the configuration and issues a new
+/// certificate to the daemon.
 pub async fn init(request: InitRequest<'_>) -> Result<InitReport, AccessError> {
     make(request, false).await
 }
@@ -182,7 +182,7 @@ async fn public_key(state_dir: &Path) -> Result<[u8; 32], AccessError> {
 }
 
 /// Returns the administrator's choices: those that the cluster records, and the list of administrators of the request.
-/// An approver counts as installed if its own ConfigMap exists, because only an administrator can write that one.
+/// An approver counts as installed if its own ConfigMap exists, because only an administrator can write that ConfigMap.
 async fn said(client: &Client, request: InitRequest<'_>) -> Result<Said, AccessError> {
     let mut said = owner_and_said(client).await?.map(|(_, said)| said).unwrap_or_default();
     if let Some(rules) = approver::found(client).await? {
@@ -223,7 +223,7 @@ async fn wanted(client: &Client, needs: &Needs, ledger_id: &str, said: &Said) ->
     Ok(manifests(needs, &manifest_kinds, &edit, &backstop, (ledger_id, said)))
 }
 
-/// Writes the kubeconfig and the seal's key as the daemon's user, because the files must belong to it.
+/// Writes the kubeconfig and the seal's key as the daemon's user, who must own both files.
 async fn write(new: &OwnCredential, request: InitRequest<'_>) -> Result<bool, AccessError> {
     let path = request.daemon_kubeconfig;
     let written = privilege::as_bursar(async {
@@ -336,7 +336,7 @@ pub(super) async fn apply(client: &Client, manifest: &Value) -> Result<Made, Acc
     let (kind, name) = (text(&manifest["kind"]), text(&manifest["metadata"]["name"]));
     let what = format!("{kind} {name}");
     let resolved = answered(&what, Kinds::default().resolve(client, &ObjectKind::of_manifest(manifest))).await?;
-    // Every supported cluster has these kinds. Only the admission policies are missing before Kubernetes 1.30.
+    // Every supported cluster has the other kinds. Only admission policies can be missing, before Kubernetes 1.30.
     let resource = resource(&resolved.ok_or(AccessError::PolicyNotEnforced)?);
     let api = match manifest["metadata"]["namespace"].as_str() {
         Some(namespace) => Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &resource),

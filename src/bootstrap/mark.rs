@@ -1,8 +1,9 @@
 //! ConfigMap `bursar-mark`: the highest generation in use in a cluster, and which process of the owning ledger runs.
 //!
-//! A ledger that was restored from a snapshot learns from the mark that it is out of date. A copy that is up to date
-//! has the same id, so a process asks before it runs: it writes a claim, which a running process sees and refuses. This
-//! file reads the mark, and [`keeper::MarkKeeper`] raises it before a binding in the cluster names a higher generation.
+//! A ledger that was restored from a snapshot learns from the mark that it is out of date. An up-to-date copy of the
+//! ledger has the same id and generations, so each process asks before it runs: it writes a claim to the mark, and a
+//! process that already runs refuses the claim. This file reads the mark, and [`keeper::MarkKeeper`] raises it before a
+//! binding in the cluster names a higher generation.
 
 pub(super) mod generations;
 pub(super) mod keeper;
@@ -40,7 +41,7 @@ pub enum Found {
     Unproven {
         /// The ledger that the mark names.
         ledger: String,
-        /// Its `resourceVersion`.
+        /// The `resourceVersion` of the mark.
         version: String,
     },
     /// The mark of this ledger.

@@ -44,7 +44,7 @@ pub use uninstall::{UninstallRequest, uninstall};
 
 use crate::observed::cluster::connect;
 
-/// Seconds to wait for an answer, as long as for the executor's requests. An API server that answers at all answers
+/// How long to wait for an answer, as long as for the executor's requests. An API server that answers at all answers
 /// sooner.
 const DEADLINE: Duration = Duration::from_secs(30);
 

@@ -39,7 +39,7 @@ pub struct Adopting {
 pub struct Confinement {
     /// Names of the accounts that may have admin and impersonation roles; empty to allow every account.
     pub administrators: BTreeSet<String>,
-    /// An approver approves the daemon's certificate requests, so the daemon may not.
+    /// An approver approves the daemon's certificate requests, so the daemon may not approve them.
     pub approver: bool,
 }
 
@@ -195,7 +195,7 @@ impl Needs {
     }
 }
 
-/// Whether the class limits a namespace with an object of this kind. Bindings are handled by their roles.
+/// Whether the class limits a namespace with an object of this kind. Role bindings grant rights and limit nothing.
 fn limits(class: &Class, kind: ManagedKind) -> bool {
     match kind {
         ManagedKind::ResourceQuota => !class.quota.is_empty(),

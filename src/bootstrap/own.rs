@@ -111,9 +111,9 @@ pub fn ended(at: Timestamp) -> String {
     format!("the daemon's own certificate ended at {at:.0}; run bursar init")
 }
 
-/// Copies the CA bundle that the configuration has for the same URL into the daemon's kubeconfig, if the API server can
-/// be reached with it. An administrator then has to replace a CA in one place only. Returns whether the file was
-/// written.
+/// Copies the configuration's CA bundle into the daemon's kubeconfig, if both name the same URL and the API server can
+/// be reached with that bundle. An administrator then has to replace a CA in one place only. Returns whether the file
+/// was written.
 pub async fn follow(kubeconfig: &Path, face: &policy::Cluster) -> Result<bool, AccessError> {
     let mut file = read(kubeconfig)?;
     if own_user(&file).is_none() {
@@ -191,7 +191,8 @@ pub(super) async fn obtain(
     Ok(OwnCredential { kubeconfig, issued })
 }
 
-/// Requests and approves a certificate of a program of ours, and checks it. Returns its PEM too.
+/// Requests and approves a certificate of a program of ours, and checks it. Returns the certificate as PEM, and its
+/// fingerprint and validity.
 pub(super) async fn signed(
     server: &ApiServer,
     key: &NewKey,

@@ -1,5 +1,6 @@
-//! The owner of a cluster: ConfigMap `bursar-owner` names the only ledger that may write there. The daemon can read it
-//! but not change it, so it also records the administrator's choices at `init` and `approver install`.
+//! The owner of a cluster: ConfigMap `bursar-owner` names the only ledger that may write there. The daemon can read the
+//! ConfigMap but not change it. The ConfigMap therefore also records the administrator's choices at `init` and
+//! `approver install`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -64,8 +65,8 @@ pub async fn owner(client: &Client) -> Result<Option<String>, AccessError> {
 }
 
 /// Rejects an administrator's kubeconfig for another cluster than the daemon's. Two clusters can have the same ledger,
-/// so the UIDs of their `ConfigMap`s are compared, not the ledger's id. If the daemon's cannot be read, nothing is
-/// compared.
+/// so the UIDs of their `ConfigMap`s are compared, not the ledger's id. If the `ConfigMap` in the daemon's cluster
+/// cannot be read, nothing is compared.
 ///
 /// # Errors
 /// The clusters differ, or a request to the administrator's cluster fails.

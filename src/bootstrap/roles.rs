@@ -115,7 +115,7 @@ pub fn daemon(needs: &Needs, confinement: &Confinement, manifest_kinds: &[Served
         rule("", &["replicationcontrollers"], &["get", "list"]),
         rule("", &["replicationcontrollers/scale"], &["patch"]),
         rule("", &["pods"], &["list", "delete"]),
-        // To check that a revoked credential has lost its rights.
+        // The daemon asks whether a revoked credential has lost its rights.
         rule("authorization.k8s.io", &["subjectaccessreviews"], &["create"]),
         // `get`: `bursar doctor` reads what these roles may write. A revocation reads what they granted, to check that
         // the revoked credential has lost it.
@@ -271,9 +271,9 @@ pub fn daemon_binding(ledger_id: &str) -> Value {
     cluster_role_binding(DAEMON_ROLE, DAEMON_ROLE, &daemon_subject(ledger_id))
 }
 
-/// The role for archives and evictions. It allows to list all objects of a namespace, including Secrets, and to delete
-/// Secrets with tokens by their type. The admission policy lets the daemon bind the role only to itself and only in
-/// namespaces of suspended tenants. The role lacks `get`, because `get` on `*` includes subresources such as
+/// The role for archives and evictions. It allows the daemon to list all objects of a namespace, including Secrets, and
+/// to delete Secrets with tokens by their type. The admission policy lets the daemon bind the role only to itself and
+/// only in namespaces of suspended tenants. The role lacks `get`, because `get` on `*` includes subresources such as
 /// `pods/exec`, and so gives access to pods.
 #[must_use]
 pub fn archive() -> Value {
@@ -294,9 +294,10 @@ pub fn impersonation(needs: &Needs) -> Vec<Value> {
     roles.chain(binding).collect()
 }
 
-/// This server's `edit`, as it is aggregated now, without the rights that would undo a tenant's isolation: writing
-/// network policies (they only add up), requesting tokens of service accounts, and impersonating service accounts. It
-/// grants no writes to quotas and limit ranges either, even if a site aggregated them to `edit`.
+/// Returns the tenants' role: this server's `edit`, as it is aggregated now, without the rights that would undo a
+/// tenant's isolation. These are writing network policies (policies only add up), requesting tokens of service
+/// accounts, and impersonating service accounts. The role grants no writes to quotas and limit ranges either, even if a
+/// site aggregated them to `edit`.
 #[must_use]
 pub fn tenant(edit: &[Value]) -> Value {
     let rules: Vec<Value> = edit.iter().flat_map(without_escape).collect();
@@ -362,8 +363,8 @@ fn without_escape(rule: &Value) -> Vec<Value> {
     rules
 }
 
-/// Whether tenants may only read the resource: one that only the daemon and administrators write, a network policy of
-/// another API (`ciliumnetworkpolicies`), or one of [`ADDRESSES`].
+/// Whether tenants may only read the resource: only the daemon and administrators write it, it is a network policy of
+/// another API (`ciliumnetworkpolicies`), or it is one of [`ADDRESSES`].
 fn is_read_only(resource: &str) -> bool {
     let mut ours = ManagedKind::ALL.iter().map(|kind| kind.row());
     ours.any(|row| !row.tenants_may_write && row.plural == resource)

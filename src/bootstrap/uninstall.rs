@@ -1,6 +1,6 @@
 //! `bursar uninstall`: removes Bursar from a cluster with the administrator's credential. Everything that grants access
-//! or refuses requests is removed. The tenants' namespaces, quotas, network policies and volumes stay. It can be
-//! repeated.
+//! or refuses requests is removed. The tenants' namespaces, quotas, network policies and volumes stay. The command can
+//! be repeated.
 
 use std::path::Path;
 
@@ -96,7 +96,7 @@ pub async fn uninstall(request: UninstallRequest<'_>) -> Result<Vec<Made>, Acces
 
 type Metadata = PartialObjectMeta<DynamicObject>;
 
-/// All objects of [`KINDS`] with our labels, in that order.
+/// Returns all objects of [`KINDS`] with our labels, in the order of [`KINDS`].
 async fn all_of_ours(client: &Client) -> Result<Vec<(ApiResource, Metadata)>, AccessError> {
     let managers = [MANAGER, INIT_MANAGER, WEBHOOK, approver::APPROVER].join(",");
     let ours = ListParams::default().labels(&format!("{MANAGED_BY} in ({managers})"));

@@ -461,7 +461,8 @@ pub struct ArchiveApply {
 /// Commands of `home`.
 #[derive(Debug, Subcommand)]
 pub enum Home {
-    /// Show which entries of an account's kubeconfig belong to Bursar, and whether a replaced user's part is kept
+    /// Show which entries of an account's kubeconfig belong to Bursar, and whether the user's part of a replaced file
+    /// is kept
     Show(Account),
     /// Restore the user's part of the kubeconfig that Bursar last replaced; Bursar's current entries stay
     Restore(MaybeReasoned),

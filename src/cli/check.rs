@@ -76,8 +76,8 @@ fn judged(context: &Context) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Returns errors and warnings about files that root can read and the daemon cannot. If this process is root, it becomes
-/// user `bursar`, and reads every file again. Without that user there is nothing to compare.
+/// Returns errors and warnings about files that root can read and the daemon cannot. A process of root becomes user
+/// `bursar` and reads every file again. Without that user there is nothing to compare.
 pub(super) fn only_root_reads(context: &Context) -> Result<(Vec<String>, Vec<String>), Failure> {
     let (path, was_root) = (&context.global.config, Uid::effective().is_root());
     let text = fs::read_to_string(path).unwrap_or_default();

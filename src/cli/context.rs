@@ -102,7 +102,7 @@ impl Context {
 }
 
 /// Opens the file of `--ledger`. If it is not a ledger, the error says only that, because the remedies for a damaged
-/// ledger are about the configured one.
+/// ledger concern the configured ledger.
 async fn named(path: &Path) -> Result<ReadStore, Failure> {
     let is_no = |why: &str| {
         Failure::new(Exit::Failed, format!("{} is neither a ledger nor a backup of one: {why}", path.display()))

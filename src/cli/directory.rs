@@ -53,7 +53,7 @@ fn adoptions(ledger: &LedgerState, account: &Account) -> Vec<String> {
     let entries = entries_for(ledger, account);
     let line = |entry: &&RejectedEntry| {
         let id = entry.id.as_ref()?.0.as_str();
-        // Somebody else wrote the id and the DN, so neither may begin another line.
+        // The id and the DN come from the directory, so neither may begin another line.
         let is_plain = id.chars().all(|letter| letter.is_ascii_graphic() && letter != '"');
         let order = format!("account {} {} --entry {id}", account.kind, account.name);
         is_plain.then(|| (format!("# {:?}", entry.dn), order))

@@ -1,6 +1,6 @@
-//! `bursar home show|restore`: shows which entries of a kubeconfig are Bursar's, and restores the user's part of the
-//! replaced one. `bursar-homed` reads and writes the file. It answers only user `bursar`, and returns nothing of the
-//! user's part. The daemon records a restoration.
+//! `bursar home show|restore`: shows which entries of a kubeconfig are Bursar's, and restores the user's part of a
+//! kubeconfig that Bursar replaced. `bursar-homed` reads and writes the file; it answers only user `bursar`, and
+//! returns nothing of the user's part. The daemon records a restoration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -60,8 +60,8 @@ pub(super) async fn run(context: &Context, command: Home) -> Result<Exit, Failur
     Ok(Exit::Done)
 }
 
-/// Returns the homes of an account: those to which a kubeconfig was delivered or, if there are none, the one that its class
-/// defines.
+/// Returns the homes of an account: the homes to which a kubeconfig was delivered or, if there are none, the home that
+/// its class defines.
 fn homes(policy: &Policy, ledger: &LedgerState, account: &Account) -> Result<Vec<HomedTarget>, Failure> {
     let Account { kind, name } = account;
     let known = orders::find(ledger, *kind, name)?;
@@ -119,7 +119,7 @@ fn said(found: &Inspection) -> String {
     let list = |names: &BTreeSet<String>| names.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
     let kept = match found.kept {
         Some(bytes) => format!("the user's part of the replaced file is kept ({bytes} bytes)"),
-        None => "no replaced user's part is kept".to_owned(),
+        None => "no part of a replaced file is kept".to_owned(),
     };
     let ours = &found.ours;
     let what = match (&found.unreadable, found.exists) {

@@ -32,7 +32,8 @@ pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Fai
         return Err(Failure::new(Exit::Usage, text));
     };
     if arguments.admin.file().is_none() && !daemon_kubeconfig.exists() {
-        // Later, the daemon's own kubeconfig shows whether the administrator's is for the same cluster.
+        // The daemon's own kubeconfig shows whether the administrator's kubeconfig is for the same cluster. Before the
+        // first `init`, nothing shows that, so the administrator must name the file.
         let text = format!("name the administrator's kubeconfig of cluster {cluster}: --admin-kubeconfig FILE");
         return Err(Failure::new(Exit::Usage, text));
     }

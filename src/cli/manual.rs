@@ -71,7 +71,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("bursar adopt account tool foo", "another entry of the directory gets the account"),
     ("bursar adopt object rolebinding tool-foo/bursar-tenant", "takes over an object that somebody else made"),
     ("bursar adopt import FILE", "does all adoptions that a file lists"),
-    ("bursar directory accept people --reason \"server restored\"", "believes the next read as it is"),
+    ("bursar directory accept people --reason \"server restored\"", "accepts the next read as it is"),
     ("bursar directory diff people --config new.toml", "exit code 0: no difference; 2: differences"),
     ("bursar directory imported", "accounts that seem to be imported again"),
     ("bursar ensure user alice --timeout 30s", "waits for a working kubeconfig, for login hooks"),
@@ -80,7 +80,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("bursar webhook install --cluster prod", "installs the webhook in the cluster"),
     (
         "bursar webhook install --cluster prod --url https://10.0.0.5:9443 --write /etc/bursar-webhook",
-        "outside of the cluster; start unit bursar-webhook first",
+        "for a webhook outside the cluster; start unit bursar-webhook first",
     ),
     ("bursar webhook selftest --cluster prod", "sends dry-run requests that must pass or be refused"),
     ("bursar webhook audit --config new.toml", "which existing objects break rules of a new configuration"),
@@ -98,16 +98,16 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("bursar uninstall --cluster prod --admin-kubeconfig FILE --dry-run", "lists what would be removed"),
     (
         "bursar uninstall --cluster prod --admin-kubeconfig FILE",
-        "takes Bursar out of the cluster; tenants' things stay",
+        "removes Bursar from the cluster; tenants keep their namespaces and data",
     ),
     ("bursar ledger backup FILE", "copies the ledger, also while the daemon runs"),
-    ("bursar ledger verify", "proves that the history was not changed"),
+    ("bursar ledger verify", "checks that the history was not changed"),
     ("bursar ledger restore FILE", "replaces a damaged ledger by a backup"),
-    ("bursar ledger rebuild", "makes a lost ledger again from directories, clusters and homes"),
+    ("bursar ledger rebuild", "rebuilds a lost ledger from directories, clusters and homes"),
     ("bursar completions bash >/etc/bash_completion.d/bursar", "installs the completions for bash"),
     ("bursar man --out FOLDER", "writes all manual pages into a folder"),
 ];
-/// What exit codes mean for a command, if they mean more than for every command.
+/// The meanings of exit codes that are specific to a command.
 const EXITS: &[(&str, &[(&str, &str)])] = &[
     (
         "plan",
@@ -206,7 +206,7 @@ fn synopsis(command: &clap::Command) -> String {
             options.push((argument.is_global_set(), shown));
         }
     }
-    // The options of every command come last.
+    // Options that every command has come last.
     options.sort_by_key(|(is_global, _)| *is_global);
     words.extend(options.into_iter().map(|(_, option)| option));
     if !either.is_empty() {
@@ -242,7 +242,7 @@ pub(super) fn more(command: &str) -> String {
             let Some((code, meaning)) = line.trim_start().split_once("  ") else { continue };
             match own.iter().find(|(known, _)| *known == code) {
                 Some((_, meaning)) => listed(&mut text, code, meaning),
-                // No other command has this code.
+                // Only the commands in `EXITS` exit with this code.
                 None if code == "2" => {}
                 None => listed(&mut text, code, meaning),
             }

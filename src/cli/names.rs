@@ -1,5 +1,5 @@
 //! Prints names for shell completions: accounts, refusals and archives from the ledger, classes, clusters and sources
-//! from the configuration. A caller who may read neither gets none.
+//! from the configuration. A caller who may not read the ledger or the configuration gets no names from it.
 
 use super::arguments::NameKind;
 use super::context::Context;

@@ -29,7 +29,7 @@ impl Display for Escaped<'_> {
                 '"' => f.write_str("&quot;")?,
                 '\'' => f.write_str("&#39;")?,
                 '\n' | '\t' => f.write_char(' ')?,
-                // XML allows neither of them, not even escaped.
+                // XML allows neither of these two characters, not even escaped.
                 '\u{fffe}' | '\u{ffff}' => f.write_char('\u{fffd}')?,
                 other if other.is_control() => f.write_char('\u{fffd}')?,
                 other => f.write_char(other)?,

@@ -106,8 +106,8 @@ pub(super) async fn sources(settings: &Settings) -> (Vec<Finding>, Vec<PathBuf>)
     (findings, entries.filter_map(|entry| entry.home).collect())
 }
 
-/// Returns the counts of entries, such as `: 3512 users; 5 tools, 0 with maintainers`. A wrong attribute for members
-/// shows nowhere else.
+/// Returns the counts of entries, such as `: 3512 users; 5 tools, 0 with maintainers`. Nothing else shows that the
+/// attribute for members is wrong.
 fn kinds(read: &SourceRead) -> String {
     let mut kinds: BTreeMap<AccountKind, (usize, usize)> = BTreeMap::new();
     for entry in &read.entries {
@@ -141,8 +141,8 @@ fn untold(sources: &[SourceConfig], read: &SourceRead) -> Option<Finding> {
     })
 }
 
-/// Returns a finding if the server of a source does not report its replication state. Bursar could not tell it from a
-/// server that was restored from a backup of weeks ago.
+/// Returns a finding if the server of a source does not report its replication state. Bursar cannot tell such a server
+/// from one that was restored from an old backup.
 fn undated(sources: &[SourceConfig], read: &SourceRead) -> Option<Finding> {
     let source = sources.iter().find(|source| source.name == read.source)?;
     let server = read.server.as_ref().filter(|_| read.marks.says_nothing())?;
@@ -177,8 +177,8 @@ pub(super) async fn evidence(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-/// Returns the exceptions that ended within [`ENDED_WITHIN`] days. The ledger does not know what they let in; only an
-/// audit finds it.
+/// Returns the exceptions that ended within [`ENDED_WITHIN`] days. The ledger does not know which objects they
+/// admitted; only an audit finds these.
 pub(super) async fn ended_exceptions(settings: &Settings) -> Vec<Finding> {
     let ledger = settings.ledger();
     if !ledger.exists() {

@@ -64,7 +64,7 @@ async fn list(context: &Context, asked: MaybeAccount) -> Result<Exit, Failure> {
     output::list(context, &rows, &COLUMNS, "no overrides")
 }
 
-/// Whether an override has no end. The database and JSON have a time for it that sorts after all others.
+/// Whether an override has no end. In the database and in JSON, its end is a time that sorts after all others.
 fn is_open(until: &Value) -> bool {
     until.as_str().is_some_and(|until| until.starts_with("9999-12-31"))
 }

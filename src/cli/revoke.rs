@@ -57,16 +57,16 @@ async fn of_class(context: &Context, request: RevokeClass) -> Result<Exit, Failu
 }
 
 /// Returns the unfinished revocations and suspensions. An account that was suspended meanwhile may still have its
-/// bindings in a cluster that does not answer. Other classes are included, because a row of `tenant` has only the first
-/// class of the account.
+/// bindings in a cluster that does not answer. Accounts of other classes are included, because a row of `tenant` has
+/// only the first class of the account.
 fn unfinished(all: &[Unfinished]) -> Vec<String> {
     let open = all.iter().filter(|one| ["revoke", "suspend"].contains(&one.what.as_str()));
     open.map(ToString::to_string).collect()
 }
 
-/// Selects accounts and clusters in which foreign bindings still name the holder of old credentials, by the newest
-/// answer since the last revocation of the class was ordered. Accounts of other classes are included, because a row of
-/// `tenant` has only the first class of the account.
+/// Selects accounts and clusters in which foreign bindings still name the holder of old credentials. Only the newest
+/// answer since the last revocation of the class was ordered counts. Accounts of other classes are included, because a
+/// row of `tenant` has only the first class of the account.
 const BOUND: &str = "WITH began AS (
       SELECT max(id) AS id FROM event WHERE action = 'revocation of a class ordered' AND detail ->> 'class' = ?1
     ), asked AS (
@@ -100,7 +100,7 @@ struct Ended {
 
 /// The reasons why old credentials may still be accepted.
 struct Open {
-    /// Lines about foreign bindings. An error if the ledger, which knows them, cannot be read by the caller.
+    /// Lines about foreign bindings. An error if the caller may not read the ledger, which records these bindings.
     bound: Result<Vec<String>, Failure>,
     /// Lines about unfinished revocations and suspensions.
     open: Vec<String>,

@@ -1,5 +1,6 @@
 //! `bursar show [KIND NAME]`: prints everything that the ledger knows about one account. If the caller may not read the
-//! ledger, the daemon answers about the caller's own account. Without a daemon, the ledger answers those who may read it.
+//! ledger, the daemon answers about the caller's own account. If no daemon runs, callers who may read the ledger still
+//! get an answer.
 
 use nix::unistd::Uid;
 use serde_json::Value;
@@ -45,7 +46,7 @@ async fn of_daemon(context: &Context, of: Option<AccountName>) -> Result<Value, 
 }
 
 /// Opens the ledger for a question about the caller's own account, because no daemon runs. Returns the ledger and the
-/// caller's uid. If the caller may not read the ledger, fails with `absent`, the error that no daemon answers.
+/// caller's uid. If the caller may not read the ledger, fails with `absent`, which says that no daemon answers.
 pub(super) async fn without_daemon(
     context: &Context,
     absent: Failure,

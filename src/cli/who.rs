@@ -20,7 +20,7 @@ use crate::report::who::answer;
 use crate::report::who::what::What;
 use crate::{bootstrap, daemon};
 
-/// The deadline of a cluster's answer, for which the ledger's answer has to wait.
+/// The deadline of a cluster's answer. Until then, the ledger's answer is not printed either.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 pub(super) async fn run(context: &Context, asked: &Who) -> Result<Exit, Failure> {

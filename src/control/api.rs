@@ -136,7 +136,7 @@ pub struct RealmTrouble {
     pub since: Timestamp,
     /// The number of failed attempts.
     pub attempts: u64,
-    /// It is not tried again before this time.
+    /// The realm is not tried again before this time.
     pub next_try: Timestamp,
 }
 
@@ -198,7 +198,7 @@ pub struct ClusterStatus {
 /// An answer of the webhook.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WebhookAnswer {
-    /// When it was asked.
+    /// When the webhook was asked.
     pub at: Timestamp,
     /// What was wrong with the answer; `None` if it was right.
     pub trouble: Option<String>,
@@ -216,7 +216,7 @@ pub struct Failing {
     pub since: Timestamp,
     /// The number of failed attempts.
     pub attempts: u64,
-    /// It is not tried again before this time.
+    /// The step is not tried again before this time.
     pub next_try: Timestamp,
 }
 
@@ -285,7 +285,7 @@ pub struct CycleReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Away {
     pub why: Option<String>,
-    /// The number of tenants that wait for it.
+    /// The number of tenants that wait for the cluster.
     pub tenants: u64,
 }
 
@@ -361,7 +361,7 @@ pub struct PlanRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConfigText {
-    /// Its path. Relative paths in the file are relative to it.
+    /// The path of the file. Relative paths in the file start at its folder.
     pub file: PathBuf,
     pub text: String,
 }
@@ -377,7 +377,7 @@ pub struct PlanAnswer {
     pub exit_code: u8,
 }
 
-/// The answer to orders. They are recorded and, if a daemon runs, the cycle in `report` carried them out.
+/// The answer to orders. The orders are recorded and, if a daemon runs, the cycle in `report` carried them out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct OrderAnswer {
     /// What happened, one line for each order.

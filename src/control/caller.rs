@@ -54,8 +54,8 @@ impl Peer {
 }
 
 impl Caller {
-    /// Returns the caller for the credentials that the kernel reports. They contain only the primary group, so the full
-    /// list is looked up. A uid without a user has no groups, and so no rights.
+    /// Returns the caller for the credentials that the kernel reports. These contain only the primary group, so the
+    /// full list of groups is looked up. A uid without a user has no groups, and so no rights.
     #[must_use]
     pub fn of(peer: Peer) -> Self {
         let user = User::from_uid(Uid::from_raw(peer.uid)).ok().flatten();
@@ -78,8 +78,8 @@ impl Caller {
     }
 }
 
-/// Returns whether the caller may give orders, and whether they may read. Orders require the right to read, because
-/// their answer is read.
+/// Returns whether the caller may give orders, and whether they may read. Giving orders requires the right to read,
+/// because the answer shows what only readers may see.
 fn rights(is_trusted: bool, groups: &BTreeSet<String>) -> (bool, bool) {
     let may_read = is_trusted || groups.contains(READER_GROUP);
     (is_trusted || (may_read && groups.contains(ADMIN_GROUP)), may_read)

@@ -1,4 +1,4 @@
-//! `bursar`'s end of the control socket: sends one request and returns its answer. If there is none, the error says
+//! `bursar`'s end of the control socket: sends one request and returns its answer. If no answer comes, the error says
 //! whether the daemon does not run, refuses, or broke the connection.
 
 use std::error::Error;
@@ -43,8 +43,8 @@ impl ControlClient {
     /// Returns a client of the daemon at `socket`. The process needs a default TLS provider, although nothing is
     /// encrypted.
     pub fn new(socket: &Path) -> Result<Self, ClientError> {
-        // A Unix socket needs no certificate authority. Without this line, `build` fails on a host that has none
-        // (without package ca-certificates).
+        // A Unix socket needs no certificate authority. Without this line, `build` fails on a host without certificate
+        // authorities (package ca-certificates).
         let builder = reqwest::Client::builder().unix_socket(socket).no_proxy().tls_certs_only([]);
         let http = builder.build().map_err(ClientError::Broken)?;
         Ok(Self { socket: socket.to_path_buf(), http })
@@ -70,7 +70,7 @@ impl ControlClient {
         self.post("/v1/orders", orders).await
     }
 
-    /// Asks for an account. The answer comes at once.
+    /// Asks for a working kubeconfig of an account. The daemon does not wait for a cycle, but answers at once.
     pub async fn ensure(&self, request: &EnsureRequest) -> Result<EnsureAnswer, ClientError> {
         self.post("/v1/ensure", request).await
     }
@@ -127,7 +127,7 @@ fn innermost(error: &reqwest::Error) -> Option<io::ErrorKind> {
     kind
 }
 
-/// HTTP requires a host; it has no effect.
+/// HTTP requires a host, but this name has no effect.
 fn url(path: &str) -> String {
     format!("http://bursard{path}")
 }

@@ -22,9 +22,10 @@ use super::caller::{Caller, Peer};
 
 /// The number of connections that all callers with the right to read may have open together.
 const READER_CONNECTIONS: usize = 64;
-/// The same for all other callers.
+/// The number of connections that all other callers may have open together.
 const OTHER_CONNECTIONS: usize = 32;
-/// The same for one of them, so that one person cannot keep everybody else out.
+/// The number of connections that one of these other callers may have open, so that one person cannot keep everybody
+/// else out.
 const OTHER_CONNECTIONS_OF_ONE: usize = 8;
 /// How long a client may take to send the headers of a request.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
@@ -33,12 +34,12 @@ const OTHERS_STAY: Duration = Duration::from_secs(10);
 /// The largest request body of callers with the right to read. An order with a long reason has a few hundred bytes, and
 /// there may be one for every account.
 const BODY_LIMIT: usize = 8 << 20;
-/// The same for all other callers, who ask for one account.
+/// The largest request body of all other callers, who ask about one account.
 const OTHERS_BODY_LIMIT: usize = 16 << 10;
-/// The number of accepted connections whose caller is not identified yet. The lookup of groups may ask a directory, and
-/// take long.
+/// The number of accepted connections whose callers may be unidentified at a time. The lookup of a caller's groups may
+/// ask a directory, and take long.
 const UNIDENTIFIED_CONNECTIONS: usize = 128;
-/// The same of one user.
+/// The number of such connections of one user.
 const UNIDENTIFIED_CONNECTIONS_OF_ONE: usize = 16;
 /// How long root and our own user wait for their names, which appear only in the history.
 const NAMED_WITHIN: Duration = Duration::from_secs(1);
@@ -103,8 +104,9 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Identifies the caller and takes its place; `None` if there is none. Root and our own user need no place and no
-    /// answer of the name services: they must be able to suspend people while everybody else waits.
+    /// Identifies the caller and takes a place for the connection; `None` if no place is free. Root and our own user
+    /// need no place and no answer of the name services: they must be able to suspend people while everybody else
+    /// waits.
     async fn admit(
         &self,
         peer: Option<Peer>,
@@ -186,7 +188,7 @@ mod tests {
     use super::*;
 
     const DEADLINE: Duration = Duration::from_secs(30);
-    /// The first uid that is not ours.
+    /// The first uid of the users without rights.
     const STRANGER: u32 = 61_000;
 
     struct Socket(tempfile::TempDir);

@@ -193,7 +193,7 @@ async fn orders(State(sender): Sender, Extension(caller): By, body: Body<Vec<Ord
     ask(&sender, |reply| Request::Orders(actor, orders, reply)).await
 }
 
-/// Every user may ask; the loop decides whose account it is.
+/// Every user may ask; the event loop decides whether the account is the caller's.
 async fn ensure(State(sender): Sender, Extension(caller): By, body: Body<EnsureRequest>) -> Answer<EnsureAnswer> {
     let (caller, request) = (known(caller)?, parsed(body)?);
     let Caller { actor, uid, name, may_order, may_read: _, may_read_secrets: _ } = caller;

@@ -201,7 +201,7 @@ impl Story {
         let mut planner = std::mem::take(&mut self.planner);
         let foreseen = self.evolve(heard, &mut planner);
         let unaided = self.evolve(heard, &mut Planner::default());
-        prop_assert_eq!(&foreseen, &unaided, "a planner with and one without memory decide the same");
+        prop_assert_eq!(&foreseen, &unaided, "a planner with memory and a planner without it decide the same");
         let Evolved { known, plan, approved, refusals, .. } = &foreseen;
         let printed = Preview::of(known, plan, approved, refusals).to_string();
 
@@ -317,7 +317,7 @@ async fn a_decision_copies_only_the_changed_part_of_the_ledgers_large_maps() {
     let decided = decide(&mut story.daemon, &mut story.planner, readings).await.expect("the ledger takes writes");
     assert_eq!(decided.approved.accounts().len(), 1);
     let after = addresses(story.daemon.state());
-    assert_eq!(after[1..], before[1..], "only a part of the accounts is copied, which the planner compares with");
+    assert_eq!(after[1..], before[1..], "only a part of the accounts is copied, and nothing else");
 }
 
 fn addresses(ledger: &LedgerState) -> [usize; 6] {
@@ -341,7 +341,7 @@ async fn a_write_that_the_ledger_rejects_ends_the_execution() {
     };
     let unknown = Change::Failure(AccountId("nobody".into()), prod(), Some(failure));
     let writers = async |_: &LedgerState, _, recorder: Recorder| {
-        // More than the channel holds, so that some wait for a place in it.
+        // There are more records than the channel holds, so that some wait for a place in it.
         let (recorder, unknown) = (&recorder, &unknown);
         let stored = (0..200).map(|_| async move { recorder.store(vec![unknown.clone()], Vec::new()).await });
         let stored = futures::future::join_all(stored).await;

@@ -1,5 +1,6 @@
-//! Loads another configuration for a preview. It can name any file as a password and any server to send it to, so the
-//! daemon loads it only for callers who can read those files themselves.
+//! Loads another configuration for a preview. Such a configuration can name any file as a password, and any server to
+//! which the daemon sends the password. Therefore the daemon loads it only for callers who can read those files
+//! themselves.
 
 use std::path::Path;
 

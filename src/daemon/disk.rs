@@ -17,7 +17,7 @@ use crate::store::backup::Backup;
 /// only opens a file.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
-/// Work that is not started twice.
+/// Work that must not be started twice.
 #[derive(Debug, Default)]
 pub(super) struct Begun {
     /// A backup is running.

@@ -44,8 +44,8 @@ pub(super) async fn changes(directory_changed: Arc<tokio::sync::Notify>, sender:
     }
 }
 
-/// Takes over the signals. Must be called before anybody can see that the daemon runs, because an earlier SIGHUP would
-/// kill it.
+/// Takes over the signals. Must be called before anybody can see that the daemon runs, because a SIGHUP before that
+/// would kill the daemon.
 pub(super) fn take_signals(sender: mpsc::Sender<Event>) -> Result<tokio::task::JoinHandle<()>, DaemonError> {
     let take = |kind| signal(kind).map_err(|source| DaemonError::Socket { what: "signals".to_owned(), source });
     let mut terminate = take(SignalKind::terminate())?;

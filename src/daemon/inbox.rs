@@ -1,5 +1,6 @@
 //! Receives the events of the daemon. While a cycle runs, it answers questions with the state from before the cycle,
-//! cuts the cycle short for an order or a change, ends it at a stop, and tells systemd's watchdog that the cycle makes progress.
+//! cuts the cycle short for an order or a change, ends the cycle at a stop, and tells systemd's watchdog that the cycle
+//! makes progress.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,8 +20,8 @@ use crate::store::backup::Backup;
 const SOFT_STOP: Duration = Duration::from_mins(1);
 /// If no step of a cycle ends for this long, the cycle hangs. The deadline of every request is far shorter.
 const HANGS: Duration = Duration::from_mins(10);
-/// How long a cycle may keep a change in a directory waiting, or somebody at a login. If each of them cut the cycle
-/// short at once, no cycle would finish while there are many.
+/// How long a change in a directory, or a person at a login, may have to wait for a cycle. If each of them cut the
+/// cycle short at once, no cycle would finish while many arrive.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The number of requests that may wait for the end of a cycle. Users without the right to read may have only half as
 /// many connections open, so their requests reach this limit only if callers have gone away.

@@ -11,13 +11,14 @@ use super::inbox::Event;
 use super::{DaemonError, now};
 use crate::settings::Settings;
 
-/// How often the wall clock is compared with the steady one.
+/// How often the wall clock is compared with the monotonic clock.
 const LOOK: Duration = Duration::from_secs(10);
-/// What the wall clock may lose between two comparisons. If a time daemon slows it down, it loses far less.
+/// The time that the wall clock may lose between two comparisons. A time daemon that slows the clock down takes far
+/// less.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(5);
 
-/// Reports when the clock is set back. The scheduler keeps the absolute time of the next run of each job, so after a
-/// clock that was ahead nothing would run until that time.
+/// Reports when the clock is set back. The scheduler keeps the absolute time of the next run of each job. If the clock
+/// was ahead, nothing would run until that time.
 pub(super) async fn watch_clock(sender: mpsc::Sender<Event>) {
     let mut before = (now(), steady());
     loop {
@@ -56,7 +57,7 @@ pub(super) async fn schedule(settings: &Settings, sender: &mpsc::Sender<Event>) 
 
 fn job(expression: &str, sender: &mpsc::Sender<Event>, event: fn() -> Event) -> Result<Job, JobSchedulerError> {
     let sender = sender.clone();
-    // The crate's expressions begin with seconds. It fixes a time zone when a job is created, so UTC is used.
+    // The crate's expressions begin with seconds. The crate fixes a time zone when a job is created, so UTC is used.
     Job::new_async(format!("0 {expression}"), move |_, _| {
         let sender = sender.clone();
         Box::pin(async move {

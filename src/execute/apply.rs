@@ -1,10 +1,10 @@
-//! Writes one object by server-side apply: one of ours, or one that does not exist yet, but never an object of somebody
-//! else.
+//! Writes one object by server-side apply. The object is ours or does not exist yet. An object of somebody else is
+//! taken over only if an administrator orders that.
 //!
 //! Apply would silently take over a foreign object, so each request names the object that it expects. A known object is
-//! named by its uid, so that an object that somebody else recreated conflicts. For an unknown object, the request names
-//! a `resourceVersion` that no object has ([`NO_OBJECT`]): if an object exists, it conflicts, and nothing has to be
-//! read before a creation. Only an administrator's order takes over a foreign object.
+//! named by its uid, so that the request conflicts if somebody else recreated the object. For an unknown object, the
+//! request names a `resourceVersion` that no object has ([`NO_OBJECT`]): if an object exists, the request conflicts, so
+//! nothing has to be read before a creation.
 
 use serde_json::{Value, json};
 
@@ -63,7 +63,8 @@ pub async fn apply(
         && let Err(source) = mark.raise(generation).await
     {
         if let Some(uid) = uid.filter(|_| mark.may_write()) {
-            // Subjects that the manifest no longer names lose their rights even so. The next plan sees the result.
+            // Subjects that the manifest no longer names lose their rights although the mark was not raised. The next
+            // plan sees the result.
             let covered = without(manifest, |subject| generation_of(subject).is_none_or(|it| mark.covers(it)));
             apply_where(server, &path, &covered, "uid", uid).await.map_err(|error| refused(key, error))?;
         }

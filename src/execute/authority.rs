@@ -1,6 +1,7 @@
 //! The certificate authorities that an API server trusts for its clients, from ConfigMap
-//! `extension-apiserver-authentication` in `kube-system`, which every API server keeps for extension API servers. They
-//! are read once, and again if none of them signed a certificate, because they may have been replaced meanwhile.
+//! `extension-apiserver-authentication` in `kube-system`, which every API server keeps for extension API servers. The
+//! authorities are read once, and again if none of them signed a certificate, because they may have been replaced
+//! meanwhile.
 
 use std::sync::Arc;
 

@@ -134,7 +134,7 @@ async fn prepare(
     }
 }
 
-/// Issues the credential. Returns it with what the ledger keeps of it; a login has nothing to keep.
+/// Issues the credential. Returns it with its record for the ledger; a login has no record.
 async fn obtain(
     effects: &ClusterEffects,
     credential: &DesiredCredential,

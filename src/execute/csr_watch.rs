@@ -39,7 +39,7 @@ struct Shared {
     listed: watch::Sender<bool>,
 }
 
-/// All maps are by uid, because a recreated request with the same name is another request.
+/// All maps have the uid as key, because a recreated request with the same name is another request.
 #[derive(Debug, Default)]
 struct State {
     known: BTreeMap<String, Seen>,

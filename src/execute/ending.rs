@@ -44,7 +44,8 @@ impl TenantExecution<'_> {
         self.with_archive_role(effects, namespace, done, listing).await?
     }
 
-    /// Runs `work` with a role in a suspended namespace. The binding of the role exists only as long as the work lasts.
+    /// Runs `work` while the archive role is bound in a suspended namespace. The binding exists only as long as the
+    /// work lasts.
     pub(super) async fn with_archive_role<T>(
         &self,
         effects: &ClusterEffects,
@@ -173,7 +174,7 @@ impl TenantExecution<'_> {
         self.await_deletion(effects, namespace, uid, done).await
     }
 
-    /// Whether the archive is new, was made during this suspension, and is unchanged on disk.
+    /// Whether the archive is recent, was made during this suspension, and is unchanged on disk.
     async fn is_archived(&self, newest: Option<&(String, Archive)>) -> bool {
         let Some((file, archive)) = newest else { return false };
         if archive.generation != self.account.generation || self.run.now.duration_since(archive.at).abs() > FRESH {
@@ -211,7 +212,7 @@ impl TenantExecution<'_> {
         Ok(())
     }
 
-    /// Records that somebody created another namespace with this name. It belongs to them.
+    /// Records that somebody else created another namespace with this name. That namespace belongs to them.
     async fn replaced(&self, key: ObjectKey, done: &mut Done) -> Result<(), StepError> {
         let reason = format!("namespace {} was recreated by somebody else, and stays", key.name);
         done.events.push(self.event("namespace replaced", reason, json!({"namespace": key.name})));

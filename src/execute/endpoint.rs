@@ -98,7 +98,7 @@ fn is_about_trust(error: &(dyn std::error::Error + 'static)) -> bool {
     if error.is::<rustls::Error>() {
         return true;
     }
-    // `source` of an I/O error skips the wrapped error and returns that one's source.
+    // `source` of an I/O error skips the wrapped error and returns the source of that error.
     let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
     wrapped.is_some_and(|wrapped| is_about_trust(wrapped)) || error.source().is_some_and(is_about_trust)
 }

@@ -31,7 +31,7 @@ const BELIEVED: Duration = Duration::from_mins(5);
 /// How long a refusal is valid. It is short, so that a remedy takes effect soon.
 const REFUSAL_BELIEVED: Duration = Duration::from_secs(30);
 /// How often an endpoint is checked with the daemon's own credential if no renewal tests it. In a small site, hours can
-/// pass without one.
+/// pass between two renewals.
 const LOOK_EVERY: Duration = Duration::from_mins(15);
 
 /// Why the credential is not delivered. The text contains the remedy.
@@ -71,7 +71,7 @@ pub enum Old {
 #[derive(Debug, Default)]
 pub struct EndpointProbes {
     said: Mutex<BTreeMap<Key, Said>>,
-    /// Held during a test; the others wait for its result.
+    /// Held during a test. Other callers wait for its result.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -85,7 +85,7 @@ const CERTIFICATE: &str = "certificate";
 struct Said {
     at: Instant,
     verdict: Verdict,
-    /// Whether the verdict is about a credential for a home; otherwise it is about the daemon's own.
+    /// Whether the verdict is about a credential for a home. If not, it is about the daemon's own credential.
     tried: bool,
 }
 
@@ -114,7 +114,7 @@ impl Credential<'_> {
 }
 
 impl EndpointProbes {
-    /// Fails if a credential was refused a moment ago. Then it makes no sense to ask for another one.
+    /// Fails if a credential was refused a moment ago, because another credential would be refused too.
     pub fn recall(&self, endpoints: Endpoints<'_>, old: Old) -> Result<(), EndpointProbeError> {
         let said = self.said.lock();
         objection(endpoints, old, |endpoint| tried(&said, endpoints.kind, endpoint))

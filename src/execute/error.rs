@@ -68,7 +68,7 @@ pub enum StepError {
         source: RequestError,
     },
     /// A pod past its lifetime, its controller or objects of its job could not be deleted. A tenant can create so many
-    /// of them that the cluster does not answer in time, so this is no loss of the cluster.
+    /// of these objects that the API server does not answer in time, so the cluster does not count as lost.
     #[error("cannot end {key}, which is past its lifetime")]
     Outlived {
         key: ObjectKey,
@@ -82,11 +82,11 @@ pub enum StepError {
     /// The work in a home was not done.
     #[error("bursar-homed cannot do the work in the account's home")]
     Home(#[from] HomedClientError),
-    /// A credential was issued, and could not be written. It is retried less often than [`Self::Home`], because each
-    /// try issues another one.
+    /// A credential was issued, but could not be written. This is retried less often than [`Self::Home`], because each
+    /// attempt issues another credential.
     #[error("bursar-homed cannot write a new credential into the account's home")]
     Undelivered(#[source] HomedClientError),
-    /// `bursar-homed` answered another question.
+    /// `bursar-homed` answered another request.
     #[error("bursar-homed gave an answer to another request")]
     HomeAnswer,
     /// Another program undid a delivery before the inspections after it were done.
@@ -200,7 +200,8 @@ impl StepError {
         source.is_loss()
     }
 
-    /// Whether `home`, which was a mount of its own, is neither there nor mounted.
+    /// Whether `home`, which was a mount point itself, is missing: the folder does not exist, and nothing is mounted
+    /// there.
     #[must_use]
     pub fn misses(&self, home: &HomeTarget) -> bool {
         matches!(self, Self::Home(HomedClientError::Home(HomeError::MissingPrefix { prefix })) if *prefix == home.home)

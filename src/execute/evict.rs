@@ -1,6 +1,6 @@
 //! Removes what would let somebody act in a suspended namespace without a credential of ours: Secrets that Kubernetes
-//! fills with tokens (without reading them), and the default service account of pods, whose tokens become invalid with
-//! it. Then lists what was changed in the namespace, by the metadata alone.
+//! fills with tokens (without reading them), and the default service account, which makes the tokens of pods invalid.
+//! Then lists the changes in the namespace from the metadata alone.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -44,7 +44,7 @@ impl TenantExecution<'_> {
             Ok(found) => {
                 let uid = found.object["metadata"]["uid"].as_str().unwrap_or_default();
                 match when_suspended(server, &path, Ask::Delete { uid }).await {
-                    // Somebody else deleted it first. Nobody has a token of an object recreated since.
+                    // Somebody else deleted the service account. Nobody has a token of one that was recreated since.
                     Err(error) if error.code() != Some(404) && !error.is_other_uid() => return Err(failed(error)),
                     _ => {}
                 }
@@ -52,7 +52,7 @@ impl TenantExecution<'_> {
             Err(error) if error.code() == Some(404) => {}
             Err(error) => return Err(failed(error)),
         }
-        // This error is returned only now: a tenant can cause it, and must not keep the other tokens that way.
+        // This error is returned only now: a tenant can cause it, and would otherwise keep the other tokens.
         let removed = removed.map_err(failed)?.object;
         let items = removed["items"].as_array().into_iter().flatten();
         let secrets: Vec<&str> = items.filter_map(|secret| secret["metadata"]["name"].as_str()).collect();

@@ -18,9 +18,9 @@ use crate::ledger::{Delivery, LedgerState};
 use crate::plan::Expected;
 use crate::policy::Cluster;
 
-/// Returns the names of our entries in a kubeconfig: the cluster's name for the default endpoint (`prod`), and with the
-/// endpoint's name appended for another one (`prod-external`). The user's name is marked as ours, because nobody types
-/// it.
+/// Returns the names of our entries in a kubeconfig: the cluster's name for the default endpoint (`prod`), and the
+/// cluster's name with the endpoint's name for another endpoint (`prod-external`). Only the user entry has a prefix
+/// that marks it as ours, because nobody types its name.
 #[must_use]
 pub fn entry_names<'a>(
     cluster: &ClusterName,
@@ -85,8 +85,8 @@ pub async fn make_directory(
     }
 }
 
-/// Removes our entries of a cluster, for all its endpoints. A home that is gone has none. If the cluster is no longer
-/// configured (`face` is `None`), `bursar-homed` finds them by our user.
+/// Removes our entries of a cluster, for all its endpoints. If the cluster is no longer configured (`face` is `None`),
+/// `bursar-homed` finds the entries by our user entry.
 pub(super) async fn remove(
     homes: &HomedClient,
     cluster: &ClusterName,
@@ -157,7 +157,7 @@ pub(super) async fn inspect(
     }
 }
 
-/// Writes entries that contain no secret. If that changes nothing, they were as delivered.
+/// Writes entries that contain no secret. If the file does not change, the entries were as delivered.
 async fn rewritten(
     homes: &HomedClient,
     cluster: &ClusterName,

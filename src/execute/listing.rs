@@ -1,5 +1,5 @@
-//! Lists every object of a namespace, page by page, whatever its kind. If a kind does not answer, that is an error,
-//! never an empty list.
+//! Lists every object of a namespace, page by page, whatever its kind. A kind that cannot be listed is an error, never
+//! an empty list.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -63,7 +63,8 @@ pub use record::{Record, Recorder};
 pub use tenant::{BOUND_BY_OTHERS, REFUSED};
 
 /// The number of accounts of one cluster that are processed in parallel. It equals the largest width of the pace: each
-/// account has at most a few open requests, and one that waits for a certificate or a home uses no place in the pace.
+/// account has at most a few open requests, and an account that waits for a certificate or a home uses no place in the
+/// pace.
 const ACCOUNTS_AT_A_TIME: usize = 32;
 
 /// Everything that an execution can write to.
@@ -95,7 +96,7 @@ pub struct ClusterEffects {
 
 impl ClusterEffects {
     /// Starts the watches of a cluster, and makes it ready to be written to. A change of a foreign namespace notifies
-    /// `soon`, which must not wait; every other change notifies `changed`.
+    /// `soon`, because it must be handled at once; every other change notifies `changed`.
     #[must_use]
     pub fn start(
         cluster: ClusterName,
@@ -192,7 +193,7 @@ impl Report {
 }
 
 /// Carries out the approved plan. Sends what was done to `recorder`, tenant by tenant. If the ledger does not record
-/// it, nothing more begins.
+/// something, no further step begins.
 pub async fn execute(plan: &ApprovedPlan, effects: &Effects, run: Run<'_>, recorder: &Recorder) -> Report {
     let mut others: BTreeMap<&ClusterName, Others> = BTreeMap::new();
     for action in plan.accounts().iter().flat_map(AccountPlan::steps) {
@@ -205,7 +206,8 @@ pub async fn execute(plan: &ApprovedPlan, effects: &Effects, run: Run<'_>, recor
     }
     let mut clusters: BTreeMap<&ClusterName, Vec<TenantExecution<'_>>> = BTreeMap::new();
     let (urgent, mut rest): (Vec<_>, Vec<_>) = plan.accounts().iter().partition(|account| account.is_urgent());
-    // Checks of homes come last, so that what a change in a directory leaves over is rather a check than a grant.
+    // Checks of homes come last. If a change in a directory cuts the execution short, checks are left over rather than
+    // grants.
     rest.sort_by_key(|account| account.steps().all(Action::is_look));
     let mut left = 0;
     for account in urgent.into_iter().chain(rest) {
@@ -245,7 +247,7 @@ async fn in_cluster(places: Vec<TenantExecution<'_>>) -> Report {
     if let Some(mark) = effects.and_then(|effects| effects.server.mark())
         && !mark.confirm().await
     {
-        // The daemon exits.
+        // The process was rolled back or replaced, so the daemon exits.
         return Report::default();
     }
     let (narrowing, others): (Vec<_>, Vec<_>) =

@@ -15,8 +15,8 @@ const LEAST: f64 = 2.0;
 /// The maximum: API Priority and Fairness gives a client of the default level hardly more seats, and requests beyond
 /// the server's width only wait there.
 const MOST: f64 = 32.0;
-/// The width grows while the latency is at most this multiple of the best. If twice as many requests at the same rate
-/// double the latency, they only wait.
+/// The width grows while the latency is at most this multiple of the best. If twice as many requests at a time only
+/// double the latency, the additional requests just wait.
 const ROOM: f64 = 1.5;
 /// If the latency is more than this multiple of the best, requests are queueing. A single request is answered 2.4 times
 /// as fast as each of 8 (2 cores), so up to that factor there is no queue.
@@ -25,7 +25,7 @@ const QUEUE: f64 = 3.0;
 const SMOOTHING: f64 = 0.1;
 /// The factor by which each answer raises the best latency while the width is at most [`START`], so that a server that
 /// became slower for good is not throttled for ever. It doubles in 700 answers. Above [`START`], the best latency
-/// stays, or a long bootstrap would slowly grow to [`MOST`].
+/// stays; otherwise the width would slowly grow to [`MOST`] during a long bootstrap.
 const FORGET: f64 = 1.001;
 /// The pause after a 429 without `Retry-After`.
 const UNSAID_PAUSE: Duration = Duration::from_secs(1);
@@ -68,8 +68,8 @@ impl Width {
         self.places as usize
     }
 
-    /// Takes an outcome into account. `full`: the width was used up. Otherwise it did not limit anything, so there is
-    /// no reason to grow.
+    /// Takes an outcome into account. If `full` is set, all places were taken. Otherwise, the width limited nothing, so
+    /// there is no reason to grow.
     pub fn learn(&mut self, outcome: Outcome, full: bool) {
         match outcome {
             Outcome::Answered(latency) => self.answered(latency.as_secs_f64(), full),

@@ -188,8 +188,8 @@ async fn role(step: &RealmStep, run: &mut Run<'_>) -> Result<Said, RealmError> {
     Ok(match &step.action {
         RealmAction::RealmMakeRole { role } => {
             let RealmRole { id, name } = realm.make_role(client, role).await?;
-            // If the role existed and was not read yet, none of its holders are known. Giving it to them again changes
-            // nothing.
+            // If the role existed and was not read yet, none of its holders are known. Giving the role to them again
+            // changes nothing.
             seen.roles.entry(name).or_insert_with(|| Holders { id, ..Holders::default() });
             Some(("realm role made", json!({"role": role})))
         }

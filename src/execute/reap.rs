@@ -1,6 +1,6 @@
-//! Deletes a pod past its lifetime. Before that, it stops the controllers that would recreate the pod, and deletes what
-//! belongs to its job: if the daemon is killed in between, it finds the pod again. The objects of the job are deleted
-//! by their label without being read, so the daemon needs no right to read Secrets.
+//! Deletes a pod past its lifetime. Before that, stops the controllers that would recreate the pod, and deletes the
+//! other objects of its job. In this order, a daemon that is killed in between finds the pod again. The objects of the
+//! job are deleted by their label without being read, so the daemon needs no right to read Secrets.
 //!
 //! All these objects are made by tenants, who can make a write fail (with an object as large as etcd allows, or more
 //! objects than can be deleted in time). The pod is deleted even if everything else fails.
@@ -84,8 +84,9 @@ fn failed(server: &ApiServer, kind: &str, namespace: &NamespaceName, name: &str,
     if source.is_loss() { StepError::Workload { key, source } } else { StepError::Outlived { key, source } }
 }
 
-/// Tells the people of a pod when it ends: by an annotation, which also prevents a second warning, and by an event. If
-/// the pod's annotations leave no room for it, the people chose that themselves, and they get no warning.
+/// Tells the people of a pod when the pod ends: by an annotation, which also prevents a second warning, and by an
+/// event. If the pod's annotations leave no room for another one, the people caused that themselves, and get no
+/// warning.
 pub async fn warn(
     server: &ApiServer,
     namespace: &NamespaceName,

@@ -23,8 +23,8 @@ pub struct Record {
     pub changes: Vec<Change>,
     /// Events of the history.
     pub events: Vec<Event>,
-    /// Confirms that the record is stored. If it is dropped instead, the record is not stored, and nothing more may be
-    /// done.
+    /// Confirms that the record is stored. If this sender is dropped instead, the record is not stored, and nothing
+    /// more may be done.
     pub stored: oneshot::Sender<()>,
 }
 
@@ -68,7 +68,7 @@ pub fn failure(step: &str, error: &StepError, before: Option<&Failure>, now: Tim
         return Failure { step: step.to_owned(), reason: error.reason(), since, attempts: 0, next_try };
     }
     let before_it = before.filter(|before| before.step == step).map_or(0, |before| before.attempts);
-    // Nothing was tried. It is tried as soon as the signer is asked again.
+    // Nothing was tried. The step is tried again as soon as the signer is asked again.
     let is_tried = !matches!(error, StepError::SignerNotAsked(_));
     let attempts = if is_tried { before_it + 1 } else { before_it.max(1) };
     // If somebody works in the file all day, the delivery must not wait for an hour.
@@ -165,7 +165,7 @@ mod tests {
         store.await.expect("the task does not panic");
     }
 
-    /// A user who locks the file after the test, each time, must not make the cluster sign a certificate each 30 s.
+    /// A user who locks the file after every test write must not make the cluster sign a certificate every 30 s.
     #[test]
     fn a_file_in_use_is_retried_soon_only_if_nothing_was_issued() {
         let in_use =

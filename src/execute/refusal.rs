@@ -1,6 +1,6 @@
-//! Proves that a revoked credential has no rights: asks the API server what its holder may do (`SubjectAccessReview`)
-//! until the answer is "nothing", for one rule of each role that was bound to it. A login attempt would prove no more,
-//! and would need the key. Also finds bindings of others that name the holder.
+//! Proves that a revoked credential has no rights: asks the API server (`SubjectAccessReview`) about one rule of each
+//! role that was bound to the credential's holder, until all rules are denied. A login attempt would prove no more, and
+//! would need the key. Also finds bindings that others made and that name the holder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
@@ -70,8 +70,8 @@ impl Others {
     }
 }
 
-/// Returns the bindings that differ from what Bursar wrote and name one of these holders. No new generation takes their
-/// rights away.
+/// Returns the bindings that differ from what Bursar wrote and name one of these holders. A new generation does not
+/// take away the rights that these bindings give.
 pub async fn foreign(server: &ApiServer, others: &Others, known_as: &[Holder]) -> Result<Vec<String>, StepError> {
     let listed = others.listed.get_or_try_init(|| listed(server, others.marked.get())).await?;
     let mut found = Vec::new();

@@ -73,7 +73,7 @@ pub enum Ask<'a> {
     Get,
     /// Server-side apply of a manifest. Fields that others own become ours.
     Apply(&'a Value),
-    /// The same, but refused (409) if somebody else owns a field with another value.
+    /// Like [`Self::Apply`], but refused (409) if somebody else owns a field with another value.
     ApplyUnowned(&'a Value),
     /// A JSON merge patch (RFC 7386).
     Merge(&'a Value),
@@ -262,14 +262,14 @@ impl ApiServer {
         &self.endpoint_probes
     }
 
-    /// Sets the digests of the keys for which an earlier process made certificate requests. Has no effect after the first
-    /// call of [`Self::certificates`].
+    /// Sets the digests of the keys for which an earlier process made certificate requests. Has no effect after the
+    /// first call of [`Self::certificates`].
     pub fn knows_requested(&self, keys: BTreeSet<String>) {
         // They are set once, before the connection is used.
         let _ = self.requested.set(keys);
     }
 
-    /// From now on, the mark gets a generation before any object names it.
+    /// Sets the keeper of the mark. From then on, the mark gets each generation before an object names that generation.
     pub fn keep_mark(&self, keeper: Arc<MarkKeeper>) {
         // There is one keeper for the life of a connection.
         let _ = self.mark.set(keeper);
@@ -367,7 +367,7 @@ impl ApiServer {
                 return Err(RequestError::TimedOut { cluster: self.cluster.clone() });
             }
         };
-        // Without `Retry-After`, a 503 may mean that an aggregated API is down, and is an answer like others.
+        // Without `Retry-After`, a 503 may mean that an aggregated API is down. It then counts as an ordinary answer.
         let busy = status == StatusCode::TOO_MANY_REQUESTS
             || (status == StatusCode::SERVICE_UNAVAILABLE && retry_after.is_some());
         if busy {

@@ -1,5 +1,5 @@
 //! Gets a certificate from the cluster's own signer: creates a request, approves it, and waits until it is issued,
-//! denied, failed or deleted. One watch for each cluster serves all that wait.
+//! denied, failed or deleted. One watch for each cluster serves all callers that wait.
 //!
 //! Each holder has at most one request, with a name made from the holder. A request that an earlier run left behind is
 //! removed first. The approval names the uid of the request that we created, so a request that somebody put in its
@@ -34,9 +34,9 @@ const API_VERSION: &str = "certificates.k8s.io/v1";
 const KIND: &str = "CertificateSigningRequest";
 const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
-/// How long a certificate is waited for after the approval. It takes 0.2 s on an idle control plane, and 14 s for the
-/// last of 300 requests at the signer's default rate of 20 a second. If it takes longer, the signer probably does not
-/// run, and the tenant's backoff is the better place to wait.
+/// How long to wait for a certificate after the approval. The signer needs 0.2 s on an idle control plane, and 14 s for
+/// the last of 300 requests at its default rate of 20 a second. If it takes longer, the signer probably does not run,
+/// and the tenant's backoff is the better place to wait.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A certificate to be signed.
@@ -109,7 +109,7 @@ pub enum SigningError {
     NotWatched { cluster: ClusterName, why: String },
 }
 
-/// Stops asking a signer that does not answer the requests of several accounts. Otherwise each would wait for
+/// Stops asking a signer that does not answer the requests of several accounts. Otherwise each account would wait for
 /// `DEADLINE`, and delay the rest of the cycle.
 #[derive(Debug)]
 pub struct SignerBreaker(Mutex<Breaker<String>>);

@@ -43,7 +43,7 @@ pub(super) struct TenantExecution<'a> {
     /// The failure of `narrowing`, if it concerns only a home or a workload past its lifetime. After any other failure,
     /// `actions` are not carried out.
     pub(super) narrowed: Option<Failure>,
-    /// Bindings in the cluster that are not ours.
+    /// Bindings in the cluster that differ from what Bursar wrote.
     pub(super) others: &'a Others,
     pub(super) effects: &'a Effects,
     pub(super) run: Run<'a>,
@@ -96,8 +96,8 @@ impl TenantExecution<'_> {
         let is_over = failure.is_none();
         match &failure {
             Some(failure) => self.write_down(&mut done, failure),
-            // If the cluster does not answer, the ledger keeps the failure or the beginning, so that a later cycle
-            // finds the rest.
+            // If the cluster does not answer, the ledger keeps the failure, or the record that the removal began, so
+            // that a later cycle finds the rest.
             None if !goes_on && answers => self.narrowed_all(&mut done),
             None => {}
         }
@@ -135,8 +135,8 @@ impl TenantExecution<'_> {
         errors
     }
 
-    /// Whether a step failed because a home is missing that is a mount of its own. The same shows if the home was deleted
-    /// for good, so the removal must not be repeated each minute for ever.
+    /// Whether a step failed because a home is missing that was a mount point itself. A home that was deleted for good
+    /// looks the same, so the removal must not be repeated every minute for ever.
     fn is_of_a_missing_home(&self, error: &StepError) -> bool {
         let mut homes = self.narrowing.iter().filter_map(|action| match action {
             Action::RemoveKubeconfig { home, .. } | Action::SshKeys { home, .. } => Some(home),
@@ -223,11 +223,11 @@ impl TenantExecution<'_> {
         (self.then_in_homes(effects, (&homes, is_done), failed, done).await, failed_elsewhere)
     }
 
-    /// Carries out steps in foreign namespaces. Their makers can make these fail, so each namespace is tried even if
-    /// another failed. Returns the first failure.
+    /// Carries out steps in foreign namespaces. The maker of a namespace can make the steps in that namespace fail, so
+    /// each namespace is tried even if another failed. Returns the first failure.
     ///
     /// # Errors
-    /// The cluster does not answer, or the ledger does not record.
+    /// The cluster does not answer, or the ledger does not record what was done.
     async fn elsewhere(
         &self,
         effects: &ClusterEffects,
@@ -276,8 +276,8 @@ impl TenantExecution<'_> {
     }
 }
 
-/// Whether a home kept what should be removed, or a workload past its lifetime goes on. A tenant can cause both, so
-/// neither holds up other steps.
+/// Whether our entries could not be removed from a home, or a workload past its lifetime goes on. A tenant can cause
+/// both, so neither holds up other steps.
 fn is_of_the_tenant(error: &StepError) -> bool {
     use StepError::{Home, HomeAnswer, NoController, Outlived};
     matches!(error, Home(_) | HomeAnswer | Outlived { .. } | NoController { .. })

@@ -33,7 +33,7 @@ pub enum TokenError {
     },
 }
 
-/// Requests a token. Returns it with what the ledger keeps of it.
+/// Requests a token. Returns it with its record for the ledger.
 pub async fn request(
     server: &ApiServer,
     token: &TokenOf,
@@ -72,7 +72,7 @@ fn taken(mut answer: Value) -> Option<SecretText> {
     }
 }
 
-/// Checks that the token is as requested. Returns what the ledger keeps of it, with its actual lifetime.
+/// Checks that the token is as requested. Returns its record for the ledger, with its actual lifetime.
 fn checked(text: &SecretText, token: &TokenOf, generation: u64) -> Result<Certificate, TokenError> {
     let claims = claims(text.expose()).ok_or(TokenError::Unreadable)?;
     let subject = format!("{SERVICE_ACCOUNT}{}:{}", token.namespace, token.service_account);
@@ -87,7 +87,7 @@ fn checked(text: &SecretText, token: &TokenOf, generation: u64) -> Result<Certif
     };
     let time = |second| Timestamp::from_second(second).map_err(|_| TokenError::Unreadable);
     let (not_before, not_after) = (time(claims.not_before)?, time(claims.not_after)?);
-    // The API server may shorten the lifetime. A longer one than requested would have another cause.
+    // The API server may shorten the lifetime, but must not lengthen it.
     let most = i64::try_from(token.lifetime.as_secs()).unwrap_or(i64::MAX);
     if !(1..=most).contains(&not_after.duration_since(not_before).as_secs()) {
         return other("lifetime", &not_after.duration_since(not_before).to_string(), &format!("{most} s at most"));

@@ -217,9 +217,9 @@ pub(super) async fn end(server: &ApiServer, path: &str, uid: &str) -> Result<(),
 }
 
 /// Stops the controllers that would replace a pod past its lifetime: the pod's own controller and those above it. A
-/// `Job` is ended by its deadline, so that its `CronJob` goes on. Adds `KIND/NAME` of each to `stopped`. Each controller
-/// is read first, because tenants can write `ownerReferences`. If one of them is Bursar's own, from a site manifest,
-/// nothing is stopped: the pod comes again with a new lifetime.
+/// `Job` is ended by its deadline, so that its `CronJob` goes on. Adds `KIND/NAME` of each to `stopped`. Each
+/// controller is read first, because tenants can write `ownerReferences`. If one of them is Bursar's own, from a site
+/// manifest, nothing is stopped, and the controller recreates the pod with a new lifetime.
 pub async fn stop_maker(
     server: &ApiServer,
     ledger: &LedgerState,
@@ -233,7 +233,7 @@ pub async fn stop_maker(
         let Some((api_version, kind, _)) = WORKLOADS.iter().find(|known| known.1 == maker.kind) else { break };
         let named = json!({"metadata": {"namespace": namespace, "name": maker.name}});
         let key = key(&server.cluster, api_version, kind, &named);
-        // No object has another name than a DNS name, and in a path it could mean another object.
+        // The name of every object is a DNS name. Any other text could address another object in the path.
         let is_name =
             maker.name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte));
         let Some(path) = path(&key).filter(|_| is_name) else {

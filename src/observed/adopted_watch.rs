@@ -89,7 +89,7 @@ impl AdoptedWatch {
         &self.wanted
     }
 
-    /// Returns all namespaces; `None` while not every selector has been listed.
+    /// Returns all namespaces; `None` until every selector has been listed.
     #[must_use]
     pub fn inventory(&self) -> Option<FoundNamespaces> {
         let found = self.shared.found.lock();

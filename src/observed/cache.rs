@@ -27,7 +27,7 @@ pub struct Cache {
     keys: BTreeSet<ObjectKey>,
     /// The few objects that are being written, each with whether a watch reported a change since the write began.
     writing: BTreeMap<ObjectKey, bool>,
-    /// The answers to our writes since the lists in progress began. A list may be older than they are.
+    /// The answers to our writes since the lists in progress began. A list may be older than these answers.
     written_while_listing: BTreeMap<ObjectKey, ObservedObject>,
     /// The kinds that are being listed.
     listing: BTreeSet<WatchedKind>,

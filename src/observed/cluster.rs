@@ -212,7 +212,7 @@ struct Shared {
     state: Mutex<State>,
     ready: watch::Sender<bool>,
     changed: Arc<Notify>,
-    /// The first kind must be probed.
+    /// Notified if the first kind must be probed.
     doubt: Notify,
 }
 
@@ -281,7 +281,7 @@ impl Shared {
         failing.map(|(watched, _)| watched.clone()).collect()
     }
 
-    /// Returns the errors of the essential kinds, or of the others.
+    /// Returns the errors of the essential kinds if `essential` is set, otherwise the errors of the other kinds.
     fn errors(&self, state: &State, essential: bool) -> impl Iterator<Item = String> {
         let failing = self.kinds.iter().zip(&state.kinds).filter(move |(_, it)| it.is_essential == essential);
         failing.filter_map(move |(watched, it)| {

@@ -1,5 +1,5 @@
-//! Observes clusters and realms. `cluster`, `adopted_watch` and `pod_watch` watch a cluster, and `cache`, which is pure, keeps
-//! its inventory. `prometheus`, `realm` and `discovery` send requests.
+//! Observes clusters and realms. `cluster`, `adopted_watch` and `pod_watch` watch a cluster, and `cache`, which is
+//! pure, keeps its inventory. `prometheus`, `realm` and `discovery` send requests.
 
 pub mod adopted_watch;
 pub mod cache;
@@ -19,8 +19,9 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{Config, Error, Event, watcher};
 use serde::de::DeserializeOwned;
 
-/// Returns the events of a watch that lists all objects again after an error. `kube::runtime` would go on from the last
-/// `resourceVersion`, and if etcd was restored from a backup meanwhile, the API server reports nothing below it.
+/// Returns the events of a watch that lists all objects again after an error. `kube::runtime` would continue from the
+/// last `resourceVersion`. If etcd was restored from a backup meanwhile, the API server would report no change below
+/// that version.
 pub(crate) fn listing_again<K>(api: Api<K>, config: Config) -> impl Stream<Item = Result<Event<K>, Error>> + Send
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,

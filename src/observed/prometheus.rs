@@ -1,6 +1,6 @@
 //! Asks a cluster's Prometheus which namespaces are in use, for the reaper of idle namespaces. Writes nothing.
 //!
-//! That a namespace is missing from an answer proves nothing by itself: the answer counts only if it contains every
+//! A namespace that is missing from an answer proves nothing by itself: the answer counts only if it contains every
 //! control namespace.
 
 use std::collections::BTreeSet;
@@ -20,7 +20,8 @@ use crate::policy::{Evidence, NamespaceReaper};
 
 /// After this time the request fails.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The maximum interval between two requests. With a longer one, a short use between two requests might not be seen.
+/// The maximum interval between two requests. With a longer interval, a short use between two requests might not be
+/// seen.
 const EVERY: Duration = Duration::from_mins(5);
 
 /// Why it is unknown which namespaces are in use.
@@ -43,7 +44,7 @@ pub enum EvidenceError {
     Control(String),
 }
 
-/// Asks at intervals, until this is dropped.
+/// Asks at intervals, until this value is dropped.
 #[derive(Debug)]
 pub struct UseWatch {
     shared: Arc<Mutex<State>>,

@@ -138,7 +138,8 @@ impl Search<'_> {
     }
 }
 
-/// Whether the text is an id of [`AccountId::derive`]. Without known authorities, a home could contain any text.
+/// Whether the text has the form of an id of [`AccountId::derive`]. If the authorities are unknown, a certificate in a
+/// home could contain any text.
 fn is_id(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -1,5 +1,5 @@
-//! Finds the overrides that a lost ledger had: quotas in the clusters that differ from those of the classes. They become
-//! lines for `bursar quota import`; without the import, the first cycle of the new ledger would revert them.
+//! Finds the overrides that a lost ledger had: quotas in the clusters that differ from those of the classes. They
+//! become lines for `bursar quota import`; without the import, the first cycle of the new ledger would revert them.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

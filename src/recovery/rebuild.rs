@@ -98,7 +98,7 @@ pub async fn rebuild(
     Ok(Rebuilt { quotas, ..work.store(&facts).await? })
 }
 
-/// Checks that no daemon runs and that no ledger has accounts. An empty one from `bursar init` is allowed.
+/// Checks that no daemon runs and that no ledger has accounts. An empty ledger from `bursar init` is allowed.
 async fn nothing_is_there(state_dir: &Path) -> Result<(), RecoveryError> {
     let path = state_dir.join(FILE);
     if !state_dir.exists() || !path.exists() {
@@ -266,8 +266,8 @@ impl Work<'_> {
         }
     }
 
-    /// Writes everything in one transaction. If it is interrupted before, there is no ledger, and the rebuild can be
-    /// repeated.
+    /// Writes everything in one transaction. If the rebuild is interrupted before that, there is no ledger, and the
+    /// rebuild can be repeated.
     async fn store(mut self, facts: &Facts) -> Result<Rebuilt, RecoveryError> {
         self.keep_known_generations();
         let tenants = self.ledger.accounts.values().filter(|account| account.state != Lifecycle::New).count();
@@ -304,8 +304,8 @@ fn everything(ledger: LedgerState) -> Vec<Change> {
     changes.extend(ledger.uid_history.into_iter().map(|(uid, account)| Change::Uid(uid, account)));
     changes.extend(ledger.used_uids.into_iter().map(|(uid, at)| Change::UsedUid(uid, at)));
     for ((account, cluster), tenant) in ledger.tenants {
-        // Settled with an empty digest, as under another policy: differences from today's policy are then applied at
-        // the pace of a policy change.
+        // The tenant counts as settled with an empty digest, as if under another policy. Differences from today's
+        // policy are therefore applied at the pace of a policy change.
         changes.push(Change::Settled(account.clone(), cluster.clone(), "".into()));
         changes.push(Change::Tenant(account, cluster, tenant));
     }

@@ -1,5 +1,5 @@
-//! Makes a ledger from a backup or another host the owner of its clusters: it learns what the clusters know better, and
-//! gets an id that no other copy of it has.
+//! Makes a ledger from a backup or another host the owner of its clusters: the ledger learns what the clusters know
+//! better, and gets an id that no copy of the ledger has.
 
 use bursar_directory::{self as directory, Pass};
 use jiff::Timestamp;
@@ -23,8 +23,8 @@ pub struct Remembered {
     pub doubts: Vec<String>,
 }
 
-/// Records that the ledger of `settings` takes over what `owners` owned. If it is interrupted afterwards, it can be
-/// repeated.
+/// Records that the ledger of `settings` takes over what `owners` owned. If the takeover is interrupted afterwards, it
+/// can be repeated.
 ///
 /// # Errors
 /// There is no ledger, or a daemon runs.
@@ -41,8 +41,8 @@ pub async fn remember(
     }
     let (mut store, lock) = Store::open(&settings.state_dir).await?;
     let ledger_id = uuid::Uuid::new_v4().simple().to_string();
-    // Sources that do not answer are skipped: accounts of an unknown source are reported, and nothing else depends on
-    // it.
+    // Sources that do not answer are skipped. Accounts of an unknown source are reported, and nothing else depends on
+    // the sources.
     let snapshot = directory::fetch(&settings.sources()?, &Pass::Once, &settings.policy, now).await;
     let source_of = source_of(settings, &snapshot);
     let learned = learn(store.state(), facts, &settings.policy, &source_of, actor, now);

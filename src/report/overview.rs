@@ -9,7 +9,7 @@ use sqlx::AssertSqlSafe;
 use crate::policy::{Class, Policy};
 use crate::store::{ReadStore, StoreError};
 
-/// Changes of this period before the report are listed.
+/// The report lists the changes of this period.
 const CHANGES: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// The maximum number of listed accounts of each kind. Sites have at most this many, and a browser still shows the page
 /// at once.

@@ -206,7 +206,7 @@ impl Look<'_> {
         })
     }
 
-    /// Describes an account of which outdated bindings are left.
+    /// Describes an account that still has outdated bindings.
     fn bound(&self, account: &Account, places: &Places<'_>) -> Option<Unfinished> {
         match account.state {
             Lifecycle::Active => Some(self.begun(account, "revoke", None, places)),

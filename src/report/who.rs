@@ -20,8 +20,8 @@ use crate::policy::{Class, CredentialRule, Policy};
 use crate::rules::{ClassRules, Mode};
 use crate::store::{ReadStore, StoreError};
 
-/// The time that stands for "now" in the queries. It is later than everything in the ledger, and before the open end,
-/// so the answer is the newest that the ledger has, also in a backup.
+/// The time that stands for "now" in the queries. It is later than every entry of the ledger, and earlier than the open
+/// end, so a query returns the newest state, also in a backup.
 const LATEST: &str = "9999-12-31T23:59:58Z";
 
 /// The certificate or token with id `?1`, and its present holder.
@@ -119,8 +119,8 @@ impl Found {
 }
 
 /// Returns the answer to `bursar who`, as `--json` prints it; `answers` is empty if nobody stands behind `what`. `now`
-/// is the newest state and the configuration, which determine the present classes. If it is `None`, a host is not found
-/// by the classes that may serve it.
+/// is the newest state and the configuration, which determine the present classes. If `now` is `None`, the answer about
+/// a host leaves out the classes that may serve it.
 pub async fn answer(
     store: &mut ReadStore,
     now: Option<(&LedgerState, &Policy)>,

@@ -1,5 +1,5 @@
 //! Runs requests to a cluster or a realm in the background. A cycle waits only briefly for each answer, so that a slow
-//! one does not delay the others.
+//! server does not delay the others.
 
 use std::panic::resume_unwind;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) struct Asking<T> {
     task: AbortOnDropHandle<T>,
     changed: Arc<Notify>,
-    /// A cycle has already waited for it.
+    /// A cycle has already waited for the answer.
     is_late: bool,
 }
 

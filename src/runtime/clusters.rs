@@ -91,7 +91,7 @@ pub(super) struct Link {
     credential: AuthInfo,
     /// The digest of the kubeconfig when it was read.
     file: Option<[u8; 32]>,
-    /// When the webhook is checked next; `None` is at once.
+    /// When the webhook is checked next; `None` means at once.
     pub(super) webhook_due: Option<Timestamp>,
     pub(super) is_without_webhook: bool,
     pub(super) review: Review,
@@ -99,7 +99,7 @@ pub(super) struct Link {
     reconfigured: bool,
     pub(super) following: Option<Asking<Result<bool, AccessError>>>,
     pub(super) keeping: Option<Asking<Result<Kept, AccessError>>>,
-    /// The webhook's installed objects differ from what was installed.
+    /// The webhook's objects in the cluster differ from what was installed.
     pub(super) weakened: bool,
     /// Fingerprint and end of the daemon's own certificate.
     pub(super) own: Option<(String, Timestamp)>,

@@ -1,6 +1,6 @@
 //! Checks in each cycle whether the daemon is still confined in its clusters. If nothing changed, no cluster is asked.
-//! Also looks for signs that somebody else uses the daemon's credential: certificates that no process of this ledger
-//! asked for, and the end of its own.
+//! Also looks for a sign that somebody else uses the daemon's credential: a certificate that was signed for a request
+//! of the daemon, although no process of this ledger made the request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use crate::ledger::{LedgerState, UnknownCertificate};
 use crate::packed_text::DigestText;
 use crate::policy::Policy;
 
-/// The ledger records the key of each request before the request is made. This leaves time for the daemon's own
-/// certificate, whose key is not recorded.
+/// How long a certificate may be unknown before it is reported. The daemon's own certificate needs this time: the
+/// ledger records the key of every other request before the request is made, but not the key of the daemon's own.
 const UNKNOWN_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// What is known of the daemon's confinement in one cluster.
@@ -83,7 +83,7 @@ impl Confinement {
 
 impl Clusters {
     /// Compares what the watches have seen with what should exist, and repairs the parts that the daemon may write. A
-    /// cluster that does not answer is skipped and delays no other one.
+    /// cluster that does not answer is skipped, so that it does not delay the others.
     pub(super) async fn confine(&mut self, context: Context<'_>) {
         let Context { ledger, now, renew, .. } = context;
         let mut weakened = BTreeSet::new();
@@ -219,7 +219,7 @@ enum Answer {
     /// The objects that should exist for these choices, and why this host could make itself the cluster's
     /// administrator.
     Expected(Box<Said>, Vec<Expected>, Vec<String>),
-    /// The version of the watch before the probe, and whether the policy refused it.
+    /// The version of the watch before the probe, and whether the policy refused the probe.
     Probed(u64, Probed),
 }
 
@@ -265,7 +265,7 @@ async fn look(
         });
         confinement.take_answer(patience).await?;
     }
-    // Until the new expectation is there, the former one is used.
+    // Until the new expected objects are known, the former ones are used.
     let Some((_, expected)) = &confinement.expected else { return Ok(None) };
     confinement.trouble = None;
     let before = confinement.breaches.take();
@@ -314,5 +314,6 @@ impl Confinement {
     }
 }
 
-/// The suspect certificates of a cluster that the ledger has not recorded, by fingerprint, and whether each was reported.
+/// The suspect certificates of a cluster that the ledger has not recorded, by fingerprint, and whether each was
+/// reported.
 pub(super) type Suspects = BTreeMap<String, (UnknownCertificate, bool)>;

@@ -115,7 +115,7 @@ impl Directories {
             let (pass, known) = (pass.clone(), known(reader));
             self.reads.begin(Question { asked, source, pass, known, policy, now: reader.now, changed });
         }
-        // If somebody asks for the cycle, it waits for all sources; other cycles leave the slow ones to a later cycle.
+        // A cycle that somebody asks for waits for all sources; other cycles leave the slow sources to a later cycle.
         // A login waits only briefly, because any user on the host can cause one.
         let patience = match trigger {
             Trigger::Sync | Trigger::Order => Patience::Endless,
@@ -172,8 +172,8 @@ impl Directories {
 
     /// Returns the sources that a cycle asks, and the names of the others. `Trigger::Change` asks only sources that
     /// report their changes or have answered meanwhile. A scheduled cycle skips a source until its interval is over,
-    /// and a cycle for a login skips a source that was read recently. All other cycles ask all sources. If an order
-    /// waits for a read, every cycle does.
+    /// and a cycle for a login skips a source that was read recently. All other cycles ask all sources, and so does
+    /// every cycle while an order waits for a read.
     fn due(&self, trigger: Trigger, reader: Reader<'_>) -> (Vec<SourceConfig>, BTreeSet<String>) {
         let waits = reader.ledger.waits_for_a_read();
         let is_live = |source: &SourceConfig| self.cache.as_ref().is_some_and(|cache| cache.live(source).is_some());

@@ -107,8 +107,8 @@ impl Ledger {
         self.store.prove(&self.lock).await
     }
 
-    /// Checks that the ledger takes writes, and tries to recover it if it did not. Otherwise nothing may be written
-    /// anywhere.
+    /// Checks that the ledger takes writes. If it did not take them before, tries to recover it first. After an error,
+    /// nothing may be written anywhere.
     ///
     /// # Errors
     /// Why it takes no writes; [`StoreError::is_of_the_disk`] if waiting may resolve it.
@@ -233,8 +233,8 @@ impl Ledger {
         let failures = ledger.failures.values().filter(of_its_own);
         let tries = failures.map(|failure| failure.next_try);
         let turns = ledger.revocations.values().filter_map(BulkRevocation::waits_until);
-        // What became due while the last cycle ran may have missed its plan. What was due before waits for something
-        // other than the time, such as an unreachable cluster.
+        // A step that became due while the last cycle ran may be missing in that cycle's plan. A step that was due
+        // before waits for something other than the time, such as an unreachable cluster.
         let since = self.last_cycle.as_ref().map_or(now, |cycle| cycle.began.min(now));
         let next = looks.chain(tries).chain(turns).filter(|at| (since..=soon).contains(at)).min()?;
         let wait = Duration::try_from(next.duration_since(now)).unwrap_or_default();

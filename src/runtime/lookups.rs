@@ -1,5 +1,5 @@
 //! Looks up accounts that reads no longer show, one task for each source. A cycle waits only briefly for a slow server:
-//! the marks that it has read are taken at once, and only the absences wait. An order aborts no look-up.
+//! it takes the server's marks at once, and only the absences wait. An order aborts no look-up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ struct LookUp {
     /// The accounts that the task asks for.
     asked: BTreeSet<DirectoryId>,
     task: Option<AbortOnDropHandle<()>>,
-    /// When the task began. It also tells the answers of an abandoned task from those of this one.
+    /// When the task began. The time also distinguishes the answers of this task from those of an abandoned task.
     began: Instant,
     answers: BTreeMap<DirectoryId, Answer>,
 }
@@ -45,7 +45,7 @@ struct LookUp {
 struct Answer {
     at: Instant,
     proof: Proof,
-    /// Whether a read was judged by it.
+    /// Whether a read was judged by this answer.
     is_used: bool,
 }
 
@@ -165,7 +165,7 @@ impl LookUp {
 }
 
 impl Answer {
-    /// Whether a read may be judged by it. The first read after the look-up always is; it may come an hour later.
+    /// Whether a read may be judged by this answer. The first read after the look-up always may, even an hour later.
     fn is_valid(&self, now: Instant) -> bool {
         let lasts = match self.proof.verdict() {
             Verdict::Gone => PROVED,

@@ -106,8 +106,8 @@ pub struct Runtime {
     pub(crate) metrics: SharedMetrics,
 }
 
-/// How long an order that arrives while the daemon starts waits for the clusters' objects, which are needed to carry it
-/// out. A cluster that hangs delays it no longer than this.
+/// How long an order that arrives while the daemon starts waits for the clusters' objects, which are needed to carry
+/// out the order. A cluster that hangs delays the order no longer than this.
 const ORDERS_WAIT: Duration = Duration::from_secs(10);
 
 /// Controls the current cycle and shows its progress.
@@ -121,19 +121,19 @@ pub struct Work {
     pub slice_over: CancellationToken,
     /// Cancelled when a directory reports a change, which ends the time slice early.
     pub hurry: CancellationToken,
-    /// How long a cycle may begin grants and repairs of further accounts; `None` if without limit. Removals of access
-    /// are always carried out. The rest is left to the next cycle, which reads and plans first, so that slow accounts
-    /// do not delay a suspension in a directory or a repair.
+    /// How long a cycle may begin grants and repairs of further accounts; `None` if there is no limit. Removals of
+    /// access are always carried out. The rest is left to the next cycle, which reads and plans first, so that slow
+    /// accounts do not delay a suspension in a directory or a repair.
     pub slice: Option<Duration>,
     /// Shows whether the cycle makes progress.
     pub progress: Progress,
 }
 
-/// How long an execution begins grants and repairs at least, so that a directory that changes all the time does not
-/// stop them.
+/// The minimum time in which an execution may begin grants and repairs, so that a directory that changes all the time
+/// does not stop them.
 const LEAST_SLICE: Duration = Duration::from_millis(100);
-/// How long the work in progress may go on after an order came. A signer, a home or a cluster that hangs would
-/// otherwise delay the order until the deadline of its request.
+/// How long the work in progress may go on after an order arrived. Otherwise, a signer, a home or a cluster that hangs
+/// would delay the order until the deadline of its request.
 const IN_FLIGHT: Duration = Duration::from_secs(1);
 
 impl Work {
@@ -157,8 +157,9 @@ impl Work {
         std::future::pending().await
     }
 
-    /// Waits until the cycle was interrupted [`IN_FLIGHT`] ago. What is in progress is then dropped, as if the process
-    /// was killed, and the next cycle continues it. At a stop, the work may end, so this never returns.
+    /// Waits until the cycle was interrupted [`IN_FLIGHT`] ago. The caller then drops the work in progress, as if the
+    /// process had been killed, and the next cycle continues it. After a stop, work in progress may finish, so this
+    /// never returns.
     pub(crate) async fn cut(&self) {
         self.interrupt.cancelled().await;
         tokio::time::sleep(IN_FLIGHT).await;

@@ -46,13 +46,13 @@ pub(super) struct Reads {
 struct Reading {
     terms: Arc<Terms>,
     whole: bool,
-    /// Somebody has asked for a read that begins later.
+    /// An administrator has asked for a read that begins after this one.
     is_outdated: bool,
     task: AbortOnDropHandle<()>,
 }
 
-/// The configuration of a read. If it changes, the read is dropped: its entries are made by these rules, and the ledger
-/// would keep, for example, a home that a new entry gets from the former prefix.
+/// The configuration of a read. If it changes, the read is dropped, because its entries are made by these rules. The
+/// ledger would keep, for example, the home that a new entry got from the former prefix.
 #[derive(PartialEq)]
 struct Terms {
     source: SourceConfig,
@@ -114,7 +114,7 @@ impl Reads {
     }
 
     /// Marks every read that is in progress or not taken yet, so that its source is read again: an administrator asks
-    /// for the present state, and such a read may have passed an entry before it changed.
+    /// for the present state, and such a read may have passed an entry before the entry changed.
     pub(super) fn outdate(&self) {
         self.tasks.lock().values_mut().for_each(|reading| reading.is_outdated = true);
     }
@@ -126,7 +126,7 @@ impl Reads {
         let answered = self.has_answered(&name);
         let mut tasks = self.tasks.lock();
         let pass = match pass {
-            // The scheduled full read is not lost if it is outdated.
+            // If an outdated read is the scheduled full read, the read that replaces it is full too.
             Pass::Changes(cache) if tasks.get(&name).is_some_and(|reading| reading.whole) => Pass::Whole(cache),
             pass => pass,
         };
@@ -181,7 +181,7 @@ impl Reads {
         wanted.iter().filter_map(|source| answers.get(source)).map(|answer| answer.at).min()
     }
 
-    /// Whether a server has pushed changes since the read began whose answer waits to be taken.
+    /// Whether a server has pushed changes since the beginning of a read whose answer is not taken yet.
     pub(super) fn is_behind(&self, source: &SourceConfig, cache: &SyncCache) -> bool {
         let answers = self.answers.reads.lock();
         let pushed = answers.get(&source.name).and_then(|answer| answer.pushed.as_ref());
@@ -189,7 +189,7 @@ impl Reads {
     }
 
     /// Passes the answers to `confirm`, in the order of `sources`, and forgets them when `confirm` is done. If the
-    /// cycle is cut short before, the next one takes them.
+    /// cycle is cut short before that, the next cycle takes the answers.
     pub(super) async fn take<T>(&self, sources: &[SourceConfig], confirm: impl AsyncFnOnce(Vec<SourceRead>) -> T) -> T {
         let answered: Vec<SourceRead> = {
             let answers = self.answers.reads.lock();

@@ -1,5 +1,6 @@
-//! Keeps the realm in agreement with the ledger: reads it when that is due, and then changes it step by step. An error
-//! there is a state of the realm, and is retried with backoff. Nothing else waits for it longer than one request.
+//! Keeps the realm in agreement with the ledger: reads the realm when that is due, and then changes it step by step. An
+//! error there stops only the work in the realm, which is retried with backoff. Other work waits for the realm no
+//! longer than one request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,7 +97,7 @@ impl RealmTarget {
     }
 
     /// Returns whether the realm must not be asked again yet after an error. The realm is asked at once if somebody
-    /// asks for the cycle, or if an order arrives while a user can log in whose access should be removed.
+    /// asks for the cycle, or if an order arrives while a user whose access should be removed can still log in.
     fn waits(&self, trigger: Trigger, ledger: &LedgerState, now: Timestamp) -> bool {
         // A next try that is further away than any backoff comes from a wrong clock.
         let soon = |next_try: Timestamp| next_try > now && next_try.duration_since(now) <= LAST_REMOVAL_RETRY;
@@ -188,7 +189,7 @@ pub(crate) struct Following<'a> {
     pub(crate) metrics: &'a SharedMetrics,
     /// Notified when a slice is over and steps are left.
     pub(crate) changed: &'a Arc<Notify>,
-    /// They show whether this process was rolled back.
+    /// The clusters show whether this process was rolled back.
     pub(crate) clusters: &'a Clusters,
     pub(crate) trigger: Trigger,
     pub(crate) extent: Extent,
@@ -249,7 +250,7 @@ impl RealmTarget {
             metrics.refused(&refusal.limit);
         }
         if !approved.steps().is_empty() {
-            // If this process was rolled back, this interrupts its work.
+            // If this process was rolled back, this call interrupts its work.
             following.clusters.confirm().await;
         }
         let actions = self.carry_out(following, approved.steps()).await?;

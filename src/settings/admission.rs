@@ -71,8 +71,8 @@ fn uid(table: &Table<'_>, default: UidRules, kind: AccountKind, has_uids: bool) 
     }
 }
 
-/// Returns the mode and the list of a rule that is off without a list. If the mode is set, the list must be given: a
-/// forgotten list would refuse everything. An empty list does that on purpose.
+/// Returns the mode and the list of a rule that is off without a list. If the mode is set, the list must be given,
+/// because a rule with a forgotten list would refuse everything. An empty list does that on purpose.
 fn listed(
     table: &Table<'_>,
     name: &str,
@@ -176,7 +176,7 @@ fn allowed_volume(text: &str) -> Option<AllowedVolume> {
             Some(AllowedVolume::Nfs { server: server.to_owned(), path: path(rest)? })
         }
         None if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
-            // These have a form of their own, which names the server, path or driver.
+            // These kinds have a form of their own, which names the server, path or driver.
             (!matches!(text, "nfs" | "hostPath" | "csi")).then(|| AllowedVolume::Source(text.to_owned()))
         }
         _ => None,
@@ -214,8 +214,8 @@ fn lifetime(table: &Table<'_>, default: Mode) -> (Mode, Lifetimes, Duration) {
     (mode, lifetimes, warn)
 }
 
-/// Gives the reaper the lifetimes of the classes. If the reaper is off, they are errors, because nothing would end
-/// pods.
+/// Gives the reaper the lifetimes of the classes. If the reaper is off, each lifetime is an error, because nothing
+/// would end pods.
 pub(super) fn reaped(root: &Table<'_>, reapers: &mut Reapers, classes: &[Class]) {
     for class in classes {
         let Admission { lifetime, lifetimes, lifetime_warning: warn, .. } = class.admission;

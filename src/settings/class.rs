@@ -64,7 +64,7 @@ const OF_A_NAMESPACE: [&str; 9] = [
 ];
 /// Keys about the members of a group.
 const OF_GROUPS: [&str; 6] = ["member_roles", "manager_roles", "managers", "member_quota", "tier", "uid_range"];
-/// Keys about the holder of a credential. A group has none, because each of its members has an own credential.
+/// Keys about the holder of a credential. A group has no credential, because each of its members has one.
 const OF_A_HOLDER: [&str; 5] = ["home", "credential", "roles", "impersonate", "provision"];
 /// The default of `name_pattern`.
 pub(super) const NAME_PATTERN: &str = "^[a-z][a-z0-9-]{1,50}$";
@@ -81,7 +81,7 @@ const RELATIVE: Kind = Kind("a path within the home", "\".kube/config\"");
 /// The names that a class may refer to.
 pub(super) struct Known<'a> {
     pub(super) clusters: &'a BTreeMap<ClusterName, Cluster>,
-    /// `[cluster.NAME]` is misspelt, so `clusters` is empty.
+    /// Whether `[cluster.NAME]` is misspelt, so that `clusters` is empty.
     pub(super) clusters_misspelt: bool,
     pub(super) networks: Vec<String>,
     pub(super) prefixes: &'a [PathBuf],

@@ -145,7 +145,7 @@ fn gap(parts: &[String], of_file: &Value, environment: &BTreeMap<String, String>
     })
 }
 
-/// Whether a part of the key before the last has a value that is no table and no list, such as `site` in
+/// Whether a part of the key before the last has a value that is neither a table nor a list, such as `site` in
 /// `BURSAR_SITE__NAME`.
 fn is_within_a_value(parts: &[String], tree: &Value) -> bool {
     let above = (1..parts.len()).filter_map(|count| beneath(tree, &parts[..count]));

@@ -32,7 +32,8 @@ pub(super) fn one_owner(table: &Table<'_>, class: &Class, others: &[Class]) {
     }
     let shared = |other: &&Class| other.clusters.iter().any(|cluster| class.clusters.contains(cluster));
     for other in others.iter().filter(shared) {
-        // If both classes name namespaces alike, two accounts with one name share a namespace, so they are one tenant.
+        // If both classes have the same pattern for namespaces, two accounts with one name share a namespace, so they
+        // are one tenant.
         let are_strangers = other.namespace != class.namespace;
         for host in hosts {
             for theirs in &patterns(other) {

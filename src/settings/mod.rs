@@ -1,6 +1,6 @@
 //! Turns the configuration file and the environment into [`Settings`]. Everything is checked once, and all errors are
-//! reported together, so that later work with the settings cannot fail because of them. This module reads only files.
-//! The one exception: with `[security] strict_egress`, names are resolved when the configuration is put in force.
+//! reported together, so that later work with the settings cannot fail because of them. This module reads only files,
+//! with one exception: if `[security] strict_egress` is set, names are resolved when the configuration is put in force.
 
 mod admission;
 mod adopted;
@@ -275,8 +275,8 @@ impl Settings {
         (errors, warnings)
     }
 
-    /// Returns errors and warnings about secret files that exist and that this process may not read. As for missing
-    /// files, a credential is only a warning.
+    /// Returns errors and warnings about secret files that exist and that this process may not read. A credential that
+    /// this process may not read is only a warning, like a missing one.
     #[must_use]
     pub fn unreadable_secrets(&self) -> (Vec<String>, Vec<String>) {
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());

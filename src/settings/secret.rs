@@ -1,5 +1,5 @@
-//! The place of a password, and reading it from there. A password is never printed, and never in an argument or the
-//! environment.
+//! Names the place of a password, and reads the password from there. A password is never printed, and is never part of
+//! an argument or of the environment.
 
 use std::env;
 use std::path::{Path, PathBuf};

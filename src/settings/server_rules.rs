@@ -104,7 +104,8 @@ fn storage(table: &Table<'_>, mode: Mode) -> ServerRule {
     ServerRule { mode: Some(mode), allow: classes.into_iter().map(|class| format!("class {class}")).collect() }
 }
 
-/// Returns the table of a rule; `None` if the rule is written as a mode only. Its other keys are checked elsewhere.
+/// Returns the table of a rule; `None` if the rule is written as a mode only. The table's other keys are checked
+/// elsewhere.
 fn detailed<'a>(table: &Table<'a>, rule: &str) -> Option<Table<'a>> {
     table.value(rule).is_some_and(serde_json::Value::is_object).then(|| table.section(rule))
 }

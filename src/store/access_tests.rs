@@ -89,8 +89,8 @@ async fn check(kind: AccountKind, steps: Vec<Step>) {
             let rows = reader.rows(query, &binds).await.expect("rows");
             let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
             let found: BTreeSet<_> = rows.iter().map(|row| (text(&row["member"]), text(&row["role"]))).collect();
-            // The present name of an account finds its whole history; a former name finds the time during which it had
-            // it.
+            // The present name of an account finds its whole history. A former name finds only the time during which
+            // the account had that name.
             let is_asked_for = name == own.name || name == then.name;
             let expected = if is_asked_for { members(&then, name) } else { BTreeSet::new() };
             assert_eq!(found, expected, "{name} at {second}");

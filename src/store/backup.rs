@@ -12,8 +12,8 @@ use jiff::tz::TimeZone;
 use super::read::VerifyError;
 use super::{FILE, ReadStore, StoreError, disk, make_file, make_folder};
 
-/// Number of nightly backups that are kept. Two weeks are longer than an administrator who would notice a fault is
-/// away.
+/// The number of nightly backups that are kept. Administrators are rarely away for two weeks, so one of them notices a
+/// fault before the last good backup is removed.
 const KEPT: usize = 14;
 
 /// The name of the folder in the state folder.
@@ -38,8 +38,8 @@ pub struct Backup {
     pub head: String,
 }
 
-/// Makes a backup in `state_dir` and removes the oldest ones above [`KEPT`]. A backup gets its name only when it is
-/// complete.
+/// Makes a backup in `state_dir`, and removes the oldest backups if there are more than [`KEPT`]. A backup gets its
+/// name only when it is complete.
 ///
 /// # Errors
 /// [`StoreError::Room`] if the backup would leave less free space than the ledger itself needs.
@@ -71,8 +71,8 @@ pub fn folder(state_dir: &Path) -> PathBuf {
     state_dir.join(FOLDER)
 }
 
-/// When the newest backup was begun; `None` if there is none. A backup of later than `now` was made while the clock was
-/// ahead, so its age is unknown.
+/// When the newest backup was begun; `None` if there is none. A backup with a time after `now` was made while the clock
+/// was ahead. Its age is unknown, so it is ignored.
 #[must_use]
 pub fn newest(state_dir: &Path, now: Timestamp) -> Option<Timestamp> {
     let names = names(&folder(state_dir)).ok()?;
@@ -116,7 +116,7 @@ fn compress(from: &Path, to: &Path) -> io::Result<()> {
     if is_whole { Ok(()) } else { Err(io::Error::other("a compressed backup is shorter than its ledger")) }
 }
 
-/// Accepts only the bytes that another file has at the same place.
+/// A writer that fails unless it gets the bytes that `R` returns.
 struct Same<R>(R);
 
 impl<R: Read> Write for Same<R> {

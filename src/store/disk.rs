@@ -1,5 +1,5 @@
-//! A disk that is full, failing or read-only. The store then keeps serving reads and refuses writes, and the daemon
-//! goes on running and tries to recover it.
+//! Handles a disk that is full, failing or read-only. The store then keeps serving reads and refuses writes, and the
+//! daemon goes on running and tries to recover the store.
 
 use std::path::Path;
 

@@ -87,7 +87,7 @@ pub async fn named(store: &mut ReadStore, kind: AccountKind, name: &str) -> Resu
     store.rows(query, &[name.to_owned()]).await
 }
 
-/// Returns the account of `row`, a result of [`named`]; with `beside`, also the rows of each title.
+/// Returns the account of `row`, a result of [`named`]. If `beside` is set, adds the rows of each title.
 pub async fn of(store: &mut ReadStore, kind: AccountKind, row: Row, beside: bool) -> Result<Value, StoreError> {
     let name = format!("{kind}:{}", row.get("name").and_then(Value::as_str).unwrap_or_default());
     let mut facts = json!({"account": name, "ledger": row});

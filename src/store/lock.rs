@@ -26,7 +26,8 @@ impl CycleLock {
             .create(true)
             .truncate(false)
             .write(true)
-            // Not for the group: a user who can open it, even only for reading, can take the lock and stop the daemon.
+            // The group has no access: a user who can open the file, even only for reading, can take the lock and stop
+            // the daemon.
             .mode(0o600)
             .open(&path)
             .or_else(|error| match error.kind() {

@@ -185,7 +185,7 @@ async fn writable(path: &Path) -> Result<SqliteConnection, StoreError> {
     match make_ready(&mut connection).await {
         Ok(()) => Ok(connection),
         Err(error) => {
-            // Awaited, because the caller moves the file or opens it again.
+            // The close is awaited, because the caller then moves the file or opens it again.
             let _ = connection.close().await;
             Err(error)
         }

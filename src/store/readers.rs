@@ -9,8 +9,8 @@ use nix::unistd::{Uid, User};
 
 use super::{FILE, with};
 
-/// In bytes. SQLite empties the WAL at 4 MB unless a reader holds it, so a reader must have held a WAL that is longer
-/// than this.
+/// The length in bytes from which a WAL counts as grown. SQLite empties the WAL at 4 MB unless a reader holds it, so a
+/// WAL that is longer than this was held by a reader.
 const LONG: u64 = 64 << 20;
 
 /// The bytes of the `-shm` file that readers lock (sqlite.org/walformat.html, `WAL_READ_LOCK`).

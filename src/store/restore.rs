@@ -125,7 +125,7 @@ async fn prepare(
     make_file(copy)?;
     let failed = |source| StoreError::File { path: copy.to_owned(), source };
     let mut file = File::options().write(true).open(copy).map_err(failed)?;
-    // An error with a code of the system concerns a file; any other comes from the decompression.
+    // An error with a code of the operating system concerns a file; any other error comes from the decompression.
     unpack(backup, &mut file).map_err(|error| match error.raw_os_error() {
         Some(_) => RestoreError::Store(failed(error)),
         None => RestoreError::Damaged(error.to_string()),
@@ -205,7 +205,7 @@ async fn current(path: &Path) -> Result<Option<(i64, String)>, RestoreError> {
     Ok(Some(head))
 }
 
-/// Moves the files that SQLite put next to `path` next to `beside`.
+/// Moves the files that SQLite put next to `path` to the same place next to `beside`.
 fn aside(path: &Path, beside: &Path) -> io::Result<()> {
     for end in BESIDE {
         match fs::rename(with(path, end), with(beside, end)) {

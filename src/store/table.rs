@@ -91,7 +91,8 @@ impl Table {
         let json = self.json.iter().map(|column| format!("'{column}', json(\"{column}\")"));
         let fields: Vec<String> = plain.chain(json).collect();
         let query = format!("SELECT json_object({}) FROM {} WHERE {condition}", fields.join(", "), self.name);
-        // All texts together would need more memory than the values.
+        // Each text is parsed before the next is read, because all texts together would need more memory than the
+        // values.
         let mut texts = sqlx::query_scalar::<_, String>(AssertSqlSafe(query)).fetch(connection);
         let mut rows = Vec::new();
         while let Some(text) = texts.try_next().await? {

@@ -1,5 +1,5 @@
-//! Writes the ledger: a batch of changes with the events that describe them, or the row of a cycle. Each is one
-//! transaction; after the commit, the same is changed in memory.
+//! Writes the ledger: a batch of changes with the events that describe them, or the row of a cycle. Each write is one
+//! transaction. After the commit, the same changes are applied in memory.
 
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
@@ -31,8 +31,8 @@ pub async fn draw_id(connection: &mut SqliteConnection) -> sqlx::Result<()> {
 }
 
 impl Store {
-    /// Applies the changes and writes the events that describe them, in one transaction and then in memory. If only
-    /// sources changed and there are no events, nothing is written to the file.
+    /// Writes the changes and the events that describe them in one transaction, and then applies the changes in memory.
+    /// If only sources changed and there are no events, nothing is written to the file.
     pub async fn write(
         &mut self,
         _lock: &CycleLock,
@@ -59,8 +59,8 @@ impl Store {
         Ok(())
     }
 
-    /// Applies only what the sources answered, and only in memory, so that a ledger that cannot be written still shows
-    /// it.
+    /// Applies only what the sources answered, and only in memory, so that `status` still shows it while the ledger
+    /// cannot be written.
     pub fn hear(&mut self, changes: &[Change]) {
         changes
             .iter()

@@ -13,16 +13,16 @@ use crate::policy::Requirement;
 const LABELS: &str = "namespaceObject.metadata.?labels.orValue({})";
 const OLD_LABELS: &str = "oldObject.metadata.?labels.orValue({})";
 
-/// The objects with our label that the daemon may delete in any namespace. No label shows that a namespace was adopted
-/// before.
+/// The objects with our label that the daemon may delete in any namespace, because no label shows that a namespace was
+/// adopted before.
 pub(super) fn left_behind() -> String {
     let kinds = ManagedKind::ALL.iter().map(|kind| kind.row()).filter(|row| row.in_adopted);
     format!("request.resource.resource in {}", texts(kinds.map(|row| row.plural)))
 }
 
 /// The condition of requests that the daemon may make in an adopted namespace. A namespace with our labels belongs to a
-/// tenant or to Bursar. The daemon itself chooses the labels and the level of some of these, so no selector may match
-/// them.
+/// tenant or to Bursar, and the daemon may choose its labels and its level. Such a namespace is therefore excluded,
+/// even if a selector matches it.
 pub(super) fn place(needs: &Needs) -> String {
     let classes: Vec<String> = needs.adopted.values().map(|class| format!("({})", request(class))).collect();
     let any = if classes.is_empty() { "false".to_owned() } else { classes.join(" || ") };

@@ -8,9 +8,9 @@ use crate::bootstrap::NAMESPACE;
 use crate::bootstrap::webhook::configurations::{Hooks, NOT_EXEMPT, OBJECTS};
 use crate::bootstrap::webhook::{APPROVALS, Reached, SECRET, WEBHOOK, managed_objects};
 
-/// The condition that the request writes one of the webhook's objects. The daemon may delete only the network policy;
-/// without it, the webhook answers as it does if `api_server_cidrs` is not set. An administrator's uninstall deletes
-/// the other objects.
+/// The condition that the request writes one of the webhook's objects. The daemon may delete only the network policy,
+/// because a webhook without it works as if `api_server_cidrs` were not set. The other objects are deleted when an
+/// administrator uninstalls the webhook.
 pub(super) fn place() -> String {
     let objects = [
         ("", "configmaps", WEBHOOK),
@@ -109,7 +109,7 @@ fn is(hook: &Value, at: usize) -> String {
         same.push(format!("{stored}.matchConditions[{at}].{field} == {}", literal(&condition[field])));
     }
     if hook["name"] == format!("{OBJECTS}.bursar.dev") {
-        // There are also rules for the kinds of site manifests, which are not known here.
+        // The stored configuration also has rules for the kinds of site manifests, which are not known here.
         for rule in hook["rules"].as_array().into_iter().flatten() {
             same.push(format!("{stored}.rules.exists(r, r == {})", literal(rule)));
         }

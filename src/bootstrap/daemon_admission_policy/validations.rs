@@ -16,13 +16,14 @@ use crate::execute::signing::{self, SIGNER, USAGES};
 use crate::kinds::ManagedKind;
 use crate::policy::{DAEMON_USER, TOKEN_LIFETIME_MAX};
 
-/// A generation group as `desired::generation_group` names it. It never matches a group of Kubernetes (`system:…`).
+/// The pattern of the generation groups that `desired::generation_group` names. It matches no group of Kubernetes
+/// (`system:…`).
 const GENERATION_GROUP: &str = "^bursar:(tool|user|group):.+#[0-9]+$";
 
-/// A service account of a generation as `desired::credential` names it.
+/// The pattern of the service accounts that `desired::credential` names.
 const SERVICE_ACCOUNT: &str = "^bursar-g[0-9]+$";
 
-/// The version of a level of Pod Security.
+/// The label with the version of a Pod Security level.
 const ENFORCE_VERSION: &str = "pod-security.kubernetes.io/enforce-version";
 
 pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
@@ -212,9 +213,9 @@ fn admins_message(Confinement { administrators, .. }: &Confinement) -> String {
     )
 }
 
-/// The condition of bindings of admin roles. They are cluster-wide, so service accounts get none. If administrators are
-/// listed, no credential of another account is bound, even if it was issued properly. Only the kinds of credentials
-/// that classes of administrators have are allowed.
+/// The condition of bindings of admin roles. These roles apply to the whole cluster, so no service account may get one.
+/// If administrators are listed, no credential of another account is bound, even if it was issued properly. Only the
+/// kinds of credentials that classes of administrators have are allowed.
 fn admin_bindings(needs: &Needs, Confinement { administrators, .. }: &Confinement) -> String {
     let listed = (!administrators.is_empty()).then(|| {
         let names: Vec<String> = administrators.iter().map(|name| name.replace('.', "[.]")).collect();
@@ -273,7 +274,7 @@ fn accounts() -> String {
     )
 }
 
-/// Allows namespaces of tenants. Only suspended ones may be deleted: they are archived, or are about to be.
+/// Allows namespaces of tenants. Only those of suspended tenants may be deleted.
 fn namespaces() -> String {
     format!(
         "!variables.isNamespace || variables.levels || (variables.sub == '' && variables.writes && variables.classNow && \
@@ -285,8 +286,9 @@ fn namespaces() -> String {
     )
 }
 
-/// An older version of a level demands less of pods. The namespace of the self-test may have any level: no pod is ever
-/// created there and no subject bound, and Pod Security must not hide what the webhook refuses.
+/// An older version of a level demands less of pods, so a namespace must have the latest version or keep its version.
+/// The namespace of the self-test may have any level: no pod is ever created there and no subject bound, and Pod
+/// Security must not hide what the webhook refuses.
 fn levels(needs: &Needs) -> String {
     format!(
         "!variables.isNamespace || !variables.writes || variables.levels || variables.name == {selftest} || \

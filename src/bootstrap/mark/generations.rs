@@ -1,4 +1,5 @@
-//! The generations that a ledger has assigned, and those that a process may find in a cluster without being rolled back.
+//! The generations that a ledger has assigned, and the generations that a process may find in a cluster. If the process
+//! finds a higher generation, its ledger was rolled back.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,9 +32,10 @@ impl Reserved {
 
 /// The generations that this process may find in one cluster. It lives longer than a connection.
 ///
-/// Nobody else writes the mark. If the mark is higher than these generations, a process that knew more wrote it: the
-/// ledger was rolled back before this process opened it, or the process itself was rolled back with the memory of its
-/// virtual machine. The ledger's current generation cannot show this, because new accounts and orders raise it.
+/// Only a process with this ledger writes the mark. If the mark is higher than these generations, the process that
+/// wrote it knew a later state: the ledger was rolled back before this process opened it, or this process was rolled
+/// back with the memory of its virtual machine. The ledger's current generation cannot show this, because new accounts
+/// and orders raise it.
 #[derive(Debug)]
 pub struct KnownGenerations {
     known: Mutex<Known>,
@@ -86,7 +88,7 @@ impl KnownGenerations {
         known.sealed = known.sealed.max(generation);
     }
 
-    /// A generation is sent to the mark. Returns whether it was never sent before.
+    /// Records that a generation is sent to the mark. Returns whether it was never sent before.
     pub(super) fn sends(&self, generation: u64) -> bool {
         let mut known = self.known.lock();
         generation > known.marked && known.sent.insert(generation)
@@ -96,7 +98,7 @@ impl KnownGenerations {
         self.known.lock().sent.remove(&generation);
     }
 
-    /// The mark has this generation.
+    /// Records that the mark has this generation. Stops the process if the generation proves a rollback.
     pub(super) fn hear(&self, generation: u64) {
         let mut known = self.known.lock();
         if known.explains(generation) {
@@ -116,7 +118,7 @@ impl KnownGenerations {
         self.notify();
     }
 
-    /// The mark changed, so a cycle is due.
+    /// Requests a cycle, because the mark changed.
     pub(super) fn notify(&self) {
         self.changed.notify_one();
     }

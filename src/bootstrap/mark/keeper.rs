@@ -1,4 +1,5 @@
-//! Keeps the mark of one connected cluster: raises it, and asks or refuses another process of the same ledger.
+//! Maintains the mark of one connected cluster: raises it, claims it for this process, and refuses the claims of other
+//! processes with the same ledger.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,10 +27,10 @@ use crate::observed::listing_again;
 const CLAIM_WAITS: Duration = Duration::from_secs(10);
 /// The interval between two reads while a claim waits.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How long an execution waits for the mark that it reads first.
+/// How long an execution waits for its read of the mark, which precedes every write.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
-/// The pause between two reads while the watch is broken. A claim waits longer than the pause and the read take, so it is
-/// refused as soon as the cluster answers again. The watch's own pause may be longer.
+/// The pause between two reads while the watch is broken. A claim waits longer than the pause and the read take, so it
+/// is refused as soon as the cluster answers again. The watch's own pause may be longer.
 const LOOK_WHILE_BROKEN: Duration = Duration::from_secs(2);
 /// How often a write is tried if somebody else writes the mark at the same time.
 const WRITES: usize = 3;
@@ -47,7 +48,7 @@ pub struct MarkKeeper {
     reserved: Mutex<Reserved>,
     generations: Arc<KnownGenerations>,
     writing: tokio::sync::Mutex<()>,
-    /// This process is the holder, so no other one may become it.
+    /// This process is the holder. If the mark names another holder later, this process was replaced.
     holds: AtomicBool,
     lost: AtomicBool,
 }
@@ -70,7 +71,7 @@ pub enum Claim {
 }
 
 impl MarkKeeper {
-    /// Starts with the mark `found`, for a ledger that has assigned `last`.
+    /// Creates the keeper of the mark `found`, for a ledger that has assigned `last`.
     #[must_use]
     pub fn new(
         client: &Client,
@@ -107,22 +108,22 @@ impl MarkKeeper {
                 self.generations.stop();
             }
         }
-        // An API server that just started, or a role that is being replaced, may refuse one read. What is known stays.
+        // One read may be refused while the API server starts or a role is replaced. The known mark stays then.
         if found != Found::Hidden {
             self.found.lock().clone_from(&found);
         }
         found
     }
 
-    /// Whether the mark proves that this process is older than the cluster.
+    /// Whether the mark proves that the cluster has seen a later state of the ledger than this process knows.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         self.generations.beyond().is_some()
     }
 
-    /// Reads the mark, and returns whether anything may be written in the cluster. The watch alone cannot tell: if this
-    /// process was rolled back with its memory, or the cluster was away, its connections are broken, and it hears of the
-    /// mark only later. If the mark cannot be read, only the watch can tell; usually the next requests then fail too.
+    /// Reads the mark, and returns whether anything may be written in the cluster. The watch alone is not enough: if
+    /// this process was rolled back with its memory, or the cluster was unreachable, the watch is broken and reports
+    /// the mark only later. If this read fails, the last known mark decides; usually the next requests then fail too.
     pub async fn confirm(&self) -> bool {
         if *self.found.lock() != Found::Hidden {
             self.look().await;
@@ -130,7 +131,7 @@ impl MarkKeeper {
         self.may_write()
     }
 
-    /// Whether this process is neither older than the cluster nor replaced by another one.
+    /// Whether the ledger was not rolled back and no other process has replaced this one.
     #[must_use]
     pub fn may_write(&self) -> bool {
         !self.is_behind() && !self.is_lost()

@@ -45,7 +45,7 @@ async fn a_running_process_stops_when_the_mark_is_higher_than_what_it_wrote() {
     assert!(!keeper.confirm().await, "although the cluster does not answer");
 }
 
-/// Its watch may be broken, so every answer counts.
+/// The watch may be broken, so this process also reads the holder from every answer.
 #[tokio::test]
 async fn a_holder_that_was_replaced_writes_nothing_more() {
     let (generations, stop) = generations(90);
@@ -61,7 +61,7 @@ async fn a_holder_that_was_replaced_writes_nothing_more() {
     keeper.take(owner().found(&other));
     assert!(keeper.is_lost() && stop.is_cancelled());
     assert!(!keeper.confirm().await && !keeper.covers(90));
-    // The mark would name this process again.
+    // The write would make this process the holder again.
     assert!(matches!(keeper.raise(91).await, Err(AccessError::Behind)));
 }
 
@@ -83,22 +83,22 @@ fn a_generation_that_was_sent_without_an_answer_is_our_own() {
     generations.hear(95);
     generations.hear(92);
     assert_eq!((generations.beyond(), stop.is_cancelled()), (None, false));
-    // This one was refused with a conflict, so somebody else wrote it.
+    // The API server refused this write with a conflict, so another process has written 96.
     assert!(generations.sends(96));
     generations.was_not_written(96);
     generations.hear(96);
     assert_eq!((generations.beyond(), stop.is_cancelled()), (Some(96), true));
 }
 
-/// While the cluster was away, the ledger caught up with the mark.
+/// While the cluster was unreachable, the ledger caught up with the mark.
 #[test]
 fn a_mark_is_compared_with_the_ledger_as_it_was_opened() {
     let (generations, _) = generations(100);
     assert_eq!(generations.exceeded(Some(100), Some(100)), None);
     assert_eq!(generations.exceeded(Some(106), None), Some(106));
     assert_eq!(generations.exceeded(None, Some(104)), Some(104));
-    // What this process reserves while the cluster is connected may be in seals, but not in the mark before it is
-    // sent.
+    // Generations that this process reserves while the cluster is connected may be in seals, but not in the mark before
+    // they are sent.
     generations.may_seal(106);
     assert_eq!(generations.exceeded(Some(106), Some(106)), Some(106));
     generations.sends(106);

@@ -12,7 +12,7 @@ use crate::policy::{Class, Policy};
 use crate::rules::Mode;
 use crate::rules::server::ServerRule;
 
-/// A name in the list of a class that the cluster does not know.
+/// A priority class or runtime class that a class of the configuration lists and that the cluster does not have.
 #[derive(Debug)]
 pub struct Absent<'p> {
     pub class: &'p Class,
@@ -40,7 +40,7 @@ pub async fn absent<'p>(policy: &'p Policy, cluster: &'p ClusterName, client: &C
     absent
 }
 
-/// Returns the classes that a rule lists: the key of the list, their kind, the field of a pod for it, and the name.
+/// Returns each class that a rule lists, as the key of the list, the kind, the field of a pod for it, and the name.
 fn named(rule: &ServerRule) -> impl Iterator<Item = (&'static str, &'static str, &'static str, &str)> {
     let words = rule.allow.iter().filter(|word| rule.mode != Some(Mode::Off) && !word.ends_with(" *"));
     words.filter_map(|word| match word.split_once(' ')? {

@@ -21,8 +21,8 @@ use crate::bootstrap::{AccessError, files};
 use crate::certificate::{self, Issued};
 use crate::identity::ClusterName;
 
-/// Four years, replaced after two. A certificate for a year (outside of the cluster) therefore never outlives its
-/// authority.
+/// An authority is valid for four years and replaced after two. A certificate for a year (outside of the cluster)
+/// therefore never outlives its authority.
 const AUTHORITY: Duration = Duration::from_hours(4 * 365 * 24);
 const REPLACED_AFTER: SignedDuration = SignedDuration::from_hours(2 * 365 * 24);
 /// The lifetime of a certificate in the cluster. It is renewed after two thirds.
@@ -87,8 +87,8 @@ impl Authorities {
         Ok(())
     }
 
-    /// Returns the authorities that the API server must trust: ours, and the unexpired ones of `believed`, which it
-    /// trusts already. These may belong to a former host.
+    /// Returns the authorities that the API server must trust: our own, and the unexpired authorities of `believed`.
+    /// The API server trusts the latter already, and they may belong to a former host.
     pub(super) fn bundle(&self, believed: &str, now: Timestamp) -> String {
         let mut bundle: Vec<String> = self.own.iter().map(|authority| authority.pem.trim().to_owned()).collect();
         for pem in certificates(believed) {
@@ -101,8 +101,9 @@ impl Authorities {
     }
 
     /// Returns a certificate for `names`, signed by the newest authority that the API server has trusted for a while.
-    /// Returns `None` if there is none and the API server trusts others: then the caller must wait. If `believed` is
-    /// empty, no API server has to learn anything, so the oldest authority signs.
+    /// If there is none, the oldest authority that it trusts signs. If the API server trusts only others, returns
+    /// `None`, and the caller must wait. If `believed` is empty, no webhook is installed, and the oldest authority
+    /// signs.
     pub(super) fn sign(
         &self,
         names: &[String],

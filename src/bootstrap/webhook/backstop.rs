@@ -1,10 +1,10 @@
 //! The uid rule as policies that the API server evaluates itself, whether the webhook runs or not. PURE: no runtime, no
 //! client, no file system, no clock.
 //!
-//! `init` makes the policies, which have no effect alone. `bursar webhook install` makes the bindings, one for each
-//! mode, which put them in force for classes. The daemon therefore cannot change what a policy does. Otherwise it could
-//! write a mutating policy that changes anything: Kubernetes exempts admission policies from admission policies, so the
-//! daemon admission policy could not prevent it.
+//! `init` makes the policies, which have no effect without bindings. `bursar webhook install` makes the bindings, one
+//! for each mode, which put the policies in force for classes. The daemon therefore cannot change what a policy does.
+//! Otherwise it could write a mutating policy that changes anything: Kubernetes exempts admission policies from
+//! admission policies, so the daemon admission policy could not prevent it.
 //!
 //! The expressions check the same as `admission::uid`. They see a pod after the webhook or the mutating policy has
 //! filled in its fields, so they require these fields.
@@ -103,7 +103,7 @@ fn size() -> Value {
             [o.apiVersion, o.kind, o.name, o.uid].all(text, bytes(text).size() <= 320))";
     let texts = |object: &str| format!("{object}.metadata.?managedFields.orValue([]).map(entry, '%s'.format([entry]))");
     let sum = |texts: &str| format!("{texts}.map(text, bytes(text).size()).sum()");
-    // In etcd a control character takes six bytes, and in these texts at least two.
+    // A control character takes six bytes in etcd, but may take only two bytes in these texts.
     let third = MANAGED_FIELDS / 3;
     let managed = format!(
         "variables.size <= {third} || (variables.size <= {MANAGED_FIELDS} && \
@@ -212,7 +212,7 @@ fn policy(kind: &str, name: &str, resources: &[&str], rest: Value) -> Value {
         "metadata": {"name": name, "labels": labels_of_init()},
         "spec": {
             "failurePolicy": "Fail",
-            // In the policy as well, so that no binding can widen it.
+            // The policy has the constraints too, so that no binding can widen them.
             "matchConstraints": {
                 "matchPolicy": "Equivalent", "namespaceSelector": of_tenants(), "objectSelector": {},
                 "resourceRules": rules,
@@ -295,7 +295,8 @@ fn uid_validations() -> Value {
     ])
 }
 
-/// A binding of a policy. Without classes it matches nothing; it stays, because the daemon removes no bindings.
+/// A binding of a policy. A binding without classes matches nothing, and is kept because the daemon removes no
+/// bindings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Binding {
     /// `ValidatingAdmissionPolicyBinding` or `MutatingAdmissionPolicyBinding`.
@@ -325,7 +326,7 @@ pub fn bindings(rules: &Rules) -> Vec<Binding> {
             let name = format!("{policy}-{}", mode.as_str());
             let mut matched = matching(&classes);
             if [TOKENS, SIZE].contains(&policy) && mode == Mode::Enforce {
-                // Also namespaces of a class that the rules do not know yet.
+                // This also matches namespaces of classes that the rules do not know yet.
                 matched["namespaceSelector"] = of_tenants();
             }
             let spec = json!({"policyName": policy, "validationActions": [action], "matchResources": matched});
@@ -351,7 +352,7 @@ pub(in crate::bootstrap) fn names(kind: &str) -> Vec<String> {
 }
 
 fn matching(classes: &[&String]) -> Value {
-    // A selector needs values. No namespace both has a label and lacks it, so this one matches nothing.
+    // A selector needs values. No namespace both has a label and lacks it, so this selector matches nothing.
     let expressions = if classes.is_empty() {
         json!([{"key": CLASS, "operator": "Exists"}, {"key": CLASS, "operator": "DoesNotExist"}])
     } else {

@@ -61,7 +61,7 @@ pub async fn install(client: &Client, request: WebhookRequest<'_>, image: &str) 
     Ok(Installed { wrote, not_after: serving.not_after, client: demanded })
 }
 
-/// The names by which API servers reach a Service.
+/// The names by which API servers reach the webhook's Service.
 pub(super) fn within_names() -> Vec<String> {
     [".svc", ".svc.cluster.local", ""].iter().map(|suffix| format!("{WEBHOOK}.{NAMESPACE}{suffix}")).collect()
 }
@@ -162,8 +162,8 @@ fn in_force(request: WebhookRequest<'_>) -> Vec<Value> {
     bindings.map(|binding| binding.manifest).collect()
 }
 
-/// Updates the classes of a backstop whose webhook was uninstalled. If the backstop was removed too, of which
-/// [`uninstall`] removes the first binding first, nothing is written.
+/// Updates the classes in the bindings of a backstop whose webhook was uninstalled. Writes nothing if the first binding
+/// is missing: [`uninstall`] removes that binding first, so the backstop was removed too.
 ///
 /// # Errors
 /// A request fails.

@@ -39,9 +39,8 @@ impl From<&Remembered> for Found {
 }
 
 /// Checks the webhook of a cluster and renews what is due. If neither a webhook nor a backstop is installed, this costs
-/// two requests.
-/// `weakened` means that a configuration or binding differs from what was installed; all are then written again, like
-/// missing ones.
+/// two requests. If `weakened` is set, a configuration or binding differs from what was installed, and all of them are
+/// written again, as if they were missing.
 ///
 /// # Errors
 /// A request fails.

@@ -104,7 +104,7 @@ fn pod(image: &str) -> Value {
     json!({
         "serviceAccountName": WEBHOOK,
         "automountServiceAccountToken": true,
-        // The pods of all tenants wait for these.
+        // Requests for pods of all tenants wait for these pods.
         "priorityClassName": "system-cluster-critical",
         "terminationGracePeriodSeconds": 30,
         "securityContext": {

@@ -1,9 +1,10 @@
-//! The installation of the webhook: in the cluster, where the daemon maintains it, or outside, with files. The
+//! The installation of the webhook: in the cluster, where the daemon maintains the webhook, or outside, with files. The
 //! manifests are built in `manifests`, `configurations` and `backstop`; `authority` manages the certificate authorities
-//! that the API server trusts for it.
+//! that the API server trusts for the webhook.
 //!
-//! The daemon installs it with its own credential and the rights that `init` gave: certain objects by name, webhook
-//! configurations that the admission policy limits to tenants' namespaces, and no policies.
+//! The daemon installs the webhook with its own credential. `init` gives it the right to write certain objects by name,
+//! and webhook configurations, which the admission policy limits to tenants' namespaces. The daemon may not write
+//! policies.
 
 mod absent;
 pub mod adopted_rules;

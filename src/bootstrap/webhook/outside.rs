@@ -72,9 +72,9 @@ pub async fn write_outside(
 }
 
 impl Outside {
-    /// Waits until the webhook answers one review: once its configurations are in force, requests that it does not
-    /// answer are refused. If the webhook already demands a client certificate, the review is sent through the API
-    /// server.
+    /// Waits until the webhook answers one review. Once the configurations are in force, the API server refuses
+    /// requests that the webhook does not answer. If the webhook already demands a client certificate, the review is
+    /// sent through the API server.
     ///
     /// # Errors
     /// The webhook does not answer within `within`.
@@ -88,7 +88,7 @@ impl Outside {
         answers(&self.url, &self.bundle, question, within).await
     }
 
-    /// Writes the configurations. If the API server then shows the configured client certificate, lets the webhook
+    /// Writes the configurations. If the API server then presents the configured client certificate, makes the webhook
     /// demand it.
     ///
     /// # Errors

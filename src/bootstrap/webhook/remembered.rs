@@ -1,5 +1,5 @@
-//! Records in the state folder which webhook this host installed. If the webhook's configurations disappear from the
-//! cluster, the daemon therefore knows that they existed.
+//! Records in the state folder which webhook this host installed, so that the daemon notices if the webhook's
+//! configurations disappear from the cluster.
 
 use std::path::{Path, PathBuf};
 

@@ -14,7 +14,7 @@ use crate::contract::SELFTEST;
 use crate::errors::chain;
 use crate::rules::Mode;
 
-/// The timeout of a review. API servers wait as long for a webhook by default.
+/// The timeout of a review: the API server's default timeout for a webhook.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Identifies the review in the answer.
 const UID: &str = "bursar-asks-one-review";

@@ -27,9 +27,9 @@ use crate::rules::{ClassRules, Mode};
 const PORTS: &str = "net.ipv4.ip_unprivileged_port_start";
 /// The uid that the namespace is sealed for. No tenant is expected to have it.
 const RUNS_AS: u32 = 65533;
-/// The webhook sees a new seal within a second.
+/// How long to wait until the webhook sees a new seal, which normally takes a second.
 const HEARD_WITHIN: Duration = Duration::from_secs(30);
-/// The policies see the namespace's new class within a second too.
+/// How long to wait until the policies see the namespace's new class, which normally takes a second too.
 const POLICIES_HEAR_WITHIN: Duration = Duration::from_secs(5);
 
 /// A request of the self-test and its result.
@@ -43,7 +43,7 @@ pub struct Tried {
     pub must_be_refused: bool,
     /// What went wrong; `None` if the result is right.
     pub wrong: Option<String>,
-    /// What to do about it, if another installation of the webhook would not help.
+    /// The remedy, if it is not to install the webhook again.
     pub remedy: Option<String>,
 }
 
@@ -150,8 +150,8 @@ async fn of_class(client: &Client, class: &str, rules: &ClassRules) -> Result<Ve
 }
 
 /// Judges a plain pod by the quotas and the defaults of the class, as the API server does in namespaces of its tenants.
-/// The namespace of the self-test has neither, because only a controller puts a new quota in force. Returns `None` for a
-/// class without quotas.
+/// The namespace of the self-test has neither, because only a controller puts a new quota in force. Returns `None` for
+/// a class without quotas.
 fn under_quota(class: &Class, request: WebhookRequest<'_>) -> Option<Tried> {
     let traps: Vec<&str> = traps(class, request.policy, request.ledger, request.cluster).into_iter().collect();
     let is_trap = !traps.is_empty();

@@ -1,5 +1,6 @@
 //! Makes the webhook demand the client certificate of the API server, but only after the webhook has seen that
-//! certificate. If it demanded another one, the API server would refuse every pod of the tenants.
+//! certificate. If the webhook demanded a certificate that the API server does not present, every pod of the tenants
+//! would be refused.
 
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ use crate::contract::SELFTEST;
 use crate::rules::Rules;
 use crate::rules::senders::{ClientRules, Senders};
 
-/// How long the webhook is asked. The API server needs a moment to see new configurations, and connections without the
-/// certificate need a moment to end.
+/// How long to wait until the webhook has seen the certificate. The API server needs a moment to see new
+/// configurations, and connections without the certificate need a moment to end.
 const WITHIN: Duration = Duration::from_secs(15);
 
 /// The effect of the configuration's `client_ca` and `client_name`.
@@ -43,8 +44,8 @@ impl WebhookRequest<'_> {
         Rules { client: client.cloned(), ..self.rules() }.to_json()
     }
 
-    /// Returns the senders with which an installation at this place begins. A client certificate that the webhook
-    /// already demands stays demanded until the webhook has seen another one.
+    /// Returns the senders with which an installation begins. If the webhook at the same place already demands a client
+    /// certificate, it keeps demanding that certificate until it has seen another one.
     pub(super) fn begins_with(&self, before: Option<&Found>, url: Option<&str>) -> Result<Senders, AccessError> {
         let Senders { client, api_server_cidrs } = self.senders();
         let installed = remembered::remembered(*self)?.filter(|it| before.is_some() && it.url.as_deref() == url);
@@ -53,8 +54,8 @@ impl WebhookRequest<'_> {
     }
 }
 
-/// If the configuration names another client certificate than `in_force`, and the API server shows it to the webhook,
-/// calls `write` to make the webhook demand it.
+/// If the configuration names another client certificate than `in_force`, and the API server presents that certificate
+/// to the webhook, calls `write` to make the webhook demand it.
 pub(super) async fn demand(
     client: &Client,
     request: WebhookRequest<'_>,

@@ -101,7 +101,7 @@ fn policy(mode: Mode, given: &Given) -> Value {
     let Given { data, classes, otherwise, host_fields: fields, exempt, adopting: _ } = given;
     let nothing = BTreeMap::new();
     let of_mode = |words: &BTreeMap<Mode, BTreeMap<String, String>>| literal(words.get(&mode).unwrap_or(&nothing));
-    // No class has the name `-`. It gives an otherwise empty list its type.
+    // No class has the name `-`. This entry gives an otherwise empty list its type.
     let known: Vec<String> = std::iter::once(NO_RULE).chain(classes.iter().map(String::as_str)).map(quoted).collect();
     let mut rules = resource_rules(fields);
     rules.push(resource_rule("*", &["*/scale"]));
@@ -154,8 +154,8 @@ pub(super) fn resource_rule(group: &str, resources: &[&str]) -> Value {
     })
 }
 
-/// The name of the resource if it is one of [`LOOKED_AT`], otherwise ''. Another API group can have kinds with the same
-/// names and other fields, and so has a subresource.
+/// Returns CEL for the name of the resource if it is one of [`LOOKED_AT`], otherwise ''. A kind of another API group
+/// can have the same name and other fields, and a subresource has other fields too.
 fn resource() -> String {
     let name = "request.resource.resource";
     let one = |(group, resources): &(&str, &[&str])| {
@@ -233,8 +233,8 @@ pub(super) fn variables(class: &str, given: String, otherwise: String) -> Vec<Va
     ]
 }
 
-/// The most comparisons of an item with each of another list. Such a search costs nothing in CEL, but takes time, so
-/// beyond this limit every item is checked.
+/// The most comparisons of a search for each item of one list in another list. CEL's cost limit does not count these
+/// comparisons, but they take time. Beyond this number, nothing is searched, and every item is checked like a new one.
 pub(super) const COMPARISONS: usize = 100_000;
 
 /// CEL for the items `item` of a list in the spec of the pod that are not `own`, without those that an update keeps.
@@ -434,9 +434,10 @@ fn classes() -> Vec<Value> {
     ]
 }
 
-/// Returns the validation that nobody scales an object of a site manifest. A request for `/scale` shows no labels, so
-/// neither the webhook's selector nor its rules find these objects. The autoscaler of a tenant is refused too. If the
-/// class itself has one, controllers outside the namespace may scale: KEDA and others scale from zero themselves.
+/// Returns the validation that refuses to scale an object of a site manifest. A request for `/scale` shows no labels,
+/// so neither the webhook's selector nor its rules find these objects. The autoscaler of a tenant is refused too. If
+/// the class's own manifests contain an autoscaler, controllers outside of the namespace may scale, because KEDA and
+/// others scale from zero themselves.
 fn scale(exempt: &[String]) -> Value {
     let groups: Vec<String> =
         std::iter::once("system:nodes").chain(exempt.iter().map(String::as_str)).map(quoted).collect();
@@ -503,7 +504,7 @@ fn host_field(field: &HostField) -> Value {
     )
 }
 
-/// Returns the CEL condition for `path`, starting at `object`.
+/// Returns CEL that is true if every host at `path` in `object` belongs to the tenant.
 fn hosts_of(object: &str, path: &[Step], optional: bool, depth: usize) -> String {
     let mut at = object.to_owned();
     for (index, Step { name, each }) in path.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The arguments of `bursar adopt`, which lets Bursar take over what it does not take over without an order.
+//! The arguments of `bursar adopt`, which orders Bursar to take over something that it otherwise leaves alone.
 
 use std::path::PathBuf;
 

@@ -10,10 +10,10 @@ use crate::daemon;
 use crate::execute::endpoint;
 use crate::policy::Endpoint;
 
-/// Seconds before its end at which a CA is reported: the time to make and distribute another one.
+/// How many seconds before its end a CA is reported. In this time, another CA can be made and distributed.
 const ENDS_SOON: i64 = 30 * 24 * 3600;
 
-/// Seconds before its end at which a client certificate is reported: the time to request another one.
+/// How many seconds before its end a client certificate is reported. In this time, another one can be requested.
 const CERTIFICATE_ENDS_SOON: i64 = 7 * 24 * 3600;
 
 /// Checks the CA bundle of an endpoint. If a CA ends soon, but another CA of the bundle issued the server's

@@ -22,7 +22,7 @@ use crate::{bootstrap, daemon};
 /// The greatest tolerated difference of clocks, in seconds. With a larger one, new certificates may be "not yet valid":
 /// the Kubernetes signer backdates them by five minutes, but other authorities by less.
 const SKEW: i64 = 60;
-/// The number of missing rights that are named. If more are missing, they have one cause.
+/// The number of missing rights that are named. If more are missing, they have the same cause.
 const NAMED: usize = 8;
 
 /// Checks one cluster through each endpoint, and as the daemon.
@@ -38,8 +38,8 @@ pub(crate) async fn cluster(settings: &Settings, name: &ClusterName, cluster: &C
     findings
 }
 
-/// Requests the version, which needs no account, and compares the clocks by the answer. Then tries the daemon's
-/// credential.
+/// Requests the version, which needs no account, and compares the clocks by the time in the answer. Then tries the
+/// daemon's credential.
 async fn reached(subject: &str, endpoint: &Endpoint, own: Option<&AuthInfo>) -> Finding {
     let url = &endpoint.url;
     let remedy = "see url, ca, tls_server_name and proxy of this endpoint, and the firewall";

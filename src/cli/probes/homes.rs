@@ -106,8 +106,8 @@ fn sample(settings: &Settings, ledger: &LedgerState, prefix: &Path) -> Vec<Targe
     delivered.take(SAMPLE).collect()
 }
 
-/// Checks one prefix. Returns the problem and its remedy. `made`: Bursar makes homes there; `sample`: homes to which
-/// something was delivered, so they must exist there.
+/// Checks one prefix. Returns the problem and its remedy. `made` means that Bursar makes homes there. Something was
+/// delivered to the homes of `sample`, so they must exist there.
 async fn looked_at(
     prefix: &Path,
     made: bool,

@@ -13,7 +13,8 @@ use crate::errors::chain;
 use crate::identity::ClusterName;
 use crate::policy::Policy;
 
-/// Kinds that need no rule: they have no effect outside their namespace, or only one that the rules for pods check.
+/// Kinds that need no rule: outside of their namespace they have no effect, or only an effect that the rules for pods
+/// check.
 const WITHIN: [(&str, &str); 17] = [
     ("", "configmaps"),
     ("", "secrets"),

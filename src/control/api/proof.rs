@@ -29,7 +29,7 @@ pub struct RevocationProof {
     /// Workloads that were stopped and can be started again, such as `deployment/web`.
     #[serde(default)]
     pub stopped: BTreeSet<String>,
-    /// Clusters for which the account has an older credential that their API server has not yet confirmed to refuse.
+    /// Clusters whose API server has not yet confirmed that it refuses the account's older credentials.
     #[serde(default)]
     pub unproved: BTreeSet<String>,
 }

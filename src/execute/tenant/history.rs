@@ -20,9 +20,9 @@ impl TenantExecution<'_> {
         if let Some(error) = error {
             return self.write_down(done, &failure(error.step(), &error, before, (self.run.clock)()));
         }
-        // A failed delivery that still waits for its retry was not in the plan, and stays; so does a failure in a
-        // foreign namespace. Every other failure is over, and so is the record that a removal began. Whether a delivery
-        // lasts is seen later.
+        // A failed delivery that still waits for its retry was not in the plan, so its failure stays, like a failure in
+        // a foreign namespace. The count of overwritten deliveries stays too, because only a later check shows whether
+        // a delivery lasts. Every other failure is over, and so is the record that a removal began.
         let waits = |before: &&Failure| {
             let is_left = before.is_of_delivery() || before.is_of_adopted();
             before.is_of_overwritten() || (before.waits(self.run.now) && is_left)
@@ -37,7 +37,7 @@ impl TenantExecution<'_> {
     }
 
     pub(super) fn write_down(&self, done: &mut Done, failure: &Failure) {
-        // The history records a new reason; the ledger shows how long it lasts.
+        // The history records only a new reason; the ledger shows how long it lasts.
         if self.before().is_none_or(|before| before.reason != failure.reason) {
             let detail = json!({"step": failure.step});
             done.events.push(self.event("failed", failure.reason.clone(), detail));

@@ -15,7 +15,7 @@ use crate::plan::credential::KUBECONFIG;
 use crate::plan::{Action, Reason, Side};
 use crate::policy::Cluster;
 
-/// How often our entries are tried to be removed from a former file. Each try issues another certificate.
+/// The number of attempts to remove our entries from a former file. Each attempt issues another certificate.
 const FORMER_TRIES: u64 = 3;
 
 impl TenantExecution<'_> {
@@ -167,9 +167,9 @@ impl TenantExecution<'_> {
         Ok(())
     }
 
-    /// Removes our entries from the file that had the last delivery. A removal that fails is tried three times, with the
-    /// delivery, because the ledger knows one file only. Then the old credential is left to expire: an old home that is
-    /// archived or broken must not keep the account from its new one.
+    /// Removes our entries from the file that had the last delivery. A removal that fails is tried three times,
+    /// together with the delivery, because the ledger knows one file only. Then the old credential is left to expire:
+    /// an old home that is archived or broken must not keep the account from its new one.
     pub(super) async fn leave_former(
         &self,
         face: &Cluster,
@@ -210,8 +210,8 @@ impl TenantExecution<'_> {
         home::known_mount(ledger, ledger.deliveries.get(&self.key(host)), &home.home)
     }
 
-    /// Returns the event of a delivery. A token that only replaces an expiring one makes no event: there are dozens a
-    /// day, and the ledger keeps every event.
+    /// Returns the event of a delivery. A token that only replaces an expiring token makes no event, because that
+    /// happens dozens of times a day, and the ledger keeps every event.
     pub(super) fn delivered(
         &self,
         credential: &DesiredCredential,

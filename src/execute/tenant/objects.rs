@@ -21,7 +21,8 @@ use crate::plan::{Action, Reason};
 /// The number of objects of one account that are written in parallel. A tenant has about ten, so a new one needs three
 /// rounds.
 const OBJECTS_AT_A_TIME: usize = 4;
-/// The same for objects that take access away. It is higher, so that one that hangs does not hold up the others.
+/// The number of objects that take access away and are written in parallel. It is higher, so that a write that hangs
+/// does not delay the others.
 const NARROWING_AT_A_TIME: usize = 16;
 
 /// After a takeover, a rebuild or a restore, namespaces need no seal for this long ([`Claim::Sealed`]).
@@ -43,7 +44,7 @@ impl TenantExecution<'_> {
             return (done, errors);
         };
         let objects = self.narrowing.iter().filter(|action| rank(action).is_some());
-        // If one fails, it is not retried at once, because other steps and accounts wait for it.
+        // A write that fails is not retried at once, because other steps and accounts wait for these writes.
         let begun: Vec<_> = objects.map(|action| self.object_once(effects, action)).collect();
         let mut outcomes = futures::stream::iter(begun).buffer_unordered(NARROWING_AT_A_TIME);
         while let Some(outcome) = outcomes.next().await {

@@ -14,7 +14,8 @@ use crate::ledger::idle::Idleness;
 use crate::plan::credential::next_look;
 use crate::plan::{Action, Reason};
 
-/// How often workloads are searched for. Another round is needed if a workload was replaced while it was stopped.
+/// The maximum number of searches for workloads. Another search is needed if a workload was replaced while it was
+/// stopped.
 const STOPS: usize = 5;
 
 impl TenantExecution<'_> {

@@ -60,7 +60,7 @@ async fn keep_watching(shared: &Shared, client: &Client, index: usize) {
     }
 }
 
-/// Why a watch must be restarted here. It recovers from every other error by itself.
+/// Why a watch must be restarted here. A watch recovers from every other error by itself.
 enum Lost {
     /// The cluster does not have the kind.
     Kind,
@@ -81,8 +81,8 @@ async fn watch_until_lost(shared: &Shared, client: &Client, index: usize, kind: 
     let probe = ListParams {
         label_selector: config.label_selector.clone(),
         field_selector: config.field_selector.clone(),
-        // A kind that is not essential is probed with all objects: one that cannot be converted keeps the whole kind
-        // from being listed.
+        // A kind that is not essential is probed with all objects, because a single object that cannot be converted
+        // keeps the whole kind from being listed.
         limit: watched.is_essential().then_some(1),
         ..Default::default()
     };

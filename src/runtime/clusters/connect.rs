@@ -27,7 +27,7 @@ pub(super) const RENEWAL_AGAIN: SignedDuration = SignedDuration::from_hours(1);
 
 /// How long a cycle waits for a cluster that is being connected. Even a slow cluster connects faster.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The same for a cluster that did not answer in time before.
+/// How long a cycle waits for a cluster that did not answer in time before.
 const ALREADY_LATE: Duration = Duration::from_secs(1);
 
 /// A cluster that is being asked. The task ends with the runtime.

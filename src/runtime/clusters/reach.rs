@@ -59,7 +59,7 @@ async fn look(kubeconfig: &Path, mark: &MarkOwner, generations: &KnownGeneration
 }
 
 /// Asks a cluster with the daemon's own credential. If the credential is due for renewal and the cluster belongs to
-/// this ledger, it is renewed first. `renew` is the current time, or `None` if the ledger takes no writes.
+/// this ledger, the credential is renewed first. `renew` is the current time, or `None` if the ledger takes no writes.
 pub(super) async fn reach(
     kubeconfig: PathBuf,
     face: Cluster,
@@ -72,7 +72,7 @@ pub(super) async fn reach(
     let first = look(&kubeconfig, &mark, &generations).await;
     let is_ours = |seen: &Seen| seen.owner == mark.ledger_id && seen.exceeded(&generations).is_none();
     let renewal = match renew {
-        // The cluster may not answer because the credential has expired.
+        // If the cluster did not answer, the reason may be that the credential has expired.
         Some(now) if first.as_ref().map_or(true, is_ours) => {
             renewed(kubeconfig.clone(), mark.cluster.clone(), now).await?
         }
@@ -88,8 +88,8 @@ pub(super) async fn reach(
     Ok(Reached { seen, mark, renewal, credential, file, own })
 }
 
-/// Renews the daemon's own certificate if that is due. Returns `None` if nobody has approved it in time. The request
-/// goes on in the background, so that no revocation waits for an approver.
+/// Renews the daemon's own certificate if that is due. Returns `None` if the certificate was not issued in time. The
+/// request goes on in the background, so that no revocation waits for an approver.
 async fn renewed(kubeconfig: PathBuf, cluster: ClusterName, now: Timestamp) -> Result<Option<Renewal>, AccessError> {
     let renewing = tokio::spawn(async move { bootstrap::renew(&kubeconfig, &cluster, now).await });
     match tokio::time::timeout(RENEWED_WITHIN, renewing).await {
